@@ -1,0 +1,57 @@
+"""Every error that mill shows to a person: one line that says what was given, what is wrong and what would work."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class MillError(Exception):
+    """Shown as one line on standard error; the command then ends with `exit_code`."""
+
+    exit_code = 2
+
+
+class SpecError(MillError):
+    """A model spec, an argument or an option that cannot be read."""
+
+
+class UnknownName(MillError):
+    """A backend, task, metric, argument or option nobody registered."""
+
+    def __init__(self, what: str, name: str, known: Iterable[str], hint: str = "") -> None:
+        self.nearest = nearest(name, known)
+        text = f"unknown {what} {name!r}"
+        if self.nearest:
+            text += "; did you mean " + " or ".join(self.nearest) + "?"
+        if hint:
+            text += ("; " if not self.nearest else " ") + hint
+        super().__init__(text)
+
+
+class MissingPackage(MillError):
+    """An optional package that is not installed."""
+
+    def __init__(self, what: str, package: str, extra: str) -> None:
+        super().__init__(f'{what} needs the package {package}: pip install "mill[{extra}]"')
+
+
+class CannotServe(MillError):
+    """A task that the model's interface cannot answer."""
+
+
+class DataError(MillError):
+    """A dataset, a prompt file or a record that is missing or unreadable."""
+
+
+class ModelError(MillError):
+    """A model that is missing, does not load, or fails on every request."""
+
+
+class RunError(MillError):
+    """A run folder that cannot be read or written."""
+
+
+def nearest(name: str, known: Iterable[str]) -> list[str]:
+    """Up to three known names that look like `name`."""
+    return difflib.get_close_matches(name, sorted(set(known)), n=3, cutoff=0.6)

@@ -1,0 +1,35 @@
+"""Running a person's Python file, for config files, custom backends and custom tasks."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+from mill.api.batching import describe
+from mill.api.errors import MillError, SpecError
+
+
+def import_file(path: str | Path, what: str) -> ModuleType:
+    """Import a file once under a name of its own; whatever it raises becomes one line that names the file."""
+    path = Path(path).expanduser()
+    if not path.is_file():
+        raise SpecError(f"{what} {path} does not exist")
+    name = f"mill_file_{path.stem}_{hashlib.blake2b(str(path.resolve()).encode(), digest_size=4).hexdigest()}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise SpecError(f"{what} {path} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        del sys.modules[name]
+        if isinstance(error, MillError):
+            raise
+        raise SpecError(f"{what} {path} raised {describe(error)}") from error
+    return module

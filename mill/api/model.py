@@ -1,0 +1,188 @@
+"""What a backend is: subclass MillModel, implement the hooks, and the base class batches, shows progress and retries."""
+
+from __future__ import annotations
+
+import gc
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any
+
+from mill.api.batching import BatchLimits, Hook, Observer, Unit, as_response, run_batches
+from mill.api.errors import CannotServe
+from mill.api.progress import Progress
+from mill.api.request import CLASSIFY, GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, ZERO_SHOT, Request, Response
+
+TEXT_KINDS = frozenset({GENERATE, MULTI_ROUND})
+LOGPROB_KINDS = frozenset({LOGLIKELIHOOD, ROLLING})
+
+
+@dataclass
+class ModelCapabilities:
+    """What a model can be asked. `kinds` is derived from `supports_logprobs` unless a backend names its own."""
+
+    modalities: set[str] = field(default_factory=lambda: {"text"})
+    max_context_length: int | None = None
+    supports_logprobs: bool = False
+    supports_chat_template: bool = False
+    kinds: frozenset[str] | None = None
+    concurrency: int = 1
+
+    def serves(self, kind: str) -> bool:
+        kinds = self.kinds
+        if kinds is None:
+            kinds = TEXT_KINDS | LOGPROB_KINDS if self.supports_logprobs else TEXT_KINDS
+        return kind in kinds
+
+
+class MillModel(ABC):
+    """A model that answers requests.
+
+    Hooks take a batch and return one answer for each request in order: text, (log-probability, is_greedy), a
+    log-probability, or a full Response. They may raise; the base class finds out which request is to blame.
+    """
+
+    capabilities: ModelCapabilities = ModelCapabilities()
+    batch_size: int | None = None
+    max_batch_tokens: int | None = None
+    use_chat_template: bool = False
+
+    @property
+    @abstractmethod
+    def model_name(self) -> str:
+        """The name people know the model by."""
+
+    # Hooks of a backend.
+
+    def _generate_batch(self, batch: list[Request], gen_kwargs: dict[str, Any]) -> Sequence[str | Response]:
+        raise self._cannot(GENERATE)
+
+    def _loglikelihood_batch(self, batch: list[Request]) -> Sequence[tuple[float, bool] | Response]:
+        raise self._cannot(LOGLIKELIHOOD)
+
+    def _loglikelihood_rolling_single(self, request: Request) -> float | Response:
+        raise self._cannot(ROLLING)
+
+    def _zero_shot_batch(self, batch: list[Request]) -> Sequence[Response]:
+        raise self._cannot(ZERO_SHOT)
+
+    def _classify_batch(self, batch: list[Request]) -> Sequence[Response]:
+        raise self._cannot(CLASSIFY)
+
+    # What the executor asks of a model.
+
+    def identity(self) -> dict[str, Any]:
+        """Everything that would change the model's answers; equal identities share results."""
+        return {"class": f"{type(self).__module__}.{type(self).__qualname__}", "model": self.model_name}
+
+    def count_tokens(self, requests: Sequence[Request]) -> int | None:
+        """How many input tokens these requests have, without loading weights; None where that is not known."""
+        return None
+
+    def request_cost(self, request: Request) -> int:
+        """How long a request is, for ordering and batching; characters stand in where no tokenizer is at hand."""
+        return len(request.text) + len(request.continuation)
+
+    def clean(self) -> None:
+        """Free accelerator memory after inference, so that a judge can have it."""
+        gc.collect()
+
+    def _free_memory(self) -> None:
+        """Called between attempts when memory ran out."""
+        gc.collect()
+
+    # The public methods, one a kind; the executor finds them by the kind's name.
+
+    def generate_until(self, requests: Sequence[Request], observer: Observer | None = None) -> list[Response]:
+        return self._answer(GENERATE, requests, observer)
+
+    def generate_until_multi_round(self, requests: Sequence[Request], observer: Observer | None = None) -> list[Response]:
+        """One round of every open dialog; a request's messages hold the rounds before."""
+        return self._answer(MULTI_ROUND, requests, observer)
+
+    def loglikelihood(self, requests: Sequence[Request], observer: Observer | None = None) -> list[Response]:
+        return self._answer(LOGLIKELIHOOD, requests, observer)
+
+    def loglikelihood_rolling(self, requests: Sequence[Request], observer: Observer | None = None) -> list[Response]:
+        return self._answer(ROLLING, requests, observer)
+
+    def zero_shot_classify(self, requests: Sequence[Request], observer: Observer | None = None) -> list[Response]:
+        return self._answer(ZERO_SHOT, requests, observer)
+
+    def classify(self, requests: Sequence[Request], observer: Observer | None = None) -> list[Response]:
+        return self._answer(CLASSIFY, requests, observer)
+
+    def _answer(self, kind: str, requests: Sequence[Request], observer: Observer | None) -> list[Response]:
+        """Run a kind's hook over all requests in batches and return the responses in the order asked."""
+        found: dict[int, Response] = {}
+        with watched(kind, requests, observer) as watching:
+            for options, group in _by_options(requests):
+                units = [Unit([request], self.request_cost(request)) for request in group]
+                found |= self._run_units(units, self._hook(kind, options), self._limits(kind), watching)
+        return [found[id(request)] for request in requests]
+
+    def _run_units(self, units: Sequence[Unit], hook: Hook, limits: BatchLimits, observer: Observer) -> dict[int, Response]:
+        """Run units in batches, tell the observer of each answer, and return the responses by id() of their requests."""
+        found: dict[int, Response] = {}
+        for request, response in run_batches(units, hook, limits=limits, free_memory=self._free_memory):
+            found[id(request)] = response
+            observer.answered(request, response)
+        return found
+
+    def _limits(self, kind: str) -> BatchLimits:
+        if kind == ROLLING or (self.batch_size is None and self.max_batch_tokens is None):
+            return BatchLimits(requests=1)
+        return BatchLimits(self.batch_size, self.max_batch_tokens)
+
+    def _hook(self, kind: str, options: dict[str, Any]) -> Hook:
+        """A backend's hook for a kind, made to take units and to return responses."""
+        hooks: dict[str, Callable[[list[Request]], Sequence[Any]]] = {
+            GENERATE: lambda batch: self._generate_batch(batch, dict(options)),
+            MULTI_ROUND: lambda batch: self._generate_batch(batch, dict(options)),
+            LOGLIKELIHOOD: self._loglikelihood_batch,
+            ROLLING: lambda batch: [self._loglikelihood_rolling_single(request) for request in batch],
+            ZERO_SHOT: self._zero_shot_batch,
+            CLASSIFY: self._classify_batch,
+        }
+
+        def call(batch: list[Unit]) -> list[list[Response]]:
+            answers = hooks[kind]([unit.requests[0] for unit in batch])
+            return [[as_response(answer, kind)] for answer in answers]
+
+        return call
+
+    def _cannot(self, kind: str) -> CannotServe:
+        return CannotServe(f"{self.model_name} ({type(self).__name__}) does not answer {kind} requests")
+
+
+class _Bar:
+    """The observer of a model that is called directly: it only moves a progress bar."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+
+    def answered(self, request: Request, response: Response) -> None:
+        self._progress.advance(failed=response.failed)
+
+
+@contextmanager
+def watched(kind: str, requests: Sequence[Request], observer: Observer | None) -> Iterator[Observer]:
+    """The observer given, or a progress bar where there is none."""
+    if observer is not None:
+        yield observer
+        return
+    with Progress(kind, len(requests)) as progress:
+        yield _Bar(progress)
+
+
+def _by_options(requests: Sequence[Request]) -> list[tuple[dict[str, Any], list[Request]]]:
+    """Requests that share decoding options share batches."""
+
+    def options_of(request: Request) -> str:
+        return repr(sorted(request.options.items()))
+
+    ordered = sorted(requests, key=options_of)
+    groups = ((options, list(group)) for options, group in groupby(ordered, key=options_of))
+    return [(dict(group[0].options), group) for _, group in groups]

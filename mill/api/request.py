@@ -1,0 +1,172 @@
+"""A question to a model and its answer: what passes between tasks, the executor and backends."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property
+from typing import Any
+
+GENERATE = "generate_until"
+LOGLIKELIHOOD = "loglikelihood"
+ROLLING = "loglikelihood_rolling"
+MULTI_ROUND = "generate_until_multi_round"
+ZERO_SHOT = "zero_shot_classify"
+CLASSIFY = "classify"
+KINDS = (GENERATE, LOGLIKELIHOOD, ROLLING, MULTI_ROUND, ZERO_SHOT, CLASSIFY)
+
+DEFAULT_MAX_GEN_TOKS = 256
+_OPTION_ALIASES = {
+    "max_new_tokens": "max_gen_toks",
+    "max_tokens": "max_gen_toks",
+    "stop": "until",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One turn of a dialog: `role` is system, user or assistant."""
+
+    role: str
+    content: str
+
+
+Context = str | tuple[Message, ...]
+
+
+@dataclass(frozen=True)
+class Response:
+    """An answer or an error, never both.
+
+    `score` is a sum of natural-log probabilities; `truncated_tokens` counts prompt tokens that were cut on the left.
+    """
+
+    text: str | None = None
+    score: float | None = None
+    is_greedy: bool | None = None
+    label: str | None = None
+    scores: tuple[float, ...] | None = None
+    error: str | None = None
+    finish_reason: str | None = None
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    truncated_tokens: int = 0
+    seconds: float | None = None
+
+    @property
+    def failed(self) -> bool:
+        return self.error is not None
+
+    @property
+    def empty(self) -> bool:
+        return self.error is None and self.score is None and self.label is None and not (self.text or "").strip()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Only what is set; non-finite numbers as strings, so that the line stays JSON."""
+        out = {name: value for name, value in self.__dict__.items() if value is not None}
+        if not out["truncated_tokens"]:
+            del out["truncated_tokens"]
+        if "score" in out:
+            out["score"] = encode_float(out["score"])
+        if "scores" in out:
+            out["scores"] = [encode_float(score) for score in out["scores"]]
+        return out
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Response:
+        known = {name: value for name, value in data.items() if name in _RESPONSE_FIELDS}
+        if "score" in known:
+            known["score"] = float(known["score"])
+        if "scores" in known:
+            known["scores"] = tuple(float(score) for score in known["scores"])
+        return cls(**known)
+
+
+_RESPONSE_FIELDS = {f.name for f in fields(Response)}
+
+
+@dataclass(frozen=True)
+class Request:
+    """One immutable question of one kind.
+
+    A `context` of text goes to the model as it is; a tuple of messages goes through the model's chat template.
+    `repeats` asks for that many answers, `draw` is the number of the first of them; both are outside the content hash.
+    """
+
+    kind: str
+    context: Context = ""
+    continuation: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    labels: tuple[str, ...] = ()
+    repeats: int = 1
+    draw: int = 0
+    resps: list[Response] = field(default_factory=list, compare=False, repr=False)
+
+    @cached_property
+    def content_hash(self) -> str:
+        """The same for equal questions in any process, on any machine."""
+        parts: list[Any] = [self.kind, self.context, self.continuation, dict(self.options), self.labels]
+        text = json.dumps(parts, sort_keys=True, ensure_ascii=False, default=_plain)
+        return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+    @property
+    def key(self) -> str:
+        """The content hash, with the draw where it is not the first."""
+        return f"{self.content_hash}#{self.draw}" if self.draw else self.content_hash
+
+    @property
+    def deterministic(self) -> bool:
+        return not self.options.get("temperature")
+
+    @property
+    def seed(self) -> int:
+        """The seed of a sampled answer: it depends on the run's seed, the question and the draw, on nothing else."""
+        text = f"{self.options.get('seed', 0)}/{self.key}"
+        return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big")
+
+    @property
+    def text(self) -> str:
+        """The prompt as a person reads it."""
+        if isinstance(self.context, str):
+            return self.context
+        return "\n".join(f"<{message.role}> {message.content}" for message in self.context)
+
+    def clones(self) -> list[Request]:
+        """One request for each of the `repeats` draws."""
+        if self.repeats == 1:
+            return [self]
+        return [replace(self, repeats=1, draw=self.draw + k, resps=[]) for k in range(self.repeats)]
+
+
+def generation_options(**given: Any) -> dict[str, Any]:
+    """Decoding options in one spelling: `until`, `max_gen_toks`, `temperature`, and whatever else was given.
+
+    A temperature above zero means sampling, `do_sample` alone means temperature 1, and `do_sample=false` means greedy.
+    """
+    options = {_OPTION_ALIASES.get(name, name): value for name, value in given.items() if value is not None}
+    until = options.get("until", ())
+    options["until"] = (until,) if isinstance(until, str) else tuple(until)
+    options["max_gen_toks"] = int(options.get("max_gen_toks", DEFAULT_MAX_GEN_TOKS))
+    sampled = options.pop("do_sample", None)
+    temperature = float(options.get("temperature", 1.0 if sampled else 0.0))
+    options["temperature"] = 0.0 if sampled is False else temperature
+    if not options["temperature"]:
+        for name in ("seed", "top_p", "top_k"):
+            options.pop(name, None)
+    return options
+
+
+def encode_float(value: float) -> float | str:
+    """JSON has no NaN or infinity: those are written as strings that `float()` reads back."""
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Message):
+        return asdict(value)
+    raise TypeError(f"a request option of type {type(value).__name__} cannot be hashed: {value!r}")

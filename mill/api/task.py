@@ -1,0 +1,108 @@
+"""What a task is: data, rendering and scoring. A benchmark is a named set of tasks."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from mill.api.request import CLASSIFY, GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, ZERO_SHOT, Request, Response
+
+
+class TaskType(str, Enum):
+    GENERATIVE_QA = "GENERATIVE_QA"
+    MULTIPLE_CHOICE = "MULTIPLE_CHOICE"
+    PERPLEXITY = "PERPLEXITY"
+    ZERO_SHOT_CLASSIFICATION = "ZERO_SHOT_CLASSIFICATION"
+    SUPERVISED_CLASSIFICATION = "SUPERVISED_CLASSIFICATION"
+
+
+# The kind a task type asks for unless the task says otherwise.
+DEFAULT_KIND = {
+    TaskType.GENERATIVE_QA: GENERATE,
+    TaskType.MULTIPLE_CHOICE: LOGLIKELIHOOD,
+    TaskType.PERPLEXITY: ROLLING,
+    TaskType.ZERO_SHOT_CLASSIFICATION: ZERO_SHOT,
+    TaskType.SUPERVISED_CLASSIFICATION: CLASSIFY,
+}
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One item of a task's data. `id` is its place in the split, so it does not depend on order or limit of a run."""
+
+    id: str
+    doc: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class RenderSettings:
+    """What a person may change about how samples become requests. None keeps the task's own choice."""
+
+    n_shots: int | None = None
+    seed: int = 0
+    repeats: int = 1
+    gen_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    system_prompt: str | None = None
+    apply_chat_template: bool = False
+
+
+Value = float | tuple[float, float]
+
+
+class Task(ABC):
+    """Subclass it, or one of the shapes in `mill.tasks`, and register it under a name."""
+
+    name: str
+    task_type: TaskType
+    version: int = 1
+    kind: str = ""
+    modalities: frozenset[str] = frozenset({"text"})
+    n_shots: int = 0
+    metrics: Mapping[str, str] = {}
+    """Metric name -> how its sample values are summed up (a name registered under metrics)."""
+    alternatives: tuple[str, ...] = ()
+    """Other renderings of the same data, tried in this order when a model cannot serve this one."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.kind = self.kind or DEFAULT_KIND[self.task_type]
+
+    @abstractmethod
+    def samples(self) -> Sequence[Sample]:
+        """All samples, in the order of the data."""
+
+    @abstractmethod
+    def requests(self, sample: Sample, settings: RenderSettings) -> list[Request]:
+        """The questions that one sample asks."""
+
+    def next_round(self, sample: Sample, settings: RenderSettings, outputs: Sequence[str]) -> Request | None:
+        """The next round of a dialog, given the answers so far; None when it is over. Only for multi-round tasks."""
+        return None
+
+    @abstractmethod
+    def score(self, sample: Sample, responses: Sequence[Response]) -> dict[str, Value]:
+        """A value for each metric, from one response to each request (of a dialog: one to each round)."""
+
+    def target(self, sample: Sample) -> Any:
+        """The gold answer, for people who read the samples."""
+        return None
+
+    @property
+    def multi_round(self) -> bool:
+        return self.kind == MULTI_ROUND
+
+    def notes(self) -> list[str]:
+        """Deviations from the task's definition that a reader of the score must know, such as another split."""
+        return []
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A named set of tasks or smaller benchmarks; the mean over them is by samples (`weighted`) or plain."""
+
+    name: str
+    tasks: tuple[str, ...]
+    weighted: bool = True

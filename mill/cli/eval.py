@@ -1,0 +1,167 @@
+"""`mill eval MODELS TASKS`: run benchmarks on models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mill.api.errors import SpecError
+from mill.api.task import RenderSettings
+from mill.cli.options import chosen_output_dir, output_dir_option, parse_pairs, split_paths, task_paths_option
+from mill.cli.run_file import read_run_file
+from mill.models.spec import split_list
+from mill.report.plan import print_plan
+from mill.report.scores import print_outcome
+from mill.runs.evaluate import prepare
+from mill.runs.plan import parse_limit
+from mill.tasks.load import Selection, load_builtin, load_files, select
+
+EXAMPLES = """
+\b
+Examples:
+  mill eval meta-llama/Meta-Llama-3-8B-Instruct mmlu
+  mill eval "hf[path=./my-model,dtype=float32]" gsm8k,hellaswag --limit 100
+  mill eval my_model.py "mmlu_high_school_*" --n_shots 0 --output_dir results
+  mill eval org/name notes.txt          (perplexity of a text of your own)
+  mill eval --config run.yaml --dry_run
+"""
+
+
+@dataclass(frozen=True)
+class EvalOptions:
+    """A whole `mill eval`, from the command line and the file of --config together."""
+
+    models: list[str]
+    tasks: list[str]
+    settings: RenderSettings
+    output_dir: Path
+    limit: int | float | None = None
+    batch_size: int | None = None
+    task_paths: tuple[str, ...] = ()
+    fresh: bool = False
+    dry_run: bool = False
+    quiet: bool = field(default=False)
+
+
+@click.command("eval", epilog=EXAMPLES)
+@click.argument("models", required=False)
+@click.argument("tasks", required=False)
+@output_dir_option()
+@click.option("--limit", default=None, help="Samples of each task: a count (100) or a fraction (0.1).")
+@click.option(
+    "--n_shots",
+    type=click.IntRange(min=0),
+    default=None,
+    help="Examples before each question; default: the task's own.",
+)
+@click.option("--seed", type=int, default=None, help="Seed of example draws and sampling. [default: 0]")
+@click.option("--repeats", type=click.IntRange(min=1), default=None, help="Answers to each question. [default: 1]")
+@click.option("--batch_size", default=None, help="Requests at once, or auto. A batch_size in the model spec wins.")
+@task_paths_option()
+@click.option("--gen_kwargs", default=None, help="Decoding options: temperature=0.7,max_gen_toks=512.")
+@click.option("--system_prompt", default=None, help="A system message, or text in front where there is no chat template.")
+@click.option("--apply_chat_template", is_flag=True, default=None, help="Send prompts through the model's chat template.")
+@click.option("--fresh", is_flag=True, default=None, help="Compute everything anew, beside what is recorded.")
+@click.option(
+    "--config", type=click.Path(), default=None, help="A YAML file with any of these options; the command line wins."
+)
+@click.option("--dry_run", is_flag=True, default=None, help="Say what would run, without loading weights.")
+@click.option("--quiet", is_flag=True, default=None, help="No progress.")
+@click.pass_context
+def command(
+    ctx: click.Context, /, config: str | None, output_dir: str | None, task_paths: tuple[str, ...], **given: Any
+) -> int:
+    """Run TASKS on MODELS, both comma-separated; commas inside brackets belong to a spec.
+
+    An interrupted run goes on where it stopped when the same command is given again, and a larger --limit extends a
+    smaller one. The exit code is 0 when every sample has a score, 1 when some failed, 2 when the input is refused.
+    """
+    from_file = read_run_file(config, known=[parameter.name or "" for parameter in ctx.command.params]) if config else {}
+    given = {name: value if value is not None else from_file.get(name) for name, value in given.items()}
+    paths = split_paths(task_paths) or tuple(_texts(from_file.get("task_paths"), "task_paths"))
+    folder = chosen_output_dir(ctx, output_dir or (ctx.obj or {}).get("output_dir") or from_file.get("output_dir"))
+    return evaluate(_options(given, folder, paths))
+
+
+def evaluate(options: EvalOptions) -> int:
+    """Plan every model before the first is loaded, so that a mistake in the last one is found at once."""
+    load_builtin()
+    load_files(options.task_paths)
+    runs = [
+        prepare(
+            model,
+            select(options.tasks),
+            options.settings,
+            output_dir=options.output_dir,
+            limit=options.limit,
+            fresh=options.fresh,
+            batch_size=options.batch_size,
+        )
+        for model in options.models
+    ]
+    if options.dry_run:
+        for run in runs:
+            print_plan(run)
+        return 0
+    failed = False
+    for run in runs:
+        outcome = run.execute(quiet=options.quiet)
+        print_outcome(outcome)
+        failed = failed or outcome.errors > 0
+    return int(failed)
+
+
+def _options(given: Mapping[str, Any], output_dir: Path, task_paths: tuple[str, ...]) -> EvalOptions:
+    models, tasks = _texts(given["models"], "models"), _texts(given["tasks"], "tasks")
+    if not models or not tasks:
+        raise SpecError("give models and tasks: mill eval MODELS TASKS, or a file with both: mill eval --config run.yaml")
+    settings = RenderSettings(
+        n_shots=given["n_shots"],
+        seed=given["seed"] or 0,
+        repeats=given["repeats"] or 1,
+        gen_kwargs=parse_pairs(given["gen_kwargs"], "--gen_kwargs"),
+        system_prompt=given["system_prompt"],
+        apply_chat_template=bool(given["apply_chat_template"]),
+    )
+    return EvalOptions(
+        models=models,
+        tasks=tasks,
+        settings=settings,
+        output_dir=output_dir,
+        limit=parse_limit(given["limit"]),
+        batch_size=_batch_size(given["batch_size"]),
+        task_paths=task_paths,
+        fresh=bool(given["fresh"]),
+        dry_run=bool(given["dry_run"]),
+        quiet=bool(given["quiet"]),
+    )
+
+
+def _texts(value: Any, name: str) -> list[str]:
+    """A comma-separated text or, from a run file, a list of texts."""
+    if value is None:
+        return []
+    if isinstance(value, str):
+        return split_list(value)
+    if isinstance(value, list) and all(isinstance(part, str) for part in value):
+        return value
+    raise SpecError(f"{name} must be a text or a list of texts, not {value!r}")
+
+
+def _batch_size(text: str | int | None) -> int | None:
+    if text is None or text == "auto":
+        return None
+    try:
+        size = int(text)
+    except ValueError:
+        size = 0
+    if size < 1:
+        raise SpecError(f"--batch_size {text}: give a count of at least 1, or auto")
+    return size
+
+
+__all__ = ["EvalOptions", "Selection", "command", "evaluate"]

@@ -1,0 +1,77 @@
+"""`mill ls`: what there is to run, and what was run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from mill.api.registry import models, tasks
+from mill.api.task import Benchmark
+from mill.cli.options import chosen_output_dir, output_dir_option, split_paths, task_paths_option
+from mill.models.table import BACKENDS
+from mill.report.tables import print_table
+from mill.runs.folder import MANIFEST, RESULTS, find_runs
+from mill.tasks.load import load_builtin, load_files
+
+
+@click.command("ls")
+@click.argument("what", type=click.Choice(["models", "tasks", "runs"]), default="tasks")
+@click.argument("filter_text", metavar="[FILTER]", default="")
+@output_dir_option()
+@task_paths_option()
+@click.pass_context
+def command(ctx: click.Context, what: str, filter_text: str, output_dir: str | None, task_paths: tuple[str, ...]) -> int:
+    """List models, tasks (the default) or runs; FILTER keeps the rows that contain it.
+
+    \b
+    Examples:
+      mill ls tasks mmlu_high
+      mill ls models
+      mill ls runs --output_dir results
+    """
+    load_builtin()
+    load_files(split_paths(task_paths))
+    columns, rows = {
+        "models": lambda: (["backend", "also", "serves", "install"], _models()),
+        "tasks": lambda: (["task", "type", "shots", "metrics"], _tasks()),
+        "runs": lambda: (
+            ["run", "tasks", "samples", "errors", "last session"],
+            _runs(chosen_output_dir(ctx, output_dir)),
+        ),
+    }[what]()
+    kept = [row for row in rows if filter_text.lower() in " ".join(row).lower()]
+    print_table("", columns, kept, numbers=("shots", "samples", "errors"))
+    return 0
+
+
+def _models() -> list[list[str]]:
+    rows = []
+    for backend in BACKENDS:
+        served = ", ".join(task_type.value for task_type in backend.task_types)
+        install = f'pip install "mill[{backend.extra}]"' if backend.extra else "(core)"
+        rows.append([backend.names[0], ", ".join(backend.names[1:]), served, install])
+    builtin = {name for backend in BACKENDS for name in backend.names}
+    return rows + [[name, "", "(from a file or another package)", ""] for name in models if name not in builtin]
+
+
+def _tasks() -> list[list[str]]:
+    rows = []
+    for name in tasks:
+        entry = tasks.get(name)
+        if isinstance(entry, Benchmark):
+            rows.append([name, f"benchmark of {len(entry.tasks)}", "", ""])
+        else:
+            task = entry(name)
+            rows.append([name, task.task_type.value, str(task.n_shots), ", ".join(task.metrics)])
+    return rows
+
+
+def _runs(output_dir: Path) -> list[list[str]]:
+    rows = []
+    for folder in find_runs(output_dir):
+        known, results = folder.read(MANIFEST), folder.read(RESULTS).get("tasks", {})
+        last = known["sessions"][-1] if known["sessions"] else {"started": "-", "ended": "running or killed"}
+        counts = [sum(task[count] for task in results.values()) for count in ("n", "errors")]
+        rows.append([str(folder.path), ", ".join(known["tasks"]), *map(str, counts), f"{last['started']} {last['ended']}"])
+    return rows

@@ -1,0 +1,114 @@
+"""`mill`: finds the command, and turns what goes wrong into one line and an exit code."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mill import __version__
+from mill.api.errors import MillError, UnknownName, nearest
+
+COMMANDS = {
+    "eval": ("mill.cli.eval", "Run benchmarks on models."),
+    "ls": ("mill.cli.ls", "List models, tasks or runs."),
+    "collect": ("mill.cli.collect", "Put all scores of an output folder into one table."),
+    "score": ("mill.cli.score", "Score a recorded run again, without the model."),
+}
+INTERRUPTED = 130
+
+
+class LazyGroup(click.Group):
+    """Knows its commands by name and one line of help; imports one when it is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(COMMANDS[name][0]).command
+        return command
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            raise UnknownName("command", args[0], COMMANDS, hint=f"commands are {', '.join(COMMANDS)}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, about) for name, (_, about) in COMMANDS.items()])
+
+
+def underscored(name: str) -> str:
+    """Options may be typed with - or _."""
+    return name.replace("-", "_")
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "token_normalize_func": underscored,
+        "max_content_width": 110,
+    },
+    epilog="Start with: mill eval org/name mmlu_anatomy --limit 20",
+)
+@click.option("--output_dir", type=click.Path(), default=None, help="Where results lie; also taken by the commands.")
+@click.option("--debug", is_flag=True, help="Show tracebacks.")
+@click.version_option(__version__, prog_name="mill")
+@click.pass_context
+def cli(ctx: click.Context, output_dir: str | None, debug: bool) -> None:
+    """How good is this model, and does this engine serve it faithfully?"""
+    ctx.ensure_object(dict)
+    ctx.obj["output_dir"] = output_dir
+
+
+def main(argv: list[str] | None = None) -> None:
+    """The entry point of `mill` and `infer-check`."""
+    sys.exit(run(sys.argv[1:] if argv is None else argv))
+
+
+def run(argv: list[str]) -> int:
+    """Run a command line and return its exit code. A traceback appears with --debug alone."""
+    debug = "--debug" in argv or bool(os.environ.get("MILL_DEBUG"))
+    argv = [part for part in argv if part != "--debug"]
+    try:
+        code: Any = cli.main(args=argv, prog_name="mill", standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except MillError as error:
+        return _fail(str(error), error.exit_code, debug)
+    except click.NoSuchOption as error:
+        return _fail(_option_message(error), 2, debug)
+    except click.ClickException as error:
+        return _fail(error.format_message(), 2, debug)
+    except (KeyboardInterrupt, click.Abort):
+        return _fail(
+            "interrupted; nothing that was answered is lost: the same command goes on from here", INTERRUPTED, debug
+        )
+    except BrokenPipeError:
+        sys.stdout = Path(os.devnull).open("w")  # the reader went away; what is left must not fail at exit
+        return 0
+    except Exception as error:
+        from mill.api.batching import describe
+
+        return _fail(f"unexpected {describe(error)} (run with --debug for the traceback)", 1, debug)
+
+
+def _option_message(error: click.NoSuchOption) -> str:
+    known = [option for parameter in error.ctx.command.params for option in parameter.opts] if error.ctx else []
+    close = nearest(underscored(error.option_name.lstrip("-")), [option.lstrip("-") for option in known])
+    return f"unknown option {error.option_name}" + (f"; did you mean --{' or --'.join(close)}?" if close else "")
+
+
+def _fail(message: str, code: int, debug: bool) -> int:
+    if debug:
+        import traceback
+
+        traceback.print_exc()
+    print(f"mill: {message}", file=sys.stderr)
+    return code

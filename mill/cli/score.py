@@ -1,0 +1,30 @@
+"""`mill score RUN`: score a recorded run again, without the model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from mill.cli.options import split_paths, task_paths_option
+from mill.report.scores import print_outcome
+from mill.runs.folder import RunFolder
+from mill.runs.rescore import score_again
+from mill.tasks.load import load_builtin, load_files, make_task
+
+
+@click.command("score")
+@click.argument("run", type=click.Path())
+@task_paths_option()
+def command(run: str, task_paths: tuple[str, ...]) -> int:
+    """Score the answers recorded in the folder RUN with the tasks as they are now; no model and no data are needed.
+
+    \b
+    Example:
+      mill score results/SmolLM2-135M-Instruct-1a2b3c4d/default
+    """
+    load_builtin()
+    load_files(split_paths(task_paths))
+    outcome = score_again(RunFolder(Path(run)), make_task)
+    print_outcome(outcome)
+    return int(outcome.errors > 0)

@@ -1,0 +1,85 @@
+"""Running requests on a model: grouped by kind, equal ones once, known ones not at all, every answer stored at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from mill.api.model import MillModel
+from mill.api.progress import Progress
+from mill.api.request import Request, Response
+
+
+class Store(Protocol):
+    """Where answers are found and kept. `get` returns only what may be used again."""
+
+    def get(self, request: Request) -> Response | None: ...
+
+    def put(self, request: Request, response: Response) -> None: ...
+
+
+@dataclass
+class Tally:
+    """What an execution did."""
+
+    asked: int = 0
+    known: int = 0
+    computed: int = 0
+    failed: int = 0
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+
+
+class Executor:
+    """Runs requests of any number of tasks on one model and attaches the answers to them (`resps`)."""
+
+    def __init__(self, model: MillModel, store: Store, *, quiet: bool = False) -> None:
+        self.model, self.store, self.quiet = model, store, quiet
+        self.tally = Tally()
+
+    def run(self, requests: Iterable[Request]) -> None:
+        """Answer every request `repeats` times. Requests with equal content share one computation for each draw."""
+        by_kind: dict[str, list[Request]] = {}
+        for request in requests:
+            by_kind.setdefault(request.kind, []).append(request)
+        for kind, group in by_kind.items():
+            self._run_kind(kind, group)
+
+    def _run_kind(self, kind: str, requests: Sequence[Request]) -> None:
+        clones = {id(request): request.clones() for request in requests}
+        found: dict[str, Response] = {}
+        pending: dict[str, Request] = {}
+        for request in requests:
+            for clone in clones[id(request)]:
+                self.tally.asked += 1
+                if clone.key in found or clone.key in pending:
+                    continue
+                known = self.store.get(clone)
+                if known is not None:
+                    self.tally.known += 1
+                    found[clone.key] = known
+                else:
+                    pending[clone.key] = clone
+        if pending:
+            with Progress(kind, len(pending), quiet=self.quiet) as progress:
+                watcher = _Recorder(self.store, self.tally, progress, found)
+                getattr(self.model, kind)(list(pending.values()), watcher)
+        for request in requests:
+            request.resps[:] = [found[clone.key] for clone in clones[id(request)]]
+
+
+class _Recorder:
+    """Stores each answer the moment it comes, before it counts as progress."""
+
+    def __init__(self, store: Store, tally: Tally, progress: Progress, found: dict[str, Response]) -> None:
+        self._store, self._tally, self._progress, self._found = store, tally, progress, found
+
+    def answered(self, request: Request, response: Response) -> None:
+        self._store.put(request, response)
+        self._found[request.key] = response
+        self._tally.computed += 1
+        self._tally.failed += response.failed
+        self._tally.prompt_tokens += response.prompt_tokens or 0
+        self._tally.output_tokens += response.output_tokens or 0
+        self._progress.advance(failed=response.failed)

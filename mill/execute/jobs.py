@@ -1,0 +1,61 @@
+"""A task's samples on their way through the executor: single questions at once, dialogs round by round, all together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from mill.api.request import Request, Response
+from mill.api.task import RenderSettings, Sample, Task
+from mill.execute.executor import Executor
+
+MOST_ROUNDS = 100
+
+
+@dataclass
+class Job:
+    """One sample of one task: its requests, and for a dialog the rounds of each repeat."""
+
+    task: Task
+    sample: Sample
+    settings: RenderSettings
+    requests: list[Request]
+    rounds: list[list[Request]] = field(default_factory=list)
+    """Of a dialog: for each repeat the requests of its rounds so far."""
+
+    @classmethod
+    def of(cls, task: Task, sample: Sample, settings: RenderSettings) -> Job:
+        requests = task.requests(sample, settings)
+        if task.multi_round:
+            return cls(task, sample, settings, [], [[clone] for request in requests for clone in request.clones()])
+        return cls(task, sample, settings, requests)
+
+    def open_requests(self) -> list[Request]:
+        return [request for request in (*self.requests, *(rounds[-1] for rounds in self.rounds)) if not request.resps]
+
+    def advance(self) -> bool:
+        """Ask the task for the next round of every dialog that has one; False when all are over."""
+        went_on = False
+        for repeat, rounds in enumerate(self.rounds):
+            answers = [request.resps[0] for request in rounds if request.resps]
+            if len(answers) < len(rounds) or answers[-1].failed or len(rounds) >= MOST_ROUNDS:
+                continue
+            following = self.task.next_round(self.sample, self.settings, [answer.text or "" for answer in answers])
+            if following is not None:
+                rounds.append(replace(following, repeats=1, draw=repeat, resps=[]))
+                went_on = True
+        return went_on
+
+    def repeats(self) -> list[list[Response]]:
+        """For each repeat, the responses in the order of the requests or rounds."""
+        if self.rounds:
+            return [[request.resps[0] for request in rounds if request.resps] for rounds in self.rounds]
+        return [list(answers) for answers in zip(*(request.resps for request in self.requests), strict=True)]
+
+
+def run_jobs(executor: Executor, jobs: Sequence[Job]) -> None:
+    """Run until every dialog is over; in each wave all open requests of all tasks go to the model together."""
+    active = list(jobs)
+    while active:
+        executor.run(request for job in active for request in job.open_requests())
+        active = [job for job in active if job.advance()]

@@ -1,0 +1,84 @@
+"""How the values of all samples become one figure. A sample has one value for each repeat."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from mill.api.registry import register_metric
+from mill.api.task import Value
+from mill.metrics.estimate import NOTHING, Estimate, around, wilson
+
+Repeats = Sequence[Value]
+
+
+@register_metric("mean")
+def mean(samples: Sequence[Repeats]) -> Estimate:
+    """The mean over samples of the mean over repeats; the error is over samples, since repeats of one are not independent.
+
+    Values of 0 and 1 get the Wilson interval, others the normal one.
+    """
+    values = [sum(_number(value) for value in repeats) / len(repeats) for repeats in samples]
+    n = len(values)
+    if not n:
+        return NOTHING
+    average = math.fsum(values) / n
+    if n < 2:
+        return around(average, None, n)
+    stderr = math.sqrt(math.fsum((value - average) ** 2 for value in values) / (n - 1) / n)
+    if all(value in (0.0, 1.0) for value in values):
+        low, high = wilson(math.fsum(values), n)
+        return Estimate(average, stderr, low, high, n)
+    return around(average, stderr, n)
+
+
+@register_metric("perplexity")
+def perplexity(samples: Sequence[Repeats]) -> Estimate:
+    """exp(-sum of log-likelihoods / sum of units), from (log-likelihood, units) pairs."""
+    rate = _rate(samples)
+    if not rate.n:
+        return NOTHING
+    value = _exp(-rate.value)
+    if rate.stderr is None or rate.low is None or rate.high is None:
+        return around(value, None, rate.n)
+    return Estimate(value, value * rate.stderr, _exp(-rate.high), _exp(-rate.low), rate.n)
+
+
+@register_metric("bits_per_unit")
+def bits_per_unit(samples: Sequence[Repeats]) -> Estimate:
+    """-sum of log-likelihoods / sum of units / ln 2, from (log-likelihood, units) pairs."""
+    rate = _rate(samples)
+    if not rate.n:
+        return NOTHING
+    return around(-rate.value / math.log(2), None if rate.stderr is None else rate.stderr / math.log(2), rate.n)
+
+
+def _rate(samples: Sequence[Repeats]) -> Estimate:
+    """Log-likelihood per unit as a ratio of sums, its error by linearisation (documents are the independent samples)."""
+    pairs = [_pair(repeats) for repeats in samples]
+    n, units = len(pairs), math.fsum(unit for _, unit in pairs)
+    if not n or not units:
+        return NOTHING
+    rate = math.fsum(score for score, _ in pairs) / units
+    if n < 2:
+        return around(rate, None, n)
+    residuals = math.fsum((score - rate * unit) ** 2 for score, unit in pairs)
+    return around(rate, math.sqrt(residuals * n / (n - 1)) / units, n)
+
+
+def _pair(repeats: Repeats) -> tuple[float, float]:
+    scores, units = zip(*(value for value in repeats if isinstance(value, (tuple, list))), strict=True)
+    return sum(scores) / len(scores), sum(units) / len(units)
+
+
+def _number(value: Value) -> float:
+    if isinstance(value, (tuple, list)):
+        raise TypeError("a mean needs plain numbers, not (log-likelihood, units) pairs")
+    return float(value)
+
+
+def _exp(value: float) -> float:
+    try:
+        return math.exp(value)
+    except OverflowError:
+        return math.inf

@@ -1,0 +1,139 @@
+"""Generation: greedy or sampled, with stop strings, every row's answer independent of its neighbours."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from mill.api.request import Response
+from mill.models.hf.tokens import Prompt, Tokens
+
+if TYPE_CHECKING:
+    import torch
+
+
+def take_eos_ids(model: Any, tokenizer: Any) -> list[int]:
+    """The tokens that end an answer. The model's other generation defaults (penalties, temperature) are put away:
+    what a task asks for is what is decoded."""
+    from transformers import GenerationConfig
+
+    given = getattr(model, "generation_config", None)
+    eos = getattr(given, "eos_token_id", None)
+    ids = [] if eos is None else ([eos] if isinstance(eos, int) else list(eos))
+    if tokenizer.eos_token_id is not None and tokenizer.eos_token_id not in ids:
+        ids.append(tokenizer.eos_token_id)
+    model.generation_config = GenerationConfig()
+    return ids
+
+
+def generate(model: Any, tokens: Tokens, prompts: Sequence[Prompt], eos_ids: list[int]) -> list[Response]:
+    """Answers to prompts that share decoding options, padded on the left and decoded together."""
+    import torch
+    from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
+
+    options = prompts[0].request.options
+    stops, stop_ids = _split_stops(tokens.tokenizer, options["until"])
+    end_ids = [*eos_ids, *stop_ids]
+    width = max(len(prompt.ids) for prompt in prompts)
+    pad = end_ids[0] if end_ids else 0
+    ids = torch.full((len(prompts), width), pad)
+    mask = torch.zeros((len(prompts), width), dtype=torch.long)
+    for place, prompt in enumerate(prompts):
+        ids[place, width - len(prompt.ids) :] = torch.tensor(prompt.ids)
+        mask[place, width - len(prompt.ids) :] = 1
+    config = GenerationConfig(
+        do_sample=False,
+        max_new_tokens=prompts[0].max_new_tokens,
+        eos_token_id=end_ids or None,
+        pad_token_id=pad,
+        repetition_penalty=options.get("repetition_penalty"),
+    )
+    with torch.inference_mode():
+        out = model.generate(
+            input_ids=ids.to(model.device),
+            attention_mask=mask.to(model.device),
+            generation_config=config,
+            logits_processor=LogitsProcessorList(_sampling(options, prompts, model.device)),
+            stopping_criteria=StoppingCriteriaList([StopStrings(tokens.tokenizer, stops, width)] if stops else []),
+        )
+    answers = out[:, width:].tolist()
+    return [_response(tokens.tokenizer, prompt, ids, end_ids, stops) for prompt, ids in zip(prompts, answers, strict=True)]
+
+
+def _split_stops(tokenizer: Any, until: Sequence[str]) -> tuple[list[str], list[int]]:
+    """Stop strings that are special tokens are compared as ids, since they vanish from decoded text."""
+    specials = set(tokenizer.all_special_tokens) | set(getattr(tokenizer, "added_tokens_encoder", {}))
+    ids = [tokenizer.convert_tokens_to_ids(stop) for stop in until if stop in specials]
+    return [stop for stop in until if stop and stop not in specials], ids
+
+
+def _response(tokenizer: Any, prompt: Prompt, ids: list[int], end_ids: list[int], stops: Sequence[str]) -> Response:
+    ends = [place for place, token in enumerate(ids) if token in end_ids]
+    kept = ids[: ends[0]] if ends else ids
+    text = tokenizer.decode(kept, skip_special_tokens=True)
+    cuts = [place for place in (text.find(stop) for stop in stops) if place >= 0]
+    finished = bool(ends or cuts)
+    return Response(
+        text=text[: min(cuts)] if cuts else text,
+        finish_reason="stop" if finished else "length",
+        prompt_tokens=len(prompt.ids),
+        output_tokens=len(kept) + bool(ends),
+        truncated_tokens=prompt.truncated,
+    )
+
+
+class StopStrings:
+    """Ends a row as soon as its newest text holds a stop string; only the tail of the answer is decoded."""
+
+    def __init__(self, tokenizer: Any, stops: Sequence[str], prompt_width: int) -> None:
+        self.tokenizer, self.stops, self.prompt_width = tokenizer, stops, prompt_width
+        # A token may be less than a character (bytes of one), so the tail is counted in bytes.
+        self.tail = max(len(stop.encode()) for stop in stops) + 4
+        self.done: torch.Tensor | None = None
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+        import torch
+
+        if self.done is None:
+            self.done = torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
+        tail = input_ids[:, max(self.prompt_width, input_ids.shape[1] - self.tail) :].tolist()
+        open_rows = [place for place, done in enumerate(self.done.tolist()) if not done]
+        texts = self.tokenizer.batch_decode([tail[place] for place in open_rows])
+        for place, text in zip(open_rows, texts, strict=True):
+            if any(stop in text for stop in self.stops):
+                self.done[place] = True
+        return self.done
+
+
+def _sampling(options: Any, prompts: Sequence[Prompt], device: Any) -> list[Any]:
+    """Sampling as noise added to the logits of a greedy search.
+
+    The largest of (logit + Gumbel noise) is distributed like a draw from the softmax, and with a generator for each row
+    the draw depends on the request's own seed, not on which requests happen to share the batch.
+    """
+    temperature = options["temperature"]
+    if not temperature:
+        return []
+    from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+
+    steps: list[Any] = [TemperatureLogitsWarper(float(temperature))]
+    if options.get("top_k"):
+        steps.append(TopKLogitsWarper(int(options["top_k"])))
+    if options.get("top_p") and options["top_p"] < 1:
+        steps.append(TopPLogitsWarper(float(options["top_p"])))
+    return [*steps, GumbelNoise([prompt.request.seed for prompt in prompts])]
+
+
+class GumbelNoise:
+    """A logits processor that turns a greedy choice into a sampled one, with one random stream for each row."""
+
+    def __init__(self, seeds: Sequence[int]) -> None:
+        import torch
+
+        self.generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        import torch
+
+        noise = [torch.empty(scores.shape[1]).exponential_(generator=generator) for generator in self.generators]
+        return scores - torch.stack(noise).log().to(scores.device)

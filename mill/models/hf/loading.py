@@ -1,0 +1,159 @@
+"""Where a model's files are, what identifies them, and how they become a tokenizer and a network."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mill.api.batching import describe
+from mill.api.errors import ModelError
+from mill.api.notice import notice
+from mill.models.fingerprint import file_digest, folder_digest
+
+
+@dataclass(frozen=True)
+class Source:
+    """A local folder, a GGUF file inside a folder, or a name on the hub."""
+
+    path: str
+    revision: str | None = None
+    gguf: str | None = None
+    local: bool = False
+
+    @property
+    def name(self) -> str:
+        return Path(self.gguf).stem if self.gguf else (Path(self.path).name if self.local else self.path)
+
+    def arguments(self) -> dict[str, Any]:
+        """What from_pretrained needs to find these files."""
+        found: dict[str, Any] = {"pretrained_model_name_or_path": self.path}
+        if self.gguf:
+            found["gguf_file"] = self.gguf
+        if self.revision:
+            found["revision"] = self.revision
+        return found
+
+    def fingerprint(self) -> str:
+        """The content of local files; the commit of a hub model, which its config tells without its weights."""
+        if self.gguf:
+            return file_digest(Path(self.path) / self.gguf)
+        if self.local:
+            return folder_digest(Path(self.path))
+        config = load_config(self, trust_remote_code=True)
+        commit = getattr(config, "_commit_hash", None) or self.revision or "unknown"
+        return f"{self.path}@{commit}"
+
+
+def locate(path: str, revision: str | None) -> Source:
+    """Tell local files from hub names; a local path that is not there is refused at once."""
+    expanded = Path(path).expanduser()
+    if path.endswith(".gguf"):
+        if not expanded.is_file():
+            raise ModelError(f"model file {path} does not exist")
+        return Source(str(expanded.parent), gguf=expanded.name, local=True)
+    if expanded.is_dir():
+        ggufs = sorted(expanded.glob("*.gguf"))
+        if not (expanded / "config.json").is_file():
+            if len(ggufs) == 1:
+                return Source(str(expanded), gguf=ggufs[0].name, local=True)
+            raise ModelError(f"model folder {path} has no config.json")
+        return Source(str(expanded.resolve()), local=True)
+    if path.startswith(("/", "./", "../", "~")) or path.count("/") > 1:
+        raise ModelError(f"model folder {path} does not exist")
+    return Source(path, revision=revision)
+
+
+def load_config(source: Source, *, trust_remote_code: bool) -> Any:
+    from transformers import AutoConfig
+
+    return _load(AutoConfig, source, "config", trust_remote_code=trust_remote_code)
+
+
+def load_tokenizer(source: Source, *, trust_remote_code: bool) -> Any:
+    from transformers import AutoTokenizer
+
+    return _load(AutoTokenizer, source, "tokenizer", trust_remote_code=trust_remote_code)
+
+
+def load_weights(
+    source: Source,
+    config: Any,
+    *,
+    dtype: str,
+    device_map: str,
+    attn_implementation: str | None,
+    trust_remote_code: bool,
+) -> Any:
+    """The network in evaluation mode on its device. `auto` means the one accelerator, all of several, or the CPU."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
+
+    device = choose_device(device_map)
+    if dtype == "bfloat16" and device == "cpu" and not cpu_has_bfloat16():
+        notice(
+            "this CPU has no bfloat16 arithmetic, so bfloat16 is emulated and slow: dtype=float32 is several times faster"
+        )
+    arguments: dict[str, Any] = {"dtype": getattr(torch, dtype), "trust_remote_code": trust_remote_code}
+    if attn_implementation:
+        arguments["attn_implementation"] = attn_implementation
+    if device is None:
+        arguments["device_map"] = device_map
+    auto = AutoModelForCausalLM
+    if (
+        type(config) not in AutoModelForCausalLM._model_mapping
+        and type(config) in AutoModelForImageTextToText._model_mapping
+    ):
+        auto = AutoModelForImageTextToText
+    model = _load(auto, source, "weights", **arguments)
+    return (model if device is None else model.to(device)).eval()
+
+
+def choose_device(device_map: str) -> str | None:
+    """One device by name, or None where accelerate should spread the model over several."""
+    import torch
+
+    if device_map == "auto":
+        if torch.cuda.device_count() > 1:
+            return None
+        if torch.cuda.is_available():
+            return "cuda"
+        return "mps" if torch.backends.mps.is_available() else "cpu"
+    if device_map.startswith("cuda") and not torch.cuda.is_available():
+        raise ModelError(f"hf[device_map={device_map}]: no CUDA device is available here; cpu would work")
+    return device_map if device_map.partition(":")[0] in ("cpu", "cuda", "mps", "xpu") else None
+
+
+def cpu_has_bfloat16() -> bool:
+    """Whether the CPU multiplies bfloat16 itself. Where that cannot be read the answer is yes: no false alarm."""
+    if platform.system() == "Darwin":
+        return True
+    try:
+        flags = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return True
+    return "bf16" in flags
+
+
+def _load(auto: Any, source: Source, what: str, **arguments: Any) -> Any:
+    """from_pretrained with transformers' own noise turned off and its failures told in one line."""
+    from transformers.utils import logging
+
+    if source.gguf and importlib.util.find_spec("gguf") is None:
+        raise ModelError(f"{source.gguf} needs the package gguf to be read: pip install gguf")
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        return auto.from_pretrained(**source.arguments(), **arguments)
+    except (OSError, ValueError, ImportError, KeyError, RuntimeError) as error:
+        raise ModelError(f"cannot load the {what} of {source.name}: {_reason(error, source)}") from error
+
+
+def _reason(error: Exception, source: Source) -> str:
+    if not source.local and isinstance(error, OSError):
+        offline = " (HF_HUB_OFFLINE is set)" if os.environ.get("HF_HUB_OFFLINE") else ""
+        return f"no such folder here, and the hub has or shows no model of that name{offline}"
+    return describe(error)

@@ -1,0 +1,69 @@
+"""How many tokens fit at once: from the memory that is free and what one token needs."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+CPU_SCORING_TOKENS = 2048  # on a CPU more tokens at once are not faster
+CPU_GENERATION_TOKENS = 16384
+MOST_TOKENS = 131072
+SAFETY = 0.6
+
+
+def scoring_tokens(model: Any, *, logits_per_token: float) -> int:
+    """Tokens of one scoring batch. `logits_per_token` is the share of positions that need logits."""
+    config = model.config.get_text_config()
+    size = _element_size(model)
+    hidden = config.hidden_size
+    inner = getattr(config, "intermediate_size", None) or 4 * hidden
+    # Peak of a layer without gradients: the gated MLP and a few copies of the hidden state; logits twice, in float32.
+    per_token = size * (3 * inner + 8 * hidden) + logits_per_token * config.vocab_size * (size + 4)
+    ceiling = CPU_SCORING_TOKENS if model.device.type == "cpu" else MOST_TOKENS
+    return _fit(free_bytes(model.device), per_token, ceiling)
+
+
+def generation_tokens(model: Any) -> int:
+    """Prompt and answer tokens of one generation batch: the key-value cache decides."""
+    config = model.config.get_text_config()
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    per_token = 2 * config.num_hidden_layers * heads * head * _element_size(model) * 2  # twice: the cache grows by copying
+    ceiling = CPU_GENERATION_TOKENS if model.device.type == "cpu" else 4 * MOST_TOKENS
+    return _fit(free_bytes(model.device), per_token, ceiling)
+
+
+def free_bytes(device: Any) -> int:
+    """Memory that can still be taken on a device."""
+    import torch
+
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return int(free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device))
+    if device.type == "mps":
+        return int(torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory())
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):
+        return 4 << 30
+
+
+def empty_caches() -> None:
+    """Give cached blocks back to the device; does nothing where torch was never used."""
+    import sys
+
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    elif torch.backends.mps.is_available():
+        torch.mps.empty_cache()
+
+
+def _fit(free: int, per_token: float, ceiling: int) -> int:
+    return max(1, min(ceiling, int(free * SAFETY / per_token)))
+
+
+def _element_size(model: Any) -> int:
+    return int(next(model.parameters()).element_size())

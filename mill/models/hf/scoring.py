@@ -1,0 +1,135 @@
+"""Log-probabilities of given tokens: rows of equal input computed once, logits only where something is scored."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mill.api.batching import is_out_of_memory
+from mill.api.request import Request, Response
+
+if TYPE_CHECKING:
+    import torch
+
+    from mill.models.hf.tokens import Pair
+
+LOGIT_BLOCK = 1 << 26  # floats of logits that are turned into log-probabilities at a time
+
+
+@dataclass(frozen=True)
+class Span:
+    """Tokens to score, the first of them predicted at input position `start`."""
+
+    start: int
+    tokens: list[int]
+    truncated: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """One input of the network and, for each request that shares it, the span that request asks for."""
+
+    ids: list[int]
+    spans: list[Span]
+    requests: list[Request]
+
+
+def shared_rows(requests: Sequence[Request], pairs: Sequence[Pair]) -> list[Row]:
+    """Requests whose inputs are equal share a row: the choices A, B, C, D of a question are one input, not four."""
+    rows: dict[tuple[int, ...], Row] = {}
+    for request, pair in zip(requests, pairs, strict=True):
+        ids = pair.ids[:-1]
+        row = rows.setdefault(tuple(ids), Row(ids, [], []))
+        row.spans.append(Span(pair.n_context - 1, pair.ids[pair.n_context :], pair.truncated))
+        row.requests.append(request)
+    return list(rows.values())
+
+
+def score_rows(model: Any, rows: Sequence[Row]) -> list[list[Response]]:
+    """Responses for every span of every row, in one forward pass.
+
+    Rows are padded on the right and need no mask: a causal model does not see what comes after a token.
+    """
+    import torch
+
+    width = max(len(row.ids) for row in rows)
+    ids = torch.zeros((len(rows), width), dtype=torch.long)
+    for place, row in enumerate(rows):
+        ids[place, : len(row.ids)] = torch.tensor(row.ids)
+    first = min(span.start for row in rows for span in row.spans)
+    keep = width - first
+    with torch.inference_mode():
+        arguments: dict[str, Any] = {"use_cache": False}
+        if takes_logits_to_keep(model):
+            arguments["logits_to_keep"] = keep
+        logits = model(input_ids=ids.to(model.device), **arguments).logits[:, -keep:]
+        found = _span_scores(logits, rows, first)
+    return [
+        [
+            Response(
+                score=score,
+                is_greedy=greedy,
+                prompt_tokens=len(row.ids) + 1 - len(span.tokens),
+                output_tokens=len(span.tokens),
+                truncated_tokens=span.truncated,
+            )
+            for span, (score, greedy) in zip(row.spans, scores, strict=True)
+        ]
+        for row, scores in zip(rows, found, strict=True)
+    ]
+
+
+def score_windows(model: Any, rows: Sequence[Row], budget: int) -> Response:
+    """The log-likelihood of a document cut into rows; fewer rows at a time when memory runs out."""
+    total, tokens, place = 0.0, 0, 0
+    at_once = max(1, budget // max(len(rows[0].ids), 1)) if rows else 1
+    while place < len(rows):
+        try:
+            answers = score_rows(model, rows[place : place + at_once])
+        except Exception as error:
+            if not is_out_of_memory(error) or at_once == 1:
+                raise
+            at_once //= 2
+            continue
+        place += at_once
+        total += sum(answer.score or 0.0 for (answer,) in answers)
+        tokens += sum(answer.output_tokens or 0 for (answer,) in answers)
+    return Response(score=total, prompt_tokens=tokens, output_tokens=0)
+
+
+def takes_logits_to_keep(model: Any) -> bool:
+    return "logits_to_keep" in inspect.signature(model.forward).parameters
+
+
+def _span_scores(logits: torch.Tensor, rows: Sequence[Row], first: int) -> list[list[tuple[float, bool]]]:
+    """(sum of log-probabilities, whether every token was the likeliest) for each span, in float32, a block at a time."""
+    import torch
+
+    places: list[tuple[int, int, int]] = []  # row, position in the kept logits, token
+    for number, row in enumerate(rows):
+        for span in row.spans:
+            places += [(number, span.start - first + i, token) for i, token in enumerate(span.tokens)]
+    row_index, position, token = (torch.tensor(column, device=logits.device) for column in zip(*places, strict=True))
+    scores, greedy = [], []
+    block = max(1, LOGIT_BLOCK // logits.shape[-1])
+    for start in range(0, len(places), block):
+        part = slice(start, start + block)
+        chosen = logits[row_index[part], position[part]].float()
+        wanted = chosen.gather(1, token[part, None])[:, 0]
+        scores.append((wanted - chosen.logsumexp(dim=1)).double().cpu())
+        greedy.append((chosen.argmax(dim=1) == token[part]).cpu())
+    return _sum_spans(rows, torch.cat(scores).tolist(), torch.cat(greedy).tolist())
+
+
+def _sum_spans(rows: Sequence[Row], scores: list[float], greedy: list[bool]) -> list[list[tuple[float, bool]]]:
+    found, place = [], 0
+    for row in rows:
+        of_row = []
+        for span in row.spans:
+            end = place + len(span.tokens)
+            of_row.append((float(sum(scores[place:end])), all(greedy[place:end])))
+            place = end
+        found.append(of_row)
+    return found

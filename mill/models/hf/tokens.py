@@ -1,0 +1,139 @@
+"""From requests to token ids: BOS once, contexts and continuations tokenized together, the left side cut where too long."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mill.api.errors import ModelError
+from mill.api.request import Context, Message, Request
+from mill.models.hf.scoring import Row, Span
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Token ids of context and continuation, the length of the context, and how many tokens were cut on the left."""
+
+    ids: list[int]
+    n_context: int
+    truncated: int
+
+    @property
+    def fits(self) -> bool:
+        """Whether at least one token of context is left; a continuation longer than the window leaves none."""
+        return self.n_context > 0
+
+
+@dataclass(frozen=True, eq=False)
+class Prompt:
+    """A generation request as token ids."""
+
+    request: Request
+    ids: list[int]
+    truncated: int
+    max_new_tokens: int
+
+
+class Tokens:
+    """A tokenizer with the rules of scoring around it. `window` is the longest input the model is given."""
+
+    def __init__(
+        self, tokenizer: Any, *, window: int, add_bos: bool | None = None, model_type: str = "", chat: bool = False
+    ) -> None:
+        self.tokenizer, self.window, self.chat = tokenizer, window, chat
+        self.bos: int | None = tokenizer.bos_token_id
+        self.prefix: int | None = self.bos if self.bos is not None else tokenizer.eos_token_id
+        self.adds_bos = self._says_bos(model_type) if add_bos is None else add_bos
+
+    def _says_bos(self, model_type: str) -> bool:
+        """Whether the tokenizer starts texts with BOS. Gemma is unusable without it, even where its files forget to say."""
+        if self.bos is None:
+            return False
+        return self.tokenizer("a")["input_ids"][0] == self.bos or model_type.startswith("gemma")
+
+    def encode(self, text: str) -> list[int]:
+        return self.encode_all([text])[0]
+
+    def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of each text, each distinct text tokenized once; BOS in front unless the text brings its own."""
+        distinct = list(dict.fromkeys(texts))
+        found = self.tokenizer(distinct, add_special_tokens=False)["input_ids"] if distinct else []
+        known = {text: self._with_bos(ids) for text, ids in zip(distinct, found, strict=True)}
+        return [known[text] for text in texts]
+
+    def _with_bos(self, ids: list[int]) -> list[int]:
+        if self.adds_bos and self.bos is not None and ids[:1] != [self.bos]:
+            return [self.bos, *ids]
+        return ids
+
+    def render(self, context: Context) -> str:
+        """The text that is tokenized: messages go through the chat template, plain text only if the model asks for it."""
+        if isinstance(context, str):
+            if not self.chat:
+                return context
+            context = (Message("user", context),)
+        if not self.tokenizer.chat_template:
+            raise ModelError("this tokenizer has no chat template: leave out --apply_chat_template and use_chat_template")
+        turns = [{"role": message.role, "content": message.content} for message in context]
+        return str(self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True))
+
+    def pairs(self, requests: Sequence[Request]) -> list[Pair]:
+        """Contexts and continuations tokenized as one text, so that tokens at the seam are those of real text."""
+        texts = [_move_spaces(self.render(request.context), request.continuation) for request in requests]
+        contexts = self.encode_all([context for context, _ in texts])
+        wholes = self.encode_all([context + continuation for context, continuation in texts])
+        return [
+            self._pair(whole, len(context) if text else 0)
+            for (text, _), context, whole in zip(texts, contexts, wholes, strict=True)
+        ]
+
+    def _pair(self, whole: list[int], n_context: int) -> Pair:
+        if n_context == 0:
+            n_context = 1
+            if self.prefix is not None and whole[:1] != [self.prefix]:
+                whole = [self.prefix, *whole]
+        # A continuation that melts into the context's last token is still scored, with that token.
+        n_context = max(1, min(n_context, len(whole) - 1))
+        cut = max(0, len(whole) - 1 - self.window)
+        return Pair(whole[cut:], n_context - cut, cut)
+
+    def windows(self, request: Request) -> list[Row]:
+        """A document as rows that score every token exactly once.
+
+        The first token is predicted from BOS (or EOS); each later row starts from the last token of the row before, and
+        the final row reaches back for a full window of context. Without BOS and EOS the first token goes unscored.
+        """
+        ids = self.encode(request.text)  # a document is scored as it is, never as a chat turn
+        if self.prefix is not None and ids[:1] != [self.prefix]:
+            ids = [self.prefix, *ids]
+        rows = []
+        for first in range(1, len(ids), self.window):
+            last = min(first + self.window, len(ids))
+            begin = max(0, last - 1 - self.window)
+            rows.append(Row(ids[begin : last - 1], [Span(first - 1 - begin, ids[first:last])], [request]))
+        return rows
+
+    def prompts(self, requests: Iterable[Request]) -> list[Prompt]:
+        """Generation prompts, cut on the left so that prompt and answer fit the window together."""
+        requests = list(requests)
+        encoded = self.encode_all([self.render(request.context) for request in requests])
+        return [self._prompt(request, ids) for request, ids in zip(requests, encoded, strict=True)]
+
+    def _prompt(self, request: Request, ids: list[int]) -> Prompt:
+        max_new = int(request.options["max_gen_toks"])
+        room = self.window - max_new
+        if room < 1:
+            raise ModelError(
+                f"max_gen_toks={max_new} leaves no room for a prompt in a context of {self.window} tokens: "
+                f"lower it with --gen_kwargs max_gen_toks=... or raise max_context_length"
+            )
+        ids = ids or ([self.prefix] if self.prefix is not None else ids)
+        cut = max(0, len(ids) - room)
+        return Prompt(request, ids[cut:], cut, max_new)
+
+
+def _move_spaces(context: str, continuation: str) -> tuple[str, str]:
+    """White space at the end of a context belongs to the continuation, as words carry their space in front."""
+    stripped = context.rstrip()
+    return stripped, context[len(stripped) :] + continuation

@@ -1,0 +1,139 @@
+"""From a spec to an opened model: config files, argument checks, and one clear line when something does not fit."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from types import UnionType
+from typing import Any
+
+from mill.api.batching import describe
+from mill.api.errors import MillError, MissingPackage, ModelError, SpecError, UnknownName
+from mill.api.files import import_file
+from mill.api.model import MillModel
+from mill.api.registry import models
+from mill.models.spec import Spec, parse_spec
+from mill.models.table import backend_info
+
+_TRUE, _FALSE, _NONE = {"true", "1", "yes", "on"}, {"false", "0", "no", "off"}, {"none", "null", "auto"}
+
+
+def load_model_from_file(path: str | Path) -> dict[str, Any]:
+    """The `model` dict of a Python config file: keyword arguments of a backend, and its name under `type`.
+
+    A file that has no `model` but registers one backend stands for that backend.
+    """
+    module = import_file(path, "config file")
+    model = getattr(module, "model", None)
+    own = models.defined_in(module.__name__)
+    if model is None and len(own) == 1:
+        return {"type": own[0]}
+    if not isinstance(model, dict):
+        what = "has no top-level dict `model`" if model is None else f"has a `model` of type {type(model).__name__}"
+        raise SpecError(f'config file {path} {what}; write model = {{"type": "hf", "path": "org/name"}}')
+    if not isinstance(model.get("type"), str):
+        raise SpecError(f'config file {path} names no backend: add a "type" to its `model`, one of {", ".join(models)}')
+    return dict(model)
+
+
+def resolve_spec(spec: Spec) -> Spec:
+    """Read the config file of a spec that names one; what was given inline wins over the file."""
+    if not spec.config:
+        return spec
+    arguments = load_model_from_file(spec.config)
+    backend = arguments.pop("type")
+    return Spec(backend, {**arguments, **spec.arguments})
+
+
+def open_model(spec: Spec | str, **defaults: Any) -> MillModel:
+    """Make the model a spec names. Weights load at first use; `defaults` fill arguments that the spec leaves out."""
+    resolved = resolve_spec(parse_spec(spec) if isinstance(spec, str) else spec)
+    cls = _model_class(resolved.backend)
+    accepted = {name: value for name, value in defaults.items() if value is not None and name in arguments_of(cls)}
+    arguments = checked_arguments(cls, resolved.backend, {**accepted, **resolved.arguments})
+    try:
+        model = cls(**arguments)
+    except MillError:
+        raise
+    except Exception as error:
+        raise ModelError(f"{resolved}: the backend could not be opened: {describe(error)}") from error
+    if not isinstance(model, MillModel):
+        raise ModelError(f"{resolved.backend} made a {type(model).__name__}, not a MillModel")
+    return model
+
+
+def _model_class(backend: str) -> type:
+    info = backend_info(backend)
+    if info and models.target(backend) == info.target:
+        if importlib.util.find_spec(info.target.partition(":")[0]) is None:
+            raise ModelError(f"the backend {backend} is not in this version of mill")
+        if info.package and importlib.util.find_spec(info.package) is None:
+            raise MissingPackage(f"the backend {backend}", info.package, info.extra)
+    cls = models.get(backend)
+    if not isinstance(cls, type):
+        raise ModelError(f"the backend {backend} is registered as {cls!r}, which is not a class")
+    return cls
+
+
+def arguments_of(cls: type) -> dict[str, inspect.Parameter]:
+    """The keyword arguments that a backend takes, by name."""
+    parameters = inspect.signature(cls).parameters
+    return {name: p for name, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+
+
+def checked_arguments(cls: type, backend: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """`given` as the backend's own types: unknown, missing and ill-typed arguments are refused by name."""
+    known = arguments_of(cls)
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(cls).parameters.values())
+    for name in given:
+        if name not in known and not takes_any:
+            raise UnknownName(f"argument of {backend}", name, known, hint=f"it takes {', '.join(known)}")
+    missing = [name for name, p in known.items() if p.default is p.empty and name not in given]
+    if missing:
+        raise SpecError(f"{backend} needs {', '.join(missing)}: write {backend}[{missing[0]}=...]")
+    try:
+        hints = typing.get_type_hints(cls.__init__)  # type: ignore[misc]
+    except Exception:  # annotations of other people's classes may name what cannot be imported here
+        hints = {}
+    return {name: _coerce(value, hints.get(name), f"{backend}[{name}={value}]") for name, value in given.items()}
+
+
+def _coerce(value: Any, hint: Any, where: str) -> Any:
+    """An inline string as the type its parameter is annotated with; values from a config file pass as they are."""
+    if not isinstance(value, str):
+        return value
+    options = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, UnionType) else (hint,)
+    if type(None) in options and value.lower() in _NONE:
+        return None
+    if bool in options and value.lower() in _TRUE | _FALSE:
+        return value.lower() in _TRUE
+    for kind in (int, float):
+        if kind in options:
+            try:
+                return kind(value)
+            except ValueError:
+                continue
+    if str in options or Any in options:
+        return value
+    if hint is None:
+        return guess(value)
+    if any(typing.get_origin(option) in (list, tuple, set, dict) for option in options):
+        raise SpecError(f"{where}: a list cannot be given in brackets, set it in a config file (.py)")
+    names = " or ".join("none" if o is type(None) else getattr(o, "__name__", str(o)) for o in options)
+    raise SpecError(f"{where}: {value!r} is not {names}")
+
+
+def guess(value: str) -> Any:
+    """The plain reading of a value whose type nobody declared: a number, a truth value, or the text itself."""
+    lowered = value.lower()
+    if lowered in ("true", "false"):
+        return lowered == "true"
+    for kind in (int, float):
+        try:
+            return kind(value)
+        except ValueError:
+            continue
+    return value

@@ -1,0 +1,166 @@
+"""What a person types for a model, parsed once into a backend and its arguments.
+
+    hf[path=org/name,dtype=float32]   a registered backend with arguments
+    org/name, org/name@revision, ./folder, org/name[batch_size=4]   hf
+    mlx-community/name, mlx:name      mlx-lm
+    file.gguf, gguf:name              llama-cpp
+    ollama:llama3.1:8b, llama3.1:8b   openai-compat, at Ollama's address
+    vllm-mlx:name                     vllm-mlx
+    http://host:8000/v1[model=m]      openai-compat
+    config.py, config.py[dtype=...]   a config file, read by load_model_from_file()
+
+An argument's value may be quoted ("a,b") and then holds commas and brackets; a list cannot be given inline.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mill.api.errors import SpecError, UnknownName
+from mill.api.registry import models
+
+OLLAMA_URL = "http://127.0.0.1:11434"
+_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]*")
+_PREFIXES: dict[str, tuple[str, dict[str, str]]] = {
+    "ollama": ("openai-compat", {"base_url": OLLAMA_URL}),
+    "mlx": ("mlx-lm", {}),
+    "gguf": ("llama-cpp", {}),
+    "vllm-mlx": ("vllm-mlx", {}),
+}
+# The argument that names the model, where a spec gives nothing but a name.
+_NAME_ARGUMENT = {"openai-compat": "model", "llama-cpp": "model", "vllm-mlx": "model", "mlx-lm": "path", "hf": "path"}
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A backend and its arguments; for a config file that is not read yet, `config` is its path and `backend` empty."""
+
+    backend: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    config: str = ""
+
+    def __str__(self) -> str:
+        """The canonical spelling: parsing it gives an equal Spec."""
+        head = self.config or self.backend
+        inner = ",".join(f"{name}={_quote(str(value))}" for name, value in self.arguments.items())
+        return f"{head}[{inner}]" if inner else head
+
+
+def split_list(text: str) -> list[str]:
+    """Split at commas that stand outside brackets and quoted values: `hf[path=a,dtype=b],org/name` has two parts."""
+    parts, current, quote, depth, escaped = [], "", "", 0, False
+    for char in text:
+        if quote:
+            if char == quote and not escaped:
+                quote = ""
+            escaped = char == "\\" and not escaped
+        elif char in "\"'" and current.rstrip().endswith("="):
+            quote = char
+        elif char in "[]":
+            depth += 1 if char == "[" else -1
+        elif char == "," and depth <= 0:
+            parts.append(current)
+            current = ""
+            continue
+        current += char
+    parts.append(current)
+    return [part.strip() for part in parts if part.strip()]
+
+
+def parse_spec(text: str) -> Spec:
+    """Read one model spec. Raises SpecError or UnknownName with a line that says what would work."""
+    text = text.strip()
+    head, arguments = _split_brackets(text)
+    if not head:
+        raise SpecError(f"{text!r} names no model; give a backend, a model path or a config file")
+    if head.endswith(".py"):
+        return Spec("", arguments, config=head)
+    if head in models:
+        return Spec(head, arguments)
+    backend, implied = _backend_of(head)
+    twice = sorted(set(implied) & set(arguments))
+    if twice:
+        raise SpecError(f"{text!r} gives {', '.join(twice)} twice: once by its head and once in brackets")
+    return Spec(backend, {**implied, **arguments})
+
+
+def _backend_of(head: str) -> tuple[str, dict[str, str]]:
+    """The backend that a head which is no registered name stands for, and the arguments it implies."""
+    if head.startswith(("http://", "https://")):
+        return "openai-compat", {"base_url": head}
+    prefix, colon, rest = head.partition(":")
+    if colon and prefix in _PREFIXES:
+        backend, implied = _PREFIXES[prefix]
+        if not rest:
+            raise SpecError(f"{head!r} names no model after the colon")
+        return backend, {**_named(backend, rest), **implied}
+    if Path(head).exists() and not head.endswith(".gguf"):
+        return "hf", {"path": head}
+    name, revision = _split_revision(head)
+    if name.endswith(".gguf"):
+        return "llama-cpp", {"model": name, **revision}
+    if name.startswith("mlx-community/"):
+        return "mlx-lm", {"path": name, **revision}
+    if "/" in name:
+        return "hf", {"path": name, **revision}
+    if colon and prefix and rest:
+        return "openai-compat", {"model": head, "base_url": OLLAMA_URL}
+    hint = f"for a model of that name write hf[path={head}]"
+    raise UnknownName("backend", head, models.names(), hint)
+
+
+def _named(backend: str, rest: str) -> dict[str, str]:
+    if backend == "openai-compat":  # an Ollama tag may hold an @digest of its own
+        return {"model": rest}
+    name, revision = _split_revision(rest)
+    return {_NAME_ARGUMENT[backend]: name, **revision}
+
+
+def _split_revision(text: str) -> tuple[str, dict[str, str]]:
+    name, at, revision = text.rpartition("@")
+    return (name, {"revision": revision}) if at and name and revision else (text, {})
+
+
+def _split_brackets(text: str) -> tuple[str, dict[str, str]]:
+    head, bracket, rest = text.partition("[")
+    if not bracket:
+        if "]" in text:
+            raise SpecError(f"{text!r} closes a bracket that it never opened")
+        return text, {}
+    if not rest.endswith("]"):
+        raise SpecError(f"{text!r} does not end with the bracket it opened; write name[key=value,key=value]")
+    return head.strip(), _parse_arguments(rest[:-1], text)
+
+
+def _parse_arguments(inner: str, whole: str) -> dict[str, str]:
+    arguments: dict[str, str] = {}
+    for part in split_list(inner):
+        key, equals, value = (piece.strip() for piece in part.partition("="))
+        if not equals or not _KEY.fullmatch(key):
+            raise SpecError(f"{part!r} in {whole!r} is not key=value")
+        if key in arguments:
+            raise SpecError(f"{key!r} is given twice in {whole!r}")
+        if value.startswith("["):
+            raise SpecError(f"{key} in {whole!r} is a list, which brackets cannot hold: set it in a config file (.py)")
+        arguments[key] = _unquote(value, whole)
+    return arguments
+
+
+def _quote(value: str) -> str:
+    """As it stands where that reads back the same, else in double quotes."""
+    if value and value == value.strip() and not re.search(r"[,\[\]\"'\\]", value):
+        return value
+    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _unquote(value: str, whole: str) -> str:
+    if value[:1] not in ('"', "'"):
+        return value
+    quote = value[0]
+    if len(value) < 2 or value[-1] != quote:
+        raise SpecError(f"a quoted value in {whole!r} does not end: {value}")
+    return re.sub(r"\\(.)", r"\1", value[1:-1], flags=re.DOTALL)

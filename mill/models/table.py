@@ -1,0 +1,111 @@
+"""The built-in backends as facts: names, where the class lives, which package it needs and what it can be asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mill.api.model import LOGPROB_KINDS, TEXT_KINDS
+from mill.api.request import CLASSIFY, ZERO_SHOT
+from mill.api.task import TaskType
+
+
+@dataclass(frozen=True)
+class Backend:
+    """`package` is what must be importable and `extra` the install extra that brings it; the core needs neither."""
+
+    names: tuple[str, ...]
+    target: str
+    about: str
+    kinds: frozenset[str]
+    task_types: tuple[TaskType, ...]
+    package: str = ""
+    extra: str = ""
+
+
+_ALL_TEXT = (TaskType.GENERATIVE_QA, TaskType.MULTIPLE_CHOICE, TaskType.PERPLEXITY)
+
+BACKENDS = (
+    Backend(
+        names=("hf", "huggingface", "transformers"),
+        target="mill.models.hf:TransformersModel",
+        about="local models through HF transformers",
+        kinds=TEXT_KINDS | LOGPROB_KINDS,
+        task_types=_ALL_TEXT,
+    ),
+    Backend(
+        names=("vllm",),
+        target="mill.models.vllm:VLLMModel",
+        about="high-throughput local generation",
+        kinds=TEXT_KINDS | LOGPROB_KINDS,
+        task_types=_ALL_TEXT,
+        package="vllm",
+        extra="vllm",
+    ),
+    Backend(
+        names=("litellm", "openai", "api"),
+        target="mill.models.litellm:LiteLLMModel",
+        about="hosted models through LiteLLM; no log-probabilities",
+        kinds=TEXT_KINDS,
+        task_types=(TaskType.GENERATIVE_QA, TaskType.MULTIPLE_CHOICE),
+        package="litellm",
+        extra="litellm",
+    ),
+    Backend(
+        names=("clip", "open_clip", "openclip"),
+        target="mill.models.clip:ClipModel",
+        about="zero-shot image classification with open_clip",
+        kinds=frozenset({ZERO_SHOT}),
+        task_types=(TaskType.ZERO_SHOT_CLASSIFICATION,),
+        package="open_clip",
+        extra="clip",
+    ),
+    Backend(
+        names=("timm", "pytorch-image-models"),
+        target="mill.models.timm:TimmModel",
+        about="supervised image classification with a fixed head",
+        kinds=frozenset({CLASSIFY}),
+        task_types=(TaskType.SUPERVISED_CLASSIFICATION,),
+        package="timm",
+        extra="timm",
+    ),
+    Backend(
+        names=("openai-compat",),
+        target="mill.models.openai_compat:OpenAICompatModel",
+        about="any OpenAI-compatible server: vLLM, SGLang, Ollama",
+        kinds=TEXT_KINDS,
+        task_types=(TaskType.GENERATIVE_QA, TaskType.MULTIPLE_CHOICE),
+    ),
+    Backend(
+        names=("llama-cpp",),
+        target="mill.models.llama_cpp:LlamaCppModel",
+        about="a llama-server of llama.cpp",
+        kinds=TEXT_KINDS | LOGPROB_KINDS,
+        task_types=_ALL_TEXT,
+    ),
+    Backend(
+        names=("mlx-lm",),
+        target="mill.models.mlx_lm:MlxModel",
+        about="Apple's MLX, in process",
+        kinds=TEXT_KINDS | LOGPROB_KINDS,
+        task_types=_ALL_TEXT,
+        package="mlx_lm",
+        extra="mlx",
+    ),
+    Backend(
+        names=("vllm-mlx",),
+        target="mill.models.vllm_mlx:VllmMlxModel",
+        about="a vllm-mlx server: continuous batching on Apple machines",
+        kinds=TEXT_KINDS,
+        task_types=(TaskType.GENERATIVE_QA, TaskType.MULTIPLE_CHOICE),
+    ),
+)
+
+
+def backend_info(name: str) -> Backend | None:
+    """The facts of a built-in backend; None for other people's."""
+    return next((backend for backend in BACKENDS if name in backend.names), None)
+
+
+def backends_serving(kind: str) -> list[str]:
+    """The first name of every built-in backend that answers this kind of request."""
+    return [backend.names[0] for backend in BACKENDS if kind in backend.kinds]

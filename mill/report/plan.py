@@ -1,0 +1,28 @@
+"""`mill eval --dry_run`: what a run would do, in requests and tokens."""
+
+from __future__ import annotations
+
+from mill.report.tables import print_table
+from mill.runs.evaluate import Run
+
+_COLUMNS = ("task", "rendering", "shots", "samples", "requests", "distinct", "known", "input tokens")
+
+
+def print_plan(run: Run) -> None:
+    """For each task: all requests, the distinct ones among them, those already answered, and the tokens of the rest."""
+    rows = []
+    totals = [0, 0, 0, 0]
+    for plan in run.plans:
+        requests = [clone for request in plan.requests() for clone in request.clones()]
+        distinct = list({request.key: request for request in requests}.values())
+        todo = [request for request in distinct if run.record.peek(request) is None]
+        tokens = run.model.count_tokens(todo)
+        samples = f"{len(plan.jobs)}/{plan.total}"
+        counts = [len(requests), len(distinct), len(distinct) - len(todo), tokens or 0]
+        totals = [total + count for total, count in zip(totals, counts, strict=True)]
+        shown = [*map(str, counts[:3]), "unknown" if tokens is None else f"{tokens:,}"]
+        rounds = " (first round)" if plan.task.multi_round else ""
+        rows.append([plan.asked, plan.task.name + rounds, str(plan.n_shots), samples, *shown])
+    if len(rows) > 1:
+        rows.append(["total", "", "", "", *map(str, totals[:3]), f"{totals[3]:,}"])
+    print_table(f"{run.model.model_name}: would write to {run.folder.path}", _COLUMNS, rows, numbers=_COLUMNS[2:])

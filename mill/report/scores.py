@@ -1,0 +1,55 @@
+"""The scores of a run on the terminal: every figure with its uncertainty, and what must be known beside it."""
+
+from __future__ import annotations
+
+from mill.metrics.estimate import Estimate
+from mill.report.tables import console, number, print_table
+from mill.runs.evaluate import Outcome
+from mill.runs.results import TaskResult
+
+COLUMNS = ("task", "shots", "metric", "value", "stderr", "95 % interval", "n", "errors")
+_NUMBERS = ("shots", "value", "stderr", "95 % interval", "n", "errors")
+
+
+def print_outcome(outcome: Outcome) -> None:
+    rows = []
+    for task in outcome.tasks:
+        rows += _rows(task.task, str(task.n_shots), task.metrics, task.n, task.total, task.errors)
+    for mean in outcome.benchmarks:
+        rows += _rows(f"{mean.benchmark} (mean of {len(mean.tasks)})", "", mean.metrics, mean.n, mean.total, mean.errors)
+    print_table(outcome.model, COLUMNS, rows, numbers=_NUMBERS)
+    out = console()
+    for task in outcome.tasks:
+        for line in remarks(task):
+            out.print(f"{task.task}: {line}", markup=False, soft_wrap=True)
+    tally = outcome.tally
+    if tally.asked:
+        done = f"{tally.computed} answers computed in {outcome.seconds:.1f} s, {tally.known} known before"
+        tokens = f"; {tally.prompt_tokens:,} prompt and {tally.output_tokens:,} output tokens" if tally.prompt_tokens else ""
+        out.print(done + tokens, markup=False, soft_wrap=True)
+    out.print(f"results: {outcome.folder.path}", markup=False, soft_wrap=True)
+
+
+def remarks(task: TaskResult) -> list[str]:
+    """What a reader of the score must know: stand-ins, failures, cut prompts and cut answers."""
+    found = list(task.notes)
+    if task.truncated:
+        found.append(f"{task.truncated} of {task.n} prompts were cut on the left to fit the model's context")
+    if task.cut_short:
+        found.append(f"{task.cut_short} of {task.n} answers ended at the token limit")
+    if task.errors:
+        found.append(f"{task.errors} of {task.n} samples failed and have no score:")
+        found += [f"  sample {failure['id']}: {failure['error']}" for failure in task.failures]
+        if task.errors > len(task.failures):
+            found.append(f"  and {task.errors - len(task.failures)} more")
+    return found
+
+
+def _rows(name: str, shots: str, metrics: dict[str, Estimate], n: int, total: int, errors: int) -> list[list[str]]:
+    count = str(n) if n == total else f"{n}/{total}"
+    rows = []
+    for place, (metric, estimate) in enumerate(metrics.items()):
+        interval = "-" if estimate.low is None else f"{number(estimate.low)} – {number(estimate.high)}"
+        figures = [metric, number(estimate.value), number(estimate.stderr), interval, count, str(errors)]
+        rows.append([name if place == 0 else "", shots if place == 0 else "", *figures])
+    return rows

@@ -1,0 +1,123 @@
+"""One run from model to scores: plan, record, execute, score. `mill eval` is this, once for each model."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mill.api.model import MillModel
+from mill.api.task import Benchmark, RenderSettings
+from mill.execute.executor import Executor, Tally
+from mill.execute.jobs import run_jobs
+from mill.models.open import open_model, resolve_spec
+from mill.models.spec import Spec, parse_spec
+from mill.runs import manifest
+from mill.runs.folder import MANIFEST, RunFolder, check_writable, newest_generation, run_folder
+from mill.runs.plan import TaskPlan, plan_tasks
+from mill.runs.record import Record
+from mill.runs.results import BenchmarkResult, TaskResult, keep_larger, summarize, summarize_benchmarks
+from mill.runs.samples import ScoredSample, from_job, score_sample, write_samples
+from mill.tasks.load import Selection
+
+
+@dataclass
+class Outcome:
+    """What a run gave. `tasks` and `benchmarks` hold what was asked for, not all that the folder has."""
+
+    model: str
+    folder: RunFolder
+    tasks: list[TaskResult]
+    benchmarks: list[BenchmarkResult]
+    tally: Tally
+    seconds: float
+
+    @property
+    def errors(self) -> int:
+        return sum(task.errors for task in self.tasks)
+
+
+@dataclass
+class Run:
+    """A model and its tasks, planned and ready to go: everything that can be refused has been."""
+
+    spec: Spec
+    model: MillModel
+    plans: list[TaskPlan]
+    benchmarks: Sequence[Benchmark]
+    settings: RenderSettings
+    identity: Mapping[str, Any]
+    folder: RunFolder
+    record: Record
+    fresh: bool
+
+    def execute(self, *, quiet: bool = False) -> Outcome:
+        """Answer what is not answered yet, then score. An interruption loses nothing that was answered."""
+        started, executor = time.time(), Executor(self.model, self.record, quiet=quiet)
+        self._write_plan()
+        ended = "failed"
+        try:
+            run_jobs(executor, [job for plan in self.plans for job in plan.jobs])
+            ended = "finished"
+        except KeyboardInterrupt:
+            ended = "interrupted"
+            raise
+        finally:
+            self.record.close()
+            self.model.clean()
+            manifest.add_session(self.folder, started=started, tally=executor.tally, ended=ended)
+        results = {plan.asked: self._score(plan) for plan in self.plans}
+        means = summarize_benchmarks(self.folder, results, self.benchmarks)
+        seconds = time.time() - started
+        return Outcome(self.model.model_name, self.folder, list(results.values()), means, executor.tally, seconds)
+
+    def _write_plan(self) -> None:
+        covered = manifest.update_manifest(
+            self.folder,
+            spec=self.spec,
+            model_name=self.model.model_name,
+            identity=self.identity,
+            settings=self.settings,
+            plans=self.plans,
+            fresh=self.fresh,
+        )
+        for plan in self.plans:
+            if plan.task.name not in covered:
+                unanswered = (ScoredSample(from_job(job), {}, "not answered") for job in plan.jobs)
+                write_samples(self.folder.samples_file(plan.task.name), plan.task.name, unanswered)
+
+    def _score(self, plan: TaskPlan) -> TaskResult:
+        scored = [score_sample(plan.task, from_job(job)) for job in plan.jobs]
+        result = summarize(plan.task, scored, n_shots=plan.n_shots, total=plan.total, data_hash=plan.data_hash)
+        result.notes = plan.task.notes()
+        if plan.asked != plan.task.name:
+            result.notes.insert(0, f"{plan.task.name} stands in for {plan.asked}, which this model cannot serve")
+        if keep_larger(self.folder, result):
+            write_samples(self.folder.samples_file(plan.task.name), plan.task.name, scored)
+        return result
+
+
+def prepare(
+    spec: Spec | str,
+    selection: Selection,
+    settings: RenderSettings,
+    *,
+    output_dir: Path,
+    limit: int | float | None = None,
+    fresh: bool = False,
+    batch_size: int | None = None,
+) -> Run:
+    """Open the model, plan the tasks and find the run's folder. No weights load here."""
+    check_writable(output_dir)
+    resolved = resolve_spec(parse_spec(spec) if isinstance(spec, str) else spec)
+    model = open_model(resolved, batch_size=batch_size)
+    plans = plan_tasks(model, selection, settings, limit)
+    identity = model.identity()
+    base = run_folder(output_dir, model.model_name, identity, manifest.shown_settings(settings))
+    folder = newest_generation(base, fresh=fresh)
+    # A run that was started fresh stays so when it is resumed: it never takes answers from its siblings.
+    fresh = fresh or bool(folder.read(MANIFEST).get("fresh"))
+    record = Record(folder.path, [] if fresh else folder.siblings)
+    return Run(resolved, model, plans, selection.benchmarks, settings, identity, folder, record, fresh)

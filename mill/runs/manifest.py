@@ -1,0 +1,124 @@
+"""What a run was: versions, resolved arguments, settings, data and sessions, so that a figure can be traced."""
+
+from __future__ import annotations
+
+import platform
+import re
+import socket
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from importlib import metadata
+from typing import Any
+
+from mill.api.task import RenderSettings
+from mill.execute.executor import Tally
+from mill.models.spec import Spec
+from mill.runs.folder import MANIFEST, RunFolder
+from mill.runs.plan import TaskPlan
+
+_SECRET = re.compile(r"(^|_)(api_?key|key|token|secret|password|authorization|headers?)$", re.IGNORECASE)
+_PACKAGES = ("mill", "torch", "transformers", "tokenizers", "datasets", "accelerate", "numpy")
+
+
+def redact(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments as they may be stored and shown: whatever looks like a secret is starred."""
+    return {name: "***" if _SECRET.search(name) else value for name, value in arguments.items()}
+
+
+def shown_settings(settings: RenderSettings) -> dict[str, Any]:
+    """The settings that differ from their defaults: what tells one run of a model from another."""
+    defaults = RenderSettings()
+    found = {name: value for name, value in asdict(settings).items() if value != getattr(defaults, name)}
+    if "gen_kwargs" in found:
+        found["gen_kwargs"] = dict(found["gen_kwargs"])
+    return found
+
+
+def versions() -> dict[str, str]:
+    found = {"python": platform.python_version(), "platform": platform.platform()}
+    for package in _PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def update_manifest(
+    folder: RunFolder,
+    *,
+    spec: Spec,
+    model_name: str,
+    identity: Mapping[str, Any],
+    settings: RenderSettings,
+    plans: Sequence[TaskPlan],
+    fresh: bool,
+) -> set[str]:
+    """Write what is known before the first request; tasks of earlier sessions stay.
+
+    Returns the names of tasks whose samples an earlier session has written already, at least as many as now.
+    """
+    folder.path.mkdir(parents=True, exist_ok=True)
+    with folder.lock():
+        manifest = folder.read(MANIFEST)
+        tasks, covered = manifest.get("tasks", {}), set()
+        for plan in plans:
+            entry, earlier = _task_entry(plan), tasks.get(plan.task.name)
+            if earlier and earlier["data_hash"] == entry["data_hash"] and earlier["n"] >= entry["n"]:
+                covered.add(plan.task.name)
+                entry["n"] = earlier["n"]
+            tasks[plan.task.name] = entry
+        folder.write(
+            MANIFEST,
+            {
+                "model": {
+                    "name": model_name,
+                    "backend": spec.backend,
+                    "arguments": redact(spec.arguments),
+                    "identity": dict(identity),
+                },
+                "settings": asdict(settings),
+                "fresh": manifest.get("fresh", fresh),
+                "tasks": tasks,
+                "versions": versions(),
+                "sessions": manifest.get("sessions", []),
+            },
+        )
+    return covered
+
+
+def add_session(folder: RunFolder, *, started: float, tally: Tally, ended: str) -> None:
+    """One entry for each time a process worked on the run; `ended` is finished, interrupted or failed."""
+    entry = {
+        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
+        "seconds": round(time.time() - started, 3),
+        "ended": ended,
+        "host": socket.gethostname(),
+        "command": _redacted_command(sys.argv),
+        **asdict(tally),
+    }
+    with folder.lock():
+        manifest = folder.read(MANIFEST)
+        manifest.setdefault("sessions", []).append(entry)
+        folder.write(MANIFEST, manifest)
+
+
+def _task_entry(plan: TaskPlan) -> dict[str, Any]:
+    return {
+        "asked": plan.asked,
+        "version": plan.task.version,
+        "task_type": plan.task.task_type.value,
+        "n_shots": plan.n_shots,
+        "n": len(plan.jobs),
+        "total": plan.total,
+        "data_hash": plan.data_hash,
+        "notes": plan.task.notes(),
+    }
+
+
+def _redacted_command(argv: Sequence[str]) -> str:
+    """The command line without the values of arguments that look like secrets."""
+    pattern = r"((?:^|[\[,_\s])(?:api_?key|key|token|secret|password|authorization)=)[^,\]\s]+"
+    return re.sub(pattern, r"\1***", " ".join(argv), flags=re.IGNORECASE)

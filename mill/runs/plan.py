@@ -1,0 +1,97 @@
+"""What a run will do, settled before weights load: which rendering of each task, which samples, which requests."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mill.api.batching import describe
+from mill.api.errors import DataError, MillError, SpecError
+from mill.api.model import MillModel
+from mill.api.request import Request
+from mill.api.task import RenderSettings, Task
+from mill.execute.jobs import Job
+from mill.models.table import backends_serving
+from mill.tasks.load import Selection, serve
+
+
+@dataclass(frozen=True)
+class TaskPlan:
+    """One task of a run. `asked` is the name it was asked for by, which another rendering may answer."""
+
+    asked: str
+    task: Task
+    jobs: list[Job]
+    total: int
+    data_hash: str
+
+    @property
+    def n_shots(self) -> int:
+        shots = self.jobs[0].settings.n_shots if self.jobs else None
+        return self.task.n_shots if shots is None else shots
+
+    def requests(self) -> list[Request]:
+        return [request for job in self.jobs for request in job.open_requests()]
+
+
+def parse_limit(text: str | int | float | None) -> int | float | None:
+    """A count (`100`) or a fraction of each task (`0.1`, `1.0`). None means all."""
+    if text is None:
+        return None
+    try:
+        limit = float(text) if "." in str(text) or "e" in str(text).lower() else int(text)
+    except ValueError:
+        limit = -1
+    if limit <= 0 or (isinstance(limit, float) and limit > 1):
+        raise SpecError(f"--limit {text}: give a count of at least 1, or a fraction above 0 and up to 1.0")
+    return limit
+
+
+def resolve_limit(limit: int | float | None, total: int) -> int:
+    if limit is None:
+        return total
+    return min(total, math.ceil(total * limit) if isinstance(limit, float) else limit)
+
+
+def plan_tasks(
+    model: MillModel, selection: Selection, settings: RenderSettings, limit: int | float | None
+) -> list[TaskPlan]:
+    """Hold every task against the model, load its data and render its requests. All refusals happen here."""
+    chat = settings.apply_chat_template or model.use_chat_template
+    if chat and not model.capabilities.supports_chat_template:
+        raise SpecError(f"{model.model_name} has no chat template: leave out --apply_chat_template")
+    settings = replace(settings, apply_chat_template=chat)
+    served = [(task, _served(task, model)) for task in selection.tasks]
+    return [_plan(asked.name, task, settings, limit) for asked, task in served]
+
+
+def _served(task: Task, model: MillModel) -> Task:
+    can = ", ".join(backends_serving(task.kind)) or "none of the built-in backends"
+    who = f"{model.model_name} ({type(model).__name__})"
+    return serve(task, model.capabilities, who, f"backends that do: {can}")
+
+
+def _plan(asked: str, task: Task, settings: RenderSettings, limit: int | float | None) -> TaskPlan:
+    try:
+        samples = task.samples()
+        if not samples:
+            raise DataError(f"{task.name} has no samples")
+        chosen = samples[: resolve_limit(limit, len(samples))]
+        jobs = [Job.of(task, sample, settings) for sample in chosen]
+    except MillError:
+        raise
+    except Exception as error:  # a row that lacks a column, or a task file's own mistake
+        raise DataError(f"the task {task.name} cannot be rendered: {describe(error)}") from error
+    return TaskPlan(asked, task, jobs, len(samples), hash_docs([sample.doc for sample in samples]))
+
+
+def hash_docs(docs: Sequence[Mapping[str, Any]]) -> str:
+    """A digest of the evaluated rows, in order."""
+    digest = hashlib.blake2b(digest_size=16)
+    for doc in docs:
+        digest.update(json.dumps(doc, sort_keys=True, default=repr).encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()

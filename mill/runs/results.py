@@ -1,0 +1,155 @@
+"""Scores of a run: each task's metrics with their uncertainty, and what must be known beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import mill.metrics  # noqa: F401  registers the built-in metrics
+from mill.api.registry import metrics
+from mill.api.request import encode_float
+from mill.api.task import Benchmark, Task
+from mill.metrics.estimate import Estimate, pool
+from mill.runs.folder import RESULTS, RunFolder
+from mill.runs.samples import ScoredSample
+
+MOST_LISTED = 20
+
+
+@dataclass
+class TaskResult:
+    """`n` of `total` samples were asked; `errors` of them have no value; the metrics' own n says how many do."""
+
+    task: str
+    task_type: str
+    version: int
+    n_shots: int
+    n: int
+    total: int
+    errors: int
+    truncated: int
+    cut_short: int
+    metrics: dict[str, Estimate]
+    notes: list[str] = field(default_factory=list)
+    failures: list[dict[str, str]] = field(default_factory=list)
+    data_hash: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "metrics": {name: _estimate_dict(value) for name, value in self.metrics.items()}}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> TaskResult:
+        found = {name: _estimate(value) for name, value in data["metrics"].items()}
+        return cls(**{**data, "metrics": found})
+
+
+@dataclass
+class BenchmarkResult:
+    """The mean of a benchmark's tasks for every metric that all of them have."""
+
+    benchmark: str
+    tasks: list[str]
+    n: int
+    total: int
+    errors: int
+    metrics: dict[str, Estimate]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "metrics": {name: _estimate_dict(value) for name, value in self.metrics.items()}}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> BenchmarkResult:
+        return cls(**{**data, "metrics": {name: _estimate(value) for name, value in data["metrics"].items()}})
+
+
+def summarize(task: Task, scored: Sequence[ScoredSample], *, n_shots: int, total: int, data_hash: str) -> TaskResult:
+    good = [one for one in scored if one.error is None]
+    failures = [{"id": one.record.sample.id, "error": one.error} for one in scored if one.error is not None]
+    return TaskResult(
+        task=task.name,
+        task_type=task.task_type.value,
+        version=task.version,
+        n_shots=n_shots,
+        n=len(scored),
+        total=total,
+        errors=len(failures),
+        truncated=sum(one.record.truncated for one in scored),
+        cut_short=sum(one.record.cut_short for one in scored),
+        metrics={name: metrics.get(how)([one.values[name] for one in good]) for name, how in task.metrics.items()},
+        failures=failures[:MOST_LISTED],
+        data_hash=data_hash,
+    )
+
+
+def keep_larger(folder: RunFolder, result: TaskResult) -> bool:
+    """Write a task's result, unless the folder has one of the same task and data over more samples. True if written.
+
+    So a run with a small limit never takes the place of the full one.
+    """
+    with folder.lock():
+        results = folder.read(RESULTS)
+        earlier = results.setdefault("tasks", {}).get(result.task)
+        same = earlier and (earlier["data_hash"], earlier["version"]) == (result.data_hash, result.version)
+        if same and earlier["n"] > result.n:
+            return False
+        results["tasks"][result.task] = result.to_dict()
+        folder.write(RESULTS, results)
+        return True
+
+
+def summarize_benchmarks(
+    folder: RunFolder, results: Mapping[str, TaskResult], benchmarks: Sequence[Benchmark]
+) -> list[BenchmarkResult]:
+    """The means of benchmarks over the results just made, by the names the tasks were asked for; also written down."""
+    lookup: dict[str, TaskResult | Benchmark] = {**results, **{entry.name: entry for entry in benchmarks}}
+    found = [_summarize_benchmark(entry, lookup) for entry in benchmarks]
+    if found:
+        with folder.lock():
+            written = folder.read(RESULTS)
+            for mean in found:
+                earlier = written.setdefault("benchmarks", {}).get(mean.benchmark)
+                if not earlier or earlier["n"] <= mean.n:
+                    written["benchmarks"][mean.benchmark] = mean.to_dict()
+            folder.write(RESULTS, written)
+    return found
+
+
+def _summarize_benchmark(benchmark: Benchmark, lookup: Mapping[str, TaskResult | Benchmark]) -> BenchmarkResult:
+    leaves = _leaves(benchmark, lookup)
+    names = [name for name in leaves[0].metrics if all(name in leaf.metrics for leaf in leaves)]
+    return BenchmarkResult(
+        benchmark=benchmark.name,
+        tasks=[leaf.task for leaf in leaves],
+        n=sum(leaf.n for leaf in leaves),
+        total=sum(leaf.total for leaf in leaves),
+        errors=sum(leaf.errors for leaf in leaves),
+        metrics={name: _pooled(benchmark, name, lookup) for name in names},
+    )
+
+
+def _leaves(benchmark: Benchmark, lookup: Mapping[str, TaskResult | Benchmark]) -> list[TaskResult]:
+    found: list[TaskResult] = []
+    for name in benchmark.tasks:
+        entry = lookup[name]
+        found += _leaves(entry, lookup) if isinstance(entry, Benchmark) else [entry]
+    return found
+
+
+def _pooled(benchmark: Benchmark, metric: str, lookup: Mapping[str, TaskResult | Benchmark]) -> Estimate:
+    parts = []
+    for name in benchmark.tasks:
+        entry = lookup[name]
+        parts.append(_pooled(entry, metric, lookup) if isinstance(entry, Benchmark) else entry.metrics[metric])
+    return pool(parts, weighted=benchmark.weighted)
+
+
+def _estimate_dict(estimate: Estimate) -> dict[str, Any]:
+    return {name: encode_float(value) if isinstance(value, float) else value for name, value in asdict(estimate).items()}
+
+
+def _estimate(data: Mapping[str, Any]) -> Estimate:
+    def read(name: str) -> float | None:
+        return None if data[name] is None else float(data[name])
+
+    return Estimate(float(data["value"]), read("stderr"), read("low"), read("high"), int(data["n"]))

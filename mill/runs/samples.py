@@ -1,0 +1,125 @@
+"""The samples of a task as lines that pandas and DuckDB read: prompt, target, answers and values side by side."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mill.api.batching import describe
+from mill.api.errors import RunError
+from mill.api.request import Response, encode_float
+from mill.api.task import Sample, Task, Value
+from mill.execute.jobs import Job
+from mill.runs.folder import write_atomically
+
+
+@dataclass(frozen=True)
+class SampleRecord:
+    """One sample of a run. `keys` and `responses` hold a list for each repeat; `keys` name answers in the record."""
+
+    sample: Sample
+    target: Any
+    prompt: str
+    continuations: list[str]
+    keys: list[list[str]]
+    responses: list[list[Response]]
+
+    @property
+    def error(self) -> str | None:
+        """Why the sample has no score: the first failed or missing answer."""
+        for repeat, keys in zip(self.responses, self.keys, strict=True):
+            for response in repeat:
+                if response.failed:
+                    return response.error
+            if len(repeat) < len(keys):
+                return "not answered"
+        return None if self.responses else "not answered"
+
+    @property
+    def truncated(self) -> bool:
+        return any(response.truncated_tokens for repeat in self.responses for response in repeat)
+
+    @property
+    def cut_short(self) -> bool:
+        """Whether an answer ended at its token limit instead of by itself."""
+        return any(response.finish_reason == "length" for repeat in self.responses for response in repeat)
+
+
+@dataclass(frozen=True)
+class ScoredSample:
+    """A sample with the values of each repeat for every metric, or with the reason why it has none."""
+
+    record: SampleRecord
+    values: dict[str, list[Value]]
+    error: str | None
+
+
+def from_job(job: Job) -> SampleRecord:
+    """A job that ran, or that is about to."""
+    task, sample = job.task, job.sample
+    if job.rounds:
+        keys = [[request.key for request in rounds] for rounds in job.rounds]
+        prompt, continuations = job.rounds[0][-1].text, []
+    else:
+        clones = [request.clones() for request in job.requests]
+        keys = [[clone.key for clone in repeat] for repeat in zip(*clones, strict=True)]
+        prompt = job.requests[0].text
+        continuations = [request.continuation for request in job.requests if request.continuation]
+    done = not job.open_requests()
+    return SampleRecord(
+        sample, task.target(sample), prompt, continuations, keys, job.repeats() if done else [[] for _ in keys]
+    )
+
+
+def score_sample(task: Task, record: SampleRecord) -> ScoredSample:
+    """An error is not an answer: a sample with one has no value. Nor has one that the task's scoring fails on."""
+    if record.error is not None:
+        return ScoredSample(record, {}, record.error)
+    try:
+        repeats = [task.score(record.sample, responses) for responses in record.responses]
+        return ScoredSample(record, {name: [values[name] for values in repeats] for name in task.metrics}, None)
+    except Exception as error:  # other people's scoring code: its failure is this sample's, not the run's
+        return ScoredSample(record, {}, f"scoring failed: {describe(error)}")
+
+
+def write_samples(file: Path, task: str, scored: Iterable[ScoredSample]) -> None:
+    lines = (json.dumps(_to_dict(task, one), ensure_ascii=False, default=str) for one in scored)
+    write_atomically(file, "".join(f"{line}\n" for line in lines))
+
+
+def read_samples(file: Path) -> list[SampleRecord]:
+    """Samples as a run wrote them, with the answers they had then."""
+    try:
+        return [_from_dict(json.loads(line)) for line in file.read_bytes().split(b"\n") if line]
+    except (OSError, ValueError, KeyError) as error:
+        raise RunError(f"cannot read {file}: {describe(error)}") from error
+
+
+def _to_dict(task: str, scored: ScoredSample) -> dict[str, Any]:
+    record = scored.record
+    return {
+        "task": task,
+        "id": record.sample.id,
+        "target": record.target,
+        "prompt": record.prompt,
+        "continuations": record.continuations,
+        "responses": [[response.to_dict() for response in repeat] for repeat in record.responses],
+        "values": {name: [_plain(value) for value in values] for name, values in scored.values.items()},
+        "error": scored.error,
+        "truncated": record.truncated,
+        "keys": record.keys,
+        "doc": record.sample.doc,
+    }
+
+
+def _from_dict(line: dict[str, Any]) -> SampleRecord:
+    responses = [[Response.from_dict(response) for response in repeat] for repeat in line["responses"]]
+    sample = Sample(line["id"], line["doc"])
+    return SampleRecord(sample, line["target"], line["prompt"], line["continuations"], line["keys"], responses)
+
+
+def _plain(value: Value) -> Any:
+    return [encode_float(part) for part in value] if isinstance(value, (tuple, list)) else encode_float(float(value))

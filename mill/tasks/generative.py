@@ -1,0 +1,49 @@
+"""Tasks answered by generated text: the answer is extracted and compared."""
+
+from __future__ import annotations
+
+import re
+import string
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mill.api.request import GENERATE, Request, Response, generation_options
+from mill.api.task import RenderSettings, Sample, TaskType, Value
+from mill.tasks.prompted import PromptedTask
+
+LETTERS = string.ascii_uppercase
+
+
+class GenerativeTask(PromptedTask):
+    """A subclass adds `generation` (decoding options) and `score`."""
+
+    task_type = TaskType.GENERATIVE_QA
+    metrics: Mapping[str, str] = {"exact_match": "mean"}
+    generation: Mapping[str, Any] = {}
+
+    def options(self, settings: RenderSettings) -> dict[str, Any]:
+        """The task's decoding options, with what the run asks for on top."""
+        return generation_options(**{**self.generation, **settings.gen_kwargs, "seed": settings.seed})
+
+    def requests(self, sample: Sample, settings: RenderSettings) -> list[Request]:
+        context = self.context(sample, settings)
+        return [Request(GENERATE, context=context, options=self.options(settings), repeats=settings.repeats)]
+
+
+class LetterTask(GenerativeTask):
+    """Multiple choice by the generated letter: the model is asked to end with `the answer is (X)`."""
+
+    task_type = TaskType.MULTIPLE_CHOICE
+    kind = GENERATE
+    pattern = r"answer is \(?([A-J])\)?"
+
+    @abstractmethod
+    def right_letter(self, sample: Sample) -> str: ...
+
+    def target(self, sample: Sample) -> str:
+        return self.right_letter(sample)
+
+    def score(self, sample: Sample, responses: Sequence[Response]) -> dict[str, Value]:
+        found = re.search(self.pattern, responses[0].text or "")
+        return {"exact_match": float(found is not None and found.group(1).upper() == self.right_letter(sample))}

@@ -1,0 +1,94 @@
+"""GSM8K: grade-school word problems, answered in steps; and a dialog in which the model reviews its own answer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from mill.api.registry import register_task
+from mill.api.request import MULTI_ROUND, Message, Request, Response
+from mill.api.task import RenderSettings, Sample, Value
+from mill.tasks.data import Dataset
+from mill.tasks.generative import GenerativeTask
+from mill.tasks.prompted import Doc
+
+_STRICT = re.compile(r"#### (-?[0-9.,]+)")
+_FLEXIBLE = re.compile(r"-?[$0-9.,]{2,}|-?[0-9]+")
+
+
+@register_task("gsm8k")
+class GSM8K(GenerativeTask):
+    """`exact_match` wants the number after `####`; `exact_match_flexible` takes the last number of the answer."""
+
+    dataset = Dataset("openai/gsm8k", "main", mirrors=("gsm8k",))
+    shot_splits = ("train",)
+    n_shots = 5
+    generation = {"until": ("Question:", "</s>", "<|im_end|>")}
+    metrics = {"exact_match": "mean", "exact_match_flexible": "mean"}
+
+    def question(self, doc: Doc) -> str:
+        return f"Question: {doc['question']}\nAnswer:"
+
+    def answer_text(self, doc: Doc) -> str:
+        return str(doc["answer"])
+
+    def target(self, sample: Sample) -> str:
+        return normal_number(sample.doc["answer"].rpartition("#### ")[2])
+
+    def score(self, sample: Sample, responses: Sequence[Response]) -> dict[str, Value]:
+        text, right = responses[0].text or "", self.target(sample)
+        return {
+            "exact_match": float(strict_number(text) == right),
+            "exact_match_flexible": float(last_number(text) == right),
+        }
+
+
+@register_task("gsm8k_review")
+class GSM8KReview(GSM8K):
+    """Two rounds: the model answers, is asked to check its steps, and answers again. Both answers are scored."""
+
+    kind = MULTI_ROUND
+    n_shots = 0
+    description = "Solve the problem step by step. End with a line that holds #### and the number alone.\n\n"
+    review = "Check every step of your answer. Correct what is wrong, then end again with #### and the number alone."
+    metrics = {"exact_match_first": "mean", "exact_match": "mean", "changed": "mean"}
+
+    def requests(self, sample: Sample, settings: RenderSettings) -> list[Request]:
+        prompt = self.description + self.question(sample.doc)
+        system = (Message("system", settings.system_prompt),) if settings.system_prompt else ()
+        return [self._round((*system, Message("user", prompt)), settings)]
+
+    def next_round(self, sample: Sample, settings: RenderSettings, outputs: Sequence[str]) -> Request | None:
+        if len(outputs) > 1:
+            return None
+        (first,) = self.requests(sample, settings)
+        assert not isinstance(first.context, str)
+        dialog = (*first.context, Message("assistant", outputs[0]), Message("user", self.review))
+        return self._round(dialog, settings)
+
+    def _round(self, dialog: tuple[Message, ...], settings: RenderSettings) -> Request:
+        return Request(MULTI_ROUND, context=dialog, options=self.options(settings), repeats=settings.repeats)
+
+    def score(self, sample: Sample, responses: Sequence[Response]) -> dict[str, Value]:
+        right = self.target(sample)
+        first, last = (last_number(response.text or "") for response in responses)
+        return {
+            "exact_match_first": float(first == right),
+            "exact_match": float(last == right),
+            "changed": float(first != last),
+        }
+
+
+def normal_number(text: str) -> str:
+    """Without thousands commas, dollar signs and a final stop, so that $1,234. equals 1234."""
+    return text.replace(",", "").replace("$", "").strip().removesuffix(".")
+
+
+def strict_number(text: str) -> str | None:
+    found = _STRICT.search(text)
+    return normal_number(found.group(1)) if found else None
+
+
+def last_number(text: str) -> str | None:
+    found = _FLEXIBLE.findall(text)
+    return normal_number(found[-1]) if found else None

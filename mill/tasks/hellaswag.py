@@ -1,0 +1,33 @@
+"""HellaSwag: which of four endings continues a scene."""
+
+import re
+
+from mill.api.registry import register_task
+from mill.tasks.data import Dataset
+from mill.tasks.multiple_choice import MultipleChoiceTask
+from mill.tasks.prompted import Doc
+
+
+@register_task("hellaswag")
+class HellaSwag(MultipleChoiceTask):
+    dataset = Dataset("Rowan/hellaswag", mirrors=("hellaswag",))
+    splits = ("validation",)
+    shot_splits = ("train",)
+
+    def question(self, doc: Doc) -> str:
+        scene = doc["ctx"]
+        if "ctx_a" in doc:
+            scene = f"{doc['ctx_a']} {doc['ctx_b'].capitalize()}"
+        return clean(f"{doc['activity_label']}: {scene}")
+
+    def choices(self, doc: Doc) -> list[str]:
+        return [clean(ending) for ending in doc["endings"]]
+
+    def answer(self, doc: Doc) -> int:
+        return int(doc["label"])
+
+
+def clean(text: str) -> str:
+    """Without the bracketed section marks that WikiHow articles left behind."""
+    text = text.strip().replace(" [title]", ". ")
+    return re.sub(r"\[.*?\]", "", text).replace("  ", " ")

@@ -1,0 +1,99 @@
+"""From the names a person types to tasks: built-in ones, benchmarks, patterns, text files, and files of one's own."""
+
+from __future__ import annotations
+
+import fnmatch
+import importlib
+import pkgutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import mill.tasks
+from mill.api.errors import CannotServe, DataError, MillError
+from mill.api.files import import_file
+from mill.api.model import ModelCapabilities
+from mill.api.registry import tasks
+from mill.api.task import Benchmark, Task
+from mill.tasks.text_file import SUFFIXES, TextFile
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The tasks to run and the benchmarks whose means are to be told, in the order asked for."""
+
+    tasks: tuple[Task, ...]
+    benchmarks: tuple[Benchmark, ...]
+
+
+def load_builtin() -> None:
+    """Import every module of this package: each registers its tasks. They are light."""
+    for module in pkgutil.iter_modules(mill.tasks.__path__):
+        importlib.import_module(f"mill.tasks.{module.name}")
+
+
+def load_files(paths: tuple[str, ...]) -> None:
+    """Import Python files, or all those in a folder, that register tasks or backends."""
+    for path in paths:
+        files = sorted(Path(path).glob("*.py")) if Path(path).is_dir() else [Path(path)]
+        if not files:
+            raise DataError(f"task folder {path} has no Python files")
+        for file in files:
+            import_file(file, "task file")
+
+
+def make_task(name: str) -> Task:
+    """One task by name. A name that belongs to a benchmark is refused here."""
+    if name.endswith(SUFFIXES) and name not in tasks:
+        return TextFile(name)
+    made = tasks.get(name, hint="see `mill ls tasks`")
+    if isinstance(made, Benchmark):
+        raise MillError(f"{name} is a benchmark of several tasks, not a task")
+    task = made(name)
+    if not isinstance(task, Task):
+        raise MillError(f"the task {name} is registered as {made!r}, which does not make a Task")
+    return task
+
+
+def select(names: list[str]) -> Selection:
+    """Tasks and benchmarks by name or pattern (`mmlu_high_school_*`), each once."""
+    found: dict[str, Task] = {}
+    benchmarks: dict[str, Benchmark] = {}
+
+    def add(name: str) -> None:
+        entry = tasks.get(name, hint="see `mill ls tasks`") if not name.endswith(SUFFIXES) else None
+        if isinstance(entry, Benchmark):
+            benchmarks.setdefault(name, entry)
+            for member in entry.tasks:
+                add(member)
+        elif name not in found:
+            found[name] = make_task(name)
+
+    for name in names:
+        matching = fnmatch.filter(tasks.names(), name) if any(sign in name for sign in "*?") else [name]
+        if not matching:
+            raise DataError(f"no task matches {name!r}; see `mill ls tasks`")
+        for match in matching:
+            add(match)
+    return Selection(tuple(found.values()), tuple(benchmarks.values()))
+
+
+def serve(task: Task, capabilities: ModelCapabilities, who: str, can: str) -> Task:
+    """The task, or the first of its other renderings, that a model can serve; refused with what would work instead.
+
+    `who` names the model and `can` the backends that would serve the task as it is.
+    """
+    for candidate in (task, *(make_task(name) for name in task.alternatives)):
+        if capabilities.serves(candidate.kind) and candidate.modalities <= capabilities.modalities:
+            return candidate
+    missing = sorted(task.modalities - capabilities.modalities)
+    if missing:
+        raise CannotServe(
+            f"{task.name} needs a model that takes {', '.join(missing)}; {who} takes {_some(capabilities.modalities)}"
+        )
+    raise CannotServe(
+        f"{task.name} ({task.task_type.value}) is scored by {task.kind} requests, which {who} does not answer; {can}"
+    )
+
+
+def _some(names: set[str]) -> str:
+    return ", ".join(sorted(names)) or "nothing"

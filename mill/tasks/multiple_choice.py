@@ -1,0 +1,54 @@
+"""Multiple choice scored by log-probability: every choice is a continuation, the likeliest is the answer."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+
+from mill.api.request import LOGLIKELIHOOD, Request, Response
+from mill.api.task import RenderSettings, Sample, TaskType, Value
+from mill.tasks.prompted import Doc, PromptedTask
+
+
+class MultipleChoiceTask(PromptedTask):
+    """`acc` takes the choice of the highest log-probability, `acc_norm` that of the highest per byte of the choice."""
+
+    task_type = TaskType.MULTIPLE_CHOICE
+    metrics: Mapping[str, str] = {"acc": "mean", "acc_norm": "mean"}
+
+    @abstractmethod
+    def choices(self, doc: Doc) -> Sequence[str]: ...
+
+    @abstractmethod
+    def answer(self, doc: Doc) -> int:
+        """The index of the right choice."""
+
+    def answer_text(self, doc: Doc) -> str:
+        return self.choices(doc)[self.answer(doc)]
+
+    def target(self, sample: Sample) -> int:
+        return self.answer(sample.doc)
+
+    def requests(self, sample: Sample, settings: RenderSettings) -> list[Request]:
+        context = self.context(sample, settings)
+        # A chat template ends where the answer begins: no space stands between.
+        delimiter = "" if settings.apply_chat_template else self.delimiter
+        return [
+            Request(LOGLIKELIHOOD, context=context, continuation=delimiter + choice, repeats=settings.repeats)
+            for choice in self.choices(sample.doc)
+        ]
+
+    def score(self, sample: Sample, responses: Sequence[Response]) -> dict[str, Value]:
+        scores = [response.score if response.score is not None else float("nan") for response in responses]
+        lengths = [max(1, len(choice.encode())) for choice in self.choices(sample.doc)]
+        right = self.answer(sample.doc)
+        values: dict[str, Value] = {
+            "acc": float(_best(scores) == right),
+            "acc_norm": float(_best([score / length for score, length in zip(scores, lengths, strict=True)]) == right),
+        }
+        return {name: value for name, value in values.items() if name in self.metrics}
+
+
+def _best(scores: Sequence[float]) -> int:
+    """The first index of the largest score."""
+    return max(range(len(scores)), key=lambda place: scores[place])

@@ -1,0 +1,94 @@
+"""What text tasks share: data splits, few-shot examples, system prompts and chat messages around one question."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+from mill.api.errors import DataError
+from mill.api.request import Context, Message
+from mill.api.task import RenderSettings, Sample, Task
+from mill.tasks.data import Dataset, Row, load_split
+from mill.tasks.fewshot import drawn_shots, first_shots
+
+Doc = Mapping[str, Any]
+
+
+class PromptedTask(Task):
+    """A subclass says where its rows are, and how a row reads as a question and, in an example, as an answer."""
+
+    dataset: Dataset
+    splits: tuple[str, ...] = ("test",)
+    """The evaluated split; those after the first stand in where it is missing, and are named beside the score."""
+    shot_splits: tuple[str, ...] = ("train", "validation")
+    fixed_shots: bool = False
+    """Whether examples are the first of their split (as MMLU has it) instead of drawn for each sample."""
+    description: str = ""
+    separator: str = "\n\n"
+    delimiter: str = " "
+
+    @abstractmethod
+    def question(self, doc: Doc) -> str: ...
+
+    @abstractmethod
+    def answer_text(self, doc: Doc) -> str:
+        """The answer as an example shows it, after the delimiter."""
+
+    def keep(self, doc: Doc) -> bool:
+        """Whether a row belongs to this task."""
+        return True
+
+    @cached_property
+    def _evaluated(self) -> tuple[str, list[Row]]:
+        split, rows = load_split(self.dataset, self.splits)
+        return split, [row for row in rows if self.keep(row)]
+
+    @cached_property
+    def _pool(self) -> tuple[str, list[Row]]:
+        split, rows = load_split(self.dataset, (*self.shot_splits, *self.splits))
+        return split, [row for row in rows if self.keep(row)]
+
+    def samples(self) -> Sequence[Sample]:
+        return [Sample(str(place), row) for place, row in enumerate(self._evaluated[1])]
+
+    def notes(self) -> list[str]:
+        found = []
+        if self._evaluated[0] != self.splits[0]:
+            found.append(f"the {self._evaluated[0]} split stands in for {self.splits[0]}, which is not there")
+        if "_pool" in self.__dict__ and self._pool[0] != self.shot_splits[0]:
+            found.append(f"examples come from the {self._pool[0]} split, since {self.shot_splits[0]} is not there")
+        return found
+
+    def shots(self, sample: Sample, settings: RenderSettings) -> list[Doc]:
+        """The examples before a sample's question."""
+        count = self.n_shots if settings.n_shots is None else settings.n_shots
+        if not count:
+            return []
+        split, pool = self._pool
+        if self.fixed_shots:
+            found = first_shots(pool, count, sample.doc)
+        else:
+            found = drawn_shots(pool, count, sample.doc, sample_id=sample.id, seed=settings.seed)
+        if len(found) < count:
+            raise DataError(f"{self.name} needs {count} examples, but the {split} split of {self.dataset} has {len(found)}")
+        return found
+
+    def context(self, sample: Sample, settings: RenderSettings, question: str | None = None) -> Context:
+        """Description, examples and question as one text, or as chat messages where a chat template is asked for."""
+        text = self.question(sample.doc) if question is None else question
+        examples = "".join(self.example(shot) + self.separator for shot in self.shots(sample, settings))
+        return framed(self.description + examples + text, settings)
+
+    def example(self, doc: Doc) -> str:
+        """One solved example."""
+        return f"{self.question(doc)}{self.delimiter}{self.answer_text(doc)}"
+
+
+def framed(text: str, settings: RenderSettings) -> Context:
+    """A prompt with the run's system prompt: as messages for a chat template, else as text in front."""
+    if settings.apply_chat_template:
+        system = (Message("system", settings.system_prompt),) if settings.system_prompt else ()
+        return (*system, Message("user", text))
+    return f"{settings.system_prompt}\n\n{text}" if settings.system_prompt else text
