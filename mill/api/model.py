@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -14,6 +14,7 @@ from mill.api.batching import BatchLimits, Hook, Observer, Unit, as_response, ru
 from mill.api.errors import CannotServe
 from mill.api.progress import Progress
 from mill.api.request import CLASSIFY, GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, ZERO_SHOT, Request, Response
+from mill.api.secrets import is_secret
 
 TEXT_KINDS = frozenset({GENERATE, MULTI_ROUND})
 LOGPROB_KINDS = frozenset({LOGLIKELIHOOD, ROLLING})
@@ -45,6 +46,8 @@ class MillModel(ABC):
     """
 
     capabilities: ModelCapabilities = ModelCapabilities()
+    arguments: Mapping[str, Any] = {}
+    """What the model was opened with; set by `open_model`."""
     batch_size: int | None = None
     max_batch_tokens: int | None = None
     use_chat_template: bool = False
@@ -74,8 +77,12 @@ class MillModel(ABC):
     # What the executor asks of a model.
 
     def identity(self) -> dict[str, Any]:
-        """Everything that would change the model's answers; equal identities share results."""
-        return {"class": f"{type(self).__module__}.{type(self).__qualname__}", "model": self.model_name}
+        """Everything that would change the model's answers; equal identities share results.
+
+        By default that is the class and every argument but the batch size and secrets.
+        """
+        told = {name: value for name, value in self.arguments.items() if name != "batch_size" and not is_secret(name)}
+        return {"class": type(self).__qualname__, "model": self.model_name, "arguments": told}
 
     def count_tokens(self, requests: Sequence[Request]) -> int | None:
         """How many input tokens these requests have, without loading weights; None where that is not known."""

@@ -59,9 +59,10 @@ def open_model(spec: Spec | str, **defaults: Any) -> MillModel:
     except MillError:
         raise
     except Exception as error:
-        raise ModelError(f"{resolved}: the backend could not be opened: {describe(error)}") from error
+        raise ModelError(f"{resolved.backend} could not be opened: {describe(error)}") from error
     if not isinstance(model, MillModel):
         raise ModelError(f"{resolved.backend} made a {type(model).__name__}, not a MillModel")
+    model.arguments = arguments
     return model
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import re
 import socket
 import sys
 import time
@@ -12,19 +11,15 @@ from dataclasses import asdict
 from importlib import metadata
 from typing import Any
 
+from mill import __version__
+from mill.api.secrets import redact, redact_text
 from mill.api.task import RenderSettings
 from mill.execute.executor import Tally
 from mill.models.spec import Spec
 from mill.runs.folder import MANIFEST, RunFolder
 from mill.runs.plan import TaskPlan
 
-_SECRET = re.compile(r"(^|_)(api_?key|key|token|secret|password|authorization|headers?)$", re.IGNORECASE)
-_PACKAGES = ("mill", "torch", "transformers", "tokenizers", "datasets", "accelerate", "numpy")
-
-
-def redact(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments as they may be stored and shown: whatever looks like a secret is starred."""
-    return {name: "***" if _SECRET.search(name) else value for name, value in arguments.items()}
+_PACKAGES = ("torch", "transformers", "tokenizers", "datasets", "accelerate", "numpy")
 
 
 def shown_settings(settings: RenderSettings) -> dict[str, Any]:
@@ -37,7 +32,7 @@ def shown_settings(settings: RenderSettings) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    found = {"python": platform.python_version(), "platform": platform.platform()}
+    found = {"mill": __version__, "python": platform.python_version(), "platform": platform.platform()}
     for package in _PACKAGES:
         try:
             found[package] = metadata.version(package)
@@ -96,7 +91,7 @@ def add_session(folder: RunFolder, *, started: float, tally: Tally, ended: str) 
         "seconds": round(time.time() - started, 3),
         "ended": ended,
         "host": socket.gethostname(),
-        "command": _redacted_command(sys.argv),
+        "command": redact_text(" ".join(sys.argv)),
         **asdict(tally),
     }
     with folder.lock():
@@ -116,9 +111,3 @@ def _task_entry(plan: TaskPlan) -> dict[str, Any]:
         "data_hash": plan.data_hash,
         "notes": plan.task.notes(),
     }
-
-
-def _redacted_command(argv: Sequence[str]) -> str:
-    """The command line without the values of arguments that look like secrets."""
-    pattern = r"((?:^|[\[,_\s])(?:api_?key|key|token|secret|password|authorization)=)[^,\]\s]+"
-    return re.sub(pattern, r"\1***", " ".join(argv), flags=re.IGNORECASE)

@@ -117,8 +117,8 @@ def _span_scores(logits: torch.Tensor, rows: Sequence[Row], first: int) -> list[
     for start in range(0, len(places), block):
         part = slice(start, start + block)
         chosen = logits[row_index[part], position[part]].float()
-        wanted = chosen.gather(1, token[part, None])[:, 0]
-        scores.append((wanted - chosen.logsumexp(dim=1)).double().cpu())
+        # The operation of transformers' own loss, so that figures agree with it to the last digit.
+        scores.append(chosen.log_softmax(dim=1).gather(1, token[part, None])[:, 0].double().cpu())
         greedy.append((chosen.argmax(dim=1) == token[part]).cpu())
     return _sum_spans(rows, torch.cat(scores).tolist(), torch.cat(greedy).tolist())
 

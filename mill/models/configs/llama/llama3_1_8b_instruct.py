@@ -1,0 +1,9 @@
+"""Meta Llama 3.1 8B Instruct."""
+
+model = {
+    "type": "hf",
+    "path": "meta-llama/Llama-3.1-8B-Instruct",
+    "dtype": "bfloat16",
+    "device_map": "auto",
+    "max_context_length": 8192,
+}

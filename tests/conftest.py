@@ -1,0 +1,87 @@
+"""What tests share: a tiny random model made on the spot, the demo's real model where it was fetched, and clean registries."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mill.api import registry
+from mill.tasks.load import load_builtin
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+ROOT = Path(__file__).parent.parent
+TEXT = "the quick brown fox jumps over the lazy dog . what is the answer ? it is 42 , 7 or 1234 ; yes no A B C D\n"
+TEMPLATE = (
+    "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}</s>{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+
+
+@pytest.fixture(autouse=True)
+def isolated(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No test sees another's registrations, data path or cache."""
+    load_builtin()
+    monkeypatch.setenv("MILL_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+    monkeypatch.delenv("MILL_DATA", raising=False)
+    kept = [(table, dict(table._entries)) for table in (registry.models, registry.tasks, registry.metrics)]
+    yield
+    for table, entries in kept:
+        table._entries.clear()
+        table._entries.update(entries)
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random Llama of two layers with a byte-level tokenizer that starts every text with BOS."""
+    return make_tiny_model(tmp_path_factory.mktemp("tiny"), bos=True)
+
+
+@pytest.fixture(scope="session")
+def tiny_model_without_bos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_model(tmp_path_factory.mktemp("tiny_no_bos"), bos=False)
+
+
+@pytest.fixture(scope="session")
+def demo_model() -> str:
+    """The spec of SmolLM2-135M, as `make test` fetches it."""
+    file = ROOT / ".demo/model/SmolLM2-135M-Instruct.Q4_1.gguf"
+    if not file.is_file():
+        pytest.skip("the demo model was not fetched: python scripts/fetch_demo.py")
+    return f"hf[path={file},dtype=float32,max_context_length=1024]"
+
+
+def make_tiny_model(folder: Path, *, bos: bool, seed: int = 0) -> Path:
+    import torch
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=320, special_tokens=["<s>", "</s>"], initial_alphabet=alphabet)
+    tokenizer.train_from_iterator([TEXT] * 3, trainer)
+    if bos:
+        tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>")
+    fast.chat_template = TEMPLATE
+    fast.save_pretrained(folder)
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=len(fast),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=512,
+        bos_token_id=0,
+        eos_token_id=1,
+        initializer_range=0.3,
+    )
+    LlamaForCausalLM(config).eval().save_pretrained(folder)
+    return folder

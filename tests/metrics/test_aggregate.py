@@ -1,0 +1,199 @@
+"""Means and perplexities with their errors, against scipy and figures worked out by hand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from mill.api.registry import metrics
+from mill.metrics import Estimate, bits_per_unit, mean, perplexity, pool
+from mill.metrics.aggregate import Repeats
+
+Z95 = 1.959964
+
+
+def once(values: Sequence[float]) -> list[list[float]]:
+    """Samples of one repeat each."""
+    return [[float(value)] for value in values]
+
+
+def is_nan(*figures: float | None) -> bool:
+    return all(figure is not None and math.isnan(figure) for figure in figures)
+
+
+def test_the_mean_and_its_error_by_hand() -> None:
+    found = mean(once([1, 2, 3, 6]))
+    error = math.sqrt(14 / 3 / 4)  # squared deviations 4 + 1 + 0 + 9
+    assert (found.value, found.stderr, found.n) == (3.0, pytest.approx(error), 4)
+    assert (found.low, found.high) == pytest.approx((3 - Z95 * error, 3 + Z95 * error), abs=1e-5)
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=50))
+def test_the_error_of_the_mean_is_scipys(values: list[float]) -> None:
+    found = mean(once(values))
+    assert found.value == pytest.approx(np.mean(values), abs=1e-6)
+    assert found.stderr == pytest.approx(stats.sem(values), abs=1e-6)
+
+
+@pytest.mark.parametrize(("right", "wrong"), [(3, 1), (1, 1), (40, 60), (0, 12), (12, 0)])
+def test_right_and_wrong_get_the_wilson_interval(right: int, wrong: int) -> None:
+    values = [1.0] * right + [0.0] * wrong
+    expected = stats.binomtest(right, right + wrong).proportion_ci(0.95, method="wilson")
+    found = mean(once(values))
+    assert found.value == right / (right + wrong)
+    assert found.stderr == pytest.approx(stats.sem(values))
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high), abs=1e-12)
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0])
+def test_all_wrong_and_all_right_stay_inside_zero_to_one_with_some_width(value: float) -> None:
+    found = mean(once([value] * 5))
+    assert (found.value, found.stderr) == (value, 0.0)
+    assert found.low is not None and found.high is not None
+    assert 0.0 <= found.low < found.high <= 1.0
+    assert found.high - found.low == pytest.approx(0.43449, abs=1e-5)  # z^2 / (5 + z^2)
+
+
+def test_repeats_are_averaged_within_a_sample_first() -> None:
+    assert mean([[1.0], [0.0, 0.0, 0.0]]).value == 0.5
+
+
+def test_repeats_do_not_count_as_samples() -> None:
+    found = mean([[1.0, 0.0], [1.0, 1.0], [0.0, 0.0]])
+    assert found.n == 3
+    assert found.stderr == pytest.approx(stats.sem([0.5, 1.0, 0.0]))
+
+
+def test_equal_repeats_change_nothing() -> None:
+    assert mean([[1.0] * 4, [0.0] * 4, [1.0] * 4]) == mean(once([1, 0, 1]))
+
+
+def test_the_mean_refuses_pairs() -> None:
+    with pytest.raises(TypeError, match="a mean needs plain numbers"):
+        mean([[(-1.0, 2.0)]])
+
+
+@pytest.mark.parametrize("metric", ["mean", "perplexity", "bits_per_unit"])
+def test_no_samples_give_nan_and_no_error(metric: str) -> None:
+    found = metrics.get(metric)([])
+    assert is_nan(found.value)
+    assert (found.stderr, found.low, found.high, found.n) == (None, None, None, 0)
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0, 0.3])
+def test_one_sample_has_a_mean_and_no_error(value: float) -> None:
+    assert mean(once([value])) == Estimate(value, None, None, None, 1)
+
+
+def test_one_document_has_a_perplexity_and_no_error() -> None:
+    assert perplexity([[(-6.0, 3.0)]]) == Estimate(math.exp(2.0), None, None, None, 1)
+    assert bits_per_unit([[(-6.0, 3.0)]]) == Estimate(2.0 / math.log(2), None, None, None, 1)
+
+
+TWO_DOCUMENTS: list[Repeats] = [[(-10.0, 5.0)], [(-20.0, 15.0)]]
+"""1.5 nats a unit; residuals -2.5 and 2.5, so the error is sqrt(12.5 * 2) / 20 = 0.25 nats a unit."""
+
+
+def test_perplexity_by_hand() -> None:
+    found = perplexity(TWO_DOCUMENTS)
+    assert (found.value, found.n) == (pytest.approx(math.exp(1.5)), 2)
+    assert found.stderr == pytest.approx(0.25 * math.exp(1.5))
+    assert found.low == pytest.approx(math.exp(1.5 - 0.25 * Z95), rel=1e-6)
+    assert found.high == pytest.approx(math.exp(1.5 + 0.25 * Z95), rel=1e-6)
+
+
+def test_perplexity_is_over_units_not_over_documents() -> None:
+    assert perplexity([[(-1.0, 1.0)], [(-27.0, 9.0)]]).value == pytest.approx(math.exp(2.8))
+
+
+def test_bits_per_unit_by_hand() -> None:
+    found = bits_per_unit(TWO_DOCUMENTS)
+    assert found.value == pytest.approx(2.164043)  # 1.5 / 0.693147
+    assert found.stderr == pytest.approx(0.360674, abs=1e-6)
+    assert (found.low, found.high) == pytest.approx((2.164043 - Z95 * 0.360674, 2.164043 + Z95 * 0.360674), abs=1e-5)
+
+
+def test_a_fair_coin_costs_one_bit_a_unit() -> None:
+    assert bits_per_unit([[(8 * math.log(0.5), 8.0)], [(2 * math.log(0.5), 2.0)]]).value == pytest.approx(1.0)
+
+
+def test_repeats_of_a_document_are_averaged_first() -> None:
+    repeated: list[Repeats] = [[(-8.0, 5.0), (-12.0, 5.0)], [(-20.0, 15.0), (-20.0, 15.0)]]
+    assert perplexity(repeated) == perplexity(TWO_DOCUMENTS)
+
+
+def documents(n: int = 300) -> tuple[np.ndarray, np.ndarray]:
+    """Documents of very different lengths, each with a difficulty of its own."""
+    draw = np.random.default_rng(7)
+    units = draw.integers(20, 800, n).astype(float)
+    return -units * draw.normal(2.5, 0.4, n), units
+
+
+def test_the_error_of_perplexity_is_the_bootstraps() -> None:
+    scores, units = documents()
+
+    def statistic(score: np.ndarray, unit: np.ndarray, axis: int = -1) -> np.ndarray:
+        return np.exp(-score.sum(axis=axis) / unit.sum(axis=axis))
+
+    drawn = stats.bootstrap(
+        (scores, units), statistic, paired=True, n_resamples=3000, method="percentile", random_state=np.random.default_rng(3)
+    )
+    found = perplexity([[pair] for pair in zip(scores.tolist(), units.tolist(), strict=True)])
+    assert found.value == pytest.approx(float(statistic(scores, units)))
+    assert found.stderr == pytest.approx(drawn.standard_error, rel=0.1)
+    interval = (drawn.confidence_interval.low, drawn.confidence_interval.high)
+    assert (found.low, found.high) == pytest.approx(interval, rel=0.02)
+
+
+def test_documents_taken_as_equally_long_would_miss_the_bootstraps_error() -> None:
+    """The twin: the plain standard error of per-document rates is far from the one above."""
+    scores, units = documents()
+    found = perplexity([[pair] for pair in zip(scores.tolist(), units.tolist(), strict=True)])
+    assert found.stderr is not None
+    assert found.value * stats.sem(scores / units) < 0.9 * found.stderr
+
+
+def test_nan_in_one_sample_is_shown_in_the_mean() -> None:
+    found = mean(once([1.0, math.nan, 0.0]))
+    assert is_nan(found.value, found.stderr, found.low, found.high)
+    assert found.n == 3
+
+
+def test_infinity_in_one_sample_is_shown_in_the_mean() -> None:
+    found = mean(once([1.0, math.inf]))
+    assert found.value == math.inf
+    assert is_nan(found.stderr)
+
+
+def test_nan_in_one_document_is_shown() -> None:
+    samples: list[Repeats] = [[(math.nan, 5.0)], [(-20.0, 15.0)]]
+    assert is_nan(perplexity(samples).value, perplexity(samples).stderr)
+    assert is_nan(bits_per_unit(samples).value)
+
+
+def test_an_impossible_document_has_infinite_perplexity() -> None:
+    samples: list[Repeats] = [[(-math.inf, 5.0)], [(-20.0, 15.0)]]
+    assert perplexity(samples).value == math.inf
+    assert bits_per_unit(samples).value == math.inf
+
+
+def test_a_perplexity_beyond_floats_is_infinite() -> None:
+    assert perplexity([[(-1e6, 1.0)]]).value == math.inf
+
+
+def test_a_weighted_pool_of_means_is_the_mean_of_all_samples() -> None:
+    first, second = [1.0, 0.0, 1.0], [0.0, 1.0, 1.0, 1.0, 0.0]
+    pooled = pool([mean(once(first)), mean(once(second))], weighted=True)
+    assert pooled.value == pytest.approx(mean(once(first + second)).value)
+    assert pooled.n == 8
+
+
+def test_metrics_are_found_by_name() -> None:
+    assert [metrics.get(name) for name in ("mean", "perplexity", "bits_per_unit")] == [mean, perplexity, bits_per_unit]

@@ -1,0 +1,294 @@
+"""Runs from spec to scores on a toy model: what is computed, what is recorded, what is told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pandas as pd
+import pytest
+
+from mill.api.errors import RunError
+from mill.api.task import RenderSettings
+from mill.runs.evaluate import Outcome, prepare
+from mill.runs.folder import RunFolder
+from mill.runs.rescore import score_again
+from mill.tasks.load import load_files, make_task, select
+
+TOY = str(Path(__file__).parent.parent / "toy.py")
+Evaluate = Callable[..., Outcome]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "log"
+
+
+@pytest.fixture
+def evaluate(tmp_path: Path, log: Path) -> Evaluate:
+    """Run the toy model; the log then holds what this run computed."""
+    import sys
+
+    for name in [name for name in sys.modules if name.startswith("mill_file_toy")]:
+        del sys.modules[name]
+    load_files((TOY,))
+
+    def run(tasks: str = "toy_gen", arguments: str = "", **given: Any) -> Outcome:
+        log.write_text("")
+        options = {name: given.pop(name) for name in ("limit", "fresh", "batch_size") if name in given}
+        spec = f"toy[path=toy,log={log}{arguments}]"
+        ready = prepare(spec, select(tasks.split(",")), RenderSettings(**given), output_dir=tmp_path / "out", **options)
+        return ready.execute(quiet=True)
+
+    return run
+
+
+def computed(log: Path) -> int:
+    return len(log.read_text().splitlines())
+
+
+def rows(outcome: Outcome, task: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in outcome.folder.samples_file(task).read_text().splitlines()]
+
+
+def results(outcome: Outcome) -> dict[str, Any]:
+    return outcome.folder.read("results.json")
+
+
+def test_a_finished_run_is_read_not_computed(evaluate: Evaluate, log: Path) -> None:
+    first = evaluate("toy_gen,toy_choice")
+    assert computed(log) == 40 + 3 * 40
+    again = evaluate("toy_gen,toy_choice")
+    assert computed(log) == 0
+    assert again.tally.known == 160
+    assert [task.metrics for task in again.tasks] == [task.metrics for task in first.tasks]
+
+
+def test_a_limited_run_is_extended_and_never_mistaken_for_the_full_one(evaluate: Evaluate, log: Path) -> None:
+    small = evaluate(limit=10)
+    assert (small.tasks[0].n, small.tasks[0].total, computed(log)) == (10, 40, 10)
+    assert results(small)["tasks"]["toy_gen"]["n"] == 10
+    full = evaluate()
+    assert (full.tasks[0].n, computed(log)) == (40, 30)
+    small_again = evaluate(limit=0.25)
+    assert (small_again.tasks[0].n, computed(log)) == (10, 0)
+    assert small_again.tasks[0].metrics == small.tasks[0].metrics
+    assert results(small_again)["tasks"]["toy_gen"]["n"] == 40
+    assert len(rows(small_again, "toy_gen")) == 40
+    assert small_again.folder.read("manifest.json")["tasks"]["toy_gen"]["n"] == 40
+
+
+def test_fresh_computes_anew_and_loses_nothing(evaluate: Evaluate, log: Path) -> None:
+    first = evaluate(limit=5)
+    second = evaluate(limit=5, fresh=True)
+    assert computed(log) == 5
+    assert second.folder.path.name == first.folder.path.name + "~2"
+    assert first.folder.path.is_dir()
+    evaluate(limit=8)  # goes on in the fresh run, which takes nothing from the older one
+    assert computed(log) == 3
+
+
+def test_other_settings_share_deterministic_answers_of_equal_requests(evaluate: Evaluate, log: Path) -> None:
+    evaluate(limit=6)
+    other = evaluate(limit=6, n_shots=3)  # the toy renders no examples: its requests are the same
+    assert computed(log) == 0
+    assert other.folder.path.name.startswith("n_shots=3")
+    assert len(rows(other, "toy_gen")) == 6
+
+
+def test_sampled_answers_are_kept_for_their_run_but_never_shared(evaluate: Evaluate, log: Path) -> None:
+    evaluate(limit=6, gen_kwargs={"temperature": 0.7})
+    evaluate(limit=6, gen_kwargs={"temperature": 0.7})
+    assert computed(log) == 0
+    evaluate(limit=6, gen_kwargs={"temperature": 0.7}, n_shots=3)
+    assert computed(log) == 6
+
+
+def test_empty_answers_are_recorded_but_never_served_to_another_run(
+    evaluate: Evaluate, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mill.api.registry import models
+    from mill.api.request import Response
+
+    evaluate(limit=1)
+    cls = models.get("toy")
+    monkeypatch.setattr(cls, "_generate_batch", lambda self, batch, options: [Response(text=" ") for _ in batch])
+    evaluate(limit=4, seed=1)
+    monkeypatch.undo()
+    evaluate(limit=4, seed=1)
+    assert computed(log) == 0
+    evaluate(limit=4, seed=2)
+    assert computed(log) == 3
+
+
+def test_repeats_run_a_request_that_often_and_all_answers_reach_the_metric(evaluate: Evaluate, log: Path) -> None:
+    outcome = evaluate("toy_gen,toy_choice", limit=4, repeats=3)
+    assert computed(log) == 3 * 4 + 3 * 3 * 4
+    row = rows(outcome, "toy_gen")[0]
+    assert len(row["responses"]) == len(row["values"]["exact_match"]) == 3
+    assert outcome.tasks[0].metrics["exact_match"].n == 4
+    shared = [sum(row["values"]["exact_match"]) / 3 for row in rows(outcome, "toy_gen")]
+    assert outcome.tasks[0].metrics["exact_match"].value == pytest.approx(sum(shared) / 4)
+
+
+def test_equal_requests_of_different_tasks_run_once(evaluate: Evaluate, log: Path) -> None:
+    from mill.api.registry import tasks
+    from mill.api.task import Sample
+
+    same = [Sample(str(i), {"question": "the same", "answer": 1}) for i in range(5)]
+    for name in ("one", "two"):
+        tasks.add(name, type("Same", (tasks.get("toy_gen"),), {"samples": lambda self: same}))
+    outcome = evaluate("one,two")
+    assert computed(log) == 1
+    assert [task.n for task in outcome.tasks] == [5, 5]
+
+
+def test_dialogs_go_on_round_by_round_and_later_rounds_see_earlier_answers(evaluate: Evaluate, log: Path) -> None:
+    outcome = evaluate("toy_dialog", limit=4, repeats=2)
+    assert computed(log) == 4 * 2 * 3
+    assert outcome.tasks[0].metrics["rounds"].value == 3
+    row = rows(outcome, "toy_dialog")[0]
+    first = row["responses"][0][0]["text"]
+    assert f"<assistant> {first}\n<user> you said {first}; go on" in row["prompt"]
+    evaluate("toy_dialog", limit=4, repeats=2)
+    assert computed(log) == 0
+
+
+def test_failed_samples_are_counted_have_no_score_and_are_tried_again(
+    evaluate: Evaluate, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOY_FAILS", "toy_gen 3")
+    outcome = evaluate(limit=10)
+    (task,) = outcome.tasks
+    assert (outcome.errors, task.n, task.metrics["exact_match"].n) == (1, 10, 9)
+    assert task.failures == [{"id": "3", "error": "ValueError: cannot read toy_gen 3"}]
+    assert rows(outcome, "toy_gen")[3]["error"] == "ValueError: cannot read toy_gen 3"
+    assert rows(outcome, "toy_gen")[3]["values"] == {}
+    monkeypatch.delenv("TOY_FAILS")
+    mended = evaluate(limit=10)
+    assert computed(log) == 1
+    assert mended.errors == 0
+
+
+def test_scoring_code_that_fails_is_that_samples_error(evaluate: Evaluate, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mill.api.registry import tasks
+
+    def score(self: Any, sample: Any, responses: Any) -> dict[str, float]:
+        return {"exact_match": 1 / int(sample.id)}
+
+    monkeypatch.setattr(tasks.get("toy_gen"), "score", score)
+    outcome = evaluate(limit=3)
+    assert outcome.tasks[0].failures == [{"id": "0", "error": "scoring failed: ZeroDivisionError: division by zero"}]
+
+
+def test_a_benchmark_is_the_mean_of_its_tasks(evaluate: Evaluate) -> None:
+    outcome = evaluate("toy_all", limit=20)
+    (mean,) = outcome.benchmarks
+    values = [task.metrics["exact_match"].value for task in outcome.tasks]
+    assert mean.tasks == ["toy_gen", "toy_gen2"]
+    assert mean.metrics["exact_match"].value == pytest.approx(sum(values) / 2)
+    assert (mean.n, mean.total) == (40, 80)
+
+
+def test_a_run_is_scored_again_without_the_model(evaluate: Evaluate, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mill.api.registry import models, tasks
+
+    outcome = evaluate("toy_all,toy_dialog", limit=8)
+    models._entries.pop("toy")
+    same = score_again(outcome.folder, make_task)
+    assert [task.metrics for task in same.tasks] == [task.metrics for task in outcome.tasks]
+    assert same.benchmarks == outcome.benchmarks
+    monkeypatch.setattr(tasks.get("toy_gen"), "score", lambda self, sample, responses: {"exact_match": 1.0})
+    changed = score_again(outcome.folder, make_task)
+    assert changed.tasks[0].metrics["exact_match"].value == 1.0
+    assert results(outcome)["tasks"]["toy_gen"]["metrics"]["exact_match"]["value"] == 1.0
+
+
+def test_an_interrupted_run_can_be_scored_and_counts_what_is_missing(
+    evaluate: Evaluate, log: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from mill.api.registry import models
+
+    cls = models.get("toy")
+    real, seen = cls._generate_batch, []
+
+    def interrupted(self: Any, batch: Any, options: Any) -> Any:
+        if len(seen) == 2:
+            raise KeyboardInterrupt
+        seen.append(batch)
+        return real(self, batch, options)
+
+    monkeypatch.setattr(cls, "_generate_batch", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(limit=12)
+    (manifest,) = (tmp_path / "out").glob("*/*/manifest.json")
+    outcome = score_again(RunFolder(manifest.parent), make_task)
+    assert json.loads(manifest.read_text())["sessions"][0]["ended"] == "interrupted"
+    assert (outcome.tasks[0].n, outcome.tasks[0].errors) == (12, 4)
+    assert outcome.tasks[0].failures[0]["error"] == "not answered"
+    monkeypatch.undo()
+    evaluate(limit=12)
+    assert computed(log) == 4
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"is not a run: it has no manifest\.json"):
+        score_again(RunFolder(tmp_path), make_task)
+
+
+def test_keys_are_never_stored(evaluate: Evaluate, tmp_path: Path) -> None:
+    outcome = evaluate(limit=2, arguments=",api_key=sk-secret-123")
+    assert outcome.folder.read("manifest.json")["model"]["arguments"]["api_key"] == "***"
+    for file in (tmp_path / "out").rglob("*"):
+        assert not file.is_file() or b"sk-secret-123" not in file.read_bytes()
+
+
+def test_the_manifest_tells_what_was_run(evaluate: Evaluate) -> None:
+    outcome = evaluate(limit=2, seed=7)
+    manifest = outcome.folder.read("manifest.json")
+    assert manifest["settings"]["seed"] == 7
+    assert manifest["tasks"]["toy_gen"].items() >= {"n": 2, "total": 40, "version": 1, "n_shots": 0}.items()
+    assert len(manifest["tasks"]["toy_gen"]["data_hash"]) == 32
+    assert {"mill", "python", "torch", "transformers"} <= set(manifest["versions"])
+    session = manifest["sessions"][0]
+    assert (session["computed"], session["prompt_tokens"], session["output_tokens"]) == (2, 6, 4)
+
+
+def test_pandas_and_duckdb_read_the_samples(evaluate: Evaluate) -> None:
+    outcome = evaluate("toy_choice", limit=5)
+    file = str(outcome.folder.samples_file("toy_choice"))
+    frame = pd.read_json(file, lines=True)
+    assert len(frame) == 5
+    assert [values["acc"][0] for values in frame["values"]] == [
+        row["values"]["acc"][0] for row in rows(outcome, "toy_choice")
+    ]
+    counted = duckdb.sql(f"select count(*), avg(values.acc[1]) from '{file}'").fetchone()
+    assert counted == (5, pytest.approx(outcome.tasks[0].metrics["acc"].value))
+
+
+def test_the_model_is_cleaned_after_inference_and_before_scoring(
+    evaluate: Evaluate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mill.api.registry import models, tasks
+
+    order: list[str] = []
+    monkeypatch.setattr(models.get("toy"), "clean", lambda self: order.append("clean"))
+    real = tasks.get("toy_gen").score
+
+    def score(self: Any, sample: Any, responses: Any) -> Any:
+        order.append("score")
+        return real(self, sample, responses)
+
+    monkeypatch.setattr(tasks.get("toy_gen"), "score", score)
+    evaluate(limit=2)
+    assert order == ["clean", "score", "score"]
+
+
+def test_batch_size_of_the_command_fills_in_where_the_spec_gives_none(evaluate: Evaluate, tmp_path: Path) -> None:
+    ready = prepare("toy[path=a]", select(["toy_gen"]), RenderSettings(), output_dir=tmp_path, batch_size=9)
+    assert ready.model.batch_size == 9
+    ready = prepare("toy[path=a,batch_size=2]", select(["toy_gen"]), RenderSettings(), output_dir=tmp_path, batch_size=9)
+    assert ready.model.batch_size == 2

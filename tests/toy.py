@@ -1,0 +1,130 @@
+"""A backend and tasks that need no framework, for tests of everything around a model. Usable through --task_paths."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from mill.api.model import MillModel, ModelCapabilities
+from mill.api.registry import register_model, register_task, tasks
+from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, Message, Request, Response, generation_options
+from mill.api.task import Benchmark, RenderSettings, Sample, Task, TaskType, Value
+
+N = 40
+
+
+@register_model("toy")
+class ToyModel(MillModel):
+    """Answers by hashing the question; fails where TOY_FAILS is in it. `log` names a file that gets a line for each request computed."""
+
+    def __init__(self, path: str, delay: float = 0.0, log: str = "", batch_size: int = 4, api_key: str = ""):
+        self.path, self.delay, self.log, self.batch_size = path, delay, log, batch_size
+        self.capabilities = ModelCapabilities(supports_logprobs=True, supports_chat_template=True)
+
+    @property
+    def model_name(self) -> str:
+        return self.path
+
+    def _note(self, request: Request) -> int:
+        time.sleep(self.delay)
+        if self.log:
+            with Path(self.log).open("a") as handle:
+                handle.write(request.key + "\n")
+        fails = os.environ.get("TOY_FAILS")
+        if fails and fails in request.text:
+            raise ValueError(f"cannot read {fails}")
+        return int(hashlib.sha256(request.key.encode()).hexdigest()[:6], 16)
+
+    def _generate_batch(self, batch: list[Request], gen_kwargs: dict[str, Any]) -> list[Response]:
+        return [Response(text=f"answer {self._note(request) % 5}", prompt_tokens=3, output_tokens=2) for request in batch]
+
+    def _loglikelihood_batch(self, batch: list[Request]) -> list[tuple[float, bool]]:
+        return [(-float(self._note(request) % 997) / 100 - 1, False) for request in batch]
+
+    def _loglikelihood_rolling_single(self, request: Request) -> float:
+        return -float(self._note(request) % 997)
+
+
+class ToyTask(Task):
+    task_type = TaskType.GENERATIVE_QA
+    metrics = {"exact_match": "mean"}
+
+    def samples(self) -> Sequence[Sample]:
+        return [
+            Sample(str(i), {"question": f"{self.name} {i}", "answer": i % 5}) for i in range(int(os.environ.get("TOY_N", N)))
+        ]
+
+    def requests(self, sample: Sample, settings: RenderSettings) -> list[Request]:
+        options = generation_options(**{"max_gen_toks": 8, **settings.gen_kwargs, "seed": settings.seed})
+        return [Request(GENERATE, context=sample.doc["question"], options=options, repeats=settings.repeats)]
+
+    def target(self, sample: Sample) -> str:
+        return f"answer {sample.doc['answer']}"
+
+    def score(self, sample: Sample, responses: Sequence[Response]) -> dict[str, Value]:
+        return {"exact_match": float(responses[0].text == self.target(sample))}
+
+
+@register_task("toy_gen")
+class ToyGeneration(ToyTask):
+    pass
+
+
+@register_task("toy_choice")
+class ToyChoice(ToyTask):
+    task_type = TaskType.MULTIPLE_CHOICE
+    metrics = {"acc": "mean"}
+
+    def requests(self, sample: Sample, settings: RenderSettings) -> list[Request]:
+        question = sample.doc["question"]
+        return [Request(LOGLIKELIHOOD, question, f" choice {i}", repeats=settings.repeats) for i in range(3)]
+
+    def score(self, sample: Sample, responses: Sequence[Response]) -> dict[str, Value]:
+        scores = [response.score or 0.0 for response in responses]
+        return {"acc": float(scores.index(max(scores)) == sample.doc["answer"] % 3)}
+
+
+@register_task("toy_text")
+class ToyText(ToyTask):
+    task_type = TaskType.PERPLEXITY
+    metrics = {"word_perplexity": "perplexity"}
+
+    def requests(self, sample: Sample, settings: RenderSettings) -> list[Request]:
+        return [Request(ROLLING, sample.doc["question"])]
+
+    def score(self, sample: Sample, responses: Sequence[Response]) -> dict[str, Value]:
+        return {"word_perplexity": (responses[0].score or 0.0, 100.0)}
+
+
+@register_task("toy_dialog")
+class ToyDialog(ToyTask):
+    """Three rounds; each repeats what was answered before."""
+
+    kind = MULTI_ROUND
+    metrics = {"rounds": "mean", "remembered": "mean"}
+
+    def requests(self, sample: Sample, settings: RenderSettings) -> list[Request]:
+        return [self._round((Message("user", sample.doc["question"]),), settings)]
+
+    def next_round(self, sample: Sample, settings: RenderSettings, outputs: Sequence[str]) -> Request | None:
+        if len(outputs) == 3:
+            return None
+        turns = [Message("user", sample.doc["question"])]
+        for output in outputs:
+            turns += [Message("assistant", output), Message("user", f"you said {output}; go on")]
+        return self._round(tuple(turns), settings)
+
+    def _round(self, dialog: tuple[Message, ...], settings: RenderSettings) -> Request:
+        options = generation_options(**{"max_gen_toks": 8, **settings.gen_kwargs, "seed": settings.seed})
+        return Request(MULTI_ROUND, context=dialog, options=options, repeats=settings.repeats)
+
+    def score(self, sample: Sample, responses: Sequence[Response]) -> dict[str, Value]:
+        return {"rounds": float(len(responses)), "remembered": 1.0}
+
+
+tasks.add("toy_all", Benchmark("toy_all", ("toy_gen", "toy_gen2")))
+tasks.add("toy_gen2", ToyGeneration)
