@@ -46,7 +46,8 @@ out = {}
 for task, limit in plan["tasks"].items():
     shots = 5 if task.startswith("mmlu") else 0
     started = time.time()
-    found = lm_eval.simple_evaluate(model=model, tasks=[task], num_fewshot=shots, limit=limit, bootstrap_iters=0, log_samples=True)
+    options = {"num_fewshot": shots, "limit": limit, "bootstrap_iters": 0, "log_samples": True}
+    found = lm_eval.simple_evaluate(model=model, tasks=[task], **options)
     samples = sorted(found["samples"][task], key=lambda sample: sample["doc_id"])
     out[task] = {
         "seconds": time.time() - started,
@@ -63,7 +64,7 @@ def run_mill(model: str, tasks: dict[str, int | None], folder: Path) -> dict[str
     found = {}
     for name, limit in tasks.items():
         run = prepare(f"hf[path={model},dtype=float32]", select([name]), RenderSettings(), output_dir=folder, limit=limit)
-        run.model.model  # load the weights before the clock starts, as the peer does
+        run.model.loglikelihood([])  # loads the weights before the clock starts, as the peer does
         started = time.time()
         outcome = run.execute(quiet=True)
         samples = read_samples(outcome.folder.samples_file(name))
@@ -111,12 +112,14 @@ def main() -> int:
     good = True
     for task in tasks:
         a, b = ours[task], peer[task]
-        pairs = [(x, y) for mine, theirs in zip(a["scores"], b["scores"], strict=True) for x, y in zip(mine, theirs, strict=True)]
+        both = zip(a["scores"], b["scores"], strict=True)
+        pairs = [pair for mine, theirs in both for pair in zip(mine, theirs, strict=True)]
         worst = max(abs(x - y) for x, y in pairs)
         same = abs(a["acc"] - b["acc"]) < 1e-12 and (a["acc_norm"] is None or abs(a["acc_norm"] - b["acc_norm"]) < 1e-12)
         good = good and worst <= TOLERANCE and same
-        figures = [a["acc"], b["acc"], a["acc_norm"], b["acc_norm"], a["seconds"], b["seconds"], b["seconds"] / a["seconds"]]
-        shown = ["-" if figure is None else f"{figure:.4f}" if place < 4 else f"{figure:.2f}" for place, figure in enumerate(figures)]
+        accuracies = (a["acc"], b["acc"], a["acc_norm"], b["acc_norm"])
+        shown = ["-" if figure is None else f"{figure:.4f}" for figure in accuracies]
+        shown += [f"{figure:.2f}" for figure in (a["seconds"], b["seconds"], b["seconds"] / a["seconds"])]
         print(f"{task:<24}" + "".join(f"{cell:>11}" for cell in (str(len(pairs)), f"{worst:.1e}", *shown)))
     print("equal within", TOLERANCE if good else f"{TOLERANCE}: NO")
     return 0 if good else 1

@@ -2,7 +2,8 @@
 
     python scripts/fetch_demo.py [FOLDER]     (default: .demo)
 
-Writes FOLDER/model (SmolLM2-135M-Instruct, GGUF) and FOLDER/data (a folder for MILL_DATA). What is there is not fetched again.
+Writes FOLDER/model (SmolLM2-135M-Instruct, GGUF) and FOLDER/data (a folder for MILL_DATA). What is there already is
+not fetched again.
 """
 
 from __future__ import annotations

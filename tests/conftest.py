@@ -1,4 +1,4 @@
-"""What tests share: a tiny random model made on the spot, the demo's real model where it was fetched, and clean registries."""
+"""What tests share: a tiny random model, the demo's real model where it was fetched, and clean registries."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ N = 40
 
 @register_model("toy")
 class ToyModel(MillModel):
-    """Answers by hashing the question; fails where TOY_FAILS is in it. `log` names a file that gets a line for each request computed."""
+    """Answers by hashing the question; fails where TOY_FAILS is in it. Every request computed is a line in `log`."""
 
     def __init__(self, path: str, delay: float = 0.0, log: str = "", batch_size: int = 4, api_key: str = ""):
         self.path, self.delay, self.log, self.batch_size = path, delay, log, batch_size

@@ -265,7 +265,7 @@ def test_pandas_and_duckdb_read_the_samples(evaluate: Evaluate) -> None:
     assert [values["acc"][0] for values in frame["values"]] == [
         row["values"]["acc"][0] for row in rows(outcome, "toy_choice")
     ]
-    counted = duckdb.sql(f"select count(*), avg(values.acc[1]) from '{file}'").fetchone()
+    (counted,) = duckdb.sql(f"select count(*), avg(\"values\".acc[1]) from '{file}'").fetchall()
     assert counted == (5, pytest.approx(outcome.tasks[0].metrics["acc"].value))
 
 

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import mill
 from mill.api.errors import DataError
 from mill.tasks.data import Dataset, find_local, load_split, read_rows, search_path
 
@@ -365,8 +366,9 @@ except DataError as error:
 
 def test_the_real_hub_offline_gives_the_same_line(tmp_path: Path) -> None:
     offline = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "cache"), "MILL_DATA": str(tmp_path)}
+    environment = {**os.environ, **offline, "PYTHONPATH": str(Path(mill.__file__).parents[1])}
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, env={**os.environ, **offline}, cwd=tmp_path
+        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, env=environment, cwd=tmp_path, check=True
     )
     (line,) = done.stdout.splitlines()
     expected = f"no data for org-of-nobody/cats/small (test): not under MILL_DATA {tmp_path}, and the hub does not give it ("

@@ -1,0 +1,259 @@
+"""A backend of three hooks, as a person would write it from the documentation, and what the base class gives it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mill.api.errors import CannotServe
+from mill.api.model import MillModel, ModelCapabilities
+from mill.api.registry import models, register_model
+from mill.api.request import (
+    CLASSIFY,
+    GENERATE,
+    KINDS,
+    LOGLIKELIHOOD,
+    MULTI_ROUND,
+    ROLLING,
+    ZERO_SHOT,
+    Message,
+    Request,
+    Response,
+)
+
+
+@pytest.fixture
+def my_model(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The class of the documentation with simple bodies: it upper-cases, and scores one nat a character."""
+    monkeypatch.setattr(models, "_entries", dict(models._entries))
+
+    @register_model("my-backend")
+    class MyModel(MillModel):
+        def __init__(self, path: str, **kwargs):
+            self._path = path
+            self.capabilities = ModelCapabilities(
+                modalities={"text"},
+                max_context_length=4096,
+                supports_logprobs=True,
+                supports_chat_template=False,
+            )
+            self.batches = []
+
+        @property
+        def model_name(self) -> str:
+            return self._path
+
+        def _generate_batch(self, batch, gen_kwargs) -> list[str]:
+            self.batches.append(([request.text for request in batch], gen_kwargs))
+            return [request.text.upper()[: gen_kwargs.get("max_gen_toks")] for request in batch]
+
+        def _loglikelihood_batch(self, batch) -> list[tuple[float, bool]]:
+            self.batches.append([request.continuation for request in batch])
+            return [(-float(len(request.continuation)), request.continuation == "yes") for request in batch]
+
+        def _loglikelihood_rolling_single(self, request) -> float:
+            self.batches.append(request.text)
+            return -float(len(request.text))
+
+    return MyModel("my/model")
+
+
+class Listener:
+    """Remembers every answer it is told of."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, Any]] = []
+
+    def answered(self, request: Request, response: Response) -> None:
+        self.told.append((request.text, response.text if response.score is None else response.score))
+
+
+def ask(*contexts: str, **options: Any) -> list[Request]:
+    return [Request(GENERATE, context, options=options) for context in contexts]
+
+
+def test_the_backend_is_found_by_its_name(my_model: Any) -> None:
+    assert models.get("my-backend") is type(my_model)
+    assert my_model.model_name == "my/model"
+
+
+def test_generate_until_answers_in_the_order_asked_though_the_longest_ran_first(my_model: Any) -> None:
+    answers = my_model.generate_until(ask("bb", "a", "ccc"))
+    assert [answer.text for answer in answers] == ["BB", "A", "CCC"]
+    assert [batch for batch, _ in my_model.batches] == [["ccc"], ["bb"], ["a"]]
+
+
+def test_loglikelihood_answers_in_the_order_asked_with_score_and_greediness(my_model: Any) -> None:
+    requests = [Request(LOGLIKELIHOOD, "q", continuation) for continuation in ("no", "yes", "maybe")]
+    answers = my_model.loglikelihood(requests)
+    assert [(answer.score, answer.is_greedy) for answer in answers] == [(-2.0, False), (-3.0, True), (-5.0, False)]
+
+
+def test_loglikelihood_rolling_answers_in_the_order_asked(my_model: Any) -> None:
+    answers = my_model.loglikelihood_rolling([Request(ROLLING, "four"), Request(ROLLING, "longer")])
+    assert [answer.score for answer in answers] == [-4.0, -6.0]
+    assert my_model.batches == ["longer", "four"]
+
+
+def test_multi_round_generates_from_the_rounds_before(my_model: Any) -> None:
+    second = (Message("user", "hi"), Message("assistant", "yo"), Message("user", "bye"))
+    requests = [Request(MULTI_ROUND, (Message("user", "hi"),)), Request(MULTI_ROUND, second)]
+    answers = my_model.generate_until_multi_round(requests)
+    assert [answer.text for answer in answers] == ["<USER> HI", "<USER> HI\n<ASSISTANT> YO\n<USER> BYE"]
+
+
+def test_one_request_asked_twice_is_answered_twice(my_model: Any) -> None:
+    request = Request(GENERATE, "a")
+    assert [answer.text for answer in my_model.generate_until([request, request])] == ["A", "A"]
+
+
+def test_no_requests_have_no_answers(my_model: Any) -> None:
+    assert my_model.generate_until([]) == []
+
+
+def test_requests_with_different_options_never_share_a_batch(my_model: Any) -> None:
+    my_model.batch_size = 8
+    short, long = {"max_gen_toks": 1}, {"max_gen_toks": 2}
+    requests = [Request(GENERATE, text, options=o) for text, o in (("aa", short), ("bb", long), ("cc", short), ("dd", long))]
+    answers = my_model.generate_until(requests)
+    assert [answer.text for answer in answers] == ["A", "BB", "C", "DD"]
+    assert my_model.batches == [(["aa", "cc"], short), (["bb", "dd"], long)]
+
+
+def test_equal_options_in_another_order_share_a_batch(my_model: Any) -> None:
+    my_model.batch_size = 8
+    one, other = {"max_gen_toks": 1, "until": ()}, {"until": (), "max_gen_toks": 1}
+    my_model.generate_until([Request(GENERATE, "a", options=one), Request(GENERATE, "b", options=other)])
+    assert my_model.batches == [(["a", "b"], one)]
+
+
+def test_a_hook_cannot_spoil_the_options_of_the_next_batch(my_model: Any) -> None:
+    request = ask("a", max_gen_toks=1)[0]
+    my_model.generate_until([request])
+    my_model.batches[0][1].clear()
+    assert request.options == {"max_gen_toks": 1}
+
+
+@pytest.mark.parametrize(("size", "sizes"), [(None, [1, 1, 1, 1, 1]), (2, [2, 2, 1]), (8, [5])])
+def test_batch_size_is_the_width_and_one_where_a_backend_names_none(
+    my_model: Any, size: int | None, sizes: list[int]
+) -> None:
+    my_model.batch_size = size
+    my_model.generate_until(ask(*"abcde"))
+    assert [len(batch) for batch, _ in my_model.batches] == sizes
+
+
+def test_max_batch_tokens_is_the_padded_budget(my_model: Any) -> None:
+    my_model.max_batch_tokens = 6
+    my_model.generate_until(ask("a", "bbb", "cc", "ddd"))
+    assert [batch for batch, _ in my_model.batches] == [["bbb", "ddd"], ["cc", "a"]]
+
+
+def test_rolling_requests_run_one_by_one_whatever_the_batch_size(my_model: Any) -> None:
+    my_model.batch_size = 8
+    observer = Listener()
+    my_model.loglikelihood_rolling([Request(ROLLING, text) for text in ("a", "bb")], observer)
+    assert observer.told == [("bb", -2.0), ("a", -1.0)]
+
+
+def test_the_observer_is_told_each_answer_once_and_before_the_next_batch(my_model: Any) -> None:
+    my_model.batch_size = 2
+    seen: list[tuple[str, int]] = []
+
+    class Watcher:
+        def answered(self, request: Request, response: Response) -> None:
+            seen.append((request.text, len(my_model.batches)))
+
+    my_model.generate_until(ask("a", "b", "c"), Watcher())
+    assert seen == [("a", 1), ("b", 1), ("c", 2)]
+
+
+def test_the_base_class_halves_a_batch_that_does_not_fit(my_model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes, freed = [], []
+
+    def narrow(batch: list[Request], gen_kwargs: dict[str, Any]) -> list[str]:
+        sizes.append(len(batch))
+        if len(batch) > 2:
+            raise MemoryError
+        return [request.text.upper() for request in batch]
+
+    monkeypatch.setattr(my_model, "_generate_batch", narrow)
+    monkeypatch.setattr(my_model, "_free_memory", lambda: freed.append(True))
+    my_model.batch_size = 4
+    assert [answer.text for answer in my_model.generate_until(ask(*"abcd"))] == ["A", "B", "C", "D"]
+    assert (sizes, len(freed)) == ([4, 2, 2], 1)
+
+
+def test_a_request_that_fails_is_an_error_at_its_own_place(my_model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(my_model, "_loglikelihood_rolling_single", lambda request: 1 / (len(request.text) - 1))
+    answers = my_model.loglikelihood_rolling([Request(ROLLING, text) for text in ("aaa", "a", "aa")])
+    assert [(answer.score, answer.error) for answer in answers] == [
+        (0.5, None),
+        (None, "ZeroDivisionError: division by zero"),
+        (1.0, None),
+    ]
+
+
+def test_a_model_called_directly_shows_progress(my_model: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    my_model.generate_until(ask("a", "b", "c"))
+    assert capsys.readouterr().err.startswith("generate_until: 3/3, ")
+
+
+def test_a_model_with_an_observer_leaves_progress_to_it(my_model: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    my_model.generate_until(ask("a"), Listener())
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("supports_logprobs", "served"),
+    [(False, {GENERATE, MULTI_ROUND}), (True, {GENERATE, MULTI_ROUND, LOGLIKELIHOOD, ROLLING})],
+)
+def test_what_a_model_serves_follows_from_its_log_probabilities(supports_logprobs: bool, served: set[str]) -> None:
+    capabilities = ModelCapabilities(supports_logprobs=supports_logprobs)
+    assert {kind for kind in KINDS if capabilities.serves(kind)} == served
+
+
+def test_a_backend_that_names_its_kinds_serves_those_and_no_other() -> None:
+    capabilities = ModelCapabilities(supports_logprobs=True, kinds=frozenset({ZERO_SHOT}))
+    assert [kind for kind in KINDS if capabilities.serves(kind)] == [ZERO_SHOT]
+
+
+def test_capabilities_are_text_without_log_probabilities_unless_told() -> None:
+    plain = ModelCapabilities()
+    assert (plain.modalities, plain.max_context_length, plain.supports_logprobs) == ({"text"}, None, False)
+    assert (plain.supports_chat_template, plain.concurrency) == (False, 1)
+
+
+class Bare(MillModel):
+    """A backend without hooks."""
+
+    @property
+    def model_name(self) -> str:
+        return "bare/model"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_missing_hook_is_refused_by_name_and_not_answered_with_errors(kind: str) -> None:
+    observer = Listener()
+    with pytest.raises(CannotServe) as raised:
+        getattr(Bare(), kind)([Request(kind, "q")], observer)
+    named = GENERATE if kind == MULTI_ROUND else kind
+    assert str(raised.value) == f"bare/model (Bare) does not answer {named} requests"
+    assert observer.told == []
+
+
+@pytest.mark.parametrize(("kind", "hook"), [(ZERO_SHOT, "_zero_shot_batch"), (CLASSIFY, "_classify_batch")])
+def test_classifiers_answer_with_labels(kind: str, hook: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Bare, hook, lambda self, batch: [Response(label=request.labels[-1]) for request in batch])
+    answers = getattr(Bare(), kind)([Request(kind, labels=("cat", "dog"))])
+    assert [answer.label for answer in answers] == ["dog"]
+
+
+def test_a_backend_needs_a_model_name() -> None:
+    with pytest.raises(TypeError, match="model_name"):
+        MillModel()  # type: ignore[abstract]
+
+
+def test_the_identity_of_a_plain_backend_is_its_class_and_model_name() -> None:
+    assert Bare().identity() == {"class": f"{__name__}.Bare", "model": "bare/model"}

@@ -1,0 +1,225 @@
+"""Names are found lazily, from decorators, files and other packages, and a wrong one is answered with the nearest."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mill.api import registry as registry_module
+from mill.api.errors import MillError, UnknownName
+from mill.api.registry import Registry, register_metric, register_model, register_task
+
+Write = Callable[[str, str], None]
+
+
+@pytest.fixture
+def things() -> Registry[Any]:
+    return Registry("thing", "mill.things")
+
+
+@pytest.fixture
+def write_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
+    """Makes importable modules and forgets them after the test."""
+    monkeypatch.syspath_prepend(tmp_path)
+    written: list[str] = []
+
+    def write(name: str, text: str) -> None:
+        (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
+        written.append(name)
+
+    yield write
+    for name in written:
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def clean_registries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test registers under the real registries is gone after it, and plugins are read anew."""
+    for registry in (registry_module.models, registry_module.tasks, registry_module.metrics):
+        monkeypatch.setattr(registry, "_entries", dict(registry._entries))
+        monkeypatch.setattr(registry, "_plugins_read", False)
+
+
+def publish(monkeypatch: pytest.MonkeyPatch, *points: EntryPoint) -> list[str]:
+    """Pretend that installed packages publish these entry points; returns the groups that were asked for."""
+    asked: list[str] = []
+
+    def entry_points(*, group: str) -> list[EntryPoint]:
+        asked.append(group)
+        return [point for point in points if point.group == group]
+
+    monkeypatch.setattr("importlib.metadata.entry_points", entry_points)
+    return asked
+
+
+def test_an_object_comes_back_as_it_was_added(things: Registry[Any]) -> None:
+    things.add("a", len)
+    assert things.get("a") is len
+
+
+def test_a_lazy_entry_is_imported_when_asked_for_and_not_before(things: Registry[Any], write_module: Write) -> None:
+    write_module("mill_test_lazy", "thing = 42\n")
+    things.add("a", "mill_test_lazy:thing")
+    assert "a" in things
+    assert things.names() == ["a"]
+    assert "mill_test_lazy" not in sys.modules
+    assert things.get("a") == 42
+    assert "mill_test_lazy" in sys.modules
+
+
+def test_the_target_of_a_lazy_entry_is_known_until_it_is_imported(things: Registry[Any]) -> None:
+    things.add("a", "math:pi")
+    assert things.target("a") == "math:pi"
+    things.get("a")
+    assert things.target("a") is None
+    assert things.target("b") is None
+
+
+def test_names_are_sorted_and_iteration_gives_them(things: Registry[Any]) -> None:
+    things.add("b", 1)
+    things.add("a", 2)
+    assert things.names() == ["a", "b"]
+    assert list(things) == ["a", "b"]
+
+
+def test_later_registrations_win(things: Registry[Any]) -> None:
+    things.add("a", "no_such_module:x")
+    things.add("a", "math:pi")
+    assert things.get("a") == 3.141592653589793
+
+
+def test_an_unknown_name_is_answered_with_the_nearest(things: Registry[Any]) -> None:
+    for name in ("mmlu", "mmlu_pro", "hellaswag"):
+        things.add(name, 1)
+    with pytest.raises(UnknownName) as raised:
+        things.get("mmlu_pr")
+    assert str(raised.value) == "unknown thing 'mmlu_pr'; did you mean mmlu_pro or mmlu?"
+    assert raised.value.nearest == ["mmlu_pro", "mmlu"]
+
+
+def test_an_unknown_name_that_is_near_nothing_gives_only_the_hint(things: Registry[Any]) -> None:
+    things.add("mmlu", 1)
+    with pytest.raises(UnknownName) as raised:
+        things.get("zzz", hint="see mill ls")
+    assert str(raised.value) == "unknown thing 'zzz'; see mill ls"
+
+
+def test_a_module_that_is_missing_is_named(things: Registry[Any]) -> None:
+    things.add("a", "no_such_module:x")
+    with pytest.raises(MillError, match="cannot import no_such_module:x: No module named 'no_such_module'"):
+        things.get("a")
+
+
+def test_an_attribute_that_is_missing_is_named(things: Registry[Any]) -> None:
+    things.add("a", "math:tau_squared")
+    with pytest.raises(MillError, match="cannot import math:tau_squared: module 'math' has no attribute 'tau_squared'"):
+        things.get("a")
+
+
+def test_an_error_of_mill_while_importing_is_shown_as_it_is(things: Registry[Any], write_module: Write) -> None:
+    write_module("mill_test_refuses", "from mill.api.errors import SpecError\nraise SpecError('not on Sundays')\n")
+    things.add("a", "mill_test_refuses:x")
+    with pytest.raises(MillError, match="^not on Sundays$"):
+        things.get("a")
+
+
+def test_defined_in_gives_the_names_of_one_module(things: Registry[Any]) -> None:
+    things.add("path", Path)
+    things.add("own", publish)
+    things.add("lazy", "math:pi")
+    assert things.defined_in(__name__) == ["own"]
+
+
+@pytest.mark.usefixtures("clean_registries")
+@pytest.mark.parametrize(
+    ("decorator", "registry"),
+    [
+        (register_model, registry_module.models),
+        (register_task, registry_module.tasks),
+        (register_metric, registry_module.metrics),
+    ],
+    ids=["model", "task", "metric"],
+)
+def test_a_decorator_registers_under_every_name_and_returns_what_it_decorates(
+    decorator: Callable[..., Any], registry: Registry[Any]
+) -> None:
+    class Thing:
+        pass
+
+    assert decorator("mill-test-one", "mill-test-two")(Thing) is Thing
+    assert (registry.get("mill-test-one"), registry.get("mill-test-two")) == (Thing, Thing)
+
+
+@pytest.mark.usefixtures("clean_registries")
+@pytest.mark.parametrize(
+    ("registry", "group"),
+    [
+        (registry_module.models, "mill.models"),
+        (registry_module.tasks, "mill.tasks"),
+        (registry_module.metrics, "mill.metrics"),
+    ],
+    ids=["models", "tasks", "metrics"],
+)
+def test_other_packages_publish_under_the_group_of_the_registry(
+    registry: Registry[Any], group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(
+        monkeypatch,
+        EntryPoint("mill-test-plugin", "math:pi", group),
+        EntryPoint("mill-test-other", "math:e", "other.group"),
+    )
+    assert registry.get("mill-test-plugin") == 3.141592653589793
+    assert "mill-test-plugin" in registry.names()
+    assert "mill-test-other" not in registry
+
+
+def test_entry_points_are_read_once_and_not_for_a_name_that_is_known(
+    things: Registry[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = publish(monkeypatch, EntryPoint("b", "math:pi", "mill.things"))
+    things.add("a", 1)
+    assert things.get("a") == 1
+    assert asked == []
+    assert ("b" in things, "c" in things, things.names()) == (True, False, ["a", "b"])
+    assert asked == ["mill.things"]
+
+
+def test_an_entry_point_is_not_imported_before_it_is_asked_for(
+    things: Registry[Any], write_module: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_module("mill_test_plugin", "thing = 42\n")
+    publish(monkeypatch, EntryPoint("a", "mill_test_plugin:thing", "mill.things"))
+    assert things.names() == ["a"]
+    assert "mill_test_plugin" not in sys.modules
+    assert things.get("a") == 42
+
+
+def test_a_registered_name_wins_over_an_entry_point(things: Registry[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    publish(monkeypatch, EntryPoint("a", "math:pi", "mill.things"))
+    things.add("a", 1)
+    assert things.names() == ["a"]
+    assert things.get("a") == 1
+
+
+@pytest.mark.usefixtures("clean_registries")
+def test_a_module_entry_point_registers_its_name_while_it_is_imported(
+    write_module: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = "from mill.api.registry import register_task\n@register_task('mill-test-module')\ndef make(): return 42\n"
+    write_module("mill_test_module", source)
+    publish(monkeypatch, EntryPoint("mill-test-module", "mill_test_module", "mill.tasks"))
+    assert registry_module.tasks.get("mill-test-module")() == 42
+
+
+def test_a_module_entry_point_that_does_not_register_its_name_is_refused(
+    things: Registry[Any], write_module: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_module("mill_test_idle", "")
+    publish(monkeypatch, EntryPoint("a", "mill_test_idle", "mill.things"))
+    with pytest.raises(MillError, match="mill_test_idle does not register the thing 'a'"):
+        things.get("a")

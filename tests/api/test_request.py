@@ -1,0 +1,220 @@
+"""Requests hash by content, options have one spelling, and responses survive JSON."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from dataclasses import FrozenInstanceError, fields
+from typing import Any
+
+import pytest
+
+from mill.api.request import GENERATE, LOGLIKELIHOOD, ROLLING, Message, Request, Response, generation_options
+
+DIALOG = (Message("system", "Be brief."), Message("user", "2+2?"))
+
+
+def test_content_hash_is_blake2b_of_the_sorted_json_so_every_machine_agrees() -> None:
+    request = Request(GENERATE, "é=", options={"until": ("\n",), "max_gen_toks": 8})
+    text = '["generate_until", "é=", "", {"max_gen_toks": 8, "until": ["\\n"]}, []]'
+    assert request.content_hash == hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def test_equal_dialogs_have_equal_hashes() -> None:
+    again = (Message("system", "Be brief."), Message("user", "2+2?"))
+    assert Request(GENERATE, DIALOG).content_hash == Request(GENERATE, again).content_hash
+
+
+def test_the_order_of_options_does_not_change_the_hash() -> None:
+    one = Request(GENERATE, "q", options={"temperature": 0.0, "until": ("\n",)})
+    other = Request(GENERATE, "q", options={"until": ("\n",), "temperature": 0.0})
+    assert one.content_hash == other.content_hash
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Request(ROLLING, "a", "b"),
+        Request(LOGLIKELIHOOD, "a ", "b"),
+        Request(LOGLIKELIHOOD, "a", " b"),
+        Request(LOGLIKELIHOOD, "ab"),
+        Request(LOGLIKELIHOOD, (Message("user", "a"),), "b"),
+        Request(LOGLIKELIHOOD, "a", "b", options={"x": 1}),
+        Request(LOGLIKELIHOOD, "a", "b", labels=("c",)),
+    ],
+    ids=["kind", "context", "continuation", "boundary", "dialog", "options", "labels"],
+)
+def test_whatever_is_part_of_the_question_changes_the_hash(other: Request) -> None:
+    assert other.content_hash != Request(LOGLIKELIHOOD, "a", "b").content_hash
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        (Message("user", "2+2?"), Message("system", "Be brief.")),
+        (Message("user", "Be brief."), Message("user", "2+2?")),
+        (Message("system", "Be brief."),),
+    ],
+    ids=["order", "role", "length"],
+)
+def test_another_dialog_has_another_hash(other: tuple[Message, ...]) -> None:
+    assert Request(GENERATE, other).content_hash != Request(GENERATE, DIALOG).content_hash
+
+
+@pytest.mark.parametrize("outside", [{"repeats": 3}, {"draw": 2}, {"resps": [Response(text="x")]}])
+def test_repeats_draw_and_answers_are_outside_the_hash(outside: dict[str, Any]) -> None:
+    assert Request(GENERATE, "q", **outside).content_hash == Request(GENERATE, "q").content_hash
+
+
+def test_an_option_that_json_cannot_hold_is_refused_by_type() -> None:
+    with pytest.raises(TypeError, match="a request option of type set cannot be hashed"):
+        _ = Request(GENERATE, "q", options={"until": {"a"}}).content_hash
+
+
+def test_the_key_names_the_draw_unless_it_is_the_first() -> None:
+    first, third = Request(GENERATE, "q"), Request(GENERATE, "q", draw=2)
+    assert first.key == first.content_hash
+    assert third.key == f"{first.content_hash}#2"
+
+
+def test_a_request_cannot_be_changed() -> None:
+    with pytest.raises(FrozenInstanceError):
+        Request(GENERATE, "q").context = "other"  # type: ignore[misc]
+
+
+def test_answers_do_not_make_equal_requests_differ() -> None:
+    assert Request(GENERATE, "q", resps=[Response(text="x")]) == Request(GENERATE, "q")
+
+
+def test_clones_are_one_request_for_each_draw_with_its_own_answers() -> None:
+    clones = Request(GENERATE, "q", repeats=3, draw=4).clones()
+    assert [(clone.draw, clone.repeats, clone.context) for clone in clones] == [(4, 1, "q"), (5, 1, "q"), (6, 1, "q")]
+    clones[0].resps.append(Response(text="x"))
+    assert clones[1].resps == []
+
+
+def test_the_clone_of_a_request_asked_once_is_itself() -> None:
+    request = Request(GENERATE, "q")
+    assert request.clones()[0] is request
+    assert len(request.clones()) == 1
+
+
+def sampled(context: str = "q", seed: int = 1, **other: Any) -> Request:
+    return Request(GENERATE, context, options={"temperature": 1.0, "seed": seed}, **other)
+
+
+def test_the_seed_is_the_same_for_the_same_run_seed_question_and_draw() -> None:
+    plain, busy = sampled(draw=1), sampled(draw=1, repeats=5, resps=[Response(text="x")])
+    assert plain.seed == busy.seed
+
+
+def test_the_seed_changes_with_the_run_seed_the_question_and_the_draw() -> None:
+    seeds = {sampled().seed, sampled(seed=2).seed, sampled("other").seed, sampled(draw=1).seed}
+    assert len(seeds) == 4
+
+
+def test_a_seed_fits_into_56_bits() -> None:
+    assert all(0 <= sampled(str(n)).seed < 2**56 for n in range(50))
+
+
+def test_only_a_temperature_above_zero_makes_a_request_random() -> None:
+    assert Request(GENERATE, "q").deterministic
+    assert Request(GENERATE, "q", options={"temperature": 0.0}).deterministic
+    assert not sampled().deterministic
+
+
+def test_text_shows_a_dialog_with_its_roles_and_a_string_as_it_is() -> None:
+    assert Request(GENERATE, DIALOG).text == "<system> Be brief.\n<user> 2+2?"
+    assert Request(GENERATE, " q ").text == " q "
+
+
+def test_generation_options_have_defaults() -> None:
+    assert generation_options() == {"until": (), "max_gen_toks": 256, "temperature": 0.0}
+
+
+@pytest.mark.parametrize("alias", ["max_gen_toks", "max_new_tokens", "max_tokens"])
+def test_every_name_of_the_length_limit_means_max_gen_toks(alias: str) -> None:
+    assert generation_options(**{alias: "5"}) == {"until": (), "max_gen_toks": 5, "temperature": 0.0}
+
+
+@pytest.mark.parametrize("given", [{"until": "\n"}, {"stop": "\n"}, {"stop": ["\n"]}, {"until": ("\n",)}])
+def test_stop_strings_become_a_tuple_under_until(given: dict[str, Any]) -> None:
+    assert generation_options(**given)["until"] == ("\n",)
+
+
+@pytest.mark.parametrize(
+    ("given", "temperature"),
+    [
+        ({"temperature": 0.7}, 0.7),
+        ({"temperature": "0.7"}, 0.7),
+        ({"do_sample": True}, 1.0),
+        ({"do_sample": True, "temperature": 0.3}, 0.3),
+        ({"do_sample": False}, 0.0),
+        ({"do_sample": False, "temperature": 0.7}, 0.0),
+        ({"do_sample": None, "temperature": None}, 0.0),
+    ],
+)
+def test_temperature_alone_says_whether_tokens_are_sampled(given: dict[str, Any], temperature: float) -> None:
+    options = generation_options(**given)
+    assert options["temperature"] == temperature
+    assert "do_sample" not in options
+
+
+def test_greedy_decoding_forgets_what_only_sampling_uses_so_equal_questions_stay_equal() -> None:
+    assert generation_options(seed=3, top_p=0.9, top_k=5) == generation_options()
+
+
+def test_sampling_keeps_its_seed_and_filters() -> None:
+    options = generation_options(temperature=1, seed=3, top_p=0.9, top_k=5)
+    assert options == {"until": (), "max_gen_toks": 256, "temperature": 1.0, "seed": 3, "top_p": 0.9, "top_k": 5}
+
+
+def test_other_options_pass_through_and_none_means_not_given() -> None:
+    options = generation_options(repetition_penalty=1.1, until=None, max_tokens=None)
+    assert options == {"until": (), "max_gen_toks": 256, "temperature": 0.0, "repetition_penalty": 1.1}
+
+
+def test_a_response_writes_only_what_is_set() -> None:
+    assert Response(text="").to_dict() == {"text": ""}
+    assert Response(score=-1.5, is_greedy=False).to_dict() == {"score": -1.5, "is_greedy": False}
+    assert Response(text="x", truncated_tokens=2).to_dict() == {"text": "x", "truncated_tokens": 2}
+
+
+def test_a_full_response_comes_back_from_json_field_by_field() -> None:
+    response = Response("é", -1.5, True, "cat", (-1.0, -2.0), "late", "stop", 3, 4, 5, 0.25)
+    assert all(getattr(response, f.name) not in (None, 0) for f in fields(Response))
+    assert Response.from_dict(json.loads(json.dumps(response.to_dict()))) == response
+
+
+@pytest.mark.parametrize(("value", "written"), [(math.inf, "Infinity"), (-math.inf, "-Infinity"), (math.nan, "NaN")])
+def test_non_finite_scores_are_strings_in_strict_json_and_numbers_again_after(value: float, written: str) -> None:
+    data = Response(score=value, scores=(value, 0.0)).to_dict()
+    assert data == {"score": written, "scores": [written, 0.0]}
+    back = Response.from_dict(json.loads(json.dumps(data, allow_nan=False)))
+    assert repr((back.score, back.scores)) == repr((value, (value, 0.0)))
+
+
+def test_fields_of_a_later_version_are_skipped() -> None:
+    assert Response.from_dict({"text": "x", "mood": "fine"}) == Response(text="x")
+
+
+@pytest.mark.parametrize(
+    ("response", "empty"),
+    [
+        (Response(), True),
+        (Response(text=""), True),
+        (Response(text=" \n"), True),
+        (Response(text="a"), False),
+        (Response(score=0.0), False),
+        (Response(label=""), False),
+        (Response(error="timeout"), False),
+    ],
+)
+def test_empty_means_answered_with_nothing(response: Response, empty: bool) -> None:
+    assert response.empty is empty
+
+
+def test_failed_means_it_holds_an_error() -> None:
+    assert Response(error="").failed
+    assert not Response(text="").failed

@@ -1,0 +1,233 @@
+"""The command line as a person meets it: exit codes, one line for what is wrong, nothing heavy for what is light."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mill.cli.main import run
+
+ROOT = Path(__file__).parent.parent.parent
+TOY = str(ROOT / "tests/toy.py")
+Mill = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def mill(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Mill:
+    """Run a command line in a folder of its own; returns (exit code, standard output, standard error)."""
+    for name in [name for name in sys.modules if name.startswith("mill_file_")]:
+        del sys.modules[name]
+    monkeypatch.chdir(tmp_path)
+
+    def call(*argv: str) -> tuple[int, str, str]:
+        code = run(list(argv))
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return call
+
+
+def toy(mill: Mill, *argv: str, tasks: str = "toy_gen") -> tuple[int, str, str]:
+    return mill("eval", "toy[path=toy]", tasks, "--task_paths", TOY, *argv)
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = "import sys\nfrom mill.cli.main import run\nrun(['--help'])\nprint(sorted(sys.modules), file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    loaded = set(eval(done.stderr))
+    assert not loaded & {"torch", "transformers", "numpy", "pydantic", "datasets", "pyarrow", "rich", "yaml", "pandas"}
+    assert "Run benchmarks on models." in done.stdout
+
+
+@pytest.mark.parametrize("argv", [["eval", "hff[path=x]", "mmlu"], ["eval", "hf[path=org/name]", "mmul"], ["ls", "models"]])
+def test_refusals_and_lists_come_before_anything_heavy_loads(argv: list[str]) -> None:
+    code = f"import sys\nfrom mill.cli.main import run\nrun({argv!r})\nprint(sorted(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert not set(eval(done.stdout.splitlines()[-1])) & {"torch", "transformers", "numpy", "datasets"}
+
+
+def test_both_commands_are_the_same_program() -> None:
+    scripts = (ROOT / "pyproject.toml").read_text()
+    assert 'mill = "mill.cli.main:main"' in scripts and 'infer-check = "mill.cli.main:main"' in scripts
+
+
+def test_an_evaluation_prints_scores_and_where_they_lie(mill: Mill, tmp_path: Path) -> None:
+    code, out, err = toy(mill, "--limit", "8", "--output_dir", "out")
+    assert code == 0
+    assert "toy_gen" in out and "exact_match" in out and "8/40" in out
+    assert f"results: {Path('out')}" in out
+    assert "generate_until: 8/8" in err
+
+
+@pytest.mark.parametrize("option", ["--output_dir", "--output-dir"])
+def test_options_may_be_typed_with_either_dash_and_output_dir_before_the_command(mill: Mill, tmp_path: Path, option: str) -> None:
+    assert mill(option, "first", "eval", "toy[path=toy]", "toy_gen", "--task-paths", TOY, "--limit", "2")[0] == 0
+    assert toy(mill, "--limit", "2", option, "second")[0] == 0
+    assert toy(mill, "--limit", "2")[0] == 0
+    for folder in ("first", "second", "results"):
+        assert list((tmp_path / folder).glob("*/*/results.json"))
+
+
+def test_several_models_and_tasks_are_split_at_commas_outside_brackets(mill: Mill, tmp_path: Path) -> None:
+    models = 'toy[path=a,batch_size=2],toy[path="b,c"]'
+    code, out, _ = mill("eval", models, "toy_gen,toy_choice", "--task_paths", TOY, "--limit", "2", "--output_dir", "out")
+    assert code == 0
+    found = {json.loads(file.read_text())["model"]["name"] for file in (tmp_path / "out").glob("*/*/manifest.json")}
+    assert found == {"a", "b,c"}
+
+
+def test_failed_samples_are_listed_and_make_the_exit_code_1(mill: Mill, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOY_FAILS", "toy_gen 3")
+    code, out, _ = toy(mill, "--limit", "6")
+    assert code == 1
+    assert "1 of 6 samples failed and have no score" in out
+    assert "sample 3: ValueError: cannot read toy_gen 3" in out
+
+
+def test_ctrl_c_ends_cleanly_and_says_how_to_go_on(mill: Mill, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert toy(mill, "--limit", "1")[0] == 0
+    from mill.api.registry import models
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(models.get("toy"), "_generate_batch", interrupted)
+    code, _, err = toy(mill, "--limit", "4")
+    assert code == 130
+    assert err.splitlines()[-1].startswith("mill: interrupted; nothing that was answered is lost")
+
+
+def test_a_dry_run_counts_requests_and_computes_nothing(mill: Mill, tmp_path: Path) -> None:
+    toy(mill, "--limit", "3", "--output_dir", "out")
+    code, out, _ = toy(mill, "--limit", "5", "--dry_run", "--output_dir", "out", "--repeats", "1", tasks="toy_gen,toy_choice")
+    assert code == 0
+    cells = [line.split() for line in out.splitlines()]
+    assert ["toy_gen", "toy_gen", "0", "5/40", "5", "5", "3", "unknown"] in cells
+    assert ["toy_choice", "toy_choice", "0", "5/40", "15", "15", "0", "unknown"] in cells
+    assert len(list((tmp_path / "out").glob("*/*/samples/*.jsonl"))) == 1
+
+
+def test_a_whole_run_stands_in_a_file_and_the_command_line_wins(mill: Mill, tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text(
+        f"models: ['toy[path=from file]']\ntasks: toy_gen\ntask-paths: [{TOY}]\nlimit: 4\nseed: 3\n"
+        "output_dir: from_file\ngen_kwargs: {max_gen_toks: 5}\n"
+    )
+    code, out, _ = mill("eval", "--config", "run.yaml", "--limit", "2")
+    assert code == 0 and "2/40" in out
+    (manifest,) = (tmp_path / "from_file").glob("*/*/manifest.json")
+    settings = json.loads(manifest.read_text())["settings"]
+    assert (settings["seed"], settings["gen_kwargs"]) == (3, {"max_gen_toks": 5})
+
+
+def test_score_reads_a_run_again(mill: Mill, tmp_path: Path) -> None:
+    _, first, _ = toy(mill, "--limit", "4", "--output_dir", "out")
+    (folder,) = (tmp_path / "out").glob("*/*")
+    code, again, _ = mill("score", str(folder), "--task_paths", TOY)
+    assert code == 0
+    assert first.splitlines()[:5] == again.splitlines()[:5]
+
+
+def test_collect_gives_the_long_table_in_four_forms(mill: Mill, tmp_path: Path) -> None:
+    import io
+
+    import pandas as pd
+
+    toy(mill, "--limit", "4", "--output_dir", "out", tasks="toy_all,toy_choice")
+    code, table, _ = mill("collect", "--output_dir", "out")
+    assert code == 0 and "toy_all (mean)" in table
+    _, text, _ = mill("collect", "--output_dir", "out", "--format", "csv")
+    frame = pd.read_csv(io.StringIO(text))
+    wanted = ["model", "settings", "benchmark", "task", "task_type", "n_shots", "metric", "value", "stderr", "low", "high"]
+    assert list(frame.columns) == [*wanted, "n", "total", "errors", "run"]
+    assert sorted(frame["benchmark"]) == ["toy_all", "toy_all", "toy_all", "toy_choice"]
+    rows = json.loads(mill("collect", "--output_dir", "out", "--format", "json")[1])
+    assert [row["value"] for row in rows] == pytest.approx(list(frame["value"]))
+    assert mill("collect", "--output_dir", "out", "--out", "scores.md", "--task", "choice")[0] == 0
+    lines = (tmp_path / "scores.md").read_text().splitlines()
+    assert lines[0] == "| model | task | n_shots | metric | value | stderr | n | errors |"
+    assert len(lines) == 3 and lines[2].startswith("| toy | toy_choice | 0 | acc |")
+
+
+def test_ls_shows_tasks_models_and_runs(mill: Mill) -> None:
+    assert "mmlu_high_school_physics" in mill("ls", "tasks", "high_school_phys")[1]
+    assert "hellaswag" not in mill("ls", "tasks", "high_school_phys")[1]
+    models = mill("ls", "models")[1]
+    assert "huggingface, transformers" in models and "(core)" in models
+    toy(mill, "--limit", "2", "--output_dir", "out")
+    assert "toy_gen" in mill("ls", "runs", "--output_dir", "out")[1]
+    assert "toy" in mill("ls", "models", "--task_paths", TOY)[1]
+
+
+BAD = {
+    "unknown command": (["evil"], "unknown command 'evil'; did you mean eval?"),
+    "unknown option": (["eval", "toy", "toy_gen", "--limti", "3"], "unknown option --limti; did you mean --limit"),
+    "unknown backend": (["eval", "vlm[path=x]", "mmlu"], "unknown backend 'vlm'; did you mean vllm"),
+    "unknown task": (["eval", "toy[path=x]", "toy_gne", "--task_paths", TOY], "unknown task 'toy_gne'; did you mean toy_gen"),
+    "unknown argument": (["eval", "toy[paht=x]", "toy_gen", "--task_paths", TOY], "unknown argument of toy 'paht'; did you mean path"),
+    "missing argument": (["eval", "toy", "toy_gen", "--task_paths", TOY], "toy needs path: write toy[path=...]"),
+    "bad argument": (["eval", "toy[path=x,delay=soon]", "toy_gen", "--task_paths", TOY], "'soon' is not float"),
+    "list in brackets": (["eval", "hf[path=x,modalities=[text,image]]", "mmlu"], "is a list, which brackets cannot hold"),
+    "open bracket": (["eval", "hf[path=x", "mmlu"], "does not end with the bracket it opened"),
+    "missing config file": (["eval", "nothing.py", "mmlu"], "config file nothing.py does not exist"),
+    "config file that raises": (["eval", "raises.py", "mmlu"], "config file raises.py raised ZeroDivisionError: division by zero"),
+    "missing model folder": (["eval", "./no/model", "mmlu"], "model folder ./no/model does not exist"),
+    "missing task file": (["eval", "hf[path=org/x]", "a", "--task_paths", "no.py"], "task file no.py does not exist"),
+    "missing text": (["eval", "toy[path=x]", "no.txt", "--task_paths", TOY], "cannot read the text file no.txt"),
+    "no tasks": (["eval", "toy[path=x]"], "give models and tasks"),
+    "bad limit": (["eval", "toy[path=x]", "toy_gen", "--limit", "-3"], "--limit -3: give a count of at least 1"),
+    "too large fraction": (["eval", "toy[path=x]", "toy_gen", "--limit", "1.5"], "a fraction above 0 and up to 1.0"),
+    "bad shots": (["eval", "toy[path=x]", "toy_gen", "--n_shots", "few"], "'few' is not a valid integer"),
+    "bad batch size": (["eval", "toy[path=x]", "toy_gen", "--batch_size", "0"], "--batch_size 0: give a count"),
+    "bad gen_kwargs": (["eval", "toy[path=x]", "toy_gen", "--gen_kwargs", "temperature"], "'temperature' is not key=value"),
+    "missing run file": (["eval", "--config", "no.yaml"], "cannot read the run file no.yaml: No such file or directory"),
+    "run file that is not YAML": (["eval", "--config", "bad.yaml"], "the run file bad.yaml is not YAML"),
+    "unknown option in run file": (["eval", "--config", "odd.yaml"], "unknown option in odd.yaml 'limt'; did you mean limit"),
+    "bad value in run file": (["eval", "--config", "typed.yaml"], "seed in typed.yaml must be int, not 'many'"),
+    "output folder that cannot be written": (
+        ["eval", "toy[path=x]", "toy_gen", "--task_paths", TOY, "--output_dir", "file.txt/out"],
+        "cannot write to the output folder file.txt/out: Not a directory",
+    ),
+    "a task the model cannot serve": (["eval", "mute.py", "toy_choice", "--task_paths", TOY], "which mute (Mute) does not answer; backends that do: hf"),
+    "no chat template": (["eval", "mute.py", "toy_gen", "--task_paths", TOY, "--apply_chat_template"], "has no chat template"),
+    "no data": (["eval", "toy[path=x]", "piqa", "--task_paths", TOY], "no data for baber/piqa (validation): not under MILL_DATA"),
+    "a run that is none": (["score", "nowhere"], "nowhere is not a run"),
+    "collect from nowhere": (["collect", "--output_dir", "nowhere"], "the output folder nowhere does not exist"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("argv", "words"), BAD.values(), ids=BAD)
+def test_bad_input_is_one_clear_line_and_exit_2(mill: Mill, tmp_path: Path, argv: list[str], words: str) -> None:
+    (tmp_path / "raises.py").write_text("1 / 0\n")
+    (tmp_path / "file.txt").write_text("")
+    (tmp_path / "bad.yaml").write_text("a: [1\n")
+    (tmp_path / "odd.yaml").write_text("limt: 3\n")
+    (tmp_path / "typed.yaml").write_text("seed: many\n")
+    (tmp_path / "mute.py").write_text(MUTE)
+    code, out, err = mill(*argv)
+    assert code == 2
+    assert words in err
+    assert len(err.splitlines()) == 1 and err.startswith("mill: ")
+    assert "Traceback" not in out + err
+
+
+MUTE = """
+from mill.api.model import MillModel, ModelCapabilities
+from mill.api.registry import register_model
+
+@register_model("mute")
+class Mute(MillModel):
+    model_name = "mute"
+    capabilities = ModelCapabilities(supports_logprobs=False)
+"""
+
+
+def test_a_traceback_appears_with_debug_alone(mill: Mill, tmp_path: Path) -> None:
+    (tmp_path / "raises.py").write_text("1 / 0\n")
+    assert "Traceback" in mill("--debug", "eval", "raises.py", "mmlu")[2]
