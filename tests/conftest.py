@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+import mill.metrics
+import mill.models  # noqa: F401  both register what they have, which no test's clean-up may take away
 from mill.api import registry
 from mill.tasks.load import load_builtin
 

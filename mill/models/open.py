@@ -26,7 +26,7 @@ def load_model_from_file(path: str | Path) -> dict[str, Any]:
 
     A file that has no `model` but registers one backend stands for that backend.
     """
-    module = import_file(path, "config file")
+    module = import_file(_builtin(Path(path)), "config file")
     model = getattr(module, "model", None)
     own = models.defined_in(module.__name__)
     if model is None and len(own) == 1:
@@ -37,6 +37,12 @@ def load_model_from_file(path: str | Path) -> dict[str, Any]:
     if not isinstance(model.get("type"), str):
         raise SpecError(f'config file {path} names no backend: add a "type" to its `model`, one of {", ".join(models)}')
     return dict(model)
+
+
+def _builtin(path: Path) -> Path:
+    """`mill/models/configs/...` means the shipped file from any folder, unless the current one has its own."""
+    shipped = Path(__file__).parents[2] / path
+    return shipped if path.parts[:3] == ("mill", "models", "configs") and not path.exists() else path
 
 
 def resolve_spec(spec: Spec) -> Spec:

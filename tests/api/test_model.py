@@ -24,9 +24,8 @@ from mill.api.request import (
 
 
 @pytest.fixture
-def my_model(monkeypatch: pytest.MonkeyPatch) -> Any:
+def my_model() -> Any:
     """The class of the documentation with simple bodies: it upper-cases, and scores one nat a character."""
-    monkeypatch.setattr(models, "_entries", dict(models._entries))
 
     @register_model("my-backend")
     class MyModel(MillModel):
@@ -255,5 +254,9 @@ def test_a_backend_needs_a_model_name() -> None:
         MillModel()  # type: ignore[abstract]
 
 
-def test_the_identity_of_a_plain_backend_is_its_class_and_model_name() -> None:
-    assert Bare().identity() == {"class": f"{__name__}.Bare", "model": "bare/model"}
+def test_the_identity_of_a_plain_backend_is_its_class_its_name_and_what_it_was_opened_with() -> None:
+    model = Bare()
+    model.arguments = {"path": "a", "layers": 3, "batch_size": 8, "api_key": "sk-1"}
+    identity = model.identity()
+    assert (identity["model"], identity["arguments"]) == ("bare/model", {"path": "a", "layers": 3})
+    assert identity["class"].endswith("Bare")

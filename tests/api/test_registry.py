@@ -38,10 +38,9 @@ def write_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Wr
 
 
 @pytest.fixture
-def clean_registries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a test registers under the real registries is gone after it, and plugins are read anew."""
+def plugins_unread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real registries read their plugins anew."""
     for registry in (registry_module.models, registry_module.tasks, registry_module.metrics):
-        monkeypatch.setattr(registry, "_entries", dict(registry._entries))
         monkeypatch.setattr(registry, "_plugins_read", False)
 
 
@@ -124,7 +123,7 @@ def test_an_attribute_that_is_missing_is_named(things: Registry[Any]) -> None:
 def test_an_error_of_mill_while_importing_is_shown_as_it_is(things: Registry[Any], write_module: Write) -> None:
     write_module("mill_test_refuses", "from mill.api.errors import SpecError\nraise SpecError('not on Sundays')\n")
     things.add("a", "mill_test_refuses:x")
-    with pytest.raises(MillError, match="^not on Sundays$"):
+    with pytest.raises(MillError, match=r"^not on Sundays$"):
         things.get("a")
 
 
@@ -135,7 +134,6 @@ def test_defined_in_gives_the_names_of_one_module(things: Registry[Any]) -> None
     assert things.defined_in(__name__) == ["own"]
 
 
-@pytest.mark.usefixtures("clean_registries")
 @pytest.mark.parametrize(
     ("decorator", "registry"),
     [
@@ -155,7 +153,7 @@ def test_a_decorator_registers_under_every_name_and_returns_what_it_decorates(
     assert (registry.get("mill-test-one"), registry.get("mill-test-two")) == (Thing, Thing)
 
 
-@pytest.mark.usefixtures("clean_registries")
+@pytest.mark.usefixtures("plugins_unread")
 @pytest.mark.parametrize(
     ("registry", "group"),
     [
@@ -206,7 +204,7 @@ def test_a_registered_name_wins_over_an_entry_point(things: Registry[Any], monke
     assert things.get("a") == 1
 
 
-@pytest.mark.usefixtures("clean_registries")
+@pytest.mark.usefixtures("plugins_unread")
 def test_a_module_entry_point_registers_its_name_while_it_is_imported(
     write_module: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -40,7 +40,9 @@ def toy(mill: Mill, *argv: str, tasks: str = "toy_gen") -> tuple[int, str, str]:
 
 def test_help_imports_nothing_heavy() -> None:
     code = "import sys\nfrom mill.cli.main import run\nrun(['--help'])\nprint(sorted(sys.modules), file=sys.stderr)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
+    )
     loaded = set(eval(done.stderr))
     assert not loaded & {"torch", "transformers", "numpy", "pydantic", "datasets", "pyarrow", "rich", "yaml", "pandas"}
     assert "Run benchmarks on models." in done.stdout
@@ -49,7 +51,9 @@ def test_help_imports_nothing_heavy() -> None:
 @pytest.mark.parametrize("argv", [["eval", "hff[path=x]", "mmlu"], ["eval", "hf[path=org/name]", "mmul"], ["ls", "models"]])
 def test_refusals_and_lists_come_before_anything_heavy_loads(argv: list[str]) -> None:
     code = f"import sys\nfrom mill.cli.main import run\nrun({argv!r})\nprint(sorted(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
+    )
     assert not set(eval(done.stdout.splitlines()[-1])) & {"torch", "transformers", "numpy", "datasets"}
 
 
@@ -67,7 +71,9 @@ def test_an_evaluation_prints_scores_and_where_they_lie(mill: Mill, tmp_path: Pa
 
 
 @pytest.mark.parametrize("option", ["--output_dir", "--output-dir"])
-def test_options_may_be_typed_with_either_dash_and_output_dir_before_the_command(mill: Mill, tmp_path: Path, option: str) -> None:
+def test_options_may_be_typed_with_either_dash_and_output_dir_before_the_command(
+    mill: Mill, tmp_path: Path, option: str
+) -> None:
     assert mill(option, "first", "eval", "toy[path=toy]", "toy_gen", "--task-paths", TOY, "--limit", "2")[0] == 0
     assert toy(mill, "--limit", "2", option, "second")[0] == 0
     assert toy(mill, "--limit", "2")[0] == 0
@@ -77,7 +83,7 @@ def test_options_may_be_typed_with_either_dash_and_output_dir_before_the_command
 
 def test_several_models_and_tasks_are_split_at_commas_outside_brackets(mill: Mill, tmp_path: Path) -> None:
     models = 'toy[path=a,batch_size=2],toy[path="b,c"]'
-    code, out, _ = mill("eval", models, "toy_gen,toy_choice", "--task_paths", TOY, "--limit", "2", "--output_dir", "out")
+    code, _, _ = mill("eval", models, "toy_gen,toy_choice", "--task_paths", TOY, "--limit", "2", "--output_dir", "out")
     assert code == 0
     found = {json.loads(file.read_text())["model"]["name"] for file in (tmp_path / "out").glob("*/*/manifest.json")}
     assert found == {"a", "b,c"}
@@ -106,7 +112,9 @@ def test_ctrl_c_ends_cleanly_and_says_how_to_go_on(mill: Mill, monkeypatch: pyte
 
 def test_a_dry_run_counts_requests_and_computes_nothing(mill: Mill, tmp_path: Path) -> None:
     toy(mill, "--limit", "3", "--output_dir", "out")
-    code, out, _ = toy(mill, "--limit", "5", "--dry_run", "--output_dir", "out", "--repeats", "1", tasks="toy_gen,toy_choice")
+    code, out, _ = toy(
+        mill, "--limit", "5", "--dry_run", "--output_dir", "out", "--repeats", "1", tasks="toy_gen,toy_choice"
+    )
     assert code == 0
     cells = [line.split() for line in out.splitlines()]
     assert ["toy_gen", "toy_gen", "0", "5/40", "5", "5", "3", "unknown"] in cells
@@ -169,14 +177,23 @@ BAD = {
     "unknown command": (["evil"], "unknown command 'evil'; did you mean eval?"),
     "unknown option": (["eval", "toy", "toy_gen", "--limti", "3"], "unknown option --limti; did you mean --limit"),
     "unknown backend": (["eval", "vlm[path=x]", "mmlu"], "unknown backend 'vlm'; did you mean vllm"),
-    "unknown task": (["eval", "toy[path=x]", "toy_gne", "--task_paths", TOY], "unknown task 'toy_gne'; did you mean toy_gen"),
-    "unknown argument": (["eval", "toy[paht=x]", "toy_gen", "--task_paths", TOY], "unknown argument of toy 'paht'; did you mean path"),
+    "unknown task": (
+        ["eval", "toy[path=x]", "toy_gne", "--task_paths", TOY],
+        "unknown task 'toy_gne'; did you mean toy_gen",
+    ),
+    "unknown argument": (
+        ["eval", "toy[paht=x]", "toy_gen", "--task_paths", TOY],
+        "unknown argument of toy 'paht'; did you mean path",
+    ),
     "missing argument": (["eval", "toy", "toy_gen", "--task_paths", TOY], "toy needs path: write toy[path=...]"),
     "bad argument": (["eval", "toy[path=x,delay=soon]", "toy_gen", "--task_paths", TOY], "'soon' is not float"),
     "list in brackets": (["eval", "hf[path=x,modalities=[text,image]]", "mmlu"], "is a list, which brackets cannot hold"),
     "open bracket": (["eval", "hf[path=x", "mmlu"], "does not end with the bracket it opened"),
     "missing config file": (["eval", "nothing.py", "mmlu"], "config file nothing.py does not exist"),
-    "config file that raises": (["eval", "raises.py", "mmlu"], "config file raises.py raised ZeroDivisionError: division by zero"),
+    "config file that raises": (
+        ["eval", "raises.py", "mmlu"],
+        "config file raises.py raised ZeroDivisionError: division by zero",
+    ),
     "missing model folder": (["eval", "./no/model", "mmlu"], "model folder ./no/model does not exist"),
     "missing task file": (["eval", "hf[path=org/x]", "a", "--task_paths", "no.py"], "task file no.py does not exist"),
     "missing text": (["eval", "toy[path=x]", "no.txt", "--task_paths", TOY], "cannot read the text file no.txt"),
@@ -188,18 +205,30 @@ BAD = {
     "bad gen_kwargs": (["eval", "toy[path=x]", "toy_gen", "--gen_kwargs", "temperature"], "'temperature' is not key=value"),
     "missing run file": (["eval", "--config", "no.yaml"], "cannot read the run file no.yaml: No such file or directory"),
     "run file that is not YAML": (["eval", "--config", "bad.yaml"], "the run file bad.yaml is not YAML"),
-    "unknown option in run file": (["eval", "--config", "odd.yaml"], "unknown option in odd.yaml 'limt'; did you mean limit"),
+    "unknown option in run file": (
+        ["eval", "--config", "odd.yaml"],
+        "unknown option in odd.yaml 'limt'; did you mean limit",
+    ),
     "bad value in run file": (["eval", "--config", "typed.yaml"], "seed in typed.yaml must be int, not 'many'"),
     "output folder that cannot be written": (
         ["eval", "toy[path=x]", "toy_gen", "--task_paths", TOY, "--output_dir", "file.txt/out"],
         "cannot write to the output folder file.txt/out: Not a directory",
     ),
-    "a task the model cannot serve": (["eval", "mute.py", "toy_choice", "--task_paths", TOY], "which mute (Mute) does not answer; backends that do: hf"),
-    "no chat template": (["eval", "mute.py", "toy_gen", "--task_paths", TOY, "--apply_chat_template"], "has no chat template"),
-    "no data": (["eval", "toy[path=x]", "piqa", "--task_paths", TOY], "no data for baber/piqa (validation): not under MILL_DATA"),
+    "a task the model cannot serve": (
+        ["eval", "mute.py", "toy_choice", "--task_paths", TOY],
+        "which mute (Mute) does not answer; backends that do: hf",
+    ),
+    "no chat template": (
+        ["eval", "mute.py", "toy_gen", "--task_paths", TOY, "--apply_chat_template"],
+        "has no chat template",
+    ),
+    "no data": (
+        ["eval", "toy[path=x]", "piqa", "--task_paths", TOY],
+        "no data for baber/piqa (validation): not under MILL_DATA",
+    ),
     "a run that is none": (["score", "nowhere"], "nowhere is not a run"),
     "collect from nowhere": (["collect", "--output_dir", "nowhere"], "the output folder nowhere does not exist"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("argv", "words"), BAD.values(), ids=BAD)

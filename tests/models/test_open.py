@@ -15,9 +15,20 @@ from mill.api.registry import models
 from mill.models.open import checked_arguments, guess, load_model_from_file, open_model, resolve_spec
 from mill.models.spec import Spec
 
-SEED_NAMES = (
-    ["hf", "huggingface", "transformers", "vllm", "litellm", "openai", "api", "clip", "open_clip", "openclip", "timm", "pytorch-image-models"]
-)
+SEED_NAMES = [
+    "hf",
+    "huggingface",
+    "transformers",
+    "vllm",
+    "litellm",
+    "openai",
+    "api",
+    "clip",
+    "open_clip",
+    "openclip",
+    "timm",
+    "pytorch-image-models",
+]
 
 MY_BACKEND = """
 from mill.api.model import MillModel, ModelCapabilities
@@ -80,10 +91,11 @@ class NotAModel:
 
 
 @pytest.fixture(autouse=True)
-def backends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fake backends by name; whatever a test or its files register is gone after it."""
+def backends() -> None:
+    """The fake backends by name."""
     fakes = {"typed": Typed, "loose": Loose, "fussy": Fussy, "not-a-model": NotAModel, "function": len}
-    monkeypatch.setattr(models, "_entries", {**models._entries, **fakes})
+    for name, fake in fakes.items():
+        models.add(name, fake)
 
 
 def given_to(spec: str, argument: str) -> Any:
@@ -128,7 +140,7 @@ def test_a_missing_package_is_answered_with_its_install_line(
 
 def test_a_backend_whose_module_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda module: None)
-    with pytest.raises(ModelError, match="^the backend vllm is not in this version of mill$"):
+    with pytest.raises(ModelError, match=r"^the backend vllm is not in this version of mill$"):
         open_model("vllm[path=a]")
 
 
@@ -139,7 +151,7 @@ def test_a_users_class_under_a_built_in_name_needs_no_package(monkeypatch: pytes
 
 
 def test_a_class_that_is_not_a_model_is_refused() -> None:
-    with pytest.raises(ModelError, match="^not-a-model made a NotAModel, not a MillModel$"):
+    with pytest.raises(ModelError, match=r"^not-a-model made a NotAModel, not a MillModel$"):
         open_model("not-a-model")
 
 
@@ -150,14 +162,14 @@ def test_something_that_is_not_a_class_is_refused() -> None:
         open_model("function")
 
 
-def test_what_a_backend_raises_while_it_is_made_names_the_spec() -> None:
+def test_what_a_backend_raises_while_it_is_made_names_the_backend() -> None:
     with pytest.raises(ModelError) as raised:
         open_model("fussy[path=a]")
-    assert str(raised.value) == "fussy[path=a]: the backend could not be opened: ValueError: bad a"
+    assert str(raised.value) == "fussy could not be opened: ValueError: bad a"
 
 
 def test_an_error_of_mill_from_a_backend_is_shown_as_it_is() -> None:
-    with pytest.raises(SpecError, match="^bad spec$"):
+    with pytest.raises(SpecError, match=r"^bad spec$"):
         open_model("fussy[path=spec]")
 
 
@@ -213,6 +225,10 @@ def test_a_value_of_the_wrong_type_is_refused_by_argument(argument: str, text: s
     with pytest.raises(SpecError) as raised:
         open_model(f"typed[path=a,{argument}={text}]")
     assert str(raised.value) == message
+
+
+def test_the_model_remembers_what_it_was_opened_with() -> None:
+    assert open_model("typed[path=a,length=7]", batch_size=8).arguments == {"path": "a", "length": 7, "batch_size": 8}
 
 
 def test_a_list_in_brackets_is_refused() -> None:

@@ -117,8 +117,8 @@ def test_a_value_may_be_quoted_and_space_around_it_does_not_count(text: str, val
             "'ollama:m[base_url=u,model=n]' gives base_url, model twice: once by its head and once in brackets",
         ),
         (
-            "hf[modalities=[text,image]]",
-            "modalities in 'hf[modalities=[text,image]]' is a list, which brackets cannot hold: set it in a config file (.py)",
+            "hf[kinds=[text,image]]",
+            "kinds in 'hf[kinds=[text,image]]' is a list, which brackets cannot hold: set it in a config file (.py)",
         ),
         ("hf[path='a]", "a quoted value in \"hf[path='a]\" does not end: 'a"),
         ("ollama:", "'ollama:' names no model after the colon"),
@@ -132,7 +132,7 @@ def test_what_cannot_be_read_is_refused_with_one_line(text: str, message: str) -
 
 @pytest.mark.parametrize(
     ("name", "nearest"),
-    [("litelm", ["litellm"]), ("huggingfaces", ["huggingface"]), ("openai-compt", ["openai-compat", "openai"])],
+    [("clp", ["clip"]), ("huggingfaces", ["huggingface"]), ("tim", ["timm"])],
 )
 def test_an_unknown_backend_is_answered_with_the_nearest_names(name: str, nearest: list[str]) -> None:
     with pytest.raises(UnknownName) as raised:

@@ -49,7 +49,7 @@ def test_a_draw_that_skips_nothing_would_hold_the_question() -> None:
     """The twin: in the same pool a plain draw shows the question to nearly every sample."""
     pool, doc = [{"q": 1}] * 9 + [{"q": 2}, {"q": 3}], {"q": 1}
     plain = [random.Random(seed).sample(pool, 2) for seed in range(20)]
-    assert sum(doc in shots for shots in plain) == 20
+    assert sum(doc in shots for shots in plain) >= 18
     ours = [drawn_shots(pool, 2, doc, sample_id="0", seed=seed) for seed in range(20)]
     assert all(sorted(shot["q"] for shot in shots) == [2, 3] for shots in ours)
 
@@ -83,7 +83,8 @@ def test_other_seeds_and_other_samples_draw_differently() -> None:
 
 
 def test_seed_and_sample_are_not_mixed_up() -> None:
-    assert drawn(sample_id="1", seed=12) != drawn(sample_id="2", seed=11) != drawn(sample_id="12", seed=1)
+    draws = [drawn(sample_id="1", seed=12), drawn(sample_id="2", seed=11), drawn(sample_id="12", seed=1)]
+    assert len({tuple(draw) for draw in draws}) == 3
 
 
 def test_a_draw_leaves_the_global_generator_alone() -> None:

@@ -1,0 +1,298 @@
+"""From names to tasks: benchmarks, patterns, text files, files of one's own, and the rendering a model can serve."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mill.api import registry
+from mill.api.errors import CannotServe, DataError, MillError, SpecError, UnknownName
+from mill.api.model import ModelCapabilities
+from mill.api.request import GENERATE, LOGLIKELIHOOD, ROLLING, ZERO_SHOT, Response
+from mill.api.task import Benchmark, RenderSettings, Task, TaskType
+from mill.tasks.arc import ArcLetter
+from mill.tasks.load import load_builtin, load_files, make_task, select, serve
+from mill.tasks.mmlu import AREAS
+from mill.tasks.piqa import Piqa
+
+load_builtin()
+
+LOCAL = ModelCapabilities(supports_logprobs=True)
+HOSTED = ModelCapabilities()
+CLIP = ModelCapabilities(modalities={"image", "text"}, kinds=frozenset({ZERO_SHOT}))
+CAN = "backends that do: hf, vllm"
+
+
+@pytest.fixture
+def clean_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a test registers is gone after it."""
+    monkeypatch.setattr(registry.tasks, "_entries", dict(registry.tasks._entries))
+
+
+def names(*asked: str) -> list[str]:
+    return [task.name for task in select(list(asked)).tasks]
+
+
+def test_mmlu_is_57_subjects_in_four_areas() -> None:
+    found = select(["mmlu"])
+    assert len(found.tasks) == len({task.name for task in found.tasks}) == 57
+    areas = ["mmlu_stem", "mmlu_other", "mmlu_social_sciences", "mmlu_humanities"]
+    assert [benchmark.name for benchmark in found.benchmarks] == ["mmlu", *areas]
+    assert {area: len(subjects) for area, subjects in AREAS.items()} == {
+        "stem": 19,
+        "other": 13,
+        "social_sciences": 12,
+        "humanities": 13,
+    }
+
+
+def test_an_area_is_its_subjects_in_order() -> None:
+    assert names("mmlu_stem")[:3] == ["mmlu_abstract_algebra", "mmlu_anatomy", "mmlu_astronomy"]
+    assert [benchmark.name for benchmark in select(["mmlu_stem"]).benchmarks] == ["mmlu_stem"]
+
+
+def test_mmlu_pro_is_14_subjects() -> None:
+    assert len(names("mmlu_pro")) == 14
+    assert "mmlu_pro_computer_science" in names("mmlu_pro")
+
+
+def test_a_pattern_takes_every_matching_name() -> None:
+    assert len(names("mmlu_high_school_*")) == 14
+    assert names("arc_????") == ["arc_easy"]
+    assert names("arc_*") == ["arc_challenge", "arc_challenge_gen", "arc_easy", "arc_easy_gen"]
+
+
+def test_a_pattern_takes_benchmarks_too() -> None:
+    found = select(["mmlu_pro*"])
+    assert (len(found.tasks), [benchmark.name for benchmark in found.benchmarks]) == (14, ["mmlu_pro"])
+
+
+def test_each_task_and_benchmark_comes_once_in_the_order_asked() -> None:
+    assert names("piqa", "boolq", "piqa") == ["piqa", "boolq"]
+    found = select(["mmlu_anatomy", "mmlu_stem", "mmlu_ana*", "mmlu_stem", "mmlu"])
+    assert (len(found.tasks), found.tasks[0].name, found.tasks[1].name) == (57, "mmlu_anatomy", "mmlu_abstract_algebra")
+    assert [benchmark.name for benchmark in found.benchmarks[:2]] == ["mmlu_stem", "mmlu"]
+    assert len(found.benchmarks) == 5
+
+
+def test_a_pattern_without_match_is_refused() -> None:
+    with pytest.raises(DataError, match=r"no task matches 'nothing_\*'; see `mill ls tasks`"):
+        select(["nothing_*"])
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"), [("helaswag", "hellaswag"), ("mmlu_anatomi", "mmlu_anatomy"), ("gsm8", "gsm8k"), ("PIQA_", None)]
+)
+def test_an_unknown_name_suggests_near_ones(typed: str, meant: str | None) -> None:
+    with pytest.raises(UnknownName) as caught:
+        select([typed])
+    assert str(caught.value).startswith(f"unknown task '{typed}'; ")
+    assert str(caught.value).endswith("see `mill ls tasks`")
+    assert caught.value.nearest[:1] == ([meant] if meant else [])
+    assert ("did you mean" in str(caught.value)) == (meant is not None)
+
+
+def test_a_benchmark_is_not_a_task() -> None:
+    with pytest.raises(MillError, match="mmlu is a benchmark of several tasks, not a task"):
+        make_task("mmlu")
+
+
+def test_a_registered_thing_that_makes_no_task_is_refused(clean_registry: None) -> None:
+    registry.tasks.add("odd", lambda name: 3)
+    with pytest.raises(MillError, match=r"the task odd is registered as .*, which does not make a Task"):
+        make_task("odd")
+
+
+def test_benchmarks_of_benchmarks_expand_with_single_tasks_among_them(clean_registry: None) -> None:
+    registry.tasks.add("inner", Benchmark("inner", ("piqa", "boolq")))
+    registry.tasks.add("outer", Benchmark("outer", ("boolq", "inner", "gsm8k"), weighted=False))
+    assert names("outer") == ["boolq", "piqa", "gsm8k"]
+    assert [(entry.name, entry.weighted) for entry in select(["outer"]).benchmarks] == [("outer", False), ("inner", True)]
+
+
+# Text files
+
+
+def test_a_txt_file_is_one_document(tmp_path: Path) -> None:
+    file = tmp_path / "own.txt"
+    file.write_text("Drei Wörter hier.\n", encoding="utf-8")
+    (task,) = select([str(file)]).tasks
+    assert (task.name, task.task_type, task.kind) == (str(file), TaskType.PERPLEXITY, ROLLING)
+    (sample,) = task.samples()
+    (request,) = task.requests(sample, RenderSettings())
+    assert request.context == "Drei Wörter hier.\n"
+    assert task.score(sample, [Response(score=-6.0)]) == {
+        "word_perplexity": (-6.0, 3.0),
+        "byte_perplexity": (-6.0, 19.0),
+        "bits_per_byte": (-6.0, 19.0),
+    }
+
+
+def test_a_jsonl_file_is_one_document_a_row_and_blank_ones_are_left_out(tmp_path: Path) -> None:
+    file = tmp_path / "own.jsonl"
+    file.write_text('{"text": "first"}\n{"text": "  "}\n{"text": "second", "id": 7}\n')
+    samples = make_task(str(file)).samples()
+    assert [(sample.id, sample.doc["text"]) for sample in samples] == [("0", "first"), ("1", "second")]
+
+
+@pytest.mark.parametrize("name", ["gone.txt", "gone.jsonl"])
+def test_a_missing_text_file_is_told(tmp_path: Path, name: str) -> None:
+    with pytest.raises(DataError) as caught:
+        make_task(str(tmp_path / name)).samples()
+    assert str(caught.value).startswith("cannot read ")
+    assert f"{tmp_path / name}: FileNotFoundError: " in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("own.txt", ""), ("own.txt", " \n"), ("own.jsonl", ""), ("own.jsonl", '{"text": ""}')]
+)
+def test_a_text_file_without_text_is_refused(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(DataError) as caught:
+        make_task(str(tmp_path / name)).samples()
+    assert str(caught.value) == f"{tmp_path / name} holds no text"
+
+
+@pytest.mark.parametrize(
+    ("row", "has"), [('{"title": "t", "body": "b"}', "title, body"), ("{}", "nothing"), ('{"text": 3}', "text")]
+)
+def test_a_row_without_text_is_refused(tmp_path: Path, row: str, has: str) -> None:
+    file = tmp_path / "own.jsonl"
+    file.write_text(f'{{"text": "fine"}}\n{row}\n')
+    with pytest.raises(DataError) as caught:
+        make_task(str(file)).samples()
+    assert str(caught.value) == f"{file}: a row has no string under 'text'; it has {has}"
+
+
+# What a model can serve
+
+
+class Pictures(Piqa):
+    """A task that shows images."""
+
+    task_type = TaskType.ZERO_SHOT_CLASSIFICATION
+    modalities = frozenset({"text", "image"})
+
+
+def refusal(task: Task, capabilities: ModelCapabilities) -> str:
+    with pytest.raises(CannotServe) as caught:
+        serve(task, capabilities, "gpt (LiteLLMModel)", CAN)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["mmlu_anatomy", "arc_easy", "gsm8k", "wikitext", "gsm8k_review"])
+def test_a_model_with_log_probabilities_serves_every_text_task_as_it_is(name: str) -> None:
+    task = make_task(name)
+    assert serve(task, LOCAL, "m", CAN) is task
+
+
+@pytest.mark.parametrize("name", ["arc_easy", "arc_challenge"])
+def test_without_log_probabilities_another_rendering_is_picked(name: str) -> None:
+    task = make_task(name)
+    served = serve(task, HOSTED, "m", CAN)
+    assert isinstance(served, ArcLetter)
+    assert (task.kind, served.kind, served.name) == (LOGLIKELIHOOD, GENERATE, f"{name}_gen")
+
+
+@pytest.mark.parametrize("name", ["gsm8k", "gsm8k_review", "mmlu_pro_law"])
+def test_without_log_probabilities_generated_answers_are_served(name: str) -> None:
+    assert serve(make_task(name), HOSTED, "m", CAN).name == name
+
+
+def test_without_log_probabilities_mmlu_is_refused_with_backends_that_serve_it() -> None:
+    assert refusal(make_task("mmlu_anatomy"), HOSTED) == (
+        "mmlu_anatomy (MULTIPLE_CHOICE) is scored by loglikelihood requests, which gpt (LiteLLMModel) does not answer; "
+        "backends that do: hf, vllm"
+    )
+
+
+def test_without_log_probabilities_perplexity_is_refused() -> None:
+    expected = "wikitext (PERPLEXITY) is scored by loglikelihood_rolling requests, which "
+    assert refusal(make_task("wikitext"), HOSTED).startswith(expected)
+
+
+@pytest.mark.parametrize("name", ["mmlu_anatomy", "arc_easy", "gsm8k"])
+def test_an_image_classifier_serves_no_text_task(name: str) -> None:
+    task = make_task(name)
+    message = refusal(task, CLIP)
+    assert message.startswith(f"{name} ({task.task_type.value}) is scored by {task.kind} requests, which gpt ")
+    assert message.endswith("does not answer; backends that do: hf, vllm")
+
+
+def test_a_text_model_is_refused_on_images_with_what_it_takes() -> None:
+    expected = "pictures needs a model that takes image; gpt (LiteLLMModel) takes text"
+    assert refusal(Pictures("pictures"), LOCAL).startswith(expected)
+
+
+def test_an_image_classifier_serves_images() -> None:
+    task = Pictures("pictures")
+    assert serve(task, CLIP, "m", CAN) is task
+
+
+# Files of one's own
+
+TASK_FILE = """
+from mill.api.registry import register_task
+from mill.tasks.piqa import Piqa
+
+@register_task("{name}")
+class Own(Piqa):
+    version = 7
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, clean_registry: None) -> Iterator[Path]:
+    """Two files with a task each, and one that is not Python."""
+    for name in ("own_a", "own_b"):
+        (tmp_path / f"{name}.py").write_text(TASK_FILE.format(name=name))
+    (tmp_path / "notes.md").write_text("not Python")
+    yield tmp_path
+
+
+def test_a_file_registers_its_tasks(folder: Path) -> None:
+    assert "own_a" not in registry.tasks
+    load_files((str(folder / "own_a.py"),))
+    (task,) = select(["own_a"]).tasks
+    assert (task.name, task.version, "own_b" in registry.tasks) == ("own_a", 7, False)
+
+
+def test_a_folder_registers_the_tasks_of_all_its_files(folder: Path) -> None:
+    load_files((str(folder),))
+    assert names("own_*") == ["own_a", "own_b"]
+
+
+def test_a_file_may_replace_a_built_in_task(tmp_path: Path, clean_registry: None) -> None:
+    (tmp_path / "mine.py").write_text(TASK_FILE.format(name="boolq"))
+    load_files((str(tmp_path / "mine.py"),))
+    assert make_task("boolq").version == 7
+
+
+@pytest.mark.parametrize(
+    ("source", "raised"),
+    [
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+        ("import sys\nsys.exit(3)", "SystemExit: 3"),
+        ("import no_such_package", "ModuleNotFoundError: No module named 'no_such_package'"),
+    ],
+)
+def test_a_file_that_raises_is_one_line_that_names_it(tmp_path: Path, source: str, raised: str) -> None:
+    file = tmp_path / "broken.py"
+    file.write_text(source)
+    with pytest.raises(SpecError) as caught:
+        load_files((str(file),))
+    assert str(caught.value) == f"task file {file} raised {raised}"
+
+
+def test_a_missing_file_is_told(tmp_path: Path) -> None:
+    with pytest.raises(SpecError) as caught:
+        load_files((str(tmp_path / "gone.py"),))
+    assert str(caught.value) == f"task file {tmp_path / 'gone.py'} does not exist"
+
+
+def test_a_folder_without_python_files_is_told(tmp_path: Path) -> None:
+    with pytest.raises(DataError) as caught:
+        load_files((str(tmp_path),))
+    assert str(caught.value) == f"task folder {tmp_path} has no Python files"

@@ -1,0 +1,584 @@
+"""What each text task asks and how it scores, as strings worked out by hand from lm-evaluation-harness's definitions."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mill.api.errors import DataError
+from mill.api.request import GENERATE, LOGLIKELIHOOD, ROLLING, Message, Request, Response
+from mill.api.task import RenderSettings, Sample, Task
+from mill.tasks.gsm8k import last_number, normal_number, strict_number
+from mill.tasks.hellaswag import clean
+from mill.tasks.load import load_builtin, make_task
+from mill.tasks.wikitext import detokenize, join_pages
+
+load_builtin()
+Put = Callable[..., None]
+ZERO, ONE = RenderSettings(n_shots=0), RenderSettings(n_shots=1)
+
+
+@pytest.fixture
+def put(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Put:
+    """`put("org/name/config/split", *rows)` writes that split under the only root there is."""
+    monkeypatch.setenv("MILL_DATA", str(tmp_path))
+
+    def write(place: str, *rows: dict[str, Any]) -> None:
+        file = tmp_path / f"{place}.jsonl"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    return write
+
+
+def first(name: str) -> tuple[Task, Sample]:
+    task = make_task(name)
+    return task, task.samples()[0]
+
+
+def asked(name: str, settings: RenderSettings) -> tuple[Any, list[str]]:
+    """The one context of the first sample's requests, and their continuations."""
+    task, sample = first(name)
+    requests = task.requests(sample, settings)
+    (context,) = {request.context for request in requests}
+    assert {request.kind for request in requests} == {LOGLIKELIHOOD}
+    return context, [request.continuation for request in requests]
+
+
+def generated(name: str, settings: RenderSettings) -> Request:
+    """The one request of the first sample of a task that generates."""
+    task, sample = first(name)
+    (request,) = task.requests(sample, settings)
+    assert (request.kind, request.continuation) == (GENERATE, "")
+    return request
+
+
+def scored(name: str, *scores: float) -> dict[str, Any]:
+    task, sample = first(name)
+    return task.score(sample, [Response(score=score) for score in scores])
+
+
+def scored_text(name: str, text: str) -> dict[str, Any]:
+    task, sample = first(name)
+    return task.score(sample, [Response(text=text)])
+
+
+def target(name: str) -> Any:
+    task, sample = first(name)
+    return task.target(sample)
+
+
+# MMLU
+
+ALGEBRA = "The following are multiple choice questions (with answers) about abstract algebra.\n\n"
+SUM = {"question": " What is 2 + 2? ", "choices": ["3", "4", "5", "22"], "answer": 1}
+SUM_TEXT = "What is 2 + 2?\nA. 3\nB. 4\nC. 5\nD. 22\nAnswer:"
+ORDER = {"question": "What is the order of Z_3?", "choices": ["1", "2", "3", "6"], "answer": 2}
+ORDER_TEXT = "What is the order of Z_3?\nA. 1\nB. 2\nC. 3\nD. 6\nAnswer:"
+UNIT = {"question": "Which is a unit of Z?", "choices": ["0", "2", "3", "-1"], "answer": 3}
+UNIT_TEXT = "Which is a unit of Z?\nA. 0\nB. 2\nC. 3\nD. -1\nAnswer:"
+
+
+@pytest.fixture
+def mmlu(put: Put) -> None:
+    put("cais/mmlu/abstract_algebra/test", SUM)
+    put("cais/mmlu/abstract_algebra/dev", UNIT, ORDER, SUM)
+
+
+def test_mmlu_without_examples(mmlu: None) -> None:
+    assert asked("mmlu_abstract_algebra", ZERO) == (ALGEBRA + SUM_TEXT, [" A", " B", " C", " D"])
+    assert target("mmlu_abstract_algebra") == 1
+
+
+def test_mmlu_takes_the_first_examples_of_dev_in_order(mmlu: None) -> None:
+    expected = f"{ALGEBRA}{UNIT_TEXT} D\n\n{ORDER_TEXT} C\n\n{SUM_TEXT}"
+    assert asked("mmlu_abstract_algebra", RenderSettings(n_shots=2))[0] == expected
+
+
+def test_mmlu_asks_for_five_examples_and_says_when_there_are_fewer(mmlu: None) -> None:
+    expected = r"mmlu_abstract_algebra needs 5 examples, but the dev split of cais/mmlu/abstract_algebra has 2"
+    with pytest.raises(DataError, match=expected):
+        asked("mmlu_abstract_algebra", RenderSettings())
+
+
+def test_mmlu_scores_accuracy_only(mmlu: None) -> None:
+    assert scored("mmlu_abstract_algebra", -3.0, -1.0, -2.0, -4.0) == {"acc": 1.0}
+    assert scored("mmlu_abstract_algebra", -1.0, -1.5, -2.0, -4.0) == {"acc": 0.0}
+
+
+def test_mmlu_descriptions_have_spaces_for_underscores(put: Put) -> None:
+    put("cais/mmlu/us_foreign_policy/test", SUM)
+    expected = "The following are multiple choice questions (with answers) about us foreign policy.\n\n"
+    assert asked("mmlu_us_foreign_policy", ZERO)[0] == expected + SUM_TEXT
+
+
+def test_a_system_prompt_without_a_chat_template_stands_in_front(mmlu: None) -> None:
+    context, continuations = asked("mmlu_abstract_algebra", RenderSettings(n_shots=1, system_prompt="Be brief."))
+    assert context == f"Be brief.\n\n{ALGEBRA}{UNIT_TEXT} D\n\n{SUM_TEXT}"
+    assert continuations == [" A", " B", " C", " D"]
+
+
+# HellaSwag
+
+DOG = {
+    "activity_label": "Pets",
+    "ctx_a": "A dog sees a ball.",
+    "ctx_b": "the Dog",
+    "ctx": "A dog sees a ball. the Dog",
+    "endings": ["sings.", " runs [substeps] after it. ", "[header] reads [title] a book.", "flies"],
+    "label": "1",
+}
+EGG = {
+    "activity_label": "Food",
+    "ctx_a": "[header] How to boil an egg [title] Fill a pot. [step] Use cold water.",
+    "ctx_b": "",
+    "ctx": "[header] How to boil an egg [title] Fill a pot. [step] Use cold water.",
+    "endings": ["Eat the pot.", "Heat it.", "Paint it.", "Sell it."],
+    "label": "1",
+}
+
+
+@pytest.fixture
+def hellaswag(put: Put) -> None:
+    put("Rowan/hellaswag/validation", DOG)
+    put("Rowan/hellaswag/train", EGG)
+
+
+def test_hellaswag_cleans_scene_and_endings(hellaswag: None) -> None:
+    endings = [" sings.", " runs after it.", "  reads. a book.", " flies"]
+    assert asked("hellaswag", ZERO) == ("Pets: A dog sees a ball. The dog", endings)
+    assert target("hellaswag") == 1
+
+
+def test_hellaswag_with_an_example(hellaswag: None) -> None:
+    example = "Food: How to boil an egg. Fill a pot. Use cold water. Heat it."
+    assert asked("hellaswag", ONE)[0] == f"{example}\n\nPets: A dog sees a ball. The dog"
+
+
+def test_hellaswag_scores_both_accuracies(hellaswag: None) -> None:
+    # Bytes of the cleaned endings: 6, 14, 15, 5.
+    assert scored("hellaswag", -6.0, -7.0, -15.0, -5.5) == {"acc": 0.0, "acc_norm": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("raw", "cleaned"),
+    [
+        (" two words ", "two words"),
+        ("Bake [title] Mix", "Bake. Mix"),
+        ("[header] Bake", " Bake"),
+        ("a [x] b [y] c", "a b c"),
+        ("a    b", "a  b"),
+    ],
+)
+def test_hellaswag_cleaning(raw: str, cleaned: str) -> None:
+    assert clean(raw) == cleaned
+
+
+# ARC
+
+STONE = {
+    "question": "What is hard?",
+    "choices": {"text": ["milk", "stone", "air"], "label": ["A", "B", "C"]},
+    "answerKey": "B",
+}
+RAIN = {
+    "question": "What is wet?",
+    "choices": {"text": ["sand", "fire", "rain"], "label": ["1", "2", "3"]},
+    "answerKey": "3",
+}
+
+
+@pytest.mark.parametrize(("name", "config"), [("arc_easy", "ARC-Easy"), ("arc_challenge", "ARC-Challenge")])
+def test_arc_with_and_without_an_example(put: Put, name: str, config: str) -> None:
+    put(f"allenai/ai2_arc/{config}/test", STONE)
+    put(f"allenai/ai2_arc/{config}/train", RAIN)
+    assert asked(name, ZERO) == ("Question: What is hard?\nAnswer:", [" milk", " stone", " air"])
+    expected = "Question: What is wet?\nAnswer: rain\n\nQuestion: What is hard?\nAnswer:"
+    assert asked(name, ONE) == (expected, [" milk", " stone", " air"])
+    assert target(name) == 1
+
+
+def test_arc_answer_keys_may_be_digits(put: Put) -> None:
+    put("ai2_arc/ARC-Easy/test", RAIN)
+    assert target("arc_easy") == 2
+    assert target("arc_easy_gen") == "C"
+    assert scored("arc_easy", -3.0, -2.0, -1.0) == {"acc": 1.0, "acc_norm": 1.0}
+
+
+def test_another_split_that_stands_in_is_noted(put: Put) -> None:
+    put("ai2_arc/ARC-Easy/validation", STONE)
+    assert make_task("arc_easy").notes() == ["the validation split stands in for test, which is not there"]
+
+
+def test_examples_from_another_split_are_noted_and_skip_the_question(put: Put) -> None:
+    put("ai2_arc/ARC-Easy/test", STONE, RAIN)
+    task, sample = first("arc_easy")
+    assert (
+        task.requests(sample, ONE)[0].context == "Question: What is wet?\nAnswer: rain\n\nQuestion: What is hard?\nAnswer:"
+    )
+    assert task.notes() == ["examples come from the test split, since train is not there"]
+
+
+ARC_GEN = 'Choose the right option and finish with "the answer is (X)", where X is its letter.\n\n'
+
+
+def test_arc_by_letter_with_and_without_an_example(put: Put) -> None:
+    put("ai2_arc/ARC-Challenge/test", STONE)
+    put("ai2_arc/ARC-Challenge/train", RAIN)
+    question = "Question: What is hard?\nA. milk\nB. stone\nC. air\nAnswer:"
+    request = generated("arc_challenge_gen", ZERO)
+    assert request.context == ARC_GEN + question
+    assert request.options == {"until": ("\n\n", "Question:"), "max_gen_toks": 128, "temperature": 0.0}
+    example = "Question: What is wet?\nA. sand\nB. fire\nC. rain\nAnswer: the answer is (C)"
+    assert generated("arc_challenge_gen", ONE).context == f"{ARC_GEN}{example}\n\n{question}"
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("So the answer is (B).", 1.0), ("The answer is B", 1.0), ("the answer is (A)", 0.0), ("stone", 0.0), ("", 0.0)],
+)
+def test_arc_by_letter_scores_the_stated_letter(put: Put, text: str, value: float) -> None:
+    put("ai2_arc/ARC-Easy/test", STONE)
+    assert scored_text("arc_easy_gen", text) == {"exact_match": value}
+
+
+# PIQA
+
+LID = {"goal": "Open a jar.", "sol1": "Sing.", "sol2": "Turn the lid.", "label": 1}
+NAIL = {"goal": "Drive a nail.", "sol1": "Use a hammer.", "sol2": "Use soup.", "label": 0}
+
+
+@pytest.fixture
+def piqa(put: Put) -> None:
+    put("baber/piqa/validation", LID)
+    put("baber/piqa/train", NAIL)
+
+
+def test_piqa_with_and_without_an_example(piqa: None) -> None:
+    question = "Question: Open a jar.\nAnswer:"
+    assert asked("piqa", ZERO) == (question, [" Sing.", " Turn the lid."])
+    assert asked("piqa", ONE)[0] == f"Question: Drive a nail.\nAnswer: Use a hammer.\n\n{question}"
+    assert target("piqa") == 1
+
+
+def test_a_chat_template_gets_messages_and_no_space_before_the_answer(piqa: None) -> None:
+    settings = RenderSettings(n_shots=0, system_prompt="Be brief.", apply_chat_template=True)
+    messages = (Message("system", "Be brief."), Message("user", "Question: Open a jar.\nAnswer:"))
+    assert asked("piqa", settings) == (messages, ["Sing.", "Turn the lid."])
+
+
+def test_a_chat_template_gets_examples_in_the_users_message(piqa: None) -> None:
+    text = "Question: Drive a nail.\nAnswer: Use a hammer.\n\nQuestion: Open a jar.\nAnswer:"
+    assert asked("piqa", RenderSettings(n_shots=1, apply_chat_template=True))[0] == (Message("user", text),)
+
+
+def test_accuracy_is_by_sum_and_normed_accuracy_by_byte(piqa: None) -> None:
+    # 5 and 13 bytes: -2/5 = -0.40, -3.9/13 = -0.30.
+    assert scored("piqa", -2.0, -3.9) == {"acc": 0.0, "acc_norm": 1.0}
+    assert scored("piqa", -2.0, -1.9) == {"acc": 1.0, "acc_norm": 1.0}
+    assert scored("piqa", -2.0, -6.5) == {"acc": 0.0, "acc_norm": 0.0}
+
+
+def test_normed_accuracy_counts_bytes_not_characters(put: Put) -> None:
+    put("piqa/validation", {"goal": "?", "sol1": "éé", "sol2": "abcd", "label": 0})
+    # -2/4 beats -2.4/4; by characters -2/2 would lose.
+    assert scored("piqa", -2.0, -2.4) == {"acc": 1.0, "acc_norm": 1.0}
+
+
+def test_the_first_of_equal_choices_is_the_answer(piqa: None) -> None:
+    assert scored("piqa", -1.0, -1.0)["acc"] == 0.0
+
+
+def test_a_choice_of_no_probability_is_never_the_answer(piqa: None) -> None:
+    assert scored("piqa", -math.inf, -90.0) == {"acc": 1.0, "acc_norm": 1.0}
+
+
+# WinoGrande
+
+CUP = {"sentence": "The cup is not in the bag because the _ is big.", "option1": "cup", "option2": "bag", "answer": "1"}
+ANN = {"sentence": "Ann thanked Sue as _ had helped.", "option1": "Ann", "option2": "Sue", "answer": "2"}
+CUPS = ["The cup is not in the bag because the cup", "The cup is not in the bag because the bag"]
+
+
+@pytest.fixture
+def winogrande(put: Put) -> None:
+    put("allenai/winogrande/winogrande_xl/validation", CUP)
+    put("allenai/winogrande/winogrande_xl/train", ANN)
+
+
+@pytest.mark.parametrize(("settings", "before"), [(ZERO, ""), (ONE, "Ann thanked Sue as Sue had helped.\n\n")])
+def test_winogrande_scores_the_rest_after_each_name(winogrande: None, settings: RenderSettings, before: str) -> None:
+    task, sample = first("winogrande")
+    requests = task.requests(sample, settings)
+    assert [request.context for request in requests] == [before + text for text in CUPS]
+    assert [request.continuation for request in requests] == [" is big.", " is big."]
+    assert target("winogrande") == 0
+
+
+def test_winogrande_in_a_chat_has_no_space_before_the_rest(winogrande: None) -> None:
+    task, sample = first("winogrande")
+    requests = task.requests(sample, RenderSettings(n_shots=0, apply_chat_template=True))
+    assert [request.context for request in requests] == [(Message("user", text),) for text in CUPS]
+    assert [request.continuation for request in requests] == ["is big.", "is big."]
+
+
+def test_winogrande_takes_the_name_that_makes_the_rest_likelier(winogrande: None) -> None:
+    assert scored("winogrande", -4.0, -5.0) == {"acc": 1.0}
+    assert scored("winogrande", -5.0, -4.0) == {"acc": 0.0}
+
+
+# BoolQ
+
+BOIL = {"passage": "Water boils at 100 C.", "question": "does water boil"}
+BOIL_TEXT = "Water boils at 100 C.\nQuestion: does water boil?\nAnswer:"
+
+
+def test_boolq_with_and_without_an_example(put: Put) -> None:
+    put("aps/super_glue/boolq/validation", {**BOIL, "label": 1})
+    put("aps/super_glue/boolq/train", {"passage": "Ice is cold.", "question": "is ice hot", "label": 0})
+    assert asked("boolq", ZERO) == (BOIL_TEXT, [" no", " yes"])
+    assert asked("boolq", ONE)[0] == f"Ice is cold.\nQuestion: is ice hot?\nAnswer: no\n\n{BOIL_TEXT}"
+
+
+@pytest.mark.parametrize(
+    ("place", "columns", "right"),
+    [
+        ("super_glue/boolq", {"label": 1}, 1),
+        ("super_glue/boolq", {"label": 0}, 0),
+        ("google/boolq", {"answer": True}, 1),
+        ("google/boolq/default", {"answer": False}, 0),
+    ],
+)
+def test_boolq_reads_both_forms_of_the_dataset(put: Put, place: str, columns: dict[str, Any], right: int) -> None:
+    put(f"{place}/validation", {**BOIL, **columns})
+    assert asked("boolq", ZERO)[0] == BOIL_TEXT
+    assert target("boolq") == right
+    assert scored("boolq", -2.0, -1.0) == {"acc": float(right)}
+
+
+# OpenBookQA
+
+
+def test_openbookqa_with_and_without_an_example(put: Put) -> None:
+    sun = {"question_stem": "The sun gives", "choices": {"text": ["milk", "light"], "label": ["A", "B"]}, "answerKey": " B"}
+    cow = {"question_stem": "A cow eats", "choices": {"text": ["grass", "glass"], "label": ["A", "B"]}, "answerKey": "A"}
+    put("allenai/openbookqa/main/test", sun)
+    put("allenai/openbookqa/main/train", cow)
+    assert asked("openbookqa", ZERO) == ("The sun gives", [" milk", " light"])
+    assert asked("openbookqa", ONE)[0] == "A cow eats grass\n\nThe sun gives"
+    assert target("openbookqa") == 1
+    assert scored("openbookqa", -4.0, -4.5) == {"acc": 0.0, "acc_norm": 1.0}  # 4 and 5 bytes: -1.0, -0.9
+
+
+# GSM8K
+
+NUTS = {"question": "Tom has 2 bags of 617 nuts. How many?", "answer": "2 * 617 = <<2*617=1234>>1234\n#### 1,234"}
+EGGS = {"question": "3 eggs, 1 breaks. How many are left?", "answer": "3 - 1 = <<3-1=2>>2\n#### 2"}
+NUTS_TEXT = "Question: Tom has 2 bags of 617 nuts. How many?\nAnswer:"
+
+
+@pytest.fixture
+def gsm8k(put: Put) -> None:
+    put("openai/gsm8k/main/test", NUTS)
+    put("openai/gsm8k/main/train", EGGS)
+
+
+def test_gsm8k_with_and_without_an_example(gsm8k: None) -> None:
+    request = generated("gsm8k", ZERO)
+    assert request.context == NUTS_TEXT
+    assert request.options == {"until": ("Question:", "</s>", "<|im_end|>"), "max_gen_toks": 256, "temperature": 0.0}
+    example = "Question: 3 eggs, 1 breaks. How many are left?\nAnswer: 3 - 1 = <<3-1=2>>2\n#### 2"
+    assert generated("gsm8k", ONE).context == f"{example}\n\n{NUTS_TEXT}"
+    assert target("gsm8k") == "1234"
+
+
+def test_gsm8k_asks_for_five_examples(gsm8k: None) -> None:
+    with pytest.raises(DataError, match="gsm8k needs 5 examples, but the train split of openai/gsm8k/main has 1"):
+        generated("gsm8k", RenderSettings())
+
+
+def test_gsm8k_takes_decoding_options_of_the_run(gsm8k: None) -> None:
+    settings = RenderSettings(
+        n_shots=0, seed=9, repeats=4, gen_kwargs={"temperature": 0.7, "max_new_tokens": 64, "stop": "\n\n"}
+    )
+    request = generated("gsm8k", settings)
+    assert request.options == {"until": ("\n\n",), "max_gen_toks": 64, "temperature": 0.7, "seed": 9}
+    assert request.repeats == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "strict", "flexible"),
+    [
+        (" 2 * 617\n#### 1,234", 1.0, 1.0),
+        ("#### 1234.", 1.0, 1.0),
+        ("The answer is $1,234.", 0.0, 1.0),
+        ("#### $1234", 0.0, 1.0),
+        ("#### 1234 nuts, or 2 bags", 1.0, 0.0),
+        ("#### 7\n#### 1234", 0.0, 1.0),
+        ("#### -1234", 0.0, 0.0),
+        ("about twelve hundred", 0.0, 0.0),
+        ("", 0.0, 0.0),
+    ],
+)
+def test_gsm8k_scores_strictly_and_flexibly(gsm8k: None, text: str, strict: float, flexible: float) -> None:
+    assert scored_text("gsm8k", text) == {"exact_match": strict, "exact_match_flexible": flexible}
+
+
+@pytest.mark.parametrize(
+    ("text", "strict", "flexible"),
+    [
+        ("#### 1,234", "1234", "1234"),
+        ("It costs $5.", None, "5"),
+        ("#### -7", "-7", "-7"),
+        ("from 10 down to -3 degrees", None, "-3"),
+        ("a loss of -$1,000.50", None, "-1000.50"),
+        ("123456789", None, "123456789"),
+        ("no number", None, None),
+        ("####", None, None),
+    ],
+)
+def test_gsm8k_extracts_numbers(text: str, strict: str | None, flexible: str | None) -> None:
+    assert (strict_number(text), last_number(text)) == (strict, flexible)
+
+
+@pytest.mark.parametrize(("text", "number"), [("$1,234.", "1234"), (" 5 ", "5"), ("-0.5", "-0.5"), ("5.", "5")])
+def test_gsm8k_normal_numbers(text: str, number: str) -> None:
+    assert normal_number(text) == number
+
+
+# MMLU-Pro
+
+BIOLOGY = (
+    "The following are multiple choice questions (with answers) about biology. Think step by step and then finish your "
+    'answer with "the answer is (X)" where X is the correct letter choice.\n'
+)
+DNA = {
+    "question": "Where is DNA?",
+    "options": [" nucleus ", "wall", "sap"],
+    "answer": "A",
+    "cot_content": "",
+    "category": "biology",
+}
+DNA_TEXT = "Question:\nWhere is DNA?\nOptions:\nA. nucleus\nB. wall\nC. sap\nAnswer: Let's think step by step."
+LEAF = {
+    "question": "Why are leaves green?",
+    "options": ["paint", "chlorophyll"],
+    "answer": "B",
+    "cot_content": "A: Let's think step by step. Chlorophyll is green. The answer is (B).",
+    "category": "biology",
+}
+LEAF_TEXT = (
+    "Question:\nWhy are leaves green?\nOptions:\nA. paint\nB. chlorophyll\n"
+    "Answer: Let's think step by step. Chlorophyll is green. The answer is (B)."
+)
+
+
+@pytest.fixture
+def mmlu_pro(put: Put) -> None:
+    put("TIGER-Lab/MMLU-Pro/test", {**DNA, "category": "law"}, DNA, {**DNA, "category": "computer science", "answer": "C"})
+    put("TIGER-Lab/MMLU-Pro/validation", {**LEAF, "category": "law"}, LEAF, {**LEAF, "question": "Second?"})
+
+
+def test_mmlu_pro_with_and_without_an_example(mmlu_pro: None) -> None:
+    request = generated("mmlu_pro_biology", ZERO)
+    assert request.context == BIOLOGY + DNA_TEXT
+    assert request.options == {"until": ("Question:",), "max_gen_toks": 2048, "temperature": 0.0}
+    assert generated("mmlu_pro_biology", ONE).context == f"{BIOLOGY}{LEAF_TEXT}\n\n{DNA_TEXT}"
+    assert target("mmlu_pro_biology") == "A"
+
+
+def test_mmlu_pro_keeps_the_rows_of_its_category_for_questions_and_examples(mmlu_pro: None) -> None:
+    assert [sample.doc for sample in make_task("mmlu_pro_biology").samples()] == [DNA]
+    assert target("mmlu_pro_computer_science") == "C"
+    with pytest.raises(DataError, match=r"mmlu_pro_biology needs 5 examples, .* has 2"):
+        generated("mmlu_pro_biology", RenderSettings())
+
+
+def test_mmlu_pro_has_letters_for_ten_options(put: Put) -> None:
+    put("TIGER-Lab/MMLU-Pro/test", {**DNA, "options": list("abcdefghij"), "answer": "J"})
+    assert "\nI. i\nJ. j\nAnswer:" in str(generated("mmlu_pro_biology", ZERO).context)
+    assert scored_text("mmlu_pro_biology", "the answer is (J)") == {"exact_match": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("DNA is in the nucleus. The answer is (A).", 1.0),
+        ("The answer is A", 1.0),
+        ("The answer is (A). No, the answer is (B).", 1.0),
+        ("The answer is (B). No, the answer is (A).", 0.0),
+        ("A", 0.0),
+        ("Answer: (A)", 0.0),
+        ("", 0.0),
+    ],
+)
+def test_mmlu_pro_takes_the_first_stated_letter(mmlu_pro: None, text: str, value: float) -> None:
+    assert scored_text("mmlu_pro_biology", text) == {"exact_match": value}
+
+
+# WikiText
+
+RAW = (
+    " = Heat = \n The point is 100 @.@ 5 ° C , or 1 @,@ 000 in the low @-@ pressure unit"
+    " ( see \" Units \" ) . It 's known . \n = = History = = \n = = = Early = = = \n The boys ' tea ; why ? \n"
+)
+PLAIN = (
+    ' = Heat =\nThe point is 100.5°C, or 1,000 in the low-pressure unit (see "Units"). It\'s known.\n'
+    "== History ==\n=== Early ===\nThe boys' tea; why?\n"
+)
+
+
+def test_wikitext_is_scored_detokenized(put: Put) -> None:
+    put("EleutherAI/wikitext_document_level/wikitext-2-raw-v1/test", {"page": RAW})
+    task, sample = first("wikitext")
+    (request,) = task.requests(sample, RenderSettings())
+    assert (request.kind, request.context, request.continuation) == (ROLLING, PLAIN, "")
+    assert task.notes() == []
+
+
+@pytest.mark.parametrize(
+    ("raw", "plain"),
+    [
+        ("Two [ or 3 ] { x }", "Two [or 3] {x}"),
+        ("a ' quoted ' word", "a 'quoted' word"),
+        ("1 : 2 ! 3", "1: 2! 3"),
+        ("about N people", "about 1 people"),
+        ("the end .", "the end ."),
+    ],
+)
+def test_wikitext_detokenization(raw: str, plain: str) -> None:
+    assert detokenize(raw) == plain
+
+
+def test_wikitext_counts_words_and_bytes_of_the_original(put: Put) -> None:
+    put("EleutherAI/wikitext_document_level/wikitext-2-raw-v1/test", {"page": " = Été = \n One two . \n"})
+    # Words: = Été = One two . and an empty one at either end. Bytes: 22 characters, of which two take two.
+    assert scored("wikitext", -10.0) == {
+        "word_perplexity": (-10.0, 8.0),
+        "byte_perplexity": (-10.0, 24.0),
+        "bits_per_byte": (-10.0, 24.0),
+    }
+
+
+LINES = ["", " = First = \n", "", " One . \n", " = = Part = = \n", " 2 = 2 \n", " = Second one = \n", "", " Two . \n"]
+PAGES = [" = First = \n One . \n = = Part = = \n 2 = 2 \n", " = Second one = \n Two . \n"]
+
+
+def test_wikitext_lines_are_joined_into_pages_at_first_level_titles(put: Put) -> None:
+    assert join_pages(LINES) == PAGES
+    put("Salesforce/wikitext/wikitext-2-raw-v1/test", *({"text": line} for line in LINES))
+    assert [sample.doc for sample in make_task("wikitext").samples()] == [{"page": page} for page in PAGES]
+
+
+def test_wikitext_without_raw_text_says_that_another_form_stands_in(put: Put) -> None:
+    put("Salesforce/wikitext/wikitext-2-v1/test", *({"text": line} for line in LINES))
+    task = make_task("wikitext")
+    assert len(task.samples()) == 2
+    assert task.notes() == [
+        "wikitext-2-v1, with its <unk> words, stands in for wikitext-2-raw-v1: not comparable with raw figures"
+    ]
