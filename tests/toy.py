@@ -19,10 +19,13 @@ N = 40
 
 @register_model("toy")
 class ToyModel(MillModel):
-    """Answers by hashing the question; fails where TOY_FAILS is in it. Every request computed is a line in `log`."""
+    """Answers by hashing the question; fails where TOY_FAILS is in it.
 
-    def __init__(self, path: str, delay: float = 0.0, log: str = "", batch_size: int = 4, api_key: str = ""):
-        self.path, self.delay, self.log, self.batch_size = path, delay, log, batch_size
+    Every request computed is a line in the file TOY_LOG and takes TOY_DELAY seconds.
+    """
+
+    def __init__(self, path: str, batch_size: int = 4, scale: float = 1.0, api_key: str = ""):
+        self.path, self.batch_size, self.scale = path, batch_size, scale
         self.capabilities = ModelCapabilities(supports_logprobs=True, supports_chat_template=True)
 
     @property
@@ -30,9 +33,9 @@ class ToyModel(MillModel):
         return self.path
 
     def _note(self, request: Request) -> int:
-        time.sleep(self.delay)
-        if self.log:
-            with Path(self.log).open("a") as handle:
+        time.sleep(float(os.environ.get("TOY_DELAY", 0)))
+        if log := os.environ.get("TOY_LOG"):
+            with Path(log).open("a") as handle:
                 handle.write(request.key + "\n")
         fails = os.environ.get("TOY_FAILS")
         if fails and fails in request.text:
@@ -43,7 +46,7 @@ class ToyModel(MillModel):
         return [Response(text=f"answer {self._note(request) % 5}", prompt_tokens=3, output_tokens=2) for request in batch]
 
     def _loglikelihood_batch(self, batch: list[Request]) -> list[tuple[float, bool]]:
-        return [(-float(self._note(request) % 997) / 100 - 1, False) for request in batch]
+        return [(-self.scale * (self._note(request) % 997) / 100 - 1, False) for request in batch]
 
     def _loglikelihood_rolling_single(self, request: Request) -> float:
         return -float(self._note(request) % 997)

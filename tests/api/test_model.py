@@ -58,14 +58,15 @@ def my_model() -> Any:
     return MyModel("my/model")
 
 
-class Listener:
-    """Remembers every answer it is told of."""
+class Watcher:
+    """Remembers of every answer the question, and how many batches the model had been asked by then."""
 
-    def __init__(self) -> None:
-        self.told: list[tuple[str, Any]] = []
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.seen: list[tuple[str, int]] = []
 
     def answered(self, request: Request, response: Response) -> None:
-        self.told.append((request.text, response.text if response.score is None else response.score))
+        self.seen.append((request.text, len(self.model.batches)))
 
 
 def ask(*contexts: str, **options: Any) -> list[Request]:
@@ -127,11 +128,13 @@ def test_equal_options_in_another_order_share_a_batch(my_model: Any) -> None:
     assert my_model.batches == [(["a", "b"], one)]
 
 
-def test_a_hook_cannot_spoil_the_options_of_the_next_batch(my_model: Any) -> None:
-    request = ask("a", max_gen_toks=1)[0]
-    my_model.generate_until([request])
-    my_model.batches[0][1].clear()
-    assert request.options == {"max_gen_toks": 1}
+def test_a_hook_that_consumes_its_options_does_not_spoil_the_next_batch(
+    my_model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(my_model, "_generate_batch", lambda batch, gen_kwargs: ["x" * gen_kwargs.pop("max_gen_toks")])
+    requests = ask("a", "b", max_gen_toks=2)
+    assert [answer.text for answer in my_model.generate_until(requests)] == ["xx", "xx"]
+    assert requests[0].options == {"max_gen_toks": 2}
 
 
 @pytest.mark.parametrize(("size", "sizes"), [(None, [1, 1, 1, 1, 1]), (2, [2, 2, 1]), (8, [5])])
@@ -151,21 +154,16 @@ def test_max_batch_tokens_is_the_padded_budget(my_model: Any) -> None:
 
 def test_rolling_requests_run_one_by_one_whatever_the_batch_size(my_model: Any) -> None:
     my_model.batch_size = 8
-    observer = Listener()
-    my_model.loglikelihood_rolling([Request(ROLLING, text) for text in ("a", "bb")], observer)
-    assert observer.told == [("bb", -2.0), ("a", -1.0)]
+    watcher = Watcher(my_model)
+    my_model.loglikelihood_rolling([Request(ROLLING, text) for text in ("a", "bb")], watcher)
+    assert watcher.seen == [("bb", 1), ("a", 2)]
 
 
 def test_the_observer_is_told_each_answer_once_and_before_the_next_batch(my_model: Any) -> None:
     my_model.batch_size = 2
-    seen: list[tuple[str, int]] = []
-
-    class Watcher:
-        def answered(self, request: Request, response: Response) -> None:
-            seen.append((request.text, len(my_model.batches)))
-
-    my_model.generate_until(ask("a", "b", "c"), Watcher())
-    assert seen == [("a", 1), ("b", 1), ("c", 2)]
+    watcher = Watcher(my_model)
+    my_model.generate_until(ask("a", "b", "c"), watcher)
+    assert watcher.seen == [("a", 1), ("b", 1), ("c", 2)]
 
 
 def test_the_base_class_halves_a_batch_that_does_not_fit(my_model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,7 +198,7 @@ def test_a_model_called_directly_shows_progress(my_model: Any, capsys: pytest.Ca
 
 
 def test_a_model_with_an_observer_leaves_progress_to_it(my_model: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    my_model.generate_until(ask("a"), Listener())
+    my_model.generate_until(ask("a"), Watcher(my_model))
     assert capsys.readouterr().err == ""
 
 
@@ -234,12 +232,12 @@ class Bare(MillModel):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_missing_hook_is_refused_by_name_and_not_answered_with_errors(kind: str) -> None:
-    observer = Listener()
+    observer = Watcher(None)
     with pytest.raises(CannotServe) as raised:
         getattr(Bare(), kind)([Request(kind, "q")], observer)
     named = GENERATE if kind == MULTI_ROUND else kind
     assert str(raised.value) == f"bare/model (Bare) does not answer {named} requests"
-    assert observer.told == []
+    assert observer.seen == []
 
 
 @pytest.mark.parametrize(("kind", "hook"), [(ZERO_SHOT, "_zero_shot_batch"), (CLASSIFY, "_classify_batch")])

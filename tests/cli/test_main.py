@@ -186,7 +186,7 @@ BAD = {
         "unknown argument of toy 'paht'; did you mean path",
     ),
     "missing argument": (["eval", "toy", "toy_gen", "--task_paths", TOY], "toy needs path: write toy[path=...]"),
-    "bad argument": (["eval", "toy[path=x,delay=soon]", "toy_gen", "--task_paths", TOY], "'soon' is not float"),
+    "bad argument": (["eval", "toy[path=x,scale=soon]", "toy_gen", "--task_paths", TOY], "'soon' is not float"),
     "list in brackets": (["eval", "hf[path=x,modalities=[text,image]]", "mmlu"], "is a list, which brackets cannot hold"),
     "open bracket": (["eval", "hf[path=x", "mmlu"], "does not end with the bracket it opened"),
     "missing config file": (["eval", "nothing.py", "mmlu"], "config file nothing.py does not exist"),

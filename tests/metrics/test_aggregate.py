@@ -30,7 +30,8 @@ def is_nan(*figures: float | None) -> bool:
 def test_the_mean_and_its_error_by_hand() -> None:
     found = mean(once([1, 2, 3, 6]))
     error = math.sqrt(14 / 3 / 4)  # squared deviations 4 + 1 + 0 + 9
-    assert (found.value, found.stderr, found.n) == (3.0, pytest.approx(error), 4)
+    assert (found.value, found.n) == (3.0, 4)
+    assert found.stderr == pytest.approx(error)
     assert (found.low, found.high) == pytest.approx((3 - Z95 * error, 3 + Z95 * error), abs=1e-5)
 
 
@@ -103,7 +104,7 @@ TWO_DOCUMENTS: list[Repeats] = [[(-10.0, 5.0)], [(-20.0, 15.0)]]
 
 def test_perplexity_by_hand() -> None:
     found = perplexity(TWO_DOCUMENTS)
-    assert (found.value, found.n) == (pytest.approx(math.exp(1.5)), 2)
+    assert (found.value, found.n) == pytest.approx((math.exp(1.5), 2))
     assert found.stderr == pytest.approx(0.25 * math.exp(1.5))
     assert found.low == pytest.approx(math.exp(1.5 - 0.25 * Z95), rel=1e-6)
     assert found.high == pytest.approx(math.exp(1.5 + 0.25 * Z95), rel=1e-6)
@@ -140,7 +141,7 @@ def test_the_error_of_perplexity_is_the_bootstraps() -> None:
     scores, units = documents()
 
     def statistic(score: np.ndarray, unit: np.ndarray, axis: int = -1) -> np.ndarray:
-        return np.exp(-score.sum(axis=axis) / unit.sum(axis=axis))
+        return np.asarray(np.exp(-score.sum(axis=axis) / unit.sum(axis=axis)))
 
     drawn = stats.bootstrap(
         (scores, units), statistic, paired=True, n_resamples=3000, method="percentile", random_state=np.random.default_rng(3)

@@ -69,6 +69,12 @@ def test_a_folder_that_exists_may_hold_an_at_sign(tmp_path: Path) -> None:
     assert parse_spec(str(folder)) == Spec("hf", {"path": str(folder)})
 
 
+def test_a_gguf_file_that_exists_is_still_for_llama_cpp(tmp_path: Path) -> None:
+    file = tmp_path / "x.gguf"
+    file.touch()
+    assert parse_spec(str(file)) == Spec("llama-cpp", {"model": str(file)})
+
+
 def test_a_backend_name_wins_over_a_folder_of_that_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "vllm").mkdir()
     monkeypatch.chdir(tmp_path)

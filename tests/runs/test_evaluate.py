@@ -28,18 +28,19 @@ def log(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def evaluate(tmp_path: Path, log: Path) -> Evaluate:
+def evaluate(tmp_path: Path, log: Path, monkeypatch: pytest.MonkeyPatch) -> Evaluate:
     """Run the toy model; the log then holds what this run computed."""
     import sys
 
     for name in [name for name in sys.modules if name.startswith("mill_file_toy")]:
         del sys.modules[name]
     load_files((TOY,))
+    monkeypatch.setenv("TOY_LOG", str(log))
 
     def run(tasks: str = "toy_gen", arguments: str = "", **given: Any) -> Outcome:
         log.write_text("")
         options = {name: given.pop(name) for name in ("limit", "fresh", "batch_size") if name in given}
-        spec = f"toy[path=toy,log={log}{arguments}]"
+        spec = f"toy[path=toy{arguments}]"
         ready = prepare(spec, select(tasks.split(",")), RenderSettings(**given), output_dir=tmp_path / "out", **options)
         return ready.execute(quiet=True)
 
@@ -118,6 +119,7 @@ def test_empty_answers_are_recorded_but_never_served_to_another_run(
     monkeypatch.setattr(cls, "_generate_batch", lambda self, batch, options: [Response(text=" ") for _ in batch])
     evaluate(limit=4, seed=1)
     monkeypatch.undo()
+    monkeypatch.setenv("TOY_LOG", str(log))
     evaluate(limit=4, seed=1)
     assert computed(log) == 0
     evaluate(limit=4, seed=2)
@@ -230,6 +232,7 @@ def test_an_interrupted_run_can_be_scored_and_counts_what_is_missing(
     assert (outcome.tasks[0].n, outcome.tasks[0].errors) == (12, 4)
     assert outcome.tasks[0].failures[0]["error"] == "not answered"
     monkeypatch.undo()
+    monkeypatch.setenv("TOY_LOG", str(log))
     evaluate(limit=12)
     assert computed(log) == 4
 
@@ -292,3 +295,13 @@ def test_batch_size_of_the_command_fills_in_where_the_spec_gives_none(evaluate: 
     assert ready.model.batch_size == 9
     ready = prepare("toy[path=a,batch_size=2]", select(["toy_gen"]), RenderSettings(), output_dir=tmp_path, batch_size=9)
     assert ready.model.batch_size == 2
+
+
+def test_arguments_that_may_change_answers_make_another_run(evaluate: Evaluate, log: Path) -> None:
+    first = evaluate("toy_choice", limit=2)
+    other = evaluate("toy_choice", limit=2, arguments=",scale=2")
+    assert computed(log) == 6
+    assert other.folder.path.parent != first.folder.path.parent
+    same = evaluate("toy_choice", limit=2, arguments=",batch_size=1")
+    assert computed(log) == 0
+    assert same.folder == first.folder

@@ -19,9 +19,25 @@ KILLS = 20
 
 
 def start(folder: Path, log: Path, *, delay: float) -> subprocess.Popen[bytes]:
-    spec = f"toy[path=toy,delay={delay},log={log}]"
-    command = [sys.executable, "-m", "mill", "eval", spec, TASKS, "--task_paths", str(TOY), "--output_dir", str(folder)]
-    environment = {**os.environ, "TOY_N": "30", "PYTHONPATH": str(TOY.parent.parent)}
+    command = [
+        sys.executable,
+        "-m",
+        "mill",
+        "eval",
+        "toy[path=toy]",
+        TASKS,
+        "--task_paths",
+        str(TOY),
+        "--output_dir",
+        str(folder),
+    ]
+    environment = {
+        **os.environ,
+        "TOY_N": "30",
+        "TOY_LOG": str(log),
+        "TOY_DELAY": str(delay),
+        "PYTHONPATH": str(TOY.parent.parent),
+    }
     return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 

@@ -565,8 +565,8 @@ def test_wikitext_counts_words_and_bytes_of_the_original(put: Put) -> None:
     }
 
 
-LINES = ["", " = First = \n", "", " One . \n", " = = Part = = \n", " 2 = 2 \n", " = Second one = \n", "", " Two . \n"]
-PAGES = [" = First = \n One . \n = = Part = = \n 2 = 2 \n", " = Second one = \n Two . \n"]
+LINES = [" \n", " = First = \n", " \n", " One . \n", " = = Part = = \n", " 2 = 2 \n", " = Second one = \n", " Two . \n"]
+PAGES = [" = First = \n \n One . \n = = Part = = \n 2 = 2 \n", " = Second one = \n Two . \n"]
 
 
 def test_wikitext_lines_are_joined_into_pages_at_first_level_titles(put: Put) -> None:
