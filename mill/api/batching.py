@@ -61,19 +61,16 @@ def run_batches(
     while queue:
         batch = _take(queue, width, limits.tokens)
         started = time.perf_counter()
-        try:
-            answers = list(hook(batch))
-            if len(answers) != len(batch):
-                raise ModelError(f"the backend answered {len(answers)} of {len(batch)} requests of a batch")
-        except MillError:
-            raise
-        except Exception as error:
-            free_memory()
+        answers, error = _call(hook, batch)
+        if error is not None:
+            free_memory()  # here, where no traceback holds the failed batch's tensors any more
+            out_of_memory = is_out_of_memory(error)
             if len(batch) > 1:
                 queue.extendleft(reversed(batch))
-                width, successes = (len(batch) // 2 if is_out_of_memory(error) else 1), 0
+                width, successes = (len(batch) // 2 if out_of_memory else 1), 0
                 continue
-            failures += 1
+            # The longest come first and may be the only ones that do not fit: that says nothing about the rest.
+            failures += not out_of_memory
             if failures >= GIVE_UP_AFTER and not succeeded:
                 raise ModelError(f"the model failed on each of the first {failures} requests: {describe(error)}") from error
             for request in batch[0].requests:
@@ -87,6 +84,20 @@ def run_batches(
         for unit, responses in zip(batch, answers, strict=True):
             for request, response in zip(unit.requests, responses, strict=True):
                 yield request, response if response.seconds is not None else replace(response, seconds=seconds)
+
+
+def _call(hook: Hook, batch: list[Unit]) -> tuple[list[Sequence[Response]], Exception | None]:
+    """The hook's answers, or the error that it raised, stripped of the frames that hold its memory."""
+    try:
+        answers = list(hook(batch))
+    except MillError:
+        raise
+    except Exception as error:
+        return [], error.with_traceback(None)
+    if [len(responses) for responses in answers] != [len(unit.requests) for unit in batch]:
+        asked, got = sum(len(unit.requests) for unit in batch), sum(map(len, answers))
+        raise ModelError(f"the backend answered {got} of {asked} requests of a batch")
+    return answers, None
 
 
 def _take(queue: deque[Unit], width: int, tokens: int | None) -> list[Unit]:
@@ -110,8 +121,8 @@ def as_response(answer: Any, kind: str) -> Response:
         return Response(error=f"the backend returned {type(answer).__name__} for {kind}")
     if response.failed:
         return response
-    if response.score is not None and math.isnan(response.score):
-        return Response(error="the log-probability is NaN", prompt_tokens=response.prompt_tokens)
+    if any(math.isnan(score) for score in (response.score, *(response.scores or ())) if score is not None):
+        return Response(error="the score is NaN", prompt_tokens=response.prompt_tokens)
     field = _ANSWER_FIELD[kind]
     if getattr(response, field) is None:
         return Response(error=f"the backend returned no {field} for {kind}")

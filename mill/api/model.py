@@ -17,10 +17,11 @@ from mill.api.request import CLASSIFY, GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROL
 from mill.api.secrets import is_secret
 
 TEXT_KINDS = frozenset({GENERATE, MULTI_ROUND})
+DEFAULT_BATCH_SIZE = 8  # of a backend that says nothing; halved where that is too much
 LOGPROB_KINDS = frozenset({LOGLIKELIHOOD, ROLLING})
 
 
-@dataclass
+@dataclass(frozen=True)
 class ModelCapabilities:
     """What a model can be asked. `kinds` is derived from `supports_logprobs` unless a backend names its own."""
 
@@ -82,7 +83,7 @@ class MillModel(ABC):
         By default that is the class and every argument but the batch size and secrets.
         """
         told = {name: value for name, value in self.arguments.items() if name != "batch_size" and not is_secret(name)}
-        return {"class": type(self).__qualname__, "model": self.model_name, "arguments": told}
+        return {"class": f"{type(self).__module__}.{type(self).__qualname__}", "model": self.model_name, "arguments": told}
 
     def count_tokens(self, requests: Sequence[Request]) -> int | None:
         """How many input tokens these requests have, without loading weights; None where that is not known."""
@@ -139,8 +140,10 @@ class MillModel(ABC):
         return found
 
     def _limits(self, kind: str) -> BatchLimits:
-        if kind == ROLLING or (self.batch_size is None and self.max_batch_tokens is None):
+        if kind == ROLLING:
             return BatchLimits(requests=1)
+        if self.batch_size is None and self.max_batch_tokens is None:
+            return BatchLimits(requests=DEFAULT_BATCH_SIZE)
         return BatchLimits(self.batch_size, self.max_batch_tokens)
 
     def _hook(self, kind: str, options: dict[str, Any]) -> Hook:

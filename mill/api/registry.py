@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable, Iterator
 from types import ModuleType
@@ -74,7 +75,7 @@ def _import(target: str) -> Any:
     module, _, attribute = target.partition(":")
     try:
         found = importlib.import_module(module)
-        return getattr(found, attribute) if attribute else found
+        return functools.reduce(getattr, attribute.split("."), found) if attribute else found
     except MillError:
         raise
     except (ImportError, AttributeError) as error:

@@ -99,7 +99,7 @@ class Request:
     kind: str
     context: Context = ""
     continuation: str = ""
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     labels: tuple[str, ...] = ()
     repeats: int = 1
     draw: int = 0
@@ -152,7 +152,7 @@ def generation_options(**given: Any) -> dict[str, Any]:
     options["max_gen_toks"] = int(options.get("max_gen_toks", DEFAULT_MAX_GEN_TOKS))
     sampled = options.pop("do_sample", None)
     temperature = float(options.get("temperature", 1.0 if sampled else 0.0))
-    options["temperature"] = 0.0 if sampled is False else temperature
+    options["temperature"] = 0.0 if sampled is not None and not sampled else temperature
     if not options["temperature"]:
         for name in ("seed", "top_p", "top_k"):
             options.pop(name, None)

@@ -61,6 +61,8 @@ class Task(ABC):
     kind: str = ""
     modalities: frozenset[str] = frozenset({"text"})
     n_shots: int = 0
+    takes_shots: bool = False
+    """Whether questions can have examples before them, so that --n_shots means something."""
     metrics: Mapping[str, str] = {}
     """Metric name -> how its sample values are summed up (a name registered under metrics)."""
     alternatives: tuple[str, ...] = ()

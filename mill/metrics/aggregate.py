@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from mill.api.registry import register_metric
 from mill.api.task import Value
-from mill.metrics.estimate import NOTHING, Estimate, around, wilson
+from mill.metrics.estimate import NOTHING, Z95, Estimate, around, wilson
 
 Repeats = Sequence[Value]
 
@@ -18,18 +18,24 @@ def mean(samples: Sequence[Repeats]) -> Estimate:
 
     Values of 0 and 1 get the Wilson interval, others the normal one.
     """
-    values = [sum(_number(value) for value in repeats) / len(repeats) for repeats in samples]
+    numbers = [[_number(value) for value in repeats] for repeats in samples]
+    values = [sum(repeats) / len(repeats) for repeats in numbers]
     n = len(values)
     if not n:
         return NOTHING
+    if not all(map(math.isfinite, values)):  # shown as what it is, with no interval around it
+        return around(sum(values) / n, None, n)
     average = math.fsum(values) / n
     if n < 2:
         return around(average, None, n)
-    stderr = math.sqrt(math.fsum((value - average) ** 2 for value in values) / (n - 1) / n)
+    stderr = math.hypot(*(value - average for value in values)) / math.sqrt((n - 1) * n)
     if all(value in (0.0, 1.0) for value in values):
         low, high = wilson(math.fsum(values), n)
         return Estimate(average, stderr, low, high, n)
-    return around(average, stderr, n)
+    estimate = around(average, stderr, n)
+    if all(value in (0.0, 1.0) for repeats in numbers for value in repeats):  # a proportion cannot leave 0..1
+        return Estimate(average, stderr, max(0.0, average - Z95 * stderr), min(1.0, average + Z95 * stderr), n)
+    return estimate
 
 
 @register_metric("perplexity")
@@ -67,7 +73,10 @@ def _rate(samples: Sequence[Repeats]) -> Estimate:
 
 
 def _pair(repeats: Repeats) -> tuple[float, float]:
-    scores, units = zip(*(value for value in repeats if isinstance(value, (tuple, list))), strict=True)
+    pairs = [value for value in repeats if isinstance(value, (tuple, list))]
+    if len(pairs) < len(repeats):
+        raise TypeError("a perplexity needs (log-likelihood, units) pairs, not plain numbers")
+    scores, units = zip(*pairs, strict=True)
     return sum(scores) / len(scores), sum(units) / len(units)
 
 

@@ -35,7 +35,9 @@ def wilson(successes: float, n: int) -> tuple[float, float]:
     p, z2 = successes / n, Z95 * Z95
     centre = (p + z2 / (2 * n)) / (1 + z2 / n)
     half = Z95 / (1 + z2 / n) * math.sqrt(p * (1 - p) / n + z2 / (4 * n * n))
-    return max(0.0, centre - half), min(1.0, centre + half)
+    low = 0.0 if successes == 0 else centre - half
+    high = 1.0 if successes == n else centre + half
+    return low, high
 
 
 def pool(parts: Sequence[Estimate], *, weighted: bool) -> Estimate:

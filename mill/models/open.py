@@ -28,9 +28,9 @@ def load_model_from_file(path: str | Path) -> dict[str, Any]:
     """
     module = import_file(_builtin(Path(path)), "config file")
     model = getattr(module, "model", None)
-    own = models.defined_in(module.__name__)
+    own = {models.get(name): name for name in models.defined_in(module.__name__)}
     if model is None and len(own) == 1:
-        return {"type": own[0]}
+        return {"type": next(iter(own.values()))}
     if not isinstance(model, dict):
         what = "has no top-level dict `model`" if model is None else f"has a `model` of type {type(model).__name__}"
         raise SpecError(f'config file {path} {what}; write model = {{"type": "hf", "path": "org/name"}}')
@@ -54,12 +54,11 @@ def resolve_spec(spec: Spec) -> Spec:
     return Spec(backend, {**arguments, **spec.arguments})
 
 
-def open_model(spec: Spec | str, **defaults: Any) -> MillModel:
-    """Make the model a spec names. Weights load at first use; `defaults` fill arguments that the spec leaves out."""
+def open_model(spec: Spec | str, *, batch_size: int | None = None) -> MillModel:
+    """Make the model a spec names. Weights load at first use; `batch_size` counts where the spec gives none."""
     resolved = resolve_spec(parse_spec(spec) if isinstance(spec, str) else spec)
     cls = _model_class(resolved.backend)
-    accepted = {name: value for name, value in defaults.items() if value is not None and name in arguments_of(cls)}
-    arguments = checked_arguments(cls, resolved.backend, {**accepted, **resolved.arguments})
+    arguments = checked_arguments(cls, resolved.backend, resolved.arguments)
     try:
         model = cls(**arguments)
     except MillError:
@@ -69,16 +68,19 @@ def open_model(spec: Spec | str, **defaults: Any) -> MillModel:
     if not isinstance(model, MillModel):
         raise ModelError(f"{resolved.backend} made a {type(model).__name__}, not a MillModel")
     model.arguments = arguments
+    size = arguments.get("batch_size", batch_size)
+    if model.batch_size is None and size is not None:  # of the command, or lost in a backend's **kwargs
+        model.batch_size = int(size)
     return model
 
 
 def _model_class(backend: str) -> type:
     info = backend_info(backend)
     if info and models.target(backend) == info.target:
-        if importlib.util.find_spec(info.target.partition(":")[0]) is None:
-            raise ModelError(f"the backend {backend} is not in this version of mill")
         if info.package and importlib.util.find_spec(info.package) is None:
             raise MissingPackage(f"the backend {backend}", info.package, info.extra)
+        if importlib.util.find_spec(info.target.partition(":")[0]) is None:
+            raise ModelError(f"the backend {backend} is not in this version of mill")
     cls = models.get(backend)
     if not isinstance(cls, type):
         raise ModelError(f"the backend {backend} is registered as {cls!r}, which is not a class")

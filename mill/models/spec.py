@@ -2,6 +2,7 @@
 
     hf[path=org/name,dtype=float32]   a registered backend with arguments
     org/name, org/name@revision, ./folder, org/name[batch_size=4]   hf
+    vllm:org/name                     any backend's name, a colon and a model
     mlx-community/name, mlx:name      mlx-lm
     file.gguf, gguf:name              llama-cpp
     ollama:llama3.1:8b, llama3.1:8b   openai-compat, at Ollama's address
@@ -24,6 +25,7 @@ from mill.api.errors import SpecError, UnknownName
 from mill.api.registry import models
 
 OLLAMA_URL = "http://127.0.0.1:11434"
+_QUOTED = re.compile(r"""(["'])(?:(?!\1)[^\\]|\\.)*\1""", re.DOTALL)
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]*")
 _PREFIXES: dict[str, tuple[str, dict[str, str]]] = {
     "ollama": ("openai-compat", {"base_url": OLLAMA_URL}),
@@ -32,7 +34,7 @@ _PREFIXES: dict[str, tuple[str, dict[str, str]]] = {
     "vllm-mlx": ("vllm-mlx", {}),
 }
 # The argument that names the model, where a spec gives nothing but a name.
-_NAME_ARGUMENT = {"openai-compat": "model", "llama-cpp": "model", "vllm-mlx": "model", "mlx-lm": "path", "hf": "path"}
+_NAME_ARGUMENT = dict.fromkeys(("openai-compat", "llama-cpp", "vllm-mlx", "litellm", "openai", "api"), "model")
 
 
 @dataclass(frozen=True)
@@ -93,12 +95,12 @@ def _backend_of(head: str) -> tuple[str, dict[str, str]]:
     if head.startswith(("http://", "https://")):
         return "openai-compat", {"base_url": head}
     prefix, colon, rest = head.partition(":")
-    if colon and prefix in _PREFIXES:
-        backend, implied = _PREFIXES[prefix]
+    if colon and (prefix in _PREFIXES or prefix in models):
+        backend, implied = _PREFIXES.get(prefix, (prefix, {}))
         if not rest:
             raise SpecError(f"{head!r} names no model after the colon")
         return backend, {**_named(backend, rest), **implied}
-    if Path(head).exists() and not head.endswith(".gguf"):
+    if not head.endswith(".gguf") and _exists(head):
         return "hf", {"path": head}
     name, revision = _split_revision(head)
     if name.endswith(".gguf"):
@@ -117,7 +119,14 @@ def _named(backend: str, rest: str) -> dict[str, str]:
     if backend == "openai-compat":  # an Ollama tag may hold an @digest of its own
         return {"model": rest}
     name, revision = _split_revision(rest)
-    return {_NAME_ARGUMENT[backend]: name, **revision}
+    return {_NAME_ARGUMENT.get(backend, "path"): name, **revision}
+
+
+def _exists(path: str) -> bool:
+    try:
+        return Path(path).exists()
+    except (OSError, ValueError):  # a name too long, or with a NUL, is no path
+        return False
 
 
 def _split_revision(text: str) -> tuple[str, dict[str, str]]:
@@ -159,8 +168,9 @@ def _quote(value: str) -> str:
 
 def _unquote(value: str, whole: str) -> str:
     if value[:1] not in ('"', "'"):
+        if "[" in value or "]" in value:
+            raise SpecError(f"{value!r} in {whole!r} holds a bracket: put the value in quotes")
         return value
-    quote = value[0]
-    if len(value) < 2 or value[-1] != quote:
-        raise SpecError(f"a quoted value in {whole!r} does not end: {value}")
+    if not _QUOTED.fullmatch(value):
+        raise SpecError(f"a quoted value in {whole!r} does not end where it should: {value}")
     return re.sub(r"\\(.)", r"\1", value[1:-1], flags=re.DOTALL)

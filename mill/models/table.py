@@ -71,9 +71,9 @@ BACKENDS = (
     Backend(
         names=("openai-compat",),
         target="mill.models.openai_compat:OpenAICompatModel",
-        about="any OpenAI-compatible server: vLLM, SGLang, Ollama",
-        kinds=TEXT_KINDS,
-        task_types=(TaskType.GENERATIVE_QA, TaskType.MULTIPLE_CHOICE),
+        about="any OpenAI-compatible server: vLLM, SGLang, Ollama; log-probabilities where the server gives them",
+        kinds=TEXT_KINDS | LOGPROB_KINDS,
+        task_types=_ALL_TEXT,
     ),
     Backend(
         names=("llama-cpp",),

@@ -16,7 +16,7 @@ from mill.models.open import open_model, resolve_spec
 from mill.models.spec import Spec, parse_spec
 from mill.runs import manifest
 from mill.runs.folder import MANIFEST, RunFolder, check_writable, newest_generation, run_folder
-from mill.runs.plan import TaskPlan, plan_tasks
+from mill.runs.plan import TaskPlan, plan_tasks, refuse_early
 from mill.runs.record import Record
 from mill.runs.results import BenchmarkResult, TaskResult, keep_larger, summarize, summarize_benchmarks
 from mill.runs.samples import ScoredSample, from_job, score_sample, write_samples
@@ -91,9 +91,7 @@ class Run:
     def _score(self, plan: TaskPlan) -> TaskResult:
         scored = [score_sample(plan.task, from_job(job)) for job in plan.jobs]
         result = summarize(plan.task, scored, n_shots=plan.n_shots, total=plan.total, data_hash=plan.data_hash)
-        result.notes = plan.task.notes()
-        if plan.asked != plan.task.name:
-            result.notes.insert(0, f"{plan.task.name} stands in for {plan.asked}, which this model cannot serve")
+        result.notes = plan.notes()
         if keep_larger(self.folder, result):
             write_samples(self.folder.samples_file(plan.task.name), plan.task.name, scored)
         return result
@@ -112,6 +110,7 @@ def prepare(
     """Open the model, plan the tasks and find the run's folder. No weights load here."""
     check_writable(output_dir)
     resolved = resolve_spec(parse_spec(spec) if isinstance(spec, str) else spec)
+    refuse_early(selection, resolved.backend)
     model = open_model(resolved, batch_size=batch_size)
     plans = plan_tasks(model, selection, settings, limit)
     identity = model.identity()

@@ -12,7 +12,7 @@ from importlib import metadata
 from typing import Any
 
 from mill import __version__
-from mill.api.secrets import redact, redact_text
+from mill.api.secrets import redact, redact_command
 from mill.api.task import RenderSettings
 from mill.execute.executor import Tally
 from mill.models.spec import Spec
@@ -91,7 +91,7 @@ def add_session(folder: RunFolder, *, started: float, tally: Tally, ended: str) 
         "seconds": round(time.time() - started, 3),
         "ended": ended,
         "host": socket.gethostname(),
-        "command": redact_text(" ".join(sys.argv)),
+        "command": redact_command(sys.argv),
         **asdict(tally),
     }
     with folder.lock():
@@ -109,5 +109,5 @@ def _task_entry(plan: TaskPlan) -> dict[str, Any]:
         "n": len(plan.jobs),
         "total": plan.total,
         "data_hash": plan.data_hash,
-        "notes": plan.task.notes(),
+        "notes": plan.notes(),
     }

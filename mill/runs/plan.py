@@ -11,11 +11,11 @@ from typing import Any
 
 from mill.api.batching import describe
 from mill.api.errors import DataError, MillError, SpecError
-from mill.api.model import MillModel
+from mill.api.model import MillModel, ModelCapabilities
 from mill.api.request import Request
 from mill.api.task import RenderSettings, Task
 from mill.execute.jobs import Job
-from mill.models.table import backends_serving
+from mill.models.table import backend_info, backends_serving
 from mill.tasks.load import Selection, serve
 
 
@@ -32,7 +32,16 @@ class TaskPlan:
     @property
     def n_shots(self) -> int:
         shots = self.jobs[0].settings.n_shots if self.jobs else None
-        return self.task.n_shots if shots is None else shots
+        return self.task.n_shots if shots is None or not self.task.takes_shots else shots
+
+    def notes(self) -> list[str]:
+        """What a reader of the score must know: another rendering, another split, an option that does not apply."""
+        found = self.task.notes()
+        if self.asked != self.task.name:
+            found.insert(0, f"{self.task.name} stands in for {self.asked}, which this model cannot serve")
+        if self.jobs and self.jobs[0].settings.n_shots and not self.task.takes_shots:
+            found.append("this task takes no examples, so --n_shots does not apply")
+        return found
 
     def requests(self) -> list[Request]:
         return [request for job in self.jobs for request in job.open_requests()]
@@ -69,10 +78,22 @@ def plan_tasks(
     return [_plan(asked.name, task, settings, limit) for asked, task in served]
 
 
+def refuse_early(selection: Selection, backend: str) -> None:
+    """Refuse what a built-in backend can never serve, before its package is asked for or its server reached."""
+    info = backend_info(backend)
+    if info is None:
+        return
+    everything = ModelCapabilities(modalities={"text", "image", "video", "audio"}, kinds=info.kinds)
+    for task in selection.tasks:
+        serve(task, everything, f"the backend {backend}", _alternatives(task))
+
+
 def _served(task: Task, model: MillModel) -> Task:
-    can = ", ".join(backends_serving(task.kind)) or "none of the built-in backends"
-    who = f"{model.model_name} ({type(model).__name__})"
-    return serve(task, model.capabilities, who, f"backends that do: {can}")
+    return serve(task, model.capabilities, f"{model.model_name} ({type(model).__name__})", _alternatives(task))
+
+
+def _alternatives(task: Task) -> str:
+    return f"backends that do: {', '.join(backends_serving(task.kind)) or 'none of the built-in ones'}"
 
 
 def _plan(asked: str, task: Task, settings: RenderSettings, limit: int | float | None) -> TaskPlan:
@@ -82,11 +103,12 @@ def _plan(asked: str, task: Task, settings: RenderSettings, limit: int | float |
             raise DataError(f"{task.name} has no samples")
         chosen = samples[: resolve_limit(limit, len(samples))]
         jobs = [Job.of(task, sample, settings) for sample in chosen]
+        data_hash = hash_docs([sample.doc for sample in samples])
     except MillError:
         raise
     except Exception as error:  # a row that lacks a column, or a task file's own mistake
         raise DataError(f"the task {task.name} cannot be rendered: {describe(error)}") from error
-    return TaskPlan(asked, task, jobs, len(samples), hash_docs([sample.doc for sample in samples]))
+    return TaskPlan(asked, task, jobs, len(samples), data_hash)
 
 
 def hash_docs(docs: Sequence[Mapping[str, Any]]) -> str:

@@ -8,7 +8,7 @@ from mill.tasks.prompted import Doc
 
 @register_task("boolq")
 class BoolQ(MultipleChoiceTask):
-    dataset = Dataset("aps/super_glue", "boolq", mirrors=("super_glue", "google/boolq", "boolq"))
+    dataset = Dataset("aps/super_glue", "boolq", mirrors=("super_glue",), plain_mirrors=("google/boolq", "boolq"))
     splits = ("validation",)
     shot_splits = ("train",)
     metrics = {"acc": "mean"}

@@ -12,6 +12,7 @@ import gzip
 import io
 import json
 import os
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +37,8 @@ class Dataset:
     name: str
     config: str | None = None
     mirrors: tuple[str, ...] = ()
+    plain_mirrors: tuple[str, ...] = ()
+    """Names under which these rows are a dataset of their own, without this config."""
 
     def __str__(self) -> str:
         return f"{self.name}/{self.config}" if self.config else self.name
@@ -57,16 +60,19 @@ def load_split(dataset: Dataset, splits: tuple[str, ...]) -> tuple[str, list[Row
 
 def find_local(dataset: Dataset, split: str) -> Path | None:
     """The file or folder of a split on the search path."""
-    configs = (dataset.config or "", "", *_NO_CONFIG)
+    named = (
+        (dataset.config,) if dataset.config and dataset.config not in _NO_CONFIG else (dataset.config or "", "", *_NO_CONFIG)
+    )
+    places = [Path(name, config) for name in (dataset.name, *dataset.mirrors) for config in named]
+    places += [Path(name, config) for name in dataset.plain_mirrors for config in ("", *_NO_CONFIG)]
     for root in search_path():
         if not root.is_dir():
             raise DataError(f"MILL_DATA names {root}, which is not a folder")
         for inside in _INSIDE:
-            for name in (dataset.name, *dataset.mirrors):
-                for config in configs:
-                    found = _split_in(root / inside / name / config, split)
-                    if found is not None:
-                        return found
+            for place in places:
+                found = _split_in(root / inside / place, split)
+                if found is not None:
+                    return found
     return None
 
 
@@ -86,7 +92,7 @@ def read_rows(place: Path) -> list[Row]:
         return list(_folder_rows(place) if place.is_dir() else _file_rows(place))
     except DataError:
         raise
-    except (OSError, ValueError, csv.Error, EOFError) as error:
+    except (OSError, ValueError, KeyError, TypeError, csv.Error, EOFError, zlib.error) as error:
         raise DataError(f"cannot read {place}: {describe(error)}") from error
 
 
@@ -100,7 +106,10 @@ def _file_rows(file: Path) -> Iterator[Row]:
         if kind == ".jsonl":
             yield from _json_lines(handle, file)
         elif kind == ".csv":
-            yield from csv.DictReader(handle)
+            for number, row in enumerate(csv.DictReader(handle), 2):
+                if None in row or None in row.values():
+                    raise DataError(f"{file}, line {number} has not as many cells as there are columns")
+                yield row
         else:
             yield from _json_rows(handle.read(), file)
 

@@ -36,7 +36,7 @@ class LetterTask(GenerativeTask):
 
     task_type = TaskType.MULTIPLE_CHOICE
     kind = GENERATE
-    pattern = r"answer is \(?([A-J])\)?"
+    pattern = r"answer is \(?([A-J])(?![A-Za-z])"
 
     @abstractmethod
     def right_letter(self, sample: Sample) -> str: ...

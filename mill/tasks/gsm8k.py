@@ -49,6 +49,7 @@ class GSM8KReview(GSM8K):
 
     kind = MULTI_ROUND
     n_shots = 0
+    takes_shots = False
     description = "Solve the problem step by step. End with a line that holds #### and the number alone.\n\n"
     review = "Check every step of your answer. Correct what is wrong, then end again with #### and the number alone."
     metrics = {"exact_match_first": "mean", "exact_match": "mean", "changed": "mean"}

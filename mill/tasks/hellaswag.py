@@ -15,10 +15,14 @@ class HellaSwag(MultipleChoiceTask):
     shot_splits = ("train",)
 
     def question(self, doc: Doc) -> str:
-        scene = doc["ctx"]
-        if "ctx_a" in doc:
-            scene = f"{doc['ctx_a']} {doc['ctx_b'].capitalize()}"
+        scene = f"{doc['ctx_a']} {doc['ctx_b'].capitalize()}" if "ctx_a" in doc else doc["ctx"]
         return clean(f"{doc['activity_label']}: {scene}")
+
+    def notes(self) -> list[str]:
+        found = super().notes()
+        if "ctx_a" not in self.samples()[0].doc:
+            found.append("the rows have no ctx_a and ctx_b, so the start of the last sentence keeps its small letter")
+        return found
 
     def choices(self, doc: Doc) -> list[str]:
         return [clean(ending) for ending in doc["endings"]]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import mill.tasks
+from mill.api.batching import describe
 from mill.api.errors import CannotServe, DataError, MillError
 from mill.api.files import import_file
 from mill.api.model import ModelCapabilities
@@ -48,7 +49,12 @@ def make_task(name: str) -> Task:
     made = tasks.get(name, hint="see `mill ls tasks`")
     if isinstance(made, Benchmark):
         raise MillError(f"{name} is a benchmark of several tasks, not a task")
-    task = made(name)
+    try:
+        task = made(name)
+    except MillError:
+        raise
+    except Exception as error:
+        raise MillError(f"the task {name} cannot be made: {describe(error)}") from error
     if not isinstance(task, Task):
         raise MillError(f"the task {name} is registered as {made!r}, which does not make a Task")
     return task
@@ -59,12 +65,14 @@ def select(names: list[str]) -> Selection:
     found: dict[str, Task] = {}
     benchmarks: dict[str, Benchmark] = {}
 
-    def add(name: str) -> None:
+    def add(name: str, within: tuple[str, ...] = ()) -> None:
+        if name in within:
+            raise MillError(f"the benchmark {name} contains itself: {' > '.join((*within, name))}")
         entry = tasks.get(name, hint="see `mill ls tasks`") if not name.endswith(SUFFIXES) else None
         if isinstance(entry, Benchmark):
             benchmarks.setdefault(name, entry)
             for member in entry.tasks:
-                add(member)
+                add(member, (*within, name))
         elif name not in found:
             found[name] = make_task(name)
 
@@ -88,12 +96,9 @@ def serve(task: Task, capabilities: ModelCapabilities, who: str, can: str) -> Ta
     missing = sorted(task.modalities - capabilities.modalities)
     if missing:
         raise CannotServe(
-            f"{task.name} needs a model that takes {', '.join(missing)}; {who} takes {_some(capabilities.modalities)}"
+            f"{task.name} needs a model that takes {', '.join(missing)}; {who} takes "
+            f"{', '.join(sorted(capabilities.modalities))}; {can}"
         )
     raise CannotServe(
         f"{task.name} ({task.task_type.value}) is scored by {task.kind} requests, which {who} does not answer; {can}"
     )
-
-
-def _some(names: set[str]) -> str:
-    return ", ".join(sorted(names)) or "nothing"

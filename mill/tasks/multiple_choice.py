@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 
@@ -11,7 +12,7 @@ from mill.tasks.prompted import Doc, PromptedTask
 
 
 class MultipleChoiceTask(PromptedTask):
-    """`acc` takes the choice of the highest log-probability, `acc_norm` that of the highest per byte of the choice."""
+    """`acc` takes the choice of the highest log-probability, `acc_norm` that of the highest per character of the choice."""
 
     task_type = TaskType.MULTIPLE_CHOICE
     metrics: Mapping[str, str] = {"acc": "mean", "acc_norm": "mean"}
@@ -40,7 +41,9 @@ class MultipleChoiceTask(PromptedTask):
 
     def score(self, sample: Sample, responses: Sequence[Response]) -> dict[str, Value]:
         scores = [response.score if response.score is not None else float("nan") for response in responses]
-        lengths = [max(1, len(choice.encode())) for choice in self.choices(sample.doc)]
+        if not any(map(math.isfinite, scores)):
+            raise ValueError("no choice has a finite log-probability")
+        lengths = [max(1, len(choice)) for choice in self.choices(sample.doc)]
         right = self.answer(sample.doc)
         values: dict[str, Value] = {
             "acc": float(_best(scores) == right),

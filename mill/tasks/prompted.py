@@ -19,6 +19,7 @@ Doc = Mapping[str, Any]
 class PromptedTask(Task):
     """A subclass says where its rows are, and how a row reads as a question and, in an example, as an answer."""
 
+    takes_shots = True
     dataset: Dataset
     splits: tuple[str, ...] = ("test",)
     """The evaluated split; those after the first stand in where it is missing, and are named beside the score."""
@@ -79,16 +80,19 @@ class PromptedTask(Task):
         """Description, examples and question as one text, or as chat messages where a chat template is asked for."""
         text = self.question(sample.doc) if question is None else question
         examples = "".join(self.example(shot) + self.separator for shot in self.shots(sample, settings))
-        return framed(self.description + examples + text, settings)
+        return framed(self.description, examples + text, settings)
 
     def example(self, doc: Doc) -> str:
         """One solved example."""
         return f"{self.question(doc)}{self.delimiter}{self.answer_text(doc)}"
 
 
-def framed(text: str, settings: RenderSettings) -> Context:
-    """A prompt with the run's system prompt: as messages for a chat template, else as text in front."""
+def framed(description: str, text: str, settings: RenderSettings) -> Context:
+    """A prompt with the run's system prompt and the task's description in front.
+
+    For a chat template both are the system message and the rest is one user message; else all of it is one text.
+    """
     if settings.apply_chat_template:
-        system = (Message("system", settings.system_prompt),) if settings.system_prompt else ()
-        return (*system, Message("user", text))
-    return f"{settings.system_prompt}\n\n{text}" if settings.system_prompt else text
+        told = "\n\n".join(part for part in (settings.system_prompt, description.strip()) if part)
+        return (*((Message("system", told),) if told else ()), Message("user", text))
+    return (f"{settings.system_prompt}\n\n" if settings.system_prompt else "") + description + text

@@ -11,7 +11,7 @@ from mill.tasks.perplexity import PerplexityTask
 
 RAW = Dataset("EleutherAI/wikitext_document_level", "wikitext-2-raw-v1", mirrors=("Salesforce/wikitext", "wikitext"))
 TOKENIZED = Dataset("Salesforce/wikitext", "wikitext-2-v1", mirrors=("wikitext",))
-_TITLE = re.compile(r"^ = [^=].*[^=] =\s*$")
+_TITLE = re.compile(r"^ = [^=](?:.*[^=])? =\s*$")
 # In this order: each step sees what the ones before it left.
 _JOINS = (
     ("s '", "s'"),
@@ -53,9 +53,10 @@ class WikiText(PerplexityTask):
         return [Sample(str(place), {"page": page}) for place, page in enumerate(pages)]
 
     def notes(self) -> list[str]:
-        if self._source[0] is TOKENIZED:
+        dataset, rows = self._source
+        if dataset is TOKENIZED:
             return ["wikitext-2-v1, with its <unk> words, stands in for wikitext-2-raw-v1: not comparable with raw figures"]
-        return []
+        return [] if "page" in rows[0] else ["pages were joined from the line-by-line form of the dataset"]
 
     def scored_text(self, sample: Sample) -> str:
         return detokenize(sample.doc["page"])
@@ -74,7 +75,7 @@ def join_pages(lines: Iterable[str]) -> list[str]:
     for line in lines:
         if _TITLE.match(line) or not pages:
             pages.append("")
-        pages[-1] += line
+        pages[-1] += line or " \n"  # the hub's line-by-line form keeps nothing of a blank line
     return [page for page in pages if page.strip()]
 
 

@@ -319,7 +319,7 @@ def test_as_response_reads_every_form_an_answer_may_have(answer: Any, kind: str,
 
 @pytest.mark.parametrize("answer", [math.nan, (math.nan, True), Response(score=math.nan)])
 def test_a_log_probability_that_is_nan_is_an_error_not_a_score(answer: Any) -> None:
-    assert as_response(answer, LOGLIKELIHOOD) == Response(error="the log-probability is NaN")
+    assert as_response(answer, LOGLIKELIHOOD) == Response(error="the score is NaN")
 
 
 @pytest.mark.parametrize(
@@ -371,3 +371,36 @@ def test_out_of_memory_is_known_by_type_name_or_wording(error: Exception, expect
 )
 def test_describe_gives_one_short_line(error: Exception, line: str) -> None:
     assert describe(error) == line
+
+
+def test_running_out_of_memory_on_the_longest_alone_does_not_give_up_on_the_rest() -> None:
+    def fail(word: str) -> None:
+        if word < "m":
+            raise MemoryError
+
+    found = run(units("abcdefghijklmnop", range(16, 0, -1)), Echo(fail), requests=4)
+    assert [name for name, response in found.items() if not response.failed] == list("mnop")
+
+
+def test_memory_is_freed_when_nothing_of_the_failed_batch_is_held_any_more() -> None:
+    import weakref
+
+    class Big:
+        pass
+
+    held: list[weakref.ref[Big]] = []
+    alive: list[bool] = []
+
+    def hook(batch: list[Unit]) -> list[list[Response]]:
+        big = Big()
+        held.append(weakref.ref(big))
+        raise MemoryError
+
+    list(run_batches([unit("a")], hook, limits=BatchLimits(1), free_memory=lambda: alive.append(held[-1]() is not None)))
+    assert alive == [False]
+
+
+def test_a_unit_answered_with_too_few_responses_is_refused() -> None:
+    two = Unit([Request(GENERATE, "a"), Request(GENERATE, "b")], 1)
+    with pytest.raises(ModelError, match="the backend answered 1 of 2 requests of a batch"):
+        list(run_batches([two], lambda batch: [[Response(text="x")]], limits=BatchLimits(1)))

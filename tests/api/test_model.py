@@ -81,7 +81,7 @@ def test_the_backend_is_found_by_its_name(my_model: Any) -> None:
 def test_generate_until_answers_in_the_order_asked_though_the_longest_ran_first(my_model: Any) -> None:
     answers = my_model.generate_until(ask("bb", "a", "ccc"))
     assert [answer.text for answer in answers] == ["BB", "A", "CCC"]
-    assert [batch for batch, _ in my_model.batches] == [["ccc"], ["bb"], ["a"]]
+    assert [batch for batch, _ in my_model.batches] == [["ccc", "bb", "a"]]
 
 
 def test_loglikelihood_answers_in_the_order_asked_with_score_and_greediness(my_model: Any) -> None:
@@ -131,14 +131,15 @@ def test_equal_options_in_another_order_share_a_batch(my_model: Any) -> None:
 def test_a_hook_that_consumes_its_options_does_not_spoil_the_next_batch(
     my_model: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    my_model.batch_size = 1
     monkeypatch.setattr(my_model, "_generate_batch", lambda batch, gen_kwargs: ["x" * gen_kwargs.pop("max_gen_toks")])
     requests = ask("a", "b", max_gen_toks=2)
     assert [answer.text for answer in my_model.generate_until(requests)] == ["xx", "xx"]
     assert requests[0].options == {"max_gen_toks": 2}
 
 
-@pytest.mark.parametrize(("size", "sizes"), [(None, [1, 1, 1, 1, 1]), (2, [2, 2, 1]), (8, [5])])
-def test_batch_size_is_the_width_and_one_where_a_backend_names_none(
+@pytest.mark.parametrize(("size", "sizes"), [(None, [5]), (1, [1, 1, 1, 1, 1]), (2, [2, 2, 1]), (8, [5])])
+def test_batch_size_is_the_width_and_eight_where_a_backend_names_none(
     my_model: Any, size: int | None, sizes: list[int]
 ) -> None:
     my_model.batch_size = size

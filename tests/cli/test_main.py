@@ -218,6 +218,13 @@ BAD = {
         ["eval", "mute.py", "toy_choice", "--task_paths", TOY],
         "which mute (Mute) does not answer; backends that do: hf",
     ),
+    "litellm has no log-probabilities": (
+        ["eval", "litellm[model=gpt-4o]", "mmlu"],
+        "(MULTIPLE_CHOICE) is scored by loglikelihood requests, which the backend litellm does not answer",
+    ),
+    "clip answers no text": (["eval", "clip[path=ViT-B-32]", "mmlu"], "which the backend clip does not answer"),
+    "timm answers no text": (["eval", "timm[path=resnet50]", "mmlu_pro"], "which the backend timm does not answer"),
+    "missing extra": (["eval", "vllm[path=x]", "mmlu"], 'the backend vllm needs the package vllm: pip install "mill[vllm]"'),
     "no chat template": (
         ["eval", "mute.py", "toy_gen", "--task_paths", TOY, "--apply_chat_template"],
         "has no chat template",
@@ -260,3 +267,10 @@ class Mute(MillModel):
 def test_a_traceback_appears_with_debug_alone(mill: Mill, tmp_path: Path) -> None:
     (tmp_path / "raises.py").write_text("1 / 0\n")
     assert "Traceback" in mill("--debug", "eval", "raises.py", "mmlu")[2]
+
+
+def test_an_option_that_does_not_apply_is_told(mill: Mill) -> None:
+    code, out, _ = toy(mill, "--limit", "2", "--n_shots", "3")
+    assert code == 0
+    assert "toy_gen: this task takes no examples, so --n_shots does not apply" in out
+    assert out.splitlines()[4].split()[1] == "0"

@@ -163,14 +163,21 @@ def test_documents_taken_as_equally_long_would_miss_the_bootstraps_error() -> No
 
 def test_nan_in_one_sample_is_shown_in_the_mean() -> None:
     found = mean(once([1.0, math.nan, 0.0]))
-    assert is_nan(found.value, found.stderr, found.low, found.high)
-    assert found.n == 3
+    assert is_nan(found.value)
+    assert (found.stderr, found.low, found.high, found.n) == (None, None, None, 3)
 
 
 def test_infinity_in_one_sample_is_shown_in_the_mean() -> None:
     found = mean(once([1.0, math.inf]))
     assert found.value == math.inf
-    assert is_nan(found.stderr)
+    assert found.stderr is None
+    assert is_nan(mean(once([math.inf, -math.inf])).value)
+
+
+def test_repeats_of_right_and_wrong_keep_their_interval_inside_0_and_1() -> None:
+    found = mean([[1.0, 0.0], [0.0, 0.0], [0.0, 0.0]])
+    assert found.low == 0.0
+    assert found.high == pytest.approx(1 / 6 + 1.959964 / 6)
 
 
 def test_nan_in_one_document_is_shown() -> None:

@@ -288,7 +288,7 @@ def test_arguments_and_defaults_are_those_the_documentation_promises() -> None:
     defaults = {name: parameter.default for name, parameter in arguments_of(TransformersModel).items()}
     assert defaults.pop("path") is not None
     assert defaults == {
-        "modalities": None,
+        "modalities": ("text",),
         "dtype": "bfloat16",
         "device_map": "auto",
         "max_context_length": 4096,

@@ -139,7 +139,7 @@ def test_a_missing_package_is_answered_with_its_install_line(
 
 
 def test_a_backend_whose_module_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda module: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda module: None if module.startswith("mill.") else object())
     with pytest.raises(ModelError, match=r"^the backend vllm is not in this version of mill$"):
         open_model("vllm[path=a]")
 
@@ -228,7 +228,7 @@ def test_a_value_of_the_wrong_type_is_refused_by_argument(argument: str, text: s
 
 
 def test_the_model_remembers_what_it_was_opened_with() -> None:
-    assert open_model("typed[path=a,length=7]", batch_size=8).arguments == {"path": "a", "length": 7, "batch_size": 8}
+    assert open_model("typed[path=a,length=7]").arguments == {"path": "a", "length": 7}
 
 
 def test_a_list_in_brackets_is_refused() -> None:
@@ -284,10 +284,11 @@ def test_a_declared_argument_without_a_type_is_guessed() -> None:
     assert checked_arguments(Untyped, "untyped", {"n": "3", "name": "b"}) == {"n": 3, "name": "b"}
 
 
-def test_defaults_fill_what_the_spec_leaves_out_and_only_what_the_backend_takes() -> None:
-    model = open_model("typed[path=a,length=7]", length=1, batch_size=8, temperature=None, colour="red")
-    assert isinstance(model, Typed)
-    assert (model.given["length"], model.given["batch_size"], model.given["temperature"]) == (7, 8, 0.0)
+def test_the_commands_batch_size_counts_where_the_spec_gives_none() -> None:
+    assert open_model("typed[path=a]", batch_size=8).batch_size == 8
+    assert open_model("loose[path=a]", batch_size=8).batch_size == 8
+    assert open_model("loose[path=a,batch_size=4]", batch_size=8).batch_size == 4
+    assert open_model("typed[path=a]").batch_size is None
 
 
 # Config files.

@@ -126,7 +126,7 @@ def test_a_value_may_be_quoted_and_space_around_it_does_not_count(text: str, val
             "hf[kinds=[text,image]]",
             "kinds in 'hf[kinds=[text,image]]' is a list, which brackets cannot hold: set it in a config file (.py)",
         ),
-        ("hf[path='a]", "a quoted value in \"hf[path='a]\" does not end: 'a"),
+        ("hf[path='a]", "a quoted value in \"hf[path='a]\" does not end where it should: 'a"),
         ("ollama:", "'ollama:' names no model after the colon"),
     ],
 )
@@ -215,3 +215,27 @@ def test_twin_a_value_printed_without_quotes_does_not_come_back() -> None:
 )
 def test_specs_joined_by_commas_are_split_into_the_same_specs(texts: list[str]) -> None:
     assert split_list(",".join(texts)) == texts
+
+
+@pytest.mark.parametrize("text", ["hf[path=a][dtype=b]", "hf[path=a]b]", 'hf[path="a\\"]', 'hf[path="a"b"]'])
+def test_brackets_and_quotes_that_do_not_match_are_refused(text: str) -> None:
+    with pytest.raises(SpecError):
+        parse_spec(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "spec"),
+    [
+        ("vllm:org/name", Spec("vllm", {"path": "org/name"})),
+        ("hf:org/name@main", Spec("hf", {"path": "org/name", "revision": "main"})),
+        ("openai-compat:m", Spec("openai-compat", {"model": "m"})),
+        ("litellm:gpt-4o", Spec("litellm", {"model": "gpt-4o"})),
+    ],
+)
+def test_a_backends_name_and_a_colon_lead_to_that_backend(text: str, spec: Spec) -> None:
+    assert parse_spec(text) == spec
+
+
+def test_a_very_long_name_is_refused_like_any_other() -> None:
+    with pytest.raises(UnknownName):
+        parse_spec("a" * 300)

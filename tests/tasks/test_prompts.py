@@ -284,10 +284,15 @@ def test_accuracy_is_by_sum_and_normed_accuracy_by_byte(piqa: None) -> None:
     assert scored("piqa", -2.0, -6.5) == {"acc": 0.0, "acc_norm": 0.0}
 
 
-def test_normed_accuracy_counts_bytes_not_characters(put: Put) -> None:
+def test_normed_accuracy_counts_characters_not_bytes(put: Put) -> None:
     put("piqa/validation", {"goal": "?", "sol1": "éé", "sol2": "abcd", "label": 0})
-    # -2/4 beats -2.4/4; by characters -2/2 would lose.
-    assert scored("piqa", -2.0, -2.4) == {"acc": 1.0, "acc_norm": 1.0}
+    # -2.4/4 beats -2/2; by bytes -2/4 would win.
+    assert scored("piqa", -2.0, -2.4) == {"acc": 1.0, "acc_norm": 0.0}
+
+
+def test_choices_that_all_have_no_probability_are_an_error(piqa: None) -> None:
+    with pytest.raises(ValueError, match="no choice has a finite log-probability"):
+        scored("piqa", -math.inf, -math.inf)
 
 
 def test_the_first_of_equal_choices_is_the_answer(piqa: None) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from mill.api.batching import BatchLimits, Observer, Unit, as_response
 from mill.api.errors import SpecError, UnknownName
 from mill.api.model import MillModel, ModelCapabilities, watched
-from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, Request, Response
+from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, Request, Response
 from mill.models.hf import decoding, loading, memory, scoring
 from mill.models.hf.tokens import Tokens
 
@@ -23,7 +23,7 @@ class TransformersModel(MillModel):
     def __init__(
         self,
         path: str,
-        modalities: list[str] | None = None,
+        modalities: list[str] | tuple[str, ...] = ("text",),
         dtype: str = "bfloat16",
         device_map: str = "auto",
         max_context_length: int = 4096,
@@ -46,7 +46,7 @@ class TransformersModel(MillModel):
         self.attn_implementation, self.trust_remote_code = attn_implementation, trust_remote_code
         self.use_chat_template, self.add_bos_token = use_chat_template, add_bos_token
         self.capabilities = ModelCapabilities(
-            modalities=set(modalities or ["text"]),
+            modalities=set(modalities),
             max_context_length=max_context_length,
             supports_logprobs=True,
             supports_chat_template=True,
@@ -138,9 +138,21 @@ class TransformersModel(MillModel):
                     watching.answered(request, found[id(request)])
         return [found[id(request)] for request in requests]
 
-    def _loglikelihood_rolling_single(self, request: Request) -> Response:
+    def loglikelihood_rolling(self, requests: Sequence[Request], observer: Observer | None = None) -> list[Response]:
+        documents = [self.tokens.windows(request) for request in requests]
+        units = [
+            Unit([request], sum(len(row.ids) for row in rows), rows)
+            for request, rows in zip(requests, documents, strict=True)
+        ]
         budget = memory.scoring_tokens(self.model, logits_per_token=1.0)
-        return scoring.score_windows(self.model, self.tokens.windows(request), budget)
+
+        def hook(batch: list[Unit]) -> list[list[Response]]:
+            answers = scoring.score_documents(self.model, [unit.data for unit in batch], budget)
+            return [[as_response(answer, ROLLING)] for answer in answers]
+
+        with watched(ROLLING, requests, observer) as watching:
+            found = self._run_units(units, hook, BatchLimits(self.batch_size, budget), watching)
+        return [found[id(request)] for request in requests]
 
     def generate_until(self, requests: Sequence[Request], observer: Observer | None = None) -> list[Response]:
         return self._generate(GENERATE, requests, observer)

@@ -81,22 +81,29 @@ def score_rows(model: Any, rows: Sequence[Row]) -> list[list[Response]]:
     ]
 
 
-def score_windows(model: Any, rows: Sequence[Row], budget: int) -> Response:
-    """The log-likelihood of a document cut into rows; fewer rows at a time when memory runs out."""
-    total, tokens, place = 0.0, 0, 0
-    at_once = max(1, budget // max(len(rows[0].ids), 1)) if rows else 1
+def score_documents(model: Any, documents: Sequence[Sequence[Row]], budget: int) -> list[Response]:
+    """The log-likelihood of documents that are cut into rows; `budget` is how many tokens go through at once.
+
+    Rows of equal length stand together. When memory runs out, fewer go at once; a single row that does not fit raises.
+    """
+    rows = sorted(
+        ((row, owner) for owner, of_one in enumerate(documents) for row in of_one), key=lambda pair: -len(pair[0].ids)
+    )
+    totals, tokens, place = [0.0] * len(documents), [0] * len(documents), 0
     while place < len(rows):
+        part = rows[place : place + max(1, budget // len(rows[place][0].ids))]
         try:
-            answers = score_rows(model, rows[place : place + at_once])
+            answers = score_rows(model, [row for row, _ in part])
         except Exception as error:
-            if not is_out_of_memory(error) or at_once == 1:
+            if not is_out_of_memory(error) or len(part) == 1:
                 raise
-            at_once //= 2
+            budget = len(part) // 2 * len(rows[place][0].ids)
             continue
-        place += at_once
-        total += sum(answer.score or 0.0 for (answer,) in answers)
-        tokens += sum(answer.output_tokens or 0 for (answer,) in answers)
-    return Response(score=total, prompt_tokens=tokens, output_tokens=0)
+        place += len(part)
+        for (_, owner), (answer,) in zip(part, answers, strict=True):
+            totals[owner] += answer.score if answer.score is not None else float("nan")
+            tokens[owner] += answer.output_tokens or 0
+    return [Response(score=total, prompt_tokens=count, output_tokens=0) for total, count in zip(totals, tokens, strict=True)]
 
 
 def takes_logits_to_keep(model: Any) -> bool:
