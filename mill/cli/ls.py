@@ -50,6 +50,8 @@ def _models() -> list[list[str]]:
     for backend in BACKENDS:
         served = ", ".join(task_type.value for task_type in backend.task_types)
         install = f'pip install "mill[{backend.extra}]"' if backend.extra else "(core)"
+        if not backend.shipped:
+            install = "(not in this version)"
         rows.append([backend.names[0], ", ".join(backend.names[1:]), served, install])
     builtin = {name for backend in BACKENDS for name in backend.names}
     return rows + [[name, "", "(from a file or another package)", ""] for name in models if name not in builtin]

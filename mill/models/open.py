@@ -79,7 +79,7 @@ def _model_class(backend: str) -> type:
     if info and models.target(backend) == info.target:
         if info.package and importlib.util.find_spec(info.package) is None:
             raise MissingPackage(f"the backend {backend}", info.package, info.extra)
-        if importlib.util.find_spec(info.target.partition(":")[0]) is None:
+        if not info.shipped:
             raise ModelError(f"the backend {backend} is not in this version of mill")
     cls = models.get(backend)
     if not isinstance(cls, type):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import dataclass
 
 from mill.api.model import LOGPROB_KINDS, TEXT_KINDS
@@ -20,6 +21,11 @@ class Backend:
     task_types: tuple[TaskType, ...]
     package: str = ""
     extra: str = ""
+
+    @property
+    def shipped(self) -> bool:
+        """Whether this version of mill has the backend's code."""
+        return importlib.util.find_spec(self.target.partition(":")[0]) is not None
 
 
 _ALL_TEXT = (TaskType.GENERATIVE_QA, TaskType.MULTIPLE_CHOICE, TaskType.PERPLEXITY)

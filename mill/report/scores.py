@@ -49,7 +49,7 @@ def _rows(name: str, shots: str, metrics: dict[str, Estimate], n: int, total: in
     count = str(n) if n == total else f"{n}/{total}"
     rows = []
     for place, (metric, estimate) in enumerate(metrics.items()):
-        interval = "-" if estimate.low is None else f"{number(estimate.low)} – {number(estimate.high)}"
+        interval = "-" if estimate.low is None else f"{number(estimate.low, 3)}–{number(estimate.high, 3)}"
         figures = [metric, number(estimate.value), number(estimate.stderr), interval, count, str(errors)]
         rows.append([name if place == 0 else "", shots if place == 0 else "", *figures])
     return rows
