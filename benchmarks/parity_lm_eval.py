@@ -10,36 +10,22 @@ Prints a table and exits 1 if any log-likelihood differs by more than the tolera
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
+from peer import run_peer
+
 from mill.api.task import RenderSettings
 from mill.runs.evaluate import prepare
 from mill.runs.samples import read_samples
-from mill.tasks.data import load_split
 from mill.tasks.load import load_builtin, select
-from mill.tasks.multiple_choice import MultipleChoiceTask
 
 TOLERANCE = 1e-4
 TASKS = {"mmlu_abstract_algebra": None, "mmlu_anatomy": None, "mmlu_us_foreign_policy": None, "hellaswag": 200}
 
-# Runs in the peer's environment: argv is (plan file, result file).
 PEER = """
-import json, sys, time
-import datasets
-plan = json.load(open(sys.argv[1]))
-
-def load_dataset(path=None, name=None, **kwargs):
-    files = plan["rows"][path + "/" + (name or "")]
-    files = {"train": next(iter(files.values())), **files}  # a zero-shot task still opens its train split
-    return datasets.DatasetDict({split: datasets.Dataset.from_list(json.load(open(file))) for split, file in files.items()})
-
-datasets.load_dataset = load_dataset
-import lm_eval
 from lm_eval.models.huggingface import HFLM
 model = HFLM(pretrained=plan["model"], dtype="float32", device="cpu", batch_size=plan["batch_size"], max_length=4096)
 out = {}
@@ -78,22 +64,6 @@ def run_mill(model: str, tasks: dict[str, int | None], folder: Path) -> dict[str
     return found
 
 
-def run_peer(python: str, model: str, tasks: dict[str, int | None], batch_size: int, folder: Path) -> dict[str, dict]:
-    rows = {}
-    for task in select(list(tasks)).tasks:
-        assert isinstance(task, MultipleChoiceTask)
-        files = {}
-        for split in dict.fromkeys((*task.splits, *(task.shot_splits if task.n_shots else ()))):
-            file = folder / f"{task.name}-{split}.json"
-            file.write_text(json.dumps(load_split(task.dataset, (split,))[1]))
-            files[split] = str(file)
-        rows[f"{task.dataset.name}/{task.dataset.config or ''}"] = files
-    plan, result = folder / "plan.json", folder / "result.json"
-    plan.write_text(json.dumps({"rows": rows, "model": model, "tasks": tasks, "batch_size": batch_size}))
-    subprocess.run([python, "-c", PEER, str(plan), str(result)], check=True, stdout=sys.stderr)
-    return json.loads(result.read_text())
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--model", required=True)
@@ -105,7 +75,8 @@ def main() -> int:
     tasks = {name: options.limit or limit for name, limit in TASKS.items()}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        peer = run_peer(options.lm_eval_python, options.model, tasks, options.batch_size, folder)
+        plan = {"model": options.model, "batch_size": options.batch_size}
+        peer = run_peer(options.lm_eval_python, PEER, tasks, folder, **plan)
         ours = run_mill(options.model, tasks, folder / "results")
     heads = ("choices", "max diff", "acc mill", "acc peer", "norm mill", "norm peer", "s mill", "s peer", "ratio")
     print(f"{'task':<24}" + "".join(f"{head:>11}" for head in heads))

@@ -1,0 +1,47 @@
+"""Running lm-evaluation-harness beside mill: its own task definitions, on the rows that mill reads."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from mill.tasks.data import load_split
+from mill.tasks.load import select
+from mill.tasks.prompted import PromptedTask
+
+# Runs first in the peer's process; argv is (plan file, result file).
+PRELUDE = """
+import json, sys, time
+import datasets
+plan = json.load(open(sys.argv[1]))
+
+def load_dataset(path=None, name=None, **kwargs):
+    files = plan["rows"][path + "/" + (name or "")]
+    files = {"train": next(iter(files.values())), **files}  # a zero-shot task still opens its train split
+    return datasets.DatasetDict({split: datasets.Dataset.from_list(json.load(open(file))) for split, file in files.items()})
+
+datasets.load_dataset = load_dataset
+import lm_eval
+"""
+
+
+def run_peer(python: str, code: str, tasks: dict[str, int | None], folder: Path, **plan: Any) -> Any:
+    """Write the rows of these tasks, run `code` in the peer's Python, and return the JSON it wrote to argv[2]."""
+    rows = {}
+    for task in select(list(tasks)).tasks:
+        assert isinstance(task, PromptedTask)
+        files = {}
+        wanted = [(split, task.splits) for split in task.splits[:1]]
+        wanted += [(split, (split,)) for split in task.shot_splits if task.n_shots and task.fixed_shots]
+        for split, places in wanted:
+            file = folder / f"{task.name}-{split}.json"
+            file.write_text(json.dumps(load_split(task.dataset, places)[1]))
+            files[split] = str(file)
+        rows[f"{task.dataset.name}/{task.dataset.config or ''}"] = files
+    given, result = folder / "plan.json", folder / "result.json"
+    given.write_text(json.dumps({"rows": rows, "tasks": tasks, **plan}))
+    subprocess.run([python, "-c", PRELUDE + code, str(given), str(result)], check=True, stdout=sys.stderr)
+    return json.loads(result.read_text())
