@@ -85,6 +85,18 @@ class MillModel(ABC):
         told = {name: value for name, value in self.arguments.items() if name != "batch_size" and not is_secret(name)}
         return {"class": f"{type(self).__module__}.{type(self).__qualname__}", "model": self.model_name, "arguments": told}
 
+    def ready(self, wait: float = 0.0) -> None:
+        """Check that the model can be used, before any work; a server that is not there yet is waited for."""
+        return None
+
+    def load(self) -> None:
+        """Load what takes long, such as weights; called before the first request, so that rates count work alone."""
+        return None
+
+    def has_chat_template(self) -> bool:
+        """Whether dialogs can be rendered; may look at files, but not at weights."""
+        return self.capabilities.supports_chat_template
+
     def count_tokens(self, requests: Sequence[Request]) -> int | None:
         """How many input tokens these requests have, without loading weights; None where that is not known."""
         return None

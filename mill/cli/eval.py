@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,8 @@ class EvalOptions:
     task_paths: tuple[str, ...] = ()
     fresh: bool = False
     dry_run: bool = False
-    quiet: bool = field(default=False)
+    quiet: bool = False
+    wait: float = 0.0
 
 
 @click.command("eval", epilog=EXAMPLES)
@@ -70,6 +71,7 @@ class EvalOptions:
     "--config", type=click.Path(), default=None, help="A YAML file with any of these options; the command line wins."
 )
 @click.option("--dry_run", is_flag=True, default=None, help="Say what would run, without loading weights.")
+@click.option("--wait", type=click.FloatRange(min=0), default=None, help="Seconds to wait for a server to come up.")
 @click.option("--quiet", is_flag=True, default=None, help="No progress.")
 @click.pass_context
 def command(
@@ -100,6 +102,7 @@ def evaluate(options: EvalOptions) -> int:
             limit=options.limit,
             fresh=options.fresh,
             batch_size=options.batch_size,
+            wait=options.wait,
         )
         for model in options.models
     ]
@@ -138,6 +141,7 @@ def _options(given: Mapping[str, Any], output_dir: Path, task_paths: tuple[str, 
         fresh=bool(given["fresh"]),
         dry_run=bool(given["dry_run"]),
         quiet=bool(given["quiet"]),
+        wait=float(given["wait"] or 0.0),
     )
 
 

@@ -21,6 +21,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "fresh": (bool,),
     "dry_run": (bool,),
     "quiet": (bool,),
+    "wait": (int, float),
 }
 
 

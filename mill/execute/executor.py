@@ -62,6 +62,7 @@ class Executor:
                 else:
                     pending[clone.key] = clone
         if pending:
+            self.model.load()
             with Progress(kind, len(pending), quiet=self.quiet) as progress:
                 watcher = _Recorder(self.store, self.tally, progress, found)
                 getattr(self.model, kind)(list(pending.values()), watcher)

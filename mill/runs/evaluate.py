@@ -106,12 +106,17 @@ def prepare(
     limit: int | float | None = None,
     fresh: bool = False,
     batch_size: int | None = None,
+    wait: float = 0.0,
 ) -> Run:
-    """Open the model, plan the tasks and find the run's folder. No weights load here."""
+    """Open the model, plan the tasks and find the run's folder. No weights load here.
+
+    A model behind a server is looked at first; `wait` is how many seconds it may take to come up.
+    """
     check_writable(output_dir)
     resolved = resolve_spec(parse_spec(spec) if isinstance(spec, str) else spec)
     refuse_early(selection, resolved.backend)
     model = open_model(resolved, batch_size=batch_size)
+    model.ready(wait)
     plans = plan_tasks(model, selection, settings, limit)
     identity = model.identity()
     base = run_folder(output_dir, model.model_name, identity, manifest.shown_settings(settings))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mill.api.batching import describe
-from mill.api.errors import DataError, MillError, SpecError
+from mill.api.errors import CannotServe, DataError, MillError, SpecError
 from mill.api.model import MillModel, ModelCapabilities
 from mill.api.request import Request
 from mill.api.task import RenderSettings, Task
@@ -71,10 +71,13 @@ def plan_tasks(
 ) -> list[TaskPlan]:
     """Hold every task against the model, load its data and render its requests. All refusals happen here."""
     chat = settings.apply_chat_template or model.use_chat_template
-    if chat and not model.capabilities.supports_chat_template:
-        raise SpecError(f"{model.model_name} has no chat template: leave out --apply_chat_template")
     settings = replace(settings, apply_chat_template=chat)
     served = [(task, _served(task, model)) for task in selection.tasks]
+    if chat and not model.has_chat_template():
+        raise SpecError(f"{model.model_name} has no chat template: leave out --apply_chat_template and use_chat_template")
+    for _, task in served:
+        if task.multi_round and not model.has_chat_template():
+            raise CannotServe(f"{task.name} is a dialog, and {model.model_name} has no chat template")
     return [_plan(asked.name, task, settings, limit) for asked, task in served]
 
 

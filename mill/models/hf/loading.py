@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import io
 import os
 import platform
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -147,9 +150,15 @@ def _load(auto: Any, source: Source, what: str, **arguments: Any) -> Any:
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:
-        return auto.from_pretrained(**source.arguments(), **arguments)
+        with _quiet():
+            return auto.from_pretrained(**source.arguments(), **arguments)
     except Exception as error:  # transformers, safetensors and remote code raise what they like
         raise ModelError(f"cannot load the {what} of {source.name}: {_reason(error, source)}") from error
+
+
+def _quiet() -> contextlib.AbstractContextManager[Any]:
+    """GGUF conversion draws a bar of its own, which has no place in a log."""
+    return contextlib.nullcontext() if sys.stderr.isatty() else contextlib.redirect_stderr(io.StringIO())
 
 
 def _reason(error: Exception, source: Source) -> str:

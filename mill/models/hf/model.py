@@ -107,6 +107,12 @@ class TransformersModel(MillModel):
             self._eos_ids = decoding.take_eos_ids(self._model, self.tokens.tokenizer)
         return self._model
 
+    def load(self) -> None:
+        _ = self.model
+
+    def has_chat_template(self) -> bool:
+        return bool(self.tokens.tokenizer.chat_template)
+
     def clean(self) -> None:
         self._model = None
         self._free_memory()

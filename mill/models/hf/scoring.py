@@ -13,7 +13,7 @@ from mill.api.request import Request, Response
 if TYPE_CHECKING:
     import torch
 
-    from mill.models.hf.tokens import Pair
+    from mill.models.pairs import Pair
 
 LOGIT_BLOCK = 1 << 26  # floats of logits that are turned into log-probabilities at a time
 
@@ -42,7 +42,7 @@ def shared_rows(requests: Sequence[Request], pairs: Sequence[Pair]) -> list[Row]
     for request, pair in zip(requests, pairs, strict=True):
         ids = pair.ids[:-1]
         row = rows.setdefault(tuple(ids), Row(ids, [], []))
-        row.spans.append(Span(pair.n_context - 1, pair.ids[pair.n_context :], pair.truncated))
+        row.spans.append(Span(pair.n_context - 1, pair.continuation, pair.truncated))
         row.requests.append(request)
     return list(rows.values())
 

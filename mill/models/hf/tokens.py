@@ -9,20 +9,7 @@ from typing import Any
 from mill.api.errors import ModelError
 from mill.api.request import Context, Message, Request
 from mill.models.hf.scoring import Row, Span
-
-
-@dataclass(frozen=True)
-class Pair:
-    """Token ids of context and continuation, the length of the context, and how many tokens were cut on the left."""
-
-    ids: list[int]
-    n_context: int
-    truncated: int
-
-    @property
-    def fits(self) -> bool:
-        """Whether at least one token of context is left; a continuation longer than the window leaves none."""
-        return self.n_context > 0
+from mill.models.pairs import Pair, make_pair, move_spaces
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,23 +67,13 @@ class Tokens:
 
     def pairs(self, requests: Sequence[Request]) -> list[Pair]:
         """Contexts and continuations tokenized as one text, so that tokens at the seam are those of real text."""
-        texts = [_move_spaces(self.render(request.context), request.continuation) for request in requests]
+        texts = [move_spaces(self.render(request.context), request.continuation) for request in requests]
         contexts = self.encode_all([context for context, _ in texts])
         wholes = self.encode_all([context + continuation for context, continuation in texts])
         return [
-            self._pair(whole, len(context) if text else 0)
+            make_pair(whole, len(context) if text else 0, window=self.window, prefix=self.prefix)
             for (text, _), context, whole in zip(texts, contexts, wholes, strict=True)
         ]
-
-    def _pair(self, whole: list[int], n_context: int) -> Pair:
-        if n_context == 0:
-            n_context = 1
-            if self.prefix is not None and whole[:1] != [self.prefix]:
-                whole = [self.prefix, *whole]
-        # A continuation that melts into the context's last token is still scored, with that token.
-        n_context = max(1, min(n_context, len(whole) - 1))
-        cut = max(0, len(whole) - 1 - self.window)
-        return Pair(whole[cut:], n_context - cut, cut)
 
     def windows(self, request: Request) -> list[Row]:
         """A document as rows that score every token exactly once.
@@ -131,9 +108,3 @@ class Tokens:
         ids = ids or ([self.prefix] if self.prefix is not None else ids)
         cut = max(0, len(ids) - room)
         return Prompt(request, ids[cut:], cut, max_new)
-
-
-def _move_spaces(context: str, continuation: str) -> tuple[str, str]:
-    """White space at the end of a context belongs to the continuation, as words carry their space in front."""
-    stripped = context.rstrip()
-    return stripped, context[len(stripped) :] + continuation

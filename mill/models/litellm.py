@@ -1,0 +1,116 @@
+"""The `litellm` backend: hosted models of many providers through LiteLLM. Generation only."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from mill.api.errors import ModelError
+from mill.api.model import TEXT_KINDS, ModelCapabilities
+from mill.api.request import Request, Response
+from mill.models.http import Failure, Reply
+from mill.models.server import ServerModel, cut_at_stops, messages_of
+
+_OPTIONS = {"until", "max_gen_toks", "temperature", "seed"}
+# What LiteLLM's exceptions mean to a person, by class name.
+_MEANINGS = {
+    "AuthenticationError": ("the provider refuses the API key", 401),
+    "PermissionDeniedError": ("the API key may not use this model", 403),
+    "NotFoundError": ("the provider has no such model", 404),
+    "ContextWindowExceededError": ("the prompt is longer than the model's context", 400),
+    "ContentPolicyViolationError": ("the provider's content filter refused the prompt", 400),
+    "BadRequestError": ("the provider refuses the request", 400),
+    "RateLimitError": ("the provider limits the rate", 429),
+    "Timeout": ("the provider did not answer in time", 408),
+    "ServiceUnavailableError": ("the provider is overloaded", 503),
+    "InternalServerError": ("the provider failed", 500),
+    "APIConnectionError": ("the provider cannot be reached", 502),
+}
+
+
+class LiteLLMModel(ServerModel):
+    """Every argument that is not named here goes to `litellm.completion` as it is."""
+
+    def __init__(
+        self, model: str, api_key: str | None = None, timeout: float = 120.0, concurrency: int = 16, **parameters: Any
+    ) -> None:
+        # LiteLLM finds the address itself; the HTTP core only lends its gate and its retries.
+        super().__init__(model, "https://litellm", api_key=None, timeout=timeout, concurrency=concurrency)
+        self._key, self._timeout, self.parameters = api_key, timeout, parameters
+        self.capabilities = ModelCapabilities(supports_chat_template=True, kinds=TEXT_KINDS, concurrency=concurrency)
+        self.use_chat_template = True
+
+    def identity(self) -> dict[str, Any]:
+        return {"backend": "litellm", "model": self.model, "parameters": self.parameters}
+
+    def _look(self) -> None:
+        """Without a call: is the provider known, and is its key there?"""
+        litellm = _litellm()
+        try:
+            litellm.get_llm_provider(self.model, api_base=self.parameters.get("api_base"))
+        except Exception as error:
+            raise ModelError(f"litellm does not know the provider of {self.model!r}: write provider/model") from error
+        missing = litellm.validate_environment(self.model).get("missing_keys") or []
+        if missing and not self._key and "api_key" not in self.parameters:
+            raise ModelError(f"{self.model} needs a key: set {' or '.join(missing)}, or give api_key=...")
+
+    async def _generate(self, request: Request) -> Response:
+        options = request.options
+        arguments: dict[str, Any] = {
+            "model": self.model,
+            "messages": messages_of(request),
+            "max_tokens": options["max_gen_toks"],
+            "temperature": options["temperature"],
+            "timeout": self._timeout,
+            "drop_params": True,
+            "num_retries": 0,
+            **{name: value for name, value in options.items() if name not in _OPTIONS},
+            **self.parameters,
+        }
+        if options["until"]:
+            arguments["stop"] = [*options["until"]][:4]
+        if not request.deterministic:
+            arguments["seed"] = request.seed % 2**31
+        if self._key:
+            arguments["api_key"] = self._key
+        reply = await self.client.guarded(lambda: _complete(arguments))
+        body = reply.body
+        choice = body["choices"][0]
+        text = choice["message"].get("content")
+        if not isinstance(text, str):
+            raise Failure("garbage", f"the provider returned no text (finish_reason {choice.get('finish_reason')!r})")
+        usage = body.get("usage") or {}
+        kept, stopped = cut_at_stops(text, options["until"])
+        return Response(
+            text=kept,
+            finish_reason="stop" if stopped else choice.get("finish_reason"),
+            prompt_tokens=usage.get("prompt_tokens"),
+            output_tokens=usage.get("completion_tokens"),
+        )
+
+
+async def _complete(arguments: dict[str, Any]) -> Reply:
+    litellm = _litellm()
+    try:
+        found = await litellm.acompletion(**arguments)
+    except Exception as error:
+        raise as_failure(error) from error
+    return Reply(found.model_dump(), 0.0)
+
+
+def as_failure(error: Exception) -> Failure:
+    """LiteLLM's exception as ours; the first known name among its classes says what it means."""
+    names = [cls.__name__ for cls in type(error).__mro__]
+    meaning, status = next((_MEANINGS[name] for name in names if name in _MEANINGS), ("LiteLLM failed", 0))
+    words = " ".join(str(error).split())[:200]
+    if status == 429 and "quota" in words.lower():  # waiting does not bring money
+        return Failure("http", f"the quota of the API key is used up: {words}", status=402)
+    return Failure("http", f"{meaning}: {words}", status=status or 400)
+
+
+def _litellm() -> Any:
+    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # no download at import
+    import litellm
+
+    litellm.suppress_debug_info = True
+    return litellm

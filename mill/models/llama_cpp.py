@@ -1,0 +1,224 @@
+"""The `llama-cpp` backend: a llama-server, through its own /completion endpoint and token ids."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import OrderedDict
+from typing import Any
+
+from mill.api.model import LOGPROB_KINDS, TEXT_KINDS, ModelCapabilities
+from mill.api.request import Request, Response
+from mill.models.http import Failure
+from mill.models.pairs import make_pair, move_spaces
+from mill.models.server import ServerModel, cut_at_stops, messages_of
+
+DEFAULT_URL = "http://127.0.0.1:8080"
+SCORING_PROBS = 64  # enough for most choices; the whole vocabulary is asked for where it is not
+KEPT_DISTRIBUTIONS = 256
+
+
+class LlamaCppModel(ServerModel):
+    """The server gives no log-probabilities of a prompt, so a continuation is scored token by token from the distribution
+    after its prefix; the server's prompt cache makes each step cheap, and choices that share a prefix share the step."""
+
+    def __init__(
+        self,
+        model: str = "",
+        base_url: str = DEFAULT_URL,
+        api_key: str | None = None,
+        timeout: float = 120.0,
+        concurrency: int | None = None,
+        use_chat_template: bool = False,
+    ) -> None:
+        super().__init__(model, base_url, api_key=api_key, timeout=timeout, concurrency=concurrency or 1)
+        self._most = concurrency
+        self.use_chat_template = use_chat_template
+        self.capabilities = _capabilities(None, 1)
+        self._props: dict[str, Any] = {}
+        self._vocabulary = 0
+        self._bos_id: int | None = None
+        self._distributions: OrderedDict[tuple[int, ...], asyncio.Task[_Distribution]] = OrderedDict()
+
+    @property
+    def model_name(self) -> str:
+        return self.model or str(self._props.get("model_path", "")).rpartition("/")[2] or self.base_url
+
+    def identity(self) -> dict[str, Any]:
+        return {
+            "backend": "llama-cpp",
+            "base_url": self.base_url,
+            "model": self.model,
+            "served": {name: self._props.get(name) for name in ("model_path", "build_info", "meta")},
+            "use_chat_template": self.use_chat_template,
+        }
+
+    def _look(self) -> None:
+        self.client.probe("GET", "/health")
+        self._props = dict(self.client.probe("GET", "/props").body)
+        entries = self.client.probe("GET", "/v1/models").body.get("data") or [{}]
+        self._props["meta"] = entries[0].get("meta") or {}
+        self._vocabulary = int(self._props["meta"].get("n_vocab", 0))
+        bos = str(self._props.get("bos_token") or "")
+        if bos:
+            body = {"content": bos, "add_special": False, "parse_special": True}
+            self._bos_id = next(iter(self.client.probe("POST", "/tokenize", body).body["tokens"]), None)
+        slots = int(self._props.get("total_slots", 1))
+        self.client.concurrency = min(slots, self._most or slots)
+        self.capabilities = _capabilities(self._window, self.client.concurrency)
+
+    @property
+    def _window(self) -> int:
+        return int(self._props["default_generation_settings"]["n_ctx"])
+
+    async def _generate(self, request: Request) -> Response:
+        options = request.options
+        ids = await self._tokenize(await self._render(request))
+        cut = max(0, len(ids) - (self._window - options["max_gen_toks"]))
+        if cut >= len(ids) and ids:
+            raise Failure("http", f"max_gen_toks={options['max_gen_toks']} leaves no room in a context of {self._window}")
+        body = {
+            "prompt": ids[cut:],
+            "n_predict": options["max_gen_toks"],
+            "temperature": options["temperature"],
+            "stop": [*options["until"]],
+            "cache_prompt": True,
+            # The server's own sampling defaults are put away: what the task asks for is what is decoded.
+            "top_k": options.get("top_k", 0),
+            "top_p": options.get("top_p", 1.0),
+            "min_p": 0.0,
+            "seed": request.seed % 2**31,
+        }
+        reply = await self.client.post("/completion", body)
+        text = reply.body.get("content") if isinstance(reply.body, dict) else None
+        if not isinstance(text, str):
+            raise Failure("garbage", f"the server's answer has no content: {str(reply.body)[:120]}")
+        kept, stopped = cut_at_stops(text, options["until"])
+        limited = reply.body.get("stop_type") == "limit" or reply.body.get("stopped_limit")
+        return Response(
+            text=kept,
+            finish_reason="length" if limited and not stopped else "stop",
+            prompt_tokens=reply.body.get("tokens_evaluated"),
+            output_tokens=reply.body.get("tokens_predicted"),
+            truncated_tokens=cut,
+            seconds=reply.seconds,
+        )
+
+    async def _score(self, request: Request) -> Response:
+        context, continuation = move_spaces(await self._render(request), request.continuation)
+        whole = await self._tokenize(context + continuation)
+        n_context = len(await self._tokenize(context)) if context else 0
+        pair = make_pair(whole, n_context, window=self._window - 1, prefix=self._bos_id)
+        if not pair.fits:
+            return Response(error=f"the continuation is longer than the context of {self._window} tokens")
+        score, greedy = await self._walk(pair.ids, pair.n_context)
+        return Response(
+            score=score,
+            is_greedy=greedy,
+            prompt_tokens=pair.n_context,
+            output_tokens=len(pair.continuation),
+            truncated_tokens=pair.truncated,
+        )
+
+    async def _score_document(self, request: Request) -> Response:
+        ids = await self._tokenize(request.text)
+        bos = self._bos_id
+        if bos is not None and ids[:1] != [bos]:
+            ids = [bos, *ids]
+        window, total = self._window - 1, 0.0
+        for first in range(1, len(ids), window):
+            last = min(first + window, len(ids))
+            begin = max(0, last - 1 - window)
+            score, _ = await self._walk(ids[begin:last], first - begin)
+            total += score
+        return Response(score=total, prompt_tokens=len(ids) - 1)
+
+    async def _walk(self, ids: list[int], start: int) -> tuple[float, bool]:
+        """The log-probability of ids[start:], one step at a time, and whether each was the likeliest."""
+        total, greedy = 0.0, True
+        for place in range(start, len(ids)):
+            prefix, token = tuple(ids[:place]), ids[place]
+            found = await self._distribution(prefix, SCORING_PROBS)
+            if token not in found.logprobs:
+                found = await self._distribution(prefix, self._vocabulary)
+            if token not in found.logprobs:
+                raise Failure("garbage", f"the server gave no probability for token {token}")
+            total += found.logprobs[token]
+            greedy = greedy and found.best == token
+        return total, greedy
+
+    async def _distribution(self, prefix: tuple[int, ...], count: int) -> _Distribution:
+        """The likeliest next tokens; requests that ask for the same prefix at the same time share one call."""
+        known = self._distributions.get(prefix)
+        if known is not None and (not known.done() or _usable(known, count)):
+            found = await known
+            if found.count >= count:
+                return found
+        task = asyncio.ensure_future(self._ask_distribution(prefix, count))
+        self._distributions[prefix] = task
+        while len(self._distributions) > KEPT_DISTRIBUTIONS:
+            self._distributions.popitem(last=False)
+        return await task
+
+    async def _ask_distribution(self, prefix: tuple[int, ...], count: int) -> _Distribution:
+        body = {"prompt": list(prefix), "n_predict": 1, "n_probs": count, "temperature": 0.0, "cache_prompt": True}
+        reply = await self.client.post("/completion", body)
+        try:
+            entry = reply.body["completion_probabilities"][0]
+            rows = entry.get("top_logprobs") or entry.get("top_probs") or entry["probs"]
+            pairs = [(await self._row_id(row), _row_logprob(row)) for row in rows]
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise Failure("garbage", "the server's answer has no probabilities of the next token") from error
+        return _Distribution(dict(pairs), max(pairs, key=lambda pair: pair[1])[0], count)
+
+    async def _row_id(self, row: dict[str, Any]) -> int:
+        """A token's id; older servers name a token by its text alone."""
+        if "id" in row:
+            return int(row["id"])
+        ids = await self._tokenize(row["tok_str"], special=False)
+        return ids[0] if len(ids) == 1 else -1
+
+    async def _render(self, request: Request) -> str:
+        """Dialogs go through the server's own template."""
+        if isinstance(request.context, str) and not self.use_chat_template:
+            return request.context
+        reply = await self.client.post("/apply-template", {"messages": messages_of(request)})
+        return str(reply.body["prompt"])
+
+    async def _tokenize(self, text: str, *, special: bool = True) -> list[int]:
+        bos = str(self._props.get("bos_token") or "")
+        add = special and not (bos and text.startswith(bos))
+        reply = await self.client.post("/tokenize", {"content": text, "add_special": add, "parse_special": special})
+        try:
+            return [int(token) for token in reply.body["tokens"]]
+        except (KeyError, TypeError, ValueError) as error:
+            raise Failure("garbage", f"/tokenize answered {str(reply.body)[:80]}") from error
+
+
+class _Distribution:
+    """Log-probabilities of the `count` likeliest next tokens."""
+
+    def __init__(self, logprobs: dict[int, float], best: int, count: int) -> None:
+        self.logprobs, self.best, self.count = logprobs, best, count
+
+
+def _usable(task: asyncio.Task[_Distribution], count: int) -> bool:
+    return not task.cancelled() and task.exception() is None and task.result().count >= count
+
+
+def _row_logprob(row: dict[str, Any]) -> float:
+    """Newer servers give log-probabilities, older ones probabilities."""
+    if "logprob" in row:
+        return float(row["logprob"])
+    prob = float(row["prob"])
+    return math.log(prob) if prob > 0 else -math.inf
+
+
+def _capabilities(window: int | None, concurrency: int) -> ModelCapabilities:
+    return ModelCapabilities(
+        max_context_length=window,
+        supports_logprobs=True,
+        supports_chat_template=True,
+        kinds=TEXT_KINDS | LOGPROB_KINDS,
+        concurrency=concurrency,
+    )

@@ -1,0 +1,44 @@
+"""Context and continuation as one row of token ids: the rules of scoring that all backends share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Token ids of context and continuation, the length of the context, and how many tokens were cut on the left."""
+
+    ids: list[int]
+    n_context: int
+    truncated: int
+
+    @property
+    def fits(self) -> bool:
+        """Whether at least one token of context is left; a continuation longer than the window leaves none."""
+        return self.n_context > 0
+
+    @property
+    def continuation(self) -> list[int]:
+        return self.ids[self.n_context :]
+
+
+def make_pair(whole: list[int], n_context: int, *, window: int, prefix: int | None) -> Pair:
+    """A pair from the ids of the whole text. An empty context is `prefix` (BOS or EOS) alone, never doubled.
+
+    The model's input, all but the last token, is at most `window` long: what is too much is cut on the left.
+    """
+    if n_context == 0:
+        n_context = 1
+        if prefix is not None and whole[:1] != [prefix]:
+            whole = [prefix, *whole]
+    # A continuation that melts into the context's last token is still scored, with that token.
+    n_context = max(1, min(n_context, len(whole) - 1))
+    cut = max(0, len(whole) - 1 - window)
+    return Pair(whole[cut:], n_context - cut, cut)
+
+
+def move_spaces(context: str, continuation: str) -> tuple[str, str]:
+    """White space at the end of a context belongs to the continuation, as words carry their space in front."""
+    stripped = context.rstrip()
+    return stripped, context[len(stripped) :] + continuation

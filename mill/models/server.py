@@ -1,0 +1,104 @@
+"""What backends that talk to a server share: its address, its key, waiting for it, and answers that come one by one."""
+
+from __future__ import annotations
+
+import os
+import time
+from abc import abstractmethod
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from mill.api.batching import Observer, as_response
+from mill.api.errors import ModelError, SpecError
+from mill.api.model import MillModel, watched
+from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, Request, Response
+from mill.models.http import Client, Failure
+
+KEY_VARIABLES = ("MILL_API_KEY", "OPENAI_API_KEY")
+POLL_S = 0.5
+
+
+class ServerModel(MillModel):
+    """A subclass says how it looks at its server (`_look`) and how it asks one question of each kind."""
+
+    def __init__(self, model: str, base_url: str, *, api_key: str | None, timeout: float, concurrency: int) -> None:
+        if not base_url.startswith(("http://", "https://")):
+            raise SpecError(f"base_url={base_url}: a URL starts with http:// or https://")
+        if concurrency < 1:
+            raise SpecError(f"concurrency={concurrency}: at least 1 is needed")
+        key = api_key or next((os.environ[name] for name in KEY_VARIABLES if os.environ.get(name)), None)
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self.model = model
+        self.base_url = base_url.rstrip("/").removesuffix("/v1").rstrip("/")
+        self.client = Client(self.base_url, headers, timeout=timeout, concurrency=concurrency)
+
+    @property
+    def model_name(self) -> str:
+        return self.model or self.base_url
+
+    def ready(self, wait: float = 0.0) -> None:
+        """Look at the server; while it cannot be reached or still loads, look again for `wait` seconds."""
+        deadline = time.monotonic() + wait
+        while True:
+            try:
+                return self._look()
+            except Failure as failure:
+                coming = failure.kind == "connection" or failure.status == 503
+                if not coming or time.monotonic() >= deadline:
+                    raise ModelError(self._not_ready(failure)) from failure
+                time.sleep(POLL_S)
+
+    def _not_ready(self, failure: Failure) -> str:
+        hint = "; start it, or wait for it with --wait SECONDS" if failure.kind == "connection" else ""
+        if failure.status == 503:
+            return f"{self.base_url} is still loading ({failure}); wait for it with --wait SECONDS"
+        if failure.status == 401 and "Authorization" not in self.client.headers:
+            return f"{self.base_url} wants a key: set {KEY_VARIABLES[0]} or give api_key=..."
+        return f"{failure}{hint}" if self.base_url in str(failure) else f"{self.base_url}: {failure}{hint}"
+
+    @abstractmethod
+    def _look(self) -> None:
+        """Check that the server is there and has the model, and learn what it can do. Raises Failure or ModelError."""
+
+    async def _generate(self, request: Request) -> Response:
+        raise self._cannot(GENERATE)
+
+    async def _score(self, request: Request) -> Response:
+        raise self._cannot(LOGLIKELIHOOD)
+
+    async def _score_document(self, request: Request) -> Response:
+        raise self._cannot(ROLLING)
+
+    def _answer(self, kind: str, requests: Sequence[Request], observer: Observer | None) -> list[Response]:
+        """Send all requests, neighbours with a common start one after another so that the server's cache serves them."""
+        asks: dict[str, Callable[[Request], Awaitable[Response]]] = {
+            GENERATE: self._generate,
+            MULTI_ROUND: self._generate,
+            LOGLIKELIHOOD: self._score,
+            ROLLING: self._score_document,
+        }
+        if kind not in asks:
+            raise self._cannot(kind)
+        found: dict[int, Response] = {}
+        with watched(kind, requests, observer) as watching:
+
+            def done(request: Request, result: Response | Failure) -> None:
+                response = Response(error=str(result)) if isinstance(result, Failure) else as_response(result, kind)
+                found[id(request)] = response
+                watching.answered(request, response)
+
+            self.client.run_all(sorted(requests, key=lambda request: request.text), asks[kind], done)
+        return [found[id(request)] for request in requests]
+
+
+def cut_at_stops(text: str, stops: Sequence[str]) -> tuple[str, bool]:
+    """The text before the first stop string, and whether there was one. Servers take few stops, and some ignore them."""
+    places = [place for place in (text.find(stop) for stop in stops if stop) if place >= 0]
+    return (text[: min(places)], True) if places else (text, False)
+
+
+def messages_of(request: Request) -> list[dict[str, Any]]:
+    """A request's dialog in OpenAI's shape; a plain text is one user message."""
+    if isinstance(request.context, str):
+        return [{"role": "user", "content": request.context}]
+    return [{"role": message.role, "content": message.content} for message in request.context]
