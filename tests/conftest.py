@@ -14,6 +14,7 @@ from mill.api import registry
 from mill.tasks.load import load_builtin
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 
 ROOT = Path(__file__).parent.parent
 TEXT = "the quick brown fox jumps over the lazy dog . what is the answer ? it is 42 , 7 or 1234 ; yes no A B C D\n"

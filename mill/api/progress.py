@@ -17,6 +17,7 @@ class Progress:
         self.title, self.total, self.done, self.failed = title, total, 0, 0
         self._quiet = quiet or total == 0
         self._bar: Any = None
+        self._last_done = 0
         self._started = self._last_line = time.monotonic()
 
     def __enter__(self) -> Progress:
@@ -27,7 +28,7 @@ class Progress:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._bar is not None:
             self._bar.stop()
-        elif not self._quiet and self.done:
+        elif not self._quiet and self.done > self._last_done:
             self._print_line()
 
     def advance(self, *, failed: bool = False) -> None:
@@ -65,7 +66,7 @@ class Progress:
         return f"{self.failed} failed" if self.failed else ""
 
     def _print_line(self) -> None:
-        self._last_line = time.monotonic()
+        self._last_line, self._last_done = time.monotonic(), self.done
         left = (self.total - self.done) / max(self._rate(), 1e-9)
         parts = [f"{self.title}: {self.done}/{self.total}", self._rate_text()]
         if self.done < self.total:

@@ -158,7 +158,7 @@ class OpenAICompatModel(ServerModel):
             return Response(error=f"the continuation is longer than the context of {self._window} tokens")
         logprobs = await self._echo(pair.ids)
         scored = logprobs["token_logprobs"][pair.n_context : len(pair.ids)]
-        best = [max(top.values()) for top in logprobs["top_logprobs"][pair.n_context : len(pair.ids)]]
+        best = [max(top.values()) for top in logprobs["top_logprobs"][pair.n_context : len(pair.ids)] if top]
         return _scored(scored, best, prompt_tokens=pair.n_context, truncated=pair.truncated)
 
     async def _score_by_offsets(self, context: str, continuation: str) -> Response:
@@ -208,7 +208,7 @@ class OpenAICompatModel(ServerModel):
 
 
 def _scored(scored: list[float | None], best: list[float], *, prompt_tokens: int, truncated: int) -> Response:
-    if not scored or any(score is None for score in scored):
+    if not scored or len(best) < len(scored) or any(score is None for score in scored):
         return Response(error="the server left out a log-probability")
     values = [score for score in scored if score is not None]
     return Response(

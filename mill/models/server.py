@@ -8,8 +8,8 @@ from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from mill.api.batching import Observer, as_response
-from mill.api.errors import ModelError, SpecError
+from mill.api.batching import Observer, as_response, describe
+from mill.api.errors import MillError, ModelError, SpecError
 from mill.api.model import MillModel, watched
 from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, Request, Response
 from mill.models.http import Client, Failure
@@ -87,8 +87,22 @@ class ServerModel(MillModel):
                 found[id(request)] = response
                 watching.answered(request, response)
 
-            self.client.run_all(sorted(requests, key=lambda request: request.text), asks[kind], done)
+            self.client.run_all(sorted(requests, key=lambda request: request.text), _shielded(asks[kind]), done)
         return [found[id(request)] for request in requests]
+
+
+def _shielded(ask: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+    """An answer of a shape that nobody foresaw is an error of its request, not the end of the run."""
+
+    async def asked(request: Request) -> Response:
+        try:
+            return await ask(request)
+        except (MillError, Failure):
+            raise
+        except Exception as error:
+            return Response(error=f"the server's answer could not be read: {describe(error)}")
+
+    return asked
 
 
 def cut_at_stops(text: str, stops: Sequence[str]) -> tuple[str, bool]:

@@ -1,0 +1,246 @@
+"""The HTTP core against a server that misbehaves: a fault ends as a right answer or an error, never as a wrong answer."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from email.utils import formatdate
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mill.models.http import Client, Failure, client, failure
+from mill.models.http.gate import Gate
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from servers import Fault, FaultServer, cut, events, free_port, garbage, stall, status
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(client, "LONGEST_PAUSE_S", 0.02)
+
+
+def ask(server: FaultServer, count: int = 1, **arguments: Any) -> list[Any]:
+    """Post `count` times and return what came of it, in the order asked."""
+    found: dict[int, Any] = {}
+    caller = Client(server.url, **{"timeout": 5.0, **arguments})
+
+    async def work(number: int) -> Any:
+        return (await caller.post("/ask", {"number": number})).body
+
+    caller.run_all(range(count), work, lambda number, result: found.__setitem__(number, result))
+    return [found[number] for number in range(count)]
+
+
+def once(fault: Fault) -> Callable[..., Any]:
+    """Fails the first time, then echoes."""
+    return lambda server, path, body: fault if len(server.calls) == 1 else body
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [status(429), status(500), status(502), status(503), cut(), garbage()],
+    ids=["429", "500", "502", "503", "cut", "garbage"],
+)
+def test_what_may_pass_is_tried_again(fault: Fault) -> None:
+    with FaultServer(once(fault)) as server:
+        assert ask(server) == [{"number": 0}]
+        assert len(server.calls) == 2
+
+
+@pytest.mark.parametrize("code", [400, 401, 403, 404, 422])
+def test_what_will_not_pass_is_not_tried_again(code: int) -> None:
+    with FaultServer(lambda *_: status(code, "not so")) as server:
+        (found,) = ask(server)
+        assert isinstance(found, Failure)
+        assert str(found).startswith(f"HTTP {code}: not so")
+        assert len(server.calls) == 1
+
+
+def test_a_fault_that_stays_becomes_an_error_of_that_call_alone() -> None:
+    with FaultServer(lambda server, path, body: status(500, "broken") if body["number"] == 3 else body) as server:
+        found = ask(server, 6)
+        assert [result for result in found if not isinstance(result, Failure)] == [{"number": n} for n in (0, 1, 2, 4, 5)]
+        assert str(found[3]) == "HTTP 500: broken"
+        assert len(server.calls) == 5 + client.ATTEMPTS
+
+
+def test_retry_after_is_honoured() -> None:
+    with FaultServer(once(status(429, Retry_After="0.6"))) as server:
+        started = time.monotonic()
+        assert ask(server) == [{"number": 0}]
+        assert time.monotonic() - started >= 0.6
+
+
+def test_retry_after_is_read_as_seconds_or_as_a_date_and_bounded() -> None:
+    assert failure.parse_retry_after("7") == 7
+    assert failure.parse_retry_after(formatdate(time.time() + 30, usegmt=True)) == pytest.approx(30, abs=2)
+    assert failure.parse_retry_after("99999") == failure.LONGEST_WAIT_S
+    assert failure.parse_retry_after("-5") == 0
+    assert failure.parse_retry_after("soon") is None
+    assert failure.parse_retry_after(None) is None
+
+
+def test_a_stall_is_a_timeout_that_names_the_limit() -> None:
+    with FaultServer(lambda *_: stall(3)) as server:
+        (found,) = ask(server, timeout=0.3)
+        assert (found.kind, str(found)) == ("timeout", f"no answer from {server.url} within 0.3 s")
+        assert len(server.calls) == client.TIMEOUT_ATTEMPTS
+
+
+def test_an_absent_server_is_a_connection_failure() -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    with pytest.raises(Failure, match=f"cannot reach {url}: Connection refused") as raised:
+        Client(url).probe("GET", "/v1/models")
+    assert raised.value.kind == "connection"
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b'{"error": {"message": "too long"}}', "too long"),
+        (b'{"error": "plain"}', "plain"),
+        (b'{"detail": "fastapi"}', "fastapi"),
+        (b"<h1>Bad  gateway</h1>", "<h1>Bad gateway</h1>"),
+        (b"", "no message"),
+    ],
+)
+def test_the_servers_own_words_are_told(body: bytes, words: str) -> None:
+    assert failure.server_words(body) == words
+
+
+def test_many_calls_need_few_connections_and_coroutines() -> None:
+    seen: list[int] = []
+
+    def answer(server: FaultServer, path: str, body: Any) -> Any:
+        return body
+
+    with FaultServer(answer) as server:
+        found: list[int] = []
+        caller = Client(server.url, concurrency=8)
+
+        async def work(number: int) -> Any:
+            seen.append(len(asyncio.all_tasks()))
+            return (await caller.post("/ask", {"number": number})).body["number"]
+
+        caller.run_all(iter(range(600)), work, lambda number, result: found.append(result))
+        assert sorted(found) == list(range(600))
+        assert server.most <= 8
+        assert max(seen) <= 3 * 8  # the HTTP library has a task or two of its own for a connection
+
+
+def test_headers_reach_the_server_and_a_key_is_not_in_the_clients_repr() -> None:
+    with FaultServer(lambda server, path, body: body) as server:
+        ask(server, headers={"Authorization": "Bearer sk-1"})
+        assert server.headers[-1]["Authorization"] == "Bearer sk-1"
+    assert "sk-1" not in repr(Client("http://x", {"Authorization": "Bearer sk-1"}))
+
+
+def stream(server: FaultServer) -> Any:
+    caller, found = Client(server.url, timeout=5.0), []
+
+    async def work(_: int) -> Any:
+        return await caller.stream("/ask", {})
+
+    caller.run_all([0], work, lambda _, result: found.append(result))
+    return found[0]
+
+
+def test_a_stream_tells_when_each_token_came() -> None:
+    lines = [json.dumps({"choices": [{"text": word}]}) for word in "abc"]
+    with FaultServer(lambda *_: events(*lines, pause=0.1)) as server:
+        reply = stream(server)
+    assert [event["choices"][0]["text"] for event in reply.body] == ["a", "b", "c"]
+    assert reply.first_token_s == reply.token_times[0] < 0.1
+    gaps = [later - earlier for earlier, later in zip(reply.token_times, reply.token_times[1:], strict=False)]
+    assert all(gap == pytest.approx(0.1, abs=0.06) for gap in gaps)
+
+
+def test_a_stream_cut_in_the_middle_is_an_error_not_a_short_answer() -> None:
+    with FaultServer(lambda *_: events('{"choices": [{"text": "half"}]}', finish=False)) as server:
+        found = stream(server)
+    assert isinstance(found, Failure) and found.kind == "cut"
+
+
+def test_garbage_inside_a_stream_is_an_error() -> None:
+    with FaultServer(lambda *_: events('{"choices": [')) as server:
+        found = stream(server)
+    assert isinstance(found, Failure) and found.kind == "garbage"
+
+
+def test_an_interrupt_cancels_what_is_under_way() -> None:
+    with FaultServer(lambda *_: stall(5)) as server:
+        caller = Client(server.url, timeout=30.0)
+
+        async def work(_: int) -> Any:
+            return await caller.post("/ask", {})
+
+        started = time.monotonic()
+        threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+        with pytest.raises(KeyboardInterrupt):
+            caller.run_all(range(100), work, lambda *_: None)
+        assert time.monotonic() - started < 3
+
+
+def run_gate(most: int, serve: Callable[[int], float], calls: int) -> Gate:
+    """Drive a gate with a simulated clock: `serve(busy)` is how long a call takes while `busy` are under way."""
+    now = [0.0]
+    gate = Gate(most, clock=lambda: now[0])
+
+    async def drive() -> None:
+        done = 0
+        while done < calls:
+            width = gate.limit
+            for _ in range(width):
+                await gate.enter()
+            now[0] += serve(width)
+            for _ in range(width):
+                await gate.leave(ok=True)
+            done += width
+
+    asyncio.run(drive())
+    return gate
+
+
+def test_the_gate_opens_while_more_at_once_is_faster() -> None:
+    assert run_gate(64, lambda busy: 1.0, 1000).limit == 64
+
+
+def test_the_gate_stays_narrow_where_the_server_only_queues() -> None:
+    assert run_gate(64, lambda busy: busy * 0.5, 200).limit <= 10
+
+
+def test_the_gate_halves_when_the_server_says_no() -> None:
+    async def drive() -> int:
+        gate = Gate(64)
+        gate.limit = 20
+        await gate.push_back(None)
+        return gate.limit
+
+    assert asyncio.run(drive()) == 10
+
+
+def test_fewer_calls_are_under_way_after_a_429() -> None:
+    widths: list[int] = []
+    lock = threading.Lock()
+
+    def answer(server: FaultServer, path: str, body: Any) -> Any:
+        with lock:
+            widths.append(server.now)
+            busy = server.now
+        time.sleep(0.01)
+        return status(429) if busy > 6 else body
+
+    with FaultServer(answer) as server:
+        found = ask(server, 300, concurrency=32)
+        assert not any(isinstance(result, Failure) for result in found)
+        assert sum(width > 12 for width in widths) < len(widths) / 10

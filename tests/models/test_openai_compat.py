@@ -1,0 +1,307 @@
+"""The openai-compat backend: the protocol against a server of ours, and the real thing against llama-server."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mill.api.errors import ModelError, UnknownName
+from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, Message, Request, generation_options
+from mill.models.http import client
+from mill.models.open import open_model
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from servers import FaultServer, cut, free_port, garbage, llama_server, stall, status
+
+ROOT = Path(__file__).parents[2]
+OPTIONS = generation_options(max_gen_toks=8, until=["\n"])
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+
+
+def text(words: str, **more: Any) -> dict[str, Any]:
+    return {
+        "choices": [{"text": words, "finish_reason": "stop", **more}],
+        "usage": {"prompt_tokens": 3, "completion_tokens": 2},
+    }
+
+
+def echoing(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
+    """A server that scores prompts: characters are tokens, and a character's log-probability is -code / 100."""
+    if path == "/tokenize":
+        return {"tokens": [ord(char) for char in body["prompt"]]}
+    if path == "/v1/completions" and body.get("echo"):
+        prompt = body["prompt"] if isinstance(body["prompt"], str) else "".join(map(chr, body["prompt"]))
+        scores = [None, *(-ord(char) / 100 for char in prompt[1:]), -1.0]
+        top = [None, *({char: -ord(char) / 100 if char != "z" else -0.1} for char in prompt[1:]), {"x": -1.0}]
+        return text(
+            prompt + "x",
+            logprobs={"token_logprobs": scores, "top_logprobs": top, "text_offset": list(range(len(prompt) + 1))},
+        )
+    return (
+        text("fine\nmore")
+        if path == "/v1/completions"
+        else {"choices": [{"message": {"content": "chat"}, "finish_reason": "stop"}]}
+    )
+
+
+def opened(server: FaultServer, **arguments: Any) -> Any:
+    inner = ",".join(f"{name}={value}" for name, value in {"model": "m", **arguments}.items())
+    model = open_model(f"{server.url}/v1[{inner}]")
+    model.ready()
+    return model
+
+
+def ask(*contexts: Any) -> list[Request]:
+    return [Request(GENERATE, context, options=OPTIONS) for context in contexts]
+
+
+def test_text_goes_to_completions_and_dialogs_to_chat() -> None:
+    with FaultServer(echoing) as server:
+        model = opened(server)
+        server.calls.clear()
+        plain, dialog = model.generate_until(ask("the quick", (Message("system", "be brief"), Message("user", "hi"))))
+        (round_,) = model.generate_until_multi_round([Request(MULTI_ROUND, (Message("user", "hi"),), options=OPTIONS)])
+    assert (plain.text, dialog.text, round_.text) == ("fine", "chat", "chat")
+    assert (plain.prompt_tokens, plain.output_tokens, plain.finish_reason) == (3, 2, "stop")
+    sent = dict(server.calls[:2])
+    assert sent["/v1/completions"] == {
+        "model": "m",
+        "prompt": "the quick",
+        "max_tokens": 8,
+        "temperature": 0.0,
+        "stop": ["\n"],
+    }
+    assert sent["/v1/chat/completions"]["messages"] == [
+        {"role": "system", "content": "be brief"},
+        {"role": "user", "content": "hi"},
+    ]
+
+
+def test_an_answer_is_cut_at_its_stops_even_where_the_server_ignores_them() -> None:
+    with FaultServer(echoing) as server:
+        many = generation_options(max_gen_toks=8, until=["1", "2", "3", "4", "\n"])
+        (answer,) = opened(server).generate_until([Request(GENERATE, "a", options=many)])
+        assert answer.text == "fine"
+        assert server.calls[-1][1]["stop"] == ["1", "2", "3", "4"]
+
+
+def test_prompts_are_scored_by_echo_where_the_server_can() -> None:
+    with FaultServer(echoing) as server:
+        model = opened(server)
+        assert model.capabilities.supports_logprobs
+        greedy, other, spaced = model.loglikelihood(
+            [Request(LOGLIKELIHOOD, "ab", "cd"), Request(LOGLIKELIHOOD, "ab", "cz"), Request(LOGLIKELIHOOD, "ab ", "c")]
+        )
+    assert greedy.score == pytest.approx(-(99 + 100) / 100) and greedy.is_greedy
+    assert other.score == pytest.approx(-(99 + 122) / 100) and not other.is_greedy
+    assert spaced.score == pytest.approx(-(32 + 99) / 100)
+    assert (greedy.prompt_tokens, greedy.output_tokens) == (2, 2)
+
+
+def test_without_a_tokenizer_route_offsets_tell_context_from_continuation() -> None:
+    def answer(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
+        return status(404) if path == "/tokenize" else echoing(server, path, body)
+
+    with FaultServer(answer) as server:
+        (found,) = opened(server).loglikelihood([Request(LOGLIKELIHOOD, "ab", "cd")])
+    assert found.score == pytest.approx(-1.99)
+
+
+def test_a_server_that_scores_no_prompts_is_told_from_one_that_does() -> None:
+    with FaultServer(lambda *_: text("x")) as server:
+        model = opened(server)
+    assert not model.capabilities.serves(LOGLIKELIHOOD) and model.capabilities.serves(GENERATE)
+
+
+def test_a_server_without_completions_gets_every_prompt_as_chat() -> None:
+    def answer(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
+        return status(404) if path == "/v1/completions" else echoing(server, path, body)
+
+    with FaultServer(answer) as server:
+        model = opened(server)
+        (found,) = model.generate_until(ask("the quick"))
+        assert (found.text, model.use_chat_template) == ("chat", True)
+        assert server.calls[-1][1]["messages"] == [{"role": "user", "content": "the quick"}]
+
+
+FAULTS = {
+    "status 400": (status(400, "prompt is too long"), "HTTP 400: prompt is too long"),
+    "status 500": (status(500, "boom"), "HTTP 500: boom"),
+    "garbage": (garbage(), "is not JSON"),
+    "cut": (cut(), "was cut"),
+    "stall": (stall(3), "within 0.5 s"),
+    "no choices": ({"choices": []}, "has no choices"),
+    "no text": ({"choices": [{"message": {"content": None}, "finish_reason": "length"}]}, "has no text"),
+    "a list": ([1], "has no choices"),
+}
+
+
+@pytest.mark.parametrize(("fault", "words"), FAULTS.values(), ids=FAULTS)
+def test_a_fault_is_an_error_of_its_request_and_others_are_right(fault: Any, words: str) -> None:
+    def answer(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
+        return fault if body.get("prompt") == "bad" else echoing(server, path, body)
+
+    with FaultServer(answer) as server:
+        good, bad = opened(server, timeout=0.5).generate_until(ask("good", "bad"))
+    assert good.text == "fine"
+    assert words in (bad.error or "") and bad.text is None
+
+
+def scores(values: list[Any]) -> dict[str, Any]:
+    tops = [None if value is None else {"x": value} for value in values]
+    return text("abcdx", logprobs={"token_logprobs": values, "top_logprobs": tops, "text_offset": list(range(len(values)))})
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ([None, -1.0, None, -1.0, -1.0], "left out a log-probability"),
+        ([None, -1.0, float("nan"), -1.0, -1.0], "NaN"),
+        ([None, -1.0, -1.0], "returned 3 log-probabilities for 4 tokens"),
+    ],
+)
+def test_missing_and_senseless_log_probabilities_are_errors(values: list[Any], words: str) -> None:
+    def answer(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
+        return scores(values) if body.get("prompt") == [97, 98, 99, 100] else echoing(server, path, body)
+
+    with FaultServer(answer) as server:
+        (found,) = opened(server).loglikelihood([Request(LOGLIKELIHOOD, "ab", "cd")])
+    assert words in (found.error or "") and found.score is None
+
+
+def test_an_absent_server_a_wrong_model_and_a_missing_key_are_told_at_once() -> None:
+    started = time.monotonic()
+    with pytest.raises(
+        ModelError, match=r"cannot reach .*: Connection refused; start it, or wait for it with --wait SECONDS"
+    ):
+        open_model(f"http://127.0.0.1:{free_port()}[model=m]").ready()
+    with FaultServer(echoing, models=("llama", "qwen")) as server:
+        with pytest.raises(UnknownName, match=r"unknown model at .* 'lama'; did you mean llama\? it serves llama, qwen"):
+            open_model(f"{server.url}[model=lama]").ready()
+        with pytest.raises(ModelError, match="serves llama, qwen: give one with model="):
+            open_model(server.url).ready()
+    assert time.monotonic() - started < 5
+
+
+def test_a_server_that_comes_up_late_is_waited_for() -> None:
+    import threading
+
+    port, servers = free_port(), []
+
+    def late() -> None:
+        time.sleep(1.0)
+        server = FaultServer(echoing)
+        server.__enter__()
+        servers.append(server)
+        redirect.append(server.url)
+
+    redirect: list[str] = []
+    threading.Thread(target=late).start()
+    model = open_model(f"http://127.0.0.1:{port}[model=m]")
+    while not redirect:
+        with pytest.raises(ModelError):
+            model.ready(wait=0.1)
+    model.client.base_url = redirect[0]
+    model.ready(wait=5)
+    assert model.capabilities.supports_logprobs
+    servers[0].__exit__()
+
+
+def test_a_key_comes_from_the_argument_or_the_environment_and_is_sent_but_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    with FaultServer(echoing) as server:
+        model = opened(server, api_key="sk-arg")
+        assert server.headers[0]["Authorization"] == "Bearer sk-arg"
+        assert "sk-arg" not in f"{model.identity()} {model.model_name} {model.client!r}"
+        server.headers.clear()
+        monkeypatch.setenv("OPENAI_API_KEY", "sk-env")
+        opened(server)
+        assert server.headers[0]["Authorization"] == "Bearer sk-env"
+
+
+@pytest.mark.parametrize("url", ["http://h:8000", "http://h:8000/", "http://h:8000/v1", "http://h:8000/v1/"])
+def test_a_base_url_counts_with_and_without_v1(url: str) -> None:
+    assert open_model(f"openai-compat[base_url={url},model=m]").base_url == "http://h:8000"
+
+
+def test_defaults_are_those_of_the_documentation() -> None:
+    model = open_model("llama3.1:8b")
+    assert (model.base_url, model.client.timeout, model.model) == ("http://127.0.0.1:11434", 120.0, "llama3.1:8b")
+    assert open_model("vllm-mlx:org/m").base_url == "http://127.0.0.1:8000"
+    assert open_model("gguf:m").base_url == "http://127.0.0.1:8080"
+
+
+@pytest.fixture(scope="module")
+def llama() -> Iterator[str]:
+    file = ROOT / ".demo/model/SmolLM2-135M-Instruct.Q4_1.gguf"
+    if not file.is_file():
+        pytest.skip("the demo model was not fetched: python scripts/fetch_demo.py")
+    with llama_server(file) as url:
+        yield url
+
+
+PARIS = "The capital of France is"
+
+
+def test_a_real_server_answers_text_and_chat(llama: str) -> None:
+    model = open_model(llama)
+    model.ready()
+    plain, chat = model.generate_until(ask(PARIS, (Message("user", "What is the capital of France? One word."),)))
+    assert (plain.text or "").startswith(" Paris")
+    assert chat.text and chat.error is None
+    assert not model.capabilities.supports_logprobs  # llama-server ignores echo
+
+
+def test_llama_cpp_scores_continuations_close_to_the_float32_model(llama: str) -> None:
+    model = open_model(f"llama-cpp[base_url={llama}]")
+    model.ready()
+    requests = [Request(LOGLIKELIHOOD, PARIS, end) for end in (" Paris", " London", " the city of light", " xylophone")]
+    paris, london, city, odd = model.loglikelihood(requests)
+    # float32 gives -0.258, -4.384 and -19.236; llama.cpp computes in 4 bits, and builds differ by 0.03.
+    assert paris.score == pytest.approx(-0.258, abs=0.06) and paris.is_greedy
+    assert london.score == pytest.approx(-4.384, abs=0.3) and not london.is_greedy
+    assert city.score == pytest.approx(-19.236, abs=0.6)
+    assert (odd.score or 0) < -10
+    assert [answer.output_tokens for answer in (paris, london, city)] == [1, 1, 4]
+
+
+def test_llama_cpp_generates_stops_and_counts(llama: str) -> None:
+    model = open_model(f"llama-cpp[base_url={llama}]")
+    model.ready()
+    free, stopped = model.generate_until(
+        [
+            Request(GENERATE, PARIS, options=generation_options(max_gen_toks=6)),
+            Request(GENERATE, PARIS, options=generation_options(max_gen_toks=6, until=["."])),
+        ]
+    )
+    assert (free.output_tokens, free.finish_reason) == (6, "length")
+    assert (stopped.text, stopped.finish_reason) == (" Paris", "stop")
+
+
+def test_llama_cpp_walks_a_document_like_the_sum_of_its_steps(llama: str) -> None:
+    from mill.api.request import ROLLING
+
+    model = open_model(f"llama-cpp[base_url={llama}]")
+    model.ready()
+    text = "The cat sat on the mat."
+    (document,) = model.loglikelihood_rolling([Request(ROLLING, text)])
+    (whole,) = model.loglikelihood([Request(LOGLIKELIHOOD, "", text)])
+    assert document.score == pytest.approx(whole.score, abs=1e-3)
+    assert document.prompt_tokens == whole.output_tokens == 7
+
+
+def test_litellm_talks_to_a_real_server(llama: str) -> None:
+    pytest.importorskip("litellm")
+    model = open_model(f"litellm[model=openai/smollm2,api_base={llama}/v1,api_key=sk-local]")
+    model.ready()
+    (answer,) = model.generate_until(ask((Message("user", "What is the capital of France? One word."),)))
+    assert answer.text and answer.error is None and answer.prompt_tokens

@@ -1,0 +1,183 @@
+"""Servers for tests: a real llama-server in a process of its own, and one of ours that misbehaves as told."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+LLAMA = """
+import os, sys, threading, time
+import xllamacpp
+params = xllamacpp.CommonParams()
+params.model.path, params.port = sys.argv[1], int(sys.argv[2])
+params.hostnames = ["127.0.0.1"]
+params.n_ctx, params.n_parallel = 4096, 2
+params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
+server = xllamacpp.Server(params)
+while os.getppid() == int(sys.argv[3]):  # never outlives its test
+    time.sleep(0.5)
+os._exit(0)
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextlib.contextmanager
+def llama_server(model: Path) -> Iterator[str]:
+    """The URL of a llama-server (through xllamacpp: the same server, routes and JSON) with two slots."""
+    port = free_port()
+    command = [sys.executable, "-c", LLAMA, str(model), str(port), str(os.getpid())]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        url = f"http://127.0.0.1:{port}"
+        deadline = time.monotonic() + 120
+        while True:
+            try:
+                urllib.request.urlopen(f"{url}/health", timeout=2).read()
+                break
+            except OSError:
+                if process.poll() is not None or time.monotonic() > deadline:
+                    raise RuntimeError("the llama-server did not come up") from None
+                time.sleep(0.2)
+        yield url
+    finally:
+        process.kill()
+        process.wait()
+
+
+Answer = Callable[["FaultServer", str, dict[str, Any]], Any]
+
+
+class FaultServer:
+    """Answers every POST with what `answer(server, path, body)` returns: a JSON object, or a Fault."""
+
+    def __init__(self, answer: Answer, models: tuple[str, ...] = ("m",)) -> None:
+        self.answer, self.models = answer, models
+        self.calls: list[tuple[str, dict[str, Any]]] = []
+        self.headers: list[dict[str, str]] = []
+        self.now = self.most = 0
+        self.lock = threading.Lock()
+
+    def __enter__(self) -> FaultServer:
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+            def do_GET(self) -> None:
+                outer.headers.append(dict(self.headers))
+                if self.path == "/v1/models":
+                    self.reply(200, {"data": [{"id": name} for name in outer.models]})
+                else:
+                    self.reply(404, {"error": {"message": "no such route"}})
+
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])) or b"{}")
+                with outer.lock:
+                    outer.calls.append((self.path, body))
+                    outer.headers.append(dict(self.headers))
+                    outer.now += 1
+                    outer.most = max(outer.most, outer.now)
+                try:
+                    found = outer.answer(outer, self.path, body)
+                finally:
+                    with outer.lock:
+                        outer.now -= 1
+                if isinstance(found, Fault):
+                    found.play(self)
+                else:
+                    self.reply(200, found)
+
+            def reply(self, status: int, body: Any, headers: dict[str, str] | None = None) -> None:
+                raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+                self.send_response(status)
+                for name, value in {"Content-Length": str(len(raw)), **(headers or {})}.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(raw)
+
+        class Server(ThreadingHTTPServer):
+            daemon_threads = True
+            request_queue_size = 512
+
+            def handle_error(self, *_: Any) -> None:
+                pass
+
+        self.server = Server(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+
+
+class Fault:
+    """Something that real servers do on bad days."""
+
+    def __init__(self, play: Callable[[Any], None]) -> None:
+        self.play = play
+
+
+def status(code: int, message: str = "no", **headers: str) -> Fault:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return Fault(lambda handler: handler.reply(code, {"error": {"message": message}}, named))
+
+
+def garbage() -> Fault:
+    return Fault(lambda handler: handler.reply(200, b"<html>not json</html>"))
+
+
+def stall(seconds: float) -> Fault:
+    return Fault(lambda handler: (time.sleep(seconds), handler.reply(200, {}))[0])
+
+
+def cut() -> Fault:
+    def play(handler: Any) -> None:
+        handler.send_response(200)
+        handler.send_header("Content-Length", "1000")
+        handler.end_headers()
+        handler.wfile.write(b'{"choices": [{"te')
+        handler.wfile.flush()
+        handler.close_connection = True
+        handler.connection.shutdown(socket.SHUT_RDWR)
+
+    return Fault(play)
+
+
+def events(*lines: str, finish: bool = True, pause: float = 0.0) -> Fault:
+    """A stream of server-sent events, cut before its end where `finish` is False."""
+
+    def play(handler: Any) -> None:
+        handler.send_response(200)
+        handler.send_header("Content-Type", "text/event-stream")
+        handler.send_header("Connection", "close")
+        handler.end_headers()
+        for line in lines:
+            handler.wfile.write(f"data: {line}\n\n".encode())
+            handler.wfile.flush()
+            time.sleep(pause)
+        if finish:
+            handler.wfile.write(b"data: [DONE]\n\n")
+        handler.close_connection = True
+
+    return Fault(play)
