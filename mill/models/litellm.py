@@ -9,7 +9,8 @@ from mill.api.errors import ModelError
 from mill.api.model import TEXT_KINDS, ModelCapabilities
 from mill.api.request import Request, Response
 from mill.models.http import Failure, Reply
-from mill.models.server import ServerModel, cut_at_stops, messages_of
+from mill.models.server import ServerModel, messages_of
+from mill.models.stops import cut_at_stops
 
 _OPTIONS = {"until", "max_gen_toks", "temperature", "seed"}
 # What LiteLLM's exceptions mean to a person, by class name.

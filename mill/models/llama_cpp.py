@@ -11,7 +11,8 @@ from mill.api.model import LOGPROB_KINDS, TEXT_KINDS, ModelCapabilities
 from mill.api.request import Request, Response
 from mill.models.http import Failure
 from mill.models.pairs import make_pair, move_spaces
-from mill.models.server import ServerModel, cut_at_stops, messages_of
+from mill.models.server import ServerModel, messages_of
+from mill.models.stops import cut_at_stops
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 SCORING_PROBS = 64  # enough for most choices; the whole vocabulary is asked for where it is not

@@ -10,8 +10,9 @@ from mill.api.notice import notice
 from mill.api.request import Request, Response
 from mill.models.http import Failure
 from mill.models.pairs import make_pair, move_spaces
-from mill.models.server import ServerModel, cut_at_stops, messages_of
+from mill.models.server import ServerModel, messages_of
 from mill.models.spec import OLLAMA_URL
+from mill.models.stops import cut_at_stops
 
 MOST_STOPS = 4  # what OpenAI's API takes; the rest is cut here
 _OPTIONS = {"until", "max_gen_toks", "temperature", "seed"}

@@ -105,12 +105,6 @@ def _shielded(ask: Callable[[Request], Awaitable[Response]]) -> Callable[[Reques
     return asked
 
 
-def cut_at_stops(text: str, stops: Sequence[str]) -> tuple[str, bool]:
-    """The text before the first stop string, and whether there was one. Servers take few stops, and some ignore them."""
-    places = [place for place in (text.find(stop) for stop in stops if stop) if place >= 0]
-    return (text[: min(places)], True) if places else (text, False)
-
-
 def messages_of(request: Request) -> list[dict[str, Any]]:
     """A request's dialog in OpenAI's shape; a plain text is one user message."""
     if isinstance(request.context, str):

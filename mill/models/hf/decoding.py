@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from mill.api.request import Response
 from mill.models.hf.tokens import Prompt, Tokens
+from mill.models.stops import cut_at_stops
 
 if TYPE_CHECKING:
     import torch
@@ -71,11 +72,10 @@ def _response(tokenizer: Any, prompt: Prompt, ids: list[int], end_ids: list[int]
     ends = [place for place, token in enumerate(ids) if token in end_ids]
     kept = ids[: ends[0]] if ends else ids
     text = tokenizer.decode(kept, skip_special_tokens=True)
-    cuts = [place for place in (text.find(stop) for stop in stops) if place >= 0]
-    finished = bool(ends or cuts)
+    text, stopped = cut_at_stops(text, stops)
     return Response(
-        text=text[: min(cuts)] if cuts else text,
-        finish_reason="stop" if finished else "length",
+        text=text,
+        finish_reason="stop" if ends or stopped else "length",
         prompt_tokens=len(prompt.ids),
         output_tokens=len(kept) + bool(ends),
         truncated_tokens=prompt.truncated,

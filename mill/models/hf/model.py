@@ -7,17 +7,18 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-from mill.api.batching import BatchLimits, Observer, Unit, as_response
+from mill.api.batching import BatchLimits, Observer, Unit
 from mill.api.errors import SpecError, UnknownName
-from mill.api.model import MillModel, ModelCapabilities, watched
-from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, Request, Response
+from mill.api.model import ModelCapabilities, watched
+from mill.api.request import GENERATE, MULTI_ROUND, ROLLING, Request, Response
 from mill.models.hf import decoding, loading, memory, scoring
 from mill.models.hf.tokens import Tokens
+from mill.models.token_model import TokenModel
 
 DTYPES = ("bfloat16", "float16", "float32")
 
 
-class TransformersModel(MillModel):
+class TransformersModel(TokenModel):
     """Weights load at the first request, so that everything else can be checked before."""
 
     def __init__(
@@ -88,10 +89,6 @@ class TransformersModel(MillModel):
             chat=self.use_chat_template,
         )
 
-    def count_tokens(self, requests: Sequence[Request]) -> int:
-        texts = [self.tokens.render(request.context) + request.continuation for request in requests]
-        return sum(map(len, self.tokens.encode_all(texts)))
-
     @property
     def model(self) -> Any:
         """The loaded transformers model."""
@@ -110,9 +107,6 @@ class TransformersModel(MillModel):
     def load(self) -> None:
         _ = self.model
 
-    def has_chat_template(self) -> bool:
-        return bool(self.tokens.tokenizer.chat_template)
-
     def clean(self) -> None:
         self._model = None
         self._free_memory()
@@ -122,43 +116,21 @@ class TransformersModel(MillModel):
         memory.empty_caches()
 
     def loglikelihood(self, requests: Sequence[Request], observer: Observer | None = None) -> list[Response]:
-        pairs = dict(zip(map(id, requests), self.tokens.pairs(requests), strict=True))
-        fitting = [request for request in requests if pairs[id(request)].fits]
-        rows = scoring.shared_rows(fitting, [pairs[id(request)] for request in fitting])
-        units = [Unit(row.requests, len(row.ids), row) for row in rows]
-        limits = BatchLimits(requests=self.batch_size)
-        if self.batch_size is None:
-            limits = BatchLimits(tokens=memory.scoring_tokens(self.model, logits_per_token=0.2))
-
         def hook(batch: list[Unit]) -> list[list[Response]]:
-            answers = scoring.score_rows(self.model, [unit.data for unit in batch])
-            return [[as_response(answer, LOGLIKELIHOOD) for answer in of_row] for of_row in answers]
+            return scoring.score_rows(self.model, [unit.data for unit in batch])
 
-        with watched(LOGLIKELIHOOD, requests, observer) as watching:
-            found = self._run_units(units, hook, limits, watching)
-            for request in requests:
-                if not pairs[id(request)].fits:
-                    found[id(request)] = Response(
-                        error=f"the continuation is longer than the context of {self.tokens.window} tokens"
-                    )
-                    watching.answered(request, found[id(request)])
-        return [found[id(request)] for request in requests]
+        limits = self._token_limits(memory.scoring_tokens(self.model, logits_per_token=0.2))
+        return self._score_pairs(requests, scoring.row_units, hook, limits, observer)
 
     def loglikelihood_rolling(self, requests: Sequence[Request], observer: Observer | None = None) -> list[Response]:
-        documents = [self.tokens.windows(request) for request in requests]
-        units = [
-            Unit([request], sum(len(row.ids) for row in rows), rows)
-            for request, rows in zip(requests, documents, strict=True)
-        ]
+        documents = zip(requests, map(self.tokens.windows, requests), strict=True)
+        units = [Unit([request], sum(len(row.ids) for row in rows), rows) for request, rows in documents]
         budget = memory.scoring_tokens(self.model, logits_per_token=1.0)
 
         def hook(batch: list[Unit]) -> list[list[Response]]:
-            answers = scoring.score_documents(self.model, [unit.data for unit in batch], budget)
-            return [[as_response(answer, ROLLING)] for answer in answers]
+            return [[answer] for answer in scoring.score_documents(self.model, [unit.data for unit in batch], budget)]
 
-        with watched(ROLLING, requests, observer) as watching:
-            found = self._run_units(units, hook, BatchLimits(self.batch_size, budget), watching)
-        return [found[id(request)] for request in requests]
+        return self._answer_units(ROLLING, requests, units, hook, BatchLimits(self.batch_size, budget), observer)
 
     def generate_until(self, requests: Sequence[Request], observer: Observer | None = None) -> list[Response]:
         return self._generate(GENERATE, requests, observer)
@@ -167,18 +139,22 @@ class TransformersModel(MillModel):
         return self._generate(MULTI_ROUND, requests, observer)
 
     def _generate(self, kind: str, requests: Sequence[Request], observer: Observer | None) -> list[Response]:
-        groups: dict[str, list[Unit]] = {}
+        units: dict[str, list[Unit]] = {}
         for prompt in self.tokens.prompts(requests):
             unit = Unit([prompt.request], len(prompt.ids) + prompt.max_new_tokens, prompt)
-            groups.setdefault(repr(sorted(prompt.request.options.items())), []).append(unit)
-        limits = BatchLimits(self.batch_size, None if self.batch_size else memory.generation_tokens(self.model))
-        found: dict[int, Response] = {}
+            units.setdefault(repr(sorted(prompt.request.options.items())), []).append(unit)
+        limits = self._token_limits(memory.generation_tokens(self.model))
 
         def hook(batch: list[Unit]) -> list[list[Response]]:
             answers = decoding.generate(self.model, self.tokens, [unit.data for unit in batch], self._eos_ids)
             return [[answer] for answer in answers]
 
+        found: dict[int, Response] = {}
         with watched(kind, requests, observer) as watching:
-            for units in groups.values():
-                found |= self._run_units(units, hook, limits, watching)
+            for group in units.values():  # prompts that share decoding options share batches
+                found |= self._run_units(group, hook, limits, watching)
         return [found[id(request)] for request in requests]
+
+    def _token_limits(self, budget: int) -> BatchLimits:
+        """The batch size that was asked for, else as many tokens as fit."""
+        return BatchLimits(requests=self.batch_size) if self.batch_size else BatchLimits(tokens=budget)

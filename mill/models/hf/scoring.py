@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mill.api.batching import is_out_of_memory
+from mill.api.batching import Unit, is_out_of_memory
 from mill.api.request import Request, Response
 
 if TYPE_CHECKING:
@@ -45,6 +45,11 @@ def shared_rows(requests: Sequence[Request], pairs: Sequence[Pair]) -> list[Row]
         row.spans.append(Span(pair.n_context - 1, pair.continuation, pair.truncated))
         row.requests.append(request)
     return list(rows.values())
+
+
+def row_units(requests: Sequence[Request], pairs: Sequence[Pair]) -> list[Unit]:
+    """Shared rows as units of work."""
+    return [Unit(row.requests, len(row.ids), row) for row in shared_rows(requests, pairs)]
 
 
 def score_rows(model: Any, rows: Sequence[Row]) -> list[list[Response]]:

@@ -1,0 +1,235 @@
+"""The `mlx-lm` backend: Apple's MLX in process, one sequence at a time, the prompt of a question computed once."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+from mill.api.batching import BatchLimits, Observer, Unit, describe
+from mill.api.errors import ModelError
+from mill.api.model import ModelCapabilities
+from mill.api.notice import notice
+from mill.api.request import Request, Response
+from mill.models.fingerprint import folder_digest
+from mill.models.hf.tokens import Prompt, Tokens
+from mill.models.pairs import Pair
+from mill.models.stops import cut_at_stops
+from mill.models.token_model import TokenModel
+
+PREFILL = 512  # tokens computed at once
+LOOK_EVERY = 8  # decoded tokens between looks for a stop string
+
+
+class MlxModel(TokenModel):
+    """The model is fetched and loaded at its first use."""
+
+    def __init__(
+        self,
+        path: str,
+        revision: str | None = None,
+        max_context_length: int = 4096,
+        use_chat_template: bool = False,
+        trust_remote_code: bool = False,
+        add_bos_token: bool | None = None,
+    ) -> None:
+        self.path, self.revision, self.add_bos_token = path, revision, add_bos_token
+        self.max_context_length, self.use_chat_template = max_context_length, use_chat_template
+        self.trust_remote_code = trust_remote_code
+        self.batch_size = 1
+        self.capabilities = ModelCapabilities(
+            max_context_length=max_context_length, supports_logprobs=True, supports_chat_template=True
+        )
+        self._loaded: tuple[Any, Any] | None = None
+
+    @property
+    def model_name(self) -> str:
+        return self.path.rstrip("/").rpartition("/")[2] if self.path.startswith(("/", ".", "~")) else self.path
+
+    def identity(self) -> dict[str, Any]:
+        return {
+            "backend": "mlx-lm",
+            "weights": folder_digest(self._folder),
+            "max_context_length": self.max_context_length,
+            "use_chat_template": self.use_chat_template,
+            "add_bos_token": self.add_bos_token,
+        }
+
+    @cached_property
+    def _folder(self) -> Any:
+        from mlx_lm.utils import _download
+
+        try:
+            return _download(self.path, revision=self.revision)
+        except Exception as error:  # the hub's client raises many kinds, all of which mean: not to be had
+            raise ModelError(f"cannot find the model {self.path}: {describe(error)}") from error
+
+    @property
+    def network(self) -> Any:
+        return self._load()[0]
+
+    @cached_property
+    def tokens(self) -> Tokens:
+        wrapper = self._load()[1]
+        return Tokens(
+            wrapper._tokenizer,
+            window=self.max_context_length,
+            add_bos=self.add_bos_token,
+            model_type=str(getattr(self.network.args, "model_type", "")),
+            chat=self.use_chat_template,
+        )
+
+    def _load(self) -> tuple[Any, Any]:
+        if self._loaded is None:
+            from mlx_lm import load
+
+            try:
+                mended = mend_rope(self._config())
+                self._loaded = load(str(self._folder), model_config=mended, trust_remote_code=self.trust_remote_code)
+            except ModelError:
+                raise
+            except Exception as error:
+                raise ModelError(f"mlx-lm cannot load {self.path}: {describe(error)}") from error
+        return self._loaded
+
+    def _config(self) -> dict[str, Any]:
+        import json
+
+        config = json.loads((self._folder / "config.json").read_text())
+        return config if isinstance(config, dict) else {}
+
+    def load(self) -> None:
+        _ = self.tokens
+
+    def clean(self) -> None:
+        self._loaded = None
+        self.__dict__.pop("tokens", None)
+        gc.collect()
+
+    # Generation.
+
+    def _generate_batch(self, batch: list[Request], gen_kwargs: dict[str, Any]) -> list[Response]:
+        return [self._generate_one(prompt) for prompt in self.tokens.prompts(batch)]
+
+    def _generate_one(self, prompt: Prompt) -> Response:
+        import mlx.core as mx
+        from mlx_lm.generate import generate_step
+        from mlx_lm.sample_utils import make_sampler
+
+        options, wrapper = prompt.request.options, self._load()[1]
+        if not prompt.request.deterministic:
+            mx.random.seed(prompt.request.seed)
+        sampler = make_sampler(temp=options["temperature"], top_p=options.get("top_p", 0.0), top_k=options.get("top_k", 0))
+        ends, ids, finish = set(wrapper.eos_token_ids), [], "length"
+        for token, _ in generate_step(mx.array(prompt.ids), self.network, max_tokens=prompt.max_new_tokens, sampler=sampler):
+            if int(token) in ends:
+                finish = "stop"
+                break
+            ids.append(int(token))
+            if len(ids) % LOOK_EVERY == 0 and cut_at_stops(self.tokens.tokenizer.decode(ids), options["until"])[1]:
+                break
+        text, stopped = cut_at_stops(self.tokens.tokenizer.decode(ids, skip_special_tokens=True), options["until"])
+        return Response(
+            text=text,
+            finish_reason="stop" if stopped else finish,
+            prompt_tokens=len(prompt.ids),
+            output_tokens=len(ids),
+            truncated_tokens=prompt.truncated,
+        )
+
+    # Scoring.
+
+    def loglikelihood(self, requests: Sequence[Request], observer: Observer | None = None) -> list[Response]:
+        def hook(batch: list[Unit]) -> list[list[Response]]:
+            return [self._score_group(unit.data) for unit in batch]
+
+        return self._score_pairs(requests, context_units, hook, BatchLimits(requests=1), observer)
+
+    def _score_group(self, group: Sequence[Pair]) -> list[Response]:
+        """Pairs of one context: its cache is computed once and trimmed back after each continuation."""
+        from mlx_lm.models.cache import can_trim_prompt_cache, trim_prompt_cache
+
+        context = group[0].ids[: group[0].n_context]
+        cache, first = self._prefill(context)
+        answers = []
+        for pair in group:
+            rest, logits = pair.continuation, [first]
+            if len(rest) > 1:
+                logits.append(self._forward(rest[:-1], cache))
+                if can_trim_prompt_cache(cache):
+                    trim_prompt_cache(cache, len(rest) - 1)
+                else:
+                    cache, first = self._prefill(context)
+            score, greedy = _sum_logprobs(logits, rest)
+            answers.append(
+                Response(
+                    score=score,
+                    is_greedy=greedy,
+                    prompt_tokens=pair.n_context,
+                    output_tokens=len(rest),
+                    truncated_tokens=pair.truncated,
+                )
+            )
+        return answers
+
+    def _loglikelihood_rolling_single(self, request: Request) -> Response:
+        total, count = 0.0, 0
+        for row in self.tokens.windows(request):
+            (span,) = row.spans
+            cache, first = self._prefill(row.ids[: span.start + 1])
+            logits = [first]
+            if len(span.tokens) > 1:
+                logits.append(self._forward(row.ids[span.start + 1 :], cache))
+            total += _sum_logprobs(logits, span.tokens)[0]
+            count += len(span.tokens)
+        return Response(score=total, prompt_tokens=count)
+
+    def _prefill(self, ids: list[int]) -> tuple[Any, Any]:
+        """The cache of a prompt and the logits after its last token."""
+        from mlx_lm.models.cache import make_prompt_cache
+
+        cache = make_prompt_cache(self.network)
+        for start in range(0, len(ids), PREFILL):
+            logits = self._forward(ids[start : start + PREFILL], cache)
+        return cache, logits[-1:]
+
+    def _forward(self, ids: list[int], cache: Any) -> Any:
+        import mlx.core as mx
+
+        logits = self.network(mx.array([ids]), cache=cache)[0]
+        mx.eval(logits)
+        return logits
+
+
+def context_units(requests: Sequence[Request], pairs: Sequence[Pair]) -> list[Unit]:
+    """Requests with one context are computed together."""
+    groups: dict[tuple[int, ...], list[tuple[Request, Pair]]] = {}
+    for request, pair in zip(requests, pairs, strict=True):
+        groups.setdefault(tuple(pair.ids[: pair.n_context]), []).append((request, pair))
+    return [Unit([r for r, _ in group], len(context), [p for _, p in group]) for context, group in groups.items()]
+
+
+def _sum_logprobs(logits: Sequence[Any], tokens: Sequence[int]) -> tuple[float, bool]:
+    import mlx.core as mx
+
+    joined = mx.concatenate(list(logits), axis=0).astype(mx.float32)
+    wanted = mx.array(list(tokens))
+    chosen = mx.take_along_axis(joined, wanted[:, None], axis=1)[:, 0] - mx.logsumexp(joined, axis=1)
+    greedy = mx.all(mx.argmax(joined, axis=1) == wanted)
+    return float(mx.sum(chosen)), bool(greedy)
+
+
+def mend_rope(config: dict[str, Any]) -> dict[str, Any]:
+    """transformers 5 writes the rope settings under `rope_parameters`, where mlx-lm does not look: it would take its
+    default base and answer wrongly without a word. What it would miss is put where it looks, and that is told."""
+    told = config.get("rope_parameters")
+    if not isinstance(told, dict) or "rope_theta" in config:
+        return {}
+    if "rope_theta" not in told:
+        raise ModelError("mlx-lm would misread this model's rope settings: rope_parameters has no single rope_theta")
+    mended: dict[str, Any] = {"rope_theta": told["rope_theta"]}
+    if told.get("rope_type", "default") != "default":
+        mended["rope_scaling"] = {name: value for name, value in told.items() if name != "rope_theta"}
+    notice(f"mlx-lm does not read rope_parameters in config.json; it is given {', '.join(mended)} from there")
+    return mended

@@ -1,0 +1,228 @@
+"""The `vllm` backend: vLLM in process, with token ids in and log-probabilities out."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+from mill.api.batching import BatchLimits, Observer, Unit
+from mill.api.model import ModelCapabilities
+from mill.api.request import GENERATE, MULTI_ROUND, ROLLING, Request, Response
+from mill.models.hf import loading, memory
+from mill.models.hf.scoring import Row, row_units
+from mill.models.hf.tokens import Prompt, Tokens
+from mill.models.stops import cut_at_stops
+from mill.models.token_model import TokenModel
+
+AT_ONCE = 512  # requests handed over together: enough for continuous batching, few enough to be recorded as they come
+SAMPLED_LOGPROBS = 20  # what vLLM gives by default for a generated token
+
+
+class VLLMModel(TokenModel):
+    """The engine starts at the first request. Arguments that are not named here go to vLLM's `LLM` as they are."""
+
+    def __init__(
+        self,
+        path: str,
+        dtype: str = "auto",
+        gpu_memory_utilization: float = 0.9,
+        tensor_parallel_size: int = 1,
+        max_model_len: int | None = None,
+        batch_size: int | None = None,
+        revision: str | None = None,
+        trust_remote_code: bool = True,
+        use_chat_template: bool = False,
+        add_bos_token: bool | None = None,
+        **engine: Any,
+    ) -> None:
+        self.source = loading.locate(path, revision)
+        self.batch_size, self.use_chat_template, self.add_bos_token = batch_size, use_chat_template, add_bos_token
+        self.trust_remote_code = trust_remote_code
+        self.engine = {
+            "dtype": dtype,
+            "gpu_memory_utilization": gpu_memory_utilization,
+            "tensor_parallel_size": tensor_parallel_size,
+            "max_model_len": max_model_len,
+            **engine,
+        }
+        self.capabilities = ModelCapabilities(
+            max_context_length=max_model_len, supports_logprobs=True, supports_chat_template=True
+        )
+        self._llm: Any = None
+
+    @property
+    def model_name(self) -> str:
+        return self.source.name
+
+    def identity(self) -> dict[str, Any]:
+        counted = {name: value for name, value in self.engine.items() if name != "gpu_memory_utilization"}
+        return {
+            "backend": "vllm",
+            "weights": self.source.fingerprint(),
+            "engine": counted,
+            "use_chat_template": self.use_chat_template,
+            "add_bos_token": self.add_bos_token,
+        }
+
+    @property
+    def llm(self) -> Any:
+        """The running engine."""
+        if self._llm is None:
+            from vllm import LLM
+
+            arguments = {**self.source.arguments(), **self.engine, "trust_remote_code": self.trust_remote_code}
+            self._llm = LLM(model=arguments.pop("pretrained_model_name_or_path"), disable_log_stats=True, **arguments)
+        return self._llm
+
+    @cached_property
+    def tokenizer(self) -> Any:
+        return loading.load_tokenizer(self.source, trust_remote_code=self.trust_remote_code)
+
+    @cached_property
+    def tokens(self) -> Tokens:
+        config = self.llm.llm_engine.model_config
+        return Tokens(
+            self.tokenizer,
+            window=config.max_model_len - 2,  # a scored prompt needs room for its last token and for one generated
+            add_bos=self.add_bos_token,
+            model_type=str(getattr(config.hf_text_config, "model_type", "")),
+            chat=self.use_chat_template,
+        )
+
+    def load(self) -> None:
+        _ = self.tokens
+
+    def has_chat_template(self) -> bool:
+        return bool(self.tokenizer.chat_template)  # known without the engine
+
+    def clean(self) -> None:
+        if self._llm is not None:
+            shutdown = getattr(getattr(self._llm.llm_engine, "engine_core", None), "shutdown", None)
+            if shutdown is not None:
+                shutdown()
+        self._llm = None
+        gc.collect()
+        memory.empty_caches()
+
+    def generate_until(self, requests: Sequence[Request], observer: Observer | None = None) -> list[Response]:
+        return self._answer_units(GENERATE, requests, self._prompt_units(requests), self._generate, self._at_once, observer)
+
+    def generate_until_multi_round(self, requests: Sequence[Request], observer: Observer | None = None) -> list[Response]:
+        units = self._prompt_units(requests)
+        return self._answer_units(MULTI_ROUND, requests, units, self._generate, self._at_once, observer)
+
+    def loglikelihood(self, requests: Sequence[Request], observer: Observer | None = None) -> list[Response]:
+        return self._score_pairs(requests, row_units, self._score, self._at_once, observer)
+
+    def loglikelihood_rolling(self, requests: Sequence[Request], observer: Observer | None = None) -> list[Response]:
+        units = [Unit([request], len(request.text), self.tokens.windows(request)) for request in requests]
+        return self._answer_units(ROLLING, requests, units, self._score_documents, self._at_once, observer)
+
+    @property
+    def _at_once(self) -> BatchLimits:
+        return BatchLimits(requests=self.batch_size or AT_ONCE)
+
+    def _prompt_units(self, requests: Sequence[Request]) -> list[Unit]:
+        return [Unit([prompt.request], len(prompt.ids), prompt) for prompt in self.tokens.prompts(requests)]
+
+    def _call(self, ids: Sequence[list[int]], params: Any) -> list[Any]:
+        """One call of the engine; `params` is one set of sampling parameters or one for each prompt."""
+        return list(self.llm.generate([{"prompt_token_ids": one} for one in ids], params, use_tqdm=False))
+
+    def _generate(self, batch: list[Unit]) -> list[list[Response]]:
+        from vllm import SamplingParams
+
+        prompts: list[Prompt] = [unit.data for unit in batch]
+        params = []
+        for prompt in prompts:
+            options = prompt.request.options
+            sampled = {name: options[name] for name in ("top_p", "top_k") if options.get(name)}
+            if not prompt.request.deterministic:
+                sampled["seed"] = prompt.request.seed % 2**31
+            params.append(
+                SamplingParams(
+                    max_tokens=prompt.max_new_tokens,
+                    temperature=options["temperature"],
+                    stop=[*options["until"]] or None,
+                    **sampled,
+                )
+            )
+        outputs = self._call([prompt.ids for prompt in prompts], params)
+        return [[self._text(prompt, output)] for prompt, output in zip(prompts, outputs, strict=True)]
+
+    def _text(self, prompt: Prompt, output: Any) -> Response:
+        answer = output.outputs[0]
+        text, _ = cut_at_stops(answer.text, prompt.request.options["until"])
+        return Response(
+            text=text,
+            finish_reason=answer.finish_reason,
+            prompt_tokens=len(prompt.ids),
+            output_tokens=len(answer.token_ids),
+            truncated_tokens=prompt.truncated,
+        )
+
+    def _score(self, batch: list[Unit]) -> list[list[Response]]:
+        """Choices of one token come from the distribution after their prompt, which keeps the engine's prefix cache usable;
+        the rest, and choices that are not among the likeliest tokens, from prompt log-probabilities."""
+        rows: list[Row] = [unit.data for unit in batch]
+        short = [row for row in rows if all(len(span.tokens) == 1 and span.start == len(row.ids) - 1 for span in row.spans)]
+        found = dict(zip(map(id, short), self._next_tokens(short), strict=True)) if short else {}
+        answers = [[found[id(row)].get(span.tokens[0]) if id(row) in found else None for span in row.spans] for row in rows]
+        missing = [(r, s) for r, of_row in enumerate(answers) for s, answer in enumerate(of_row) if answer is None]
+        scored = self._prompt_scores([rows[r].ids + rows[r].spans[s].tokens[-1:] for r, s in missing])
+        for (r, s), logprobs in zip(missing, scored, strict=True):
+            span = rows[r].spans[s]
+            part = logprobs[span.start + 1 : span.start + 1 + len(span.tokens)]
+            answers[r][s] = (sum(score for score, _ in part), all(rank == 1 for _, rank in part))
+        return [
+            [_response(row, span, answer) for span, answer in zip(row.spans, of_row, strict=True)]
+            for row, of_row in zip(rows, answers, strict=True)
+        ]
+
+    def _next_tokens(self, rows: Sequence[Row]) -> list[dict[int, tuple[float, bool]]]:
+        """For each row the likeliest next tokens: (log-probability, whether it is the very likeliest)."""
+        from vllm import SamplingParams
+
+        params = SamplingParams(max_tokens=1, temperature=0.0, logprobs=SAMPLED_LOGPROBS, detokenize=False)
+        outputs = self._call([row.ids for row in rows], params)
+        return [
+            {token: (entry.logprob, entry.rank == 1) for token, entry in output.outputs[0].logprobs[0].items()}
+            for output in outputs
+        ]
+
+    def _prompt_scores(self, prompts: Sequence[list[int]]) -> list[list[tuple[float, int]]]:
+        """(log-probability, rank) of every token of each prompt; the first token has none and counts as (0, 1)."""
+        from vllm import SamplingParams
+
+        if not prompts:
+            return []
+        params = SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=0, detokenize=False)
+        found = []
+        for ids, output in zip(prompts, self._call(prompts, params), strict=True):
+            entries = [place[token] for token, place in zip(ids[1:], output.prompt_logprobs[1:], strict=True)]
+            found.append([(0.0, 1), *((entry.logprob, entry.rank) for entry in entries)])
+        return found
+
+    def _score_documents(self, batch: list[Unit]) -> list[list[Response]]:
+        windows: list[tuple[int, Row]] = [(place, row) for place, unit in enumerate(batch) for row in unit.data]
+        scored = self._prompt_scores([row.ids + row.spans[0].tokens[-1:] for _, row in windows])
+        totals, counts = [0.0] * len(batch), [0] * len(batch)
+        for (owner, row), logprobs in zip(windows, scored, strict=True):
+            part = logprobs[row.spans[0].start + 1 :]
+            totals[owner] += sum(score for score, _ in part)
+            counts[owner] += len(part)
+        return [[Response(score=total, prompt_tokens=count)] for total, count in zip(totals, counts, strict=True)]
+
+
+def _response(row: Row, span: Any, answer: tuple[float, bool] | None) -> Response:
+    if answer is None:
+        return Response(error="the engine gave no log-probability")
+    return Response(
+        score=answer[0],
+        is_greedy=answer[1],
+        prompt_tokens=len(row.ids) + 1 - len(span.tokens),
+        output_tokens=len(span.tokens),
+        truncated_tokens=span.truncated,
+    )
