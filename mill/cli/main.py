@@ -17,6 +17,7 @@ COMMANDS = {
     "eval": ("mill.cli.eval", "Run benchmarks on models."),
     "ls": ("mill.cli.ls", "List models, tasks or runs."),
     "collect": ("mill.cli.collect", "Put all scores of an output folder into one table."),
+    "conform": ("mill.cli.conform", "Check that a backend keeps the contract."),
     "score": ("mill.cli.score", "Score a recorded run again, without the model."),
 }
 INTERRUPTED = 130

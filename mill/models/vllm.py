@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-from mill.api.batching import BatchLimits, Observer, Unit
+from mill.api.batching import BatchLimits, Observer, Unit, describe
+from mill.api.errors import ModelError
 from mill.api.model import ModelCapabilities
 from mill.api.request import GENERATE, MULTI_ROUND, ROLLING, Request, Response
 from mill.models.hf import loading, memory
@@ -73,7 +74,10 @@ class VLLMModel(TokenModel):
             from vllm import LLM
 
             arguments = {**self.source.arguments(), **self.engine, "trust_remote_code": self.trust_remote_code}
-            self._llm = LLM(model=arguments.pop("pretrained_model_name_or_path"), disable_log_stats=True, **arguments)
+            try:
+                self._llm = LLM(model=arguments.pop("pretrained_model_name_or_path"), disable_log_stats=True, **arguments)
+            except Exception as error:  # a failed start has many reasons, which vLLM's own log above tells
+                raise ModelError(f"vLLM did not start on {self.source.name}: {describe(error)}") from error
         return self._llm
 
     @cached_property

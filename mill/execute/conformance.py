@@ -1,0 +1,257 @@
+"""What every backend must do alike, as checks that run on an opened model: `mill conform`.
+
+A check takes the model and returns a remark, or raises: Broken says what the backend does wrong, Skipped why the check does
+not apply. Tolerances are for engines that compute the same thing in another order.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from mill.api.batching import describe
+from mill.api.model import MillModel
+from mill.api.request import GENERATE, LOGLIKELIHOOD, ROLLING, Message, Request, Response, generation_options
+
+PROMPT = "The capital of France is"
+PROMPTS = (PROMPT, "One, two, three, four,", "Water boils at", "Once upon a time there was a", "2 + 2 =", "A B C D E F")
+NEAR = 0.02  # nats a token: quantized engines round differently in another batch
+
+
+class Broken(Exception):
+    """The backend breaks the contract."""
+
+
+class Skipped(Exception):
+    """The check does not apply to this backend."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`outcome` is pass, fail or skip."""
+
+    check: str
+    outcome: str
+    remark: str
+
+
+Check = Callable[[MillModel], str]
+
+
+def conform(model: MillModel, reference: MillModel | None = None, tolerance: float = 1e-3) -> list[Verdict]:
+    """Run every check; a reference model turns on the comparison of log-likelihoods."""
+    checks: dict[str, Check] = dict(CHECKS)
+    if reference is not None:
+        checks["log-likelihoods of the reference"] = lambda tested: compare(tested, reference, tolerance)
+    return [_verdict(name, check, model) for name, check in checks.items()]
+
+
+def _verdict(name: str, check: Check, model: MillModel) -> Verdict:
+    try:
+        return Verdict(name, "pass", check(model))
+    except Skipped as why:
+        return Verdict(name, "skip", str(why))
+    except Broken as why:
+        return Verdict(name, "fail", str(why))
+    except Exception as error:
+        return Verdict(name, "fail", f"raised {describe(error)}")
+
+
+class _Silent:
+    """An observer that shows nothing."""
+
+    def answered(self, request: Request, response: Response) -> None:
+        return None
+
+
+def generate(model: MillModel, *contexts: str | tuple[Message, ...], draw: int = 0, **options: object) -> list[Response]:
+    chosen = generation_options(**{"max_gen_toks": 12, **options})
+    requests = [Request(GENERATE, context, options=chosen, draw=draw) for context in contexts]
+    return model.generate_until(requests, _Silent())
+
+
+def score(model: MillModel, *pairs: tuple[str, str]) -> list[Response]:
+    if not model.capabilities.serves(LOGLIKELIHOOD):
+        raise Skipped("gives no log-probabilities")
+    return model.loglikelihood([Request(LOGLIKELIHOOD, context, rest) for context, rest in pairs], _Silent())
+
+
+def text_of(response: Response) -> str:
+    if response.error is not None or response.text is None:
+        raise Broken(f"no answer: {response.error}")
+    return response.text
+
+
+def score_of(response: Response) -> float:
+    if response.error is not None or response.score is None:
+        raise Broken(f"no score: {response.error}")
+    return response.score
+
+
+def expect(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise Broken(otherwise)
+
+
+def identity(model: MillModel) -> str:
+    first = json.dumps(model.identity(), sort_keys=True)
+    expect(first == json.dumps(model.identity(), sort_keys=True), "identity() changes between two calls")
+    expect(bool(model.model_name), "model_name is empty")
+    return model.model_name
+
+
+def answers(model: MillModel) -> str:
+    (answer,) = generate(model, PROMPT)
+    text = text_of(answer)
+    expect(answer.finish_reason in (None, "stop", "length"), f"finish_reason is {answer.finish_reason!r}")
+    return repr(text[:40])
+
+
+def limits(model: MillModel) -> str:
+    (answer,) = generate(model, PROMPTS[3], max_gen_toks=3)
+    text_of(answer)
+    expect(answer.output_tokens is None or answer.output_tokens <= 3, f"asked for 3 tokens, got {answer.output_tokens}")
+    return f"{answer.output_tokens} of 3 tokens, {answer.finish_reason}"
+
+
+def stops(model: MillModel) -> str:
+    (free,) = generate(model, PROMPTS[3], max_gen_toks=24)
+    text = text_of(free)
+    words = text.split()
+    if len(words) < 4:
+        raise Skipped("the model's answer is too short to be stopped")
+    stop = words[3]
+    (stopped,) = generate(model, PROMPTS[3], max_gen_toks=24, until=[stop])
+    expect(stop not in text_of(stopped), f"the answer holds its stop string {stop!r}")
+    expect(stopped.finish_reason in (None, "stop"), f"finish_reason is {stopped.finish_reason!r}, not stop")
+    return f"stopped at {stop!r}"
+
+
+def unicode_text(model: MillModel) -> str:
+    found = generate(model, "Grüße, 世界! 👩‍👩‍👧 שלום", "naïve café ½ Ω", max_gen_toks=6)
+    for answer in found:
+        text_of(answer).encode("utf-8")
+    return "two prompts answered"
+
+
+def empty_prompt(model: MillModel) -> str:
+    (answer,) = generate(model, "", max_gen_toks=4)
+    return "answered" if answer.error is None else f"an error of its own: {answer.error[:60]}"
+
+
+def long_prompt(model: MillModel) -> str:
+    window = model.capabilities.max_context_length
+    if not window:
+        raise Skipped("the context length is not known")
+    (answer,) = generate(model, "one two three four " * window, max_gen_toks=4)
+    if answer.error is None:
+        expect(answer.truncated_tokens > 0, "a prompt longer than the context was cut without a word")
+        return f"{answer.truncated_tokens} tokens cut and counted"
+    return f"an error of its own: {answer.error[:60]}"
+
+
+def order(model: MillModel) -> str:
+    together = [text_of(answer) for answer in generate(model, *PROMPTS)]
+    alone = [text_of(generate(model, prompt)[0]) for prompt in PROMPTS]
+    same = sum(a == b for a, b in zip(together, alone, strict=True))
+    expect(same >= len(PROMPTS) - 1, f"only {same} of {len(PROMPTS)} answers are the same together and alone")
+    return f"{same} of {len(PROMPTS)} the same together and alone"
+
+
+def repeatable(model: MillModel) -> str:
+    first, second = (text_of(generate(model, PROMPTS[3], max_gen_toks=16)[0]) for _ in range(2))
+    expect(first == second, f"greedy answers differ: {first!r} and {second!r}")
+    return "greedy twice the same"
+
+
+def sampled(model: MillModel) -> str:
+    draws = {text_of(generate(model, PROMPTS[3], draw=draw, temperature=1.0, seed=1)[0]) for draw in range(4)}
+    expect(len(draws) > 1, "four sampled answers are all the same")
+    return f"{len(draws)} different of 4"
+
+
+def dialog(model: MillModel) -> str:
+    if not model.has_chat_template():
+        raise Skipped("no chat template")
+    turns = (Message("user", "My name is Ada."), Message("assistant", "Hello Ada!"), Message("user", "What is my name?"))
+    return repr(text_of(generate(model, turns)[0])[:40])
+
+
+def greedy_flag(model: MillModel) -> str:
+    text = text_of(generate(model, PROMPT, max_gen_toks=1)[0])
+    if not text.strip():
+        raise Skipped("the likeliest token is white space")
+    likeliest, other = score(model, (PROMPT, text), (PROMPT, " xylophone"))
+    expect(bool(likeliest.is_greedy), f"{text!r} is what the model says, yet is_greedy is {likeliest.is_greedy}")
+    expect(other.is_greedy is False, f"is_greedy of an unlikely continuation is {other.is_greedy}")
+    expect(score_of(likeliest) > score_of(other), "an unlikely continuation scores higher")
+    return f"{text!r} {score_of(likeliest):.3f}"
+
+
+def chain(model: MillModel) -> str:
+    whole, first, second = map(score_of, score(model, (PROMPT, " Paris."), (PROMPT, " Paris"), (PROMPT + " Paris", ".")))
+    expect(math.isclose(whole, first + second, abs_tol=2 * NEAR), f"{whole:.4f} is not {first:.4f} + {second:.4f}")
+    return f"{whole:.4f} = {first:.4f} + {second:.4f}"
+
+
+def choices_together(model: MillModel) -> str:
+    pairs = [(prompt, f" {word}") for prompt in PROMPTS[:3] for word in ("Paris", "five", "100")]
+    together = list(map(score_of, score(model, *pairs)))
+    alone = [score_of(score(model, pair)[0]) for pair in pairs]
+    worst = max(abs(a - b) for a, b in zip(together, alone, strict=True))
+    expect(worst <= 3 * NEAR, f"log-probabilities differ by {worst:.4f} together and alone")
+    return f"largest difference {worst:.1e}"
+
+
+def long_continuation(model: MillModel) -> str:
+    window = model.capabilities.max_context_length
+    if not window:
+        raise Skipped("the context length is not known")
+    long, short = score(model, (PROMPT, " word" * (window + 8)), (PROMPT, " Paris"))
+    expect(long.error is not None or long.truncated_tokens > 0, "a continuation longer than the context got a score")
+    score_of(short)
+    return "an error of its own, and the others are answered"
+
+
+def document(model: MillModel) -> str:
+    if not model.capabilities.serves(ROLLING):
+        raise Skipped("gives no log-probabilities")
+    text = "The cat sat on the mat. The dog lay by the door."
+    (found,) = model.loglikelihood_rolling([Request(ROLLING, text)], _Silent())
+    whole = score_of(score(model, ("", text))[0])
+    expect(math.isclose(score_of(found), whole, abs_tol=20 * NEAR), f"rolling {found.score} but whole {whole}")
+    return f"{score_of(found):.3f}"
+
+
+def compare(model: MillModel, reference: MillModel, tolerance: float) -> str:
+    """The same pairs through both; the figure is the largest difference for a token."""
+    pairs = [(prompt, f" {word}") for prompt in PROMPTS for word in ("Paris", "five", "100 degrees", "little girl named")]
+    tested, wanted = score(model, *pairs), score(reference, *pairs)
+    differences = [
+        abs(score_of(a) - score_of(b)) / max(1, b.output_tokens or 1) for a, b in zip(tested, wanted, strict=True)
+    ]
+    worst = max(differences)
+    expect(worst <= tolerance, f"log-probabilities differ by up to {worst:.4f} nats a token (allowed: {tolerance})")
+    return f"largest difference {worst:.1e} nats a token over {len(pairs)} continuations"
+
+
+CHECKS: Sequence[tuple[str, Check]] = (
+    ("identity", identity),
+    ("generation", answers),
+    ("token limit", limits),
+    ("stop strings", stops),
+    ("unicode", unicode_text),
+    ("empty prompt", empty_prompt),
+    ("over-long prompt", long_prompt),
+    ("answers belong to their prompts", order),
+    ("greedy is repeatable", repeatable),
+    ("draws differ", sampled),
+    ("dialog", dialog),
+    ("greedy flag", greedy_flag),
+    ("log-probabilities add up", chain),
+    ("choices together and alone", choices_together),
+    ("over-long continuation", long_continuation),
+    ("document", document),
+)
