@@ -1,0 +1,77 @@
+"""The models in the command lines that the documentation prints: each resolves as it says."""
+
+from __future__ import annotations
+
+import pytest
+
+from mill.api.registry import tasks
+from mill.models.open import load_model_from_file, open_model, resolve_spec
+from mill.models.spec import Spec, parse_spec
+
+OLLAMA = "http://127.0.0.1:11434"
+SPECS = {
+    "meta-llama/Meta-Llama-3-8B-Instruct": Spec("hf", {"path": "meta-llama/Meta-Llama-3-8B-Instruct"}),
+    "litellm[model=gpt-4o]": Spec("litellm", {"model": "gpt-4o"}),
+    "litellm[model=claude-3-5-sonnet-20241022]": Spec("litellm", {"model": "claude-3-5-sonnet-20241022"}),
+    "hf[path=meta-llama/Meta-Llama-3-8B-Instruct,dtype=bfloat16,batch_size=4]": Spec(
+        "hf", {"path": "meta-llama/Meta-Llama-3-8B-Instruct", "dtype": "bfloat16", "batch_size": "4"}
+    ),
+    "vllm[path=meta-llama/Meta-Llama-3-8B-Instruct,dtype=bfloat16]": Spec(
+        "vllm", {"path": "meta-llama/Meta-Llama-3-8B-Instruct", "dtype": "bfloat16"}
+    ),
+    "clip[path=ViT-B-32,pretrained=laion2b_s34b_b79k]": Spec(
+        "clip", {"path": "ViT-B-32", "pretrained": "laion2b_s34b_b79k"}
+    ),
+    "timm[path=resnet50.a1_in1k]": Spec("timm", {"path": "resnet50.a1_in1k"}),
+    "mlx-community/Llama-3.1-8B-Instruct-4bit": Spec("mlx-lm", {"path": "mlx-community/Llama-3.1-8B-Instruct-4bit"}),
+    "ollama:llama3.1:8b-instruct-q4_K_M": Spec(
+        "openai-compat", {"model": "llama3.1:8b-instruct-q4_K_M", "base_url": OLLAMA}
+    ),
+    "llama3.1:8b": Spec("openai-compat", {"model": "llama3.1:8b", "base_url": OLLAMA}),
+    "http://my-server:8000/v1[model=my-model]": Spec(
+        "openai-compat", {"base_url": "http://my-server:8000/v1", "model": "my-model"}
+    ),
+    "model.gguf": Spec("llama-cpp", {"model": "model.gguf"}),
+    "gguf:my-model": Spec("llama-cpp", {"model": "my-model"}),
+    "vllm-mlx:mlx-community/Meta-Llama-3.1-8B-Instruct-4bit": Spec(
+        "vllm-mlx", {"model": "mlx-community/Meta-Llama-3.1-8B-Instruct-4bit"}
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "spec"), SPECS.items(), ids=SPECS)
+def test_a_model_resolves_as_the_documentation_says(text: str, spec: Spec) -> None:
+    assert parse_spec(text) == spec
+
+
+def test_a_config_file_is_read_by_load_model_from_file() -> None:
+    path = "mill/models/configs/qwen/qwen2_5_vl_7b.py"
+    found = load_model_from_file(path)
+    assert (found["type"], found["path"]) == ("hf", "Qwen/Qwen2.5-VL-7B-Instruct")
+    assert found["modalities"] == ["text", "image", "video"]
+    resolved = resolve_spec(parse_spec(f"{path}[batch_size=2]"))
+    assert resolved.arguments["batch_size"] == "2"
+    assert open_model(resolved).batch_size == 2
+
+
+@pytest.mark.parametrize("family", ["qwen", "internvl", "llama", "smollm2"])
+def test_the_families_of_configs_are_there_and_open(family: str) -> None:
+    from pathlib import Path
+
+    import mill
+
+    files = sorted((Path(mill.__file__).parent / "models/configs" / family).glob("*.py"))
+    assert files
+    for file in files:
+        assert open_model(str(file)).model_name
+
+
+@pytest.mark.parametrize("name", ["mmlu", "mmlu_pro"])
+def test_the_text_benchmarks_it_names_exist(name: str) -> None:
+    assert name in tasks
+
+
+def test_addresses_and_timeouts_are_those_it_names() -> None:
+    for text, url in {"gguf:m": "http://127.0.0.1:8080", "vllm-mlx:m": "http://127.0.0.1:8000", "ollama:m": OLLAMA}.items():
+        model = open_model(text)
+        assert (model.base_url, model.client.timeout) == (url, 120.0)
