@@ -89,6 +89,10 @@ class MillModel(ABC):
         """Check that the model can be used, before any work; a server that is not there yet is waited for."""
         return None
 
+    def remarks(self) -> list[str]:
+        """What a reader of the scores must know about how this model was asked, such as what its server ignored."""
+        return []
+
     def load(self) -> None:
         """Load what takes long, such as weights; called before the first request, so that rates count work alone."""
         return None

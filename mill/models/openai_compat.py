@@ -6,7 +6,6 @@ from typing import Any
 
 from mill.api.errors import CannotServe, ModelError, UnknownName
 from mill.api.model import LOGPROB_KINDS, TEXT_KINDS, ModelCapabilities
-from mill.api.notice import notice
 from mill.api.request import Request, Response
 from mill.models.http import Failure
 from mill.models.pairs import make_pair, move_spaces
@@ -16,7 +15,8 @@ from mill.models.stops import cut_at_stops
 
 MOST_STOPS = 4  # what OpenAI's API takes; the rest is cut here
 _OPTIONS = {"until", "max_gen_toks", "temperature", "seed"}
-NO_ROUTE = "the server returns no log-probabilities of a prompt (neither `echo` nor `prompt_logprobs`)"
+NO_BOS = "the first token of a text without context is not scored, unless the tokenizer puts a BOS: give bos_token_id=..."
+NO_ROUTE = "the server returns no log-probabilities of a prompt: it ignores `echo`"
 
 
 class OpenAICompatModel(ServerModel):
@@ -34,11 +34,12 @@ class OpenAICompatModel(ServerModel):
         timeout: float = 120.0,
         concurrency: int = 32,
         max_context_length: int | None = None,
+        bos_token_id: int | None = None,
         **parameters: Any,
     ) -> None:
         super().__init__(model, base_url, api_key=api_key, timeout=timeout, concurrency=concurrency)
         self.chat, self.parameters, self.max_context_length = chat, parameters, max_context_length
-        self.use_chat_template = bool(chat)
+        self.bos_token_id, self.use_chat_template = bos_token_id, bool(chat)
         self.capabilities = ModelCapabilities(supports_logprobs=False, supports_chat_template=True)
         self._served: dict[str, Any] = {}
         self._tokenizes = False
@@ -51,6 +52,7 @@ class OpenAICompatModel(ServerModel):
             "base_url": self.base_url,
             "model": self.model,
             "chat": self.chat,
+            "bos_token_id": self.bos_token_id,
             "parameters": self.parameters,
             "served": told,
         }
@@ -94,18 +96,19 @@ class OpenAICompatModel(ServerModel):
         except Failure as failure:
             if failure.status != 404:
                 raise
-            notice(f"{self.base_url} has no /v1/completions: every prompt is sent as a chat message")
+            self._remark(f"{self.base_url} has no /v1/completions: every prompt is sent as a chat message")
             self.chat = self.use_chat_template = True
             return None
         logprobs = choice.get("logprobs") or {}
         scored = logprobs.get("token_logprobs") or []
         if len(scored) < 3 or scored[1] is None or not str(choice.get("text", "")).startswith("one two"):
+            self._remarks.append(NO_ROUTE)
             return None
         try:
             self.client.probe("POST", "/tokenize", {"model": self.model, "prompt": "a"})
             self._tokenizes = True
         except Failure:
-            notice(f"{self.base_url} has no /tokenize: contexts are told from continuations by character offsets")
+            self._remark(f"{self.base_url} has no /tokenize: contexts are told from continuations by character offsets")
         return "echo"
 
     async def _generate(self, request: Request) -> Response:
@@ -154,7 +157,9 @@ class OpenAICompatModel(ServerModel):
             return await self._score_by_offsets(context, continuation)
         whole = await self._tokenize(context + continuation)
         n_context = len(await self._tokenize(context)) if context else 0
-        pair = make_pair(whole, n_context, window=(self._window or 1 << 30) - 1, prefix=None)
+        if not context and self.bos_token_id is None:
+            self._remark(NO_BOS)
+        pair = make_pair(whole, n_context, window=(self._window or 1 << 30) - 1, prefix=self.bos_token_id)
         if not pair.fits:
             return Response(error=f"the continuation is longer than the context of {self._window} tokens")
         logprobs = await self._echo(pair.ids)
@@ -175,6 +180,10 @@ class OpenAICompatModel(ServerModel):
         if not self._tokenizes:
             raise Failure("http", "documents are scored by token ids, and the server has no /tokenize")
         ids = await self._tokenize(request.text)
+        if self.bos_token_id is None:
+            self._remark(NO_BOS)
+        elif ids[:1] != [self.bos_token_id]:
+            ids = [self.bos_token_id, *ids]
         window = (self._window or len(ids) + 1) - 1
         total = 0.0
         for first in range(1, len(ids), window):

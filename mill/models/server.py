@@ -11,6 +11,7 @@ from typing import Any
 from mill.api.batching import Observer, as_response, describe
 from mill.api.errors import MillError, ModelError, SpecError
 from mill.api.model import MillModel, watched
+from mill.api.notice import notice
 from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, Request, Response
 from mill.models.http import Client, Failure
 
@@ -32,9 +33,20 @@ class ServerModel(MillModel):
         self.base_url = base_url.rstrip("/").removesuffix("/v1").rstrip("/")
         self.client = Client(self.base_url, headers, timeout=timeout, concurrency=concurrency)
 
+        self._remarks: list[str] = []
+
     @property
     def model_name(self) -> str:
         return self.model or self.base_url
+
+    def remarks(self) -> list[str]:
+        return list(self._remarks)
+
+    def _remark(self, text: str) -> None:
+        """Say it now, and keep it for whoever reads the scores."""
+        notice(text)
+        if text not in self._remarks:
+            self._remarks.append(text)
 
     def ready(self, wait: float = 0.0) -> None:
         """Look at the server; while it cannot be reached or still loads, look again for `wait` seconds."""

@@ -22,6 +22,8 @@ def print_outcome(outcome: Outcome) -> None:
     for task in outcome.tasks:
         for line in remarks(task):
             out.print(f"{task.task}: {line}", markup=False, soft_wrap=True)
+    for line in outcome.remarks:
+        out.print(f"{outcome.model}: {line}", markup=False, soft_wrap=True)
     tally = outcome.tally
     if tally.asked:
         done = f"{tally.computed} answers computed in {outcome.seconds:.1f} s, {tally.known} known before"

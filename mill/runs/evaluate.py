@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ class Outcome:
     benchmarks: list[BenchmarkResult]
     tally: Tally
     seconds: float
+    remarks: list[str] = field(default_factory=list)
 
     @property
     def errors(self) -> int:
@@ -67,11 +68,14 @@ class Run:
         finally:
             self.record.close()
             self.model.clean()
-            manifest.add_session(self.folder, started=started, tally=executor.tally, ended=ended)
+            manifest.add_session(
+                self.folder, started=started, tally=executor.tally, ended=ended, remarks=self.model.remarks()
+            )
         results = {plan.asked: self._score(plan) for plan in self.plans}
         means = summarize_benchmarks(self.folder, results, self.benchmarks)
         seconds = time.time() - started
-        return Outcome(self.model.model_name, self.folder, list(results.values()), means, executor.tally, seconds)
+        found = list(results.values())
+        return Outcome(self.model.model_name, self.folder, found, means, executor.tally, seconds, self.model.remarks())
 
     def _write_plan(self) -> None:
         covered = manifest.update_manifest(

@@ -84,7 +84,7 @@ def update_manifest(
     return covered
 
 
-def add_session(folder: RunFolder, *, started: float, tally: Tally, ended: str) -> None:
+def add_session(folder: RunFolder, *, started: float, tally: Tally, ended: str, remarks: Sequence[str] = ()) -> None:
     """One entry for each time a process worked on the run; `ended` is finished, interrupted or failed."""
     entry = {
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
@@ -93,6 +93,7 @@ def add_session(folder: RunFolder, *, started: float, tally: Tally, ended: str) 
         "host": socket.gethostname(),
         "command": redact_command(sys.argv),
         **asdict(tally),
+        "remarks": list(remarks),
     }
     with folder.lock():
         manifest = folder.read(MANIFEST)

@@ -92,7 +92,8 @@ def refuse_early(selection: Selection, backend: str) -> None:
 
 
 def _served(task: Task, model: MillModel) -> Task:
-    return serve(task, model.capabilities, f"{model.model_name} ({type(model).__name__})", _alternatives(task))
+    why = f": {'; '.join(model.remarks())}" if model.remarks() else ""
+    return serve(task, model.capabilities, f"{model.model_name} ({type(model).__name__}{why})", _alternatives(task))
 
 
 def _alternatives(task: Task) -> str:

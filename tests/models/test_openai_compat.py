@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mill.api.errors import ModelError, UnknownName
-from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, Message, Request, generation_options
+from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, Message, Request, generation_options
 from mill.models.http import client
 from mill.models.open import open_model
 
@@ -121,6 +121,18 @@ def test_a_server_that_scores_no_prompts_is_told_from_one_that_does() -> None:
     with FaultServer(lambda *_: text("x")) as server:
         model = opened(server)
     assert not model.capabilities.serves(LOGLIKELIHOOD) and model.capabilities.serves(GENERATE)
+    assert model.remarks() == ["the server returns no log-probabilities of a prompt: it ignores `echo`"]
+
+
+def test_a_text_without_context_starts_from_bos_where_its_id_is_known() -> None:
+    with FaultServer(echoing) as server:
+        blind, told = opened(server), opened(server, bos_token_id=65)
+        (without,) = blind.loglikelihood([Request(LOGLIKELIHOOD, "", "bc")])
+        (with_bos,) = told.loglikelihood([Request(LOGLIKELIHOOD, "", "bc")])
+        (document,) = told.loglikelihood_rolling([Request(ROLLING, "bc")])
+    assert without.score == pytest.approx(-0.99) and "bos_token_id" in blind.remarks()[0]
+    assert with_bos.score == document.score == pytest.approx(-0.98 - 0.99)
+    assert told.remarks() == []
 
 
 def test_a_server_without_completions_gets_every_prompt_as_chat() -> None:
@@ -288,8 +300,6 @@ def test_llama_cpp_generates_stops_and_counts(llama: str) -> None:
 
 
 def test_llama_cpp_walks_a_document_like_the_sum_of_its_steps(llama: str) -> None:
-    from mill.api.request import ROLLING
-
     model = open_model(f"llama-cpp[base_url={llama}]")
     model.ready()
     text = "The cat sat on the mat."

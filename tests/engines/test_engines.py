@@ -1,0 +1,73 @@
+"""Real engines, each in its own environment (`make engines`): the conformance suite, and the log-likelihoods of hf."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from servers import free_port
+
+ROOT = Path(__file__).parents[2]
+MODEL = ROOT / ".demo/model/smollm2"
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
+
+
+def engine(name: str) -> Path:
+    folder = ROOT / ".engines" / name
+    if not (folder / "ready").is_file() or not (MODEL / "config.json").is_file():
+        pytest.skip(f"the engine {name} is not prepared: make engines")
+    return folder / "bin"
+
+
+def conform(python: Path | str, *arguments: str) -> str:
+    command = [str(python), "-m", "mill", "conform", *arguments]
+    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
+    return done.stdout
+
+
+@contextmanager
+def serving(*command: str) -> Iterator[None]:
+    process = subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait(timeout=60)
+
+
+def test_vllm_in_process_conforms_and_scores_like_hf() -> None:
+    python = engine("vllm") / "python"
+    spec = f"vllm[path={MODEL},dtype=float32,max_model_len=256,enforce_eager=true]"
+    out = conform(python, spec, "--reference", f"hf[path={MODEL},dtype=float32]", "--tolerance", "1e-3")
+    assert "17 passed, 0 failed, 0 skipped" in out
+
+
+def test_vllm_behind_openai_compat_conforms_and_scores_like_hf() -> None:
+    python, port = engine("vllm") / "python", free_port()
+    options = ["--model", str(MODEL), "--served-model-name", "smollm2", "--dtype", "float32", "--max-model-len", "512"]
+    server = [str(python), "-m", "vllm.entrypoints.openai.api_server", *options, "--enforce-eager"]
+    with serving(*server, "--host", "127.0.0.1", "--port", str(port)):
+        spec = f"http://127.0.0.1:{port}/v1[model=smollm2,bos_token_id=1]"
+        out = conform(sys.executable, spec, "--reference", f"hf[path={MODEL},dtype=float32]", "--wait", "180")
+    assert "17 passed, 0 failed, 0 skipped" in out
+
+
+def test_mlx_lm_conforms() -> None:
+    out = conform(engine("mlx") / "python", f"mlx-lm[path={MODEL},max_context_length=256]")
+    assert "16 passed, 0 failed, 0 skipped" in out
+    assert "' Paris' -0.258" in out  # what hf and vLLM compute from these weights
+
+
+def test_vllm_mlx_conforms_in_what_it_serves() -> None:
+    binary, port = engine("vllm-mlx") / "vllm-mlx", free_port()
+    with serving(str(binary), "serve", str(MODEL), "--host", "127.0.0.1", "--port", str(port)):
+        out = conform(sys.executable, f"vllm-mlx[base_url=http://127.0.0.1:{port}]", "--wait", "60")
+    assert "10 passed, 0 failed, 6 skipped" in out
