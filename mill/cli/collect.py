@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from mill.cli.options import chosen_output_dir, output_dir_option
-from mill.report.collect import COLUMNS, NARROW, NUMBERS, as_csv, as_json, as_markdown, cells, collect
+from mill.report.collect import NARROW, NUMBERS, as_csv, as_json, as_markdown, cells, collect
 from mill.report.tables import print_table
 from mill.runs.folder import write_atomically
 
@@ -47,6 +47,3 @@ def command(ctx: click.Context, output_dir: str | None, form: str, out: str | No
     else:
         click.echo(_FORMATS[form](rows), nl=False)
     return 0
-
-
-__all__ = ["COLUMNS", "command"]

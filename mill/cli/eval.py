@@ -18,7 +18,7 @@ from mill.report.plan import print_plan
 from mill.report.scores import print_outcome
 from mill.runs.evaluate import prepare
 from mill.runs.plan import parse_limit
-from mill.tasks.load import Selection, load_builtin, load_files, select
+from mill.tasks.load import load_builtin, load_files, select
 
 EXAMPLES = """
 \b
@@ -166,6 +166,3 @@ def _batch_size(text: str | int | None) -> int | None:
     if size < 1:
         raise SpecError(f"--batch_size {text}: give a count of at least 1, or auto")
     return size
-
-
-__all__ = ["EvalOptions", "Selection", "command", "evaluate"]
