@@ -52,6 +52,12 @@ class RunError(MillError):
     """A run folder that cannot be read or written."""
 
 
+class Interrupted(MillError):
+    """Ended by the person who started it; says how to go on."""
+
+    exit_code = 130
+
+
 def nearest(name: str, known: Iterable[str]) -> list[str]:
     """Up to three known names that look like `name`."""
     return difflib.get_close_matches(name, sorted(set(known)), n=3, cutoff=0.6)

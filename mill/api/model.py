@@ -11,7 +11,7 @@ from itertools import groupby
 from typing import Any
 
 from mill.api.batching import BatchLimits, Hook, Observer, Unit, as_response, run_batches
-from mill.api.errors import CannotServe
+from mill.api.errors import CannotServe, ModelError
 from mill.api.progress import Progress
 from mill.api.request import CLASSIFY, GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, ZERO_SHOT, Request, Response
 from mill.api.secrets import is_secret
@@ -175,6 +175,8 @@ class MillModel(ABC):
 
         def call(batch: list[Unit]) -> list[list[Response]]:
             answers = hooks[kind]([unit.requests[0] for unit in batch])
+            if isinstance(answers, (str, bytes)) or not isinstance(answers, Sequence):
+                raise ModelError(f"the backend's hook for {kind} returned {type(answers).__name__}, not a list of answers")
             return [[as_response(answer, kind)] for answer in answers]
 
         return call

@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
+from mill.api.errors import SpecError, UnknownName
+
 GENERATE = "generate_until"
 LOGLIKELIHOOD = "loglikelihood"
 ROLLING = "loglikelihood_rolling"
@@ -23,6 +25,16 @@ _OPTION_ALIASES = {
     "max_new_tokens": "max_gen_toks",
     "max_tokens": "max_gen_toks",
     "stop": "until",
+}
+
+
+_OPTIONS = ("until", "max_gen_toks", "temperature", "top_p", "top_k", "repetition_penalty", "do_sample", "seed")
+_RANGES = {
+    "max_gen_toks": (1, math.inf),
+    "temperature": (0, math.inf),
+    "top_p": (0, 1),
+    "top_k": (0, math.inf),
+    "repetition_penalty": (0, math.inf),
 }
 
 
@@ -147,16 +159,29 @@ def generation_options(**given: Any) -> dict[str, Any]:
     A temperature above zero means sampling, `do_sample` alone means temperature 1, and `do_sample=false` means greedy.
     """
     options = {_OPTION_ALIASES.get(name, name): value for name, value in given.items() if value is not None}
+    for name in options:
+        if name not in _OPTIONS:
+            raise UnknownName("decoding option", name, _OPTIONS, hint=f"options are {', '.join(_OPTIONS)}")
     until = options.get("until", ())
     options["until"] = (until,) if isinstance(until, str) else tuple(until)
-    options["max_gen_toks"] = int(options.get("max_gen_toks", DEFAULT_MAX_GEN_TOKS))
+    options["max_gen_toks"] = int(_as_number("max_gen_toks", options.get("max_gen_toks", DEFAULT_MAX_GEN_TOKS)))
     sampled = options.pop("do_sample", None)
-    temperature = float(options.get("temperature", 1.0 if sampled else 0.0))
+    temperature = _as_number("temperature", options.get("temperature", 1.0 if sampled else 0.0))
     options["temperature"] = 0.0 if sampled is not None and not sampled else temperature
+    for name, (least, most) in _RANGES.items():
+        if name in options and not least <= _as_number(name, options[name]) <= most:
+            raise SpecError(f"the decoding option {name}={options[name]} is not between {least:g} and {most:g}")
     if not options["temperature"]:
         for name in ("seed", "top_p", "top_k"):
             options.pop(name, None)
     return options
+
+
+def _as_number(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise SpecError(f"the decoding option {name}={value} is not a number") from None
 
 
 def encode_float(value: float) -> float | str:

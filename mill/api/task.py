@@ -8,7 +8,19 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from mill.api.request import CLASSIFY, GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, ZERO_SHOT, Request, Response
+from mill.api.request import (
+    CLASSIFY,
+    GENERATE,
+    LOGLIKELIHOOD,
+    MULTI_ROUND,
+    ROLLING,
+    ZERO_SHOT,
+    Context,
+    Message,
+    Request,
+    Response,
+    generation_options,
+)
 
 
 class TaskType(str, Enum):
@@ -47,6 +59,20 @@ class RenderSettings:
     gen_kwargs: Mapping[str, Any] = field(default_factory=dict)
     system_prompt: str | None = None
     apply_chat_template: bool = False
+
+    def options(self, **defaults: Any) -> dict[str, Any]:
+        """Decoding options: a task's defaults, what the run asks for on top, and the run's seed."""
+        return generation_options(**{**defaults, **self.gen_kwargs, "seed": self.seed})
+
+    def frame(self, text: str, description: str = "") -> Context:
+        """A prompt with the run's system prompt and a task's description in front.
+
+        For a chat template both are the system message and the rest is one user message; else all of it is one text.
+        """
+        if self.apply_chat_template:
+            told = "\n\n".join(part for part in (self.system_prompt, description.strip()) if part)
+            return (*((Message("system", told),) if told else ()), Message("user", text))
+        return (f"{self.system_prompt}\n\n" if self.system_prompt else "") + description + text
 
 
 Value = float | tuple[float, float]

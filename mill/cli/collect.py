@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from mill.cli.options import chosen_output_dir, output_dir_option
-from mill.report.collect import NARROW, NUMBERS, as_csv, as_json, as_markdown, cells, collect
+from mill.report.collect import NUMBERS, as_csv, as_json, as_markdown, cells, collect, shown_columns
 from mill.report.tables import print_table
 from mill.runs.folder import write_atomically
 
@@ -41,7 +41,8 @@ def command(ctx: click.Context, output_dir: str | None, form: str, out: str | No
         write_atomically(Path(out), _FORMATS[form](rows))
         click.echo(f"{len(rows)} rows written to {out}")
     elif form == "table":
-        print_table("", NARROW, [cells(row, NARROW) for row in rows], numbers=NUMBERS)
+        columns = shown_columns(rows)
+        print_table("", columns, [cells(row, columns) for row in rows], numbers=NUMBERS)
         if not rows:
             click.echo(f"no scores under {folder}")
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,14 +10,15 @@ from typing import Any
 
 import click
 
-from mill.api.errors import SpecError
+from mill.api.errors import Interrupted, MillError, SpecError
+from mill.api.request import generation_options
 from mill.api.task import RenderSettings
 from mill.cli.options import chosen_output_dir, output_dir_option, parse_pairs, split_paths, task_paths_option
 from mill.cli.run_file import read_run_file
 from mill.models.spec import split_list
 from mill.report.plan import print_plan
 from mill.report.scores import print_outcome
-from mill.runs.evaluate import prepare
+from mill.runs.evaluate import Run, prepare
 from mill.runs.plan import parse_limit
 from mill.tasks.load import load_builtin, load_files, select
 
@@ -110,23 +112,38 @@ def evaluate(options: EvalOptions) -> int:
         for run in runs:
             print_plan(run)
         return 0
-    failed = False
-    for run in runs:
+    failed = [_execute(run, options) for run in runs]
+    return int(any(failed))
+
+
+def _execute(run: Run, options: EvalOptions) -> bool:
+    """One model's run; True if something failed. A model that breaks does not keep the others from running."""
+    try:
         outcome = run.execute(quiet=options.quiet)
-        print_outcome(outcome)
-        failed = failed or outcome.errors > 0
-    return int(failed)
+    except KeyboardInterrupt:
+        how = "the same command without --fresh" if options.fresh else "the same command"
+        raise Interrupted(f"interrupted; nothing that was answered is lost: {how} goes on from here") from None
+    except MillError as error:
+        print(f"mill: {run.model.model_name}: {error}", file=sys.stderr)
+        return True
+    print_outcome(outcome)
+    return outcome.errors > 0
 
 
 def _options(given: Mapping[str, Any], output_dir: Path, task_paths: tuple[str, ...]) -> EvalOptions:
     models, tasks = _texts(given["models"], "models"), _texts(given["tasks"], "tasks")
     if not models or not tasks:
         raise SpecError("give models and tasks: mill eval MODELS TASKS, or a file with both: mill eval --config run.yaml")
+    for name, least in (("n_shots", 0), ("repeats", 1), ("wait", 0)):
+        if given[name] is not None and given[name] < least:
+            raise SpecError(f"{name} {given[name]}: at least {least} is needed")
+    gen_kwargs = parse_pairs(given["gen_kwargs"], "--gen_kwargs")
+    generation_options(**gen_kwargs)  # refused here, not in the middle of a task
     settings = RenderSettings(
         n_shots=given["n_shots"],
         seed=given["seed"] or 0,
         repeats=given["repeats"] or 1,
-        gen_kwargs=parse_pairs(given["gen_kwargs"], "--gen_kwargs"),
+        gen_kwargs=gen_kwargs,
         system_prompt=given["system_prompt"],
         apply_chat_template=bool(given["apply_chat_template"]),
     )

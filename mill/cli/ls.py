@@ -6,12 +6,14 @@ from pathlib import Path
 
 import click
 
+from mill.api.errors import RunError
+from mill.api.notice import notice
 from mill.api.registry import models, tasks
 from mill.api.task import Benchmark
 from mill.cli.options import chosen_output_dir, output_dir_option, split_paths, task_paths_option
 from mill.models.table import BACKENDS
 from mill.report.tables import print_table
-from mill.runs.folder import MANIFEST, RESULTS, find_runs
+from mill.runs.folder import RESULTS, find_runs
 from mill.tasks.load import load_builtin, load_files
 
 
@@ -70,9 +72,15 @@ def _tasks() -> list[list[str]]:
 
 
 def _runs(output_dir: Path) -> list[list[str]]:
+    if not output_dir.is_dir():
+        raise RunError(f"the output folder {output_dir} does not exist")
     rows = []
     for folder in find_runs(output_dir):
-        known, results = folder.read(MANIFEST), folder.read(RESULTS).get("tasks", {})
+        try:
+            known, results = folder.manifest(), folder.read(RESULTS).get("tasks", {})
+        except RunError as error:  # one damaged run does not hide the others
+            notice(f"left out: {error}")
+            continue
         last = known["sessions"][-1] if known["sessions"] else {"started": "-", "ended": "running or killed"}
         counts = [sum(task[count] for task in results.values()) for count in ("n", "errors")]
         rows.append([str(folder.path), ", ".join(known["tasks"]), *map(str, counts), f"{last['started']} {last['ended']}"])

@@ -88,9 +88,7 @@ def run(argv: list[str]) -> int:
     except click.ClickException as error:
         return _fail(error.format_message(), 2, debug)
     except (KeyboardInterrupt, click.Abort):
-        return _fail(
-            "interrupted; nothing that was answered is lost: the same command goes on from here", INTERRUPTED, debug
-        )
+        return _fail("interrupted", INTERRUPTED, debug)
     except BrokenPipeError:
         sys.stdout = Path(os.devnull).open("w")  # the reader went away; what is left must not fail at exit
         return 0

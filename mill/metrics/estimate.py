@@ -52,4 +52,9 @@ def pool(parts: Sequence[Estimate], *, weighted: bool) -> Estimate:
     if any(error is None for error in errors):
         return around(value, None, n)
     variance = sum((weight * (error or 0.0)) ** 2 for weight, error in zip(weights, errors, strict=True))
-    return around(value, math.sqrt(variance), n)
+    mean = around(value, math.sqrt(variance), n)
+    if mean.low is None or mean.high is None:
+        return mean
+    if all(0 <= bound <= 1 for part in parts for bound in (part.low, part.high) if bound is not None):  # proportions
+        return Estimate(value, mean.stderr, max(0.0, mean.low), min(1.0, mean.high), n)
+    return mean

@@ -88,6 +88,7 @@ class LlamaCppModel(ServerModel):
             "top_k": options.get("top_k", 0),
             "top_p": options.get("top_p", 1.0),
             "min_p": 0.0,
+            "repeat_penalty": options.get("repetition_penalty", 1.0),
             "seed": request.seed % 2**31,
         }
         reply = await self.client.post("/completion", body)

@@ -115,14 +115,16 @@ class MlxModel(TokenModel):
     def _generate_one(self, prompt: Prompt) -> Response:
         import mlx.core as mx
         from mlx_lm.generate import generate_step
-        from mlx_lm.sample_utils import make_sampler
+        from mlx_lm.sample_utils import make_logits_processors, make_sampler
 
         options, wrapper = prompt.request.options, self._load()[1]
         if not prompt.request.deterministic:
             mx.random.seed(prompt.request.seed)
+        penalty = make_logits_processors(repetition_penalty=options.get("repetition_penalty"))
         sampler = make_sampler(temp=options["temperature"], top_p=options.get("top_p", 0.0), top_k=options.get("top_k", 0))
         ends, ids, finish = set(wrapper.eos_token_ids), [], "length"
-        for token, _ in generate_step(mx.array(prompt.ids), self.network, max_tokens=prompt.max_new_tokens, sampler=sampler):
+        steps = {"max_tokens": prompt.max_new_tokens, "sampler": sampler, "logits_processors": penalty}
+        for token, _ in generate_step(mx.array(prompt.ids), self.network, **steps):
             if int(token) in ends:
                 finish = "stop"
                 break

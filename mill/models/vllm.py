@@ -142,7 +142,7 @@ class VLLMModel(TokenModel):
         params = []
         for prompt in prompts:
             options = prompt.request.options
-            sampled = {name: options[name] for name in ("top_p", "top_k") if options.get(name)}
+            sampled = {name: options[name] for name in ("top_p", "top_k", "repetition_penalty") if options.get(name)}
             if not prompt.request.deterministic:
                 sampled["seed"] = prompt.request.seed % 2**31
             params.append(

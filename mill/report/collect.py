@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from mill.api.errors import RunError
+from mill.api.notice import notice
 from mill.api.request import encode_float
 from mill.metrics.estimate import Estimate
 from mill.report.tables import number
-from mill.runs.folder import MANIFEST, RESULTS, find_runs
+from mill.runs.folder import RESULTS, find_runs
 from mill.runs.results import BenchmarkResult, TaskResult
 
 COLUMNS = (
@@ -29,7 +30,11 @@ def collect(output_dir: Path) -> list[dict[str, Any]]:
         raise RunError(f"the output folder {output_dir} does not exist")
     rows: list[dict[str, Any]] = []
     for folder in find_runs(output_dir):
-        known, results = folder.read(MANIFEST), folder.read(RESULTS)
+        try:
+            known, results = folder.manifest(), folder.read(RESULTS)
+        except RunError as error:  # one damaged run does not hide the others
+            notice(f"left out: {error}")
+            continue
         base = {"model": known["model"]["name"], "settings": folder.path.name, "run": str(folder.path)}
         means = [BenchmarkResult.from_dict(entry) for entry in results.get("benchmarks", {}).values()]
         for entry in results.get("tasks", {}).values():
@@ -49,6 +54,12 @@ def collect(output_dir: Path) -> list[dict[str, Any]]:
     return [{column: row[column] for column in COLUMNS} for row in rows]
 
 
+def shown_columns(rows: list[dict[str, Any]]) -> tuple[str, ...]:
+    """The columns of a table for people; settings among them where they tell rows apart."""
+    several = len({row["settings"] for row in rows}) > 1
+    return ("model", "settings", *NARROW[1:]) if several else NARROW
+
+
 def as_csv(rows: list[dict[str, Any]]) -> str:
     out = io.StringIO()
     writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
@@ -65,11 +76,10 @@ def as_json(rows: list[dict[str, Any]]) -> str:
 
 
 def as_markdown(rows: list[dict[str, Any]]) -> str:
-    lines = [
-        "| " + " | ".join(NARROW) + " |",
-        "| " + " | ".join("---:" if c in NUMBERS else "---" for c in NARROW) + " |",
-    ]
-    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in cells(row, NARROW)) + " |" for row in rows]
+    columns = shown_columns(rows)
+    ruler = ("---:" if column in NUMBERS else "---" for column in columns)
+    lines = ["| " + " | ".join(columns) + " |", "| " + " | ".join(ruler) + " |"]
+    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in cells(row, columns)) + " |" for row in rows]
     return "\n".join(lines) + "\n"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mill.metrics.estimate import Estimate
-from mill.report.tables import console, number, print_table
+from mill.report.tables import console, dash, number, print_table
 from mill.runs.evaluate import Outcome
 from mill.runs.results import TaskResult
 
@@ -51,7 +51,7 @@ def _rows(name: str, shots: str, metrics: dict[str, Estimate], n: int, total: in
     count = str(n) if n == total else f"{n}/{total}"
     rows = []
     for place, (metric, estimate) in enumerate(metrics.items()):
-        interval = "-" if estimate.low is None else f"{number(estimate.low, 3)}–{number(estimate.high, 3)}"
+        interval = "-" if estimate.low is None else f"{number(estimate.low, 3)}{dash()}{number(estimate.high, 3)}"
         figures = [metric, number(estimate.value), number(estimate.stderr), interval, count, str(errors)]
         rows.append([name if place == 0 else "", shots if place == 0 else "", *figures])
     return rows

@@ -43,4 +43,11 @@ def number(value: float | None, digits: int = 4) -> str:
         return "NaN"
     if math.isinf(value):
         return "inf" if value > 0 else "-inf"
+    if abs(value) >= 1e6:
+        return f"{value:.3e}"
     return f"{value:.{digits}f}" if abs(value) < 1000 else f"{value:,.1f}"
+
+
+def dash() -> str:
+    """Between the ends of an interval; plain where the output knows no other."""
+    return "–" if (sys.stdout.encoding or "").lower().startswith("utf") else ".."

@@ -38,11 +38,21 @@ class RunFolder:
     def read(self, name: str) -> dict[str, Any]:
         return read_json(self.path / name)
 
+    def manifest(self) -> dict[str, Any]:
+        """What the run was; refused where the file does not say."""
+        found = self.read(MANIFEST)
+        if not {"model", "tasks", "settings", "sessions"} <= set(found):
+            raise RunError(f"{self.path} is not a run: its {MANIFEST} is missing or not whole; `mill ls runs` lists them")
+        return found
+
     def write(self, name: str, content: Mapping[str, Any]) -> None:
         write_atomically(self.path / name, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
     def samples_file(self, task: str) -> Path:
-        return self.path / SAMPLES / f"{slug(task)}.jsonl"
+        name = slug(task)
+        if name != task:  # two names may have one slug
+            name += "-" + short_hash({"task": task})
+        return self.path / SAMPLES / f"{name}.jsonl"
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -55,7 +65,7 @@ class RunFolder:
 
 def run_folder(output_dir: Path, model_name: str, identity: Mapping[str, Any], settings: Mapping[str, Any]) -> RunFolder:
     """The folder of a model with settings; the same for the same question, whatever the tasks and the limit."""
-    model = f"{slug(model_name)}-{short_hash(identity)}"
+    model = f"{slug(model_name)[:80]}-{short_hash(identity)}"
     label = "-".join(f"{slug(name)}={slug(_show(value))}"[:40] for name, value in settings.items()) or "default"
     if len(label) > 80:
         label = label[:80]
@@ -103,14 +113,24 @@ def read_json(file: Path) -> dict[str, Any]:
 
 
 def write_atomically(file: Path, text: str) -> None:
-    """A reader, or the next run after a crash, finds the old content or the new, never half of it."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    draft = file.with_name(f".{file.name}.{os.getpid()}")
-    with draft.open("w", encoding="utf-8", errors="surrogatepass") as handle:
-        handle.write(text)
-        handle.flush()
-        os.fsync(handle.fileno())
-    draft.replace(file)
+    """A reader, or the next run after a crash, finds the old content or the new, never half of it.
+
+    A link is followed, and what is no regular file (a pipe, a device) is written to as it is.
+    """
+    try:
+        file = file.resolve()
+        if file.exists() and not file.is_file():
+            file.write_text(text, encoding="utf-8", errors="surrogatepass")
+            return
+        file.parent.mkdir(parents=True, exist_ok=True)
+        draft = file.with_name(f".{file.name}.{os.getpid()}")
+        with draft.open("w", encoding="utf-8", errors="surrogatepass") as handle:
+            handle.write(text)
+            handle.flush()
+            os.fsync(handle.fileno())
+        draft.replace(file)
+    except OSError as error:
+        raise RunError(f"cannot write {file}: {error.strerror or error}") from error
 
 
 def short_hash(content: Mapping[str, Any]) -> str:
@@ -120,7 +140,7 @@ def short_hash(content: Mapping[str, Any]) -> str:
 
 def slug(text: str) -> str:
     """A name that is safe as a file name anywhere."""
-    return re.sub(r"[^A-Za-z0-9._=]+", "_", text).strip("._") or "_"
+    return re.sub(r"[^A-Za-z0-9._=-]+", "_", text).strip("._") or "_"
 
 
 def _show(value: Any) -> str:

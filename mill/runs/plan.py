@@ -12,7 +12,8 @@ from typing import Any
 from mill.api.batching import describe
 from mill.api.errors import CannotServe, DataError, MillError, SpecError
 from mill.api.model import MillModel, ModelCapabilities
-from mill.api.request import Request
+from mill.api.registry import metrics as registry
+from mill.api.request import GENERATE, MULTI_ROUND, Request
 from mill.api.task import RenderSettings, Task
 from mill.execute.jobs import Job
 from mill.models.table import backend_info, backends_serving
@@ -41,6 +42,8 @@ class TaskPlan:
             found.insert(0, f"{self.task.name} stands in for {self.asked}, which this model cannot serve")
         if self.jobs and self.jobs[0].settings.n_shots and not self.task.takes_shots:
             found.append("this task takes no examples, so --n_shots does not apply")
+        if self.jobs and self.jobs[0].settings.gen_kwargs and self.task.kind not in (GENERATE, MULTI_ROUND):
+            found.append("this task generates no text, so --gen_kwargs does not apply")
         return found
 
     def requests(self) -> list[Request]:
@@ -102,17 +105,40 @@ def _alternatives(task: Task) -> str:
 
 def _plan(asked: str, task: Task, settings: RenderSettings, limit: int | float | None) -> TaskPlan:
     try:
-        samples = task.samples()
-        if not samples:
-            raise DataError(f"{task.name} has no samples")
+        samples = list(task.samples())
+        _check_task(task, [sample.id for sample in samples])
         chosen = samples[: resolve_limit(limit, len(samples))]
         jobs = [Job.of(task, sample, settings) for sample in chosen]
+        for job in jobs:
+            _check_requests(task, job)
         data_hash = hash_docs([sample.doc for sample in samples])
     except MillError:
         raise
     except Exception as error:  # a row that lacks a column, or a task file's own mistake
         raise DataError(f"the task {task.name} cannot be rendered: {describe(error)}") from error
     return TaskPlan(asked, task, jobs, len(samples), data_hash)
+
+
+def _check_task(task: Task, ids: Sequence[str]) -> None:
+    """What a task of one's own may get wrong, found before anything is computed."""
+    if not ids:
+        raise DataError(f"{task.name} has no samples")
+    if len(set(ids)) < len(ids):
+        twice = next(one for one in ids if ids.count(one) > 1)
+        raise DataError(f"{task.name} has two samples with the id {twice!r}")
+    if not isinstance(task.metrics, Mapping) or not task.metrics:
+        raise DataError(f"{task.name} has no metrics: write metrics = {{'exact_match': 'mean'}}")
+    for how in task.metrics.values():
+        registry.get(how, hint=f"{task.name} names it")
+
+
+def _check_requests(task: Task, job: Job) -> None:
+    requests = job.open_requests()
+    if not requests:
+        raise DataError(f"{task.name} asks nothing about sample {job.sample.id}")
+    for request in requests:
+        if request.kind != task.kind:
+            raise DataError(f"{task.name} is of kind {task.kind} but asks {request.kind} about sample {job.sample.id}")
 
 
 def hash_docs(docs: Sequence[Mapping[str, Any]]) -> str:

@@ -6,13 +6,12 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from mill.api.errors import RunError
 from mill.api.registry import tasks as registry
 from mill.api.task import Benchmark, RenderSettings, Task
 from mill.execute.executor import Tally
 from mill.execute.jobs import Job
 from mill.runs.evaluate import Outcome
-from mill.runs.folder import MANIFEST, RESULTS, RunFolder
+from mill.runs.folder import RESULTS, RunFolder
 from mill.runs.record import Record
 from mill.runs.results import TaskResult, keep_larger, summarize, summarize_benchmarks
 from mill.runs.samples import SampleRecord, from_job, read_samples, score_sample, write_samples
@@ -20,9 +19,7 @@ from mill.runs.samples import SampleRecord, from_job, read_samples, score_sample
 
 def score_again(folder: RunFolder, make_task: Callable[[str], Task]) -> Outcome:
     """Read samples and answers from a run's files and score them with the tasks as they are now."""
-    started, known = time.time(), folder.read(MANIFEST)
-    if not known:
-        raise RunError(f"{folder.path} is not a run: it has no {MANIFEST}; `mill ls runs` lists them")
+    started, known = time.time(), folder.manifest()
     record, settings = Record(folder.path), RenderSettings(**known["settings"])
     results: dict[str, TaskResult] = {}
     for name, entry in known["tasks"].items():

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -80,9 +81,21 @@ def score_sample(task: Task, record: SampleRecord) -> ScoredSample:
         return ScoredSample(record, {}, record.error)
     try:
         repeats = [task.score(record.sample, responses) for responses in record.responses]
-        return ScoredSample(record, {name: [values[name] for values in repeats] for name in task.metrics}, None)
+        values = {name: [_number(name, found) for found in repeats] for name in task.metrics}
+        return ScoredSample(record, values, None)
     except Exception as error:  # other people's scoring code: its failure is this sample's, not the run's
         return ScoredSample(record, {}, f"scoring failed: {describe(error)}")
+
+
+def _number(name: str, found: Mapping[str, Value]) -> Value:
+    """A metric's value of one repeat as a number, or as the pair of numbers that a perplexity needs."""
+    if name not in found:
+        raise ValueError(f"score() gave no {name!r}, only {', '.join(found) or 'nothing'}")
+    value = found[name]
+    parts = tuple(float(part) for part in value) if isinstance(value, (tuple, list)) else (float(value),)
+    if any(math.isnan(part) for part in parts):
+        raise ValueError(f"{name} is NaN")
+    return (parts[0], parts[1]) if len(parts) == 2 else parts[0]
 
 
 def write_samples(file: Path, task: str, scored: Iterable[ScoredSample]) -> None:

@@ -8,7 +8,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mill.api.request import GENERATE, Request, Response, generation_options
+from mill.api.request import GENERATE, Request, Response
 from mill.api.task import RenderSettings, Sample, TaskType, Value
 from mill.tasks.prompted import PromptedTask
 
@@ -22,13 +22,9 @@ class GenerativeTask(PromptedTask):
     metrics: Mapping[str, str] = {"exact_match": "mean"}
     generation: Mapping[str, Any] = {}
 
-    def options(self, settings: RenderSettings) -> dict[str, Any]:
-        """The task's decoding options, with what the run asks for on top."""
-        return generation_options(**{**self.generation, **settings.gen_kwargs, "seed": settings.seed})
-
     def requests(self, sample: Sample, settings: RenderSettings) -> list[Request]:
         context = self.context(sample, settings)
-        return [Request(GENERATE, context=context, options=self.options(settings), repeats=settings.repeats)]
+        return [Request(GENERATE, context=context, options=settings.options(**self.generation), repeats=settings.repeats)]
 
 
 class LetterTask(GenerativeTask):

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from mill.api.errors import DataError
-from mill.api.request import Context, Message
+from mill.api.request import Context
 from mill.api.task import RenderSettings, Sample, Task
 from mill.tasks.data import Dataset, Row, load_split
 from mill.tasks.fewshot import drawn_shots, first_shots
@@ -80,19 +80,8 @@ class PromptedTask(Task):
         """Description, examples and question as one text, or as chat messages where a chat template is asked for."""
         text = self.question(sample.doc) if question is None else question
         examples = "".join(self.example(shot) + self.separator for shot in self.shots(sample, settings))
-        return framed(self.description, examples + text, settings)
+        return settings.frame(examples + text, self.description)
 
     def example(self, doc: Doc) -> str:
         """One solved example."""
         return f"{self.question(doc)}{self.delimiter}{self.answer_text(doc)}"
-
-
-def framed(description: str, text: str, settings: RenderSettings) -> Context:
-    """A prompt with the run's system prompt and the task's description in front.
-
-    For a chat template both are the system message and the rest is one user message; else all of it is one text.
-    """
-    if settings.apply_chat_template:
-        told = "\n\n".join(part for part in (settings.system_prompt, description.strip()) if part)
-        return (*((Message("system", told),) if told else ()), Message("user", text))
-    return (f"{settings.system_prompt}\n\n" if settings.system_prompt else "") + description + text

@@ -238,7 +238,7 @@ def test_an_interrupted_run_can_be_scored_and_counts_what_is_missing(
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"is not a run: it has no manifest\.json"):
+    with pytest.raises(RunError, match=r"is not a run: its manifest\.json is missing"):
         score_again(RunFolder(tmp_path), make_task)
 
 
