@@ -203,6 +203,19 @@ BAD = {
     "bad shots": (["eval", "toy[path=x]", "toy_gen", "--n_shots", "few"], "'few' is not a valid integer"),
     "bad batch size": (["eval", "toy[path=x]", "toy_gen", "--batch_size", "0"], "--batch_size 0: give a count"),
     "bad gen_kwargs": (["eval", "toy[path=x]", "toy_gen", "--gen_kwargs", "temperature"], "'temperature' is not key=value"),
+    "misspelt decoding option": (
+        ["eval", "toy[path=x]", "toy_gen", "--gen_kwargs", "temprature=1"],
+        "unknown decoding option 'temprature'; did you mean temperature",
+    ),
+    "senseless decoding option": (
+        ["eval", "toy[path=x]", "toy_gen", "--gen_kwargs", "max_gen_toks=0"],
+        "the decoding option max_gen_toks=0 is not between 1 and inf",
+    ),
+    "decoding option that is no number": (
+        ["eval", "toy[path=x]", "toy_gen", "--gen_kwargs", "temperature=hot"],
+        "the decoding option temperature=hot is not a number",
+    ),
+    "range in run file": (["eval", "--config", "ranges.yaml"], "repeats -4: at least 1 is needed"),
     "missing run file": (["eval", "--config", "no.yaml"], "cannot read the run file no.yaml: No such file or directory"),
     "run file that is not YAML": (["eval", "--config", "bad.yaml"], "the run file bad.yaml is not YAML"),
     "unknown option in run file": (
@@ -245,6 +258,7 @@ def test_bad_input_is_one_clear_line_and_exit_2(mill: Mill, tmp_path: Path, argv
     (tmp_path / "bad.yaml").write_text("a: [1\n")
     (tmp_path / "odd.yaml").write_text("limt: 3\n")
     (tmp_path / "typed.yaml").write_text("seed: many\n")
+    (tmp_path / "ranges.yaml").write_text("models: toy[path=x]\ntasks: toy_gen\nrepeats: -4\n")
     (tmp_path / "mute.py").write_text(MUTE)
     code, out, err = mill(*argv)
     assert code == 2
@@ -274,3 +288,78 @@ def test_an_option_that_does_not_apply_is_told(mill: Mill) -> None:
     assert code == 0
     assert "toy_gen: this task takes no examples, so --n_shots does not apply" in out
     assert out.splitlines()[4].split()[1] == "0"
+
+
+FAULTY = {
+    "unknown metric": ("metrics = {'exact_match': 'meen'}", "unknown metric 'meen'; did you mean mean"),
+    "no metrics": ("metrics = {}", "faulty has no metrics"),
+    "metrics as a list": ("metrics = ['exact_match']", "faulty has no metrics"),
+    "two samples with one id": ("def samples(self): return super().samples()[:1] * 2", "two samples with the id '0'"),
+    "no requests": ("def requests(self, sample, settings): return []", "faulty asks nothing about sample 0"),
+    "requests of another kind": (
+        "def requests(self, sample, settings): return [Request('loglikelihood', 'a', 'b')]",
+        "faulty is of kind generate_until but asks loglikelihood",
+    ),
+    "a row without its column": (
+        "def requests(self, sample, settings): return sample.doc['nothing']",
+        "KeyError: 'nothing'",
+    ),
+}
+
+
+@pytest.mark.parametrize(("line", "words"), FAULTY.values(), ids=FAULTY)
+def test_a_faulty_task_is_refused_before_anything_is_computed(mill: Mill, tmp_path: Path, line: str, words: str) -> None:
+    (tmp_path / "faulty.py").write_text(
+        "from mill.api.registry import register_task, tasks\nfrom mill.api.request import Request\n"
+        f"@register_task('faulty')\nclass Faulty(tasks.get('toy_gen')):\n    {line}\n"
+    )
+    code, _, err = toy(mill, "--task_paths", "faulty.py", "--limit", "2", tasks="toy_choice,faulty")
+    assert code == 2
+    assert words in err and len(err.splitlines()) == 1
+    assert not list(tmp_path.glob("results/*/*/record/*"))
+
+
+def test_a_model_that_breaks_does_not_keep_the_others_from_running(mill: Mill, tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text(
+        "from mill.api.model import MillModel\nfrom mill.api.registry import register_model\n"
+        "@register_model('broken')\nclass Broken(MillModel):\n    model_name = 'broken'\n"
+        "    def _generate_batch(self, batch, gen_kwargs): return 'one text for all'\n"
+    )
+    paths = ("--task_paths", f"{TOY},broken.py")
+    code, out, err = mill("eval", "broken,toy[path=sound]", "toy_gen", "--limit", "4", *paths)
+    assert code == 1
+    assert "mill: broken: the backend's hook for generate_until returned str, not a list of answers" in err
+    assert "sound" in out and "exact_match" in out
+
+
+def test_interrupting_a_fresh_run_says_to_go_on_without_fresh(mill: Mill, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert toy(mill, "--limit", "1")[0] == 0
+    from mill.api.registry import models
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(models.get("toy"), "_generate_batch", interrupted)
+    assert "the same command without --fresh goes on" in toy(mill, "--limit", "4", "--fresh")[2]
+
+
+def test_collect_writes_through_a_link_and_leaves_out_a_damaged_run(mill: Mill, tmp_path: Path) -> None:
+    toy(mill, "--limit", "3", "--output_dir", "out")
+    toy(mill, "--limit", "3", "--output_dir", "out", "--seed", "5")
+    (tmp_path / "real.csv").write_text("old")
+    (tmp_path / "link.csv").symlink_to("real.csv")
+    assert mill("collect", "--output_dir", "out", "--out", "link.csv")[0] == 0
+    assert (tmp_path / "link.csv").is_symlink()
+    assert (tmp_path / "real.csv").read_text().count("toy_gen") == 4  # as benchmark and as task, of two runs
+    assert "seed=5" in mill("collect", "--output_dir", "out")[1]  # settings are shown where they tell rows apart
+    (damaged,) = (tmp_path / "out").glob("*/seed=5*/manifest.json")
+    damaged.write_text("{}")
+    code, out, err = mill("collect", "--output_dir", "out")
+    assert code == 0 and "toy_gen" in out
+    assert "left out:" in err
+
+
+def test_gen_kwargs_that_do_not_apply_are_told(mill: Mill) -> None:
+    code, out, _ = toy(mill, "--limit", "2", "--gen_kwargs", "temperature=0.5", tasks="toy_choice")
+    assert code == 0
+    assert "toy_choice: this task generates no text, so --gen_kwargs does not apply" in out

@@ -99,3 +99,11 @@ def test_nan_in_a_part_is_nan_in_the_pool() -> None:
 
 def test_infinity_in_a_part_is_infinity_in_the_pool() -> None:
     assert pool([LARGE, Estimate(math.inf, math.nan, math.nan, math.nan, 10)], weighted=False).value == math.inf
+
+
+def test_the_mean_of_proportions_stays_inside_0_and_1() -> None:
+    from mill.metrics import mean
+
+    found = pool([mean([[0.0]] * 4 + [[1.0]]), mean([[0.0]] * 5)], weighted=True)
+    assert found.low == 0.0
+    assert found.high is not None and 0.1 < found.high < 0.5

@@ -311,3 +311,32 @@ def test_arguments_that_may_change_answers_make_another_run(evaluate: Evaluate, 
     same = evaluate("toy_choice", limit=2, arguments=",batch_size=1")
     assert computed(log) == 0
     assert same.folder == first.folder
+
+
+@pytest.mark.parametrize(
+    ("score", "error"),
+    [
+        ({"exact_match": float("nan")}, "scoring failed: ValueError: exact_match is NaN"),
+        ({"other": 1.0}, "scoring failed: ValueError: score() gave no 'exact_match', only other"),
+        ({"exact_match": "right"}, "scoring failed: ValueError: could not convert string to float: 'right'"),
+    ],
+)
+def test_a_value_that_is_no_number_is_a_failed_sample(
+    evaluate: Evaluate, monkeypatch: pytest.MonkeyPatch, score: dict[str, Any], error: str
+) -> None:
+    from mill.api.registry import tasks
+
+    monkeypatch.setattr(tasks.get("toy_gen"), "score", lambda self, sample, responses: score)
+    outcome = evaluate(limit=1)
+    assert outcome.tasks[0].failures == [{"id": "0", "error": error}]
+    assert outcome.tasks[0].metrics["exact_match"].n == 0
+
+
+def test_tasks_whose_names_differ_only_in_odd_characters_keep_their_own_samples(evaluate: Evaluate) -> None:
+    from mill.api.registry import tasks
+
+    for name in ("x/y", "x_y"):
+        tasks.add(name, tasks.get("toy_gen"))
+    outcome = evaluate("x/y,x_y", limit=2)
+    assert outcome.folder.samples_file("x/y") != outcome.folder.samples_file("x_y")
+    assert [rows(outcome, name)[0]["task"] for name in ("x/y", "x_y")] == ["x/y", "x_y"]
