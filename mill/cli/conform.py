@@ -32,6 +32,9 @@ def command(spec: str, reference: str | None, tolerance: float, wait: float, tas
             opened.ready(wait)
             opened.load()
     verdicts = conform(model, measure, tolerance)
+    for opened in (model, measure):
+        if opened is not None:
+            opened.clean()  # an engine's processes end before this one does
     rows = [[verdict.check, verdict.outcome, verdict.remark] for verdict in verdicts]
     print_table(f"{model.model_name} ({type(model).__name__})", ("check", "outcome", "remark"), rows)
     failed = sum(verdict.outcome == "fail" for verdict in verdicts)
