@@ -59,15 +59,12 @@ class OpenAICompatModel(ServerModel):
 
     def _look(self) -> None:
         self._find_model()
-        kinds = TEXT_KINDS
-        if self.chat is not True:
-            route = self._scoring_route()
-            kinds = TEXT_KINDS if route is None else TEXT_KINDS | LOGPROB_KINDS
+        scores = self.chat is not True and self._scores_prompts()
         self.capabilities = ModelCapabilities(
             max_context_length=self._window,
-            supports_logprobs=kinds != TEXT_KINDS,
+            supports_logprobs=scores,
             supports_chat_template=True,
-            kinds=kinds,
+            kinds=TEXT_KINDS | LOGPROB_KINDS if scores else TEXT_KINDS,
             concurrency=self.client.concurrency,
         )
 
@@ -88,8 +85,8 @@ class OpenAICompatModel(ServerModel):
         told = self._served.get("max_model_len") or (self._served.get("meta") or {}).get("n_ctx_train")
         return self.max_context_length or (int(told) if told else None)
 
-    def _scoring_route(self) -> str | None:
-        """`echo` where the server scores prompts; None, with a notice of why, where it does not."""
+    def _scores_prompts(self) -> bool:
+        """Whether the server answers `echo` with log-probabilities of the prompt; a remark says why where it does not."""
         try:
             body = {"model": self.model, "prompt": "one two three", "max_tokens": 1, "echo": True, "logprobs": 1}
             choice = self.client.probe("POST", "/v1/completions", body, timeout=60).body["choices"][0]
@@ -98,18 +95,18 @@ class OpenAICompatModel(ServerModel):
                 raise
             self._remark(f"{self.base_url} has no /v1/completions: every prompt is sent as a chat message")
             self.chat = self.use_chat_template = True
-            return None
+            return False
         logprobs = choice.get("logprobs") or {}
         scored = logprobs.get("token_logprobs") or []
         if len(scored) < 3 or scored[1] is None or not str(choice.get("text", "")).startswith("one two"):
-            self._remarks.append(NO_ROUTE)
-            return None
+            self._remark(NO_ROUTE, aloud=False)  # it matters to a task that needs them, which then says so
+            return False
         try:
             self.client.probe("POST", "/tokenize", {"model": self.model, "prompt": "a"})
             self._tokenizes = True
         except Failure:
             self._remark(f"{self.base_url} has no /tokenize: contexts are told from continuations by character offsets")
-        return "echo"
+        return True
 
     async def _generate(self, request: Request) -> Response:
         options = request.options

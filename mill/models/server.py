@@ -42,9 +42,10 @@ class ServerModel(MillModel):
     def remarks(self) -> list[str]:
         return list(self._remarks)
 
-    def _remark(self, text: str) -> None:
+    def _remark(self, text: str, *, aloud: bool = True) -> None:
         """Say it now, and keep it for whoever reads the scores."""
-        notice(text)
+        if aloud:
+            notice(text)
         if text not in self._remarks:
             self._remarks.append(text)
 

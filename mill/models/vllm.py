@@ -61,7 +61,7 @@ class VLLMModel(TokenModel):
         counted = {name: value for name, value in self.engine.items() if name != "gpu_memory_utilization"}
         return {
             "backend": "vllm",
-            "weights": self.source.fingerprint(),
+            "weights": self.source.fingerprint(trust_remote_code=self.trust_remote_code),
             "engine": counted,
             "use_chat_template": self.use_chat_template,
             "add_bos_token": self.add_bos_token,

@@ -347,3 +347,18 @@ def test_a_folder_without_config_and_a_damaged_one_are_one_line(tiny_model: Path
     (folder / "model.safetensors").write_bytes(b"not weights")
     with pytest.raises(ModelError, match="cannot load the weights of damaged"):
         hf(folder).loglikelihood(pairs(("the", " dog")))
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+def test_identity_reads_a_hub_config_with_the_models_own_say_about_remote_code(
+    monkeypatch: pytest.MonkeyPatch, trusted: bool
+) -> None:
+    asked: list[bool] = []
+
+    def load_config(source: Any, *, trust_remote_code: bool) -> Any:
+        asked.append(trust_remote_code)
+        return type("Config", (), {"_commit_hash": "abc"})()
+
+    monkeypatch.setattr(loading, "load_config", load_config)
+    identity = TransformersModel("org/name", trust_remote_code=trusted).identity()
+    assert (identity["weights"], asked) == ("org/name@abc", [trusted])

@@ -40,13 +40,13 @@ class Source:
             found["revision"] = self.revision
         return found
 
-    def fingerprint(self) -> str:
+    def fingerprint(self, *, trust_remote_code: bool) -> str:
         """The content of local files; the commit of a hub model, which its config tells without its weights."""
         if self.gguf:
             return file_digest(Path(self.path) / self.gguf)
         if self.local:
             return folder_digest(Path(self.path))
-        config = load_config(self, trust_remote_code=True)
+        config = load_config(self, trust_remote_code=trust_remote_code)
         commit = getattr(config, "_commit_hash", None) or self.revision or "unknown"
         return f"{self.path}@{commit}"
 

@@ -62,7 +62,7 @@ class TransformersModel(TokenModel):
         """Weights by content, and the settings that reach the logits; batch size and device are not among them."""
         return {
             "backend": "hf",
-            "weights": self.source.fingerprint(),
+            "weights": self.source.fingerprint(trust_remote_code=self.trust_remote_code),
             "dtype": self.dtype,
             "max_context_length": self.max_context_length,
             "attn_implementation": self.attn_implementation,

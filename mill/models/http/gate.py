@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections.abc import Callable
 
 FIRST_LIMIT = 4
 BETTER = 1.05  # a wider gate must give at least this much more throughput to be widened again
@@ -14,7 +15,7 @@ PROBE_EVERY = 8  # windows without gain after which one more call is tried
 class Gate:
     """Admits calls. A window is as many finished calls as the gate is wide."""
 
-    def __init__(self, most: int, clock: object = time.monotonic) -> None:
+    def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.most, self.limit = most, min(FIRST_LIMIT, most)
         self._clock = clock
         self._busy, self._done, self._idle_windows = 0, 0, 0
@@ -73,4 +74,4 @@ class Gate:
             self.limit = min(self.most, self.limit + 1)
 
     def _now(self) -> float:
-        return float(self._clock())  # type: ignore[operator]
+        return self._clock()
