@@ -13,7 +13,8 @@ import resource
 import sys
 import time
 
-from mill.api.request import GENERATE, Request, Response, generation_options
+from mill.api.request import GENERATE, Request, generation_options
+from mill.api.response import Response
 from mill.models.openai_compat import OpenAICompatModel
 
 PORT = 18399

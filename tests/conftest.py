@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,9 @@ import mill.metrics
 import mill.models  # noqa: F401  both register what they have, which no test's clean-up may take away
 from mill.api import registry
 from mill.tasks.load import load_builtin
+
+sys.path.insert(0, str(Path(__file__).parent))
+from servers import llama_server
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
@@ -51,10 +55,21 @@ def tiny_model_without_bos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def demo_model() -> str:
     """The spec of SmolLM2-135M, as `make test` fetches it."""
+    return f"hf[path={_demo_weights()},dtype=float32,max_context_length=1024]"
+
+
+@pytest.fixture(scope="session")
+def llama() -> Iterator[str]:
+    """The URL of a real llama-server with the demo's weights."""
+    with llama_server(_demo_weights()) as url:
+        yield url
+
+
+def _demo_weights() -> Path:
     file = ROOT / ".demo/model/SmolLM2-135M-Instruct.Q4_1.gguf"
     if not file.is_file():
         pytest.skip("the demo model was not fetched: python scripts/fetch_demo.py")
-    return f"hf[path={file},dtype=float32,max_context_length=1024]"
+    return file
 
 
 def make_tiny_model(folder: Path, *, bos: bool, seed: int = 0) -> Path:

@@ -24,6 +24,8 @@ params.model.path, params.port = sys.argv[1], int(sys.argv[2])
 params.hostnames = ["127.0.0.1"]
 params.n_ctx, params.n_parallel = 4096, 2
 params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
+if sys.argv[4] == "f32":
+    params.cache_type_k = params.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
 server = xllamacpp.Server(params)
 while os.getppid() == int(sys.argv[3]):  # never outlives its test
     time.sleep(0.5)
@@ -38,10 +40,13 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def llama_server(model: Path) -> Iterator[str]:
-    """The URL of a llama-server (through xllamacpp: the same server, routes and JSON) with two slots."""
+def llama_server(model: Path, cache: str = "f16") -> Iterator[str]:
+    """The URL of a llama-server (through xllamacpp: the same server, routes and JSON) with two slots.
+
+    Keys and values are kept in `cache`: f16 as by default, or f32.
+    """
     port = free_port()
-    command = [sys.executable, "-c", LLAMA, str(model), str(port), str(os.getpid())]
+    command = [sys.executable, "-c", LLAMA, str(model), str(port), str(os.getpid()), cache]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         url = f"http://127.0.0.1:{port}"

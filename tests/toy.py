@@ -9,9 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from mill.api.message import Message
 from mill.api.model import MillModel, ModelCapabilities
 from mill.api.registry import register_model, register_task, tasks
-from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, Message, Request, Response, generation_options
+from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, Request, generation_options
+from mill.api.response import Response
 from mill.api.task import Benchmark, RenderSettings, Sample, Task, TaskType, Value
 
 N = 40

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from mill.api.errors import MillError, ModelError
-from mill.api.request import CLASSIFY, GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, ZERO_SHOT, Request, Response
+from mill.api.request import CLASSIFY, GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, ZERO_SHOT, Request
+from mill.api.response import Response
 
 GROW_AFTER = 4
 GIVE_UP_AFTER = 8

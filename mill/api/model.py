@@ -13,7 +13,8 @@ from typing import Any
 from mill.api.batching import BatchLimits, Hook, Observer, Unit, as_response, run_batches
 from mill.api.errors import CannotServe, ModelError
 from mill.api.progress import Progress
-from mill.api.request import CLASSIFY, GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, ZERO_SHOT, Request, Response
+from mill.api.request import CLASSIFY, GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, ZERO_SHOT, Request
+from mill.api.response import Response
 from mill.api.secrets import is_secret
 
 TEXT_KINDS = frozenset({GENERATE, MULTI_ROUND})

@@ -1,4 +1,4 @@
-"""A question to a model and its answer: what passes between tasks, the executor and backends."""
+"""A question to a model: what passes from tasks through the executor to backends."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 from mill.api.errors import SpecError, UnknownName
+from mill.api.message import Context, Media, Message
+from mill.api.response import Response
 
 GENERATE = "generate_until"
 LOGLIKELIHOOD = "loglikelihood"
@@ -28,76 +30,15 @@ _OPTION_ALIASES = {
 }
 
 
-_OPTIONS = ("until", "max_gen_toks", "temperature", "top_p", "top_k", "repetition_penalty", "do_sample", "seed")
+_OPTIONS = ("until", "max_gen_toks", "temperature", "top_p", "top_k", "repetition_penalty", "do_sample", "seed", "logprobs")
 _RANGES = {
     "max_gen_toks": (1, math.inf),
     "temperature": (0, math.inf),
     "top_p": (0, 1),
     "top_k": (0, math.inf),
     "repetition_penalty": (0, math.inf),
+    "logprobs": (1, 20),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """One turn of a dialog: `role` is system, user or assistant."""
-
-    role: str
-    content: str
-
-
-Context = str | tuple[Message, ...]
-
-
-@dataclass(frozen=True)
-class Response:
-    """An answer or an error, never both.
-
-    `score` is a sum of natural-log probabilities; `truncated_tokens` counts prompt tokens that were cut on the left.
-    """
-
-    text: str | None = None
-    score: float | None = None
-    is_greedy: bool | None = None
-    label: str | None = None
-    scores: tuple[float, ...] | None = None
-    error: str | None = None
-    finish_reason: str | None = None
-    prompt_tokens: int | None = None
-    output_tokens: int | None = None
-    truncated_tokens: int = 0
-    seconds: float | None = None
-
-    @property
-    def failed(self) -> bool:
-        return self.error is not None
-
-    @property
-    def empty(self) -> bool:
-        return self.error is None and self.score is None and self.label is None and not (self.text or "").strip()
-
-    def to_dict(self) -> dict[str, Any]:
-        """Only what is set; non-finite numbers as strings, so that the line stays JSON."""
-        out = {name: value for name, value in self.__dict__.items() if value is not None}
-        if not out["truncated_tokens"]:
-            del out["truncated_tokens"]
-        if "score" in out:
-            out["score"] = encode_float(out["score"])
-        if "scores" in out:
-            out["scores"] = [encode_float(score) for score in out["scores"]]
-        return out
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Response:
-        known = {name: value for name, value in data.items() if name in _RESPONSE_FIELDS}
-        if "score" in known:
-            known["score"] = float(known["score"])
-        if "scores" in known:
-            known["scores"] = tuple(float(score) for score in known["scores"])
-        return cls(**known)
-
-
-_RESPONSE_FIELDS = {f.name for f in fields(Response)}
 
 
 @dataclass(frozen=True)
@@ -144,7 +85,12 @@ class Request:
         """The prompt as a person reads it."""
         if isinstance(self.context, str):
             return self.context
-        return "\n".join(f"<{message.role}> {message.content}" for message in self.context)
+        return "\n".join(f"<{message.role}> {message.text}" for message in self.context)
+
+    @property
+    def media(self) -> list[Media]:
+        """The images, videos and sounds of the dialog, in their order."""
+        return [] if isinstance(self.context, str) else [media for message in self.context for media in message.media]
 
     def clones(self) -> list[Request]:
         """One request for each of the `repeats` draws."""
@@ -157,6 +103,7 @@ def generation_options(**given: Any) -> dict[str, Any]:
     """Decoding options in one spelling: `until`, `max_gen_toks`, `temperature`, and whatever else was given.
 
     A temperature above zero means sampling, `do_sample` alone means temperature 1, and `do_sample=false` means greedy.
+    `logprobs` asks for the log-probabilities of so many of the likeliest tokens at every place of the answer.
     """
     options = {_OPTION_ALIASES.get(name, name): value for name, value in given.items() if value is not None}
     for name in options:
@@ -184,14 +131,7 @@ def _as_number(name: str, value: Any) -> float:
         raise SpecError(f"the decoding option {name}={value} is not a number") from None
 
 
-def encode_float(value: float) -> float | str:
-    """JSON has no NaN or infinity: those are written as strings that `float()` reads back."""
-    if math.isfinite(value):
-        return value
-    return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
-
-
 def _plain(value: Any) -> Any:
     if isinstance(value, Message):
-        return asdict(value)
+        return value.to_dict()
     raise TypeError(f"a request option of type {type(value).__name__} cannot be hashed: {value!r}")

@@ -8,19 +8,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from mill.api.request import (
-    CLASSIFY,
-    GENERATE,
-    LOGLIKELIHOOD,
-    MULTI_ROUND,
-    ROLLING,
-    ZERO_SHOT,
-    Context,
-    Message,
-    Request,
-    Response,
-    generation_options,
-)
+from mill.api.message import Context, Message
+from mill.api.request import CLASSIFY, GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, ZERO_SHOT, Request, generation_options
+from mill.api.response import Response
 
 
 class TaskType(str, Enum):

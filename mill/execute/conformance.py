@@ -12,8 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mill.api.batching import describe
+from mill.api.message import Message
 from mill.api.model import MillModel
-from mill.api.request import GENERATE, LOGLIKELIHOOD, ROLLING, Message, Request, Response, generation_options
+from mill.api.request import GENERATE, LOGLIKELIHOOD, ROLLING, Request, generation_options
+from mill.api.response import Response
 
 PROMPT = "The capital of France is"
 PROMPTS = (PROMPT, "One, two, three, four,", "Water boils at", "Once upon a time there was a", "2 + 2 =", "A B C D E F")
@@ -215,6 +217,25 @@ def long_continuation(model: MillModel) -> str:
     return "an error of its own, and the others are answered"
 
 
+def answer_tokens(model: MillModel) -> str:
+    (answer,) = generate(model, PROMPT, max_gen_toks=4, logprobs=5)
+    text = text_of(answer)
+    if answer.tokens is None:
+        raise Skipped("gives no log-probabilities of its answers")
+    expect(len(answer.tokens) > 0, "an answer without tokens")
+    for token in answer.tokens:
+        expect(bool(token.top) and token.top[0][1] <= 0, f"the likeliest tokens at {token.text!r} are {token.top[:2]}")
+        expect(token.top[0][0] == token.name, f"greedy said {token.name!r}, yet {token.top[0][0]!r} is likelier")
+    if not model.capabilities.serves(LOGLIKELIHOOD) or "\ufffd" in text:
+        return f"{len(answer.tokens)} tokens"
+    (scored,) = score(model, (PROMPT, text))
+    total, whole = sum(token.logprob for token in answer.tokens), score_of(scored)
+    if scored.output_tokens != len(answer.tokens):
+        return f"{len(answer.tokens)} tokens, {scored.output_tokens} when read again"
+    expect(math.isclose(total, whole, abs_tol=4 * NEAR), f"tokens add up to {total:.4f}, the answer scores {whole:.4f}")
+    return f"{len(answer.tokens)} tokens, {total:.3f} in all"
+
+
 def document(model: MillModel) -> str:
     if not model.capabilities.serves(ROLLING):
         raise Skipped("gives no log-probabilities")
@@ -254,4 +275,5 @@ CHECKS: Sequence[tuple[str, Check]] = (
     ("choices together and alone", choices_together),
     ("over-long continuation", long_continuation),
     ("document", document),
+    ("tokens of an answer", answer_tokens),
 )

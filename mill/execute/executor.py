@@ -8,7 +8,8 @@ from typing import Protocol
 
 from mill.api.model import MillModel
 from mill.api.progress import Progress
-from mill.api.request import Request, Response
+from mill.api.request import Request
+from mill.api.response import Response
 
 
 class Store(Protocol):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from mill.api.request import Request, Response
+from mill.api.request import Request
+from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample, Task
 from mill.execute.executor import Executor
 

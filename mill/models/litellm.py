@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Mapping
 from typing import Any
 
 from mill.api.errors import ModelError
+from mill.api.message import IMAGE
 from mill.api.model import TEXT_KINDS, ModelCapabilities
-from mill.api.request import Request, Response
+from mill.api.request import Request
+from mill.api.response import Response
 from mill.models.http import Failure, Reply
+from mill.models.openai_compat.answers import read_answer
 from mill.models.server import ServerModel, messages_of
-from mill.models.stops import cut_at_stops
 
-_OPTIONS = {"until", "max_gen_toks", "temperature", "seed"}
+_OPTIONS = {"until", "max_gen_toks", "temperature", "seed", "logprobs"}
 # What LiteLLM's exceptions mean to a person, by class name.
 _MEANINGS = {
     "AuthenticationError": ("the provider refuses the API key", 401),
@@ -29,6 +33,10 @@ _MEANINGS = {
 }
 
 
+# Words of providers whose refusals LiteLLM passes on as plain bad requests.
+_FILTER_SIGNS = ("content_policy", "content policy", "content_filter", "content filter", "safety system")
+
+
 class LiteLLMModel(ServerModel):
     """Every argument that is not named here goes to `litellm.completion` as it is."""
 
@@ -38,7 +46,9 @@ class LiteLLMModel(ServerModel):
         # LiteLLM finds the address itself; the HTTP core only lends its gate and its retries.
         super().__init__(model, "https://litellm", api_key=None, timeout=timeout, concurrency=concurrency)
         self._key, self._timeout, self.parameters = api_key, timeout, parameters
-        self.capabilities = ModelCapabilities(supports_chat_template=True, kinds=TEXT_KINDS, concurrency=concurrency)
+        self.capabilities = ModelCapabilities(
+            {"text", IMAGE}, supports_chat_template=True, kinds=TEXT_KINDS, concurrency=concurrency
+        )
         self.use_chat_template = True
 
     def identity(self) -> dict[str, Any]:
@@ -63,7 +73,8 @@ class LiteLLMModel(ServerModel):
             "max_tokens": options["max_gen_toks"],
             "temperature": options["temperature"],
             "timeout": self._timeout,
-            "drop_params": True,
+            "drop_params": True,  # of what tasks ask; what a person gave is sent whether LiteLLM knows it for this model or not
+            "allowed_openai_params": _openai_names(self.parameters),
             "num_retries": 0,
             **{name: value for name, value in options.items() if name not in _OPTIONS},
             **self.parameters,
@@ -74,29 +85,19 @@ class LiteLLMModel(ServerModel):
             arguments["seed"] = request.seed % 2**31
         if self._key:
             arguments["api_key"] = self._key
+        if "logprobs" in options:  # dropped by LiteLLM where the provider has none
+            arguments |= {"logprobs": True, "top_logprobs": options["logprobs"]}
         reply = await self.client.guarded(lambda: _complete(arguments))
-        body = reply.body
-        choice = body["choices"][0]
-        text = choice["message"].get("content")
-        if not isinstance(text, str):
-            raise Failure("garbage", f"the provider returned no text (finish_reason {choice.get('finish_reason')!r})")
-        usage = body.get("usage") or {}
-        kept, stopped = cut_at_stops(text, options["until"])
-        return Response(
-            text=kept,
-            finish_reason="stop" if stopped else choice.get("finish_reason"),
-            prompt_tokens=usage.get("prompt_tokens"),
-            output_tokens=usage.get("completion_tokens"),
-        )
+        return read_answer(reply, [*options["until"]])
 
 
 async def _complete(arguments: dict[str, Any]) -> Reply:
-    litellm = _litellm()
+    litellm, started = _litellm(), time.perf_counter()
     try:
         found = await litellm.acompletion(**arguments)
     except Exception as error:
         raise as_failure(error) from error
-    return Reply(found.model_dump(), 0.0)
+    return Reply(found.model_dump(), time.perf_counter() - started)
 
 
 def as_failure(error: Exception) -> Failure:
@@ -104,9 +105,15 @@ def as_failure(error: Exception) -> Failure:
     names = [cls.__name__ for cls in type(error).__mro__]
     meaning, status = next((_MEANINGS[name] for name in names if name in _MEANINGS), ("LiteLLM failed", 0))
     words = " ".join(str(error).split())[:200]
+    if status == 400 and any(sign in words.lower() for sign in _FILTER_SIGNS):
+        meaning = _MEANINGS["ContentPolicyViolationError"][0]
     if status == 429 and "quota" in words.lower():  # waiting does not bring money
         return Failure("http", f"the quota of the API key is used up: {words}", status=402)
     return Failure("http", f"{meaning}: {words}", status=status or 400)
+
+
+def _openai_names(parameters: Mapping[str, Any]) -> list[str]:
+    return [name for name in parameters if name in _litellm().OPENAI_CHAT_COMPLETION_PARAMS]
 
 
 def _litellm() -> Any:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
-from collections import OrderedDict
 from typing import Any
 
 from mill.api.model import LOGPROB_KINDS, TEXT_KINDS, ModelCapabilities
-from mill.api.request import Request, Response
+from mill.api.request import Request
+from mill.api.response import Response, Token
 from mill.models.http import Failure
+from mill.models.next_tokens import Distribution, NextTokens
 from mill.models.pairs import make_pair, move_spaces
 from mill.models.server import ServerModel, messages_of
 from mill.models.stops import cut_at_stops
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 SCORING_PROBS = 64  # enough for most choices; the whole vocabulary is asked for where it is not
-KEPT_DISTRIBUTIONS = 256
 
 
 class LlamaCppModel(ServerModel):
@@ -39,7 +38,7 @@ class LlamaCppModel(ServerModel):
         self._props: dict[str, Any] = {}
         self._vocabulary = 0
         self._bos_id: int | None = None
-        self._distributions: OrderedDict[tuple[int, ...], asyncio.Task[_Distribution]] = OrderedDict()
+        self._next = NextTokens(self._ask_distribution)
 
     @property
     def model_name(self) -> str:
@@ -91,6 +90,8 @@ class LlamaCppModel(ServerModel):
             "repeat_penalty": options.get("repetition_penalty", 1.0),
             "seed": request.seed % 2**31,
         }
+        if "logprobs" in options:
+            body["n_probs"] = options["logprobs"]
         reply = await self.client.post("/completion", body)
         text = reply.body.get("content") if isinstance(reply.body, dict) else None
         if not isinstance(text, str):
@@ -100,6 +101,7 @@ class LlamaCppModel(ServerModel):
         return Response(
             text=kept,
             finish_reason="length" if limited and not stopped else "stop",
+            tokens=await self._tokens(reply.body) if "logprobs" in options else None,
             prompt_tokens=reply.body.get("tokens_evaluated"),
             output_tokens=reply.body.get("tokens_predicted"),
             truncated_tokens=cut,
@@ -140,38 +142,39 @@ class LlamaCppModel(ServerModel):
         total, greedy = 0.0, True
         for place in range(start, len(ids)):
             prefix, token = tuple(ids[:place]), ids[place]
-            found = await self._distribution(prefix, SCORING_PROBS)
+            found = await self._next.after(prefix, SCORING_PROBS)
             if token not in found.logprobs:
-                found = await self._distribution(prefix, self._vocabulary)
+                found = await self._next.after(prefix, self._vocabulary)
             if token not in found.logprobs:
                 raise Failure("garbage", f"the server gave no probability for token {token}")
             total += found.logprobs[token]
             greedy = greedy and found.best == token
         return total, greedy
 
-    async def _distribution(self, prefix: tuple[int, ...], count: int) -> _Distribution:
-        """The likeliest next tokens; requests that ask for the same prefix at the same time share one call."""
-        known = self._distributions.get(prefix)
-        if known is not None and (not known.done() or _usable(known, count)):
-            found = await known
-            if found.count >= count:
-                return found
-        task = asyncio.ensure_future(self._ask_distribution(prefix, count))
-        self._distributions[prefix] = task
-        while len(self._distributions) > KEPT_DISTRIBUTIONS:
-            self._distributions.popitem(last=False)
-        return await task
-
-    async def _ask_distribution(self, prefix: tuple[int, ...], count: int) -> _Distribution:
+    async def _ask_distribution(self, prefix: tuple[int, ...], count: int) -> Distribution:
         body = {"prompt": list(prefix), "n_predict": 1, "n_probs": count, "temperature": 0.0, "cache_prompt": True}
         reply = await self.client.post("/completion", body)
         try:
-            entry = reply.body["completion_probabilities"][0]
-            rows = entry.get("top_logprobs") or entry.get("top_probs") or entry["probs"]
-            pairs = [(await self._row_id(row), _row_logprob(row)) for row in rows]
+            pairs = [
+                (await self._row_id(row), _row_logprob(row)) for row in _rows(reply.body["completion_probabilities"][0])
+            ]
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise Failure("garbage", "the server's answer has no probabilities of the next token") from error
-        return _Distribution(dict(pairs), max(pairs, key=lambda pair: pair[1])[0], count)
+        return Distribution(dict(pairs), count)
+
+    async def _tokens(self, body: dict[str, Any]) -> tuple[Token, ...]:
+        """The answer's tokens with the likeliest at their places; older servers give probabilities and texts."""
+        try:
+            tokens = []
+            for entry in body["completion_probabilities"]:
+                top = [(await self._row_id(row), _row_logprob(row)) for row in _rows(entry)]
+                text = entry["token"] if "token" in entry else entry["content"]
+                found = int(entry["id"]) if "id" in entry else await self._row_id({"tok_str": text})
+                logprob = _row_logprob(entry) if "logprob" in entry else dict(top).get(found, math.nan)
+                tokens.append(Token(found, text, logprob, tuple(sorted(top, key=lambda pair: -pair[1]))))
+        except (KeyError, TypeError, ValueError) as error:
+            raise Failure("garbage", "the server's answer has no probabilities of its tokens") from error
+        return tuple(tokens)
 
     async def _row_id(self, row: dict[str, Any]) -> int:
         """A token's id; older servers name a token by its text alone."""
@@ -197,15 +200,9 @@ class LlamaCppModel(ServerModel):
             raise Failure("garbage", f"/tokenize answered {str(reply.body)[:80]}") from error
 
 
-class _Distribution:
-    """Log-probabilities of the `count` likeliest next tokens."""
-
-    def __init__(self, logprobs: dict[int, float], best: int, count: int) -> None:
-        self.logprobs, self.best, self.count = logprobs, best, count
-
-
-def _usable(task: asyncio.Task[_Distribution], count: int) -> bool:
-    return not task.cancelled() and task.exception() is None and task.result().count >= count
+def _rows(entry: dict[str, Any]) -> list[dict[str, Any]]:
+    """The likeliest tokens at a place, in the shapes of newer and older servers."""
+    return list(entry.get("top_logprobs") or entry.get("top_probs") or entry["probs"])
 
 
 def _row_logprob(row: dict[str, Any]) -> float:

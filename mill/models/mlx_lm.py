@@ -11,8 +11,10 @@ from mill.api.batching import BatchLimits, Observer, Unit, describe
 from mill.api.errors import ModelError
 from mill.api.model import ModelCapabilities
 from mill.api.notice import notice
-from mill.api.request import Request, Response
+from mill.api.request import Request
+from mill.api.response import Response
 from mill.models.fingerprint import folder_digest
+from mill.models.hf.decoding import Place, as_tokens
 from mill.models.hf.tokens import Prompt, Tokens
 from mill.models.pairs import Pair
 from mill.models.stops import cut_at_stops
@@ -122,19 +124,22 @@ class MlxModel(TokenModel):
             mx.random.seed(prompt.request.seed)
         penalty = make_logits_processors(repetition_penalty=options.get("repetition_penalty"))
         sampler = make_sampler(temp=options["temperature"], top_p=options.get("top_p", 0.0), top_k=options.get("top_k", 0))
-        ends, ids, finish = set(wrapper.eos_token_ids), [], "length"
+        ends, ids, places, finish = set(wrapper.eos_token_ids), [], [], "length"
         steps = {"max_tokens": prompt.max_new_tokens, "sampler": sampler, "logits_processors": penalty}
-        for token, _ in generate_step(mx.array(prompt.ids), self.network, **steps):
+        for token, logprobs in generate_step(mx.array(prompt.ids), self.network, **steps):
             if int(token) in ends:
                 finish = "stop"
                 break
             ids.append(int(token))
+            if "logprobs" in options:
+                places.append(_place(logprobs, int(token), options["logprobs"]))
             if len(ids) % LOOK_EVERY == 0 and cut_at_stops(self.tokens.tokenizer.decode(ids), options["until"])[1]:
                 break
         text, stopped = cut_at_stops(self.tokens.tokenizer.decode(ids, skip_special_tokens=True), options["until"])
         return Response(
             text=text,
             finish_reason="stop" if stopped else finish,
+            tokens=as_tokens(self.tokens.tokenizer, ids, places) if places else None,
             prompt_tokens=len(prompt.ids),
             output_tokens=len(ids),
             truncated_tokens=prompt.truncated,
@@ -210,6 +215,15 @@ def context_units(requests: Sequence[Request], pairs: Sequence[Pair]) -> list[Un
     for request, pair in zip(requests, pairs, strict=True):
         groups.setdefault(tuple(pair.ids[: pair.n_context]), []).append((request, pair))
     return [Unit([r for r, _ in group], len(context), [p for _, p in group]) for context, group in groups.items()]
+
+
+def _place(logprobs: Any, token: int, count: int) -> Place:
+    """What generate_step tells of one token: its log-probability and the likeliest tokens with theirs."""
+    import mlx.core as mx
+
+    best = mx.argpartition(-logprobs, count)[:count].tolist()
+    top = sorted(((other, float(logprobs[other])) for other in best), key=lambda pair: -pair[1])
+    return float(logprobs[token]), tuple(top)
 
 
 def _sum_logprobs(logits: Sequence[Any], tokens: Sequence[int]) -> tuple[float, bool]:

@@ -10,10 +10,13 @@ from typing import Any
 
 from mill.api.batching import Observer, as_response, describe
 from mill.api.errors import MillError, ModelError, SpecError
+from mill.api.message import Message
 from mill.api.model import MillModel, watched
 from mill.api.notice import notice
-from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, Request, Response
+from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, Request
+from mill.api.response import Response
 from mill.models.http import Client, Failure
+from mill.models.media import content_part
 
 KEY_VARIABLES = ("MILL_API_KEY", "OPENAI_API_KEY")
 POLL_S = 0.5
@@ -122,4 +125,11 @@ def messages_of(request: Request) -> list[dict[str, Any]]:
     """A request's dialog in OpenAI's shape; a plain text is one user message."""
     if isinstance(request.context, str):
         return [{"role": "user", "content": request.context}]
-    return [{"role": message.role, "content": message.content} for message in request.context]
+    return [{"role": message.role, "content": _content(message)} for message in request.context]
+
+
+def _content(message: Message) -> str | list[dict[str, Any]]:
+    """Text alone as it is; with media as content parts, files inline."""
+    if not message.media:
+        return message.text
+    return [{"type": "text", "text": part} if isinstance(part, str) else content_part(part) for part in message.parts]

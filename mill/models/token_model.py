@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from mill.api.batching import BatchLimits, Hook, Observer, Unit, as_response
 from mill.api.model import MillModel, watched
-from mill.api.request import LOGLIKELIHOOD, Request, Response
+from mill.api.request import LOGLIKELIHOOD, Request
+from mill.api.response import Response
 from mill.models.pairs import Pair
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ from typing import Any
 from mill.api.batching import BatchLimits, Observer, Unit, describe
 from mill.api.errors import ModelError
 from mill.api.model import ModelCapabilities
-from mill.api.request import GENERATE, MULTI_ROUND, ROLLING, Request, Response
+from mill.api.request import GENERATE, MULTI_ROUND, ROLLING, Request
+from mill.api.response import Response, Token
 from mill.models.hf import loading, memory
 from mill.models.hf.scoring import Row, row_units
 from mill.models.hf.tokens import Prompt, Tokens
@@ -150,6 +151,7 @@ class VLLMModel(TokenModel):
                     max_tokens=prompt.max_new_tokens,
                     temperature=options["temperature"],
                     stop=[*options["until"]] or None,
+                    logprobs=options.get("logprobs"),
                     **sampled,
                 )
             )
@@ -162,6 +164,7 @@ class VLLMModel(TokenModel):
         return Response(
             text=text,
             finish_reason=answer.finish_reason,
+            tokens=_tokens(answer) if answer.logprobs else None,
             prompt_tokens=len(prompt.ids),
             output_tokens=len(answer.token_ids),
             truncated_tokens=prompt.truncated,
@@ -218,6 +221,15 @@ class VLLMModel(TokenModel):
             totals[owner] += sum(score for score, _ in part)
             counts[owner] += len(part)
         return [[Response(score=total, prompt_tokens=count)] for total, count in zip(totals, counts, strict=True)]
+
+
+def _tokens(answer: Any) -> tuple[Token, ...]:
+    """The answer's tokens; vLLM adds the chosen one to the likeliest where it is not among them."""
+    found = []
+    for token, place in zip(answer.token_ids, answer.logprobs, strict=True):
+        best = sorted(((other, entry.logprob) for other, entry in place.items()), key=lambda pair: -pair[1])
+        found.append(Token(token, place[token].decoded_token or "", place[token].logprob, tuple(best)))
+    return tuple(found)
 
 
 def _response(row: Row, span: Any, answer: tuple[float, bool] | None) -> Response:

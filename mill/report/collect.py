@@ -10,7 +10,7 @@ from typing import Any
 
 from mill.api.errors import RunError
 from mill.api.notice import notice
-from mill.api.request import encode_float
+from mill.api.response import encode_float
 from mill.metrics.estimate import Estimate
 from mill.report.tables import number
 from mill.runs.folder import RESULTS, find_runs

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from mill.api.errors import RunError
-from mill.api.request import Request, Response
+from mill.api.request import Request
+from mill.api.response import Response
 
 FOLDER = "record"
 

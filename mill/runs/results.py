@@ -8,7 +8,7 @@ from typing import Any
 
 import mill.metrics  # noqa: F401  registers the built-in metrics
 from mill.api.registry import metrics
-from mill.api.request import encode_float
+from mill.api.response import encode_float
 from mill.api.task import Benchmark, Task
 from mill.metrics.estimate import Estimate, pool
 from mill.runs.folder import RESULTS, RunFolder

@@ -8,7 +8,8 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mill.api.request import GENERATE, Request, Response
+from mill.api.request import GENERATE, Request
+from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample, TaskType, Value
 from mill.tasks.prompted import PromptedTask
 

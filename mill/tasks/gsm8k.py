@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from mill.api.message import Message
 from mill.api.registry import register_task
-from mill.api.request import MULTI_ROUND, Message, Request, Response
+from mill.api.request import MULTI_ROUND, Request
+from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample, Value
 from mill.tasks.data import Dataset
 from mill.tasks.generative import GenerativeTask

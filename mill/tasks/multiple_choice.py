@@ -6,7 +6,8 @@ import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 
-from mill.api.request import LOGLIKELIHOOD, Request, Response
+from mill.api.request import LOGLIKELIHOOD, Request
+from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample, TaskType, Value
 from mill.tasks.prompted import Doc, PromptedTask
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 
-from mill.api.request import ROLLING, Request, Response
+from mill.api.request import ROLLING, Request
+from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample, Task, TaskType, Value
 
 

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from mill.api.errors import DataError
-from mill.api.request import Context
+from mill.api.message import Context
 from mill.api.task import RenderSettings, Sample, Task
 from mill.tasks.data import Dataset, Row, load_split
 from mill.tasks.fewshot import drawn_shots, first_shots

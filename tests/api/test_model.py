@@ -7,20 +7,11 @@ from typing import Any
 import pytest
 
 from mill.api.errors import CannotServe
+from mill.api.message import Message
 from mill.api.model import MillModel, ModelCapabilities
 from mill.api.registry import models, register_model
-from mill.api.request import (
-    CLASSIFY,
-    GENERATE,
-    KINDS,
-    LOGLIKELIHOOD,
-    MULTI_ROUND,
-    ROLLING,
-    ZERO_SHOT,
-    Message,
-    Request,
-    Response,
-)
+from mill.api.request import CLASSIFY, GENERATE, KINDS, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, ZERO_SHOT, Request
+from mill.api.response import Response
 
 
 @pytest.fixture

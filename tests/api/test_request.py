@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
-from mill.api.request import GENERATE, LOGLIKELIHOOD, ROLLING, Message, Request, Response, generation_options
+from mill.api.message import Message
+from mill.api.request import GENERATE, LOGLIKELIHOOD, ROLLING, Request, generation_options
+from mill.api.response import Response, Token
 
 DIALOG = (Message("system", "Be brief."), Message("user", "2+2?"))
 
@@ -182,7 +184,8 @@ def test_a_response_writes_only_what_is_set() -> None:
 
 
 def test_a_full_response_comes_back_from_json_field_by_field() -> None:
-    response = Response("é", -1.5, True, "cat", (-1.0, -2.0), "late", "stop", 3, 4, 5, 0.25)
+    tokens = (Token(7, "é", -0.5, ((7, -0.5), ("other", float("-inf")))), Token(None, "x", -1.0))
+    response = Response("é", -1.5, True, "cat", (-1.0, -2.0), tokens, "late", "stop", 3, 4, 5, 0.25, 0.125)
     assert all(getattr(response, f.name) not in (None, 0) for f in fields(Response))
     assert Response.from_dict(json.loads(json.dumps(response.to_dict()))) == response
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from mill.api.request import Request, Response
+from mill.api.request import Request
+from mill.api.response import Response
 from mill.cli.main import run
 from mill.execute.conformance import conform
 from mill.models.hf import TransformersModel

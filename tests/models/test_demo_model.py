@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from mill.api.request import GENERATE, LOGLIKELIHOOD, ROLLING, Message, Request, generation_options
+from mill.api.message import Message
+from mill.api.request import GENERATE, LOGLIKELIHOOD, ROLLING, Request, generation_options
 from mill.models.hf import TransformersModel
 from mill.models.open import open_model
 

@@ -15,7 +15,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from mill.api import notice
 from mill.api.errors import ModelError, SpecError, UnknownName
-from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, Message, Request, generation_options
+from mill.api.message import Message
+from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, Request, generation_options
 from mill.models.hf import TransformersModel, loading, scoring
 from mill.models.open import open_model
 

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mill.api.errors import ModelError, UnknownName
-from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, Message, Request, generation_options
+from mill.api.message import Message
+from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, Request, generation_options
+from mill.api.response import Token
 from mill.models.http import client
 from mill.models.open import open_model
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from servers import FaultServer, cut, free_port, garbage, llama_server, stall, status
+from servers import FaultServer, cut, free_port, garbage, stall, status
 
-ROOT = Path(__file__).parents[2]
 OPTIONS = generation_options(max_gen_toks=8, until=["\n"])
 
 
@@ -108,6 +108,97 @@ def test_prompts_are_scored_by_echo_where_the_server_can() -> None:
     assert (greedy.prompt_tokens, greedy.output_tokens) == (2, 2)
 
 
+def vllm_like(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
+    """As `echoing`, in vLLM's words: prompt_logprobs with ranks, and the next token's distribution by id (a, b and c)."""
+    if path == "/v1/completions" and "prompt_logprobs" in body:
+        prompt = body["prompt"] if isinstance(body["prompt"], list) else [ord(char) for char in body["prompt"]]
+        places = [{str(token): {"logprob": -token / 100, "rank": 1 + (token == ord("z"))}} for token in prompt[1:]]
+        return text("x", prompt_logprobs=[None, *places])
+    if path == "/v1/completions" and body.get("return_tokens_as_token_ids"):
+        top = {f"token_id:{ord(char)}": value for char, value in (("b", -0.5), ("a", -1.5), ("c", -2.5))}
+        return text("b", logprobs={"top_logprobs": [top]})
+    return status(400, "no echo here") if body.get("echo") else echoing(server, path, body)
+
+
+def test_prompts_are_scored_by_prompt_logprobs_where_the_server_has_them() -> None:
+    with FaultServer(vllm_like) as server:
+        model = opened(server)
+        greedy, other = model.loglikelihood([Request(LOGLIKELIHOOD, "ab", "cd"), Request(LOGLIKELIHOOD, "ab", "cz")])
+    assert greedy.score == pytest.approx(-(99 + 100) / 100) and greedy.is_greedy
+    assert other.score == pytest.approx(-(99 + 122) / 100) and not other.is_greedy
+
+
+def test_choices_of_one_token_share_one_call_for_the_next_token() -> None:
+    with FaultServer(vllm_like) as server:
+        model = opened(server)
+        server.calls.clear()
+        choices = [Request(LOGLIKELIHOOD, "the question", letter) for letter in "abcd"]
+        a, b, c, d = model.loglikelihood(choices)
+        asked = [body for path, body in server.calls if path == "/v1/completions"]
+    assert [answer.score for answer in (a, b, c)] == [-1.5, -0.5, -2.5]
+    assert [answer.is_greedy for answer in (a, b, c, d)] == [False, True, False, True]
+    assert d.score == -1.0  # not among the likeliest: from the prompt itself
+    assert ["prompt_logprobs" in body for body in asked].count(False) == 1 and len(asked) == 2
+
+
+def test_ids_that_are_not_those_of_the_prompt_are_an_error() -> None:
+    def answer(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
+        if body.get("prompt") == [97, 98, 99, 100]:
+            return text("x", prompt_logprobs=[None, *[{"5": {"logprob": -1.0, "rank": 1}}] * 3])
+        return vllm_like(server, path, body)
+
+    with FaultServer(answer) as server:
+        (found,) = opened(server).loglikelihood([Request(LOGLIKELIHOOD, "ab", "cd")])
+    assert "log-probabilities cannot be read" in (found.error or "")
+
+
+TOLD = generation_options(max_gen_toks=2, logprobs=2)
+
+
+def test_log_probabilities_of_answers_are_read_in_both_shapes() -> None:
+    def answer(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
+        if path == "/v1/chat/completions":
+            assert (body["logprobs"], body["top_logprobs"]) == (True, 2)
+            top = [{"token": "no", "logprob": -1.0}, {"token": "yes", "logprob": -0.5}]
+            content = [{"token": "yes", "logprob": -0.5, "top_logprobs": top}]
+            return {"choices": [{"message": {"content": "yes"}, "logprobs": {"content": content}}]}
+        if body.get("logprobs") != 2:
+            return text("x")
+        return text("ab", logprobs={"tokens": ["a", "b"], "token_logprobs": [-0.1, -0.2], "top_logprobs": [{"a": -0.1}, {}]})
+
+    with FaultServer(answer) as server:
+        model = opened(server)
+        plain, chat = model.generate_until(
+            [Request(GENERATE, "a", options=TOLD), Request(GENERATE, (Message("user", "a"),), options=TOLD)]
+        )
+    assert plain.tokens == (Token(None, "a", -0.1, (("a", -0.1),)), Token(None, "b", -0.2))
+    assert chat.tokens == (Token(None, "yes", -0.5, (("yes", -0.5), ("no", -1.0))),)
+
+
+@pytest.mark.parametrize("refusal", [status(400, "logprobs are not supported"), None])
+def test_a_server_without_log_probabilities_answers_without_them_and_that_is_told(refusal: Any) -> None:
+    def answer(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
+        return refusal if refusal and body.get("logprobs") == 2 else text("fine")
+
+    with FaultServer(answer) as server:
+        model = opened(server)
+        (found,) = model.generate_until([Request(GENERATE, "a", options=TOLD)])
+    assert (found.text, found.tokens) == ("fine", None)
+    assert "the server gives no log-probabilities of its answers" in model.remarks()
+
+
+def test_a_server_that_still_loads_is_told_and_waited_for() -> None:
+    began = time.monotonic()
+
+    def answer(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
+        return status(503, "Loading model") if time.monotonic() - began < 1.0 else text("x")
+
+    with FaultServer(answer) as server:
+        with pytest.raises(ModelError, match=r"is still loading \(HTTP 503: Loading model\); wait for it with --wait"):
+            opened(server)
+        open_model(f"{server.url}[model=m]").ready(wait=10)
+
+
 def test_without_a_tokenizer_route_offsets_tell_context_from_continuation() -> None:
     def answer(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
         return status(404) if path == "/tokenize" else echoing(server, path, body)
@@ -121,7 +212,9 @@ def test_a_server_that_scores_no_prompts_is_told_from_one_that_does() -> None:
     with FaultServer(lambda *_: text("x")) as server:
         model = opened(server)
     assert not model.capabilities.serves(LOGLIKELIHOOD) and model.capabilities.serves(GENERATE)
-    assert model.remarks() == ["the server returns no log-probabilities of a prompt: it ignores `echo`"]
+    assert model.remarks() == [
+        "the server returns no log-probabilities of a prompt: it ignores `prompt_logprobs` and `echo`"
+    ]
 
 
 def test_a_text_without_context_starts_from_bos_where_its_id_is_known() -> None:
@@ -179,7 +272,7 @@ def scores(values: list[Any]) -> dict[str, Any]:
     [
         ([None, -1.0, None, -1.0, -1.0], "left out a log-probability"),
         ([None, -1.0, float("nan"), -1.0, -1.0], "NaN"),
-        ([None, -1.0, -1.0], "returned 3 log-probabilities for 4 tokens"),
+        ([None, -1.0, -1.0], "3 log-probabilities for 4 tokens"),
     ],
 )
 def test_missing_and_senseless_log_probabilities_are_errors(values: list[Any], words: str) -> None:
@@ -252,66 +345,12 @@ def test_defaults_are_those_of_the_documentation() -> None:
     assert open_model("gguf:m").base_url == "http://127.0.0.1:8080"
 
 
-@pytest.fixture(scope="module")
-def llama() -> Iterator[str]:
-    file = ROOT / ".demo/model/SmolLM2-135M-Instruct.Q4_1.gguf"
-    if not file.is_file():
-        pytest.skip("the demo model was not fetched: python scripts/fetch_demo.py")
-    with llama_server(file) as url:
-        yield url
-
-
-PARIS = "The capital of France is"
-
-
 def test_a_real_server_answers_text_and_chat(llama: str) -> None:
     model = open_model(llama)
     model.ready()
-    plain, chat = model.generate_until(ask(PARIS, (Message("user", "What is the capital of France? One word."),)))
+    plain, chat = model.generate_until(
+        ask("The capital of France is", (Message("user", "What is the capital of France? One word."),))
+    )
     assert (plain.text or "").startswith(" Paris")
     assert chat.text and chat.error is None
     assert not model.capabilities.supports_logprobs  # llama-server ignores echo
-
-
-def test_llama_cpp_scores_continuations_close_to_the_float32_model(llama: str) -> None:
-    model = open_model(f"llama-cpp[base_url={llama}]")
-    model.ready()
-    requests = [Request(LOGLIKELIHOOD, PARIS, end) for end in (" Paris", " London", " the city of light", " xylophone")]
-    paris, london, city, odd = model.loglikelihood(requests)
-    # float32 gives -0.258, -4.384 and -19.236; llama.cpp computes in 4 bits, and builds differ by 0.03.
-    assert paris.score == pytest.approx(-0.258, abs=0.06) and paris.is_greedy
-    assert london.score == pytest.approx(-4.384, abs=0.3) and not london.is_greedy
-    assert city.score == pytest.approx(-19.236, abs=0.6)
-    assert (odd.score or 0) < -10
-    assert [answer.output_tokens for answer in (paris, london, city)] == [1, 1, 4]
-
-
-def test_llama_cpp_generates_stops_and_counts(llama: str) -> None:
-    model = open_model(f"llama-cpp[base_url={llama}]")
-    model.ready()
-    free, stopped = model.generate_until(
-        [
-            Request(GENERATE, PARIS, options=generation_options(max_gen_toks=6)),
-            Request(GENERATE, PARIS, options=generation_options(max_gen_toks=6, until=["."])),
-        ]
-    )
-    assert (free.output_tokens, free.finish_reason) == (6, "length")
-    assert (stopped.text, stopped.finish_reason) == (" Paris", "stop")
-
-
-def test_llama_cpp_walks_a_document_like_the_sum_of_its_steps(llama: str) -> None:
-    model = open_model(f"llama-cpp[base_url={llama}]")
-    model.ready()
-    text = "The cat sat on the mat."
-    (document,) = model.loglikelihood_rolling([Request(ROLLING, text)])
-    (whole,) = model.loglikelihood([Request(LOGLIKELIHOOD, "", text)])
-    assert document.score == pytest.approx(whole.score, abs=1e-3)
-    assert document.prompt_tokens == whole.output_tokens == 7
-
-
-def test_litellm_talks_to_a_real_server(llama: str) -> None:
-    pytest.importorskip("litellm")
-    model = open_model(f"litellm[model=openai/smollm2,api_base={llama}/v1,api_key=sk-local]")
-    model.ready()
-    (answer,) = model.generate_until(ask((Message("user", "What is the capital of France? One word."),)))
-    assert answer.text and answer.error is None and answer.prompt_tokens

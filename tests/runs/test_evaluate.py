@@ -112,7 +112,7 @@ def test_empty_answers_are_recorded_but_never_served_to_another_run(
     evaluate: Evaluate, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from mill.api.registry import models
-    from mill.api.request import Response
+    from mill.api.response import Response
 
     evaluate(limit=1)
     cls = models.get("toy")

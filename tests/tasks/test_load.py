@@ -10,7 +10,8 @@ import pytest
 from mill.api import registry
 from mill.api.errors import CannotServe, DataError, MillError, SpecError, UnknownName
 from mill.api.model import ModelCapabilities
-from mill.api.request import GENERATE, LOGLIKELIHOOD, ROLLING, ZERO_SHOT, Response
+from mill.api.request import GENERATE, LOGLIKELIHOOD, ROLLING, ZERO_SHOT
+from mill.api.response import Response
 from mill.api.task import Benchmark, RenderSettings, Task, TaskType
 from mill.tasks.arc import ArcLetter
 from mill.tasks.load import load_builtin, load_files, make_task, select, serve

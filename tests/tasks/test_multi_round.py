@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from mill.api.message import Context, Message
 from mill.api.model import MillModel
-from mill.api.request import MULTI_ROUND, Context, Message, Request, Response
+from mill.api.request import MULTI_ROUND, Request
+from mill.api.response import Response
 from mill.api.task import RenderSettings
 from mill.execute.executor import Executor
 from mill.execute.jobs import Job, run_jobs

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from mill.api.errors import DataError
-from mill.api.request import GENERATE, LOGLIKELIHOOD, ROLLING, Message, Request, Response
+from mill.api.message import Message
+from mill.api.request import GENERATE, LOGLIKELIHOOD, ROLLING, Request
+from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample, Task
 from mill.tasks.gsm8k import last_number, normal_number, strict_number
 from mill.tasks.hellaswag import clean

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from mill.api.request import Response
+from mill.api.response import Response, Token
 from mill.models.hf.tokens import Prompt, Tokens
 from mill.models.stops import cut_at_stops
 
@@ -47,18 +47,23 @@ def generate(model: Any, tokens: Tokens, prompts: Sequence[Prompt], eos_ids: lis
         max_new_tokens=prompts[0].max_new_tokens,
         eos_token_id=end_ids or None,
         pad_token_id=pad,
-        repetition_penalty=options.get("repetition_penalty"),
     )
+    recorder = Recorder(options["logprobs"]) if "logprobs" in options else None
+    steps = [*([recorder] if recorder else []), *_sampling(options, prompts)]
     with torch.inference_mode():
         out = model.generate(
             input_ids=ids.to(model.device),
             attention_mask=mask.to(model.device),
             generation_config=config,
-            logits_processor=LogitsProcessorList(_sampling(options, prompts, model.device)),
+            logits_processor=LogitsProcessorList(steps),
             stopping_criteria=StoppingCriteriaList([StopStrings(tokens.tokenizer, stops, width)] if stops else []),
         )
     answers = out[:, width:].tolist()
-    return [_response(tokens.tokenizer, prompt, ids, end_ids, stops) for prompt, ids in zip(prompts, answers, strict=True)]
+    told = recorder.finish(out[:, -1]) if recorder else [None] * len(prompts)
+    return [
+        _response(tokens.tokenizer, prompt, ids, end_ids, stops, places)
+        for prompt, ids, places in zip(prompts, answers, told, strict=True)
+    ]
 
 
 def _split_stops(tokenizer: Any, until: Sequence[str]) -> tuple[list[str], list[int]]:
@@ -68,7 +73,13 @@ def _split_stops(tokenizer: Any, until: Sequence[str]) -> tuple[list[str], list[
     return [stop for stop in until if stop and stop not in specials], ids
 
 
-def _response(tokenizer: Any, prompt: Prompt, ids: list[int], end_ids: list[int], stops: Sequence[str]) -> Response:
+Place = tuple[float, tuple[tuple[int, float], ...]]
+"""The log-probability of a chosen token, and the likeliest tokens at its place."""
+
+
+def _response(
+    tokenizer: Any, prompt: Prompt, ids: list[int], end_ids: list[int], stops: Sequence[str], places: list[Place] | None
+) -> Response:
     ends = [place for place, token in enumerate(ids) if token in end_ids]
     kept = ids[: ends[0]] if ends else ids
     text = tokenizer.decode(kept, skip_special_tokens=True)
@@ -76,10 +87,50 @@ def _response(tokenizer: Any, prompt: Prompt, ids: list[int], end_ids: list[int]
     return Response(
         text=text,
         finish_reason="stop" if ends or stopped else "length",
+        tokens=None if places is None else as_tokens(tokenizer, kept, places),
         prompt_tokens=len(prompt.ids),
         output_tokens=len(kept) + bool(ends),
         truncated_tokens=prompt.truncated,
     )
+
+
+def as_tokens(tokenizer: Any, ids: Sequence[int], places: Sequence[Place]) -> tuple[Token, ...]:
+    """Ids with what was told of their places; there may be more places than ids, such as that of the end."""
+    texts = tokenizer.batch_decode([[token] for token in ids])
+    told = zip(ids, texts, places, strict=False)
+    return tuple(Token(token, text, logprob, top) for token, text, (logprob, top) in told)
+
+
+class Recorder:
+    """A logits processor that changes nothing and keeps the log-probabilities before penalties and sampling.
+
+    A token is known one step after its distribution, so `finish` takes the last one.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._places: list[list[Place]] = []
+        self._last: torch.Tensor | None = None
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        if self._last is not None:
+            self._note(self._last, input_ids[:, -1])
+        self._last = scores.float().log_softmax(dim=-1)
+        return scores
+
+    def finish(self, last: torch.Tensor) -> list[list[Place]]:
+        """For each row the places of its tokens."""
+        if self._last is not None:
+            self._note(self._last, last)
+        return [list(row) for row in zip(*self._places, strict=True)]
+
+    def _note(self, logprobs: torch.Tensor, tokens: torch.Tensor) -> None:
+        chosen = logprobs.gather(1, tokens[:, None])[:, 0].tolist()
+        best = logprobs.topk(min(self.count, logprobs.shape[1]))
+        tops = [
+            tuple(zip(ids, values, strict=True)) for ids, values in zip(*(part.tolist() for part in best[::-1]), strict=True)
+        ]
+        self._places.append(list(zip(chosen, tops, strict=True)))
 
 
 class StopStrings:
@@ -105,18 +156,26 @@ class StopStrings:
         return self.done
 
 
-def _sampling(options: Any, prompts: Sequence[Prompt], device: Any) -> list[Any]:
-    """Sampling as noise added to the logits of a greedy search.
+def _sampling(options: Any, prompts: Sequence[Prompt]) -> list[Any]:
+    """The penalty for repetition, then sampling as noise added to the logits of a greedy search.
 
     The largest of (logit + Gumbel noise) is distributed like a draw from the softmax, and with a generator for each row
     the draw depends on the request's own seed, not on which requests happen to share the batch.
     """
+    from transformers import (
+        RepetitionPenaltyLogitsProcessor,
+        TemperatureLogitsWarper,
+        TopKLogitsWarper,
+        TopPLogitsWarper,
+    )
+
+    steps: list[Any] = []
+    if options.get("repetition_penalty", 1.0) != 1.0:
+        steps.append(RepetitionPenaltyLogitsProcessor(float(options["repetition_penalty"])))
     temperature = options["temperature"]
     if not temperature:
-        return []
-    from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
-
-    steps: list[Any] = [TemperatureLogitsWarper(float(temperature))]
+        return steps
+    steps.append(TemperatureLogitsWarper(float(temperature)))
     if options.get("top_k"):
         steps.append(TopKLogitsWarper(int(options["top_k"])))
     if options.get("top_p") and options["top_p"] < 1:

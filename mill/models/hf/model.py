@@ -10,7 +10,8 @@ from typing import Any
 from mill.api.batching import BatchLimits, Observer, Unit
 from mill.api.errors import SpecError, UnknownName
 from mill.api.model import ModelCapabilities, watched
-from mill.api.request import GENERATE, MULTI_ROUND, ROLLING, Request, Response
+from mill.api.request import GENERATE, MULTI_ROUND, ROLLING, Request
+from mill.api.response import Response
 from mill.models.hf import decoding, loading, memory, scoring
 from mill.models.hf.tokens import Tokens
 from mill.models.token_model import TokenModel

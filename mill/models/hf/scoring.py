@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mill.api.batching import Unit, is_out_of_memory
-from mill.api.request import Request, Response
+from mill.api.request import Request
+from mill.api.response import Response
 
 if TYPE_CHECKING:
     import torch

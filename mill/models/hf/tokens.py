@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from mill.api.errors import ModelError
-from mill.api.request import Context, Message, Request
+from mill.api.message import Context, Message
+from mill.api.request import Request
 from mill.models.hf.scoring import Row, Span
 from mill.models.pairs import Pair, make_pair, move_spaces
 

@@ -1,29 +1,33 @@
-"""The `openai-compat` backend: any server with OpenAI's API, such as vLLM, SGLang, Ollama or llama-server."""
+"""One model on a server with OpenAI's API: what it can do is found out when the server is first looked at."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from mill.api.errors import CannotServe, ModelError, UnknownName
+from mill.api.message import IMAGE
 from mill.api.model import LOGPROB_KINDS, TEXT_KINDS, ModelCapabilities
-from mill.api.request import Request, Response
-from mill.models.http import Failure
-from mill.models.pairs import make_pair, move_spaces
+from mill.api.request import Request
+from mill.api.response import Response
+from mill.models.http import Failure, Reply
+from mill.models.next_tokens import Distribution, NextTokens
+from mill.models.openai_compat import scoring as routes
+from mill.models.openai_compat.answers import read_answer
+from mill.models.pairs import Pair, make_pair, move_spaces
 from mill.models.server import ServerModel, messages_of
 from mill.models.spec import OLLAMA_URL
-from mill.models.stops import cut_at_stops
 
 MOST_STOPS = 4  # what OpenAI's API takes; the rest is cut here
-_OPTIONS = {"until", "max_gen_toks", "temperature", "seed"}
+_OPTIONS = {"until", "max_gen_toks", "temperature", "seed", "logprobs"}
 NO_BOS = "the first token of a text without context is not scored, unless the tokenizer puts a BOS: give bos_token_id=..."
-NO_ROUTE = "the server returns no log-probabilities of a prompt: it ignores `echo`"
+NO_ROUTE = "the server returns no log-probabilities of a prompt: it ignores `prompt_logprobs` and `echo`"
+USE_LLAMA_CPP = "; a llama-server is scored by the backend llama-cpp"
+NO_TOKENS = "the server gives no log-probabilities of its answers"
+LEFT_OUT = "the server left out a log-probability"
 
 
 class OpenAICompatModel(ServerModel):
-    """Text goes to /v1/completions as it is, dialogs to /v1/chat/completions, where the server's template is applied.
-
-    Whether prompts can be scored is found out when the server is first looked at.
-    """
+    """Text goes to /v1/completions as it is, dialogs to /v1/chat/completions, where the server's template is applied."""
 
     def __init__(
         self,
@@ -35,14 +39,19 @@ class OpenAICompatModel(ServerModel):
         concurrency: int = 32,
         max_context_length: int | None = None,
         bos_token_id: int | None = None,
+        scoring: str | None = None,
+        modalities: list[str] | tuple[str, ...] = ("text", IMAGE),
         **parameters: Any,
     ) -> None:
         super().__init__(model, base_url, api_key=api_key, timeout=timeout, concurrency=concurrency)
         self.chat, self.parameters, self.max_context_length = chat, parameters, max_context_length
-        self.bos_token_id, self.use_chat_template = bos_token_id, bool(chat)
-        self.capabilities = ModelCapabilities(supports_logprobs=False, supports_chat_template=True)
+        self.bos_token_id, self.use_chat_template, self.scoring = bos_token_id, bool(chat), scoring
+        self.modalities = set(modalities)
+        self.capabilities = ModelCapabilities(self.modalities, supports_logprobs=False, supports_chat_template=True)
         self._served: dict[str, Any] = {}
-        self._tokenizes = False
+        self._route: routes.Route | None = None
+        self._tokenizes = self._names_next = False
+        self._next = NextTokens(self._ask_next)
 
     def identity(self) -> dict[str, Any]:
         """The address, the name, and what the server tells about the model behind it."""
@@ -57,10 +66,13 @@ class OpenAICompatModel(ServerModel):
             "served": told,
         }
 
+    # What the server is.
+
     def _look(self) -> None:
         self._find_model()
         scores = self.chat is not True and self._scores_prompts()
         self.capabilities = ModelCapabilities(
+            self.modalities,
             max_context_length=self._window,
             supports_logprobs=scores,
             supports_chat_template=True,
@@ -86,27 +98,33 @@ class OpenAICompatModel(ServerModel):
         return self.max_context_length or (int(told) if told else None)
 
     def _scores_prompts(self) -> bool:
-        """Whether the server answers `echo` with log-probabilities of the prompt; a remark says why where it does not."""
+        """Whether the server gives log-probabilities of a prompt; a remark says why where it does not."""
         try:
-            body = {"model": self.model, "prompt": "one two three", "max_tokens": 1, "echo": True, "logprobs": 1}
-            choice = self.client.probe("POST", "/v1/completions", body, timeout=60).body["choices"][0]
+            self._route = routes.find_route(self.client, self.model, self.scoring)
         except Failure as failure:
             if failure.status != 404:
                 raise
             self._remark(f"{self.base_url} has no /v1/completions: every prompt is sent as a chat message")
             self.chat = self.use_chat_template = True
             return False
-        logprobs = choice.get("logprobs") or {}
-        scored = logprobs.get("token_logprobs") or []
-        if len(scored) < 3 or scored[1] is None or not str(choice.get("text", "")).startswith("one two"):
-            self._remark(NO_ROUTE, aloud=False)  # it matters to a task that needs them, which then says so
+        if self._route is None:
+            hint = (
+                "; a llama-server is scored by the backend llama-cpp" if self._served.get("owned_by") == "llamacpp" else ""
+            )
+            self._remark(NO_ROUTE + hint, aloud=False)  # it matters to a task that needs them, which then says so
             return False
         try:
             self.client.probe("POST", "/tokenize", {"model": self.model, "prompt": "a"})
             self._tokenizes = True
         except Failure:
+            if not isinstance(self._route, routes.Echo):
+                self._remark(NO_ROUTE, aloud=False)
+                return False
             self._remark(f"{self.base_url} has no /tokenize: contexts are told from continuations by character offsets")
+        self._names_next = self._tokenizes and routes.names_next_tokens(self.client, self.model)
         return True
+
+    # Generation.
 
     async def _generate(self, request: Request) -> Response:
         options = request.options
@@ -122,29 +140,27 @@ class OpenAICompatModel(ServerModel):
             body["stop"] = stops[:MOST_STOPS]
         if not request.deterministic:
             body["seed"] = request.seed % 2**31
+        count = options.get("logprobs")
         if isinstance(request.context, str) and not self.chat:
-            reply = await self.client.post("/v1/completions", {**body, "prompt": request.context})
+            path, body["prompt"], asked = "/v1/completions", request.context, {"logprobs": count}
         else:
-            reply = await self.client.post("/v1/chat/completions", {**body, "messages": messages_of(request)})
-        return self._text_response(reply.body, stops, reply.seconds)
+            path, asked = "/v1/chat/completions", {"logprobs": True, "top_logprobs": count}
+            body["messages"] = messages_of(request)
+        answer = read_answer(await self._call(path, body, asked if count else {}), stops)
+        if count and answer.tokens is None:
+            self._remark(NO_TOKENS)
+        return answer
 
-    def _text_response(self, body: Any, stops: list[str], seconds: float) -> Response:
+    async def _call(self, path: str, body: dict[str, Any], asked: dict[str, Any]) -> Reply:
+        """A server that refuses to tell log-probabilities is asked again without."""
         try:
-            choice = body["choices"][0]
-            text = choice["text"] if "text" in choice else choice["message"]["content"]
-        except (KeyError, IndexError, TypeError) as error:
-            raise Failure("garbage", f"the server's answer has no choices: {str(body)[:120]}") from error
-        if not isinstance(text, str):
-            raise Failure("garbage", f"the server's answer has no text (finish_reason {choice.get('finish_reason')!r})")
-        usage = body.get("usage") or {}
-        kept, stopped = cut_at_stops(text, stops)
-        return Response(
-            text=kept,
-            finish_reason="stop" if stopped else choice.get("finish_reason"),
-            prompt_tokens=usage.get("prompt_tokens"),
-            output_tokens=usage.get("completion_tokens"),
-            seconds=seconds,
-        )
+            return await self.client.post(path, {**body, **asked})
+        except Failure as failure:
+            if not asked or failure.status not in (400, 422) or "logprob" not in str(failure):
+                raise
+            return await self.client.post(path, body)
+
+    # Scoring.
 
     async def _score(self, request: Request) -> Response:
         if not isinstance(request.context, str):
@@ -159,18 +175,25 @@ class OpenAICompatModel(ServerModel):
         pair = make_pair(whole, n_context, window=(self._window or 1 << 30) - 1, prefix=self.bos_token_id)
         if not pair.fits:
             return Response(error=f"the continuation is longer than the context of {self._window} tokens")
-        logprobs = await self._echo(pair.ids)
-        scored = logprobs["token_logprobs"][pair.n_context : len(pair.ids)]
-        best = [max(top.values()) for top in logprobs["top_logprobs"][pair.n_context : len(pair.ids)] if top]
-        return _scored(scored, best, prompt_tokens=pair.n_context, truncated=pair.truncated)
+        if self._names_next and len(pair.continuation) == 1:
+            found = await self._next.after(tuple(pair.ids[:-1]), routes.NEXT_TOKENS)
+            (token,) = pair.continuation
+            if token in found.logprobs:
+                return _response([found.logprobs[token]], [token == found.best], pair.n_context, pair.truncated)
+        return await self._score_pair(pair)
+
+    async def _score_pair(self, pair: Pair) -> Response:
+        scored = await self._score_prompt(pair.ids)
+        part = slice(pair.n_context, None)
+        return _response(scored.logprobs[part], scored.likeliest[part], pair.n_context, pair.truncated)
 
     async def _score_by_offsets(self, context: str, continuation: str) -> Response:
-        logprobs = await self._echo(context + continuation)
-        end = len(context) + len(continuation)
-        inside = [place for place, offset in enumerate(logprobs["text_offset"]) if len(context) <= offset < end]
-        scored = [logprobs["token_logprobs"][place] for place in inside]
-        best = [max(logprobs["top_logprobs"][place].values()) for place in inside if logprobs["top_logprobs"][place]]
-        return _scored(scored, best, prompt_tokens=inside[0] if inside else 0, truncated=0)
+        scored = await self._score_prompt(context + continuation)
+        if scored.offsets is None:
+            raise Failure("garbage", "the server tells no places of its tokens, and has no /tokenize")
+        inside = [place for place, offset in enumerate(scored.offsets) if offset >= len(context)]
+        logprobs = [scored.logprobs[place] for place in inside]
+        return _response(logprobs, [scored.likeliest[place] for place in inside], inside[0] if inside else 0, 0)
 
     async def _score_document(self, request: Request) -> Response:
         """In disjoint windows, each of which starts from the last token of the one before."""
@@ -186,12 +209,19 @@ class OpenAICompatModel(ServerModel):
         for first in range(1, len(ids), window):
             last = min(first + window, len(ids))
             begin = max(0, last - 1 - window)
-            logprobs = await self._echo(ids[begin:last])
-            scored = logprobs["token_logprobs"][first - begin : last - begin]
+            scored = (await self._score_prompt(ids[begin:last])).logprobs[first - begin :]
             if None in scored:
-                return Response(error="the server left out a log-probability")
-            total += sum(scored)
+                return Response(error=LEFT_OUT)
+            total += sum(score for score in scored if score is not None)
         return Response(score=total, prompt_tokens=len(ids))
+
+    async def _score_prompt(self, prompt: str | list[int]) -> routes.Scored:
+        assert self._route is not None, "a server without a route is refused before"
+        return await routes.score_prompt(self.client, self._route, prompt, {"model": self.model, **self.parameters})
+
+    async def _ask_next(self, prefix: tuple[int, ...], count: int) -> Distribution:
+        reply = await self.client.post("/v1/completions", routes.next_tokens_body(self.model, list(prefix)))
+        return routes.read_next_tokens(reply.body)
 
     async def _tokenize(self, text: str) -> list[int]:
         reply = await self.client.post("/tokenize", {"model": self.model, "prompt": text})
@@ -200,28 +230,14 @@ class OpenAICompatModel(ServerModel):
         except (KeyError, TypeError, ValueError) as error:
             raise Failure("garbage", f"/tokenize answered {str(reply.body)[:80]}") from error
 
-    async def _echo(self, prompt: str | list[int]) -> dict[str, Any]:
-        """The log-probabilities of a prompt's tokens, and those of the likeliest token at each place."""
-        body = {"model": self.model, "prompt": prompt, "max_tokens": 1, "echo": True, "logprobs": 1, "temperature": 0.0}
-        reply = await self.client.post("/v1/completions", {**body, **self.parameters})
-        try:
-            logprobs = reply.body["choices"][0]["logprobs"]
-            count = len(logprobs["token_logprobs"])
-        except (KeyError, IndexError, TypeError) as error:
-            raise Failure("garbage", "the server's answer has no log-probabilities") from error
-        if isinstance(prompt, list) and count != len(prompt) + 1:
-            raise Failure("garbage", f"the server returned {count} log-probabilities for {len(prompt)} tokens and one more")
-        return dict(logprobs)
 
-
-def _scored(scored: list[float | None], best: list[float], *, prompt_tokens: int, truncated: int) -> Response:
-    if not scored or len(best) < len(scored) or any(score is None for score in scored):
-        return Response(error="the server left out a log-probability")
-    values = [score for score in scored if score is not None]
+def _response(logprobs: list[float | None], likeliest: list[bool], prompt_tokens: int, truncated: int) -> Response:
+    if not logprobs or None in logprobs:
+        return Response(error=LEFT_OUT)
     return Response(
-        score=float(sum(values)),
-        is_greedy=all(score >= top - 1e-9 for score, top in zip(values, best, strict=True)),
+        score=float(sum(score for score in logprobs if score is not None)),
+        is_greedy=all(likeliest),
         prompt_tokens=prompt_tokens,
-        output_tokens=len(values),
+        output_tokens=len(logprobs),
         truncated_tokens=truncated,
     )

@@ -1,0 +1,129 @@
+"""What a dialog is made of: messages of text, images, videos and sound."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from mill.api.errors import DataError
+
+IMAGE, VIDEO, AUDIO = "image", "video", "audio"
+MEDIA_KINDS = (IMAGE, VIDEO, AUDIO)
+
+
+@dataclass(frozen=True, eq=False)
+class Media:
+    """An image, a video or a sound.
+
+    `source` is a path, an http(s) or data URL, encoded bytes, or something decoded: a PIL image, a sequence of PIL images
+    (a video's frames), an array of samples between -1 and 1 (a sound, with its sampling `rate`). Media are equal when
+    their content is: a path stands for the bytes of its file, a web address for itself.
+    """
+
+    kind: str
+    source: Any
+    rate: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in MEDIA_KINDS:
+            raise ValueError(f"media are {', '.join(MEDIA_KINDS)}, not {self.kind!r}")
+
+    @property
+    def is_url(self) -> bool:
+        return isinstance(self.source, str) and self.source.startswith(("http://", "https://"))
+
+    @property
+    def name(self) -> str:
+        """How messages call it: a path or an address, else its kind."""
+        inline = isinstance(self.source, str) and self.source.startswith("data:")
+        return str(self.source) if isinstance(self.source, (str, Path)) and not inline else f"<{self.kind}>"
+
+    def encoded(self) -> bytes | None:
+        """The bytes of a file, a data URL or bytes; None for what is decoded already and for web addresses."""
+        if isinstance(self.source, bytes):
+            return self.source
+        if not isinstance(self.source, (str, Path)) or self.is_url:
+            return None
+        if str(self.source).startswith("data:"):
+            return _data_url(str(self.source))
+        try:
+            return Path(self.source).read_bytes()
+        except OSError as error:
+            raise DataError(f"cannot read {self.source}: {error.strerror}") from error
+
+    @cached_property
+    def digest(self) -> str:
+        """The same for equal content. A file that cannot be read goes by its name: the model will say what is wrong."""
+        try:
+            parts = [self.encoded() or b"", *_decoded_bytes(self.source), self.name.encode() if self.is_url else b""]
+        except DataError:
+            parts = [b"unreadable", self.name.encode()]
+        hasher = hashlib.blake2b(f"{self.kind}/{self.rate}".encode(), digest_size=16)
+        for part in parts:
+            hasher.update(hashlib.blake2b(part, digest_size=16).digest())
+        return hasher.hexdigest()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Media) and self.digest == other.digest
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One turn of a dialog: `role` is system, user or assistant; `content` is text, or texts and media in their order."""
+
+    role: str
+    content: str | tuple[str | Media, ...]
+
+    @property
+    def parts(self) -> tuple[str | Media, ...]:
+        return (self.content,) if isinstance(self.content, str) else self.content
+
+    @property
+    def text(self) -> str:
+        """As a person reads it: media as their kind in angle brackets."""
+        return "".join(part if isinstance(part, str) else f"<{part.kind}>" for part in self.parts)
+
+    @property
+    def media(self) -> list[Media]:
+        return [part for part in self.parts if isinstance(part, Media)]
+
+    def to_dict(self) -> dict[str, Any]:
+        """For hashing: media by content."""
+        if isinstance(self.content, str):
+            return {"role": self.role, "content": self.content}
+        parts = [part if isinstance(part, str) else {"kind": part.kind, "digest": part.digest} for part in self.content]
+        return {"role": self.role, "content": parts}
+
+
+Context = str | tuple[Message, ...]
+
+
+def _data_url(text: str) -> bytes:
+    head, comma, body = text.partition(",")
+    if not comma or not head.endswith(";base64"):
+        raise DataError(f"{head[:40]!r} is not a base64 data URL")
+    try:
+        return base64.b64decode(body, validate=True)
+    except binascii.Error as error:
+        raise DataError("a data URL does not hold base64") from error
+
+
+def _decoded_bytes(source: Any) -> list[bytes]:
+    """The raw bytes of decoded media, with their shape; nothing for encoded ones."""
+    if isinstance(source, (str, Path, bytes)):
+        return []
+    if isinstance(source, (list, tuple)):
+        return [part for frame in source for part in _decoded_bytes(frame)]
+    shape = getattr(source, "size", None) if hasattr(source, "mode") else getattr(source, "shape", None)
+    if not hasattr(source, "tobytes"):
+        raise DataError(f"a {type(source).__name__} is no image, video or sound")
+    kind = getattr(source, "mode", None) or str(getattr(source, "dtype", ""))
+    return [f"{kind}/{shape}".encode(), source.tobytes()]

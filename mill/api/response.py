@@ -1,0 +1,100 @@
+"""What an answer is: text, scores or a label, with its tokens and timings, or an error."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A generated token. `top` holds the likeliest tokens at its place, best first, in natural-log probabilities.
+
+    Tokens in `top` are named by id where the engine tells it, else by their text.
+    """
+
+    id: int | None
+    text: str
+    logprob: float
+    top: tuple[tuple[int | str, float], ...] = ()
+
+    @property
+    def name(self) -> int | str:
+        """What this token is called in `top`."""
+        return self.text if self.id is None else self.id
+
+    def to_list(self) -> list[Any]:
+        return [self.id, self.text, encode_float(self.logprob), [[name, encode_float(value)] for name, value in self.top]]
+
+    @classmethod
+    def from_list(cls, data: list[Any]) -> Token:
+        found, text, logprob, top = data
+        return cls(found, text, float(logprob), tuple((name, float(value)) for name, value in top))
+
+
+@dataclass(frozen=True)
+class Response:
+    """An answer or an error, never both.
+
+    `score` is a sum of natural-log probabilities; `truncated_tokens` counts prompt tokens that were cut on the left.
+    `tokens` are those of a generated answer, where they were asked for and the engine gives them. `first_token_s` is of
+    streamed answers.
+    """
+
+    text: str | None = None
+    score: float | None = None
+    is_greedy: bool | None = None
+    label: str | None = None
+    scores: tuple[float, ...] | None = None
+    tokens: tuple[Token, ...] | None = None
+    error: str | None = None
+    finish_reason: str | None = None
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    truncated_tokens: int = 0
+    seconds: float | None = None
+    first_token_s: float | None = None
+
+    @property
+    def failed(self) -> bool:
+        return self.error is not None
+
+    @property
+    def empty(self) -> bool:
+        return self.error is None and self.score is None and self.label is None and not (self.text or "").strip()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Only what is set; non-finite numbers as strings, so that the line stays JSON."""
+        out = {name: value for name, value in self.__dict__.items() if value is not None}
+        if not out["truncated_tokens"]:
+            del out["truncated_tokens"]
+        if "score" in out:
+            out["score"] = encode_float(out["score"])
+        if "scores" in out:
+            out["scores"] = [encode_float(score) for score in out["scores"]]
+        if "tokens" in out:
+            out["tokens"] = [token.to_list() for token in out["tokens"]]
+        return out
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Response:
+        known = {name: value for name, value in data.items() if name in _FIELDS}
+        if "score" in known:
+            known["score"] = float(known["score"])
+        if "scores" in known:
+            known["scores"] = tuple(float(score) for score in known["scores"])
+        if "tokens" in known:
+            known["tokens"] = tuple(map(Token.from_list, known["tokens"]))
+        return cls(**known)
+
+
+_FIELDS = {f.name for f in fields(Response)}
+
+
+def encode_float(value: float) -> float | str:
+    """JSON has no NaN or infinity: those are written as strings that `float()` reads back."""
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")

@@ -1,0 +1,90 @@
+"""The llama-cpp backend against a real server, and the shapes of older servers against one of ours."""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mill.api.request import GENERATE, LOGLIKELIHOOD, ROLLING, Request, generation_options
+from mill.models.llama_cpp import LlamaCppModel
+from mill.models.open import open_model
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from servers import FaultServer
+
+PARIS = "The capital of France is"
+
+
+def test_llama_cpp_scores_continuations_close_to_the_float32_model(llama: str) -> None:
+    model = open_model(f"llama-cpp[base_url={llama}]")
+    model.ready()
+    requests = [Request(LOGLIKELIHOOD, PARIS, end) for end in (" Paris", " London", " the city of light", " xylophone")]
+    paris, london, city, odd = model.loglikelihood(requests)
+    # float32 gives -0.258, -4.384 and -19.236; llama.cpp computes in 4 bits, and builds differ by 0.03.
+    assert paris.score == pytest.approx(-0.258, abs=0.06) and paris.is_greedy
+    assert london.score == pytest.approx(-4.384, abs=0.3) and not london.is_greedy
+    assert city.score == pytest.approx(-19.236, abs=0.6)
+    assert (odd.score or 0) < -10
+    assert [answer.output_tokens for answer in (paris, london, city)] == [1, 1, 4]
+
+
+def test_llama_cpp_generates_stops_and_counts(llama: str) -> None:
+    model = open_model(f"llama-cpp[base_url={llama}]")
+    model.ready()
+    free, stopped = model.generate_until(
+        [
+            Request(GENERATE, PARIS, options=generation_options(max_gen_toks=6)),
+            Request(GENERATE, PARIS, options=generation_options(max_gen_toks=6, until=["."])),
+        ]
+    )
+    assert (free.output_tokens, free.finish_reason) == (6, "length")
+    assert (stopped.text, stopped.finish_reason) == (" Paris", "stop")
+
+
+def test_llama_cpp_walks_a_document_like_the_sum_of_its_steps(llama: str) -> None:
+    model = open_model(f"llama-cpp[base_url={llama}]")
+    model.ready()
+    text = "The cat sat on the mat."
+    (document,) = model.loglikelihood_rolling([Request(ROLLING, text)])
+    (whole,) = model.loglikelihood([Request(LOGLIKELIHOOD, "", text)])
+    assert document.score == pytest.approx(whole.score, abs=1e-3)
+    assert document.prompt_tokens == whole.output_tokens == 7
+
+
+def test_llama_cpp_tells_tokens_with_ids_and_their_rivals(llama: str) -> None:
+    model = open_model(f"llama-cpp[base_url={llama}]")
+    model.ready()
+    options = generation_options(max_gen_toks=3, logprobs=10)
+    (answer,) = model.generate_until([Request(GENERATE, PARIS, options=options)])
+    assert answer.tokens is not None and len(answer.tokens) == 3
+    paris = answer.tokens[0]
+    assert (paris.id, paris.text) == (7042, " Paris") and paris.logprob == pytest.approx(-0.258, abs=0.06)
+    assert len(paris.top) == 10 and paris.top[0] == (7042, paris.logprob)
+    assert [value for _, value in paris.top] == sorted((value for _, value in paris.top), reverse=True)
+
+
+def older(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
+    """What servers answered before they named tokens by id: texts and probabilities."""
+    if path == "/tokenize":
+        return {"tokens": [ord(char) for char in body["content"]]}
+    rows = [{"tok_str": "b", "prob": 0.75}, {"tok_str": "a", "prob": 0.25}, {"tok_str": "zz", "prob": 0.0}]
+    return {"content": "b", "completion_probabilities": [{"content": "b", "probs": rows}]}
+
+
+def test_the_shapes_of_older_servers_are_read() -> None:
+    with FaultServer(older) as server:
+        model = LlamaCppModel(base_url=server.url)
+        model._props = {"default_generation_settings": {"n_ctx": 64}}
+        model.client.concurrency = 1
+        likely, other = model.loglikelihood([Request(LOGLIKELIHOOD, "x", "b"), Request(LOGLIKELIHOOD, "x", "a")])
+        options = generation_options(max_gen_toks=1, logprobs=3)
+        (answer,) = model.generate_until([Request(GENERATE, "x", options=options)])
+    assert likely.score == pytest.approx(math.log(0.75)) and likely.is_greedy
+    assert other.score == pytest.approx(math.log(0.25)) and not other.is_greedy
+    assert answer.tokens is not None
+    assert (answer.tokens[0].id, answer.tokens[0].logprob) == (ord("b"), pytest.approx(math.log(0.75)))
+    assert answer.tokens[0].top[-1] == (-1, -math.inf)  # a text of two tokens has no id of its own
