@@ -84,10 +84,12 @@ def rows(wanted: list[str]) -> Iterator[tuple[str, str, str, list[list[str]]]]:
             yield "vllm server", here, f"http://127.0.0.1:{port}/v1[model=smollm2]", both
     for name in ("llama.cpp f32", "llama.cpp q4_1"):
         if name in wanted:
-            with llama_server(float32_gguf() if name.endswith("f32") else GGUF, cache="f32") as url:
+            exact = name.endswith("f32")
+            with llama_server(float32_gguf() if exact else GGUF, exact=exact) as url:
                 yield name, here, f"llama-cpp[base_url={url}]", both
-                yield f"{name}, openai-compat", here, f"openai-compat[base_url={url}]", [GENERATION]
-                yield f"{name}, litellm", here, f"litellm[model=openai/smollm2,api_base={url}/v1]", [GENERATION]
+                if exact:
+                    yield f"{name}, openai-compat", here, f"openai-compat[base_url={url}]", [GENERATION]
+                    yield f"{name}, litellm", here, f"litellm[model=openai/smollm2,api_base={url}/v1]", [GENERATION]
     if "mlx-lm" in wanted:
         yield "mlx-lm", str(engines / "mlx/bin/python"), f"mlx-lm[path={MODEL}]", both
     if "vllm-mlx" in wanted:

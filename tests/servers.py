@@ -24,8 +24,9 @@ params.model.path, params.port = sys.argv[1], int(sys.argv[2])
 params.hostnames = ["127.0.0.1"]
 params.n_ctx, params.n_parallel = 4096, 2
 params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
-if sys.argv[4] == "f32":
+if sys.argv[4] == "exact":
     params.cache_type_k = params.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
+    params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
 server = xllamacpp.Server(params)
 while os.getppid() == int(sys.argv[3]):  # never outlives its test
     time.sleep(0.5)
@@ -40,13 +41,13 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def llama_server(model: Path, cache: str = "f16") -> Iterator[str]:
+def llama_server(model: Path, *, exact: bool = False) -> Iterator[str]:
     """The URL of a llama-server (through xllamacpp: the same server, routes and JSON) with two slots.
 
-    Keys and values are kept in `cache`: f16 as by default, or f32.
+    `exact` keeps keys and values in float32 and leaves out flash attention, which rounds to 16 bits on a CPU.
     """
     port = free_port()
-    command = [sys.executable, "-c", LLAMA, str(model), str(port), str(os.getpid()), cache]
+    command = [sys.executable, "-c", LLAMA, str(model), str(port), str(os.getpid()), "exact" if exact else ""]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         url = f"http://127.0.0.1:{port}"

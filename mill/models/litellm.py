@@ -73,7 +73,8 @@ class LiteLLMModel(ServerModel):
             "max_tokens": options["max_gen_toks"],
             "temperature": options["temperature"],
             "timeout": self._timeout,
-            "drop_params": True,  # of what tasks ask; what a person gave is sent whether LiteLLM knows it for this model or not
+            # Of what tasks ask, LiteLLM may drop what a model has not; what a person gave is sent in any case.
+            "drop_params": True,
             "allowed_openai_params": _openai_names(self.parameters),
             "num_retries": 0,
             **{name: value for name, value in options.items() if name not in _OPTIONS},
