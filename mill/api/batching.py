@@ -122,7 +122,8 @@ def as_response(answer: Any, kind: str) -> Response:
         return Response(error=f"the backend returned {type(answer).__name__} for {kind}")
     if response.failed:
         return response
-    if any(math.isnan(score) for score in (response.score, *(response.scores or ())) if score is not None):
+    scores = [response.score, *(score for _, score in response.ranking or ())]
+    if any(math.isnan(score) for score in scores if score is not None):
         return Response(error="the score is NaN", prompt_tokens=response.prompt_tokens)
     field = _ANSWER_FIELD[kind]
     if getattr(response, field) is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,12 +18,25 @@ MEDIA_KINDS = (IMAGE, VIDEO, AUDIO)
 
 
 @dataclass(frozen=True, eq=False)
+class Blob:
+    """Encoded bytes that are read when they are needed, such as those of one row of a large file."""
+
+    name: str
+    read: Callable[[], bytes]
+
+    def __str__(self) -> str:
+        return self.name
+
+    __repr__ = __str__
+
+
+@dataclass(frozen=True, eq=False)
 class Media:
     """An image, a video or a sound.
 
-    `source` is a path, an http(s) or data URL, encoded bytes, or something decoded: a PIL image, a sequence of PIL images
-    (a video's frames), an array of samples between -1 and 1 (a sound, with its sampling `rate`). Media are equal when
-    their content is: a path stands for the bytes of its file, a web address for itself.
+    `source` is a path, an http(s) or data URL, encoded bytes or a Blob of them, or something decoded: a PIL image, a
+    sequence of PIL images (a video's frames), an array of samples between -1 and 1 (a sound, with its sampling `rate`).
+    Media are equal when their content is: a path stands for the bytes of its file, a web address for itself.
     """
 
     kind: str
@@ -41,12 +55,14 @@ class Media:
     def name(self) -> str:
         """How messages call it: a path or an address, else its kind."""
         inline = isinstance(self.source, str) and self.source.startswith("data:")
-        return str(self.source) if isinstance(self.source, (str, Path)) and not inline else f"<{self.kind}>"
+        return str(self.source) if isinstance(self.source, (str, Path, Blob)) and not inline else f"<{self.kind}>"
 
     def encoded(self) -> bytes | None:
         """The bytes of a file, a data URL or bytes; None for what is decoded already and for web addresses."""
         if isinstance(self.source, bytes):
             return self.source
+        if isinstance(self.source, Blob):
+            return self.source.read()
         if not isinstance(self.source, (str, Path)) or self.is_url:
             return None
         if str(self.source).startswith("data:"):
@@ -67,6 +83,9 @@ class Media:
         for part in parts:
             hasher.update(hashlib.blake2b(part, digest_size=16).digest())
         return hasher.hexdigest()
+
+    def __repr__(self) -> str:
+        return f"Media({self.kind}, {self.name})"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Media) and self.digest == other.digest
@@ -118,7 +137,7 @@ def _data_url(text: str) -> bytes:
 
 def _decoded_bytes(source: Any) -> list[bytes]:
     """The raw bytes of decoded media, with their shape; nothing for encoded ones."""
-    if isinstance(source, (str, Path, bytes)):
+    if isinstance(source, (str, Path, bytes, Blob)):
         return []
     if isinstance(source, (list, tuple)):
         return [part for frame in source for part in _decoded_bytes(frame)]

@@ -90,6 +90,13 @@ class MillModel(ABC):
         """Check that the model can be used, before any work; a server that is not there yet is waited for."""
         return None
 
+    def check(self, request: Request) -> None:
+        """Raise CannotServe for a request that can never be answered, such as one with more classes than the head has.
+
+        Called with the first request of every task, before weights load.
+        """
+        return None
+
     def remarks(self) -> list[str]:
         """What a reader of the scores must know about how this model was asked, such as what its server ignored."""
         return []

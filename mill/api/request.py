@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from mill.api.errors import SpecError, UnknownName
+from mill.api.labels import NO_LABELS, Labels
 from mill.api.message import Context, Media, Message
 from mill.api.response import Response
 
@@ -53,7 +54,7 @@ class Request:
     context: Context = ""
     continuation: str = ""
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    labels: tuple[str, ...] = ()
+    labels: Labels = NO_LABELS
     repeats: int = 1
     draw: int = 0
     resps: list[Response] = field(default_factory=list, compare=False, repr=False)
@@ -61,7 +62,8 @@ class Request:
     @cached_property
     def content_hash(self) -> str:
         """The same for equal questions in any process, on any machine."""
-        parts: list[Any] = [self.kind, self.context, self.continuation, dict(self.options), self.labels]
+        parts: list[Any] = [self.kind, self.context, self.continuation, dict(self.options)]
+        parts.append([self.labels.digest] if self.labels else [])
         text = json.dumps(parts, sort_keys=True, ensure_ascii=False, default=_plain)
         return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 

@@ -39,6 +39,7 @@ class Response:
     """An answer or an error, never both.
 
     `score` is a sum of natural-log probabilities; `truncated_tokens` counts prompt tokens that were cut on the left.
+    `ranking` holds the best labels of a classification with their scores, best first; `label` is the first of them.
     `tokens` are those of a generated answer, where they were asked for and the engine gives them. `first_token_s` is of
     streamed answers.
     """
@@ -47,7 +48,7 @@ class Response:
     score: float | None = None
     is_greedy: bool | None = None
     label: str | None = None
-    scores: tuple[float, ...] | None = None
+    ranking: tuple[tuple[str, float], ...] | None = None
     tokens: tuple[Token, ...] | None = None
     error: str | None = None
     finish_reason: str | None = None
@@ -72,8 +73,8 @@ class Response:
             del out["truncated_tokens"]
         if "score" in out:
             out["score"] = encode_float(out["score"])
-        if "scores" in out:
-            out["scores"] = [encode_float(score) for score in out["scores"]]
+        if "ranking" in out:
+            out["ranking"] = [[label, encode_float(score)] for label, score in out["ranking"]]
         if "tokens" in out:
             out["tokens"] = [token.to_list() for token in out["tokens"]]
         return out
@@ -83,8 +84,8 @@ class Response:
         known = {name: value for name, value in data.items() if name in _FIELDS}
         if "score" in known:
             known["score"] = float(known["score"])
-        if "scores" in known:
-            known["scores"] = tuple(float(score) for score in known["scores"])
+        if "ranking" in known:
+            known["ranking"] = tuple((label, float(score)) for label, score in known["ranking"])
         if "tokens" in known:
             known["tokens"] = tuple(map(Token.from_list, known["tokens"]))
         return cls(**known)

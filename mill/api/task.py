@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from mill.api.message import Context, Message
+from mill.api.message import Context, Media, Message
 from mill.api.request import CLASSIFY, GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, ZERO_SHOT, Request, generation_options
 from mill.api.response import Response
 
@@ -63,6 +63,11 @@ class RenderSettings:
             told = "\n\n".join(part for part in (self.system_prompt, description.strip()) if part)
             return (*((Message("system", told),) if told else ()), Message("user", text))
         return (f"{self.system_prompt}\n\n" if self.system_prompt else "") + description + text
+
+    def dialog(self, *parts: str | Media) -> tuple[Message, ...]:
+        """A question with media, which is always a dialog: the run's system prompt and one user message."""
+        told = (Message("system", self.system_prompt),) if self.system_prompt else ()
+        return (*told, Message("user", parts))
 
 
 Value = float | tuple[float, float]

@@ -81,7 +81,10 @@ def plan_tasks(
     for _, task in served:
         if task.multi_round and not model.has_chat_template():
             raise CannotServe(f"{task.name} is a dialog, and {model.model_name} has no chat template")
-    return [_plan(asked.name, task, settings, limit) for asked, task in served]
+    plans = [_plan(asked.name, task, settings, limit) for asked, task in served]
+    for plan in plans:
+        model.check(plan.requests()[0])
+    return plans
 
 
 def refuse_early(selection: Selection, backend: str) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 
 from mill.api.batching import describe
 from mill.api.errors import DataError
+from mill.tasks.blobs import ParquetBlobs, media_columns, with_blobs
 
 Row = dict[str, Any]
 _TEXT = (".jsonl", ".json", ".csv")
@@ -166,7 +167,7 @@ def _saved_rows(folder: Path) -> Iterator[Row]:
                 table = pa.ipc.open_stream(source).read_all()
             except pa.ArrowInvalid as error:
                 raise DataError(f"cannot read {folder / entry['filename']}: {describe(error)}") from error
-            yield from table.to_pylist()
+            yield from with_blobs(table, str(folder / entry["filename"]))
 
 
 def _parquet_rows(file: Path) -> Iterator[Row]:
@@ -174,7 +175,13 @@ def _parquet_rows(file: Path) -> Iterator[Row]:
     import pyarrow.parquet as pq
 
     try:
-        yield from pq.read_table(file).to_pylist()
+        opened = pq.ParquetFile(file, memory_map=True)
+        media = media_columns(opened.schema_arrow)
+        plain = [name for name in opened.schema_arrow.names if name not in media]
+        rows = opened.read(columns=plain).to_pylist()
+        blobs = ParquetBlobs(opened, str(file)) if media else None
+        for number, row in enumerate(rows):
+            yield row | {name: blobs.blob(name, number) for name in media} if blobs else row
     except pa.ArrowInvalid as error:
         raise DataError(f"cannot read {file}: {describe(error)}") from error
 
@@ -190,7 +197,8 @@ def _from_hub(dataset: Dataset, splits: tuple[str, ...]) -> tuple[str, list[Row]
     reason = ""
     for split in splits:
         try:
-            return split, list(datasets.load_dataset(dataset.name, dataset.config, split=split))
+            found = datasets.load_dataset(dataset.name, dataset.config, split=split)
+            return split, list(with_blobs(found.flatten_indices().data.table, str(dataset)))
         except Exception as error:  # datasets raises many kinds, all of which mean: not to be had
             reason = reason or describe(error)
     raise DataError(f"{missing}, and the hub does not give it ({reason})")

@@ -309,7 +309,7 @@ def test_an_answer_with_a_time_keeps_it() -> None:
         (-3, ROLLING, Response(score=-3.0)),
         (-math.inf, ROLLING, Response(score=-math.inf)),
         (Response(text="x", output_tokens=1), GENERATE, Response(text="x", output_tokens=1)),
-        (Response(label="cat", scores=(0.9, 0.1)), ZERO_SHOT, Response(label="cat", scores=(0.9, 0.1))),
+        (Response(label="cat", ranking=(("cat", 0.9),)), ZERO_SHOT, Response(label="cat", ranking=(("cat", 0.9),))),
         (Response(label="cat"), CLASSIFY, Response(label="cat")),
         (Response(error="timeout"), GENERATE, Response(error="timeout")),
     ],

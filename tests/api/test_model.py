@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from mill.api.errors import CannotServe
+from mill.api.labels import Labels
 from mill.api.message import Message
 from mill.api.model import MillModel, ModelCapabilities
 from mill.api.registry import models, register_model
@@ -234,8 +235,8 @@ def test_a_missing_hook_is_refused_by_name_and_not_answered_with_errors(kind: st
 
 @pytest.mark.parametrize(("kind", "hook"), [(ZERO_SHOT, "_zero_shot_batch"), (CLASSIFY, "_classify_batch")])
 def test_classifiers_answer_with_labels(kind: str, hook: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Bare, hook, lambda self, batch: [Response(label=request.labels[-1]) for request in batch])
-    answers = getattr(Bare(), kind)([Request(kind, labels=("cat", "dog"))])
+    monkeypatch.setattr(Bare, hook, lambda self, batch: [Response(label=request.labels.names[-1]) for request in batch])
+    answers = getattr(Bare(), kind)([Request(kind, labels=Labels(("cat", "dog")))])
     assert [answer.label for answer in answers] == ["dog"]
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from mill.api.labels import Labels
 from mill.api.message import Message
 from mill.api.request import GENERATE, LOGLIKELIHOOD, ROLLING, Request, generation_options
 from mill.api.response import Response, Token
@@ -43,7 +44,7 @@ def test_the_order_of_options_does_not_change_the_hash() -> None:
         Request(LOGLIKELIHOOD, "ab"),
         Request(LOGLIKELIHOOD, (Message("user", "a"),), "b"),
         Request(LOGLIKELIHOOD, "a", "b", options={"x": 1}),
-        Request(LOGLIKELIHOOD, "a", "b", labels=("c",)),
+        Request(LOGLIKELIHOOD, "a", "b", labels=Labels(("c",))),
     ],
     ids=["kind", "context", "continuation", "boundary", "dialog", "options", "labels"],
 )
@@ -185,17 +186,17 @@ def test_a_response_writes_only_what_is_set() -> None:
 
 def test_a_full_response_comes_back_from_json_field_by_field() -> None:
     tokens = (Token(7, "é", -0.5, ((7, -0.5), ("other", float("-inf")))), Token(None, "x", -1.0))
-    response = Response("é", -1.5, True, "cat", (-1.0, -2.0), tokens, "late", "stop", 3, 4, 5, 0.25, 0.125)
+    response = Response("é", -1.5, True, "cat", (("cat", -1.0), ("dog", -2.0)), tokens, "late", "stop", 3, 4, 5, 0.25, 0.125)
     assert all(getattr(response, f.name) not in (None, 0) for f in fields(Response))
     assert Response.from_dict(json.loads(json.dumps(response.to_dict()))) == response
 
 
 @pytest.mark.parametrize(("value", "written"), [(math.inf, "Infinity"), (-math.inf, "-Infinity"), (math.nan, "NaN")])
 def test_non_finite_scores_are_strings_in_strict_json_and_numbers_again_after(value: float, written: str) -> None:
-    data = Response(score=value, scores=(value, 0.0)).to_dict()
-    assert data == {"score": written, "scores": [written, 0.0]}
+    data = Response(score=value, ranking=(("a", value), ("b", 0.0))).to_dict()
+    assert data == {"score": written, "ranking": [["a", written], ["b", 0.0]]}
     back = Response.from_dict(json.loads(json.dumps(data, allow_nan=False)))
-    assert repr((back.score, back.scores)) == repr((value, (value, 0.0)))
+    assert repr((back.score, back.ranking)) == repr((value, (("a", value), ("b", 0.0))))
 
 
 def test_fields_of_a_later_version_are_skipped() -> None:

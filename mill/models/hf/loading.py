@@ -6,7 +6,6 @@ import contextlib
 import importlib.util
 import io
 import os
-import platform
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 from mill.api.batching import describe
 from mill.api.errors import ModelError
 from mill.api.notice import notice
+from mill.models.device import choose_device, cpu_has_bfloat16
 from mill.models.fingerprint import file_digest, folder_digest
 
 
@@ -113,32 +113,6 @@ def load_weights(
         auto = AutoModelForImageTextToText
     model = _load(auto, source, "weights", **arguments)
     return (model if device is None else model.to(device)).eval()
-
-
-def choose_device(device_map: str) -> str | None:
-    """One device by name, or None where accelerate should spread the model over several."""
-    import torch
-
-    if device_map == "auto":
-        if torch.cuda.device_count() > 1:
-            return None
-        if torch.cuda.is_available():
-            return "cuda"
-        return "mps" if torch.backends.mps.is_available() else "cpu"
-    if device_map.startswith("cuda") and not torch.cuda.is_available():
-        raise ModelError(f"hf[device_map={device_map}]: no CUDA device is available here; cpu would work")
-    return device_map if device_map.partition(":")[0] in ("cpu", "cuda", "mps", "xpu") else None
-
-
-def cpu_has_bfloat16() -> bool:
-    """Whether the CPU multiplies bfloat16 itself. Where that cannot be read the answer is yes: no false alarm."""
-    if platform.system() == "Darwin":
-        return True
-    try:
-        flags = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return True
-    return "bf16" in flags
 
 
 def _load(auto: Any, source: Source, what: str, **arguments: Any) -> Any:

@@ -1,0 +1,232 @@
+"""The `clip` backend: open_clip's image-text models, labels ranked by cosine similarity."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from mill.api.batching import describe
+from mill.api.errors import ModelError, SpecError, UnknownName
+from mill.api.labels import Labels
+from mill.api.message import IMAGE
+from mill.api.model import ModelCapabilities
+from mill.api.notice import notice
+from mill.api.request import ZERO_SHOT, Request
+from mill.api.response import Response
+from mill.models.device import one_device
+from mill.models.fingerprint import file_digest, folder_digest
+from mill.models.vision import VisionModel, ranked
+
+TEXTS_AT_ONCE = 256
+KEPT_LABEL_SETS = 64
+
+
+class ClipModel(VisionModel):
+    """`path` is an architecture's name, or a folder with an open_clip config and its weights; `pretrained` is a tag of
+    the architecture or a checkpoint file.
+
+    A request is a picture and labels (or a text and candidate pictures); a label's embedding is the mean over the task's
+    templates, or over `prompt_template` where the task has none.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        pretrained: str | None = None,
+        batch_size: int = 64,
+        prompt_template: str = "a photo of a {c}.",
+        max_context_length: int = 77,
+        dtype: str = "float32",
+        device: str = "auto",
+    ) -> None:
+        if "{c}" not in prompt_template:
+            raise SpecError(f"clip[prompt_template={prompt_template}]: it needs {{c}} where the class goes")
+        if max_context_length < 3:
+            raise SpecError(f"clip[max_context_length={max_context_length}]: at least 3 tokens are needed")
+        self.path, self.pretrained, self.batch_size = path, pretrained, batch_size
+        self.prompt_template, self.max_context_length = prompt_template, max_context_length
+        self.dtype, self.device = dtype, device
+        self._check_options("clip", dtype)
+        self._folder = Path(path).expanduser() if Path(path).expanduser().is_dir() else None
+        self._check_names()
+        self.capabilities = ModelCapabilities({IMAGE, "text"}, max_context_length, kinds=frozenset({ZERO_SHOT}))
+        self._loaded: tuple[Any, Any, Any] | None = None
+        self._candidates: OrderedDict[str, tuple[Any, int]] = OrderedDict()
+        self._remarks: list[str] = []
+        if self._folder is None and pretrained is None:
+            self._remarks.append(f"the weights of {path} are random: give pretrained=...")
+
+    def _check_names(self) -> None:
+        import open_clip
+
+        if self._folder is not None:
+            if not (self._folder / "open_clip_config.json").is_file():
+                raise ModelError(f"model folder {self.path} has no open_clip_config.json")
+            return
+        if ":" in self.path:  # hf-hub:org/name
+            return
+        if self.path not in open_clip.list_models():
+            raise UnknownName("open_clip architecture", self.path, open_clip.list_models(), "a name such as ViT-B-32")
+        tags = open_clip.list_pretrained_tags_by_model(self.path)
+        if self.pretrained is None or self.pretrained in tags or Path(self.pretrained).expanduser().is_file():
+            return
+        hint = f"it has {', '.join(tags)}" if tags else "it has none"
+        raise UnknownName(f"pretrained tag of {self.path}", self.pretrained, tags, f"{hint}; a checkpoint file works too")
+
+    @property
+    def model_name(self) -> str:
+        if self._folder is not None:
+            return self._folder.resolve().name
+        tag = Path(self.pretrained).stem if self.pretrained else ""
+        return f"{self.path}-{tag}" if tag else self.path
+
+    def identity(self) -> dict[str, Any]:
+        """Architecture and weights together, and what reaches the embeddings."""
+        file = Path(self.pretrained).expanduser() if self.pretrained else None
+        return {
+            "backend": "clip",
+            "path": folder_digest(self._folder) if self._folder is not None else self.path,
+            "pretrained": file_digest(file) if file and file.is_file() else self.pretrained,
+            "prompt_template": self.prompt_template,
+            "max_context_length": self.max_context_length,
+            "dtype": self.dtype,
+        }
+
+    def remarks(self) -> list[str]:
+        return list(self._remarks)
+
+    def load(self) -> None:
+        _ = self._parts
+
+    def clean(self) -> None:
+        self._loaded = None
+        self._candidates.clear()
+        self._free_memory()
+
+    @property
+    def _parts(self) -> tuple[Any, Any, Any]:
+        """The model, its preprocessing and its tokenizer."""
+        if self._loaded is None:
+            import open_clip
+            import torch
+
+            name = f"local-dir:{self._folder.resolve()}" if self._folder is not None else self.path
+            self._device = one_device(self.device)
+            torch.manual_seed(0)  # random weights are the same ones in every run
+            try:
+                model, _, transform = open_clip.create_model_and_transforms(name, pretrained=self.pretrained)
+                tokenizer = open_clip.get_tokenizer(name)
+            except Exception as error:  # open_clip, the hub's client and torch raise many kinds
+                raise ModelError(f"open_clip cannot load {self.model_name}: {describe(error)}") from error
+            model = model.to(self._device, getattr(torch, self.dtype)).eval()
+            self._loaded = model, transform, tokenizer
+        return self._loaded
+
+    def _pixels(self, picture: Any) -> Any:
+        return self._parts[1](picture)
+
+    def _answer_batch(self, kind: str, requests: Sequence[Request], pixels: Sequence[Any]) -> list[Response]:
+        """Requests that share labels are compared with them together."""
+        queries = self._embed_queries(requests, pixels)
+        answers: dict[int, Response] = {}
+        groups: dict[str, list[int]] = {}
+        for place, request in enumerate(requests):
+            if not request.labels:
+                raise ValueError("a zero-shot request has no labels")
+            groups.setdefault(request.labels.digest, []).append(place)
+        for places in groups.values():
+            labels = requests[places[0]].labels
+            candidates, cut = self._embed_labels(labels)
+            found = ranked(labels.names, (queries[places] @ candidates.T).cpu())
+            for place, response in zip(places, found, strict=True):
+                answers[place] = Response(label=response.label, ranking=response.ranking, truncated_tokens=cut)
+        return [answers[place] for place in range(len(requests))]
+
+    def _embed_queries(self, requests: Sequence[Request], pixels: Sequence[Any]) -> Any:
+        """Unit vectors of each request's picture, or of its text where it has none."""
+        import torch
+
+        seen = [place for place, one in enumerate(pixels) if one is not None]
+        told = [place for place, one in enumerate(pixels) if one is None]
+        parts = []
+        if seen:
+            parts.append(self._embed_images(torch.stack([pixels[place] for place in seen])))
+        if told:
+            parts.append(self._embed_texts([_query(requests[place]) for place in told])[0])
+        order = torch.tensor([*seen, *told]).argsort()
+        return torch.cat(parts)[order]
+
+    def _embed_labels(self, labels: Labels) -> tuple[Any, int]:
+        """One unit vector for each label, computed once a label set, and how many tokens of its texts were cut."""
+        import torch
+
+        known = self._candidates.get(labels.digest)
+        if known is None:
+            if labels.media:
+                parts = []
+                for start in range(0, len(labels.media), self.batch_size):
+                    pictures = [self._load_picture(media) for media in labels.media[start : start + self.batch_size]]
+                    parts.append(self._embed_images(torch.stack(pictures)))
+                known = torch.cat(parts), 0
+            else:
+                known = self._embed_classes(labels)
+            self._candidates[labels.digest] = known
+            while len(self._candidates) > KEPT_LABEL_SETS:
+                self._candidates.popitem(last=False)
+        return known
+
+    def _embed_classes(self, labels: Labels) -> tuple[Any, int]:
+        import torch
+
+        templates = labels.templates or (self.prompt_template,)
+        texts = [template.replace("{c}", name) for name in labels.texts or labels.names for template in templates]
+        embedded, cut = self._embed_texts(texts)
+        mean = embedded.reshape(len(labels), len(templates), -1).mean(dim=1)
+        return torch.nn.functional.normalize(mean, dim=1), cut
+
+    def _embed_images(self, pixels: Any) -> Any:
+        import torch
+
+        with torch.inference_mode():
+            return self._parts[0].encode_image(pixels.to(self._device, getattr(torch, self.dtype)), normalize=True)
+
+    def _embed_texts(self, texts: Sequence[str]) -> tuple[Any, int]:
+        import torch
+
+        model, _, tokenizer = self._parts
+        length = min(self.max_context_length, int(getattr(model, "context_length", None) or self.max_context_length))
+        cut = sum(max(0, _token_count(tokenizer, text) - length) for text in texts)
+        if cut:
+            self._tell_cut(length)
+        parts = []
+        with torch.inference_mode():
+            for start in range(0, len(texts), TEXTS_AT_ONCE):
+                ids = tokenizer(list(texts[start : start + TEXTS_AT_ONCE]), context_length=length)
+                padded = torch.nn.functional.pad(ids, (0, self._text_width(model) - ids.shape[1]))
+                parts.append(model.encode_text(padded.to(self._device), normalize=True))
+        return torch.cat(parts), cut
+
+    def _text_width(self, model: Any) -> int:
+        """How many positions the text tower has; shorter texts are padded with zeros, as open_clip pads them."""
+        return int(getattr(model, "context_length", None) or self.max_context_length)
+
+    def _tell_cut(self, length: int) -> None:
+        text = f"some label texts are longer than the context of {length} tokens and were cut"
+        if text not in self._remarks:
+            self._remarks.append(text)
+            notice(text)
+
+
+def _query(request: Request) -> str:
+    """The text of a request that asks for pictures."""
+    return request.context if isinstance(request.context, str) else "\n".join(turn.text for turn in request.context)
+
+
+def _token_count(tokenizer: Any, text: str) -> int:
+    """With the tokens for start and end; open_clip's own tokenizer leaves them out, those of transformers put them."""
+    if hasattr(tokenizer, "encode"):
+        return len(tokenizer.encode(text)) + 2
+    inner = getattr(tokenizer, "tokenizer", None)
+    return len(inner(text)["input_ids"]) if inner is not None else 0

@@ -1,0 +1,156 @@
+"""The `timm` backend: image classifiers with a fixed head, argmax over its classes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from mill.api.batching import describe
+from mill.api.errors import CannotServe, ModelError, UnknownName
+from mill.api.message import IMAGE
+from mill.api.model import ModelCapabilities
+from mill.api.request import CLASSIFY, Request
+from mill.api.response import Response
+from mill.models.device import one_device
+from mill.models.fingerprint import file_digest
+from mill.models.vision import VisionModel, ranked
+
+
+class TimmModel(VisionModel):
+    """Any model name of timm, with its published weights, with those of a checkpoint file, or random.
+
+    Labels of a task stand in the order of the head's classes, so a task of another size is refused.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        pretrained: bool = True,
+        batch_size: int = 64,
+        num_classes: int | None = None,
+        checkpoint: str | None = None,
+        dtype: str = "float32",
+        device: str = "auto",
+    ) -> None:
+        self.path, self.batch_size, self.num_classes = path, batch_size, num_classes
+        self.pretrained, self.checkpoint, self.dtype, self.device = pretrained and not checkpoint, checkpoint, dtype, device
+        self._check_options("timm", dtype)
+        _check_name(path)
+        if checkpoint and not Path(checkpoint).expanduser().is_file():
+            raise ModelError(f"checkpoint {checkpoint} does not exist")
+        self.capabilities = ModelCapabilities({IMAGE}, kinds=frozenset({CLASSIFY}))
+        self._model: Any = None
+
+    @property
+    def model_name(self) -> str:
+        return self.path
+
+    def identity(self) -> dict[str, Any]:
+        return {
+            "backend": "timm",
+            "path": self.path,
+            "pretrained": self.pretrained,
+            "num_classes": self.num_classes,
+            "checkpoint": file_digest(Path(self.checkpoint).expanduser()) if self.checkpoint else None,
+            "dtype": self.dtype,
+        }
+
+    def remarks(self) -> list[str]:
+        random = not self.pretrained and not self.checkpoint
+        return [f"the weights of {self.path} are random: pretrained=false and no checkpoint"] if random else []
+
+    @cached_property
+    def head_size(self) -> int:
+        """How many classes the head has, from the model's published configuration: no weights are loaded."""
+        import timm
+
+        if self.num_classes:
+            return self.num_classes
+        told = timm.get_pretrained_cfg(self.path, allow_unregistered=True) if not _is_address(self.path) else None
+        return int(told.num_classes if told else self.model.num_classes)
+
+    def check(self, request: Request) -> None:
+        if len(request.labels) != self.head_size:
+            raise CannotServe(
+                f"the head of {self.path} has {self.head_size} classes, the task has {len(request.labels)} labels: "
+                "they must be the same classes in the same order"
+            )
+
+    @property
+    def model(self) -> Any:
+        if self._model is None:
+            self._model = self._load()
+        return self._model
+
+    def _load(self) -> Any:
+        import timm
+        import torch
+
+        arguments: dict[str, Any] = {"pretrained": self.pretrained}
+        if self.num_classes:
+            arguments["num_classes"] = self.num_classes
+        if self.checkpoint:
+            arguments["checkpoint_path"] = str(Path(self.checkpoint).expanduser())
+        torch.manual_seed(0)  # random weights are the same ones in every run
+        try:
+            model = timm.create_model(self.path, **arguments)
+        except Exception as error:  # timm, the hub's client and torch raise many kinds
+            raise ModelError(f"timm cannot load {self.path}: {describe(error)}") from error
+        self._device = one_device(self.device)
+        model = model.to(self._device, getattr(torch, self.dtype)).eval()
+        return model.to(memory_format=torch.channels_last)  # faster for convolutions, the same for the rest
+
+    def load(self) -> None:
+        _ = self.transform
+
+    def clean(self) -> None:
+        self._model = None
+        self.__dict__.pop("transform", None)
+        self._free_memory()
+
+    @cached_property
+    def transform(self) -> Any:
+        """The model's own preprocessing for evaluation."""
+        from timm.data import create_transform, resolve_model_data_config
+
+        return create_transform(**resolve_model_data_config(self.model), is_training=False)
+
+    def _pixels(self, picture: Any) -> Any:
+        return self.transform(picture)
+
+    def _answer_batch(self, kind: str, requests: Sequence[Request], pixels: Sequence[Any]) -> list[Response]:
+        import torch
+
+        if any(one is None for one in pixels):
+            raise ValueError("a request to a classifier has no picture")
+        stacked = torch.stack(list(pixels)).to(self._device, getattr(torch, self.dtype))
+        with torch.inference_mode():
+            logits = self.model(stacked.to(memory_format=torch.channels_last))
+        if logits.shape[1] != len(requests[0].labels):
+            self.check(requests[0])
+            raise ModelError(f"{self.path} gave {logits.shape[1]} scores for {len(requests[0].labels)} labels")
+        return ranked(requests[0].labels.names, logits.float().softmax(dim=1).cpu())
+
+
+def _is_address(path: str) -> bool:
+    """Whether a name points at the hub or a folder (`hf_hub:org/name`, `local-dir:...`), where timm reads the config."""
+    return ":" in path
+
+
+def _check_name(path: str) -> None:
+    import timm
+
+    if _is_address(path):
+        return
+    name, dot, tag = path.partition(".")
+    if not timm.is_model(name):
+        raise UnknownName("timm model", path, timm.list_models(), hint="timm.list_models() has them all")
+    tags = timm.list_pretrained(f"{name}.*")
+    if dot and path not in tags:
+        raise UnknownName(f"pretrained tag of {name}", tag, [one.partition(".")[2] for one in tags], _listed(tags))
+
+
+def _listed(tags: Sequence[str]) -> str:
+    return f"it has {', '.join(tags)}" if tags else "it has none"

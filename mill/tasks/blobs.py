@@ -1,0 +1,75 @@
+"""Pictures and sounds inside tables: their bytes stay where they are until they are needed."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from functools import partial
+from itertools import accumulate
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from mill.api.errors import DataError
+from mill.api.message import Blob
+
+
+def media_columns(schema: Any) -> list[str]:
+    """Columns of the shape that `datasets` gives images and sounds: bytes and a path."""
+    import pyarrow as pa
+
+    def is_media(kind: Any) -> bool:
+        return pa.types.is_struct(kind) and {kind.field(place).name for place in range(kind.num_fields)} == {"bytes", "path"}
+
+    return [field.name for field in schema if is_media(field.type)]
+
+
+def with_blobs(table: Any, where: str) -> Iterator[dict[str, Any]]:
+    """The rows of an Arrow table, its media as Blobs that read the (memory-mapped) table."""
+    media = media_columns(table.schema)
+    rows = table.drop_columns(media).to_pylist() if len(media) < table.num_columns else [{} for _ in range(table.num_rows)]
+    for number, row in enumerate(rows):
+        yield row | {name: _blob(partial(_cell, table, name, number), where, name, number) for name in media}
+
+
+class ParquetBlobs:
+    """Media of a Parquet file; the row group that was read last is kept, since rows are mostly asked for in order."""
+
+    def __init__(self, file: Any, where: str) -> None:
+        self._file, self._where = file, where
+        sizes = (file.metadata.row_group(place).num_rows for place in range(file.num_row_groups))
+        self._starts = [0, *accumulate(sizes)]
+        self._lock = Lock()
+        self._kept: tuple[int, str, Any] | None = None
+
+    def blob(self, column: str, row: int) -> Blob:
+        return _blob(partial(self._read, column, row), self._where, column, row)
+
+    def _read(self, column: str, row: int) -> dict[str, Any] | None:
+        group = bisect_right(self._starts, row) - 1
+        with self._lock:  # readers run in threads
+            if self._kept is None or self._kept[:2] != (group, column):
+                self._kept = group, column, self._file.read_row_group(group, columns=[column])
+            return _cell(self._kept[2], column, row - self._starts[group])
+
+
+def _cell(table: Any, column: str, row: int) -> dict[str, Any] | None:
+    found: dict[str, Any] | None = table.column(column)[row].as_py()
+    return found
+
+
+def _blob(cell: Any, where: str, column: str, row: int) -> Blob:
+    name = f"{where} ({column} of row {row})"
+
+    def read() -> bytes:
+        found = cell()
+        if found is None:
+            raise DataError(f"{name} is missing")
+        if found["bytes"] is not None:
+            return bytes(found["bytes"])
+        try:
+            return Path(found["path"] or "").read_bytes()
+        except OSError as error:
+            raise DataError(f"{name} is {found['path']}, which cannot be read: {error.strerror}") from error
+
+    return Blob(name, read)

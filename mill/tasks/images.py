@@ -1,0 +1,198 @@
+"""Pictures with one class each, in the renderings that models can serve: zero-shot, supervised, multiple choice."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from mill.api.errors import DataError
+from mill.api.labels import Labels
+from mill.api.message import AUDIO, IMAGE, Media
+from mill.api.registry import tasks
+from mill.api.request import CLASSIFY, GENERATE, LOGLIKELIHOOD, Request
+from mill.api.response import Response
+from mill.api.task import RenderSettings, Sample, Task, TaskType, Value
+from mill.tasks.data import Dataset, load_split
+from mill.tasks.generative import LETTERS
+
+CHOICES = 4
+TOP = 5
+
+
+@dataclass(frozen=True)
+class ClassifiedSet:
+    """A dataset of pictures (or sounds) and classes. Labels are class numbers, class names, or `folders`: their other names,
+    by which label folders may be called.
+
+    `question` is what a language model is asked, and `templates` what a text tower reads.
+    """
+
+    dataset: Dataset
+    splits: tuple[str, ...]
+    classes: tuple[str, ...]
+    question: str
+    folders: tuple[str, ...] = ()
+    templates: tuple[str, ...] = ()
+    media: str = IMAGE
+    media_columns: tuple[str, ...] = ("image", "img")
+    label_columns: tuple[str, ...] = ("label",)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """One unique name for each class."""
+        return self.folders or self.classes
+
+    def rows(self) -> tuple[str, list[dict[str, Any]]]:
+        return load_split(self.dataset, self.splits)
+
+
+class ClassifiedTask(Task):
+    """What the renderings share: samples, their media, and the number of their class."""
+
+    def __init__(self, name: str, data: ClassifiedSet, alternatives: tuple[str, ...] = ()) -> None:
+        self.data, self.alternatives = data, alternatives
+        self.modalities = frozenset({data.media})
+        super().__init__(name)
+
+    @cached_property
+    def _loaded(self) -> tuple[str, list[dict[str, Any]]]:
+        return self.data.rows()
+
+    @cached_property
+    def _numbers(self) -> Mapping[str, int]:
+        names = (*enumerate(self.data.classes), *enumerate(self.data.folders))
+        return {name: number for number, name in reversed(names)}
+
+    def samples(self) -> Sequence[Sample]:
+        rows = self._loaded[1]
+        for row in rows:
+            self._number(row)  # a label that is no class is refused before anything is computed
+        return [Sample(str(place), row) for place, row in enumerate(rows)]
+
+    def notes(self) -> list[str]:
+        split = self._loaded[0]
+        wanted = self.data.splits[0]
+        return [] if split == wanted else [f"the {split} split stands in for {wanted}, which is not there"]
+
+    def _cell(self, row: Mapping[str, Any], columns: Sequence[str]) -> Any:
+        for column in columns:
+            if row.get(column) is not None:
+                return row[column]
+        raise DataError(f"a row of {self.data.dataset} has none of the columns {', '.join(columns)}")
+
+    def _number(self, row: Mapping[str, Any]) -> int:
+        label = self._cell(row, self.data.label_columns)
+        number = self._numbers.get(label) if isinstance(label, str) else label
+        if not isinstance(number, int) or not 0 <= number < len(self.data.classes):
+            what = self._cell(row, self.data.media_columns)
+            raise DataError(f"{what} has the label {label!r}, which is none of the {len(self.data.classes)} classes")
+        return number
+
+    def media(self, sample: Sample) -> Media:
+        return Media(self.data.media, self._cell(sample.doc, self.data.media_columns))
+
+    def right(self, sample: Sample) -> int:
+        return self._number(sample.doc)
+
+    def target(self, sample: Sample) -> str:
+        return self.data.classes[self.right(sample)]
+
+
+class ZeroShotTask(ClassifiedTask):
+    """The likeliest of all classes: `acc` counts the first, `acc5` the first five."""
+
+    task_type = TaskType.ZERO_SHOT_CLASSIFICATION
+    metrics = {"acc": "mean", f"acc{TOP}": "mean"}
+
+    @cached_property
+    def labels(self) -> Labels:
+        return Labels(self.data.names, self.data.classes, self.data.templates)
+
+    def requests(self, sample: Sample, settings: RenderSettings) -> list[Request]:
+        dialog = settings.dialog(self.media(sample))
+        return [Request(self.kind, dialog[-1:], labels=self.labels, repeats=settings.repeats)]
+
+    def score(self, sample: Sample, responses: Sequence[Response]) -> dict[str, Value]:
+        right, answer = self.data.names[self.right(sample)], responses[0]
+        best = [label for label, _ in answer.ranking or ()]
+        return {"acc": float(answer.label == right), f"acc{TOP}": float(right in (best[:TOP] or [answer.label]))}
+
+
+class SupervisedTask(ZeroShotTask):
+    """The same question to a model whose head has these very classes, in this order."""
+
+    task_type = TaskType.SUPERVISED_CLASSIFICATION
+    kind = CLASSIFY
+
+    @cached_property
+    def labels(self) -> Labels:
+        return Labels(self.data.names)
+
+
+class ChoiceTask(ClassifiedTask):
+    """For models that talk: the right class among others drawn for each sample, chosen by its letter's log-probability."""
+
+    task_type = TaskType.MULTIPLE_CHOICE
+    metrics = {"acc": "mean"}
+
+    def options(self, sample: Sample) -> list[int]:
+        """Class numbers in the order shown; the draw depends on the sample alone."""
+        draw = random.Random(f"{self.data.dataset}/{sample.id}")
+        right = self.right(sample)
+        others = [n for n, name in enumerate(self.data.classes) if name != self.data.classes[right]]
+        shown = [right, *draw.sample(others, min(CHOICES - 1, len(others)))]
+        draw.shuffle(shown)
+        return shown
+
+    def dialog(self, sample: Sample, settings: RenderSettings, ending: str) -> Any:
+        lines = [f"{LETTERS[place]}. {self.data.classes[n]}" for place, n in enumerate(self.options(sample))]
+        return settings.dialog(self.media(sample), "\n".join((self.data.question, *lines, ending)))
+
+    def right_letter(self, sample: Sample) -> str:
+        return LETTERS[self.options(sample).index(self.right(sample))]
+
+    def target(self, sample: Sample) -> str:
+        return f"{self.right_letter(sample)}. {super().target(sample)}"
+
+    def requests(self, sample: Sample, settings: RenderSettings) -> list[Request]:
+        context = self.dialog(sample, settings, "Answer with the letter of the right choice.")
+        letters = LETTERS[: len(self.options(sample))]
+        return [Request(LOGLIKELIHOOD, context, letter, repeats=settings.repeats) for letter in letters]
+
+    def score(self, sample: Sample, responses: Sequence[Response]) -> dict[str, Value]:
+        scores = [response.score if response.score is not None else float("-inf") for response in responses]
+        best = max(range(len(scores)), key=scores.__getitem__)
+        return {"acc": float(LETTERS[best] == self.right_letter(sample))}
+
+
+class ChoiceByGenerationTask(ChoiceTask):
+    """The same choice by the letter that the model writes, for models without log-probabilities."""
+
+    kind = GENERATE
+
+    def requests(self, sample: Sample, settings: RenderSettings) -> list[Request]:
+        context = self.dialog(sample, settings, "Answer with the letter of the right choice alone.")
+        return [Request(GENERATE, context, options=settings.options(max_gen_toks=16), repeats=settings.repeats)]
+
+    def score(self, sample: Sample, responses: Sequence[Response]) -> dict[str, Value]:
+        found = re.search(rf"\b([A-{LETTERS[CHOICES - 1]}])\b", responses[0].text or "")
+        return {"acc": float(found is not None and found.group(1) == self.right_letter(sample))}
+
+
+def add_renderings(name: str, data: ClassifiedSet, zero_shot: type[ZeroShotTask] = ZeroShotTask) -> None:
+    """Register a dataset under its name and each rendering under a name of its own.
+
+    Pictures are asked zero-shot unless the model can only do otherwise; sounds, which no backend ranks, by choice.
+    """
+    choices = (f"{name}_mcq", f"{name}_mcq_gen")
+    tasks.add(choices[0], lambda own: ChoiceTask(own, data, choices[1:]))
+    tasks.add(choices[1], lambda own: ChoiceByGenerationTask(own, data))
+    if data.media == AUDIO:
+        tasks.add(name, lambda own: ChoiceTask(own, data, choices[1:]))
+        return
+    tasks.add(name, lambda own: zero_shot(own, data, (f"{name}_supervised", *choices)))
+    tasks.add(f"{name}_supervised", lambda own: SupervisedTask(own, data))
