@@ -12,8 +12,10 @@ import urllib.request
 from collections.abc import Iterable
 from typing import Any
 
+from mill.api.batching import describe
 from mill.api.errors import DataError, MillError, MissingPackage
 from mill.api.message import AUDIO, IMAGE, VIDEO, Media
+from mill.api.response import Response
 
 FETCH_TIMEOUT_S = 30.0
 _SENT_AS_THEY_ARE = {"JPEG": "image/jpeg", "PNG": "image/png", "WEBP": "image/webp"}
@@ -81,6 +83,11 @@ def content_part(media: Media) -> dict[str, Any]:
         return _url_part(VIDEO, f"data:video/mp4;base64,{_base64(_bytes(media))}")
     kind, raw = _image_bytes(media)
     return _url_part(IMAGE, f"data:{kind};base64,{_base64(raw)}")
+
+
+def failure(error: Exception) -> Response:
+    """The answer to a request whose media cannot be read."""
+    return Response(error=str(error) if isinstance(error, MillError) else describe(error))
 
 
 def _url_part(kind: str, url: str) -> dict[str, Any]:

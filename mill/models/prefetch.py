@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Generic, TypeVar
 
+from mill.api.errors import MissingPackage
+
 In = TypeVar("In")
 Out = TypeVar("Out")
 
@@ -31,6 +33,18 @@ class Prefetch(Generic[In, Out]):
             self._start_next()
             future = self._running.get(id(item))
         return future.result()
+
+    def take_each(self, items: Iterable[In]) -> list[Out | Exception]:
+        """What was loaded for each item, or why it could not be; a missing package concerns them all and is raised."""
+        found: list[Out | Exception] = []
+        for item in items:
+            try:
+                found.append(self.take(item))
+            except MissingPackage:
+                raise
+            except Exception as error:
+                found.append(error)
+        return found
 
     def drop(self, item: In) -> None:
         """Let go of what was loaded for an item that is done with."""

@@ -7,14 +7,14 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from mill.api.batching import BatchLimits, Observer, Unit, as_response, describe
+from mill.api.batching import BatchLimits, Observer, Unit, as_response
 from mill.api.errors import SpecError, UnknownName
 from mill.api.message import IMAGE, Media
 from mill.api.model import MillModel, watched
 from mill.api.request import Request
 from mill.api.response import Response
 from mill.models.hf import memory
-from mill.models.media import load_image
+from mill.models.media import failure, load_image
 from mill.models.prefetch import Prefetch
 
 if TYPE_CHECKING:
@@ -74,17 +74,15 @@ class VisionModel(MillModel):
 
     def _answer_loaded(self, kind: str, batch: list[Request], loaded: Prefetch[Request, Any]) -> list[Response]:
         """A picture that cannot be read is its own request's error; the others go through the model together."""
-        answers: dict[int, Response] = {}
-        good, pixels = [], []
-        for request in batch:
-            try:
-                pixels.append(loaded.take(request))
-                good.append(request)
-            except Exception as error:
-                answers[id(request)] = Response(error=describe(error))
+        found = loaded.take_each(batch)
+        answers = {
+            id(request): failure(one) for request, one in zip(batch, found, strict=True) if isinstance(one, Exception)
+        }
+        good = [(request, one) for request, one in zip(batch, found, strict=True) if not isinstance(one, Exception)]
         if good:
-            found = self._answer_batch(kind, good, pixels)
-            answers |= {id(request): as_response(answer, kind) for request, answer in zip(good, found, strict=True)}
+            requests, pixels = [request for request, _ in good], [one for _, one in good]
+            scored = self._answer_batch(kind, requests, pixels)
+            answers |= {id(request): as_response(one, kind) for request, one in zip(requests, scored, strict=True)}
         return [answers[id(request)] for request in batch]
 
 

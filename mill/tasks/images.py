@@ -118,7 +118,7 @@ class ZeroShotTask(ClassifiedTask):
 
     def score(self, sample: Sample, responses: Sequence[Response]) -> dict[str, Value]:
         right, answer = self.data.names[self.right(sample)], responses[0]
-        best = [label for label, _ in answer.ranking or ()]
+        best: list[str | None] = [label for label, _ in answer.ranking or ()]
         return {"acc": float(answer.label == right), f"acc{TOP}": float(right in (best[:TOP] or [answer.label]))}
 
 

@@ -299,6 +299,7 @@ def test_arguments_and_defaults_are_those_the_documentation_promises() -> None:
         "use_chat_template": False,
         "revision": None,
         "add_bos_token": None,
+        "video_frames": 8,
     }
 
 

@@ -30,38 +30,45 @@ def take_eos_ids(model: Any, tokenizer: Any) -> list[int]:
 def generate(model: Any, tokens: Tokens, prompts: Sequence[Prompt], eos_ids: list[int]) -> list[Response]:
     """Answers to prompts that share decoding options, padded on the left and decoded together."""
     import torch
-    from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 
-    options = prompts[0].request.options
-    stops, stop_ids = _split_stops(tokens.tokenizer, options["until"])
-    end_ids = [*eos_ids, *stop_ids]
     width = max(len(prompt.ids) for prompt in prompts)
-    pad = end_ids[0] if end_ids else 0
-    ids = torch.full((len(prompts), width), pad)
+    ids = torch.full((len(prompts), width), eos_ids[0] if eos_ids else 0)
     mask = torch.zeros((len(prompts), width), dtype=torch.long)
     for place, prompt in enumerate(prompts):
         ids[place, width - len(prompt.ids) :] = torch.tensor(prompt.ids)
         mask[place, width - len(prompt.ids) :] = 1
+    inputs = {"input_ids": ids.to(model.device), "attention_mask": mask.to(model.device)}
+    return decode(model, tokens.tokenizer, inputs, prompts, eos_ids)
+
+
+def decode(model: Any, tokenizer: Any, inputs: Any, prompts: Sequence[Prompt], eos_ids: list[int]) -> list[Response]:
+    """Answers to inputs on the model's device, padded on the left; `prompts` tell of each row what it asks."""
+    import torch
+    from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
+
+    options = prompts[0].request.options
+    stops, stop_ids = _split_stops(tokenizer, options["until"])
+    end_ids = [*eos_ids, *stop_ids]
+    width = inputs["input_ids"].shape[1]
     config = GenerationConfig(
         do_sample=False,
         max_new_tokens=prompts[0].max_new_tokens,
         eos_token_id=end_ids or None,
-        pad_token_id=pad,
+        pad_token_id=end_ids[0] if end_ids else 0,
     )
     recorder = Recorder(options["logprobs"]) if "logprobs" in options else None
     steps = [*([recorder] if recorder else []), *_sampling(options, prompts)]
     with torch.inference_mode():
         out = model.generate(
-            input_ids=ids.to(model.device),
-            attention_mask=mask.to(model.device),
+            **inputs,
             generation_config=config,
             logits_processor=LogitsProcessorList(steps),
-            stopping_criteria=StoppingCriteriaList([StopStrings(tokens.tokenizer, stops, width)] if stops else []),
+            stopping_criteria=StoppingCriteriaList([StopStrings(tokenizer, stops, width)] if stops else []),
         )
     answers = out[:, width:].tolist()
     told = recorder.finish(out[:, -1]) if recorder else [None] * len(prompts)
     return [
-        _response(tokens.tokenizer, prompt, ids, end_ids, stops, places)
+        _response(tokenizer, prompt, ids, end_ids, stops, places)
         for prompt, ids, places in zip(prompts, answers, told, strict=True)
     ]
 
@@ -88,7 +95,7 @@ def _response(
         text=text,
         finish_reason="stop" if ends or stopped else "length",
         tokens=None if places is None else as_tokens(tokenizer, kept, places),
-        prompt_tokens=len(prompt.ids),
+        prompt_tokens=prompt.length,
         output_tokens=len(kept) + bool(ends),
         truncated_tokens=prompt.truncated,
     )

@@ -82,10 +82,23 @@ def load_tokenizer(source: Source, *, trust_remote_code: bool) -> Any:
     return _load(AutoTokenizer, source, "tokenizer", trust_remote_code=trust_remote_code)
 
 
+def load_processor(source: Source, *, trust_remote_code: bool) -> Any:
+    """The processor of a multimodal model: a tokenizer and what prepares its pictures, videos and sounds."""
+    from transformers import AutoProcessor
+
+    return _load(AutoProcessor, source, "processor", trust_remote_code=trust_remote_code)
+
+
+def has_towers(config: Any) -> bool:
+    """Whether a config describes parts beside the language model."""
+    return any(getattr(config, f"{part}_config", None) is not None for part in ("vision", "audio", "thinker"))
+
+
 def load_weights(
     source: Source,
     config: Any,
     *,
+    multimodal: bool,
     dtype: str,
     device_map: str,
     attn_implementation: str | None,
@@ -93,7 +106,6 @@ def load_weights(
 ) -> Any:
     """The network in evaluation mode on its device. `auto` means the one accelerator, all of several, or the CPU."""
     import torch
-    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
     device = choose_device(device_map)
     if dtype == "bfloat16" and device == "cpu" and not cpu_has_bfloat16():
@@ -105,14 +117,19 @@ def load_weights(
         arguments["attn_implementation"] = attn_implementation
     if device is None:
         arguments["device_map"] = device_map
-    auto = AutoModelForCausalLM
-    if (
-        type(config) not in AutoModelForCausalLM._model_mapping
-        and type(config) in AutoModelForImageTextToText._model_mapping
-    ):
-        auto = AutoModelForImageTextToText
-    model = _load(auto, source, "weights", **arguments)
+    model = _load(_auto_class(config, multimodal), source, "weights", **arguments)
     return (model if device is None else model.to(device)).eval()
+
+
+def _auto_class(config: Any, multimodal: bool) -> Any:
+    """The auto class that has this architecture; one with towers is looked for where it takes media first."""
+    import transformers
+
+    with_media = ("AutoModelForImageTextToText", "AutoModelForMultimodalLM", "AutoModelForSeq2SeqLM")
+    names = (*with_media, "AutoModelForCausalLM") if multimodal else ("AutoModelForCausalLM", *with_media)
+    classes = [getattr(transformers, name) for name in names if hasattr(transformers, name)]
+    found = next((auto for auto in classes if type(config) in auto._model_mapping), None)
+    return found or transformers.AutoModelForCausalLM  # remote code is found by its own auto_map
 
 
 def _load(auto: Any, source: Source, what: str, **arguments: Any) -> Any:

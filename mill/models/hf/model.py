@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
 from typing import Any
 
 from mill.api.batching import BatchLimits, Observer, Unit
 from mill.api.errors import SpecError, UnknownName
+from mill.api.message import MEDIA_KINDS
 from mill.api.model import ModelCapabilities, watched
-from mill.api.request import GENERATE, MULTI_ROUND, ROLLING, Request
+from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, Request
 from mill.api.response import Response
-from mill.models.hf import decoding, loading, memory, scoring
+from mill.models.hf import decoding, loading, memory, multimodal, scoring
+from mill.models.hf.multimodal import MediaRow
 from mill.models.hf.tokens import Tokens
+from mill.models.media import failure
+from mill.models.prefetch import Prefetch
 from mill.models.token_model import TokenModel
 
 DTYPES = ("bfloat16", "float16", "float32")
+DEFAULT_VIDEO_FRAMES = 8
+TEXT_ONLY = ("text",)  # the default, which means: as the processor says
 
 
 class TransformersModel(TokenModel):
@@ -25,7 +31,7 @@ class TransformersModel(TokenModel):
     def __init__(
         self,
         path: str,
-        modalities: list[str] | tuple[str, ...] = ("text",),
+        modalities: list[str] | tuple[str, ...] = TEXT_ONLY,
         dtype: str = "bfloat16",
         device_map: str = "auto",
         max_context_length: int = 4096,
@@ -35,7 +41,11 @@ class TransformersModel(TokenModel):
         use_chat_template: bool = False,
         revision: str | None = None,
         add_bos_token: bool | None = None,
+        video_frames: int = DEFAULT_VIDEO_FRAMES,
     ) -> None:
+        for modality in modalities:
+            if modality not in ("text", *MEDIA_KINDS):
+                raise UnknownName("modality", modality, MEDIA_KINDS, hint=f"known are text, {', '.join(MEDIA_KINDS)}")
         if dtype not in DTYPES:
             raise UnknownName("dtype of hf", dtype, DTYPES, hint=f"it takes {', '.join(DTYPES)}")
         if max_context_length < 2:
@@ -47,12 +57,7 @@ class TransformersModel(TokenModel):
         self.max_context_length, self.batch_size = max_context_length, batch_size
         self.attn_implementation, self.trust_remote_code = attn_implementation, trust_remote_code
         self.use_chat_template, self.add_bos_token = use_chat_template, add_bos_token
-        self.capabilities = ModelCapabilities(
-            modalities=set(modalities),
-            max_context_length=max_context_length,
-            supports_logprobs=True,
-            supports_chat_template=True,
-        )
+        self.modalities, self.video_frames = modalities, video_frames
         self._model: Any = None
 
     @property
@@ -69,7 +74,21 @@ class TransformersModel(TokenModel):
             "attn_implementation": self.attn_implementation,
             "use_chat_template": self.use_chat_template,
             "add_bos_token": self.add_bos_token,
+            **({} if self.video_frames == DEFAULT_VIDEO_FRAMES else {"video_frames": self.video_frames}),
         }
+
+    @cached_property
+    def capabilities(self) -> ModelCapabilities:  # type: ignore[override]
+        """What the config file names as modalities; where it names none, what the processor takes."""
+        modalities = set(self.modalities)
+        if self.modalities is TEXT_ONLY and not self.source.gguf and loading.has_towers(self.config):
+            modalities = multimodal.read_modalities(self.processor)
+        return ModelCapabilities(
+            modalities,
+            max_context_length=self.max_context_length,
+            supports_logprobs=True,
+            supports_chat_template=True,
+        )
 
     @cached_property
     def config(self) -> Any:
@@ -90,6 +109,17 @@ class TransformersModel(TokenModel):
             chat=self.use_chat_template,
         )
 
+    @cached_property
+    def processor(self) -> Any:
+        return loading.load_processor(self.source, trust_remote_code=self.trust_remote_code)
+
+    @cached_property
+    def media(self) -> multimodal.MediaInputs:
+        return multimodal.MediaInputs(self.processor, self.tokens, video_frames=self.video_frames)
+
+    def has_chat_template(self) -> bool:
+        return bool(self.tokens.tokenizer.chat_template)
+
     @property
     def model(self) -> Any:
         """The loaded transformers model."""
@@ -97,6 +127,7 @@ class TransformersModel(TokenModel):
             self._model = loading.load_weights(
                 self.source,
                 self.config,
+                multimodal=self.capabilities.modalities != {"text"},
                 dtype=self.dtype,
                 device_map=self.device_map,
                 attn_implementation=self.attn_implementation,
@@ -117,11 +148,21 @@ class TransformersModel(TokenModel):
         memory.empty_caches()
 
     def loglikelihood(self, requests: Sequence[Request], observer: Observer | None = None) -> list[Response]:
+        return self._answer_apart(LOGLIKELIHOOD, requests, observer, self._score_texts, self._score_media)
+
+    def _score_texts(self, requests: Sequence[Request], observer: Observer) -> list[Response]:
         def hook(batch: list[Unit]) -> list[list[Response]]:
             return scoring.score_rows(self.model, [unit.data for unit in batch])
 
         limits = self._token_limits(memory.scoring_tokens(self.model, logits_per_token=0.2))
         return self._score_pairs(requests, scoring.row_units, hook, limits, observer)
+
+    def _score_media(self, requests: Sequence[Request], observer: Observer) -> list[Response]:
+        def score(rows: list[MediaRow], decoded: list[Any]) -> list[list[Response]]:
+            return self.media.score(self.model, rows, decoded)
+
+        limits = self._token_limits(memory.scoring_tokens(self.model, logits_per_token=1.0))
+        return self._answer_media(requests, self.media.rows(requests), score, limits, observer)
 
     def loglikelihood_rolling(self, requests: Sequence[Request], observer: Observer | None = None) -> list[Response]:
         documents = zip(requests, map(self.tokens.windows, requests), strict=True)
@@ -134,16 +175,16 @@ class TransformersModel(TokenModel):
         return self._answer_units(ROLLING, requests, units, hook, BatchLimits(self.batch_size, budget), observer)
 
     def generate_until(self, requests: Sequence[Request], observer: Observer | None = None) -> list[Response]:
-        return self._generate(GENERATE, requests, observer)
+        return self._answer_apart(GENERATE, requests, observer, self._generate_texts, self._generate_media)
 
     def generate_until_multi_round(self, requests: Sequence[Request], observer: Observer | None = None) -> list[Response]:
-        return self._generate(MULTI_ROUND, requests, observer)
+        return self._answer_apart(MULTI_ROUND, requests, observer, self._generate_texts, self._generate_media)
 
-    def _generate(self, kind: str, requests: Sequence[Request], observer: Observer | None) -> list[Response]:
+    def _generate_texts(self, requests: Sequence[Request], observer: Observer) -> list[Response]:
         units: dict[str, list[Unit]] = {}
         for prompt in self.tokens.prompts(requests):
             unit = Unit([prompt.request], len(prompt.ids) + prompt.max_new_tokens, prompt)
-            units.setdefault(repr(sorted(prompt.request.options.items())), []).append(unit)
+            units.setdefault(_options_key(prompt.request), []).append(unit)
         limits = self._token_limits(memory.generation_tokens(self.model))
 
         def hook(batch: list[Unit]) -> list[list[Response]]:
@@ -151,11 +192,67 @@ class TransformersModel(TokenModel):
             return [[answer] for answer in answers]
 
         found: dict[int, Response] = {}
+        for group in units.values():  # prompts that share decoding options share batches
+            found |= self._run_units(group, hook, limits, observer)
+        return [found[id(request)] for request in requests]
+
+    def _generate_media(self, requests: Sequence[Request], observer: Observer) -> list[Response]:
+        def answer(rows: list[MediaRow], decoded: list[Any]) -> list[list[Response]]:
+            return [[one] for one in self.media.generate(self.model, rows, decoded, self._eos_ids)]
+
+        rows = [MediaRow(request, self.media.render(request.context)) for request in requests]
+        limits = self._token_limits(memory.generation_tokens(self.model))
+        return self._answer_media(requests, rows, answer, limits, observer)
+
+    def _answer_apart(
+        self, kind: str, requests: Sequence[Request], observer: Observer | None, texts: Answers, media: Answers
+    ) -> list[Response]:
+        """Requests of text alone need no processor."""
+        found: dict[int, Response] = {}
         with watched(kind, requests, observer) as watching:
-            for group in units.values():  # prompts that share decoding options share batches
-                found |= self._run_units(group, hook, limits, watching)
+            for answer, wanted in ((texts, False), (media, True)):
+                part = [request for request in requests if bool(request.media) is wanted]
+                if part:
+                    found |= zip(map(id, part), answer(part, watching), strict=True)
+        return [found[id(request)] for request in requests]
+
+    def _answer_media(
+        self, requests: Sequence[Request], rows: list[MediaRow], answer: AnswerRows, limits: BatchLimits, observer: Observer
+    ) -> list[Response]:
+        """Rows in batches of one shape, their media decoded ahead; what cannot be read is an error of its own."""
+        groups: dict[Any, list[MediaRow]] = {}
+        for row in sorted(rows, key=lambda row: -row.cost):  # the order in which batches are taken
+            groups.setdefault((row.shape, _options_key(row.request)), []).append(row)
+        found: dict[int, Response] = {}
+        for group in groups.values():
+            with Prefetch(self.media.load, group, ahead=MEDIA_AHEAD) as loaded:
+                hook = partial(_answer_loaded, answer, loaded)
+                found |= self._run_units(multimodal.row_units(group), hook, limits, observer)
         return [found[id(request)] for request in requests]
 
     def _token_limits(self, budget: int) -> BatchLimits:
         """The batch size that was asked for, else as many tokens as fit."""
         return BatchLimits(requests=self.batch_size) if self.batch_size else BatchLimits(tokens=budget)
+
+
+Answers = Callable[[Sequence[Request], Observer], list[Response]]
+AnswerRows = Callable[[list[MediaRow], list[Any]], list[list[Response]]]
+MEDIA_AHEAD = 16  # rows whose media are decoded before their turn
+
+
+def _options_key(request: Request) -> str:
+    return repr(sorted(request.options.items()))
+
+
+def _answer_loaded(answer: AnswerRows, loaded: Prefetch[MediaRow, Any], batch: list[Unit]) -> list[list[Response]]:
+    rows: list[MediaRow] = [unit.data for unit in batch]
+    found = loaded.take_each(rows)
+    good = [(row, one) for row, one in zip(rows, found, strict=True) if not isinstance(one, Exception)]
+    answers = answer([row for row, _ in good], [one for _, one in good]) if good else []
+    known = {id(row): responses for (row, _), responses in zip(good, answers, strict=True)}
+    for row in rows:
+        loaded.drop(row)
+    return [
+        [failure(one)] * len(unit.requests) if isinstance(one, Exception) else known[id(row)]
+        for unit, row, one in zip(batch, rows, found, strict=True)
+    ]

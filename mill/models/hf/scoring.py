@@ -71,7 +71,7 @@ def score_rows(model: Any, rows: Sequence[Row]) -> list[list[Response]]:
         if takes_logits_to_keep(model):
             arguments["logits_to_keep"] = keep
         logits = model(input_ids=ids.to(model.device), **arguments).logits[:, -keep:]
-        found = _span_scores(logits, rows, first)
+        found = span_scores(logits, rows, first)
     return [
         [
             Response(
@@ -116,7 +116,7 @@ def takes_logits_to_keep(model: Any) -> bool:
     return "logits_to_keep" in inspect.signature(model.forward).parameters
 
 
-def _span_scores(logits: torch.Tensor, rows: Sequence[Row], first: int) -> list[list[tuple[float, bool]]]:
+def span_scores(logits: torch.Tensor, rows: Sequence[Row], first: int) -> list[list[tuple[float, bool]]]:
     """(sum of log-probabilities, whether every token was the likeliest) for each span, in float32, a block at a time."""
     import torch
 

@@ -22,6 +22,10 @@ class Prompt:
     truncated: int
     max_new_tokens: int
 
+    @property
+    def length(self) -> int:
+        return len(self.ids)
+
 
 class Tokens:
     """A tokenizer with the rules of scoring around it. `window` is the longest input the model is given."""

@@ -1,0 +1,187 @@
+"""Requests with pictures, videos or sound: through the model's own processor, never cut, padded in batches of one shape."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mill.api.batching import Unit
+from mill.api.errors import CannotServe
+from mill.api.message import AUDIO, IMAGE, MEDIA_KINDS, VIDEO, Context, Media, Message
+from mill.api.request import Request
+from mill.api.response import Response
+from mill.models.hf import decoding, scoring
+from mill.models.hf.tokens import Prompt, Tokens
+from mill.models.media import load_audio, load_frames, load_image
+from mill.models.pairs import move_spaces
+
+TOKENS_PER_MEDIA = 1024  # a guess for batching; the processor decides in the end
+
+
+def read_modalities(processor: Any) -> set[str]:
+    """What a processor can take beside text, by the parts it has."""
+    parts = {IMAGE: "image_processor", VIDEO: "video_processor", AUDIO: "feature_extractor"}
+    return {"text"} | {kind for kind, part in parts.items() if getattr(processor, part, None) is not None}
+
+
+@dataclass(frozen=True, eq=False)
+class MediaRow:
+    """A text with media, and the requests whose continuations are scored on it: token ids that end `tail` tokens before
+    the end of the text, where 0 means that they follow it."""
+
+    request: Request
+    text: str
+    spans: list[list[int]] = field(default_factory=list)
+    requests: list[Request] = field(default_factory=list)
+    tail: int = 0
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Rows with as many pictures, videos and sounds can share a batch."""
+        return tuple(sum(media.kind == kind for media in self.request.media) for kind in MEDIA_KINDS)
+
+    @property
+    def cost(self) -> int:
+        return len(self.text) // 3 + TOKENS_PER_MEDIA * len(self.request.media)
+
+
+@dataclass(frozen=True, eq=False)
+class MediaPrompt(Prompt):
+    """A generation request whose ids only the processor knows."""
+
+    seen: int = 0
+
+    @property
+    def length(self) -> int:
+        return self.seen
+
+
+class MediaInputs:
+    """A processor with the rules of rendering and batching around it."""
+
+    def __init__(self, processor: Any, tokens: Tokens, *, video_frames: int) -> None:
+        self.processor, self.tokens, self.video_frames = processor, tokens, video_frames
+
+    def render(self, context: Context) -> str:
+        """Through the chat template; without one, texts and the processor's placeholders one after another."""
+        turns = (Message("user", context),) if isinstance(context, str) else context
+        if getattr(self.processor, "chat_template", None):
+            shown = [{"role": turn.role, "content": [_part(part) for part in turn.parts]} for turn in turns]
+            return str(self.processor.apply_chat_template(shown, tokenize=False, add_generation_prompt=True))
+        parts = [part for turn in turns for part in turn.parts]
+        return "".join(part if isinstance(part, str) else self._placeholder(part) for part in parts)
+
+    def _placeholder(self, media: Media) -> str:
+        token = getattr(self.processor, f"{media.kind}_token", None)
+        if token is None:
+            raise CannotServe(f"the processor of this model has no place for {media.kind} in a text")
+        return str(token)
+
+    def rows(self, requests: Sequence[Request]) -> list[MediaRow]:
+        """Scored rows: choices of one token share their context's row, longer ones have a row each."""
+        found: dict[tuple[str, str], MediaRow] = {}
+        for request in requests:
+            context, continuation = move_spaces(self.render(request.context), request.continuation)
+            before, whole = self.tokens.encode(context), self.tokens.encode(context + continuation)
+            common = next((n for n, (a, b) in enumerate(zip(before, whole, strict=False)) if a != b), len(before))
+            span = whole[min(common, len(whole) - 1) :]  # what melts into the context's last token is scored with it
+            single = len(span) == 1 and common == len(before)
+            text = context if single else context + continuation
+            owner = "/".join(media.digest for media in request.media)
+            row = found.setdefault((text, owner), MediaRow(request, text, tail=0 if single else len(span)))
+            row.spans.append(span)
+            row.requests.append(request)
+        return list(found.values())
+
+    def load(self, row: MediaRow) -> list[Any]:
+        """The decoded media of a row, in their order. Called in threads."""
+        return [self._decode(media) for media in row.request.media]
+
+    def _decode(self, media: Media) -> Any:
+        if media.kind == IMAGE:
+            return load_image(media)
+        if media.kind == VIDEO:
+            return load_frames(media, self.video_frames)
+        return load_audio(media, self.processor.feature_extractor.sampling_rate)
+
+    def batch(self, rows: Sequence[MediaRow], decoded: Sequence[list[Any]], *, side: str, model: Any) -> Any:
+        """The processor's tensors for rows of one shape, on the model's device; floats in the model's dtype."""
+        by_kind: dict[str, list[list[Any]]] = {kind: [] for kind in MEDIA_KINDS}
+        for row, loaded in zip(rows, decoded, strict=True):
+            for kind in MEDIA_KINDS:
+                paired = zip(row.request.media, loaded, strict=True)
+                by_kind[kind].append([one for media, one in paired if media.kind == kind])
+        arguments: dict[str, Any] = {}
+        if any(by_kind[IMAGE]):
+            arguments["images"] = by_kind[IMAGE]
+        if any(by_kind[VIDEO]):
+            arguments |= {"videos": by_kind[VIDEO], "do_sample_frames": False}
+        if any(by_kind[AUDIO]):
+            rate = self.processor.feature_extractor.sampling_rate
+            arguments |= {"audio": [one for of_row in by_kind[AUDIO] for one in of_row], "sampling_rate": rate}
+        tokenizer = self.processor.tokenizer
+        tokenizer.padding_side = side
+        if tokenizer.pad_token is None:
+            tokenizer.pad_token = tokenizer.eos_token
+        bos = tokenizer.bos_token
+        has_bos = bool(bos) and rows[0].text.startswith(bos)
+        texts = [row.text for row in rows]
+        made = self.processor(text=texts, padding=True, return_tensors="pt", add_special_tokens=not has_bos, **arguments)
+        return made.to(model.device, next(model.parameters()).dtype)
+
+    def score(self, model: Any, rows: Sequence[MediaRow], decoded: Sequence[list[Any]]) -> list[list[Response]]:
+        """Responses for the spans of rows of one shape, in one forward pass."""
+        import torch
+
+        inputs = self.batch(rows, decoded, side="right", model=model)
+        lengths = inputs["attention_mask"].sum(dim=1).tolist()
+        with torch.inference_mode():
+            logits = model(**inputs, use_cache=False).logits
+        placed = [_scored_row(row, length) for row, length in zip(rows, lengths, strict=True)]
+        answers = scoring.span_scores(logits, placed, first=0)
+        return [self._responses(row, length, scores) for row, length, scores in zip(rows, lengths, answers, strict=True)]
+
+    def _responses(self, row: MediaRow, length: int, scores: list[tuple[float, bool]]) -> list[Response]:
+        if length > self.tokens.window:
+            return [Response(error=self.too_long(length)) for _ in scores]
+        return [
+            Response(score=score, is_greedy=greedy, prompt_tokens=length - row.tail, output_tokens=len(span))
+            for (score, greedy), span in zip(scores, row.spans, strict=True)
+        ]
+
+    def generate(
+        self, model: Any, rows: Sequence[MediaRow], decoded: Sequence[list[Any]], eos_ids: list[int]
+    ) -> list[Response]:
+        """Answers to rows of one shape that share decoding options."""
+        inputs = self.batch(rows, decoded, side="left", model=model)
+        lengths = inputs["attention_mask"].sum(dim=1).tolist()
+        max_new = int(rows[0].request.options["max_gen_toks"])
+        prompts = [MediaPrompt(row.request, [], 0, max_new, length) for row, length in zip(rows, lengths, strict=True)]
+        longest = max(lengths)
+        if longest + max_new > self.tokens.window:
+            if len(rows) > 1:
+                raise ModelTooSmall(longest)  # each alone, so that only the long ones fail
+            return [Response(error=self.too_long(longest + max_new))]
+        return decoding.decode(model, self.processor.tokenizer, inputs, prompts, eos_ids)
+
+    def too_long(self, length: int) -> str:
+        return f"with its media the request needs {length} tokens, the context has {self.tokens.window}; media are never cut"
+
+
+class ModelTooSmall(RuntimeError):
+    """A batch in which some request does not fit the context."""
+
+
+def row_units(rows: Sequence[MediaRow]) -> list[Unit]:
+    return [Unit(row.requests or [row.request], row.cost, row) for row in rows]
+
+
+def _scored_row(row: MediaRow, length: int) -> scoring.Row:
+    """Where a row's spans are predicted: at its last token, or before its own last tokens."""
+    start = length - 1 - row.tail
+    return scoring.Row([], [scoring.Span(start, span) for span in row.spans], row.requests)
+
+
+def _part(part: str | Media) -> dict[str, str]:
+    return {"type": "text", "text": part} if isinstance(part, str) else {"type": part.kind}
