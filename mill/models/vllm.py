@@ -9,20 +9,22 @@ from typing import Any
 
 from mill.api.batching import BatchLimits, Observer, Unit, describe
 from mill.api.errors import ModelError
+from mill.api.message import VIDEO
 from mill.api.model import ModelCapabilities
-from mill.api.request import GENERATE, MULTI_ROUND, ROLLING, Request
+from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, Request
 from mill.api.response import Response, Token
 from mill.models.hf import loading, memory
+from mill.models.hf.media_model import DEFAULT_VIDEO_FRAMES, TEXT_ONLY, MediaModel
+from mill.models.hf.multimodal import MediaRow
 from mill.models.hf.scoring import Row, row_units
 from mill.models.hf.tokens import Prompt, Tokens
 from mill.models.stops import cut_at_stops
-from mill.models.token_model import TokenModel
 
 AT_ONCE = 512  # requests handed over together: enough for continuous batching, few enough to be recorded as they come
 SAMPLED_LOGPROBS = 20  # what vLLM gives by default for a generated token
 
 
-class VLLMModel(TokenModel):
+class VLLMModel(MediaModel):
     """The engine starts at the first request. Arguments that are not named here go to vLLM's `LLM` as they are."""
 
     def __init__(
@@ -37,6 +39,8 @@ class VLLMModel(TokenModel):
         trust_remote_code: bool = True,
         use_chat_template: bool = False,
         add_bos_token: bool | None = None,
+        modalities: list[str] | tuple[str, ...] = TEXT_ONLY,
+        video_frames: int = DEFAULT_VIDEO_FRAMES,
         **engine: Any,
     ) -> None:
         self.source = loading.locate(path, revision)
@@ -49,9 +53,7 @@ class VLLMModel(TokenModel):
             "max_model_len": max_model_len,
             **engine,
         }
-        self.capabilities = ModelCapabilities(
-            max_context_length=max_model_len, supports_logprobs=True, supports_chat_template=True
-        )
+        self.modalities, self.video_frames = modalities, video_frames
         self._llm: Any = None
 
     @property
@@ -67,6 +69,12 @@ class VLLMModel(TokenModel):
             "use_chat_template": self.use_chat_template,
             "add_bos_token": self.add_bos_token,
         }
+
+    @cached_property
+    def capabilities(self) -> ModelCapabilities:  # type: ignore[override]
+        modalities = self._modalities(lambda: loading.load_config(self.source, trust_remote_code=self.trust_remote_code))
+        window = self.engine["max_model_len"]
+        return ModelCapabilities(modalities, window, supports_logprobs=True, supports_chat_template=True)
 
     @property
     def llm(self) -> Any:
@@ -112,14 +120,30 @@ class VLLMModel(TokenModel):
         memory.empty_caches()
 
     def generate_until(self, requests: Sequence[Request], observer: Observer | None = None) -> list[Response]:
-        return self._answer_units(GENERATE, requests, self._prompt_units(requests), self._generate, self._at_once, observer)
+        return self._generate_all(GENERATE, requests, observer)
 
     def generate_until_multi_round(self, requests: Sequence[Request], observer: Observer | None = None) -> list[Response]:
-        units = self._prompt_units(requests)
-        return self._answer_units(MULTI_ROUND, requests, units, self._generate, self._at_once, observer)
+        return self._generate_all(MULTI_ROUND, requests, observer)
+
+    def _generate_all(self, kind: str, requests: Sequence[Request], observer: Observer | None) -> list[Response]:
+        def texts(part: Sequence[Request], watching: Observer) -> list[Response]:
+            return self._answer_units(kind, part, self._prompt_units(part), self._generate, self._at_once, watching)
+
+        def media(part: Sequence[Request], watching: Observer) -> list[Response]:
+            rows = [MediaRow(request, self.media.render(request.context)) for request in part]
+            return self._answer_media(part, rows, self._generate_rows, self._at_once, watching)
+
+        return self._answer_apart(kind, requests, observer, texts, media)
 
     def loglikelihood(self, requests: Sequence[Request], observer: Observer | None = None) -> list[Response]:
-        return self._score_pairs(requests, row_units, self._score, self._at_once, observer)
+        def texts(part: Sequence[Request], watching: Observer) -> list[Response]:
+            return self._score_pairs(part, row_units, self._score, self._at_once, watching)
+
+        def media(part: Sequence[Request], watching: Observer) -> list[Response]:
+            rows = self.media.rows(part, share=False)
+            return self._answer_media(part, rows, self._score_media_rows, self._at_once, watching)
+
+        return self._answer_apart(LOGLIKELIHOOD, requests, observer, texts, media)
 
     def loglikelihood_rolling(self, requests: Sequence[Request], observer: Observer | None = None) -> list[Response]:
         units = [Unit([request], len(request.text), self.tokens.windows(request)) for request in requests]
@@ -137,38 +161,41 @@ class VLLMModel(TokenModel):
         return list(self.llm.generate([{"prompt_token_ids": one} for one in ids], params, use_tqdm=False))
 
     def _generate(self, batch: list[Unit]) -> list[list[Response]]:
+        prompts: list[Prompt] = [unit.data for unit in batch]
+        params = [_sampling(prompt.request) for prompt in prompts]
+        outputs = self._call([prompt.ids for prompt in prompts], params)
+        return [[_text(one.request, out, one.truncated)] for one, out in zip(prompts, outputs, strict=True)]
+
+    # Media: vLLM runs the processor itself, on the text with its placeholders.
+
+    def _call_media(self, rows: Sequence[MediaRow], decoded: Sequence[list[Any]], params: Any) -> list[Any]:
+        prompts = [
+            {"prompt": row.text, "multi_modal_data": _by_kind(row, loaded)}
+            for row, loaded in zip(rows, decoded, strict=True)
+        ]
+        return list(self.llm.generate(prompts, params, use_tqdm=False))
+
+    def _generate_rows(self, rows: list[MediaRow], decoded: list[Any]) -> list[list[Response]]:
+        outputs = self._call_media(rows, decoded, [_sampling(row.request) for row in rows])
+        return [[_text(row.request, output)] for row, output in zip(rows, outputs, strict=True)]
+
+    def _score_media_rows(self, rows: list[MediaRow], decoded: list[Any]) -> list[list[Response]]:
+        """A row is a whole text that ends with what is scored."""
         from vllm import SamplingParams
 
-        prompts: list[Prompt] = [unit.data for unit in batch]
-        params = []
-        for prompt in prompts:
-            options = prompt.request.options
-            sampled = {name: options[name] for name in ("top_p", "top_k", "repetition_penalty") if options.get(name)}
-            if not prompt.request.deterministic:
-                sampled["seed"] = prompt.request.seed % 2**31
-            params.append(
-                SamplingParams(
-                    max_tokens=prompt.max_new_tokens,
-                    temperature=options["temperature"],
-                    stop=[*options["until"]] or None,
-                    logprobs=options.get("logprobs"),
-                    **sampled,
-                )
+        params = SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=0, detokenize=False)
+        found = []
+        for row, output in zip(rows, self._call_media(rows, decoded, params), strict=True):
+            span = row.spans[0]
+            entries = [place[token] for token, place in zip(span, output.prompt_logprobs[-len(span) :], strict=True)]
+            response = Response(
+                score=sum(entry.logprob for entry in entries),
+                is_greedy=all(entry.rank == 1 for entry in entries),
+                prompt_tokens=len(output.prompt_token_ids) - len(span),
+                output_tokens=len(span),
             )
-        outputs = self._call([prompt.ids for prompt in prompts], params)
-        return [[self._text(prompt, output)] for prompt, output in zip(prompts, outputs, strict=True)]
-
-    def _text(self, prompt: Prompt, output: Any) -> Response:
-        answer = output.outputs[0]
-        text, _ = cut_at_stops(answer.text, prompt.request.options["until"])
-        return Response(
-            text=text,
-            finish_reason=answer.finish_reason,
-            tokens=_tokens(answer) if answer.logprobs else None,
-            prompt_tokens=len(prompt.ids),
-            output_tokens=len(answer.token_ids),
-            truncated_tokens=prompt.truncated,
-        )
+            found.append([response] * len(row.requests))
+        return found
 
     def _score(self, batch: list[Unit]) -> list[list[Response]]:
         """Choices of one token come from the distribution after their prompt, which keeps the engine's prefix cache usable;
@@ -221,6 +248,45 @@ class VLLMModel(TokenModel):
             totals[owner] += sum(score for score, _ in part)
             counts[owner] += len(part)
         return [[Response(score=total, prompt_tokens=count)] for total, count in zip(totals, counts, strict=True)]
+
+
+def _sampling(request: Request) -> Any:
+    from vllm import SamplingParams
+
+    options = request.options
+    sampled = {name: options[name] for name in ("top_p", "top_k", "repetition_penalty") if options.get(name)}
+    if not request.deterministic:
+        sampled["seed"] = request.seed % 2**31
+    return SamplingParams(
+        max_tokens=options["max_gen_toks"],
+        temperature=options["temperature"],
+        stop=[*options["until"]] or None,
+        logprobs=options.get("logprobs"),
+        **sampled,
+    )
+
+
+def _text(request: Request, output: Any, truncated: int = 0) -> Response:
+    answer = output.outputs[0]
+    text, _ = cut_at_stops(answer.text, request.options["until"])
+    return Response(
+        text=text,
+        finish_reason=answer.finish_reason,
+        tokens=_tokens(answer) if answer.logprobs else None,
+        prompt_tokens=len(output.prompt_token_ids),
+        output_tokens=len(answer.token_ids),
+        truncated_tokens=truncated,
+    )
+
+
+def _by_kind(row: MediaRow, decoded: Sequence[Any]) -> dict[str, list[Any]]:
+    """A row's media as vLLM takes them: a video is an array of frames."""
+    import numpy as np
+
+    found: dict[str, list[Any]] = {}
+    for media, one in zip(row.request.media, decoded, strict=True):
+        found.setdefault(media.kind, []).append(np.stack(one) if media.kind == VIDEO else one)
+    return found
 
 
 def _tokens(answer: Any) -> tuple[Token, ...]:

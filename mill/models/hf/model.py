@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Sequence
-from functools import cached_property, partial
+from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 from mill.api.batching import BatchLimits, Observer, Unit
 from mill.api.errors import SpecError, UnknownName
 from mill.api.message import MEDIA_KINDS
-from mill.api.model import ModelCapabilities, watched
+from mill.api.model import ModelCapabilities
 from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, Request
 from mill.api.response import Response
-from mill.models.hf import decoding, loading, memory, multimodal, scoring
+from mill.models.hf import decoding, loading, memory, scoring
+from mill.models.hf.media_model import DEFAULT_VIDEO_FRAMES, TEXT_ONLY, MediaModel, options_key
 from mill.models.hf.multimodal import MediaRow
 from mill.models.hf.tokens import Tokens
-from mill.models.media import failure
-from mill.models.prefetch import Prefetch
-from mill.models.token_model import TokenModel
 
 DTYPES = ("bfloat16", "float16", "float32")
-DEFAULT_VIDEO_FRAMES = 8
-TEXT_ONLY = ("text",)  # the default, which means: as the processor says
 
 
-class TransformersModel(TokenModel):
+class TransformersModel(MediaModel):
     """Weights load at the first request, so that everything else can be checked before."""
 
     def __init__(
@@ -79,12 +75,8 @@ class TransformersModel(TokenModel):
 
     @cached_property
     def capabilities(self) -> ModelCapabilities:  # type: ignore[override]
-        """What the config file names as modalities; where it names none, what the processor takes."""
-        modalities = set(self.modalities)
-        if self.modalities is TEXT_ONLY and not self.source.gguf and loading.has_towers(self.config):
-            modalities = multimodal.read_modalities(self.processor)
         return ModelCapabilities(
-            modalities,
+            self._modalities(lambda: self.config),
             max_context_length=self.max_context_length,
             supports_logprobs=True,
             supports_chat_template=True,
@@ -108,14 +100,6 @@ class TransformersModel(TokenModel):
             model_type=str(getattr(text_config, "model_type", "")),
             chat=self.use_chat_template,
         )
-
-    @cached_property
-    def processor(self) -> Any:
-        return loading.load_processor(self.source, trust_remote_code=self.trust_remote_code)
-
-    @cached_property
-    def media(self) -> multimodal.MediaInputs:
-        return multimodal.MediaInputs(self.processor, self.tokens, video_frames=self.video_frames)
 
     def has_chat_template(self) -> bool:
         return bool(self.tokens.tokenizer.chat_template)
@@ -184,7 +168,7 @@ class TransformersModel(TokenModel):
         units: dict[str, list[Unit]] = {}
         for prompt in self.tokens.prompts(requests):
             unit = Unit([prompt.request], len(prompt.ids) + prompt.max_new_tokens, prompt)
-            units.setdefault(_options_key(prompt.request), []).append(unit)
+            units.setdefault(options_key(prompt.request), []).append(unit)
         limits = self._token_limits(memory.generation_tokens(self.model))
 
         def hook(batch: list[Unit]) -> list[list[Response]]:
@@ -204,55 +188,6 @@ class TransformersModel(TokenModel):
         limits = self._token_limits(memory.generation_tokens(self.model))
         return self._answer_media(requests, rows, answer, limits, observer)
 
-    def _answer_apart(
-        self, kind: str, requests: Sequence[Request], observer: Observer | None, texts: Answers, media: Answers
-    ) -> list[Response]:
-        """Requests of text alone need no processor."""
-        found: dict[int, Response] = {}
-        with watched(kind, requests, observer) as watching:
-            for answer, wanted in ((texts, False), (media, True)):
-                part = [request for request in requests if bool(request.media) is wanted]
-                if part:
-                    found |= zip(map(id, part), answer(part, watching), strict=True)
-        return [found[id(request)] for request in requests]
-
-    def _answer_media(
-        self, requests: Sequence[Request], rows: list[MediaRow], answer: AnswerRows, limits: BatchLimits, observer: Observer
-    ) -> list[Response]:
-        """Rows in batches of one shape, their media decoded ahead; what cannot be read is an error of its own."""
-        groups: dict[Any, list[MediaRow]] = {}
-        for row in sorted(rows, key=lambda row: -row.cost):  # the order in which batches are taken
-            groups.setdefault((row.shape, _options_key(row.request)), []).append(row)
-        found: dict[int, Response] = {}
-        for group in groups.values():
-            with Prefetch(self.media.load, group, ahead=MEDIA_AHEAD) as loaded:
-                hook = partial(_answer_loaded, answer, loaded)
-                found |= self._run_units(multimodal.row_units(group), hook, limits, observer)
-        return [found[id(request)] for request in requests]
-
     def _token_limits(self, budget: int) -> BatchLimits:
         """The batch size that was asked for, else as many tokens as fit."""
         return BatchLimits(requests=self.batch_size) if self.batch_size else BatchLimits(tokens=budget)
-
-
-Answers = Callable[[Sequence[Request], Observer], list[Response]]
-AnswerRows = Callable[[list[MediaRow], list[Any]], list[list[Response]]]
-MEDIA_AHEAD = 16  # rows whose media are decoded before their turn
-
-
-def _options_key(request: Request) -> str:
-    return repr(sorted(request.options.items()))
-
-
-def _answer_loaded(answer: AnswerRows, loaded: Prefetch[MediaRow, Any], batch: list[Unit]) -> list[list[Response]]:
-    rows: list[MediaRow] = [unit.data for unit in batch]
-    found = loaded.take_each(rows)
-    good = [(row, one) for row, one in zip(rows, found, strict=True) if not isinstance(one, Exception)]
-    answers = answer([row for row, _ in good], [one for _, one in good]) if good else []
-    known = {id(row): responses for (row, _), responses in zip(good, answers, strict=True)}
-    for row in rows:
-        loaded.drop(row)
-    return [
-        [failure(one)] * len(unit.requests) if isinstance(one, Exception) else known[id(row)]
-        for unit, row, one in zip(batch, rows, found, strict=True)
-    ]

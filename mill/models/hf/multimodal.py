@@ -78,15 +78,15 @@ class MediaInputs:
             raise CannotServe(f"the processor of this model has no place for {media.kind} in a text")
         return str(token)
 
-    def rows(self, requests: Sequence[Request]) -> list[MediaRow]:
-        """Scored rows: choices of one token share their context's row, longer ones have a row each."""
+    def rows(self, requests: Sequence[Request], *, share: bool = True) -> list[MediaRow]:
+        """Scored rows: choices of one token `share` their context's row, longer ones have a row each."""
         found: dict[tuple[str, str], MediaRow] = {}
         for request in requests:
             context, continuation = move_spaces(self.render(request.context), request.continuation)
             before, whole = self.tokens.encode(context), self.tokens.encode(context + continuation)
             common = next((n for n, (a, b) in enumerate(zip(before, whole, strict=False)) if a != b), len(before))
             span = whole[min(common, len(whole) - 1) :]  # what melts into the context's last token is scored with it
-            single = len(span) == 1 and common == len(before)
+            single = share and len(span) == 1 and common == len(before)
             text = context if single else context + continuation
             owner = "/".join(media.digest for media in request.media)
             row = found.setdefault((text, owner), MediaRow(request, text, tail=0 if single else len(span)))

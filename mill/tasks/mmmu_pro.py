@@ -1,0 +1,103 @@
+"""MMMU-Pro: college-level questions with pictures and up to ten choices; for image-text models as a zero-shot ranking."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+from mill.api.errors import DataError
+from mill.api.labels import Labels
+from mill.api.message import IMAGE, Media
+from mill.api.registry import tasks
+from mill.api.request import GENERATE, ZERO_SHOT, Request
+from mill.api.response import Response
+from mill.api.task import RenderSettings, Sample, Task, TaskType, Value
+from mill.tasks.data import Dataset, load_split
+from mill.tasks.generative import LETTERS
+
+_PLACE = re.compile(r"<image (\d)>")
+_ENDING = 'Think step by step, and end with a line "Answer: X", where X is the letter of the right choice.'
+
+
+class MMMUPro(Task):
+    """The standard rendering with ten choices, answered by a chain of thought; pictures stand where the text names them."""
+
+    task_type = TaskType.MULTIPLE_CHOICE
+    kind = GENERATE
+    modalities = frozenset({"text", IMAGE})
+    metrics: Mapping[str, str] = {"exact_match": "mean"}
+    alternatives: tuple[str, ...] = ("mmmu_pro_clip",)
+    dataset = Dataset("MMMU/MMMU_Pro", "standard (10 options)")
+    splits = ("test",)
+
+    @cached_property
+    def _rows(self) -> list[dict[str, Any]]:
+        return load_split(self.dataset, self.splits)[1]
+
+    def samples(self) -> Sequence[Sample]:
+        return [Sample(str(row.get("id", place)), row) for place, row in enumerate(self._rows)]
+
+    def options(self, sample: Sample) -> list[str]:
+        """The choices; the hub keeps them as the text of a list."""
+        found = sample.doc["options"]
+        found = ast.literal_eval(found) if isinstance(found, str) else found
+        if not isinstance(found, list) or not 1 < len(found) <= len(LETTERS):
+            raise DataError(f"{self.name}: the options of sample {sample.id} are not a list of choices")
+        return [str(option) for option in found]
+
+    def picture(self, sample: Sample, number: str) -> Media:
+        found = sample.doc.get(f"image_{number}")
+        if found is None:
+            raise DataError(f"{self.name}: sample {sample.id} names picture {number}, which it does not have")
+        return Media(IMAGE, found)
+
+    def target(self, sample: Sample) -> str:
+        return str(sample.doc["answer"])
+
+    def with_pictures(self, sample: Sample, text: str) -> list[str | Media]:
+        """A text cut where it names pictures, with the pictures between."""
+        pieces = _PLACE.split(text)  # texts and numbers in turn
+        found = [self.picture(sample, piece) if place % 2 else piece for place, piece in enumerate(pieces)]
+        return [part for part in found if part != ""]
+
+    def requests(self, sample: Sample, settings: RenderSettings) -> list[Request]:
+        lines = [f"{letter}. {option}" for letter, option in zip(LETTERS, self.options(sample), strict=False)]
+        text = "\n".join((str(sample.doc["question"]), *lines, _ENDING))
+        context = settings.dialog(*self.with_pictures(sample, text))
+        options = settings.options(max_gen_toks=1024)
+        return [Request(GENERATE, context, options=options, repeats=settings.repeats)]
+
+    def score(self, sample: Sample, responses: Sequence[Response]) -> dict[str, Value]:
+        found = re.findall(r"[Aa]nswer(?:\s+is)?:?\s*\**\(?([A-J])\b", responses[0].text or "")
+        return {"exact_match": float(bool(found) and found[-1] == self.target(sample))}
+
+
+class MMMUProClip(MMMUPro):
+    """The question's first picture against the text of each choice with its question."""
+
+    task_type = TaskType.ZERO_SHOT_CLASSIFICATION
+    kind = ZERO_SHOT
+    modalities = frozenset({IMAGE})
+    metrics = {"acc": "mean"}
+    alternatives = ()
+
+    def notes(self) -> list[str]:
+        return ["only the first picture of a question is seen, and choices that are pictures by their place alone"]
+
+    def requests(self, sample: Sample, settings: RenderSettings) -> list[Request]:
+        question = _PLACE.sub("", str(sample.doc["question"])).strip()
+        options = self.options(sample)
+        texts = tuple(f"{question} {_PLACE.sub('', option).strip()}" for option in options)
+        labels = Labels(tuple(LETTERS[: len(options)]), texts, ("{c}",))
+        first = settings.dialog(self.picture(sample, "1"))[-1:]
+        return [Request(ZERO_SHOT, first, labels=labels, repeats=settings.repeats)]
+
+    def score(self, sample: Sample, responses: Sequence[Response]) -> dict[str, Value]:
+        return {"acc": float(responses[0].label == self.target(sample))}
+
+
+tasks.add("mmmu_pro", MMMUPro)
+tasks.add("mmmu_pro_clip", MMMUProClip)
