@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import click
 
-from mill.cli.options import split_paths, task_paths_option
+from mill.cli.options import base_url_option, split_paths, task_paths_option
 from mill.execute.conformance import conform
 from mill.models.open import open_model
+from mill.models.spec import make_spec
 from mill.report.tables import print_table
 from mill.tasks.load import load_files
 
@@ -16,8 +17,11 @@ from mill.tasks.load import load_files
 @click.option("--reference", default=None, help="A model with the same weights, whose log-likelihoods are the measure.")
 @click.option("--tolerance", type=float, default=1e-3, show_default=True, help="Nats a token that may lie between them.")
 @click.option("--wait", type=click.FloatRange(min=0), default=0.0, help="Seconds to wait for a server to come up.")
+@base_url_option()
 @task_paths_option()
-def command(spec: str, reference: str | None, tolerance: float, wait: float, task_paths: tuple[str, ...]) -> int:
+def command(
+    spec: str, reference: str | None, tolerance: float, wait: float, base_url: str | None, task_paths: tuple[str, ...]
+) -> int:
     """Run the checks that every backend must pass on the model SPEC and print a table. The exit code is 1 if one fails.
 
     \b
@@ -26,7 +30,8 @@ def command(spec: str, reference: str | None, tolerance: float, wait: float, tas
       mill conform "llama-cpp[base_url=http://127.0.0.1:8080]" --reference ./my-model --tolerance 0.1
     """
     load_files(split_paths(task_paths))
-    model, measure = open_model(spec), open_model(reference) if reference else None
+    model = open_model(make_spec(spec, base_url=base_url or ""))
+    measure = open_model(reference) if reference else None
     for opened in (model, measure):
         if opened is not None:
             opened.ready(wait)

@@ -13,9 +13,16 @@ import click
 from mill.api.errors import Interrupted, MillError, SpecError
 from mill.api.request import generation_options
 from mill.api.task import RenderSettings
-from mill.cli.options import chosen_output_dir, output_dir_option, parse_pairs, split_paths, task_paths_option
+from mill.cli.options import (
+    base_url_option,
+    chosen_output_dir,
+    output_dir_option,
+    parse_pairs,
+    split_paths,
+    task_paths_option,
+)
 from mill.cli.run_file import read_run_file
-from mill.models.spec import split_list
+from mill.models.spec import make_spec, split_list
 from mill.report.plan import print_plan
 from mill.report.scores import print_outcome
 from mill.runs.evaluate import Run, prepare
@@ -48,6 +55,7 @@ class EvalOptions:
     dry_run: bool = False
     quiet: bool = False
     wait: float = 0.0
+    base_url: str = ""
 
 
 @click.command("eval", epilog=EXAMPLES)
@@ -73,6 +81,7 @@ class EvalOptions:
     "--config", type=click.Path(), default=None, help="A YAML file with any of these options; the command line wins."
 )
 @click.option("--dry_run", is_flag=True, default=None, help="Say what would run, without loading weights.")
+@base_url_option()
 @click.option("--wait", type=click.FloatRange(min=0), default=None, help="Seconds to wait for a server to come up.")
 @click.option("--quiet", is_flag=True, default=None, help="No progress.")
 @click.pass_context
@@ -97,7 +106,7 @@ def evaluate(options: EvalOptions) -> int:
     load_files(options.task_paths)
     runs = [
         prepare(
-            model,
+            make_spec(model, base_url=options.base_url),
             select(options.tasks),
             options.settings,
             output_dir=options.output_dir,
@@ -159,6 +168,7 @@ def _options(given: Mapping[str, Any], output_dir: Path, task_paths: tuple[str, 
         dry_run=bool(given["dry_run"]),
         quiet=bool(given["quiet"]),
         wait=float(given["wait"] or 0.0),
+        base_url=given["base_url"] or "",
     )
 
 

@@ -28,6 +28,11 @@ def task_paths_option() -> Decorator:
     return click.option("--task_paths", multiple=True, help=about)
 
 
+def base_url_option() -> Decorator:
+    about = "Address of the server, for models that name none; a bare model name is then one of an OpenAI-compatible server."
+    return click.option("--base_url", "--base-url", "base_url", default=None, help=about)
+
+
 def chosen_output_dir(ctx: click.Context, given: str | None) -> Path:
     """Given to the command, before it, or the default."""
     return Path(given or (ctx.obj or {}).get("output_dir") or DEFAULT_OUTPUT_DIR)

@@ -35,6 +35,11 @@ _PREFIXES: dict[str, tuple[str, dict[str, str]]] = {
 }
 # The argument that names the model, where a spec gives nothing but a name.
 _NAME_ARGUMENT = dict.fromkeys(("openai-compat", "llama-cpp", "vllm-mlx", "litellm", "openai", "api"), "model")
+# The argument that holds a server's address.
+_ADDRESS_ARGUMENT = {
+    **dict.fromkeys(("openai-compat", "llama-cpp", "vllm-mlx"), "base_url"),
+    **dict.fromkeys(("litellm", "openai", "api"), "api_base"),
+}
 
 
 @dataclass(frozen=True)
@@ -88,6 +93,31 @@ def parse_spec(text: str) -> Spec:
     if twice:
         raise SpecError(f"{text!r} gives {', '.join(twice)} twice: once by its head and once in brackets")
     return Spec(backend, {**implied, **arguments})
+
+
+def make_spec(model: str, *, backend: str = "", base_url: str = "") -> Spec:
+    """A model spec with the backend or the server's address given beside it, as the check commands have them.
+
+    An address alone makes a bare model name one of an OpenAI-compatible server.
+    """
+    bare = not _split_brackets(model.strip())[0].endswith(".py") and _split_brackets(model.strip())[0] not in models
+    if backend:
+        if backend not in models:
+            raise UnknownName("backend", backend, models.names())
+        head, arguments = _split_brackets(model.strip())
+        spec = Spec(backend, {**_named(backend, head), **arguments}) if bare else parse_spec(model)
+        if not bare and spec.backend != backend:
+            raise SpecError(f"{model!r} names the backend {spec.backend or 'of a config file'}, and --backend {backend}")
+    else:
+        spec = parse_spec(model)
+        if base_url and bare and spec.backend == "hf":
+            spec = Spec("openai-compat", {"model": model.strip()})
+    if not base_url:
+        return spec
+    argument = _ADDRESS_ARGUMENT.get(spec.backend)
+    if argument is None:
+        raise SpecError(f"--base_url {base_url}: the backend {spec.backend} talks to no server")
+    return Spec(spec.backend, {**spec.arguments, argument: base_url})
 
 
 def _backend_of(head: str) -> tuple[str, dict[str, str]]:

@@ -9,8 +9,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import mill.models  # noqa: F401  registers the built-in backends
-from mill.api.errors import SpecError, UnknownName
-from mill.models.spec import Spec, parse_spec, split_list
+from mill.api.errors import MillError, SpecError, UnknownName
+from mill.models.spec import Spec, make_spec, parse_spec, split_list
 
 OLLAMA = "http://127.0.0.1:11434"
 
@@ -239,3 +239,35 @@ def test_a_backends_name_and_a_colon_lead_to_that_backend(text: str, spec: Spec)
 def test_a_very_long_name_is_refused_like_any_other() -> None:
     with pytest.raises(UnknownName):
         parse_spec("a" * 300)
+
+
+@pytest.mark.parametrize(
+    ("model", "backend", "url", "spec"),
+    [
+        ("my-model", "llama-cpp", "http://h:1", Spec("llama-cpp", {"model": "my-model", "base_url": "http://h:1"})),
+        ("my-model", "openai-compat", "", Spec("openai-compat", {"model": "my-model"})),
+        ("org/name", "", "http://h:1/v1", Spec("openai-compat", {"model": "org/name", "base_url": "http://h:1/v1"})),
+        ("llama3.1:8b", "", "http://h:1", Spec("openai-compat", {"model": "llama3.1:8b", "base_url": "http://h:1"})),
+        ("x.gguf", "", "http://h:1", Spec("llama-cpp", {"model": "x.gguf", "base_url": "http://h:1"})),
+        ("gpt-4o", "litellm", "http://h:1", Spec("litellm", {"model": "gpt-4o", "api_base": "http://h:1"})),
+        ("org/name", "mlx-lm", "", Spec("mlx-lm", {"path": "org/name"})),
+        ("org/name@main", "vllm", "", Spec("vllm", {"path": "org/name", "revision": "main"})),
+        ("hf[path=a]", "hf", "", Spec("hf", {"path": "a"})),
+        ("name[timeout=5]", "vllm-mlx", "", Spec("vllm-mlx", {"model": "name", "timeout": "5"})),
+    ],
+)
+def test_a_backend_and_an_address_may_stand_beside_the_model(model: str, backend: str, url: str, spec: Spec) -> None:
+    assert make_spec(model, backend=backend, base_url=url) == spec
+
+
+@pytest.mark.parametrize(
+    ("model", "backend", "url", "words"),
+    [
+        ("hf[path=a]", "", "http://h", "the backend hf talks to no server"),
+        ("hf[path=a]", "vllm", "", "names the backend hf, and --backend vllm"),
+        ("a", "vlm", "", "did you mean vllm"),
+    ],
+)
+def test_a_backend_or_an_address_that_does_not_fit_is_refused(model: str, backend: str, url: str, words: str) -> None:
+    with pytest.raises(MillError, match=words):
+        make_spec(model, backend=backend, base_url=url)

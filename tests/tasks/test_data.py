@@ -33,12 +33,14 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def hub(splits: dict[str, list[dict[str, Any]]]) -> Any:
-    """A stand-in for the package `datasets`, whose hub knows these splits of every dataset."""
+    """The package `datasets` with a hub that knows these splits of every dataset."""
 
-    def load_dataset(name: str, config: str | None, *, split: str) -> list[dict[str, Any]]:
+    from datasets import Dataset as Table
+
+    def load_dataset(name: str, config: str | None, *, split: str) -> Table:
         if split not in splits:
             raise ConnectionError(f"offline: {split}\nand a long story")
-        return splits[split]
+        return Table.from_list(splits[split])
 
     return SimpleNamespace(disable_progress_bars=lambda: None, load_dataset=load_dataset)
 
