@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from datasets import Dataset as Table
 
 import mill
 from mill.api.errors import DataError
@@ -34,8 +35,6 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def hub(splits: dict[str, list[dict[str, Any]]]) -> Any:
     """The package `datasets` with a hub that knows these splits of every dataset."""
-
-    from datasets import Dataset as Table
 
     def load_dataset(name: str, config: str | None, *, split: str) -> Table:
         if split not in splits:
