@@ -202,7 +202,7 @@ def _from_hub(dataset: Dataset, splits: tuple[str, ...]) -> tuple[str, list[Row]
     for split in splits:
         try:
             found = datasets.load_dataset(dataset.name, dataset.config, split=split)
-            return split, list(with_blobs(found.flatten_indices().data.table, str(dataset)))
+            return split, list(with_blobs(found.data.table, str(dataset)))
         except Exception as error:  # datasets raises many kinds, all of which mean: not to be had
             reason = reason or describe(error)
     raise DataError(f"{missing}, and the hub does not give it ({reason})")
