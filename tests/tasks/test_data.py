@@ -36,10 +36,12 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def hub(splits: dict[str, list[dict[str, Any]]]) -> Any:
     """The package `datasets` with a hub that knows these splits of every dataset."""
 
+    tables = {split: Table.from_list(rows) for split, rows in splits.items()}
+
     def load_dataset(name: str, config: str | None, *, split: str) -> Table:
         if split not in splits:
             raise ConnectionError(f"offline: {split}\nand a long story")
-        return Table.from_list(splits[split])
+        return tables[split]
 
     return SimpleNamespace(disable_progress_bars=lambda: None, load_dataset=load_dataset)
 
