@@ -22,6 +22,7 @@ from mill.api.errors import DataError
 from mill.tasks.data import Dataset, find_local, load_split, read_rows, search_path
 
 ROWS = [{"id": 1, "text": "one"}, {"id": 2, "text": "zwölf"}]
+TABLE = Table.from_list(ROWS)
 CATS = Dataset("org/cats", "main", mirrors=("org/kittens", "cats"))
 
 
@@ -33,15 +34,13 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def hub(splits: dict[str, list[dict[str, Any]]]) -> Any:
+def hub(splits: dict[str, Table]) -> Any:
     """The package `datasets` with a hub that knows these splits of every dataset."""
-
-    tables = {split: Table.from_list(rows) for split, rows in splits.items()}
 
     def load_dataset(name: str, config: str | None, *, split: str) -> Table:
         if split not in splits:
             raise ConnectionError(f"offline: {split}\nand a long story")
-        return tables[split]
+        return splits[split]
 
     return SimpleNamespace(disable_progress_bars=lambda: None, load_dataset=load_dataset)
 
@@ -232,13 +231,13 @@ def test_the_first_split_that_exists_is_taken(root: Path) -> None:
 
 
 def test_a_local_later_split_comes_before_the_hub(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "datasets", hub({"test": [ROWS[1]]}))
+    monkeypatch.setitem(sys.modules, "datasets", hub({"test": TABLE}))
     put(root / "cats" / "validation.jsonl", ROWS[0])
     assert load_split(CATS, ("test", "validation")) == ("validation", [ROWS[0]])
 
 
 def test_the_hub_gives_the_first_split_it_has(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "datasets", hub({"validation": ROWS, "train": []}))
+    monkeypatch.setitem(sys.modules, "datasets", hub({"validation": TABLE, "train": TABLE}))
     assert load_split(CATS, ("test", "validation", "train")) == ("validation", ROWS)
 
 
