@@ -6,7 +6,7 @@ import pytest
 
 from mill.api.registry import tasks
 from mill.models.open import load_model_from_file, open_model, resolve_spec
-from mill.models.spec import Spec, parse_spec
+from mill.models.spec import Spec, make_spec, parse_spec
 
 OLLAMA = "http://127.0.0.1:11434"
 SPECS = {
@@ -75,3 +75,31 @@ def test_addresses_and_timeouts_are_those_it_names() -> None:
     for text, url in {"gguf:m": "http://127.0.0.1:8080", "vllm-mlx:m": "http://127.0.0.1:8000", "ollama:m": OLLAMA}.items():
         model = open_model(text)
         assert (model.base_url, model.client.timeout) == (url, 120.0)
+
+
+@pytest.mark.parametrize(
+    ("model", "backend", "url", "spec"),
+    [
+        ("my-model", "llama-cpp", "http://127.0.0.1:8080", "llama-cpp[model=my-model,base_url=http://127.0.0.1:8080]"),
+        (
+            "mlx-community/Meta-Llama-3.1-8B-Instruct-4bit",
+            "mlx-lm",
+            "",
+            "mlx-lm[path=mlx-community/Meta-Llama-3.1-8B-Instruct-4bit]",
+        ),
+        (
+            "mlx-community/Meta-Llama-3.1-8B-Instruct-4bit",
+            "vllm-mlx",
+            "http://127.0.0.1:8000",
+            "vllm-mlx[model=mlx-community/Meta-Llama-3.1-8B-Instruct-4bit,base_url=http://127.0.0.1:8000]",
+        ),
+        (
+            "my-model",
+            "openai-compat",
+            "http://my-server:8000/v1",
+            "openai-compat[model=my-model,base_url=http://my-server:8000/v1]",
+        ),
+    ],
+)
+def test_a_model_a_backend_and_an_address_name_a_spec(model: str, backend: str, url: str, spec: str) -> None:
+    assert make_spec(model, backend=backend, base_url=url) == parse_spec(spec)
