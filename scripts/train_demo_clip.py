@@ -43,7 +43,7 @@ def write_weights(model: torch.nn.Module) -> None:
 
 
 def main() -> None:
-    steps = int(sys.argv[1]) if len(sys.argv) > 1 else 2000
+    steps = int(sys.argv[1]) if len(sys.argv) > 1 else 700
     torch.manual_seed(0)
     chance = random.Random("train")
     write_config()

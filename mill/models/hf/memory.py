@@ -23,6 +23,14 @@ def scoring_tokens(model: Any, *, logits_per_token: float) -> int:
     return _fit(free_bytes(model.device), per_token, ceiling)
 
 
+def logit_rows(model: Any) -> int:
+    """How many places of one forward pass may have logits: a share of the free memory, kept once as they are and once in
+    float32."""
+    per_row = model.config.get_text_config().vocab_size * (_element_size(model) + 4)
+    ceiling = CPU_SCORING_TOKENS if model.device.type == "cpu" else MOST_TOKENS
+    return _fit(free_bytes(model.device) // 3, per_row, ceiling)
+
+
 def generation_tokens(model: Any) -> int:
     """Prompt and answer tokens of one generation batch: the key-value cache decides."""
     config = model.config.get_text_config()

@@ -7,15 +7,16 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-from mill.api.batching import BatchLimits, Observer, Unit
+from mill.api.batching import BatchLimits, Observer, Unit, as_response
 from mill.api.errors import SpecError, UnknownName
 from mill.api.message import MEDIA_KINDS
 from mill.api.model import ModelCapabilities
 from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, Request
 from mill.api.response import Response
-from mill.models.hf import decoding, loading, memory, scoring
+from mill.models.hf import decoding, loading, memory, scoring, shared
 from mill.models.hf.media_model import DEFAULT_VIDEO_FRAMES, TEXT_ONLY, MediaModel, options_key
 from mill.models.hf.multimodal import MediaRow
+from mill.models.hf.scoring import Row
 from mill.models.hf.tokens import Tokens
 
 DTYPES = ("bfloat16", "float16", "float32")
@@ -38,6 +39,7 @@ class TransformersModel(MediaModel):
         revision: str | None = None,
         add_bos_token: bool | None = None,
         video_frames: int = DEFAULT_VIDEO_FRAMES,
+        exact: bool = False,
     ) -> None:
         for modality in modalities:
             if modality not in ("text", *MEDIA_KINDS):
@@ -53,7 +55,7 @@ class TransformersModel(MediaModel):
         self.max_context_length, self.batch_size = max_context_length, batch_size
         self.attn_implementation, self.trust_remote_code = attn_implementation, trust_remote_code
         self.use_chat_template, self.add_bos_token = use_chat_template, add_bos_token
-        self.modalities, self.video_frames = modalities, video_frames
+        self.modalities, self.video_frames, self.exact = modalities, video_frames, exact
         self._model: Any = None
 
     @property
@@ -71,6 +73,7 @@ class TransformersModel(MediaModel):
             "use_chat_template": self.use_chat_template,
             "add_bos_token": self.add_bos_token,
             **({} if self.video_frames == DEFAULT_VIDEO_FRAMES else {"video_frames": self.video_frames}),
+            **({"exact": True} if self.exact else {}),
         }
 
     @cached_property
@@ -125,6 +128,7 @@ class TransformersModel(MediaModel):
 
     def clean(self) -> None:
         self._model = None
+        self.__dict__.pop("shares", None)
         self._free_memory()
 
     def _free_memory(self) -> None:
@@ -135,11 +139,38 @@ class TransformersModel(MediaModel):
         return self._answer_apart(LOGLIKELIHOOD, requests, observer, self._score_texts, self._score_media)
 
     def _score_texts(self, requests: Sequence[Request], observer: Observer) -> list[Response]:
+        pairs = list(zip(requests, self.tokens.pairs(requests), strict=True))
+        fitting = [(request, pair) for request, pair in pairs if pair.fits]
+        rows = scoring.shared_rows([request for request, _ in fitting], [pair for _, pair in fitting])
+        found, left = self._score_shared(rows, observer) if self.shares else ({}, rows)
+
         def hook(batch: list[Unit]) -> list[list[Response]]:
             return scoring.score_rows(self.model, [unit.data for unit in batch])
 
+        units = [Unit(row.requests, len(row.ids), row) for row in left]
         limits = self._token_limits(memory.scoring_tokens(self.model, logits_per_token=0.2))
-        return self._score_pairs(requests, scoring.row_units, hook, limits, observer)
+        asked = [request for request in requests if id(request) not in found]
+        answers = self._answer_units(LOGLIKELIHOOD, asked, units, hook, limits, observer)
+        found |= zip(map(id, asked), answers, strict=True)
+        return [found[id(request)] for request in requests]
+
+    @cached_property
+    def shares(self) -> bool:
+        """Whether rows that begin alike are computed together: not with `exact`, nor by models whose layers forbid it."""
+        return not self.exact and shared.can_share(self.model)
+
+    def _score_shared(self, rows: list[Row], observer: Observer) -> tuple[dict[int, Response], list[Row]]:
+        """Answers by id() of their requests, and the rows that are left to be computed one by one."""
+        tokens = memory.scoring_tokens(self.model, logits_per_token=0.0)
+        if self.batch_size:  # so many rows of the longest may go at once
+            tokens = min(tokens, self.batch_size * max((len(row.ids) for row in rows), default=1))
+        scorer = shared.SharedScorer(self.model, shared.Budget(tokens, memory.logit_rows(self.model)), self._free_memory)
+        found: dict[int, Response] = {}
+        for row, answers in scorer.run(rows):
+            for request, answer in zip(row.requests, answers, strict=True):
+                found[id(request)] = as_response(answer, LOGLIKELIHOOD)
+                observer.answered(request, found[id(request)])
+        return found, scorer.left
 
     def _score_media(self, requests: Sequence[Request], observer: Observer) -> list[Response]:
         def score(rows: list[MediaRow], decoded: list[Any]) -> list[list[Response]]:

@@ -73,18 +73,20 @@ def score_rows(model: Any, rows: Sequence[Row]) -> list[list[Response]]:
         logits = model(input_ids=ids.to(model.device), **arguments).logits[:, -keep:]
         found = span_scores(logits, rows, first)
     return [
-        [
-            Response(
-                score=score,
-                is_greedy=greedy,
-                prompt_tokens=len(row.ids) + 1 - len(span.tokens),
-                output_tokens=len(span.tokens),
-                truncated_tokens=span.truncated,
-            )
-            for span, (score, greedy) in zip(row.spans, scores, strict=True)
-        ]
+        [span_response(row, span, score, greedy) for span, (score, greedy) in zip(row.spans, scores, strict=True)]
         for row, scores in zip(rows, found, strict=True)
     ]
+
+
+def span_response(row: Row, span: Span, score: float, greedy: bool, seconds: float | None = None) -> Response:
+    return Response(
+        score=score,
+        is_greedy=greedy,
+        prompt_tokens=len(row.ids) + 1 - len(span.tokens),
+        output_tokens=len(span.tokens),
+        truncated_tokens=span.truncated,
+        seconds=seconds,
+    )
 
 
 def score_documents(model: Any, documents: Sequence[Sequence[Row]], budget: int) -> list[Response]:
@@ -117,23 +119,36 @@ def takes_logits_to_keep(model: Any) -> bool:
 
 
 def span_scores(logits: torch.Tensor, rows: Sequence[Row], first: int) -> list[list[tuple[float, bool]]]:
-    """(sum of log-probabilities, whether every token was the likeliest) for each span, in float32, a block at a time."""
+    """(sum of log-probabilities, whether every token was the likeliest) for each span; `logits` begin at place `first`."""
     import torch
 
-    places: list[tuple[int, int, int]] = []  # row, position in the kept logits, token
+    places: list[tuple[int, int]] = []  # row of the flattened logits, token
+    width = logits.shape[1]
     for number, row in enumerate(rows):
         for span in row.spans:
-            places += [(number, span.start - first + i, token) for i, token in enumerate(span.tokens)]
-    row_index, position, token = (torch.tensor(column, device=logits.device) for column in zip(*places, strict=True))
+            places += [(number * width + span.start - first + i, token) for i, token in enumerate(span.tokens)]
+    where, tokens = (torch.tensor(column) for column in zip(*places, strict=True))
+    return _sum_spans(rows, *token_scores(logits.flatten(0, 1), where, tokens))
+
+
+def token_scores(logits: torch.Tensor, where: torch.Tensor, tokens: torch.Tensor) -> tuple[list[float], list[bool]]:
+    """The log-probability of each token at its row of logits, and whether it was the likeliest, a block at a time."""
+    import torch
+
+    where, tokens = where.to(logits.device), tokens.to(logits.device)
     scores, greedy = [], []
     block = max(1, LOGIT_BLOCK // logits.shape[-1])
-    for start in range(0, len(places), block):
-        part = slice(start, start + block)
-        chosen = logits[row_index[part], position[part]].float()
+    for start in range(0, len(where), block):
+        # The choices of one token stand on one row, whose log-softmax is taken once.
+        rows, place = where[start : start + block].unique(return_inverse=True)
+        chosen = logits[rows].float()
+        token = tokens[start : start + block]
         # The operation of transformers' own loss, so that figures agree with it to the last digit.
-        scores.append(chosen.log_softmax(dim=1).gather(1, token[part, None])[:, 0].double().cpu())
-        greedy.append((chosen.argmax(dim=1) == token[part]).cpu())
-    return _sum_spans(rows, torch.cat(scores).tolist(), torch.cat(greedy).tolist())
+        scores.append(chosen.log_softmax(dim=1)[place, token].double().cpu())
+        greedy.append((chosen.argmax(dim=1)[place] == token).cpu())
+    if not scores:
+        return [], []
+    return torch.cat(scores).tolist(), torch.cat(greedy).tolist()
 
 
 def _sum_spans(rows: Sequence[Row], scores: list[float], greedy: list[bool]) -> list[list[tuple[float, bool]]]:

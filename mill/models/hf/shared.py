@@ -1,0 +1,213 @@
+"""Scoring rows that begin alike: each distinct prefix is computed once, and logits only where something is scored."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mill.api.batching import is_out_of_memory
+from mill.api.notice import notice
+from mill.api.response import Response
+from mill.models.hf import scoring
+from mill.models.hf.scoring import Row
+from mill.models.hf.tree import Pack, Unsupported, attending
+from mill.models.trie import Segment, Trie, make_trie
+
+if TYPE_CHECKING:
+    pass
+
+_CHANGING_ROPE = ("dynamic", "longrope")  # rotation that depends on the longest row of a batch
+PROBE_TOLERANCE = {"float32": 1e-3, "float16": 0.05, "bfloat16": 0.3}
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How many tokens, and how many rows of logits, one forward pass may have."""
+
+    tokens: int
+    logit_rows: int
+
+    def half(self) -> Budget:
+        return Budget(max(1, self.tokens // 2), max(1, self.logit_rows // 2))
+
+
+@dataclass(frozen=True, slots=True)
+class _Need:
+    """A token of a row's span, predicted at a place in a segment."""
+
+    offset: int
+    token: int
+    row: int
+    span: int
+
+
+class SharedScorer:
+    """Scores rows of one model. What cannot be computed so is left to the caller, in `left`."""
+
+    def __init__(self, model: Any, budget: Budget, free_memory: Callable[[], None] = lambda: None) -> None:
+        self.model, self.budget, self._free_memory = model, budget, free_memory
+        self.left: list[Row] = []
+        self.computed = 0
+
+    def run(self, rows: Sequence[Row]) -> Iterator[tuple[Row, list[Response]]]:
+        """Every row with the responses of its spans, as soon as its path is computed."""
+        window = shortest_window(self.model.config.get_text_config())
+        fitting = [row for row in rows if window is None or len(row.ids) <= window]
+        self.left += [row for row in rows if window is not None and len(row.ids) > window]
+        trie = make_trie([row.ids for row in fitting])
+        needs = _needs(trie, fitting)
+        sums = [[(0.0, True)] * len(row.spans) for row in fitting]
+        ending: dict[Segment, list[int]] = {}
+        for place, segment in enumerate(trie.ends):
+            ending.setdefault(segment, []).append(place)
+        kept: dict[Segment, list[tuple[Any, Any]]] = {}
+        at = 0
+        lost: set[Segment | None] = set()
+        while at < len(trie.segments):
+            taken = self._take(trie.segments, at, needs)
+            pack, ahead = trie.segments[at : at + taken], trie.segments[at + taken : at + taken + 1]
+            path = set(ahead[0].chain[:-1]) if ahead else set()
+            started = time.perf_counter()
+            if not lost.isdisjoint(segment.parent for segment in pack):
+                lost.update(pack)  # what follows a segment that did not fit is left with it
+            else:
+                error = self._compute(pack, kept, [one for one in pack if one in path], needs, sums)
+                if error is not None:
+                    self._free_memory()
+                    if taken > 1:
+                        self.budget = self.budget.half()
+                        continue
+                    lost.update(pack)
+            at += taken
+            kept = {segment: found for segment, found in kept.items() if segment in path}
+            done = [place for segment in pack for place in ending.get(segment, ())]
+            self.left += [fitting[place] for place in done if trie.ends[place] in lost]
+            good = [place for place in done if trie.ends[place] not in lost]
+            seconds = (time.perf_counter() - started) / max(1, sum(len(fitting[place].requests) for place in good))
+            for place in good:
+                yield fitting[place], _responses(fitting[place], sums[place], seconds)
+
+    def _take(self, segments: Sequence[Segment], at: int, needs: dict[Segment, list[_Need]]) -> int:
+        """How many of the next segments fit one forward pass; at least one."""
+        tokens = logit_rows = 0
+        for place in range(at, len(segments)):
+            tokens += len(segments[place].tokens)
+            logit_rows += len({need.offset for need in needs.get(segments[place], ())})
+            if place > at and (tokens > self.budget.tokens or logit_rows > self.budget.logit_rows):
+                return place - at
+        return len(segments) - at
+
+    def _compute(
+        self,
+        segments: Sequence[Segment],
+        kept: dict[Segment, list[tuple[Any, Any]]],
+        keep: Sequence[Segment],
+        needs: dict[Segment, list[_Need]],
+        sums: list[list[tuple[float, bool]]],
+    ) -> Exception | None:
+        """One forward pass; its scores are added to the sums of the rows they belong to. Returns an error of memory."""
+        for segment in keep:
+            kept.pop(segment, None)
+        pack = Pack(segments, kept, keep, window=max(segment.end for segment in segments))
+        wanted = [(pack.places[one][0] + need.offset, need) for one in segments for need in needs.get(one, ())]
+        try:
+            found = forward(self.model, pack, [place for place, _ in wanted], [need.token for _, need in wanted])
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            return error.with_traceback(None)
+        self.computed += sum(len(segment.tokens) for segment in segments)
+        for (_, need), score, likeliest in zip(wanted, *found, strict=True):
+            total, greedy = sums[need.row][need.span]
+            sums[need.row][need.span] = (total + score, greedy and likeliest)
+        return None
+
+
+def forward(model: Any, pack: Pack, places: Sequence[int], tokens: Sequence[int]) -> tuple[list[float], list[bool]]:
+    """Log-probabilities of tokens predicted at these places of a pack, and whether each was the likeliest there."""
+    import torch
+
+    device = model.device
+    distinct = sorted(set(places)) or [0]
+    row = {place: number for number, place in enumerate(distinct)}
+    with torch.inference_mode(), attending(model, pack):
+        logits = model(
+            input_ids=torch.tensor([pack.ids], device=device),
+            position_ids=torch.tensor([pack.positions], device=device),
+            logits_to_keep=torch.tensor(distinct, device=device),
+            use_cache=False,
+        ).logits[0]
+        return scoring.token_scores(logits, torch.tensor([row[place] for place in places]), torch.tensor(list(tokens)))
+
+
+def _needs(trie: Trie, rows: Sequence[Row]) -> dict[Segment, list[_Need]]:
+    """For each segment what is predicted inside it; a span may reach over several."""
+    found: dict[Segment, list[_Need]] = {}
+    for number, (row, end) in enumerate(zip(rows, trie.ends, strict=True)):
+        for which, span in enumerate(row.spans):
+            last = span.start + len(span.tokens)
+            segment: Segment | None = end
+            while segment is not None and segment.end > span.start:
+                for depth in range(max(span.start, segment.start), min(last, segment.end)):
+                    need = _Need(depth - segment.start, span.tokens[depth - span.start], number, which)
+                    found.setdefault(segment, []).append(need)
+                segment = segment.parent
+    return found
+
+
+def _responses(row: Row, sums: Sequence[tuple[float, bool]], seconds: float) -> list[Response]:
+    return [
+        scoring.span_response(row, span, score, greedy, seconds)
+        for span, (score, greedy) in zip(row.spans, sums, strict=True)
+    ]
+
+
+def shortest_window(config: Any) -> int | None:
+    """The shortest sliding or chunked window of a model's layers; None where all layers see everything."""
+    kinds = set(getattr(config, "layer_types", None) or ())
+    windows = []
+    if "sliding_attention" in kinds or (not kinds and getattr(config, "use_sliding_window", True)):
+        windows.append(getattr(config, "sliding_window", None))
+    if "chunked_attention" in kinds:
+        windows.append(getattr(config, "attention_chunk_size", None))
+    return min((window for window in windows if window), default=None)
+
+
+def can_share(model: Any) -> bool:
+    """Whether a model's rows can be computed as a trie: by its code, and by trying it on a few tokens."""
+    parameters = inspect.signature(model.forward).parameters
+    takes = "position_ids" in parameters and "logits_to_keep" in parameters
+    interface = getattr(model, "_can_set_attn_implementation", lambda: False)
+    rope = getattr(model.config.get_text_config(), "rope_parameters", None) or {}
+    changing = isinstance(rope, dict) and rope.get("rope_type") in _CHANGING_ROPE
+    return takes and interface() and not changing and _agrees(model)
+
+
+def _agrees(model: Any) -> bool:
+    """A few rows with a common start through both ways. Layers that carry state from token to token show here."""
+    import torch
+
+    vocabulary = int(model.config.get_text_config().vocab_size)
+    chance = torch.Generator().manual_seed(0)
+    tokens = torch.randint(0, vocabulary, (48,), generator=chance).tolist()
+    texts = [tokens[:20] + tokens[place : place + 9] for place in (20, 29, 38)]
+    rows = [Row(text, [scoring.Span(4, text[5:])], []) for text in texts]
+    try:
+        with torch.inference_mode():
+            plain = [scores[0].score or 0.0 for scores in scoring.score_rows(model, rows)]
+            scorer = SharedScorer(model, Budget(1 << 20, 1 << 20))
+            found = {id(row): answers[0].score or 0.0 for row, answers in scorer.run(rows)}
+    except (Unsupported, TypeError, ValueError, KeyError, IndexError, RuntimeError, AttributeError) as error:
+        if is_out_of_memory(error):
+            raise
+        return False
+    length = len(rows[0].ids) - 5
+    tolerance = PROBE_TOLERANCE.get(str(next(model.parameters()).dtype).removeprefix("torch."), 0.3)
+    far = [abs(found.get(id(row), float("inf")) - score) / length for row, score in zip(rows, plain, strict=True)]
+    if max(far) > tolerance:
+        notice("this model's layers carry state past the shared start of rows: every row is computed by itself")
+        return False
+    return True

@@ -1,0 +1,162 @@
+"""Attention over a trie: many rows in one, each token sees its own path and nothing else.
+
+The tokens of several segments lie one after another in a single row without padding. A token attends to the tokens before
+it in its segment, and to every segment on its path; the parts are merged by their log-sum-exp, so a prefix is read where it
+lies and never copied for the rows that share it. It works inside any model that takes its attention from transformers'
+attention interface, since positions are given and keys are those the model has computed.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from mill.models.hf.parts import Part, merge, partial_attention, varlen_attention
+from mill.models.trie import Segment
+
+if TYPE_CHECKING:
+    import torch
+
+NAME = "mill_tree"
+_HARMLESS = {"is_causal", "use_cache", "cache_position", "position_ids", "output_attentions", "sliding_window", "softcap"}
+
+
+class Unsupported(Exception):
+    """The model asks something of its attention that is not known here."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """Neighbouring tokens [start, end) that all see one ancestor: tokens [first, last) of this pack, or a kept segment."""
+
+    start: int
+    end: int
+    ancestor: Segment
+    inside: tuple[int, int] | None
+
+
+@dataclass
+class Pack:
+    """Segments that are computed together, and for each level of the trie which of their tokens see which ancestor.
+
+    `kept` holds keys and values of segments of earlier packs, by their place among the attention calls of a forward pass;
+    `keep` are segments of this pack that later ones will need.
+    """
+
+    segments: Sequence[Segment]
+    kept: dict[Segment, list[tuple[Any, Any]]]
+    keep: Sequence[Segment] = ()
+    window: int = 0
+    places: dict[Segment, tuple[int, int]] = field(default_factory=dict)
+    levels: list[list[Run]] = field(default_factory=list)
+    tensors: dict[str, Any] = field(default_factory=dict)
+    calls: int = 0
+
+    def __post_init__(self) -> None:
+        at = 0
+        for segment in self.segments:
+            self.places[segment] = (at, at + len(segment.tokens))
+            at += len(segment.tokens)
+        chains = [(segment, segment.chain) for segment in self.segments]
+        for level in range(max((segment.level for segment in self.segments), default=0)):
+            below = [(segment, chain[level]) for segment, chain in chains if segment.level > level]
+            self.levels.append([self._run(ancestor, list(group)) for ancestor, group in groupby(below, key=lambda p: p[1])])
+
+    def _run(self, ancestor: Segment, group: list[tuple[Segment, Segment]]) -> Run:
+        return Run(self.places[group[0][0]][0], self.places[group[-1][0]][1], ancestor, self.places.get(ancestor))
+
+    @property
+    def ids(self) -> list[int]:
+        return [token for segment in self.segments for token in segment.tokens]
+
+    @property
+    def positions(self) -> list[int]:
+        return [place for segment in self.segments for place in range(segment.start, segment.end)]
+
+    def key_values(self, run: Run, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """What a run's ancestor offers in the current attention call."""
+        if run.inside is None:
+            return self.kept[run.ancestor][self.calls]
+        first, last = run.inside
+        return key[:, first:last], value[:, first:last]
+
+    def remember(self, key: torch.Tensor, value: torch.Tensor) -> None:
+        for segment in self.keep:
+            first, last = self.places[segment]
+            self.kept.setdefault(segment, []).append((key[:, first:last].clone(), value[:, first:last].clone()))
+
+
+_active = threading.local()
+
+
+@contextmanager
+def attending(model: Any, pack: Pack) -> Iterator[None]:
+    """While this lasts, the model's attention is that of the pack."""
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(NAME, tree_attention)
+    before = model.config._attn_implementation
+    model.set_attn_implementation(NAME)
+    _active.pack = pack
+    try:
+        yield
+    finally:
+        _active.pack = None
+        model.set_attn_implementation(before)
+
+
+def tree_attention(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: Any,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    **options: Any,
+) -> tuple[torch.Tensor, None]:
+    """The attention function: (1, heads, tokens, size) in, (1, tokens, heads, size) out."""
+    pack: Pack = _active.pack
+    odd = sorted(name for name, value in options.items() if value is not None and name not in _HARMLESS)
+    window = options.get("sliding_window")
+    if attention_mask is not None or query.shape[0] != 1 or (window is not None and window < pack.window):
+        raise Unsupported("a mask, or a window shorter than the rows")
+    if odd and any(options[name] is not False for name in odd if not hasattr(options[name], "shape")):
+        raise Unsupported(f"options {', '.join(odd)}")
+    scale = scaling if scaling is not None else float(query.shape[-1]) ** -0.5
+    q, k, v = query[0], key[0], value[0]
+    pack.remember(k, v)
+    compute = varlen_attention if _has_varlen(q, v, options) else _looped_attention
+    out = compute(pack, q, k, v, scale, options.get("softcap"))
+    pack.calls += 1
+    return out.transpose(0, 1)[None].contiguous(), None
+
+
+def _has_varlen(q: torch.Tensor, v: torch.Tensor, options: dict[str, Any]) -> bool:
+    import torch
+
+    plain = options.get("softcap") is None and q.shape[-1] == v.shape[-1] and q.shape[-1] <= 256
+    return plain and q.is_cuda and q.dtype in (torch.float16, torch.bfloat16)
+
+
+def _looped_attention(
+    pack: Pack, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, softcap: float | None
+) -> torch.Tensor:
+    """Segment by segment and run by run: each is one call of the device's own attention."""
+    import torch
+
+    own = [
+        partial_attention(q[:, first:last], k[:, first:last], v[:, first:last], scale, causal=True, softcap=softcap)
+        for first, last in pack.places.values()
+    ]
+    out = Part(torch.cat([part.out for part in own], dim=1), torch.cat([part.lse for part in own], dim=1))
+    for runs in pack.levels:
+        for run in runs:
+            keys, values = pack.key_values(run, k, v)
+            seen = partial_attention(q[:, run.start : run.end], keys, values, scale, causal=False, softcap=softcap)
+            merge(out, seen, slice(run.start, run.end))
+    return out.out
