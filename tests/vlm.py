@@ -209,7 +209,9 @@ def _llama(tokenizer: Any) -> Any:
 
 def _save(folder: Path, model_class: Any, config: Any, processor: Any) -> Path:
     import torch
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()
     torch.manual_seed(0)
     model = model_class(config).eval()
     for weights in model.parameters():

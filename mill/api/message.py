@@ -77,7 +77,7 @@ class Media:
         """The same for equal content. A file that cannot be read goes by its name: the model will say what is wrong."""
         try:
             parts = [self.encoded() or b"", *_decoded_bytes(self.source), self.name.encode() if self.is_url else b""]
-        except DataError:
+        except (DataError, OSError, SyntaxError):  # Pillow opens files lazily, and finds them broken here
             parts = [b"unreadable", self.name.encode()]
         hasher = hashlib.blake2b(f"{self.kind}/{self.rate}".encode(), digest_size=16)
         for part in parts:
@@ -139,10 +139,14 @@ def _decoded_bytes(source: Any) -> list[bytes]:
     """The raw bytes of decoded media, with their shape; nothing for encoded ones."""
     if isinstance(source, (str, Path, bytes, Blob)):
         return []
-    if isinstance(source, (list, tuple)):
+    if isinstance(source, (list, tuple)) and any(hasattr(frame, "getpalette") for frame in source):
         return [part for frame in source for part in _decoded_bytes(frame)]
-    shape = getattr(source, "size", None) if hasattr(source, "mode") else getattr(source, "shape", None)
-    if not hasattr(source, "tobytes"):
+    if hasattr(source, "getpalette"):  # a picture of Pillow: its colours may stand in a palette
+        palette = source.getpalette() if source.mode == "P" else None
+        return [f"{source.mode}/{source.size}/{palette}".encode(), source.tobytes()]
+    import numpy as np
+
+    samples = np.asarray(source)
+    if samples.dtype == object:
         raise DataError(f"a {type(source).__name__} is no image, video or sound")
-    kind = getattr(source, "mode", None) or str(getattr(source, "dtype", ""))
-    return [f"{kind}/{shape}".encode(), source.tobytes()]
+    return [f"{samples.dtype}/{samples.shape}".encode(), samples.tobytes()]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from mill.api.batching import describe
-from mill.api.errors import ModelError, SpecError, UnknownName
+from mill.api.errors import DataError, ModelError, SpecError, UnknownName
 from mill.api.labels import Labels
 from mill.api.message import IMAGE
 from mill.api.model import ModelCapabilities
@@ -17,6 +18,7 @@ from mill.api.request import ZERO_SHOT, Request
 from mill.api.response import Response
 from mill.models.device import one_device
 from mill.models.fingerprint import file_digest, folder_digest
+from mill.models.media import failure
 from mill.models.vision import VisionModel, ranked
 
 TEXTS_AT_ONCE = 256
@@ -129,7 +131,7 @@ class ClipModel(VisionModel):
 
     def _answer_batch(self, kind: str, requests: Sequence[Request], pixels: Sequence[Any]) -> list[Response]:
         """Requests that share labels are compared with them together."""
-        queries = self._embed_queries(requests, pixels)
+        queries, query_cuts = self._embed_queries(requests, pixels)
         answers: dict[int, Response] = {}
         groups: dict[str, list[int]] = {}
         for place, request in enumerate(requests):
@@ -138,14 +140,18 @@ class ClipModel(VisionModel):
             groups.setdefault(request.labels.digest, []).append(place)
         for places in groups.values():
             labels = requests[places[0]].labels
-            candidates, cut = self._embed_labels(labels)
+            try:
+                candidates, cut = self._embed_labels(labels)
+            except DataError as error:  # a candidate picture that cannot be read
+                answers |= dict.fromkeys(places, failure(error))
+                continue
             found = ranked(labels.names, (queries[places] @ candidates.T).cpu())
             for place, response in zip(places, found, strict=True):
-                answers[place] = Response(label=response.label, ranking=response.ranking, truncated_tokens=cut)
+                answers[place] = replace(response, truncated_tokens=cut + query_cuts.get(place, 0))
         return [answers[place] for place in range(len(requests))]
 
-    def _embed_queries(self, requests: Sequence[Request], pixels: Sequence[Any]) -> Any:
-        """Unit vectors of each request's picture, or of its text where it has none."""
+    def _embed_queries(self, requests: Sequence[Request], pixels: Sequence[Any]) -> tuple[Any, dict[int, int]]:
+        """Unit vectors of each request's picture, or of its text where it has none; and the tokens cut from texts."""
         import torch
 
         seen = [place for place, one in enumerate(pixels) if one is not None]
@@ -154,9 +160,10 @@ class ClipModel(VisionModel):
         if seen:
             parts.append(self._embed_images(torch.stack([pixels[place] for place in seen])))
         if told:
-            parts.append(self._embed_texts([_query(requests[place]) for place in told])[0])
+            embedded, cuts = self._embed_texts([_query(requests[place]) for place in told])
+            parts.append(embedded)
         order = torch.tensor([*seen, *told]).argsort()
-        return torch.cat(parts)[order]
+        return torch.cat(parts)[order], dict(zip(told, cuts, strict=True)) if told else {}
 
     def _embed_labels(self, labels: Labels) -> tuple[Any, int]:
         """One unit vector for each label, computed once a label set, and how many tokens of its texts were cut."""
@@ -182,9 +189,9 @@ class ClipModel(VisionModel):
 
         templates = labels.templates or (self.prompt_template,)
         texts = [template.replace("{c}", name) for name in labels.texts or labels.names for template in templates]
-        embedded, cut = self._embed_texts(texts)
+        embedded, cuts = self._embed_texts(texts)
         mean = embedded.reshape(len(labels), len(templates), -1).mean(dim=1)
-        return torch.nn.functional.normalize(mean, dim=1), cut
+        return torch.nn.functional.normalize(mean, dim=1), sum(cuts)
 
     def _embed_images(self, pixels: Any) -> Any:
         import torch
@@ -192,13 +199,14 @@ class ClipModel(VisionModel):
         with torch.inference_mode():
             return self._parts[0].encode_image(pixels.to(self._device, getattr(torch, self.dtype)), normalize=True)
 
-    def _embed_texts(self, texts: Sequence[str]) -> tuple[Any, int]:
+    def _embed_texts(self, texts: Sequence[str]) -> tuple[Any, list[int]]:
+        """Unit vectors, and how many tokens of each text were cut."""
         import torch
 
         model, _, tokenizer = self._parts
         length = min(self.max_context_length, int(getattr(model, "context_length", None) or self.max_context_length))
-        cut = sum(max(0, _token_count(tokenizer, text) - length) for text in texts)
-        if cut:
+        cuts = [max(0, _token_count(tokenizer, text) - length) for text in texts]
+        if any(cuts):
             self._tell_cut(length)
         parts = []
         with torch.inference_mode():
@@ -206,14 +214,14 @@ class ClipModel(VisionModel):
                 ids = tokenizer(list(texts[start : start + TEXTS_AT_ONCE]), context_length=length)
                 padded = torch.nn.functional.pad(ids, (0, self._text_width(model) - ids.shape[1]))
                 parts.append(model.encode_text(padded.to(self._device), normalize=True))
-        return torch.cat(parts), cut
+        return torch.cat(parts), cuts
 
     def _text_width(self, model: Any) -> int:
         """How many positions the text tower has; shorter texts are padded with zeros, as open_clip pads them."""
         return int(getattr(model, "context_length", None) or self.max_context_length)
 
     def _tell_cut(self, length: int) -> None:
-        text = f"some label texts are longer than the context of {length} tokens and were cut"
+        text = f"some texts are longer than the context of {length} tokens and were cut"
         if text not in self._remarks:
             self._remarks.append(text)
             notice(text)

@@ -10,14 +10,16 @@ import importlib.util
 import io
 import urllib.request
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from mill.api.batching import describe
 from mill.api.errors import DataError, MillError, MissingPackage
-from mill.api.message import AUDIO, IMAGE, VIDEO, Media
+from mill.api.message import AUDIO, IMAGE, VIDEO, Blob, Media
 from mill.api.response import Response
 
 FETCH_TIMEOUT_S = 30.0
+MOST_FRAMES = 64  # of an animation that is sent to a server
 _SENT_AS_THEY_ARE = {"JPEG": "image/jpeg", "PNG": "image/png", "WEBP": "image/webp"}
 
 
@@ -43,7 +45,7 @@ def load_audio(media: Media, rate: int) -> Any:
     """Mono float32 samples at `rate` a second, channels averaged."""
     import numpy as np
 
-    if isinstance(media.source, (str, bytes)) or hasattr(media.source, "__fspath__"):
+    if isinstance(media.source, (str, bytes, Path, Blob)):
         samples, own_rate = _sound(media)
     else:
         samples, own_rate = np.asarray(media.source, dtype=np.float32), media.rate or rate
@@ -74,13 +76,14 @@ def content_part(media: Media) -> dict[str, Any]:
     """A part of a message as OpenAI's API takes it; web addresses are sent as they are, the rest inline."""
     if media.kind == AUDIO:
         return {"type": "input_audio", "input_audio": {"data": _base64(_wav(media)), "format": "wav"}}
-    if media.kind == VIDEO and isinstance(media.source, (list, tuple)):
-        frames = ",".join(_base64(_encode(_as_rgb(frame, media), "JPEG")) for frame in media.source)
-        return _url_part(VIDEO, f"data:video/jpeg;base64,{frames}")
     if media.is_url:
         return _url_part(media.kind, media.source)
     if media.kind == VIDEO:
-        return _url_part(VIDEO, f"data:video/mp4;base64,{_base64(_bytes(media))}")
+        drawn = isinstance(media.source, (list, tuple)) or _is_picture(_bytes(media))
+        if not drawn:
+            return _url_part(VIDEO, f"data:video/mp4;base64,{_base64(_bytes(media))}")
+        frames = load_frames(media, MOST_FRAMES)
+        return _url_part(VIDEO, f"data:video/jpeg;base64,{','.join(_base64(_encode(one, 'JPEG')) for one in frames)}")
     kind, raw = _image_bytes(media)
     return _url_part(IMAGE, f"data:{kind};base64,{_base64(raw)}")
 
@@ -105,16 +108,16 @@ def _image_bytes(media: Media) -> tuple[str, bytes]:
 
 
 def _open_image(media: Media) -> Any:
-    from PIL import Image
+    from PIL import Image, UnidentifiedImageError
 
-    if isinstance(media.source, Image.Image):
-        return media.source
     try:
-        picture = Image.open(io.BytesIO(_bytes(media)))
+        picture = media.source if isinstance(media.source, Image.Image) else Image.open(io.BytesIO(_bytes(media)))
         picture.load()
         return picture
     except MillError:
         raise
+    except UnidentifiedImageError as error:
+        raise DataError(f"the image {media.name} cannot be read: it has no form that Pillow knows") from error
     except Exception as error:  # Pillow raises many kinds for files that are not what they seem
         raise DataError(f"the image {media.name} cannot be read: {' '.join(str(error).split())[:120]}") from error
 
@@ -143,7 +146,8 @@ def _animation(media: Media, count: int) -> list[Any]:
 
     picture = _open_image(media)
     total = getattr(picture, "n_frames", 1)
-    return [frame.copy() for frame in _picked(ImageSequence.Iterator(picture), spread(total, count))]
+    wanted = set(spread(total, count))  # the iterator gives one picture that changes, so frames are copied as they come
+    return [frame.copy() for place, frame in enumerate(ImageSequence.Iterator(picture)) if place in wanted]
 
 
 def _picked(frames: Iterable[Any], places: list[int]) -> list[Any]:

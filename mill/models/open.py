@@ -69,7 +69,8 @@ def open_model(spec: Spec | str, *, batch_size: int | None = None) -> MillModel:
         raise ModelError(f"{resolved.backend} made a {type(model).__name__}, not a MillModel")
     model.arguments = arguments
     size = arguments.get("batch_size", batch_size)
-    if model.batch_size is None and size is not None:  # of the command, or lost in a backend's **kwargs
+    takes = "batch_size" in arguments_of(cls) and "batch_size" not in arguments
+    if size is not None and (model.batch_size is None or takes):  # of the command, or lost in a backend's **kwargs
         model.batch_size = int(size)
     return model
 

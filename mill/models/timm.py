@@ -128,10 +128,13 @@ class TimmModel(VisionModel):
         stacked = torch.stack(list(pixels)).to(self._device, getattr(torch, self.dtype))
         with torch.inference_mode():
             logits = self.model(stacked.to(memory_format=torch.channels_last))
-        if logits.shape[1] != len(requests[0].labels):
-            self.check(requests[0])
-            raise ModelError(f"{self.path} gave {logits.shape[1]} scores for {len(requests[0].labels)} labels")
-        return ranked(requests[0].labels.names, logits.float().softmax(dim=1).cpu())
+        scores = logits.float().softmax(dim=1).cpu()
+        found = []
+        for request, row in zip(requests, scores, strict=True):
+            if len(row) != len(request.labels):
+                raise ModelError(f"{self.path} gave {len(row)} scores for {len(request.labels)} labels")
+            found += ranked(request.labels.names, row[None])
+        return found
 
 
 def _is_address(path: str) -> bool:

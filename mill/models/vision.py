@@ -58,17 +58,24 @@ class VisionModel(MillModel):
         return self._pixels(load_image(media))
 
     def _answer(self, kind: str, requests: Sequence[Request], observer: Observer | None) -> list[Response]:
+        self.load()  # before the threads, which all need it
         found: dict[int, Response] = {}
         ahead = BATCHES_AHEAD * self.batch_size
-        with watched(kind, requests, observer) as watching, Prefetch(self._load_request, requests, ahead=ahead) as loaded:
+        each = list({id(request): request for request in requests}.values())
+        with watched(kind, requests, observer) as watching, Prefetch(self._load_request, each, ahead=ahead) as loaded:
 
             def hook(batch: list[Unit]) -> list[list[Response]]:
-                answers = self._answer_loaded(kind, [unit.requests[0] for unit in batch], loaded)
-                for unit in batch:
-                    loaded.drop(unit.requests[0])
+                done = len(batch) == 1  # a larger batch that fails is tried again in parts
+                try:
+                    answers = self._answer_loaded(kind, [unit.requests[0] for unit in batch], loaded)
+                    done = True
+                finally:
+                    if done:
+                        for unit in batch:
+                            loaded.drop(unit.requests[0])
                 return [[answer] for answer in answers]
 
-            units = [Unit([request], 1) for request in requests]
+            units = [Unit([request], 1) for request in each]
             found = self._run_units(units, hook, BatchLimits(requests=self.batch_size), watching)
         return [found[id(request)] for request in requests]
 

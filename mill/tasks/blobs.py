@@ -15,10 +15,12 @@ from mill.api.message import Blob
 
 
 def media_columns(schema: Any) -> list[str]:
-    """Columns of the shape that `datasets` gives images and sounds: bytes and a path."""
+    """Columns of bytes, or of the shape that `datasets` gives images and sounds: bytes and a path."""
     import pyarrow as pa
 
     def is_media(kind: Any) -> bool:
+        if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+            return True
         return pa.types.is_struct(kind) and {kind.field(place).name for place in range(kind.num_fields)} == {"bytes", "path"}
 
     return [field.name for field in schema if is_media(field.type)]
@@ -49,13 +51,16 @@ class ParquetBlobs:
         group = bisect_right(self._starts, row) - 1
         with self._lock:  # readers run in threads
             if self._kept is None or self._kept[:2] != (group, column):
-                self._kept = group, column, self._file.read_row_group(group, columns=[column])
+                try:
+                    self._kept = group, column, self._file.read_row_group(group, columns=[column])
+                except (OSError, ValueError) as error:  # pyarrow's own errors are among these
+                    raise DataError(f"{self._where}, row group {group} cannot be read: {error}") from error
             return _cell(self._kept[2], column, row - self._starts[group])
 
 
 def _cell(table: Any, column: str, row: int) -> dict[str, Any] | None:
-    found: dict[str, Any] | None = table.column(column)[row].as_py()
-    return found
+    found = table.column(column)[row].as_py()
+    return {"bytes": found, "path": None} if isinstance(found, bytes) else found
 
 
 def _blob(cell: Any, where: str, column: str, row: int) -> Blob:

@@ -179,8 +179,17 @@ class ChoiceByGenerationTask(ChoiceTask):
         return [Request(GENERATE, context, options=settings.options(max_gen_toks=16), repeats=settings.repeats)]
 
     def score(self, sample: Sample, responses: Sequence[Response]) -> dict[str, Value]:
-        found = re.search(rf"\b([A-{LETTERS[CHOICES - 1]}])\b", responses[0].text or "")
-        return {"acc": float(found is not None and found.group(1) == self.right_letter(sample))}
+        return {"acc": float(_written_letter(responses[0].text or "") == self.right_letter(sample))}
+
+
+def _written_letter(text: str) -> str | None:
+    """The letter an answer gives: after the word answer, in front of the rest, or at the end; "A cat" is an article."""
+    letter = f"([A-{LETTERS[CHOICES - 1]}])"
+    for pattern in (rf"[Aa]nswer(?: is)?:?\W*{letter}\b", rf"^\W*{letter}(?![\w' ])", rf"\b{letter}\W*$"):
+        found = re.search(pattern, text)
+        if found:
+            return found.group(1)
+    return None
 
 
 def add_renderings(name: str, data: ClassifiedSet, zero_shot: type[ZeroShotTask] = ZeroShotTask) -> None:
