@@ -2,10 +2,10 @@
 
     python benchmarks/scoring_gpu.py [--layers 32] [--questions 20] [--subjects 57]
 
-The model is Llama-3-8B-shaped, bfloat16, with random weights. Each subject has a prefix of about 609 tokens and questions of
-about 94, each with four choices of one token. The peer is the harness's algorithm: rows sorted by length, padded batches, the
-choices of a question from one row, log-softmax over all logits of a batch; its batch size is the best of those tried. Prints
-seconds, tokens, TFLOP/s and the share of the floor: 2 x parameters x distinct tokens at the measured matrix rate.
+The model is Llama-3-8B-shaped, bfloat16, with random weights. Each subject has a prefix of about 609 tokens and questions
+of about 94, each with four choices of one token. The peer is the harness's algorithm: rows sorted by length, padded
+batches, the choices of a question from one row, log-softmax over all logits of a batch; its batch size is the best of those
+tried. Prints seconds, tokens, TFLOP/s and the share of the floor: 2 x parameters x distinct tokens at the measured rate.
 """
 
 from __future__ import annotations
@@ -121,9 +121,8 @@ def main() -> None:
     peak = torch.cuda.max_memory_allocated() / 2**30
     rate = matrix_rate()
     floor = 2 * body * computed / rate
-    print(
-        f"mill: {seconds:.2f} s, {computed:,} tokens, {2 * body * computed / seconds / 1e12:.0f} TFLOP/s, peak {peak:.0f} GiB"
-    )
+    reached = 2 * body * computed / seconds / 1e12
+    print(f"mill: {seconds:.2f} s, {computed:,} tokens, {reached:.0f} TFLOP/s, peak {peak:.0f} GiB")
     print(f"floor {floor:.2f} s at {rate / 1e12:.0f} TFLOP/s: {floor / seconds:.0%} of it reached", flush=True)
     best, theirs = float("inf"), {}
     for size in options.batch_sizes:

@@ -10,6 +10,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
+from mill.api.batching import describe
 from mill.api.errors import DataError
 from mill.api.message import Blob
 
@@ -51,10 +52,7 @@ class ParquetBlobs:
         group = bisect_right(self._starts, row) - 1
         with self._lock:  # readers run in threads
             if self._kept is None or self._kept[:2] != (group, column):
-                try:
-                    self._kept = group, column, self._file.read_row_group(group, columns=[column])
-                except (OSError, ValueError) as error:  # pyarrow's own errors are among these
-                    raise DataError(f"{self._where}, row group {group} cannot be read: {error}") from error
+                self._kept = group, column, self._file.read_row_group(group, columns=[column])
             return _cell(self._kept[2], column, row - self._starts[group])
 
 
@@ -67,7 +65,10 @@ def _blob(cell: Any, where: str, column: str, row: int) -> Blob:
     name = f"{where} ({column} of row {row})"
 
     def read() -> bytes:
-        found = cell()
+        try:
+            found = cell()
+        except (OSError, ValueError) as error:  # pyarrow's own errors are among these
+            raise DataError(f"{name} cannot be read: {describe(error)}") from error
         if found is None:
             raise DataError(f"{name} is missing")
         if found["bytes"] is not None:

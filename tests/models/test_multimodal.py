@@ -6,6 +6,7 @@ import io
 import json
 import math
 import shutil
+import warnings
 import wave
 from collections.abc import Iterator, Sequence
 from functools import cache
@@ -171,10 +172,13 @@ class Zoo:
 
 @pytest.fixture(scope="module")
 def zoo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zoo]:
-    """On one thread: networks this small spend their time on waking up others."""
+    """On one thread and without oneDNN, whose preparations take most of the time of networks this small."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    yield Zoo(tmp_path_factory.mktemp("zoo"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        with torch.backends.mkldnn.flags(enabled=False):
+            yield Zoo(tmp_path_factory.mktemp("zoo"))
     torch.set_num_threads(threads)
 
 
@@ -407,6 +411,14 @@ def test_one_text_cut_in_two_places_is_scored_from_each_place(zoo: Zoo, tmp_path
     plain = zoo.plain("llava")
     expected = [plain.score(p, after, "<image>" + before) for p, (before, after) in zip(parts, cuts, strict=True)]
     assert_scores(answers, expected)
+
+
+def test_a_continuation_that_melts_into_the_last_token_is_scored_with_it(zoo: Zoo, tmp_path: Path) -> None:
+    folder, plain = zoo.copy("llava", tmp_path / "untemplated", without="chat_template.jinja"), zoo.plain("llava")
+    cut, whole = plain.ids("<image> it is 4", PICTURES[:1]), plain.ids("<image> it is 42", PICTURES[:1])
+    assert len(cut) == len(whole) and cut[:-1] == whole[:-1] and cut[-1] != whole[-1]
+    (answer,) = opened(folder).loglikelihood([scored((PICTURES[0], " it is 4"), "2")])
+    assert_scores([answer], [plain.score(PICTURES[:1], " 42", "<image> it is")])
 
 
 def test_a_chat_template_in_the_processors_own_file_serves_texts_and_media(zoo: Zoo, tmp_path: Path) -> None:
