@@ -145,9 +145,12 @@ def _animation(media: Media, count: int) -> list[Any]:
     from PIL import ImageSequence
 
     picture = _open_image(media)
-    total = getattr(picture, "n_frames", 1)
-    wanted = set(spread(total, count))  # the iterator gives one picture that changes, so frames are copied as they come
-    return [frame.copy() for place, frame in enumerate(ImageSequence.Iterator(picture)) if place in wanted]
+    try:
+        wanted = set(spread(getattr(picture, "n_frames", 1), count))
+        # The iterator gives one picture that changes, so frames are copied as they come.
+        return [frame.copy() for place, frame in enumerate(ImageSequence.Iterator(picture)) if place in wanted]
+    except (OSError, EOFError, SyntaxError, ValueError) as error:
+        raise DataError(f"the video {media.name} cannot be read: {describe(error)}") from error
 
 
 def _picked(frames: Iterable[Any], places: list[int]) -> list[Any]:

@@ -25,9 +25,11 @@ class TokenModel(MillModel):
         raise self._cannot("tokenized")
 
     def has_chat_template(self) -> bool:
-        return bool(self.tokens.tokenizer.chat_template)
+        return self.tokens.has_template
 
-    def count_tokens(self, requests: Sequence[Request]) -> int:
+    def count_tokens(self, requests: Sequence[Request]) -> int | None:
+        if any(request.media for request in requests):
+            return None  # only the processor knows, after it has seen them
         texts = [self.tokens.render(request.context) + request.continuation for request in requests]
         return sum(map(len, self.tokens.encode_all(texts)))
 

@@ -102,13 +102,15 @@ class VLLMModel(MediaModel):
             add_bos=self.add_bos_token,
             model_type=str(getattr(config.hf_text_config, "model_type", "")),
             chat=self.use_chat_template,
+            processor=self.processor if self.multimodal else None,
         )
 
     def load(self) -> None:
         _ = self.tokens
 
     def has_chat_template(self) -> bool:
-        return bool(self.tokenizer.chat_template)  # known without the engine
+        owner = self.processor if self.multimodal else self.tokenizer
+        return bool(owner.chat_template)  # known without the engine
 
     def clean(self) -> None:
         if self._llm is not None:
@@ -131,7 +133,7 @@ class VLLMModel(MediaModel):
 
         def media(part: Sequence[Request], watching: Observer) -> list[Response]:
             rows = [MediaRow(request, self.media.render(request.context)) for request in part]
-            return self._answer_media(part, rows, self._generate_rows, self._at_once, watching)
+            return self._answer_media(kind, part, rows, self._generate_rows, self._at_once, watching)
 
         return self._answer_apart(kind, requests, observer, texts, media)
 
@@ -141,7 +143,7 @@ class VLLMModel(MediaModel):
 
         def media(part: Sequence[Request], watching: Observer) -> list[Response]:
             rows = self.media.rows(part, share=False)
-            return self._answer_media(part, rows, self._score_media_rows, self._at_once, watching)
+            return self._answer_media(LOGLIKELIHOOD, part, rows, self._score_media_rows, self._at_once, watching)
 
         return self._answer_apart(LOGLIKELIHOOD, requests, observer, texts, media)
 

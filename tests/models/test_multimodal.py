@@ -416,7 +416,7 @@ def test_one_text_cut_in_two_places_is_scored_from_each_place(zoo: Zoo, tmp_path
 def test_a_continuation_that_melts_into_the_last_token_is_scored_with_it(zoo: Zoo, tmp_path: Path) -> None:
     folder, plain = zoo.copy("llava", tmp_path / "untemplated", without="chat_template.jinja"), zoo.plain("llava")
     cut, whole = plain.ids("<image> it is 4", PICTURES[:1]), plain.ids("<image> it is 42", PICTURES[:1])
-    assert len(cut) == len(whole) and cut[:-1] == whole[:-1] and cut[-1] != whole[-1]
+    assert cut[: len(whole) - 1] == whole[:-1] and cut[len(whole) - 1] != whole[-1]
     (answer,) = opened(folder).loglikelihood([scored((PICTURES[0], " it is 4"), "2")])
     assert_scores([answer], [plain.score(PICTURES[:1], " 42", "<image> it is")])
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from typing import Any
 
-from mill.api.batching import BatchLimits, Observer, Unit
+from mill.api.batching import BatchLimits, Observer, Unit, as_response
 from mill.api.model import watched
 from mill.api.request import Request
 from mill.api.response import Response
@@ -40,6 +40,10 @@ class MediaModel(TokenModel):
     def media(self) -> multimodal.MediaInputs:
         return multimodal.MediaInputs(self.processor, self.tokens, video_frames=self.video_frames)
 
+    @property
+    def multimodal(self) -> bool:
+        return self.capabilities.modalities != {"text"}
+
     def _modalities(self, config: Callable[[], Any]) -> set[str]:
         """What a config file names; where it names none, what the processor takes."""
         if self.modalities is TEXT_ONLY and not self.source.gguf and loading.has_towers(config()):
@@ -59,7 +63,13 @@ class MediaModel(TokenModel):
         return [found[id(request)] for request in requests]
 
     def _answer_media(
-        self, requests: Sequence[Request], rows: list[MediaRow], answer: AnswerRows, limits: BatchLimits, observer: Observer
+        self,
+        kind: str,
+        requests: Sequence[Request],
+        rows: list[MediaRow],
+        answer: AnswerRows,
+        limits: BatchLimits,
+        observer: Observer,
     ) -> list[Response]:
         """Rows in batches of one shape, their media decoded ahead; what cannot be read is an error of its own."""
         groups: dict[Any, list[MediaRow]] = {}
@@ -68,7 +78,7 @@ class MediaModel(TokenModel):
         found: dict[int, Response] = {}
         for group in groups.values():
             with Prefetch(self.media.load, group, ahead=MEDIA_AHEAD) as loaded:
-                hook = partial(_answer_loaded, answer, loaded)
+                hook = partial(_answer_loaded, kind, answer, loaded)
                 found |= self._run_units(multimodal.row_units(group), hook, limits, observer)
         return [found[id(request)] for request in requests]
 
@@ -77,12 +87,16 @@ def options_key(request: Request) -> str:
     return repr(sorted(request.options.items()))
 
 
-def _answer_loaded(answer: AnswerRows, loaded: Prefetch[MediaRow, Any], batch: list[Unit]) -> list[list[Response]]:
+def _answer_loaded(
+    kind: str, answer: AnswerRows, loaded: Prefetch[MediaRow, Any], batch: list[Unit]
+) -> list[list[Response]]:
     rows: list[MediaRow] = [unit.data for unit in batch]
     found = loaded.take_each(rows)
     good = [(row, one) for row, one in zip(rows, found, strict=True) if not isinstance(one, Exception)]
     answers = answer([row for row, _ in good], [one for _, one in good]) if good else []
-    known = {id(row): responses for (row, _), responses in zip(good, answers, strict=True)}
+    known = {
+        id(row): [as_response(one, kind) for one in responses] for (row, _), responses in zip(good, answers, strict=True)
+    }
     for row in rows:
         loaded.drop(row)
     return [

@@ -102,10 +102,8 @@ class TransformersModel(MediaModel):
             add_bos=self.add_bos_token,
             model_type=str(getattr(text_config, "model_type", "")),
             chat=self.use_chat_template,
+            processor=self.processor if self.multimodal else None,
         )
-
-    def has_chat_template(self) -> bool:
-        return bool(self.tokens.tokenizer.chat_template)
 
     @property
     def model(self) -> Any:
@@ -114,7 +112,7 @@ class TransformersModel(MediaModel):
             self._model = loading.load_weights(
                 self.source,
                 self.config,
-                multimodal=self.capabilities.modalities != {"text"},
+                multimodal=self.multimodal,
                 dtype=self.dtype,
                 device_map=self.device_map,
                 attn_implementation=self.attn_implementation,
@@ -177,7 +175,7 @@ class TransformersModel(MediaModel):
             return self.media.score(self.model, rows, decoded)
 
         limits = self._token_limits(memory.scoring_tokens(self.model, logits_per_token=1.0))
-        return self._answer_media(requests, self.media.rows(requests), score, limits, observer)
+        return self._answer_media(LOGLIKELIHOOD, requests, self.media.rows(requests), score, limits, observer)
 
     def loglikelihood_rolling(self, requests: Sequence[Request], observer: Observer | None = None) -> list[Response]:
         documents = zip(requests, map(self.tokens.windows, requests), strict=True)
@@ -217,7 +215,7 @@ class TransformersModel(MediaModel):
 
         rows = [MediaRow(request, self.media.render(request.context)) for request in requests]
         limits = self._token_limits(memory.generation_tokens(self.model))
-        return self._answer_media(requests, rows, answer, limits, observer)
+        return self._answer_media(GENERATE, requests, rows, answer, limits, observer)
 
     def _token_limits(self, budget: int) -> BatchLimits:
         """The batch size that was asked for, else as many tokens as fit."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mill.api.batching import Unit
-from mill.api.errors import CannotServe
+from mill.api.errors import CannotServe, DataError
 from mill.api.message import AUDIO, IMAGE, MEDIA_KINDS, VIDEO, Context, Media, Message
 from mill.api.request import Request
 from mill.api.response import Response
@@ -66,9 +66,8 @@ class MediaInputs:
     def render(self, context: Context) -> str:
         """Through the chat template; without one, texts and the processor's placeholders one after another."""
         turns = (Message("user", context),) if isinstance(context, str) else context
-        if getattr(self.processor, "chat_template", None):
-            shown = [{"role": turn.role, "content": [_part(part) for part in turn.parts]} for turn in turns]
-            return str(self.processor.apply_chat_template(shown, tokenize=False, add_generation_prompt=True))
+        if self.tokens.has_template:
+            return self.tokens.render(turns)
         parts = [part for turn in turns for part in turn.parts]
         return "".join(part if isinstance(part, str) else self._placeholder(part) for part in parts)
 
@@ -80,7 +79,7 @@ class MediaInputs:
 
     def rows(self, requests: Sequence[Request], *, share: bool = True) -> list[MediaRow]:
         """Scored rows: choices of one token `share` their context's row, longer ones have a row each."""
-        found: dict[tuple[str, str], MediaRow] = {}
+        found: dict[tuple[str, str, int], MediaRow] = {}
         for request in requests:
             context, continuation = move_spaces(self.render(request.context), request.continuation)
             before, whole = self.tokens.encode(context), self.tokens.encode(context + continuation)
@@ -89,7 +88,8 @@ class MediaInputs:
             single = share and len(span) == 1 and common == len(before)
             text = context if single else context + continuation
             owner = "/".join(media.digest for media in request.media)
-            row = found.setdefault((text, owner), MediaRow(request, text, tail=0 if single else len(span)))
+            tail = 0 if single else len(span)
+            row = found.setdefault((text, owner, tail), MediaRow(request, text, tail=tail))
             row.spans.append(span)
             row.requests.append(request)
         return list(found.values())
@@ -103,7 +103,13 @@ class MediaInputs:
             return load_image(media)
         if media.kind == VIDEO:
             return load_frames(media, self.video_frames)
-        return load_audio(media, self.processor.feature_extractor.sampling_rate)
+        hearing = self.processor.feature_extractor
+        samples = load_audio(media, hearing.sampling_rate)
+        most = getattr(hearing, "n_samples", None)
+        if most and len(samples) > most:
+            seconds, heard = len(samples) / hearing.sampling_rate, most / hearing.sampling_rate
+            raise DataError(f"the sound {media.name} lasts {seconds:.1f} s, and the model hears {heard:.1f} s at most")
+        return samples
 
     def batch(self, rows: Sequence[MediaRow], decoded: Sequence[list[Any]], *, side: str, model: Any) -> Any:
         """The processor's tensors for rows of one shape, on the model's device; floats in the model's dtype."""
@@ -124,11 +130,14 @@ class MediaInputs:
         tokenizer.padding_side = side
         if tokenizer.pad_token is None:
             tokenizer.pad_token = tokenizer.eos_token
-        bos = tokenizer.bos_token
-        has_bos = bool(bos) and rows[0].text.startswith(bos)
-        texts = [row.text for row in rows]
-        made = self.processor(text=texts, padding=True, return_tensors="pt", add_special_tokens=not has_bos, **arguments)
+        texts = [self._with_bos(row.text) for row in rows]
+        made = self.processor(text=texts, padding=True, return_tensors="pt", add_special_tokens=False, **arguments)
         return made.to(model.device, next(model.parameters()).dtype)
+
+    def _with_bos(self, text: str) -> str:
+        """BOS once, as for texts alone; many chat templates bring it."""
+        bos = self.processor.tokenizer.bos_token
+        return f"{bos}{text}" if self.tokens.adds_bos and bos and not text.startswith(bos) else text
 
     def score(self, model: Any, rows: Sequence[MediaRow], decoded: Sequence[list[Any]]) -> list[list[Response]]:
         """Responses for the spans of rows of one shape, in one forward pass."""
@@ -181,7 +190,3 @@ def _scored_row(row: MediaRow, length: int) -> scoring.Row:
     """Where a row's spans are predicted: at its last token, or before its own last tokens."""
     start = length - 1 - row.tail
     return scoring.Row([], [scoring.Span(start, span) for span in row.spans], row.requests)
-
-
-def _part(part: str | Media) -> dict[str, str]:
-    return {"type": "text", "text": part} if isinstance(part, str) else {"type": part.kind}

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import torch
-
-    from mill.models.hf.tree import Pack
 
 SCORES_AT_ONCE = 1 << 26  # attention scores held at a time where no fused kernel serves
 
@@ -21,15 +19,16 @@ class Part:
     lse: torch.Tensor
 
 
-def merge(whole: Part, part: Part, where: Any) -> None:
+def merge(whole: Part, part: Part, where: slice) -> None:
     """Add what was seen of other keys to these tokens of the whole, in place."""
     import torch
 
-    old, new = whole.lse[:, where], part.lse
-    total = torch.logaddexp(old, new)
-    mixed = whole.out[:, where].float() * (old - total).exp()[..., None] + part.out.float() * (new - total).exp()[..., None]
-    whole.out[:, where] = mixed.to(whole.out.dtype)
-    whole.lse[:, where] = total
+    old, out = whole.lse[:, where], whole.out[:, where]
+    total = torch.logaddexp(old, part.lse)
+    mixed = out * (old - total).exp_()[..., None]  # in float32, as the weights are
+    mixed.addcmul_(part.out, (part.lse - total).exp_()[..., None])
+    out.copy_(mixed)
+    old.copy_(total)
 
 
 def partial_attention(
@@ -82,67 +81,3 @@ def _plain_attention(
         outs.append(((scores - lse[..., None]).exp() @ values).to(q.dtype))
         lses.append(lse)
     return Part(torch.cat(outs, dim=1), torch.cat(lses, dim=1))
-
-
-def varlen_attention(
-    pack: Pack, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, softcap: float | None
-) -> torch.Tensor:
-    """All segments in one call of CUDA's flash kernel, and all runs of a level in another."""
-    import torch
-
-    q, k, v = (one.transpose(0, 1).contiguous() for one in (q, k, v))  # (tokens, heads, size)
-    own = _flash(q, k, v, *_bounds(pack, "own", list(pack.places.values()), q.device), scale, causal=True)
-    whole = Part(own.out, own.lse)
-    for level, runs in enumerate(pack.levels):
-        if not runs:
-            continue
-        found = [pack.key_values(run, k.transpose(0, 1), v.transpose(0, 1)) for run in runs]
-        keys = torch.cat([keys.transpose(0, 1) for keys, _ in found])
-        values = torch.cat([values.transpose(0, 1) for _, values in found])
-        spans = [(run.start, run.end) for run in runs]
-        lengths = [one.shape[1] for one, _ in found]
-        where = _where(pack, level, spans, q.device)
-        queries = q if where is None else q[where]
-        cu_q, longest_q = _cumulative(pack, f"q{level}", [end - start for start, end in spans], q.device)
-        cu_k, longest_k = _cumulative(pack, f"k{level}", lengths, q.device)
-        seen = _flash(queries, keys, values, cu_q, longest_q, cu_k, longest_k, scale, causal=False)
-        merge(whole, seen, slice(None) if where is None else where)
-    return whole.out
-
-
-def _flash(
-    q: Any, k: Any, v: Any, cu_q: Any, longest_q: int, cu_k: Any, longest_k: int, scale: float, *, causal: bool
-) -> Part:
-    import torch
-
-    flash = torch.ops.aten._flash_attention_forward
-    out, lse, *_ = flash(q, k, v, cu_q, cu_k, longest_q, longest_k, 0.0, causal, False, scale=scale)
-    return Part(out.transpose(0, 1), lse.float())
-
-
-def _bounds(pack: Pack, name: str, spans: list[tuple[int, int]], device: Any) -> tuple[Any, int, Any, int]:
-    bounds, longest = _cumulative(pack, name, [end - start for start, end in spans], device)
-    return bounds, longest, bounds, longest
-
-
-def _cumulative(pack: Pack, name: str, lengths: list[int], device: Any) -> tuple[Any, int]:
-    """Bounds of pieces of these lengths as the kernel wants them; made once a pack, used in every layer."""
-    import torch
-
-    if name not in pack.tensors:
-        ends = torch.tensor([0, *lengths]).cumsum(0).to(torch.int32)
-        pack.tensors[name] = (ends.to(device), max(lengths))
-    found: tuple[Any, int] = pack.tensors[name]
-    return found
-
-
-def _where(pack: Pack, level: int, spans: list[tuple[int, int]], device: Any) -> Any:
-    """The places of these tokens, or None where they are all."""
-    import torch
-
-    name = f"where{level}"
-    if name not in pack.tensors:
-        whole = sum(end - start for start, end in spans) == sum(len(segment.tokens) for segment in pack.segments)
-        places = None if whole else torch.cat([torch.arange(start, end) for start, end in spans]).to(device)
-        pack.tensors[name] = places
-    return pack.tensors[name]

@@ -28,12 +28,22 @@ class Prompt:
 
 
 class Tokens:
-    """A tokenizer with the rules of scoring around it. `window` is the longest input the model is given."""
+    """A tokenizer with the rules of scoring around it. `window` is the longest input the model is given.
+
+    The chat template is the `processor`'s where there is one: it reads messages in parts, text among them.
+    """
 
     def __init__(
-        self, tokenizer: Any, *, window: int, add_bos: bool | None = None, model_type: str = "", chat: bool = False
+        self,
+        tokenizer: Any,
+        *,
+        window: int,
+        add_bos: bool | None = None,
+        model_type: str = "",
+        chat: bool = False,
+        processor: Any = None,
     ) -> None:
-        self.tokenizer, self.window, self.chat = tokenizer, window, chat
+        self.tokenizer, self.processor, self.window, self.chat = tokenizer, processor, window, chat
         self.bos: int | None = tokenizer.bos_token_id
         self.prefix: int | None = self.bos if self.bos is not None else tokenizer.eos_token_id
         self.adds_bos = self._says_bos(model_type) if add_bos is None else add_bos
@@ -65,10 +75,20 @@ class Tokens:
             if not self.chat:
                 return context
             context = (Message("user", context),)
-        if not self.tokenizer.chat_template:
+        if not self.has_template:
             raise ModelError("this tokenizer has no chat template: leave out --apply_chat_template and use_chat_template")
-        turns = [{"role": message.role, "content": message.content} for message in context]
-        return str(self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True))
+        turns = [{"role": message.role, "content": self._content(message)} for message in context]
+        owner = self.tokenizer if self.processor is None else self.processor
+        return str(owner.apply_chat_template(turns, tokenize=False, add_generation_prompt=True))
+
+    @property
+    def has_template(self) -> bool:
+        return bool((self.tokenizer if self.processor is None else self.processor).chat_template)
+
+    def _content(self, message: Message) -> Any:
+        if self.processor is None:
+            return message.text
+        return [{"type": "text", "text": part} if isinstance(part, str) else {"type": part.kind} for part in message.parts]
 
     def pairs(self, requests: Sequence[Request]) -> list[Pair]:
         """Contexts and continuations tokenized as one text, so that tokens at the seam are those of real text."""

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from mill.models.hf.parts import Part, merge, partial_attention, varlen_attention
+from mill.models.hf import varlen
+from mill.models.hf.parts import Part, merge, partial_attention
 from mill.models.trie import Segment
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class Run:
 class Pack:
     """Segments that are computed together, and for each level of the trie which of their tokens see which ancestor.
 
+    They lie in the order of their levels, so that all tokens that see ancestors of a level are one piece.
     `kept` holds keys and values of segments of earlier packs, by their place among the attention calls of a forward pass;
     `keep` are segments of this pack that later ones will need.
     """
@@ -58,6 +60,7 @@ class Pack:
 
     def __post_init__(self) -> None:
         at = 0
+        self.segments = sorted(self.segments, key=lambda segment: segment.level)
         for segment in self.segments:
             self.places[segment] = (at, at + len(segment.tokens))
             at += len(segment.tokens)
@@ -130,17 +133,13 @@ def tree_attention(
     scale = scaling if scaling is not None else float(query.shape[-1]) ** -0.5
     q, k, v = query[0], key[0], value[0]
     pack.remember(k, v)
-    compute = varlen_attention if _has_varlen(q, v, options) else _looped_attention
-    out = compute(pack, q, k, v, scale, options.get("softcap"))
+    softcap = options.get("softcap")
+    if varlen.serves(q, v, softcap):
+        out = varlen.varlen_attention(pack, q, k, v, scale)
+    else:
+        out = _looped_attention(pack, q, k, v, scale, softcap)
     pack.calls += 1
     return out.transpose(0, 1)[None].contiguous(), None
-
-
-def _has_varlen(q: torch.Tensor, v: torch.Tensor, options: dict[str, Any]) -> bool:
-    import torch
-
-    plain = options.get("softcap") is None and q.shape[-1] == v.shape[-1] and q.shape[-1] <= 256
-    return plain and q.is_cuda and q.dtype in (torch.float16, torch.bfloat16)
 
 
 def _looped_attention(
