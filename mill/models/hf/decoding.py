@@ -47,7 +47,7 @@ def decode(model: Any, tokenizer: Any, inputs: Any, prompts: Sequence[Prompt], e
     from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 
     options = prompts[0].request.options
-    stops, stop_ids = _split_stops(tokenizer, options["until"])
+    stops, stop_ids = split_stops(tokenizer, options["until"])
     end_ids = [*eos_ids, *stop_ids]
     width = inputs["input_ids"].shape[1]
     config = GenerationConfig(
@@ -57,7 +57,7 @@ def decode(model: Any, tokenizer: Any, inputs: Any, prompts: Sequence[Prompt], e
         pad_token_id=end_ids[0] if end_ids else 0,
     )
     recorder = Recorder(options["logprobs"]) if "logprobs" in options else None
-    steps = [*([recorder] if recorder else []), *_sampling(options, prompts)]
+    steps = [*([recorder] if recorder else []), *sampling_steps(options, prompts)]
     with torch.inference_mode():
         out = model.generate(
             **inputs,
@@ -68,12 +68,12 @@ def decode(model: Any, tokenizer: Any, inputs: Any, prompts: Sequence[Prompt], e
     answers = out[:, width:].tolist()
     told = recorder.finish(out[:, -1]) if recorder else [None] * len(prompts)
     return [
-        _response(tokenizer, prompt, ids, end_ids, stops, places)
+        answer_of(tokenizer, prompt, ids, end_ids, stops, places)
         for prompt, ids, places in zip(prompts, answers, told, strict=True)
     ]
 
 
-def _split_stops(tokenizer: Any, until: Sequence[str]) -> tuple[list[str], list[int]]:
+def split_stops(tokenizer: Any, until: Sequence[str]) -> tuple[list[str], list[int]]:
     """Stop strings that are special tokens are compared as ids, since they vanish from decoded text."""
     specials = set(tokenizer.all_special_tokens) | set(getattr(tokenizer, "added_tokens_encoder", {}))
     ids = [tokenizer.convert_tokens_to_ids(stop) for stop in until if stop in specials]
@@ -84,7 +84,7 @@ Place = tuple[float, tuple[tuple[int, float], ...]]
 """The log-probability of a chosen token, and the likeliest tokens at its place."""
 
 
-def _response(
+def answer_of(
     tokenizer: Any, prompt: Prompt, ids: list[int], end_ids: list[int], stops: Sequence[str], places: list[Place] | None
 ) -> Response:
     ends = [place for place, token in enumerate(ids) if token in end_ids]
@@ -106,6 +106,12 @@ def as_tokens(tokenizer: Any, ids: Sequence[int], places: Sequence[Place]) -> tu
     texts = tokenizer.batch_decode([[token] for token in ids])
     told = zip(ids, texts, places, strict=False)
     return tuple(Token(token, text, logprob, top) for token, text, (logprob, top) in told)
+
+
+def place_of(logprobs: torch.Tensor, token: int, count: int) -> Place:
+    """What a row of log-probabilities tells of the chosen token and its rivals."""
+    best = logprobs.topk(min(count, len(logprobs)))
+    return float(logprobs[token]), tuple(zip(best.indices.tolist(), best.values.tolist(), strict=True))
 
 
 class Recorder:
@@ -163,7 +169,7 @@ class StopStrings:
         return self.done
 
 
-def _sampling(options: Any, prompts: Sequence[Prompt]) -> list[Any]:
+def sampling_steps(options: Any, prompts: Sequence[Prompt]) -> list[Any]:
     """The penalty for repetition, then sampling as noise added to the logits of a greedy search.
 
     The largest of (logit + Gumbel noise) is distributed like a draw from the softmax, and with a generator for each row

@@ -31,6 +31,13 @@ def merge(whole: Part, part: Part, where: slice) -> None:
     old.copy_(total)
 
 
+def merge_rows(whole: Part, part: Part, places: torch.Tensor) -> None:
+    """As `merge`, for tokens that do not lie together."""
+    chosen = Part(whole.out[:, places], whole.lse[:, places])
+    merge(chosen, part, slice(None))
+    whole.out[:, places], whole.lse[:, places] = chosen.out, chosen.lse
+
+
 def partial_attention(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, *, causal: bool, softcap: float | None = None
 ) -> Part:

@@ -9,6 +9,7 @@ attention interface, since positions are given and keys are those the model has 
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from mill.models.hf import varlen
+from mill.models.hf.fused import fused_norms
 from mill.models.hf.parts import Part, merge, partial_attention
 from mill.models.trie import Segment
 
@@ -40,8 +42,21 @@ class Run:
     inside: tuple[int, int] | None
 
 
+class Plan(ABC):
+    """How the attention of one forward pass is computed."""
+
+    window: int = 0
+    """The longest row: a layer whose own window is shorter cannot be served."""
+    calls: int = 0
+    """Attention calls so far in this pass, which tell the layers apart."""
+
+    @abstractmethod
+    def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, softcap: float | None) -> torch.Tensor:
+        """What queries of (heads, tokens, size) see."""
+
+
 @dataclass
-class Pack:
+class Pack(Plan):
     """Segments that are computed together, and for each level of the trie which of their tokens see which ancestor.
 
     They lie in the order of their levels, so that all tokens that see ancestors of a level are one piece.
@@ -87,6 +102,12 @@ class Pack:
         first, last = run.inside
         return key[:, first:last], value[:, first:last]
 
+    def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, softcap: float | None) -> torch.Tensor:
+        self.remember(k, v)
+        if varlen.serves(q, v, softcap):
+            return varlen.varlen_attention(self, q, k, v, scale)
+        return _looped_attention(self, q, k, v, scale, softcap)
+
     def remember(self, key: torch.Tensor, value: torch.Tensor) -> None:
         for segment in self.keep:
             first, last = self.places[segment]
@@ -97,18 +118,20 @@ _active = threading.local()
 
 
 @contextmanager
-def attending(model: Any, pack: Pack) -> Iterator[None]:
-    """While this lasts, the model's attention is that of the pack."""
+def attending(model: Any, plan: Plan) -> Iterator[None]:
+    """While this lasts, the model's attention is that of the plan."""
     from transformers import AttentionInterface
 
     AttentionInterface.register(NAME, tree_attention)
     before = model.config._attn_implementation
     model.set_attn_implementation(NAME)
-    _active.pack = pack
+    _active.plan = plan
+    plan.calls = 0
     try:
-        yield
+        with fused_norms(model):
+            yield
     finally:
-        _active.pack = None
+        _active.plan = None
         model.set_attn_implementation(before)
 
 
@@ -123,22 +146,16 @@ def tree_attention(
     **options: Any,
 ) -> tuple[torch.Tensor, None]:
     """The attention function: (1, heads, tokens, size) in, (1, tokens, heads, size) out."""
-    pack: Pack = _active.pack
+    plan: Plan = _active.plan
     odd = sorted(name for name, value in options.items() if value is not None and name not in _HARMLESS)
     window = options.get("sliding_window")
-    if attention_mask is not None or query.shape[0] != 1 or (window is not None and window < pack.window):
+    if attention_mask is not None or query.shape[0] != 1 or (window is not None and window < plan.window):
         raise Unsupported("a mask, or a window shorter than the rows")
     if odd and any(options[name] is not False for name in odd if not hasattr(options[name], "shape")):
         raise Unsupported(f"options {', '.join(odd)}")
     scale = scaling if scaling is not None else float(query.shape[-1]) ** -0.5
-    q, k, v = query[0], key[0], value[0]
-    pack.remember(k, v)
-    softcap = options.get("softcap")
-    if varlen.serves(q, v, softcap):
-        out = varlen.varlen_attention(pack, q, k, v, scale)
-    else:
-        out = _looped_attention(pack, q, k, v, scale, softcap)
-    pack.calls += 1
+    out = plan.attend(query[0], key[0], value[0], scale, options.get("softcap"))
+    plan.calls += 1
     return out.transpose(0, 1)[None].contiguous(), None
 
 

@@ -1,0 +1,103 @@
+"""Generating answers of mixed lengths on a GPU: rows that come and go against transformers' `generate` in static batches.
+
+    python benchmarks/generation_gpu.py [--layers 32] [--prompts 256]
+
+The model is that of scoring_gpu.py. Prompts have 64 to 512 tokens, answers 16 to 512, both drawn evenly; a static batch runs
+until its longest answer is complete, as it does where nobody knows the lengths before. The peer's batch size is the best
+of those tried. Prints seconds, tokens a second and the ratio, and how many answers are equal token by token.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import time
+from typing import Any
+
+import torch
+from scoring_gpu import VOCABULARY, make_model
+
+from mill.api.request import GENERATE, Request, generation_options
+from mill.models.hf.continuous import ContinuousDecoder
+from mill.models.hf.tokens import Prompt
+
+
+class Silent:
+    """A tokenizer of numbers: text plays no part here."""
+
+    all_special_tokens: list[str] = []
+
+    def decode(self, ids: list[int], **_: Any) -> str:
+        return " ".join(map(str, ids))
+
+
+def make_prompts(count: int) -> list[Prompt]:
+    chance = random.Random(0)
+    found = []
+    for number in range(count):
+        length = chance.randint(16, 512)
+        request = Request(GENERATE, str(number), options=generation_options(max_gen_toks=length))
+        found.append(Prompt(request, [chance.randrange(VOCABULARY) for _ in range(chance.randint(64, 512))], 0, length))
+    return found
+
+
+def static(model: Any, prompts: list[Prompt], size: int) -> tuple[float, dict[int, list[int]]]:
+    found = {}
+    torch.cuda.synchronize()
+    started = time.perf_counter()
+    ordered = sorted(prompts, key=lambda prompt: -len(prompt.ids))
+    for start in range(0, len(ordered), size):
+        part = ordered[start : start + size]
+        width = max(len(prompt.ids) for prompt in part)
+        ids = torch.zeros((len(part), width), dtype=torch.long)
+        mask = torch.zeros_like(ids)
+        for place, prompt in enumerate(part):
+            ids[place, width - len(prompt.ids) :] = torch.tensor(prompt.ids)
+            mask[place, width - len(prompt.ids) :] = 1
+        longest = max(prompt.max_new_tokens for prompt in part)
+        arguments = {"attention_mask": mask.cuda(), "max_new_tokens": longest, "do_sample": False, "pad_token_id": 0}
+        out = model.generate(ids.cuda(), eos_token_id=None, **arguments)[:, width:].tolist()
+        found |= {id(prompt): row[: prompt.max_new_tokens] for prompt, row in zip(part, out, strict=True)}
+    torch.cuda.synchronize()
+    return time.perf_counter() - started, found
+
+
+def ours(model: Any, prompts: list[Prompt]) -> tuple[float, dict[int, list[int]]]:
+    torch.cuda.synchronize()
+    started = time.perf_counter()
+    decoder = ContinuousDecoder(model, Silent(), [], tokens=1 << 19, at_once=32768)
+    found = {id(prompt): [int(one) for one in (answer.text or "").split()] for prompt, answer in decoder.run(prompts)}
+    torch.cuda.synchronize()
+    return time.perf_counter() - started, found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--layers", type=int, default=32)
+    parser.add_argument("--prompts", type=int, default=256)
+    parser.add_argument("--batch_sizes", type=lambda text: [int(part) for part in text.split(",")], default=[64, 128, 256])
+    options = parser.parse_args()
+    model, prompts = make_model(options.layers), make_prompts(options.prompts)
+    written = sum(prompt.max_new_tokens for prompt in prompts)
+    ours(model, prompts[:8])
+    torch.cuda.reset_peak_memory_stats()
+    seconds, found = ours(model, prompts)
+    peak = torch.cuda.max_memory_allocated() / 2**30
+    print(f"mill: {seconds:.2f} s, {written / seconds:.0f} tokens a second, peak {peak:.0f} GiB", flush=True)
+    best, theirs = float("inf"), {}
+    for size in options.batch_sizes:
+        torch.cuda.reset_peak_memory_stats()
+        taken, answers = static(model, prompts, size)
+        peak = torch.cuda.max_memory_allocated() / 2**30
+        print(
+            f"generate, batch {size}: {taken:.2f} s, {written / taken:.0f} tokens a second, peak {peak:.0f} GiB", flush=True
+        )
+        if taken < best:
+            best, theirs = taken, answers
+    first = sum(found[id(one)][0] == theirs[id(one)][0] for one in prompts)
+    equal = sum(found[id(one)] == theirs[id(one)] for one in prompts)
+    print(f"ratio {best / seconds:.2f}; {first} of {len(prompts)} first tokens and {equal} whole answers are equal")
+
+
+if __name__ == "__main__":
+    main()
