@@ -75,7 +75,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--layers", type=int, default=32)
     parser.add_argument("--prompts", type=int, default=256)
-    parser.add_argument("--batch_sizes", type=lambda text: [int(part) for part in text.split(",")], default=[64, 128, 256])
+    parser.add_argument("--batch_sizes", type=lambda text: [int(part) for part in text.split(",")], default=[32, 64, 128])
     options = parser.parse_args()
     model, prompts = make_model(options.layers), make_prompts(options.prompts)
     written = sum(prompt.max_new_tokens for prompt in prompts)
@@ -89,9 +89,8 @@ def main() -> None:
         torch.cuda.reset_peak_memory_stats()
         taken, answers = static(model, prompts, size)
         peak = torch.cuda.max_memory_allocated() / 2**30
-        print(
-            f"generate, batch {size}: {taken:.2f} s, {written / taken:.0f} tokens a second, peak {peak:.0f} GiB", flush=True
-        )
+        rate = written / taken
+        print(f"generate, batch {size}: {taken:.2f} s, {rate:.0f} tokens a second, peak {peak:.0f} GiB", flush=True)
         if taken < best:
             best, theirs = taken, answers
     first = sum(found[id(one)][0] == theirs[id(one)][0] for one in prompts)

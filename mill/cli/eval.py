@@ -56,6 +56,7 @@ class EvalOptions:
     quiet: bool = False
     wait: float = 0.0
     base_url: str = ""
+    exact: bool = False
 
 
 @click.command("eval", epilog=EXAMPLES)
@@ -77,6 +78,7 @@ class EvalOptions:
 @click.option("--system_prompt", default=None, help="A system message, or text in front where there is no chat template.")
 @click.option("--apply_chat_template", is_flag=True, default=None, help="Send prompts through the model's chat template.")
 @click.option("--fresh", is_flag=True, default=None, help="Compute everything anew, beside what is recorded.")
+@click.option("--exact", is_flag=True, default=None, help="hf: compute every row by itself, sharing no beginnings.")
 @click.option(
     "--config", type=click.Path(), default=None, help="A YAML file with any of these options; the command line wins."
 )
@@ -114,6 +116,7 @@ def evaluate(options: EvalOptions) -> int:
             fresh=options.fresh,
             batch_size=options.batch_size,
             wait=options.wait,
+            exact=options.exact,
         )
         for model in options.models
     ]
@@ -169,6 +172,7 @@ def _options(given: Mapping[str, Any], output_dir: Path, task_paths: tuple[str, 
         quiet=bool(given["quiet"]),
         wait=float(given["wait"] or 0.0),
         base_url=given["base_url"] or "",
+        exact=bool(given["exact"]),
     )
 
 

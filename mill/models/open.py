@@ -94,6 +94,10 @@ def arguments_of(cls: type) -> dict[str, inspect.Parameter]:
     return {name: p for name, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
 
 
+def takes_argument(backend: str, name: str) -> bool:
+    return name in arguments_of(_model_class(backend))
+
+
 def checked_arguments(cls: type, backend: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """`given` as the backend's own types: unknown, missing and ill-typed arguments are refused by name."""
     known = arguments_of(cls)

@@ -12,7 +12,7 @@ from mill.api.model import MillModel
 from mill.api.task import Benchmark, RenderSettings
 from mill.execute.executor import Executor, Tally
 from mill.execute.jobs import run_jobs
-from mill.models.open import open_model, resolve_spec
+from mill.models.open import open_model, resolve_spec, takes_argument
 from mill.models.spec import Spec, parse_spec
 from mill.runs import manifest
 from mill.runs.folder import MANIFEST, RunFolder, check_writable, newest_generation, run_folder
@@ -111,14 +111,18 @@ def prepare(
     fresh: bool = False,
     batch_size: int | None = None,
     wait: float = 0.0,
+    exact: bool = False,
 ) -> Run:
     """Open the model, plan the tasks and find the run's folder. No weights load here.
 
-    A model behind a server is looked at first; `wait` is how many seconds it may take to come up.
+    A model behind a server is looked at first; `wait` is how many seconds it may take to come up. `exact` is given to
+    backends that know it: the others share nothing that would have to be turned off.
     """
     check_writable(output_dir)
     resolved = resolve_spec(parse_spec(spec) if isinstance(spec, str) else spec)
     refuse_early(selection, resolved.backend)
+    if exact and takes_argument(resolved.backend, "exact"):
+        resolved = Spec(resolved.backend, {**resolved.arguments, "exact": True})
     model = open_model(resolved, batch_size=batch_size)
     model.ready(wait)
     plans = plan_tasks(model, selection, settings, limit)

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
-from mill.api.batching import BatchLimits, Observer, Unit, as_response
+from mill.api.batching import BatchLimits, Observer, Unit, as_response, is_out_of_memory
 from mill.api.errors import SpecError, UnknownName
 from mill.api.message import MEDIA_KINDS
 from mill.api.model import ModelCapabilities
 from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, Request
 from mill.api.response import Response
 from mill.models.hf import decoding, loading, memory, scoring, shared
+from mill.models.hf.continuous import ContinuousDecoder
 from mill.models.hf.media_model import DEFAULT_VIDEO_FRAMES, TEXT_ONLY, MediaModel, options_key
 from mill.models.hf.multimodal import MediaRow
 from mill.models.hf.scoring import Row
-from mill.models.hf.tokens import Tokens
+from mill.models.hf.tokens import Prompt, Tokens
 
 DTYPES = ("bfloat16", "float16", "float32")
+MOST_ROWS = 512  # answers written at once
 
 
 class TransformersModel(MediaModel):
@@ -194,20 +196,58 @@ class TransformersModel(MediaModel):
         return self._answer_apart(MULTI_ROUND, requests, observer, self._generate_texts, self._generate_media)
 
     def _generate_texts(self, requests: Sequence[Request], observer: Observer) -> list[Response]:
+        prompts = self.tokens.prompts(requests)
+        found = self._generate_continuously(prompts, observer) if self.shares else {}
         units: dict[str, list[Unit]] = {}
-        for prompt in self.tokens.prompts(requests):
-            unit = Unit([prompt.request], len(prompt.ids) + prompt.max_new_tokens, prompt)
-            units.setdefault(options_key(prompt.request), []).append(unit)
+        for prompt in prompts:
+            if id(prompt.request) not in found:
+                unit = Unit([prompt.request], len(prompt.ids) + prompt.max_new_tokens, prompt)
+                units.setdefault(options_key(prompt.request), []).append(unit)
         limits = self._token_limits(memory.generation_tokens(self.model))
 
         def hook(batch: list[Unit]) -> list[list[Response]]:
             answers = decoding.generate(self.model, self.tokens, [unit.data for unit in batch], self._eos_ids)
             return [[answer] for answer in answers]
 
-        found: dict[int, Response] = {}
         for group in units.values():  # prompts that share decoding options share batches
             found |= self._run_units(group, hook, limits, observer)
         return [found[id(request)] for request in requests]
+
+    def _generate_continuously(self, prompts: Sequence[Prompt], observer: Observer) -> dict[int, Response]:
+        """Answers by id() of their requests; what does not fit memory or a window is left out."""
+        found: dict[int, Response] = {}
+        window = shared.shortest_window(self.model.config.get_text_config())
+        groups: dict[int, list[Prompt]] = {}
+        for prompt in prompts:  # rows of very different lengths would waste the room of the longest on all
+            if window is None or len(prompt.ids) + prompt.max_new_tokens <= window:
+                groups.setdefault(prompt.max_new_tokens.bit_length(), []).append(prompt)
+        for group in groups.values():
+            for prompt, answer in self._decoded(group):
+                found[id(prompt.request)] = as_response(answer, GENERATE)
+                observer.answered(prompt.request, found[id(prompt.request)])
+        return found
+
+    def _decoded(self, prompts: list[Prompt]) -> Iterator[tuple[Prompt, Response]]:
+        """With half as many rows at once whenever memory runs out."""
+        most = self.batch_size or MOST_ROWS
+        while prompts and most:
+            decoder = ContinuousDecoder(
+                self.model,
+                self.tokens.tokenizer,
+                self._eos_ids,
+                tokens=memory.generation_tokens(self.model),
+                at_once=memory.scoring_tokens(self.model, logits_per_token=0.0),
+            )
+            try:
+                for prompt, answer in decoder.run(prompts, most):
+                    prompts = [one for one in prompts if one is not prompt]
+                    yield prompt, answer
+            except Exception as error:
+                if not is_out_of_memory(error):
+                    raise
+                most = min(most, len(prompts)) // 2
+            del decoder
+            self._free_memory()
 
     def _generate_media(self, requests: Sequence[Request], observer: Observer) -> list[Response]:
         def answer(rows: list[MediaRow], decoded: list[Any]) -> list[list[Response]]:
