@@ -49,6 +49,8 @@ class RenderSettings:
     gen_kwargs: Mapping[str, Any] = field(default_factory=dict)
     system_prompt: str | None = None
     apply_chat_template: bool = False
+    same_shots: bool = False
+    """The first examples of their split for every question, instead of a draw for each."""
 
     def options(self, **defaults: Any) -> dict[str, Any]:
         """Decoding options: a task's defaults, what the run asks for on top, and the run's seed."""

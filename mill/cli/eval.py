@@ -70,6 +70,7 @@ class EvalOptions:
     default=None,
     help="Examples before each question; default: the task's own.",
 )
+@click.option("--same_shots", is_flag=True, default=None, help="The first examples for every question, not a draw for each.")
 @click.option("--seed", type=int, default=None, help="Seed of example draws and sampling. [default: 0]")
 @click.option("--repeats", type=click.IntRange(min=1), default=None, help="Answers to each question. [default: 1]")
 @click.option("--batch_size", default=None, help="Requests at once, or auto. A batch_size in the model spec wins.")
@@ -158,6 +159,7 @@ def _options(given: Mapping[str, Any], output_dir: Path, task_paths: tuple[str, 
         gen_kwargs=gen_kwargs,
         system_prompt=given["system_prompt"],
         apply_chat_template=bool(given["apply_chat_template"]),
+        same_shots=bool(given["same_shots"]),
     )
     return EvalOptions(
         models=models,

@@ -68,7 +68,7 @@ class PromptedTask(Task):
         if not count:
             return []
         split, pool = self._pool
-        if self.fixed_shots:
+        if self.fixed_shots or settings.same_shots:
             found = first_shots(pool, count, sample.doc)
         else:
             found = drawn_shots(pool, count, sample.doc, sample_id=sample.id, seed=settings.seed)

@@ -115,7 +115,7 @@ def test_an_architecture_answers_alike_with_and_without_sharing(zoo: Any, family
     found, wanted = together.loglikelihood(scored()), alone.loglikelihood(scored())
     assert together.shares is FAMILIES[family][1]
     for one, other in zip(found, wanted, strict=True):
-        assert one.score == pytest.approx(other.score, abs=1e-4)
+        assert one.score == pytest.approx(other.score, abs=1e-4 * (other.output_tokens or 1))
         assert (one.is_greedy, one.prompt_tokens, one.output_tokens) == (
             other.is_greedy,
             other.prompt_tokens,
@@ -141,10 +141,8 @@ def test_the_twin_that_must_fail_without_the_tree(zoo: Any, monkeypatch: pytest.
     assert not shared.can_share(model.model)
     rows = scoring.shared_rows(scored(), model.tokens.pairs(scored()))
     scorer = SharedScorer(model.model, Budget(1 << 20, 1 << 20))
-    found = {
-        id(request): answer.score for row, answers in scorer.run(rows) for request, answer in zip(row.requests, answers)
-    }
-    assert max(abs((score or 0.0) - want) for score, want in zip(found.values(), wanted, strict=True)) > 0.1
+    found = [answer.score or 0.0 for _, answers in scorer.run(rows) for answer in answers]
+    assert max(abs(score - want) for score, want in zip(sorted(found), sorted(wanted), strict=True)) > 0.1
 
 
 def test_each_distinct_token_is_computed_once(zoo: Any) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     pass
 
 _CHANGING_ROPE = ("dynamic", "longrope")  # rotation that depends on the longest row of a batch
-PROBE_TOLERANCE = {"float32": 1e-3, "float16": 0.05, "bfloat16": 0.3}
+PROBE_TOLERANCE = {"float32": 1e-3, "float16": 0.05, "bfloat16": 0.3}  # nats a token
 
 
 @dataclass(frozen=True)
@@ -207,7 +207,8 @@ def _agrees(model: Any) -> bool:
     length = len(rows[0].ids) - 5
     tolerance = PROBE_TOLERANCE.get(str(next(model.parameters()).dtype).removeprefix("torch."), 0.3)
     far = [abs(found.get(id(row), float("inf")) - score) / length for row, score in zip(rows, plain, strict=True)]
-    if max(far) > tolerance:
+    scale = max(1.0, max(abs(score) for score in plain) / length / 6)  # unlikely tokens are rounded by more
+    if max(far) > tolerance * scale:
         notice("this model's layers carry state past the shared start of rows: every row is computed by itself")
         return False
     return True

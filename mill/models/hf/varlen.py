@@ -15,10 +15,11 @@ LARGEST_HEAD = 256
 
 
 def serves(q: torch.Tensor, v: torch.Tensor, softcap: float | None) -> bool:
-    """Whether the kernel takes these: half precision on CUDA, no soft cap, keys and values of one size."""
+    """Whether the kernel takes these: half precision on CUDA, no soft cap, keys and values of one size it knows."""
     import torch
 
-    fits = softcap is None and q.shape[-1] == v.shape[-1] and q.shape[-1] <= LARGEST_HEAD
+    size = q.shape[-1]
+    fits = softcap is None and size == v.shape[-1] and size <= LARGEST_HEAD and size % 8 == 0
     return fits and q.is_cuda and q.dtype in (torch.float16, torch.bfloat16)
 
 

@@ -1,0 +1,148 @@
+"""How much faster than lm-evaluation-harness? The same model, rows and prompts through both, on a CPU.
+
+    MILL_DATA=... python benchmarks/speed_lm_eval.py --model MODEL_FOLDER --lm_eval_python PATH/TO/python [--only mmlu,gsm8k]
+
+Needs MMLU, HellaSwag (with its ctx_a and ctx_b columns), GSM8K and WikiText-2 under MILL_DATA, and an environment that has
+lm-eval 0.4.13. The harness runs its own task definitions on the rows that mill read; examples are the first of their split
+on both sides. Its batch size is the fastest of 1, 4 and 16 on a part of each work, found before the clock starts. Both clocks
+start when the weights are loaded. Prints seconds, the ratio, the tokens fed and the distinct ones, and whether scores agree.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from peer import run_peer
+
+from mill.api.task import RenderSettings
+from mill.models.hf.model import TransformersModel
+from mill.models.trie import make_trie
+from mill.runs.evaluate import prepare
+from mill.runs.samples import read_samples
+from mill.tasks.load import load_builtin, make_task, select
+
+# Name -> (tasks with limits, shots, options of generation).
+WORKS: dict[str, tuple[dict[str, int | None], int, dict[str, Any]]] = {
+    "mmlu": ({"mmlu_abstract_algebra": 60, "mmlu_anatomy": 60, "mmlu_professional_law": 40, "mmlu_marketing": 60}, 5, {}),
+    "hellaswag 0-shot": ({"hellaswag": 400}, 0, {}),
+    "hellaswag 10-shot": ({"hellaswag": 60}, 10, {}),
+    "gsm8k": ({"gsm8k": 64}, 4, {"max_gen_toks": 128}),
+    "wikitext": ({"wikitext": 8}, 0, {}),
+}
+BATCH_SIZES = (1, 4, 16)
+
+PEER = """
+from lm_eval.models.huggingface import HFLM
+import torch
+sizes = plan["batch_sizes"]
+options = {"num_fewshot": plan["shots"], "bootstrap_iters": 0, "log_samples": True}
+if plan["generation"]:
+    options["gen_kwargs"] = ",".join(f"{k}={v}" for k, v in plan["generation"].items())
+def tasks(names):
+    return [{"task": name, **({"fewshot_config": {"sampler": "first_n"}} if plan["shots"] else {})} for name in names]
+def model(size):
+    return HFLM(pretrained=plan["model"], dtype="float32", device="cpu", batch_size=size, max_length=4096)
+def run(lm, name, limit):
+    return lm_eval.simple_evaluate(model=lm, tasks=tasks([name]), limit=limit, **options)
+first = next(iter(plan["tasks"]))
+tried = {}
+for size in sizes:
+    lm = model(size)
+    started = time.time()
+    run(lm, first, plan["trial"])
+    tried[size] = time.time() - started
+best = min(tried, key=tried.get)
+lm = model(best)
+out = {"batch_size": best, "tried": tried, "tasks": {}, "seconds": 0.0}
+for name, limit in plan["tasks"].items():
+    started = time.time()
+    found = run(lm, name, limit)
+    out["seconds"] += time.time() - started
+    samples = sorted(found["samples"][name], key=lambda sample: sample["doc_id"])
+    out["tasks"][name] = [
+        [float(one[0][0]) if isinstance(one[0], (list, tuple)) else one[0] for one in sample["resps"]] for sample in samples
+    ]
+json.dump(out, open(sys.argv[2], "w"))
+"""
+
+
+def settings_of(shots: int, generation: dict[str, Any]) -> RenderSettings:
+    return RenderSettings(n_shots=shots, same_shots=True, gen_kwargs=generation)
+
+
+def run_mill(model: str, tasks: dict[str, int | None], settings: RenderSettings, folder: Path) -> dict[str, Any]:
+    seconds, found = 0.0, {}
+    spec = f"hf[path={model},dtype=float32]"
+    for name, limit in tasks.items():
+        run = prepare(spec, select([name]), settings, output_dir=folder, limit=limit)
+        run.model.load()
+        started = time.time()
+        outcome = run.execute(quiet=True)
+        seconds += time.time() - started
+        samples = read_samples(outcome.folder.samples_file(name))
+        found[name] = [[one.score if one.text is None else one.text for one in sample.responses[0]] for sample in samples]
+    return {"seconds": seconds, "tasks": found}
+
+
+def count_tokens(model: str, tasks: dict[str, int | None], settings: RenderSettings) -> tuple[int, int]:
+    """Tokens that go in where every row stands alone (the choices of one letter as one row), and distinct ones."""
+    opened = TransformersModel(model, dtype="float32")
+    fed = distinct = 0
+    for name, limit in tasks.items():
+        task = make_task(name)
+        requests = [request for sample in task.samples()[:limit] for request in task.requests(sample, settings)]
+        if task.kind == "generate_until":
+            rows = [prompt.ids for prompt in opened.tokens.prompts(requests)]
+        elif task.kind == "loglikelihood_rolling":
+            rows = [row.ids for request in requests for row in opened.tokens.windows(request)]
+        else:
+            rows = list({tuple(pair.ids[:-1]): pair.ids[:-1] for pair in opened.tokens.pairs(requests)}.values())
+        fed += sum(map(len, rows))
+        distinct += make_trie(rows).tokens
+    return fed, distinct
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--lm_eval_python", required=True)
+    parser.add_argument("--only", type=lambda text: text.split(","), default=list(WORKS))
+    options = parser.parse_args()
+    load_builtin()
+    print("| work | mill s | lm-eval s | batch | ratio | tokens fed | distinct | largest difference |")
+    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |", flush=True)
+    for work in options.only:
+        tasks, shots, generation = WORKS[work]
+        settings = settings_of(shots, generation)
+        fed, distinct = count_tokens(options.model, tasks, settings)
+        with tempfile.TemporaryDirectory() as folder:
+            mine = run_mill(options.model, tasks, settings, Path(folder, "mill"))
+            plan = {"model": options.model, "shots": shots, "generation": generation, "trial": 8 if shots else 16}
+            sizes = [1] if work == "wikitext" else list(BATCH_SIZES)
+            theirs = run_peer(options.lm_eval_python, PEER, tasks, Path(folder), batch_sizes=sizes, **plan)
+        line = f"| {work} | {mine['seconds']:.0f} | {theirs['seconds']:.0f} | {theirs['batch_size']} "
+        line += f"| {theirs['seconds'] / mine['seconds']:.2f} | {fed:,} | {distinct:,} | {agreement(mine, theirs)} |"
+        print(line, flush=True)
+        print(json.dumps(theirs["tried"]), file=sys.stderr, flush=True)
+
+
+def agreement(mine: dict[str, Any], theirs: dict[str, Any]) -> str:
+    pairs = [
+        (a, b)
+        for name in mine["tasks"]
+        for ours, other in zip(mine["tasks"][name], theirs["tasks"][name], strict=True)
+        for a, b in zip(ours, other, strict=True)
+    ]
+    if isinstance(pairs[0][0], str):
+        return f"{sum(a == b for a, b in pairs)} of {len(pairs)} texts equal"
+    return f"{max(abs(a - b) for a, b in pairs):.1e}"
+
+
+if __name__ == "__main__":
+    main()
