@@ -8,9 +8,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from mill.tasks.data import load_split
+from mill.api.task import Task
+from mill.tasks.data import find_local, load_split
 from mill.tasks.load import select
 from mill.tasks.prompted import PromptedTask
+from mill.tasks.wikitext import RAW
 
 # Runs first in the peer's process; argv is (plan file, result file).
 PRELUDE = """
@@ -28,20 +30,31 @@ import lm_eval
 """
 
 
-def run_peer(python: str, code: str, tasks: dict[str, int | None], folder: Path, **plan: Any) -> Any:
+def run_peer(
+    python: str, code: str, tasks: dict[str, int | None], folder: Path, *, with_shots: bool = False, **plan: Any
+) -> Any:
     """Write the rows of these tasks, run `code` in the peer's Python, and return the JSON it wrote to argv[2]."""
     rows = {}
     for task in select(list(tasks)).tasks:
-        assert isinstance(task, PromptedTask)
         files = {}
-        wanted = [(split, task.splits) for split in task.splits[:1]]
-        wanted += [(split, (split,)) for split in task.shot_splits if task.n_shots and task.fixed_shots]
-        for split, places in wanted:
+        for split, found in _splits(task, with_shots).items():
             file = folder / f"{task.name}-{split}.json"
-            file.write_text(json.dumps(load_split(task.dataset, places)[1]))
+            file.write_text(json.dumps(found))
             files[split] = str(file)
-        rows[f"{task.dataset.name}/{task.dataset.config or ''}"] = files
+        dataset = task.dataset if isinstance(task, PromptedTask) else RAW
+        rows[f"{dataset.name}/{dataset.config or ''}"] = files
     given, result = folder / "plan.json", folder / "result.json"
     given.write_text(json.dumps({"rows": rows, "tasks": tasks, **plan}))
     subprocess.run([python, "-c", PRELUDE + code, str(given), str(result)], check=True, stdout=sys.stderr)
     return json.loads(result.read_text())
+
+
+def _splits(task: Task, with_shots: bool) -> dict[str, list[Any]]:
+    """The evaluated rows by the name of their split, and those of examples."""
+    if not isinstance(task, PromptedTask):
+        return {"test": [dict(sample.doc) for sample in task.samples()]}
+    found = {task.splits[0]: load_split(task.dataset, task.splits)[1]}
+    for split in task.shot_splits:
+        if (with_shots and find_local(task.dataset, split)) or (task.n_shots and task.fixed_shots):
+            found[split] = load_split(task.dataset, (split,))[1]
+    return found
