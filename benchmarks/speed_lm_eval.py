@@ -68,7 +68,8 @@ for name, limit in plan["tasks"].items():
     started = time.time()
     found = run(lm, name, limit)
     out["seconds"] += time.time() - started
-    samples = sorted(found["samples"][name], key=lambda sample: sample["doc_id"])
+    once = {sample["doc_id"]: sample for sample in found["samples"][name]}  # a task with two filters lists samples twice
+    samples = [once[place] for place in sorted(once)]
     out["tasks"][name] = [
         [float(one[0][0]) if isinstance(one[0], (list, tuple)) else one[0] for one in sample["resps"]] for sample in samples
     ]

@@ -42,8 +42,11 @@ QWEN_VL_TEMPLATE = (
 )
 
 
-def make_llava(folder: Path) -> Path:
-    """Square pictures of 32 pixels in 16 patches, through CLIP's tower and a Llama that starts every text with BOS."""
+def make_llava(folder: Path, **language: Any) -> Path:
+    """Square pictures of 32 pixels in 16 patches, through CLIP's tower and a Llama that starts every text with BOS.
+
+    `language` are settings of the Llama.
+    """
     from transformers import CLIPImageProcessor, CLIPVisionConfig, LlavaConfig, LlavaForConditionalGeneration, LlavaProcessor
 
     tokenizer = make_tokenizer(["<image>"], bos=True)
@@ -59,7 +62,7 @@ def make_llava(folder: Path) -> Path:
     tower = CLIPVisionConfig(**_tower(), image_size=32, patch_size=8, projection_dim=16)
     config = LlavaConfig(
         vision_config=tower,
-        text_config=_llama(tokenizer),
+        text_config=_llama(tokenizer, **language),
         image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
         vision_feature_layer=-1,
     )
@@ -201,10 +204,10 @@ def _language(tokenizer: Any) -> dict[str, Any]:
     }
 
 
-def _llama(tokenizer: Any) -> Any:
+def _llama(tokenizer: Any, **language: Any) -> Any:
     from transformers import LlamaConfig
 
-    return LlamaConfig(**_language(tokenizer))
+    return LlamaConfig(**{**_language(tokenizer), **language})
 
 
 def _save(folder: Path, model_class: Any, config: Any, processor: Any) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from servers import free_port
+from vlm import make_llava
 
 ROOT = Path(__file__).parents[2]
 MODEL = ROOT / ".demo/model/smollm2"
@@ -48,6 +50,28 @@ def test_vllm_in_process_conforms_and_scores_like_hf() -> None:
     spec = f"vllm[path={MODEL},dtype=float32,max_model_len=256,enforce_eager=true]"
     out = conform(python, spec, "--reference", f"hf[path={MODEL},dtype=float32]", "--tolerance", "1e-3")
     assert "18 passed, 0 failed, 0 skipped" in out
+
+
+def test_vllm_sees_pictures_as_hf_does(tmp_path: Path) -> None:
+    python = engine("vllm") / "python"
+    folder = make_llava(tmp_path / "llava", head_dim=32)  # vLLM's kernels know no smaller heads
+    specs = {
+        str(python): f"vllm[path={folder},dtype=float32,max_model_len=256,enforce_eager=true]",
+        sys.executable: f"hf[path={folder},dtype=float32]",
+    }
+    scores, texts = [], []
+    for interpreter, spec in specs.items():
+        for task, found, field in (("shapes_mcq", scores, "score"), ("shapes_mcq_gen", texts, "text")):
+            place = tmp_path / Path(spec.partition("[")[0]) / task
+            command = [interpreter, "-m", "mill", "eval", spec, task, "--limit", "6", "--output_dir", str(place)]
+            done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=600)
+            assert done.returncode == 0, done.stdout + done.stderr[-2000:]
+            (file,) = place.rglob(f"samples/{task}.jsonl")
+            samples = [json.loads(line) for line in file.read_text().splitlines()]
+            found.append([answer[field] for sample in samples for answer in sample["responses"][0]])
+    assert scores[0] == pytest.approx(scores[1], abs=1e-3) and len(scores[0]) == 24
+    assert len(set(scores[1])) > 12  # other pictures are other scores
+    assert sum(a == b for a, b in zip(*texts, strict=True)) >= 5
 
 
 def test_vllm_behind_openai_compat_conforms_and_scores_like_hf() -> None:

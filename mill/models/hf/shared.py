@@ -44,6 +44,43 @@ class _Need:
     span: int
 
 
+class _Work:
+    """Rows as a trie: what is predicted in each segment, the sums so far, and which rows end where."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self.rows, self.trie = rows, make_trie([row.ids for row in rows])
+        self.needs = _needs(self.trie, rows)
+        self.sums = [[(0.0, True)] * len(row.spans) for row in rows]
+        self.ending: dict[Segment, list[int]] = {}
+        for place, segment in enumerate(self.trie.ends):
+            self.ending.setdefault(segment, []).append(place)
+
+    def take(self, at: int, budget: Budget) -> list[Segment]:
+        """The next segments that fit one forward pass; at least one."""
+        taken: list[Segment] = []
+        tokens = logit_rows = 0
+        for segment in self.trie.segments[at:]:
+            tokens += len(segment.tokens)
+            logit_rows += len({need.offset for need in self.needs.get(segment, ())})
+            if taken and (tokens > budget.tokens or logit_rows > budget.logit_rows):
+                break
+            taken.append(segment)
+        return taken
+
+    def path_after(self, at: int) -> set[Segment]:
+        """The segments whose keys those from `at` on will need."""
+        return set(self.trie.segments[at].chain[:-1]) if at < len(self.trie.segments) else set()
+
+    def add(self, needs: Sequence[_Need], scores: Sequence[float], likeliest: Sequence[bool]) -> None:
+        for need, score, best in zip(needs, scores, likeliest, strict=True):
+            total, greedy = self.sums[need.row][need.span]
+            self.sums[need.row][need.span] = (total + score, greedy and best)
+
+    def done(self, pack: Sequence[Segment]) -> list[int]:
+        """The places of rows that end in these segments."""
+        return [place for segment in pack for place in self.ending.get(segment, ())]
+
+
 class SharedScorer:
     """Scores rows of one model. What cannot be computed so is left to the caller, in `left`."""
 
@@ -55,75 +92,53 @@ class SharedScorer:
     def run(self, rows: Sequence[Row]) -> Iterator[tuple[Row, list[Response]]]:
         """Every row with the responses of its spans, as soon as its path is computed."""
         window = shortest_window(self.model.config.get_text_config())
-        fitting = [row for row in rows if window is None or len(row.ids) <= window]
         self.left += [row for row in rows if window is not None and len(row.ids) > window]
-        trie = make_trie([row.ids for row in fitting])
-        needs = _needs(trie, fitting)
-        sums = [[(0.0, True)] * len(row.spans) for row in fitting]
-        ending: dict[Segment, list[int]] = {}
-        for place, segment in enumerate(trie.ends):
-            ending.setdefault(segment, []).append(place)
+        work = _Work([row for row in rows if window is None or len(row.ids) <= window])
         kept: dict[Segment, list[tuple[Any, Any]]] = {}
+        lost: set[Segment | None] = set()  # those that did not fit even alone
         at = 0
-        lost: set[Segment | None] = set()
-        while at < len(trie.segments):
-            taken = self._take(trie.segments, at, needs)
-            pack, ahead = trie.segments[at : at + taken], trie.segments[at + taken : at + taken + 1]
-            path = set(ahead[0].chain[:-1]) if ahead else set()
-            started = time.perf_counter()
-            if not lost.isdisjoint(segment.parent for segment in pack):
-                lost.update(pack)  # what follows a segment that did not fit is left with it
-            else:
-                error = self._compute(pack, kept, [one for one in pack if one in path], needs, sums)
-                if error is not None:
-                    self._free_memory()
-                    if taken > 1:
-                        self.budget = self.budget.half()
-                        continue
-                    lost.update(pack)
-            at += taken
+        while at < len(work.trie.segments):
+            pack, started = work.take(at, self.budget), time.perf_counter()
+            if pack[0].parent in lost:  # what follows a segment that did not fit is left with it
+                pack = pack[:1]
+            path = work.path_after(at + len(pack))
+            fits = pack[0].parent not in lost and self._compute(pack, work, kept, path)
+            if not fits and len(pack) > 1:
+                self.budget = self.budget.half()
+                continue
+            at += len(pack)
             kept = {segment: found for segment, found in kept.items() if segment in path}
-            done = [place for segment in pack for place in ending.get(segment, ())]
-            self.left += [fitting[place] for place in done if trie.ends[place] in lost]
-            good = [place for place in done if trie.ends[place] not in lost]
-            seconds = (time.perf_counter() - started) / max(1, sum(len(fitting[place].requests) for place in good))
-            for place in good:
-                yield fitting[place], _responses(fitting[place], sums[place], seconds)
-
-    def _take(self, segments: Sequence[Segment], at: int, needs: dict[Segment, list[_Need]]) -> int:
-        """How many of the next segments fit one forward pass; at least one."""
-        tokens = logit_rows = 0
-        for place in range(at, len(segments)):
-            tokens += len(segments[place].tokens)
-            logit_rows += len({need.offset for need in needs.get(segments[place], ())})
-            if place > at and (tokens > self.budget.tokens or logit_rows > self.budget.logit_rows):
-                return place - at
-        return len(segments) - at
+            done = work.done(pack)
+            if not fits:
+                lost.update(pack)
+                self.left += [work.rows[place] for place in done]
+                continue
+            seconds = (time.perf_counter() - started) / max(1, sum(len(work.rows[place].requests) for place in done))
+            for place in done:
+                yield work.rows[place], _responses(work.rows[place], work.sums[place], seconds)
 
     def _compute(
-        self,
-        segments: Sequence[Segment],
-        kept: dict[Segment, list[tuple[Any, Any]]],
-        keep: Sequence[Segment],
-        needs: dict[Segment, list[_Need]],
-        sums: list[list[tuple[float, bool]]],
-    ) -> Exception | None:
-        """One forward pass; its scores are added to the sums of the rows they belong to. Returns an error of memory."""
+        self, segments: Sequence[Segment], work: _Work, kept: dict[Segment, list[tuple[Any, Any]]], path: set[Segment]
+    ) -> bool:
+        """One forward pass, whose scores are added to the sums of their rows; False where memory does not suffice."""
+        keep = [segment for segment in segments if segment in path]
         for segment in keep:
-            kept.pop(segment, None)
+            kept.pop(segment, None)  # of a pass that failed half-way
         pack = Pack(segments, kept, keep, window=max(segment.end for segment in segments))
-        wanted = [(pack.places[one][0] + need.offset, need) for one in segments for need in needs.get(one, ())]
+        needs = [need for segment in segments for need in work.needs.get(segment, ())]
+        starts = [pack.places[segment][0] for segment in segments for _ in work.needs.get(segment, ())]
+        places = [start + need.offset for start, need in zip(starts, needs, strict=True)]
         try:
-            found = forward(self.model, pack, [place for place, _ in wanted], [need.token for _, need in wanted])
+            scores, likeliest = forward(self.model, pack, places, [need.token for need in needs])
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
-            return error.with_traceback(None)
+            error.__traceback__ = None  # which holds the failed pass's tensors
+            self._free_memory()
+            return False
         self.computed += sum(len(segment.tokens) for segment in segments)
-        for (_, need), score, likeliest in zip(wanted, *found, strict=True):
-            total, greedy = sums[need.row][need.span]
-            sums[need.row][need.span] = (total + score, greedy and likeliest)
-        return None
+        work.add(needs, scores, likeliest)
+        return True
 
 
 def forward(model: Any, pack: Pack, places: Sequence[int], tokens: Sequence[int]) -> tuple[list[float], list[bool]]:
