@@ -16,7 +16,7 @@ from mill.api.response import Response
 from mill.models.fingerprint import folder_digest
 from mill.models.hf.decoding import Place, as_tokens
 from mill.models.hf.tokens import Prompt, Tokens
-from mill.models.pairs import Pair
+from mill.models.pairs import Pair, common_length
 from mill.models.stops import cut_at_stops
 from mill.models.token_model import TokenModel
 
@@ -44,6 +44,7 @@ class MlxModel(TokenModel):
             max_context_length=max_context_length, supports_logprobs=True, supports_chat_template=True
         )
         self._loaded: tuple[Any, Any] | None = None
+        self._warm: tuple[Any, list[int]] | None = None  # the cache of the last context, which the next one may continue
 
     @property
     def model_name(self) -> str:
@@ -105,7 +106,7 @@ class MlxModel(TokenModel):
         _ = self.tokens
 
     def clean(self) -> None:
-        self._loaded = None
+        self._loaded = self._warm = None
         self.__dict__.pop("tokens", None)
         gc.collect()
 
@@ -185,6 +186,7 @@ class MlxModel(TokenModel):
         for row in self.tokens.windows(request):
             (span,) = row.spans
             cache, first = self._prefill(row.ids[: span.start + 1])
+            self._warm = None  # what follows goes into this cache and stays there
             logits = [first]
             if len(span.tokens) > 1:
                 logits.append(self._forward(row.ids[span.start + 1 :], cache))
@@ -193,12 +195,18 @@ class MlxModel(TokenModel):
         return Response(score=total, prompt_tokens=count)
 
     def _prefill(self, ids: list[int]) -> tuple[Any, Any]:
-        """The cache of a prompt and the logits after its last token."""
-        from mlx_lm.models.cache import make_prompt_cache
+        """The cache of a prompt and the logits after its last token; what it has in common with the last one is kept."""
+        from mlx_lm.models.cache import can_trim_prompt_cache, make_prompt_cache, trim_prompt_cache
 
-        cache = make_prompt_cache(self.network)
-        for start in range(0, len(ids), PREFILL):
+        cache, known = self._warm or (None, [])
+        common = common_length(known, ids[:-1])
+        if cache is None or not can_trim_prompt_cache(cache):
+            cache, common = make_prompt_cache(self.network), 0
+        else:
+            trim_prompt_cache(cache, len(known) - common)
+        for start in range(common, len(ids), PREFILL):
             logits = self._forward(ids[start : start + PREFILL], cache)
+        self._warm = cache, list(ids)
         return cache, logits[-1:]
 
     def _forward(self, ids: list[int], cache: Any) -> Any:
@@ -210,11 +218,12 @@ class MlxModel(TokenModel):
 
 
 def context_units(requests: Sequence[Request], pairs: Sequence[Pair]) -> list[Unit]:
-    """Requests with one context are computed together."""
+    """Requests with one context are computed together, contexts that begin alike one after another."""
     groups: dict[tuple[int, ...], list[tuple[Request, Pair]]] = {}
     for request, pair in zip(requests, pairs, strict=True):
         groups.setdefault(tuple(pair.ids[: pair.n_context]), []).append((request, pair))
-    return [Unit([r for r, _ in group], len(context), [p for _, p in group]) for context, group in groups.items()]
+    ordered = sorted(groups.items())
+    return [Unit([r for r, _ in group], 1, [p for _, p in group]) for _, group in ordered]  # one cost: the order stays
 
 
 def _place(logprobs: Any, token: int, count: int) -> Place:

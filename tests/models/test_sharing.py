@@ -14,6 +14,7 @@ from mill.api.request import GENERATE, LOGLIKELIHOOD, Request, generation_option
 from mill.models.hf import TransformersModel, scoring, shared
 from mill.models.hf.scoring import Row, Span
 from mill.models.hf.shared import Budget, SharedScorer
+from mill.models.hf.slots import Step
 
 VOCABULARY = 320
 SMALL = {
@@ -240,6 +241,22 @@ def test_answers_come_as_they_are_complete_and_not_at_the_end(zoo: Any) -> None:
     requests = [Request(GENERATE, text, options=generation_options(max_gen_toks=n)) for text, n in lengths.items()]
     model.generate_until(requests, Watcher())
     assert order == ["short", "long"]
+
+
+def test_a_step_that_breaks_leaves_the_rest_to_plain_batches_and_says_so(
+    zoo: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = opened(zoo("llama"))
+    wanted = [answer.text for answer in opened(zoo("llama"), exact=True).generate_until(asked())]
+    assert model.shares
+
+    def broken(*_: Any) -> Any:
+        raise RuntimeError("no such kernel")
+
+    monkeypatch.setattr(Step, "attend", broken)
+    assert [answer.text for answer in model.generate_until(asked())] == wanted
+    assert "plain batches from here on: RuntimeError: no such kernel" in capsys.readouterr().err
+    assert not model.shares
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

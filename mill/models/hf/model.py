@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
-from mill.api.batching import BatchLimits, Observer, Unit, as_response, is_out_of_memory
-from mill.api.errors import SpecError, UnknownName
+from mill.api.batching import BatchLimits, Observer, Unit, as_response, describe, is_out_of_memory
+from mill.api.errors import MillError, SpecError, UnknownName
 from mill.api.message import MEDIA_KINDS
 from mill.api.model import ModelCapabilities
+from mill.api.notice import notice
 from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, Request
 from mill.api.response import Response
 from mill.models.hf import decoding, loading, memory, scoring, shared
@@ -166,11 +167,17 @@ class TransformersModel(MediaModel):
             tokens = min(tokens, self.batch_size * max((len(row.ids) for row in rows), default=1))
         scorer = shared.SharedScorer(self.model, shared.Budget(tokens, memory.logit_rows(self.model)), self._free_memory)
         found: dict[int, Response] = {}
-        for row, answers in scorer.run(rows):
-            for request, answer in zip(row.requests, answers, strict=True):
-                found[id(request)] = as_response(answer, LOGLIKELIHOOD)
-                observer.answered(request, found[id(request)])
-        return found, scorer.left
+        try:
+            for row, answers in scorer.run(rows):
+                for request, answer in zip(row.requests, answers, strict=True):
+                    found[id(request)] = as_response(answer, LOGLIKELIHOOD)
+                    observer.answered(request, found[id(request)])
+        except MillError:
+            raise
+        except Exception as error:  # one by one they will show who is to blame
+            notice(f"rows are computed by themselves from here on: {describe(error)}")
+            self.shares = False
+        return found, [row for row in rows if row.requests and id(row.requests[0]) not in found]
 
     def _score_media(self, requests: Sequence[Request], observer: Observer) -> list[Response]:
         def score(rows: list[MediaRow], decoded: list[Any]) -> list[list[Response]]:
@@ -242,9 +249,13 @@ class TransformersModel(MediaModel):
                 for prompt, answer in decoder.run(prompts, most):
                     prompts = [one for one in prompts if one is not prompt]
                     yield prompt, answer
+            except MillError:
+                raise
             except Exception as error:
-                if not is_out_of_memory(error):
-                    raise
+                if not is_out_of_memory(error):  # one by one they will show who is to blame
+                    notice(f"answers are written in plain batches from here on: {describe(error)}")
+                    self.shares = False
+                    return
                 most = min(most, len(prompts)) // 2
             del decoder
             self._free_memory()
