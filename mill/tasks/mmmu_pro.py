@@ -71,7 +71,7 @@ class MMMUPro(Task):
         return [Request(GENERATE, context, options=options, repeats=settings.repeats)]
 
     def score(self, sample: Sample, responses: Sequence[Response]) -> dict[str, Value]:
-        found = re.findall(r"[Aa]nswer(?:\s+is)?:?\s*\**\(?([A-J])\b", responses[0].text or "")
+        found = re.findall(r"[Aa]nswer(?: is)?\W{0,8}([A-J])\b(?! [a-z])", responses[0].text or "")
         return {"exact_match": float(bool(found) and found[-1] == self.target(sample))}
 
 
