@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import json
 import math
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mill.api.batching import describe
-from mill.api.message import Message
+from mill.api.labels import Labels
+from mill.api.message import IMAGE, Media, Message
 from mill.api.model import MillModel
-from mill.api.request import GENERATE, LOGLIKELIHOOD, ROLLING, Request, generation_options
+from mill.api.request import GENERATE, LOGLIKELIHOOD, ROLLING, ZERO_SHOT, Request, generation_options
 from mill.api.response import Response
+from mill.tasks.shapes import PAIRS, class_name, draw
 
 PROMPT = "The capital of France is"
 PROMPTS = (PROMPT, "One, two, three, four,", "Water boils at", "Once upon a time there was a", "2 + 2 =", "A B C D E F")
@@ -69,6 +72,8 @@ class _Silent:
 
 
 def generate(model: MillModel, *contexts: str | tuple[Message, ...], draw: int = 0, **options: object) -> list[Response]:
+    if not model.capabilities.serves(GENERATE):
+        raise Skipped("writes no text")
     chosen = generation_options(**{"max_gen_toks": 12, **options})
     requests = [Request(GENERATE, context, options=chosen, draw=draw) for context in contexts]
     return model.generate_until(requests, _Silent())
@@ -236,6 +241,22 @@ def answer_tokens(model: MillModel) -> str:
     return f"{len(answer.tokens)} tokens, {total:.3f} in all"
 
 
+def ranking(model: MillModel) -> str:
+    if not model.capabilities.serves(ZERO_SHOT):
+        raise Skipped("ranks no labels")
+    labels = Labels(tuple(class_name(*pair) for pair in PAIRS[:12]))
+    pictures = [Media(IMAGE, draw(colour, shape, random.Random(shape))) for colour, shape in PAIRS[:4]]
+    requests = [Request(ZERO_SHOT, (Message("user", (picture,)),), labels=labels) for picture in pictures]
+    together = model.zero_shot_classify(requests, _Silent())
+    alone = [model.zero_shot_classify([request], _Silent())[0] for request in requests]
+    for one, other in zip(together, alone, strict=True):
+        expect(one.error is None and one.label in labels.names, f"no label: {one.error or one.label}")
+        scores = [score for _, score in one.ranking or ()]
+        expect(scores == sorted(scores, reverse=True), "the ranking is not in the order of its scores")
+        expect(one.label == other.label, f"{one.label} together, {other.label} alone")
+    return ", ".join(str(one.label) for one in together)
+
+
 def document(model: MillModel) -> str:
     if not model.capabilities.serves(ROLLING):
         raise Skipped("gives no log-probabilities")
@@ -276,4 +297,5 @@ CHECKS: Sequence[tuple[str, Check]] = (
     ("over-long continuation", long_continuation),
     ("document", document),
     ("tokens of an answer", answer_tokens),
+    ("labels of pictures", ranking),
 )

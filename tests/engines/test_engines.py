@@ -49,7 +49,7 @@ def test_vllm_in_process_conforms_and_scores_like_hf() -> None:
     python = engine("vllm") / "python"
     spec = f"vllm[path={MODEL},dtype=float32,max_model_len=256,enforce_eager=true]"
     out = conform(python, spec, "--reference", f"hf[path={MODEL},dtype=float32]", "--tolerance", "1e-3")
-    assert "18 passed, 0 failed, 0 skipped" in out
+    assert "18 passed, 0 failed, 1 skipped" in out
 
 
 def test_vllm_sees_pictures_as_hf_does(tmp_path: Path) -> None:
@@ -96,12 +96,12 @@ def test_vllm_behind_openai_compat_conforms_and_scores_like_hf() -> None:
     with serving(*server, "--host", "127.0.0.1", "--port", str(port)):
         spec = f"http://127.0.0.1:{port}/v1[model=smollm2,bos_token_id=1]"
         out = conform(sys.executable, spec, "--reference", f"hf[path={MODEL},dtype=float32]", "--wait", "180")
-    assert "18 passed, 0 failed, 0 skipped" in out
+    assert "18 passed, 0 failed, 1 skipped" in out
 
 
 def test_mlx_lm_conforms() -> None:
     out = conform(engine("mlx") / "python", f"mlx-lm[path={MODEL},max_context_length=256]")
-    assert "17 passed, 0 failed, 0 skipped" in out
+    assert "17 passed, 0 failed, 1 skipped" in out
     assert "' Paris' -0.258" in out  # what hf and vLLM compute from these weights
 
 
@@ -109,4 +109,4 @@ def test_vllm_mlx_conforms_in_what_it_serves() -> None:
     binary, port = engine("vllm-mlx") / "vllm-mlx", free_port()
     with serving(str(binary), "serve", str(MODEL), "--host", "127.0.0.1", "--port", str(port)):
         out = conform(sys.executable, f"vllm-mlx[base_url=http://127.0.0.1:{port}]", "--wait", "60")
-    assert "10 passed, 0 failed, 7 skipped" in out
+    assert "10 passed, 0 failed, 8 skipped" in out

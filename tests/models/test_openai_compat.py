@@ -345,6 +345,19 @@ def test_defaults_are_those_of_the_documentation() -> None:
     assert open_model("gguf:m").base_url == "http://127.0.0.1:8080"
 
 
+def test_a_streamed_answer_is_the_whole_one_and_tells_when_it_began(llama: str) -> None:
+    whole, streamed = open_model(llama), open_model(f"{llama}[stream=true]")
+    question = (Message("user", "What is the capital of France? One word."),)
+    answers = []
+    for model in (whole, streamed):
+        model.ready()
+        answers.append(model.generate_until(ask("The capital of France is", question)))
+    for one, other in zip(*answers, strict=True):
+        assert (one.text, one.finish_reason, one.output_tokens) == (other.text, other.finish_reason, other.output_tokens)
+        assert one.first_token_s is None and other.first_token_s is not None and other.seconds is not None
+        assert 0 < other.first_token_s < other.seconds
+
+
 def test_a_real_server_answers_text_and_chat(llama: str) -> None:
     model = open_model(llama)
     model.ready()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from mill.api.response import Response, Token
@@ -30,7 +31,19 @@ def read_answer(reply: Reply, stops: list[str]) -> Response:
         prompt_tokens=usage.get("prompt_tokens"),
         output_tokens=usage.get("completion_tokens"),
         seconds=reply.seconds,
+        first_token_s=reply.first_token_s,
     )
+
+
+def joined(reply: Reply) -> Reply:
+    """A streamed answer as one that came whole: its texts in a row, the last finish_reason and the counts."""
+    text, finish, usage = "", None, None
+    for event in reply.body:
+        usage = event.get("usage") or usage
+        for choice in event.get("choices") or []:
+            text += choice.get("text") or (choice.get("delta") or {}).get("content") or ""
+            finish = choice.get("finish_reason") or finish
+    return replace(reply, body={"choices": [{"text": text, "finish_reason": finish}], "usage": usage})
 
 
 def read_tokens(logprobs: Any) -> tuple[Token, ...] | None:

@@ -12,7 +12,7 @@ from mill.api.response import Response
 from mill.models.http import Failure, Reply
 from mill.models.next_tokens import Distribution, NextTokens
 from mill.models.openai_compat import scoring as routes
-from mill.models.openai_compat.answers import read_answer
+from mill.models.openai_compat.answers import joined, read_answer
 from mill.models.pairs import Pair, make_pair, move_spaces
 from mill.models.server import ServerModel, messages_of
 from mill.models.spec import OLLAMA_URL
@@ -40,13 +40,14 @@ class OpenAICompatModel(ServerModel):
         max_context_length: int | None = None,
         bos_token_id: int | None = None,
         scoring: str | None = None,
+        stream: bool = False,
         modalities: list[str] | tuple[str, ...] = ("text", IMAGE),
         **parameters: Any,
     ) -> None:
         super().__init__(model, base_url, api_key=api_key, timeout=timeout, concurrency=concurrency)
         self.chat, self.parameters, self.max_context_length = chat, parameters, max_context_length
         self.bos_token_id, self.use_chat_template, self.scoring = bos_token_id, bool(chat), scoring
-        self.modalities = set(modalities)
+        self.modalities, self.stream = set(modalities), stream
         self.capabilities = ModelCapabilities(self.modalities, supports_logprobs=False, supports_chat_template=True)
         self._served: dict[str, Any] = {}
         self._route: routes.Route | None = None
@@ -152,7 +153,10 @@ class OpenAICompatModel(ServerModel):
         return answer
 
     async def _call(self, path: str, body: dict[str, Any], asked: dict[str, Any]) -> Reply:
-        """A server that refuses to tell log-probabilities is asked again without."""
+        """Whole or streamed, which tells when the first token came. A server that refuses to tell log-probabilities is asked
+        again without."""
+        if self.stream and not asked:  # log-probabilities come whole
+            return joined(await self.client.stream(path, {**body, "stream_options": {"include_usage": True}}))
         try:
             return await self.client.post(path, {**body, **asked})
         except Failure as failure:
