@@ -148,6 +148,15 @@ def check(answers: Sequence[Response], names: Sequence[str], expected: torch.Ten
         assert scores == sorted(scores, reverse=True)
 
 
+def test_a_random_vit_b_32_and_the_model_that_comes_along_equal_open_clips_own_code(pictures: list[Path]) -> None:
+    demo = Path(__file__).parents[2] / "mill/models/configs/clip/shapes"
+    torch.manual_seed(0)  # as the backend does where there are no weights
+    for path, own in (("ViT-B-32", Reference("ViT-B-32")), (str(demo), Reference(f"local-dir:{demo}"))):
+        found = ready(ClipModel(path, device="cpu"))
+        answers = found.zero_shot_classify([ask(file, Labels(CLASSES, templates=TEMPLATES)) for file in pictures])
+        check(answers, CLASSES, own.cosines(pictures, CLASSES, TEMPLATES))
+
+
 @pytest.mark.parametrize("templates", [TEMPLATES, TEMPLATES[1:2]])
 def test_answers_equal_open_clips_own_zero_shot_code(
     model: ClipModel, reference: Reference, pictures: list[Path], templates: tuple[str, ...]
