@@ -96,7 +96,7 @@ def rows(wanted: list[str]) -> Iterator[tuple[str, str, str, list[list[str]]]]:
         port = str(free_port())
         command = [str(engines / "vllm-mlx/bin/vllm-mlx"), "serve", str(MODEL), "--host", "127.0.0.1", "--port", port]
         with serving(*command):
-            yield "vllm-mlx", here, f"vllm-mlx[base_url=http://127.0.0.1:{port},concurrency=2,timeout=600]", [GENERATION]
+            yield "vllm-mlx", here, f"vllm-mlx[base_url=http://127.0.0.1:{port},concurrency=1,timeout=600]", [GENERATION]
 
 
 def run(name: str, python: str, spec: str, tasks: list[str], folder: Path) -> dict[str, Any]:
