@@ -15,13 +15,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
-from servers import free_port, llama_server  # noqa: E402
+from servers import free_port, llama_server, serving  # noqa: E402
 
 TOLERANCE = 1e-3
 MODEL = ROOT / ".demo/model/smollm2"
@@ -30,16 +30,6 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "VL
 ENVIRONMENT |= {"OPENAI_API_KEY": "none"}  # LiteLLM wants one to be there
 SCORING = ["mmlu_anatomy", "--limit", "50", "--n_shots", "0"]
 GENERATION = ["gsm8k", "--limit", "20", "--n_shots", "0", "--gen_kwargs", "max_gen_toks=160"]
-
-
-@contextmanager
-def serving(*command: str) -> Iterator[None]:
-    process = subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        yield
-    finally:
-        process.terminate()
-        process.wait(timeout=60)
 
 
 def float32_gguf() -> Path:
@@ -80,7 +70,7 @@ def rows(wanted: list[str]) -> Iterator[tuple[str, str, str, list[list[str]]]]:
         port = str(free_port())
         options = ["--model", str(MODEL), "--served-model-name", "smollm2", "--dtype", "float32", "--max-model-len", "1024"]
         server = [str(engines / "vllm/bin/python"), "-m", "vllm.entrypoints.openai.api_server", *options]
-        with serving(*server, "--enforce-eager", "--host", "127.0.0.1", "--port", port):
+        with serving(ENVIRONMENT, *server, "--enforce-eager", "--host", "127.0.0.1", "--port", port):
             yield "vllm server", here, f"http://127.0.0.1:{port}/v1[model=smollm2]", both
     for name in ("llama.cpp f32", "llama.cpp q4_1"):
         if name in wanted:
@@ -95,7 +85,7 @@ def rows(wanted: list[str]) -> Iterator[tuple[str, str, str, list[list[str]]]]:
     if "vllm-mlx" in wanted:
         port = str(free_port())
         command = [str(engines / "vllm-mlx/bin/vllm-mlx"), "serve", str(MODEL), "--host", "127.0.0.1", "--port", port]
-        with serving(*command):
+        with serving(ENVIRONMENT, *command):
             yield "vllm-mlx", here, f"vllm-mlx[base_url=http://127.0.0.1:{port},concurrency=1,timeout=600]", [GENERATION]
 
 

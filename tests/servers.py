@@ -41,6 +41,17 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
+def serving(environment: dict[str, str], *command: str) -> Iterator[None]:
+    """A server of an engine while this lasts; whoever talks to it waits for it to come up."""
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait(timeout=60)
+
+
+@contextlib.contextmanager
 def llama_server(model: Path, *, exact: bool = False) -> Iterator[str]:
     """The URL of a llama-server (through xllamacpp: the same server, routes and JSON) with two slots.
 

@@ -172,10 +172,16 @@ class VLLMModel(MediaModel):
 
     def _call_media(self, rows: Sequence[MediaRow], decoded: Sequence[list[Any]], params: Any) -> list[Any]:
         prompts = [
-            {"prompt": row.text, "multi_modal_data": _by_kind(row, loaded)}
+            {"prompt": self._without_bos(row.text), "multi_modal_data": _by_kind(row, loaded)}
             for row, loaded in zip(rows, decoded, strict=True)
         ]
         return list(self.llm.generate(prompts, params, use_tqdm=False))
+
+    def _without_bos(self, text: str) -> str:
+        """vLLM tokenizes these texts itself and puts BOS where the tokenizer does: the template's own would be a second."""
+        bos = self.tokenizer.bos_token
+        puts = bos and self.tokenizer("a")["input_ids"][:1] == [self.tokenizer.bos_token_id]
+        return text.removeprefix(bos) if puts else text
 
     def _generate_rows(self, rows: list[MediaRow], decoded: list[Any]) -> list[list[Response]]:
         outputs = self._call_media(rows, decoded, [_sampling(row.request) for row in rows])

@@ -6,14 +6,12 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from servers import free_port
+from servers import free_port, serving
 from vlm import make_llava
 
 ROOT = Path(__file__).parents[2]
@@ -33,16 +31,6 @@ def conform(python: Path | str, *arguments: str) -> str:
     done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]
     return done.stdout
-
-
-@contextmanager
-def serving(*command: str) -> Iterator[None]:
-    process = subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        yield
-    finally:
-        process.terminate()
-        process.wait(timeout=60)
 
 
 def test_vllm_in_process_conforms_and_scores_like_hf() -> None:
@@ -93,7 +81,7 @@ def test_vllm_behind_openai_compat_conforms_and_scores_like_hf() -> None:
     python, port = engine("vllm") / "python", free_port()
     options = ["--model", str(MODEL), "--served-model-name", "smollm2", "--dtype", "float32", "--max-model-len", "512"]
     server = [str(python), "-m", "vllm.entrypoints.openai.api_server", *options, "--enforce-eager"]
-    with serving(*server, "--host", "127.0.0.1", "--port", str(port)):
+    with serving(ENVIRONMENT, *server, "--host", "127.0.0.1", "--port", str(port)):
         spec = f"http://127.0.0.1:{port}/v1[model=smollm2,bos_token_id=1]"
         out = conform(sys.executable, spec, "--reference", f"hf[path={MODEL},dtype=float32]", "--wait", "180")
     assert "18 passed, 0 failed, 1 skipped" in out
@@ -107,6 +95,6 @@ def test_mlx_lm_conforms() -> None:
 
 def test_vllm_mlx_conforms_in_what_it_serves() -> None:
     binary, port = engine("vllm-mlx") / "vllm-mlx", free_port()
-    with serving(str(binary), "serve", str(MODEL), "--host", "127.0.0.1", "--port", str(port)):
+    with serving(ENVIRONMENT, str(binary), "serve", str(MODEL), "--host", "127.0.0.1", "--port", str(port)):
         out = conform(sys.executable, f"vllm-mlx[base_url=http://127.0.0.1:{port}]", "--wait", "60")
     assert "10 passed, 0 failed, 8 skipped" in out

@@ -141,6 +141,14 @@ def test_choices_of_one_token_share_one_call_for_the_next_token() -> None:
     assert ["prompt_logprobs" in body for body in asked].count(False) == 1 and len(asked) == 2
 
 
+def test_a_scoring_route_that_nobody_has_is_refused_and_one_that_is_named_is_taken() -> None:
+    with pytest.raises(UnknownName, match="unknown scoring route 'eco'; did you mean echo"):
+        open_model("http://127.0.0.1:1[model=m,scoring=eco]")
+    with FaultServer(vllm_like) as server:
+        assert not opened(server, scoring="echo").capabilities.supports_logprobs  # this one refuses echo
+        assert opened(server, scoring="prompt_logprobs").capabilities.supports_logprobs
+
+
 def test_ids_that_are_not_those_of_the_prompt_are_an_error() -> None:
     def answer(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
         if body.get("prompt") == [97, 98, 99, 100]:

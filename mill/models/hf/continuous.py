@@ -127,7 +127,8 @@ class ContinuousDecoder:
                 ready.append(open_rows.popleft())
             self._prefill(pack, [(places[id(row)], row.own) for row in ready], [row.own for row in open_rows], slots)
         for row in open_rows:  # all of it was there already
-            self._copy(row.own, places[id(row)], slots)
+            for call in range(len(slots.layers)):
+                slots.put(call, places[id(row)], (self.kept[segment][call] for segment in row.own))
         for row in rows:
             self._release(row.own)
 
@@ -148,14 +149,6 @@ class ContinuousDecoder:
                 logits_to_keep=torch.tensor([0], device=self.model.device),
                 use_cache=False,
             )
-
-    def _copy(self, segments: Sequence[Segment], slot: int, slots: Slots) -> None:
-        for call, (keys, values) in enumerate(slots.layers):
-            at = 0
-            for segment in segments:
-                k, v = self.kept[segment][call]
-                keys[slot, at : at + k.shape[1]], values[slot, at : at + k.shape[1]] = k.transpose(0, 1), v.transpose(0, 1)
-                at += k.shape[1]
 
     def _release(self, segments: Sequence[Segment]) -> None:
         """Let go of what no row needs any more."""

@@ -237,7 +237,8 @@ class TransformersModel(MediaModel):
     def _decoded(self, prompts: list[Prompt]) -> Iterator[tuple[Prompt, Response]]:
         """With half as many rows at once whenever memory runs out."""
         most = self.batch_size or MOST_ROWS
-        while prompts and most:
+        done: set[int] = set()
+        while most and (left := [prompt for prompt in prompts if id(prompt) not in done]):
             decoder = ContinuousDecoder(
                 self.model,
                 self.tokens.tokenizer,
@@ -246,8 +247,8 @@ class TransformersModel(MediaModel):
                 at_once=memory.scoring_tokens(self.model, logits_per_token=0.0),
             )
             try:
-                for prompt, answer in decoder.run(prompts, most):
-                    prompts = [one for one in prompts if one is not prompt]
+                for prompt, answer in decoder.run(left, most):
+                    done.add(id(prompt))
                     yield prompt, answer
             except MillError:
                 raise
@@ -256,7 +257,7 @@ class TransformersModel(MediaModel):
                     notice(f"answers are written in plain batches from here on: {describe(error)}")
                     self.shares = False
                     return
-                most = min(most, len(prompts)) // 2
+                most = min(most, len(left)) // 2
             del decoder
             self._free_memory()
 

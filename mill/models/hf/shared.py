@@ -6,7 +6,7 @@ import inspect
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mill.api.batching import is_out_of_memory
 from mill.api.notice import notice
@@ -15,9 +15,6 @@ from mill.models.hf import scoring
 from mill.models.hf.scoring import Row
 from mill.models.hf.tree import Pack, Unsupported, attending
 from mill.models.trie import Segment, Trie, make_trie
-
-if TYPE_CHECKING:
-    pass
 
 _CHANGING_ROPE = ("dynamic", "longrope")  # rotation that depends on the longest row of a batch
 PROBE_TOLERANCE = {"float32": 1e-3, "float16": 0.05, "bfloat16": 0.3}  # nats a token
@@ -82,17 +79,15 @@ class _Work:
 
 
 class SharedScorer:
-    """Scores rows of one model. What cannot be computed so is left to the caller, in `left`."""
+    """Scores rows of one model. A row that cannot be computed so is not yielded: it is left to the caller."""
 
     def __init__(self, model: Any, budget: Budget, free_memory: Callable[[], None] = lambda: None) -> None:
         self.model, self.budget, self._free_memory = model, budget, free_memory
-        self.left: list[Row] = []
         self.computed = 0
 
     def run(self, rows: Sequence[Row]) -> Iterator[tuple[Row, list[Response]]]:
         """Every row with the responses of its spans, as soon as its path is computed."""
         window = shortest_window(self.model.config.get_text_config())
-        self.left += [row for row in rows if window is not None and len(row.ids) > window]
         work = _Work([row for row in rows if window is None or len(row.ids) <= window])
         kept: dict[Segment, list[tuple[Any, Any]]] = {}
         lost: set[Segment | None] = set()  # those that did not fit even alone
@@ -108,11 +103,10 @@ class SharedScorer:
                 continue
             at += len(pack)
             kept = {segment: found for segment, found in kept.items() if segment in path}
-            done = work.done(pack)
             if not fits:
                 lost.update(pack)
-                self.left += [work.rows[place] for place in done]
                 continue
+            done = work.done(pack)
             seconds = (time.perf_counter() - started) / max(1, sum(len(work.rows[place].requests) for place in done))
             for place in done:
                 yield work.rows[place], _responses(work.rows[place], work.sums[place], seconds)

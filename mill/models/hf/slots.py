@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,15 @@ class Slots:
             self.layers.append((next(made), next(made)))
         return self.layers[call]
 
+    def put(self, call: int, slot: int, parts: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> None:
+        """Keys and values of (heads, tokens, size), one part after another, from the start of a slot."""
+        keys, values = self.layers[call]
+        at = 0
+        for k, v in parts:
+            end = at + k.shape[1]
+            keys[slot, at:end], values[slot, at:end] = k.transpose(0, 1), v.transpose(0, 1)
+            at = end
+
     def move(self, source: int, target: int, length: int) -> None:
         """A row into another slot."""
         for keys, values in self.layers:
@@ -46,14 +55,9 @@ class Prefill(Pack):
     def remember(self, key: torch.Tensor, value: torch.Tensor) -> None:
         super().remember(key, value)
         assert self.slots is not None
-        keys, values = self.slots.layer(self.calls, key, value)
+        self.slots.layer(self.calls, key, value)
         for slot, segments in self.rows:
-            at = 0
-            for segment in segments:
-                k, v = self._of(segment, key, value)
-                keys[slot, at : at + k.shape[1]] = k.transpose(0, 1)
-                values[slot, at : at + k.shape[1]] = v.transpose(0, 1)
-                at += k.shape[1]
+            self.slots.put(self.calls, slot, (self._of(segment, key, value) for segment in segments))
 
     def _of(self, segment: Segment, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         if segment in self.places:

@@ -147,12 +147,12 @@ def tree_attention(
 ) -> tuple[torch.Tensor, None]:
     """The attention function: (1, heads, tokens, size) in, (1, tokens, heads, size) out."""
     plan: Plan = _active.plan
-    odd = sorted(name for name, value in options.items() if value is not None and name not in _HARMLESS)
+    odd = [name for name, given in options.items() if given is not None and given is not False and name not in _HARMLESS]
     window = options.get("sliding_window")
     if attention_mask is not None or query.shape[0] != 1 or (window is not None and window < plan.window):
         raise Unsupported("a mask, or a window shorter than the rows")
-    if odd and any(options[name] is not False for name in odd if not hasattr(options[name], "shape")):
-        raise Unsupported(f"options {', '.join(odd)}")
+    if odd:
+        raise Unsupported(f"options {', '.join(sorted(odd))}")
     scale = scaling if scaling is not None else float(query.shape[-1]) ** -0.5
     out = plan.attend(query[0], key[0], value[0], scale, options.get("softcap"))
     plan.calls += 1

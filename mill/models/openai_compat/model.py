@@ -45,6 +45,9 @@ class OpenAICompatModel(ServerModel):
         **parameters: Any,
     ) -> None:
         super().__init__(model, base_url, api_key=api_key, timeout=timeout, concurrency=concurrency)
+        known = [route.name for route in routes.ROUTES]
+        if scoring is not None and scoring not in known:
+            raise UnknownName("scoring route", scoring, known, hint=f"it takes {', '.join(known)}")
         self.chat, self.parameters, self.max_context_length = chat, parameters, max_context_length
         self.bos_token_id, self.use_chat_template, self.scoring = bos_token_id, bool(chat), scoring
         self.modalities, self.stream = set(modalities), stream

@@ -7,6 +7,7 @@ others it lets the server use its prefix cache.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,16 +34,16 @@ class Scored:
     offsets: list[int] | None = None
 
 
-class Route:
+class Route(ABC):
     """One way to score prompts: `ask` makes the body of a call, `read` reads its answer and raises where it is none."""
 
     name = ""
 
-    def ask(self, prompt: str | list[int]) -> dict[str, Any]:
-        raise NotImplementedError
+    @abstractmethod
+    def ask(self, prompt: str | list[int]) -> dict[str, Any]: ...
 
-    def read(self, choice: dict[str, Any], prompt: str | list[int]) -> Scored:
-        raise NotImplementedError
+    @abstractmethod
+    def read(self, choice: dict[str, Any], prompt: str | list[int]) -> Scored: ...
 
 
 class PromptLogprobs(Route):
