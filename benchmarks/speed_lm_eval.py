@@ -4,9 +4,9 @@
 
 Needs MMLU, HellaSwag (with its ctx_a and ctx_b columns), GSM8K and WikiText-2 under MILL_DATA, and an environment that has
 lm-eval 0.4.13. The harness runs its own task definitions on the rows that mill read; examples are the first of their split
-on both sides. Its batch size is the fastest of 1 and 8 on a part of each work, found before the clock starts. Both
-clocks start when the weights are loaded. Prints seconds, the ratio, the tokens fed and the distinct ones, and whether scores
-agree.
+on both sides. Its batch size is the fastest of those named with each work, on a part of it, found before the clock starts. Both
+clocks start when the weights are loaded. Prints seconds, the ratio, the tokens fed and the distinct ones, whether scores agree,
+and the most memory either process held so far (of one work where `--only` names one).
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from peer import run_peer
 
@@ -31,15 +32,25 @@ from mill.tasks.data import load_split
 from mill.tasks.hellaswag import HellaSwag
 from mill.tasks.load import load_builtin, make_task, select
 
-# Name -> (tasks with limits, shots, options of generation).
-WORKS: dict[str, tuple[dict[str, int], int, dict[str, Any]]] = {
-    "mmlu": ({"mmlu_abstract_algebra": 60, "mmlu_anatomy": 60, "mmlu_professional_law": 40, "mmlu_marketing": 60}, 5, {}),
-    "hellaswag 0-shot": ({"hellaswag": 400}, 0, {}),
-    "hellaswag 10-shot": ({"hellaswag": 60}, 10, {}),
-    "gsm8k": ({"gsm8k": 64}, 4, {"max_gen_toks": 128}),
-    "wikitext": ({"wikitext": 8}, 0, {}),
+
+class Work(NamedTuple):
+    """What both sides do; the harness tries `batch_sizes` on the first `trial` samples of the first task."""
+
+    tasks: dict[str, int]
+    shots: int = 0
+    generation: dict[str, Any] = {}
+    batch_sizes: tuple[int, ...] = (1, 8)
+    trial: int = 2
+
+
+MMLU = {"mmlu_abstract_algebra": 60, "mmlu_anatomy": 60, "mmlu_professional_law": 40, "mmlu_marketing": 60}
+WORKS = {
+    "mmlu": Work(MMLU, shots=5, trial=8),
+    "hellaswag 0-shot": Work({"hellaswag": 400}, trial=8),
+    "hellaswag 10-shot": Work({"hellaswag": 60}, shots=10),
+    "gsm8k": Work({"gsm8k": 64}, shots=4, generation={"max_gen_toks": 128}, batch_sizes=(8, 32), trial=32),
+    "wikitext": Work({"wikitext": 8}, batch_sizes=(1,)),
 }
-BATCH_SIZES = (1, 8)
 
 PEER = """
 from lm_eval.models.huggingface import HFLM
@@ -73,6 +84,8 @@ for name, limit in plan["tasks"].items():
     out["tasks"][name] = [
         [float(one[0][0]) if isinstance(one[0], (list, tuple)) else one[0] for one in sample["resps"]] for sample in samples
     ]
+import resource
+out["peak"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 json.dump(out, open(sys.argv[2], "w"))
 """
 
@@ -87,10 +100,6 @@ def split_hellaswag(folder: Path) -> None:
     os.environ["MILL_DATA"] = f"{folder}{os.pathsep}{os.environ['MILL_DATA']}"
 
 
-def settings_of(shots: int, generation: dict[str, Any]) -> RenderSettings:
-    return RenderSettings(n_shots=shots, same_shots=True, gen_kwargs=generation)
-
-
 def run_mill(model: str, tasks: dict[str, int | None], settings: RenderSettings, folder: Path) -> dict[str, Any]:
     seconds, found = 0.0, {}
     spec = f"hf[path={model},dtype=float32]"
@@ -102,7 +111,7 @@ def run_mill(model: str, tasks: dict[str, int | None], settings: RenderSettings,
         seconds += time.time() - started
         samples = read_samples(outcome.folder.samples_file(name))
         found[name] = [[one.score if one.text is None else one.text for one in sample.responses[0]] for sample in samples]
-    return {"seconds": seconds, "tasks": found}
+    return {"seconds": seconds, "tasks": found, "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss}
 
 
 def count_tokens(model: str, tasks: dict[str, int | None], settings: RenderSettings) -> tuple[int, int]:
@@ -133,20 +142,23 @@ def main() -> None:
     load_builtin()
     rows = tempfile.TemporaryDirectory()
     split_hellaswag(Path(rows.name))
-    print("| work | mill s | lm-eval s | batch | ratio | tokens fed | distinct | largest difference |")
-    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |", flush=True)
+    print(
+        "| work | mill s | lm-eval s | batch | ratio | tokens fed | distinct | largest difference | GiB mill | GiB lm-eval |"
+    )
+    print("| --- |" + " ---: |" * 9, flush=True)
     for work in options.only:
-        whole, shots, generation = WORKS[work]
-        tasks = {name: max(1, round(limit * options.part)) for name, limit in whole.items()}
-        settings = settings_of(shots, generation)
+        whole = WORKS[work]
+        tasks = {name: max(1, round(limit * options.part)) for name, limit in whole.tasks.items()}
+        settings = RenderSettings(n_shots=whole.shots, same_shots=True, gen_kwargs=whole.generation)
         fed, distinct = count_tokens(options.model, tasks, settings)
         with tempfile.TemporaryDirectory() as folder:
             mine = run_mill(options.model, tasks, settings, Path(folder, "mill"))
-            plan = {"model": options.model, "shots": shots, "generation": generation, "trial": 2 if shots else 8}
-            plan |= {"batch_sizes": [1] if work == "wikitext" else list(BATCH_SIZES), "with_shots": bool(shots)}
+            plan = {**whole._asdict(), "model": options.model, "with_shots": bool(whole.shots)}
+            del plan["tasks"]
             theirs = run_peer(options.lm_eval_python, PEER, tasks, Path(folder), **plan)
         line = f"| {work} | {mine['seconds']:.0f} | {theirs['seconds']:.0f} | {theirs['batch_size']} "
-        line += f"| {theirs['seconds'] / mine['seconds']:.2f} | {fed:,} | {distinct:,} | {agreement(mine, theirs)} |"
+        line += f"| {theirs['seconds'] / mine['seconds']:.2f} | {fed:,} | {distinct:,} | {agreement(mine, theirs)} "
+        line += f"| {mine['peak'] / 2**20:.1f} | {theirs['peak'] / 2**20:.1f} |"
         print(line, flush=True)
         print(json.dumps(theirs["tried"]), file=sys.stderr, flush=True)
 

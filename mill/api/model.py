@@ -32,6 +32,8 @@ class ModelCapabilities:
     supports_chat_template: bool = False
     kinds: frozenset[str] | None = None
     concurrency: int = 1
+    rivals: int | None = 0
+    """How many of the likeliest tokens it names at each place of a scored continuation; None is the whole vocabulary."""
 
     def serves(self, kind: str) -> bool:
         kinds = self.kinds

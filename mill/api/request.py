@@ -24,6 +24,7 @@ CLASSIFY = "classify"
 KINDS = (GENERATE, LOGLIKELIHOOD, ROLLING, MULTI_ROUND, ZERO_SHOT, CLASSIFY)
 
 DEFAULT_MAX_GEN_TOKS = 256
+ALL = "all"  # as `logprobs` of a scored continuation: the whole vocabulary
 _OPTION_ALIASES = {
     "max_new_tokens": "max_gen_toks",
     "max_tokens": "max_gen_toks",

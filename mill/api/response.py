@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 
@@ -40,8 +40,10 @@ class Response:
 
     `score` is a sum of natural-log probabilities; `truncated_tokens` counts prompt tokens that were cut on the left.
     `ranking` holds the best labels of a classification with their scores, best first; `label` is the first of them.
-    `tokens` are those of a generated answer, where they were asked for and the engine gives them. `first_token_s` is of
-    streamed answers.
+    `tokens` are those of a generated answer or of a scored continuation, where they were asked for and the engine gives
+    them. `distribution` holds, for a continuation scored with `logprobs: "all"`, the log-probabilities of the whole
+    vocabulary before each of its tokens: an array as the backend gives it, the name of its file once it is recorded.
+    `first_token_s` is of streamed answers.
     """
 
     text: str | None = None
@@ -50,6 +52,7 @@ class Response:
     label: str | None = None
     ranking: tuple[tuple[str, float], ...] | None = None
     tokens: tuple[Token, ...] | None = None
+    distribution: Any = field(default=None, compare=False, repr=False)
     error: str | None = None
     finish_reason: str | None = None
     prompt_tokens: int | None = None

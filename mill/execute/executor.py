@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -17,7 +18,8 @@ class Store(Protocol):
 
     def get(self, request: Request) -> Response | None: ...
 
-    def put(self, request: Request, response: Response) -> None: ...
+    def put(self, request: Request, response: Response) -> Response:
+        """Keep an answer; what comes back is the answer as it was kept."""
 
 
 @dataclass
@@ -30,6 +32,8 @@ class Tally:
     failed: int = 0
     prompt_tokens: int = 0
     output_tokens: int = 0
+    answering_s: float = 0.0
+    """Seconds in which the model answered, loading left out."""
 
 
 class Executor:
@@ -66,7 +70,9 @@ class Executor:
             self.model.load()
             with Progress(kind, len(pending), quiet=self.quiet) as progress:
                 watcher = _Recorder(self.store, self.tally, progress, found)
+                started = time.perf_counter()
                 getattr(self.model, kind)(list(pending.values()), watcher)
+                self.tally.answering_s += time.perf_counter() - started
         for request in requests:
             request.resps[:] = [found[clone.key] for clone in clones[id(request)]]
 
@@ -78,8 +84,7 @@ class _Recorder:
         self._store, self._tally, self._progress, self._found = store, tally, progress, found
 
     def answered(self, request: Request, response: Response) -> None:
-        self._store.put(request, response)
-        self._found[request.key] = response
+        self._found[request.key] = self._store.put(request, response)
         self._tally.computed += 1
         self._tally.failed += response.failed
         self._tally.prompt_tokens += response.prompt_tokens or 0

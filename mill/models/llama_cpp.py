@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 from mill.api.model import LOGPROB_KINDS, TEXT_KINDS, ModelCapabilities
-from mill.api.request import Request
+from mill.api.request import ALL, Request
 from mill.api.response import Response, Token
 from mill.models.http import Failure
 from mill.models.next_tokens import Distribution, NextTokens
@@ -16,6 +17,7 @@ from mill.models.stops import cut_at_stops
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 SCORING_PROBS = 64  # enough for most choices; the whole vocabulary is asked for where it is not
+RIVALS = 256  # a distribution of which more is wanted is asked for by `logprobs: "all"`, at megabytes a token
 
 
 class LlamaCppModel(ServerModel):
@@ -115,14 +117,30 @@ class LlamaCppModel(ServerModel):
         pair = make_pair(whole, n_context, window=self._window - 1, prefix=self._bos_id)
         if not pair.fits:
             return Response(error=f"the continuation is longer than the context of {self._window} tokens")
-        score, greedy = await self._walk(pair.ids, pair.n_context)
-        return Response(
-            score=score,
-            is_greedy=greedy,
+        asked = request.options.get("logprobs", 0)
+        steps = await self._walk(pair.ids, pair.n_context, self._vocabulary if asked == ALL else int(asked))
+        answer = Response(
+            score=sum(found.logprobs[token] for token, found in zip(pair.continuation, steps, strict=True)),
+            is_greedy=all(found.best == token for token, found in zip(pair.continuation, steps, strict=True)),
             prompt_tokens=pair.n_context,
             output_tokens=len(pair.continuation),
             truncated_tokens=pair.truncated,
         )
+        return self._told(answer, pair.continuation, steps, asked) if asked else answer
+
+    def _told(self, answer: Response, ids: list[int], steps: list[Distribution], asked: int | str) -> Response:
+        """With the continuation's tokens and their rivals, or the whole distribution before each."""
+        shown = 1 if asked == ALL else int(asked)
+        told = zip(ids, steps, strict=True)
+        tokens = tuple(Token(token, "", found.logprobs[token], found.top(shown)) for token, found in told)
+        if asked != ALL:
+            return replace(answer, tokens=tokens)
+        import numpy as np
+
+        whole = np.full((len(steps), self._vocabulary), -np.inf, dtype=np.float32)
+        for row, found in zip(whole, steps, strict=True):
+            row[list(found.logprobs)] = list(found.logprobs.values())
+        return replace(answer, tokens=tokens, distribution=whole)
 
     async def _score_document(self, request: Request) -> Response:
         ids = await self._tokenize(request.text)
@@ -133,23 +151,22 @@ class LlamaCppModel(ServerModel):
         for first in range(1, len(ids), window):
             last = min(first + window, len(ids))
             begin = max(0, last - 1 - window)
-            score, _ = await self._walk(ids[begin:last], first - begin)
-            total += score
+            steps = await self._walk(ids[begin:last], first - begin)
+            total += sum(found.logprobs[token] for token, found in zip(ids[first:last], steps, strict=True))
         return Response(score=total, prompt_tokens=len(ids) - 1)
 
-    async def _walk(self, ids: list[int], start: int) -> tuple[float, bool]:
-        """The log-probability of ids[start:], one step at a time, and whether each was the likeliest."""
-        total, greedy = 0.0, True
+    async def _walk(self, ids: list[int], start: int, count: int = 0) -> list[Distribution]:
+        """The distribution before each token of ids[start:], with that token in it and at least `count` in all."""
+        steps = []
         for place in range(start, len(ids)):
             prefix, token = tuple(ids[:place]), ids[place]
-            found = await self._next.after(prefix, SCORING_PROBS)
+            found = await self._next.after(prefix, max(count, SCORING_PROBS))
             if token not in found.logprobs:
                 found = await self._next.after(prefix, self._vocabulary)
             if token not in found.logprobs:
                 raise Failure("garbage", f"the server gave no probability for token {token}")
-            total += found.logprobs[token]
-            greedy = greedy and found.best == token
-        return total, greedy
+            steps.append(found)
+        return steps
 
     async def _ask_distribution(self, prefix: tuple[int, ...], count: int) -> Distribution:
         body = {"prompt": list(prefix), "n_predict": 1, "n_probs": count, "temperature": 0.0, "cache_prompt": True}
@@ -220,4 +237,5 @@ def _capabilities(window: int | None, concurrency: int) -> ModelCapabilities:
         supports_chat_template=True,
         kinds=TEXT_KINDS | LOGPROB_KINDS,
         concurrency=concurrency,
+        rivals=RIVALS,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -11,11 +12,11 @@ from mill.api.batching import BatchLimits, Observer, Unit, describe
 from mill.api.errors import ModelError
 from mill.api.model import ModelCapabilities
 from mill.api.notice import notice
-from mill.api.request import Request
+from mill.api.request import ALL, GENERATE, MULTI_ROUND, Request
 from mill.api.response import Response
 from mill.models.fingerprint import folder_digest
 from mill.models.hf.decoding import Place, as_tokens
-from mill.models.hf.tokens import Prompt, Tokens
+from mill.models.hf.tokens import Prompt, Tokens, prompt_units
 from mill.models.pairs import Pair, common_length
 from mill.models.stops import cut_at_stops
 from mill.models.token_model import TokenModel
@@ -41,7 +42,7 @@ class MlxModel(TokenModel):
         self.trust_remote_code = trust_remote_code
         self.batch_size = 1
         self.capabilities = ModelCapabilities(
-            max_context_length=max_context_length, supports_logprobs=True, supports_chat_template=True
+            max_context_length=max_context_length, supports_logprobs=True, supports_chat_template=True, rivals=None
         )
         self._loaded: tuple[Any, Any] | None = None
         self._warm: tuple[Any, list[int]] | None = None  # the cache of the last context, which the next one may continue
@@ -112,12 +113,23 @@ class MlxModel(TokenModel):
 
     # Generation.
 
-    def _generate_batch(self, batch: list[Request], gen_kwargs: dict[str, Any]) -> list[Response]:
-        return [self._generate_one(prompt) for prompt in self.tokens.prompts(batch)]
+    def generate_until(self, requests: Sequence[Request], observer: Observer | None = None) -> list[Response]:
+        return self._generate_all(GENERATE, requests, observer)
+
+    def generate_until_multi_round(self, requests: Sequence[Request], observer: Observer | None = None) -> list[Response]:
+        return self._generate_all(MULTI_ROUND, requests, observer)
+
+    def _generate_all(self, kind: str, requests: Sequence[Request], observer: Observer | None) -> list[Response]:
+        def hook(batch: list[Unit]) -> list[list[Response]]:
+            return [[self._generate_one(unit.data)] for unit in batch]
+
+        units = prompt_units(self.tokens.prompts(requests))
+        return self._answer_units(kind, requests, units, hook, BatchLimits(requests=1), observer)
 
     def _generate_one(self, prompt: Prompt) -> Response:
         import mlx.core as mx
         from mlx_lm.generate import generate_step
+        from mlx_lm.models.cache import can_trim_prompt_cache, trim_prompt_cache
         from mlx_lm.sample_utils import make_logits_processors, make_sampler
 
         options, wrapper = prompt.request.options, self._load()[1]
@@ -126,8 +138,14 @@ class MlxModel(TokenModel):
         penalty = make_logits_processors(repetition_penalty=options.get("repetition_penalty"))
         sampler = make_sampler(temp=options["temperature"], top_p=options.get("top_p", 0.0), top_k=options.get("top_k", 0))
         ends, ids, places, finish = set(wrapper.eos_token_ids), [], [], "length"
-        steps = {"max_tokens": prompt.max_new_tokens, "sampler": sampler, "logits_processors": penalty}
-        for token, logprobs in generate_step(mx.array(prompt.ids), self.network, **steps):
+        cache, common = self._kept(prompt.ids)
+        steps = {
+            "max_tokens": prompt.max_new_tokens,
+            "sampler": sampler,
+            "logits_processors": penalty,
+            "prompt_cache": cache,
+        }
+        for token, logprobs in generate_step(mx.array(prompt.ids[common:]), self.network, **steps):
             if int(token) in ends:
                 finish = "stop"
                 break
@@ -136,6 +154,11 @@ class MlxModel(TokenModel):
                 places.append(_place(logprobs, int(token), options["logprobs"]))
             if len(ids) % LOOK_EVERY == 0 and cut_at_stops(self.tokens.tokenizer.decode(ids), options["until"])[1]:
                 break
+        if can_trim_prompt_cache(cache) and hasattr(
+            cache[0], "offset"
+        ):  # the answer goes, the prompt stays for the next one
+            trim_prompt_cache(cache, cache[0].offset - len(prompt.ids))
+            self._warm = cache, prompt.ids
         text, stopped = cut_at_stops(self.tokens.tokenizer.decode(ids, skip_special_tokens=True), options["until"])
         return Response(
             text=text,
@@ -150,18 +173,18 @@ class MlxModel(TokenModel):
 
     def loglikelihood(self, requests: Sequence[Request], observer: Observer | None = None) -> list[Response]:
         def hook(batch: list[Unit]) -> list[list[Response]]:
-            return [self._score_group(unit.data) for unit in batch]
+            return [self._score_group(unit.requests, unit.data) for unit in batch]
 
         return self._score_pairs(requests, context_units, hook, BatchLimits(requests=1), observer)
 
-    def _score_group(self, group: Sequence[Pair]) -> list[Response]:
+    def _score_group(self, requests: Sequence[Request], group: Sequence[Pair]) -> list[Response]:
         """Pairs of one context: its cache is computed once and trimmed back after each continuation."""
         from mlx_lm.models.cache import can_trim_prompt_cache, trim_prompt_cache
 
         context = group[0].ids[: group[0].n_context]
         cache, first = self._prefill(context)
         answers = []
-        for pair in group:
+        for request, pair in zip(requests, group, strict=True):
             rest, logits = pair.continuation, [first]
             if len(rest) > 1:
                 logits.append(self._forward(rest[:-1], cache))
@@ -170,16 +193,27 @@ class MlxModel(TokenModel):
                 else:
                     cache, first = self._prefill(context)
             score, greedy = _sum_logprobs(logits, rest)
-            answers.append(
-                Response(
-                    score=score,
-                    is_greedy=greedy,
-                    prompt_tokens=pair.n_context,
-                    output_tokens=len(rest),
-                    truncated_tokens=pair.truncated,
-                )
+            answer = Response(
+                score=score,
+                is_greedy=greedy,
+                prompt_tokens=pair.n_context,
+                output_tokens=len(rest),
+                truncated_tokens=pair.truncated,
             )
+            answers.append(self._told(answer, logits, rest, count) if (count := request.options.get("logprobs")) else answer)
         return answers
+
+    def _told(self, answer: Response, logits: Sequence[Any], tokens: Sequence[int], count: int | str) -> Response:
+        """With the tokens and their rivals, or with the whole distribution before each."""
+        import mlx.core as mx
+        import numpy as np
+
+        joined = mx.concatenate(list(logits), axis=0).astype(mx.float32)
+        logprobs = joined - mx.logsumexp(joined, axis=1, keepdims=True)
+        shown = 1 if count == ALL else int(count)
+        places = [_place(logprobs[place], token, shown) for place, token in enumerate(tokens)]
+        whole = np.array(logprobs) if count == ALL else None
+        return replace(answer, tokens=as_tokens(self.tokens.tokenizer, tokens, places), distribution=whole)
 
     def _loglikelihood_rolling_single(self, request: Request) -> Response:
         total, count = 0.0, 0
@@ -196,18 +230,26 @@ class MlxModel(TokenModel):
 
     def _prefill(self, ids: list[int]) -> tuple[Any, Any]:
         """The cache of a prompt and the logits after its last token; what it has in common with the last one is kept."""
-        from mlx_lm.models.cache import can_trim_prompt_cache, make_prompt_cache, trim_prompt_cache
-
-        cache, known = self._warm or (None, [])
-        common = common_length(known, ids[:-1])
-        if cache is None or not can_trim_prompt_cache(cache):
-            cache, common = make_prompt_cache(self.network), 0
-        else:
-            trim_prompt_cache(cache, len(known) - common)
+        cache, common = self._kept(ids)
         for start in range(common, len(ids), PREFILL):
             logits = self._forward(ids[start : start + PREFILL], cache)
         self._warm = cache, list(ids)
         return cache, logits[-1:]
+
+    def _kept(self, ids: list[int]) -> tuple[Any, int]:
+        """The last prompt's cache, cut to what it has in common with this one, and how much that is; else an empty one.
+
+        It is nobody's while it is in use: who fails in the middle leaves nothing half-filled behind.
+        """
+        from mlx_lm.models.cache import can_trim_prompt_cache, make_prompt_cache, trim_prompt_cache
+
+        cache, known = self._warm or (None, [])
+        self._warm = None
+        if cache is None or not can_trim_prompt_cache(cache):
+            return make_prompt_cache(self.network), 0
+        common = common_length(known, ids[:-1])
+        trim_prompt_cache(cache, len(known) - common)
+        return cache, common
 
     def _forward(self, ids: list[int], cache: Any) -> Any:
         import mlx.core as mx

@@ -6,6 +6,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from heapq import nlargest
 
 KEPT = 256
 
@@ -20,6 +21,10 @@ class Distribution:
     @property
     def best(self) -> int:
         return max(self.logprobs, key=self.logprobs.__getitem__)
+
+    def top(self, count: int) -> tuple[tuple[int, float], ...]:
+        """The likeliest tokens, best first."""
+        return tuple(nlargest(count, self.logprobs.items(), key=lambda pair: pair[1]))
 
 
 class NextTokens:

@@ -8,20 +8,20 @@ from functools import cached_property
 from typing import Any
 
 from mill.api.batching import BatchLimits, Observer, Unit, describe
-from mill.api.errors import ModelError
+from mill.api.errors import CannotServe, ModelError
 from mill.api.message import VIDEO
 from mill.api.model import ModelCapabilities
-from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, Request
+from mill.api.request import ALL, GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, Request
 from mill.api.response import Response, Token
 from mill.models.hf import loading, memory
 from mill.models.hf.media_model import DEFAULT_VIDEO_FRAMES, TEXT_ONLY, MediaModel
 from mill.models.hf.multimodal import MediaRow
 from mill.models.hf.scoring import Row, row_units
-from mill.models.hf.tokens import Prompt, Tokens
+from mill.models.hf.tokens import Prompt, Tokens, prompt_units
 from mill.models.stops import cut_at_stops
 
 AT_ONCE = 512  # requests handed over together: enough for continuous batching, few enough to be recorded as they come
-SAMPLED_LOGPROBS = 20  # what vLLM gives by default for a generated token
+SAMPLED_LOGPROBS = 20  # what vLLM gives by default for a token
 
 
 class VLLMModel(MediaModel):
@@ -74,7 +74,9 @@ class VLLMModel(MediaModel):
     def capabilities(self) -> ModelCapabilities:  # type: ignore[override]
         modalities = self._modalities(lambda: loading.load_config(self.source, trust_remote_code=self.trust_remote_code))
         window = self.engine["max_model_len"]
-        return ModelCapabilities(modalities, window, supports_logprobs=True, supports_chat_template=True)
+        return ModelCapabilities(
+            modalities, window, supports_logprobs=True, supports_chat_template=True, rivals=SAMPLED_LOGPROBS
+        )
 
     @property
     def llm(self) -> Any:
@@ -129,7 +131,8 @@ class VLLMModel(MediaModel):
 
     def _generate_all(self, kind: str, requests: Sequence[Request], observer: Observer | None) -> list[Response]:
         def texts(part: Sequence[Request], watching: Observer) -> list[Response]:
-            return self._answer_units(kind, part, self._prompt_units(part), self._generate, self._at_once, watching)
+            units = prompt_units(self.tokens.prompts(part))
+            return self._answer_units(kind, part, units, self._generate, self._at_once, watching)
 
         def media(part: Sequence[Request], watching: Observer) -> list[Response]:
             rows = [MediaRow(request, self.media.render(request.context)) for request in part]
@@ -154,9 +157,6 @@ class VLLMModel(MediaModel):
     @property
     def _at_once(self) -> BatchLimits:
         return BatchLimits(requests=self.batch_size or AT_ONCE)
-
-    def _prompt_units(self, requests: Sequence[Request]) -> list[Unit]:
-        return [Unit([prompt.request], len(prompt.ids), prompt) for prompt in self.tokens.prompts(requests)]
 
     def _call(self, ids: Sequence[list[int]], params: Any) -> list[Any]:
         """One call of the engine; `params` is one set of sampling parameters or one for each prompt."""
@@ -209,18 +209,23 @@ class VLLMModel(MediaModel):
         """Choices of one token come from the distribution after their prompt, which keeps the engine's prefix cache usable;
         the rest, and choices that are not among the likeliest tokens, from prompt log-probabilities."""
         rows: list[Row] = [unit.data for unit in batch]
-        short = [row for row in rows if all(len(span.tokens) == 1 and span.start == len(row.ids) - 1 for span in row.spans)]
+        short = [row for row in rows if _one_token(row)]
         found = dict(zip(map(id, short), self._next_tokens(short), strict=True)) if short else {}
         answers = [[found[id(row)].get(span.tokens[0]) if id(row) in found else None for span in row.spans] for row in rows]
         missing = [(r, s) for r, of_row in enumerate(answers) for s, answer in enumerate(of_row) if answer is None]
-        scored = self._prompt_scores([rows[r].ids + rows[r].spans[s].tokens[-1:] for r, s in missing])
-        for (r, s), logprobs in zip(missing, scored, strict=True):
+        counts = [_rivals(rows[r].requests[s]) for r, s in missing]
+        scored = self._prompt_places([rows[r].ids + rows[r].spans[s].tokens[-1:] for r, s in missing], counts)
+        told: dict[tuple[int, int], tuple[Token, ...]] = {}
+        for (r, s), places, count in zip(missing, scored, counts, strict=True):
             span = rows[r].spans[s]
-            part = logprobs[span.start + 1 : span.start + 1 + len(span.tokens)]
-            answers[r][s] = (sum(score for score, _ in part), all(rank == 1 for _, rank in part))
+            part = places[span.start + 1 : span.start + 1 + len(span.tokens)]
+            entries = [place[token] for place, token in zip(part, span.tokens, strict=True)]
+            answers[r][s] = (sum(entry.logprob for entry in entries), all(entry.rank == 1 for entry in entries))
+            if count:
+                told[r, s] = _named(span.tokens, part)
         return [
-            [_response(row, span, answer) for span, answer in zip(row.spans, of_row, strict=True)]
-            for row, of_row in zip(rows, answers, strict=True)
+            [_response(row, row.spans[s], of_row[s], told.get((r, s))) for s in range(len(row.spans))]
+            for r, (row, of_row) in enumerate(zip(rows, answers, strict=True))
         ]
 
     def _next_tokens(self, rows: Sequence[Row]) -> list[dict[int, tuple[float, bool]]]:
@@ -234,26 +239,25 @@ class VLLMModel(MediaModel):
             for output in outputs
         ]
 
-    def _prompt_scores(self, prompts: Sequence[list[int]]) -> list[list[tuple[float, int]]]:
-        """(log-probability, rank) of every token of each prompt; the first token has none and counts as (0, 1)."""
+    def _prompt_places(self, prompts: Sequence[list[int]], rivals: Sequence[int]) -> list[list[Any]]:
+        """For each place of each prompt the token there and so many rivals, by id; the first token has no such place."""
         from vllm import SamplingParams
 
         if not prompts:
             return []
-        params = SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=0, detokenize=False)
-        found = []
-        for ids, output in zip(prompts, self._call(prompts, params), strict=True):
-            entries = [place[token] for token, place in zip(ids[1:], output.prompt_logprobs[1:], strict=True)]
-            found.append([(0.0, 1), *((entry.logprob, entry.rank) for entry in entries)])
-        return found
+        params = [
+            SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=count, detokenize=count > 0) for count in rivals
+        ]
+        return [output.prompt_logprobs for output in self._call(prompts, params)]
 
     def _score_documents(self, batch: list[Unit]) -> list[list[Response]]:
         windows: list[tuple[int, Row]] = [(place, row) for place, unit in enumerate(batch) for row in unit.data]
-        scored = self._prompt_scores([row.ids + row.spans[0].tokens[-1:] for _, row in windows])
+        scored = self._prompt_places([row.ids + row.spans[0].tokens[-1:] for _, row in windows], [0] * len(windows))
         totals, counts = [0.0] * len(batch), [0] * len(batch)
-        for (owner, row), logprobs in zip(windows, scored, strict=True):
-            part = logprobs[row.spans[0].start + 1 :]
-            totals[owner] += sum(score for score, _ in part)
+        for (owner, row), places in zip(windows, scored, strict=True):
+            span = row.spans[0]
+            part = places[span.start + 1 :]
+            totals[owner] += sum(place[token].logprob for place, token in zip(part, span.tokens, strict=True))
             counts[owner] += len(part)
         return [[Response(score=total, prompt_tokens=count)] for total, count in zip(totals, counts, strict=True)]
 
@@ -280,7 +284,7 @@ def _text(request: Request, output: Any, truncated: int = 0) -> Response:
     return Response(
         text=text,
         finish_reason=answer.finish_reason,
-        tokens=_tokens(answer) if answer.logprobs else None,
+        tokens=_named(answer.token_ids, answer.logprobs) if answer.logprobs else None,
         prompt_tokens=len(output.prompt_token_ids),
         output_tokens=len(answer.token_ids),
         truncated_tokens=truncated,
@@ -297,21 +301,36 @@ def _by_kind(row: MediaRow, decoded: Sequence[Any]) -> dict[str, list[Any]]:
     return found
 
 
-def _tokens(answer: Any) -> tuple[Token, ...]:
-    """The answer's tokens; vLLM adds the chosen one to the likeliest where it is not among them."""
+def _one_token(row: Row) -> bool:
+    """Whether the distribution after a row answers all that is asked of it."""
+    asked = not any(map(_rivals, row.requests))
+    return asked and all(len(span.tokens) == 1 and span.start == len(row.ids) - 1 for span in row.spans)
+
+
+def _rivals(request: Request) -> int:
+    """How many of the likeliest tokens a scored request wants to be told at each place."""
+    asked = request.options.get("logprobs", 0)
+    if asked == ALL:
+        raise CannotServe(f"vLLM tells at most {SAMPLED_LOGPROBS} of the likeliest tokens")
+    return int(asked)
+
+
+def _named(tokens: Sequence[int], places: Sequence[Any]) -> tuple[Token, ...]:
+    """Tokens with their rivals; vLLM adds the token itself to the likeliest where it is not among them."""
     found = []
-    for token, place in zip(answer.token_ids, answer.logprobs, strict=True):
+    for token, place in zip(tokens, places, strict=True):
         best = sorted(((other, entry.logprob) for other, entry in place.items()), key=lambda pair: -pair[1])
         found.append(Token(token, place[token].decoded_token or "", place[token].logprob, tuple(best)))
     return tuple(found)
 
 
-def _response(row: Row, span: Any, answer: tuple[float, bool] | None) -> Response:
+def _response(row: Row, span: Any, answer: tuple[float, bool] | None, tokens: tuple[Token, ...] | None = None) -> Response:
     if answer is None:
         return Response(error="the engine gave no log-probability")
     return Response(
         score=answer[0],
         is_greedy=answer[1],
+        tokens=tokens,
         prompt_tokens=len(row.ids) + 1 - len(span.tokens),
         output_tokens=len(span.tokens),
         truncated_tokens=span.truncated,

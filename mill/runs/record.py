@@ -11,6 +11,7 @@ import os
 import socket
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -19,13 +20,15 @@ from mill.api.request import Request
 from mill.api.response import Response
 
 FOLDER = "record"
+DISTRIBUTIONS = "distributions"
 
 
 class Record:
     """The answers of one run. Also finds deterministic answers that other runs of the same model recorded."""
 
-    def __init__(self, folder: Path, siblings: list[Path] | None = None) -> None:
-        self.folder = folder / FOLDER
+    def __init__(self, folder: Path, siblings: list[Path] | None = None, *, lends: bool = True) -> None:
+        """`lends` says whether runs of the same model may take answers from this record."""
+        self.folder, self.lends = folder / FOLDER, lends
         self._own = {key: Response.from_dict(line["response"]) for key, line in _read(self.folder).items()}
         self._shared: dict[str, Response] = {}
         for sibling in siblings or []:
@@ -45,15 +48,22 @@ class Record:
     def peek(self, request: Request) -> Response | None:
         """An answer this run recorded, or a deterministic one of another run. Errors are never used again."""
         found = self._own.get(request.key)
-        if found is not None and not found.failed:
-            return found
-        return self._shared.get(request.key) if request.deterministic else None
+        if found is None or found.failed:
+            found = self._shared.get(request.key) if request.deterministic else None
+        return found if found is not None and self._whole(found) else None
 
-    def put(self, request: Request, response: Response) -> None:
+    def _whole(self, response: Response) -> bool:
+        """False where a distribution's file was removed, as people who need room do."""
+        return response.distribution is None or (self.folder.parent.parent / response.distribution).exists()
+
+    def put(self, request: Request, response: Response) -> Response:
+        """Write an answer down. A distribution goes to a file of its own first, whose name then stands in the answer."""
+        if response.distribution is not None and not isinstance(response.distribution, str):
+            response = replace(response, distribution=self._put_distribution(request.key, response.distribution))
         line = {
             "key": request.key,
             "kind": request.kind,
-            "deterministic": request.deterministic,
+            "deterministic": request.deterministic and self.lends,
             "response": response.to_dict(),
         }
         try:
@@ -63,6 +73,22 @@ class Record:
         except OSError as error:
             raise RunError(f"cannot write to {self.folder}: {error.strerror or error}") from error
         self._own[request.key] = response
+        return response
+
+    def _put_distribution(self, key: str, values: Any) -> str:
+        """The file's name, below the folder of this model's runs, so that runs which lend each other answers find it."""
+        import numpy as np
+
+        file = self.folder.parent / DISTRIBUTIONS / f"{key}.npy"
+        draft = file.with_name(f".{file.name}.{os.getpid()}")
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with draft.open("wb") as handle:
+                np.save(handle, np.asarray(values, dtype=np.float32), allow_pickle=False)
+            draft.replace(file)
+        except OSError as error:
+            raise RunError(f"cannot write {file}: {error.strerror or error}") from error
+        return f"{self.folder.parent.name}/{DISTRIBUTIONS}/{key}.npy"
 
     def lookup(self, key: str) -> Response | None:
         """Whatever was recorded under a key, errors included."""

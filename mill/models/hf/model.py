@@ -14,12 +14,13 @@ from mill.api.model import ModelCapabilities
 from mill.api.notice import notice
 from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, Request
 from mill.api.response import Response
-from mill.models.hf import decoding, loading, memory, scoring, shared
+from mill.models.hf import decoding, loading, memory, scoring, shared, telling
 from mill.models.hf.continuous import ContinuousDecoder
 from mill.models.hf.media_model import DEFAULT_VIDEO_FRAMES, TEXT_ONLY, MediaModel, options_key
 from mill.models.hf.multimodal import MediaRow
 from mill.models.hf.scoring import Row
 from mill.models.hf.tokens import Prompt, Tokens
+from mill.models.pairs import Pair
 
 DTYPES = ("bfloat16", "float16", "float32")
 MOST_ROWS = 512  # answers written at once
@@ -86,6 +87,7 @@ class TransformersModel(MediaModel):
             max_context_length=self.max_context_length,
             supports_logprobs=True,
             supports_chat_template=True,
+            rivals=None,
         )
 
     @cached_property
@@ -140,6 +142,25 @@ class TransformersModel(MediaModel):
         return self._answer_apart(LOGLIKELIHOOD, requests, observer, self._score_texts, self._score_media)
 
     def _score_texts(self, requests: Sequence[Request], observer: Observer) -> list[Response]:
+        told = [request for request in requests if request.options.get("logprobs")]
+        found = self._tell(told, observer) if told else {}
+        plain = [request for request in requests if id(request) not in found]
+        found |= self._score_plain(plain, observer) if plain else {}
+        return [found[id(request)] for request in requests]
+
+    def _tell(self, requests: Sequence[Request], observer: Observer) -> dict[int, Response]:
+        """Scores with tokens and distributions, row by row: they are asked for to find differences, not to save time."""
+
+        def hook(batch: list[Unit]) -> list[list[Response]]:
+            return telling.tell_rows(self.model, self.tokens.tokenizer, [unit.data for unit in batch])
+
+        def units(asked: Sequence[Request], pairs: Sequence[Pair]) -> list[Unit]:
+            return [Unit(row.requests, len(row.ids), row) for row in scoring.shared_rows(asked, pairs)]
+
+        limits = self._token_limits(memory.scoring_tokens(self.model, logits_per_token=2.0))
+        return dict(zip(map(id, requests), self._score_pairs(requests, units, hook, limits, observer), strict=True))
+
+    def _score_plain(self, requests: Sequence[Request], observer: Observer) -> dict[int, Response]:
         pairs = list(zip(requests, self.tokens.pairs(requests), strict=True))
         fitting = [(request, pair) for request, pair in pairs if pair.fits]
         rows = scoring.shared_rows([request for request, _ in fitting], [pair for _, pair in fitting])
@@ -152,8 +173,7 @@ class TransformersModel(MediaModel):
         limits = self._token_limits(memory.scoring_tokens(self.model, logits_per_token=0.2))
         asked = [request for request in requests if id(request) not in found]
         answers = self._answer_units(LOGLIKELIHOOD, asked, units, hook, limits, observer)
-        found |= zip(map(id, asked), answers, strict=True)
-        return [found[id(request)] for request in requests]
+        return found | dict(zip(map(id, asked), answers, strict=True))
 
     @cached_property
     def shares(self) -> bool:

@@ -49,12 +49,21 @@ def shared_rows(requests: Sequence[Request], pairs: Sequence[Pair]) -> list[Row]
 
 
 def row_units(requests: Sequence[Request], pairs: Sequence[Pair]) -> list[Unit]:
-    """Shared rows as units of work."""
-    return [Unit(row.requests, len(row.ids), row) for row in shared_rows(requests, pairs)]
+    """Shared rows as units of work, those that begin alike one after another; of one cost: the order stays."""
+    return [Unit(row.requests, 1, row) for row in sorted(shared_rows(requests, pairs), key=lambda row: row.ids)]
 
 
 def score_rows(model: Any, rows: Sequence[Row]) -> list[list[Response]]:
-    """Responses for every span of every row, in one forward pass.
+    """Responses for every span of every row, in one forward pass."""
+    logits, first = forward_rows(model, rows)
+    return [
+        [span_response(row, span, score, greedy) for span, (score, greedy) in zip(row.spans, scores, strict=True)]
+        for row, scores in zip(rows, span_scores(logits, rows, first), strict=True)
+    ]
+
+
+def forward_rows(model: Any, rows: Sequence[Row]) -> tuple[torch.Tensor, int]:
+    """The logits of every row from the first scored place on, and that place.
 
     Rows are padded on the right and need no mask: a causal model does not see what comes after a token.
     """
@@ -70,12 +79,7 @@ def score_rows(model: Any, rows: Sequence[Row]) -> list[list[Response]]:
         arguments: dict[str, Any] = {"use_cache": False}
         if takes_logits_to_keep(model):
             arguments["logits_to_keep"] = keep
-        logits = model(input_ids=ids.to(model.device), **arguments).logits[:, -keep:]
-        found = span_scores(logits, rows, first)
-    return [
-        [span_response(row, span, score, greedy) for span, (score, greedy) in zip(row.spans, scores, strict=True)]
-        for row, scores in zip(rows, found, strict=True)
-    ]
+        return model(input_ids=ids.to(model.device), **arguments).logits[:, -keep:], first
 
 
 def span_response(row: Row, span: Span, score: float, greedy: bool, seconds: float | None = None) -> Response:

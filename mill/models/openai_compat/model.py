@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import Any
 
 from mill.api.errors import CannotServe, ModelError, UnknownName
 from mill.api.message import IMAGE
 from mill.api.model import LOGPROB_KINDS, TEXT_KINDS, ModelCapabilities
-from mill.api.request import Request
-from mill.api.response import Response
+from mill.api.request import ALL, Request
+from mill.api.response import Response, Token
 from mill.models.http import Failure, Reply
 from mill.models.next_tokens import Distribution, NextTokens
 from mill.models.openai_compat import scoring as routes
@@ -82,6 +84,7 @@ class OpenAICompatModel(ServerModel):
             supports_chat_template=True,
             kinds=TEXT_KINDS | LOGPROB_KINDS if scores else TEXT_KINDS,
             concurrency=self.client.concurrency,
+            rivals=routes.NEXT_TOKENS if scores and self._tokenizes else 0,
         )
 
     def _find_model(self) -> None:
@@ -182,17 +185,21 @@ class OpenAICompatModel(ServerModel):
         pair = make_pair(whole, n_context, window=(self._window or 1 << 30) - 1, prefix=self.bos_token_id)
         if not pair.fits:
             return Response(error=f"the continuation is longer than the context of {self._window} tokens")
-        if self._names_next and len(pair.continuation) == 1:
+        rivals = _rivals(request)
+        if self._names_next and len(pair.continuation) == 1 and not rivals:
             found = await self._next.after(tuple(pair.ids[:-1]), routes.NEXT_TOKENS)
             (token,) = pair.continuation
             if token in found.logprobs:
                 return _response([found.logprobs[token]], [token == found.best], pair.n_context, pair.truncated)
-        return await self._score_pair(pair)
+        return await self._score_pair(pair, rivals)
 
-    async def _score_pair(self, pair: Pair) -> Response:
-        scored = await self._score_prompt(pair.ids)
+    async def _score_pair(self, pair: Pair, rivals: int) -> Response:
+        scored = await self._score_prompt(pair.ids, rivals)
         part = slice(pair.n_context, None)
-        return _response(scored.logprobs[part], scored.likeliest[part], pair.n_context, pair.truncated)
+        answer = _response(scored.logprobs[part], scored.likeliest[part], pair.n_context, pair.truncated)
+        if not rivals or answer.failed or scored.tops is None:
+            return answer
+        return replace(answer, tokens=_tokens(pair.continuation, scored.logprobs[part], scored.tops[part]))
 
     async def _score_by_offsets(self, context: str, continuation: str) -> Response:
         scored = await self._score_prompt(context + continuation)
@@ -222,9 +229,10 @@ class OpenAICompatModel(ServerModel):
             total += sum(score for score in scored if score is not None)
         return Response(score=total, prompt_tokens=len(ids))
 
-    async def _score_prompt(self, prompt: str | list[int]) -> routes.Scored:
+    async def _score_prompt(self, prompt: str | list[int], rivals: int = 0) -> routes.Scored:
         assert self._route is not None, "a server without a route is refused before"
-        return await routes.score_prompt(self.client, self._route, prompt, {"model": self.model, **self.parameters})
+        extra = {"model": self.model, **self.parameters}
+        return await routes.score_prompt(self.client, self._route, prompt, extra, rivals)
 
     async def _ask_next(self, prefix: tuple[int, ...], count: int) -> Distribution:
         reply = await self.client.post("/v1/completions", routes.next_tokens_body(self.model, list(prefix)))
@@ -236,6 +244,24 @@ class OpenAICompatModel(ServerModel):
             return [int(token) for token in reply.body["tokens"]]
         except (KeyError, TypeError, ValueError) as error:
             raise Failure("garbage", f"/tokenize answered {str(reply.body)[:80]}") from error
+
+
+def _rivals(request: Request) -> int:
+    asked = request.options.get("logprobs", 0)
+    if asked == ALL:
+        raise CannotServe(f"OpenAI's API tells at most {routes.NEXT_TOKENS} of the likeliest tokens")
+    return int(asked)
+
+
+def _tokens(ids: list[int], logprobs: list[float | None], tops: list[dict[int | str, float]]) -> tuple[Token, ...] | None:
+    """The scored tokens with their rivals; None where the server names those by text, which may stand for several ids."""
+    if any(isinstance(name, str) for top in tops for name in top):
+        return None
+    best = [sorted(top.items(), key=lambda pair: -pair[1]) for top in tops]
+    return tuple(
+        Token(token, "", score if score is not None else math.nan, tuple(top))
+        for token, score, top in zip(ids, logprobs, best, strict=True)
+    )
 
 
 def _response(logprobs: list[float | None], likeliest: list[bool], prompt_tokens: int, truncated: int) -> Response:

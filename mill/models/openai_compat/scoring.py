@@ -26,21 +26,26 @@ UNREADABLE = (KeyError, IndexError, TypeError, ValueError, AttributeError)
 class Scored:
     """A prompt's tokens: the log-probability of each, None for the first, and whether it was the likeliest at its place.
 
-    `offsets` are the tokens' places in the prompt's text, where the server tells them.
+    `offsets` are the tokens' places in the prompt's text, where the server tells them. `tops` are the likeliest tokens at
+    each place, by id or by text.
     """
 
     logprobs: list[float | None]
     likeliest: list[bool]
     offsets: list[int] | None = None
+    tops: list[dict[int | str, float]] | None = None
 
 
 class Route(ABC):
-    """One way to score prompts: `ask` makes the body of a call, `read` reads its answer and raises where it is none."""
+    """One way to score prompts: `ask` makes the body of a call, `read` reads its answer and raises where it is none.
+
+    `rivals` is how many of the likeliest tokens are wanted at each place.
+    """
 
     name = ""
 
     @abstractmethod
-    def ask(self, prompt: str | list[int]) -> dict[str, Any]: ...
+    def ask(self, prompt: str | list[int], rivals: int = 0) -> dict[str, Any]: ...
 
     @abstractmethod
     def read(self, choice: dict[str, Any], prompt: str | list[int]) -> Scored: ...
@@ -49,8 +54,8 @@ class Route(ABC):
 class PromptLogprobs(Route):
     name = "prompt_logprobs"
 
-    def ask(self, prompt: str | list[int]) -> dict[str, Any]:
-        return {"prompt": prompt, "max_tokens": 1, "prompt_logprobs": 0, "temperature": 0.0}
+    def ask(self, prompt: str | list[int], rivals: int = 0) -> dict[str, Any]:
+        return {"prompt": prompt, "max_tokens": 1, "prompt_logprobs": rivals, "temperature": 0.0}
 
     def read(self, choice: dict[str, Any], prompt: str | list[int]) -> Scored:
         places = choice["prompt_logprobs"]
@@ -61,14 +66,16 @@ class PromptLogprobs(Route):
         return Scored(
             [float(entry["logprob"]) if entry else None for entry in chosen],
             [bool(entry and entry["rank"] == 1) for entry in chosen],
+            tops=[{int(token): float(one["logprob"]) for token, one in (place or {}).items()} for place in places],
         )
 
 
 class Echo(Route):
     name = "echo"
 
-    def ask(self, prompt: str | list[int]) -> dict[str, Any]:
-        return {"prompt": prompt, "max_tokens": 1, "echo": True, "logprobs": 1, "temperature": 0.0}
+    def ask(self, prompt: str | list[int], rivals: int = 0) -> dict[str, Any]:
+        by_id = {"return_tokens_as_token_ids": True} if rivals else {}  # vLLM's own; others ignore it
+        return {"prompt": prompt, "max_tokens": 1, "echo": True, "logprobs": max(1, rivals), "temperature": 0.0, **by_id}
 
     def read(self, choice: dict[str, Any], prompt: str | list[int]) -> Scored:
         """The last entry is of the one token that had to be generated, and is left out."""
@@ -81,12 +88,15 @@ class Echo(Route):
             for score, top in zip(logprobs, tops, strict=True)
         ]
         offsets = found.get("text_offset")
-        return Scored(logprobs[:-1], likeliest[:-1], offsets[:-1] if offsets else None)
+        named = [{token_name(token): float(value) for token, value in (top or {}).items()} for top in tops[:-1]]
+        return Scored(logprobs[:-1], likeliest[:-1], offsets[:-1] if offsets else None, named)
 
 
-async def score_prompt(client: Client, route: Route, prompt: str | list[int], extra: dict[str, Any]) -> Scored:
+async def score_prompt(
+    client: Client, route: Route, prompt: str | list[int], extra: dict[str, Any], rivals: int = 0
+) -> Scored:
     """A prompt through a route; an answer that is none is a Failure."""
-    reply = await client.post("/v1/completions", {**route.ask(prompt), **extra})
+    reply = await client.post("/v1/completions", {**route.ask(prompt, rivals), **extra})
     try:
         return route.read(reply.body["choices"][0], prompt)
     except UNREADABLE as error:

@@ -1,0 +1,93 @@
+"""Statistics of two runs over the same samples: what pairing tells that two separate intervals do not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from mill.metrics.estimate import NOTHING, Estimate, around, wilson
+
+
+def rate(hits: int, n: int) -> Estimate:
+    """A share of n with its Wilson interval."""
+    if not n:
+        return NOTHING
+    p = hits / n
+    low, high = wilson(hits, n)
+    return Estimate(p, math.sqrt(p * (1 - p) / n), low, high, n)
+
+
+def mcnemar(regressions: int, improvements: int) -> float:
+    """The exact two-sided p-value that as many samples got worse as better: binomial over those that changed."""
+    n, k = regressions + improvements, min(regressions, improvements)
+    if not n:
+        return 1.0
+    tail = sum(math.comb(n, i) for i in range(k + 1))
+    return min(1.0, 2 * tail / 2**n)
+
+
+def difference(pairs: Sequence[tuple[float, float]]) -> Estimate:
+    """The mean of second minus first over samples, with the error of paired values."""
+    return mean_of([b - a for a, b in pairs])
+
+
+def mean_of(values: Sequence[float]) -> Estimate:
+    """A mean with the normal interval of independent values."""
+    n = len(values)
+    if not n:
+        return NOTHING
+    average = math.fsum(values) / n
+    if n < 2 or not all(map(math.isfinite, values)):
+        return around(average, None, n)
+    return around(average, math.hypot(*(value - average for value in values)) / math.sqrt((n - 1) * n), n)
+
+
+def clustered_mean(groups: Sequence[Sequence[float]]) -> Estimate:
+    """The mean over all values of all groups; the error is over groups, since places of one text are not independent.
+
+    A ratio of sums, linearised; `n` counts values.
+    """
+    groups = [group for group in groups if group]
+    n = sum(map(len, groups))
+    if not n:
+        return NOTHING
+    average = math.fsum(value for group in groups for value in group) / n
+    if len(groups) < 2 or not math.isfinite(average):
+        return around(average, None, n)
+    residuals = [math.fsum(group) - average * len(group) for group in groups]
+    k = len(groups)
+    return around(average, math.hypot(*residuals) * math.sqrt(k / (k - 1)) / n, n)
+
+
+def exponential(estimate: Estimate) -> Estimate:
+    """A mean of logarithms as a factor: what a log-ratio of perplexities means."""
+    value = _exp(estimate.value)
+    if estimate.stderr is None or estimate.low is None or estimate.high is None:
+        return around(value, None, estimate.n)
+    return Estimate(value, value * estimate.stderr, _exp(estimate.low), _exp(estimate.high), estimate.n)
+
+
+def p_of_zero(estimate: Estimate) -> float:
+    """The two-sided p-value that the true value is 0, by the normal distribution; 1 where there is no error to tell by."""
+    if not estimate.stderr:
+        return 1.0 if estimate.stderr is None or estimate.value == 0 else 0.0
+    return math.erfc(abs(estimate.value / estimate.stderr) / math.sqrt(2))
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """Linear between neighbours, as numpy's default; NaN of nothing. A NaN among the values makes it NaN."""
+    if not values or any(map(math.isnan, values)):
+        return math.nan
+    ordered = sorted(values)
+    place = share * (len(ordered) - 1)
+    low = math.floor(place)
+    if low + 1 >= len(ordered) or ordered[low] == ordered[low + 1]:
+        return ordered[low]
+    return ordered[low] + (ordered[low + 1] - ordered[low]) * (place - low)
+
+
+def _exp(value: float) -> float:
+    try:
+        return math.exp(value)
+    except OverflowError:
+        return math.inf

@@ -1,0 +1,34 @@
+"""How alike two texts are, and how bad a difference is by that."""
+
+from __future__ import annotations
+
+import difflib
+import os
+
+TIERS = (("identical", 1.0), ("minor", 0.8), ("moderate", 0.5), ("severe", 0.0))
+_LONG = 2000  # characters beyond which words are matched instead
+
+
+def similarity(one: str, other: str) -> float:
+    """From 0 to 1: twice the matching characters over all of them. Common beginnings and ends match by themselves; what
+    lies between is matched by difflib, word by word where it is long."""
+    if one == other:
+        return 1.0
+    start = len(os.path.commonprefix([one, other]))
+    tail = len(os.path.commonprefix([one[start:][::-1], other[start:][::-1]]))
+    a, b = one[start : len(one) - tail], other[start : len(other) - tail]
+    return 2 * (start + tail + _matching(a, b)) / (len(one) + len(other))
+
+
+def _matching(a: str, b: str) -> int:
+    """Characters that match in order."""
+    if max(len(a), len(b)) <= _LONG:
+        return sum(block.size for block in difflib.SequenceMatcher(None, a, b, autojunk=False).get_matching_blocks())
+    words, others = a.split(" "), b.split(" ")
+    blocks = difflib.SequenceMatcher(None, words, others, autojunk=False).get_matching_blocks()
+    return sum(len(" ".join(words[block.a : block.a + block.size])) for block in blocks)
+
+
+def severity(likeness: float) -> str:
+    """identical, minor (at least 0.8 alike), moderate (0.5) or severe."""
+    return next(name for name, least in TIERS if likeness >= least)

@@ -1,0 +1,122 @@
+"""Prompt suites: what checks ask models when no benchmark is named. Also of one's own, as lines of JSON.
+
+A line has a `prompt` (or `text`) and may have an `id`, a `category`, a gold `answer`, how to `extract` the answer (number,
+choice, yes_no, json or line) and `max_tokens`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+from mill.api.batching import describe
+from mill.api.errors import DataError, UnknownName
+from mill.api.registry import register_task
+from mill.api.request import GENERATE, Request
+from mill.api.response import Response
+from mill.api.task import RenderSettings, Sample, Task, TaskType, Value
+from mill.metrics.extract import EXTRACTORS, is_right
+from mill.suites import long_context
+from mill.tasks.data import read_rows
+
+FOLDER = Path(long_context.__file__).parent
+DEFAULT_MAX_TOKENS = 256
+FREE = "free"  # the category of a prompt that names none
+
+
+class SuiteTask(Task):
+    """`answered` is the share of answers that are not empty, `acc` that of right ones among prompts with a gold answer."""
+
+    task_type = TaskType.GENERATIVE_QA
+
+    def __init__(self, name: str, load: Callable[[], list[dict[str, Any]]]) -> None:
+        super().__init__(name)
+        self._load = load
+
+    @cached_property
+    def _samples(self) -> list[Sample]:
+        rows = [_checked(row, place, self.name) for place, row in enumerate(self._load())]
+        if not rows:
+            raise DataError(f"the prompt suite {self.name} is empty")
+        return [Sample(row["id"], row) for row in rows]
+
+    @property
+    def metrics(self) -> Mapping[str, str]:  # type: ignore[override]
+        gold = any("answer" in sample.doc for sample in self._samples)
+        return {"acc": "mean", "answered": "mean"} if gold else {"answered": "mean"}
+
+    def samples(self) -> Sequence[Sample]:
+        return self._samples
+
+    def requests(self, sample: Sample, settings: RenderSettings) -> list[Request]:
+        options = settings.options(max_gen_toks=sample.doc.get("max_tokens", DEFAULT_MAX_TOKENS))
+        context = settings.frame(str(sample.doc["prompt"]))
+        return [Request(GENERATE, context=context, options=options, repeats=settings.repeats)]
+
+    def extracted(self, sample: Sample, responses: Sequence[Response]) -> str | None:
+        how = sample.doc.get("extract")
+        return EXTRACTORS[how](responses[0].text or "") if how else None
+
+    def score(self, sample: Sample, responses: Sequence[Response]) -> dict[str, Value]:
+        right: Value = None
+        if "answer" in sample.doc:
+            right = float(is_right(sample.doc["extract"], self.extracted(sample, responses), sample.doc["answer"]))
+        return {"acc": right, "answered": float(bool((responses[0].text or "").strip()))}
+
+    def category(self, sample: Sample) -> str:
+        return str(sample.doc["category"])
+
+    def target(self, sample: Sample) -> Any:
+        return sample.doc.get("answer")
+
+
+def _checked(row: Mapping[str, Any], place: int, suite: str) -> dict[str, Any]:
+    """A line of a suite with its defaults; refused where it cannot be asked or scored."""
+    where = f"the prompt suite {suite}, line {place + 1}"
+    prompt = row.get("prompt", row.get("text"))
+    if not isinstance(prompt, str) or not prompt:
+        raise DataError(f"{where} has no text under 'prompt'; it has {', '.join(row) or 'nothing'}")
+    found = {**row, "id": str(row.get("id", place)), "prompt": prompt, "category": str(row.get("category") or FREE)}
+    if found.get("answer") is None:
+        found.pop("answer", None)
+    if "answer" in found:
+        found.setdefault("extract", "json" if isinstance(found["answer"], (dict, list)) else "line")
+    how = found.get("extract")
+    if how is not None and how not in EXTRACTORS:
+        raise UnknownName(
+            f"way to extract an answer ({where})", str(how), EXTRACTORS, hint=f"known are {', '.join(EXTRACTORS)}"
+        )
+    return found
+
+
+def read_suite(file: Path) -> list[dict[str, Any]]:
+    try:
+        return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except (OSError, ValueError) as error:
+        raise DataError(f"cannot read the prompts of {file}: {describe(error)}") from error
+
+
+def find_suite(name: str) -> SuiteTask:
+    """A suite that comes with mill, by name, or a .jsonl file."""
+    if name in SUITES:
+        return SuiteTask(name, SUITES[name])
+    if name.endswith(".jsonl"):
+        return SuiteTask(Path(name).stem, partial(read_rows, Path(name)))
+    raise UnknownName("prompt suite", name, SUITES, hint=f"suites are {', '.join(SUITES)}; or give a .jsonl file")
+
+
+SUITES: dict[str, Callable[[], list[dict[str, Any]]]] = {
+    **{file.stem: partial(read_suite, file) for file in sorted(FOLDER.glob("*.jsonl"))},
+    "long-context": long_context.make_prompts,
+}
+
+
+def _register() -> None:
+    for name, load in SUITES.items():
+        register_task(name)(partial(SuiteTask, load=load))
+
+
+_register()
