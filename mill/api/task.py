@@ -72,7 +72,8 @@ class RenderSettings:
         return (*told, Message("user", parts))
 
 
-Value = float | tuple[float, float]
+Value = float | tuple[float, float] | None
+"""None says that this sample has no value of a metric, such as a prompt without a gold answer."""
 
 
 class Task(ABC):
@@ -110,6 +111,14 @@ class Task(ABC):
     @abstractmethod
     def score(self, sample: Sample, responses: Sequence[Response]) -> dict[str, Value]:
         """A value for each metric, from one response to each request (of a dialog: one to each round)."""
+
+    def extracted(self, sample: Sample, responses: Sequence[Response]) -> Any:
+        """The answer that the responses give, in a form that tells two models' answers apart; None where there is none."""
+        return None
+
+    def category(self, sample: Sample) -> str:
+        """A word by which results are broken down."""
+        return ""
 
     def target(self, sample: Sample) -> Any:
         """The gold answer, for people who read the samples."""

@@ -81,7 +81,7 @@ def _pair(repeats: Repeats) -> tuple[float, float]:
 
 
 def _number(value: Value) -> float:
-    if isinstance(value, (tuple, list)):
+    if value is None or isinstance(value, (tuple, list)):
         raise TypeError("a mean needs plain numbers, not (log-likelihood, units) pairs")
     return float(value)
 

@@ -1,4 +1,4 @@
-"""Reading the answer out of a text: the number, letter, word or value by which two texts, or a text and gold, are compared."""
+"""Reading the answer out of a text: the number, letter, word or value by which texts are compared."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ import json
 import re
 import unicodedata
 from collections.abc import Callable
-from decimal import Decimal, InvalidOperation
+from decimal import Context, Decimal, InvalidOperation
 from typing import Any
 
 _UNSIGNED = r"(?:(?:\d{1,3}(?:,\d{3})+(?!,?\d)|\d+)(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?"
-_NUMBER = (
-    rf"(?:(?<![A-Za-z0-9_.)])[-+\u2212])?(?<![A-Za-z0-9_]){_UNSIGNED}(?:\s*[x\u00d7*\u00b7]\s*10\s*\^\s*\{{?[-+\u2212]?\d+)?"
-)
+_TIMES_TEN = r"\s*[x\u00d7*\u00b7]\s*10\s*\^\s*\{?"
+_NUMBER = rf"(?:(?<![A-Za-z0-9_.)])[-+\u2212])?(?<![A-Za-z0-9_]){_UNSIGNED}(?:{_TIMES_TEN}[-+\u2212]?\d+)?"
 _NUMBERS = re.compile(_NUMBER)
-_POWER = re.compile(r"\s*[x\u00d7*\u00b7]\s*10\s*\^\s*\{?([-+]?\d+)$")
+_POWER = re.compile(rf"{_TIMES_TEN}([-+]?\d+)$")
 _MARK = r"(?:####|\\boxed\{|(?i:\banswer)(?:\s+is)?\s*[:=]?)[\s*$(`\"']*"
 _MARKED_NUMBER = re.compile(rf"{_MARK}({_NUMBER})")
 _MARKED_LETTER = re.compile(rf"{_MARK}([A-Ea-e])(?![A-Za-z])")
@@ -41,7 +40,7 @@ def _value(written: str) -> str | None:
     if power:
         plain = f"{plain[: power.start()]}e{power.group(1)}"
     try:
-        value = Decimal(plain).normalize()
+        value = Decimal(plain).normalize(Context(prec=len(plain) + 1))
     except InvalidOperation:
         return None
     if not value:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-import os
+from collections.abc import Sequence
+from typing import Any
 
 TIERS = (("identical", 1.0), ("minor", 0.8), ("moderate", 0.5), ("severe", 0.0))
 _LONG = 2000  # characters beyond which words are matched instead
@@ -14,10 +15,16 @@ def similarity(one: str, other: str) -> float:
     lies between is matched by difflib, word by word where it is long."""
     if one == other:
         return 1.0
-    start = len(os.path.commonprefix([one, other]))
-    tail = len(os.path.commonprefix([one[start:][::-1], other[start:][::-1]]))
+    start = common_start(one, other)
+    tail = common_start(one[start:][::-1], other[start:][::-1])
     a, b = one[start : len(one) - tail], other[start : len(other) - tail]
     return 2 * (start + tail + _matching(a, b)) / (len(one) + len(other))
+
+
+def common_start(one: Sequence[Any], other: Sequence[Any]) -> int:
+    """How many places two sequences have in common from their start."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((place for place, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 def _matching(a: str, b: str) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 import mill.metrics  # noqa: F401  registers the built-in metrics
 from mill.api.registry import metrics
 from mill.api.response import encode_float
-from mill.api.task import Benchmark, Task
+from mill.api.task import Benchmark, Task, Value
 from mill.metrics.estimate import Estimate, pool
 from mill.runs.folder import RESULTS, RunFolder
 from mill.runs.samples import ScoredSample
@@ -76,10 +76,16 @@ def summarize(task: Task, scored: Sequence[ScoredSample], *, n_shots: int, total
         errors=len(failures),
         truncated=sum(one.record.truncated for one in scored),
         cut_short=sum(one.record.cut_short for one in scored),
-        metrics={name: metrics.get(how)([one.values[name] for one in good]) for name, how in task.metrics.items()},
+        metrics={name: metrics.get(how)(_valued(good, name)) for name, how in task.metrics.items()},
         failures=failures[:MOST_LISTED],
         data_hash=data_hash,
     )
+
+
+def _valued(scored: Sequence[ScoredSample], metric: str) -> list[list[Value]]:
+    """The values of samples that have any of this metric."""
+    found = ([value for value in one.values[metric] if value is not None] for one in scored)
+    return [values for values in found if values]
 
 
 def keep_larger(folder: RunFolder, result: TaskResult) -> bool:

@@ -92,6 +92,8 @@ def _number(name: str, found: Mapping[str, Value]) -> Value:
     if name not in found:
         raise ValueError(f"score() gave no {name!r}, only {', '.join(found) or 'nothing'}")
     value = found[name]
+    if value is None:
+        return None
     parts = tuple(float(part) for part in value) if isinstance(value, (tuple, list)) else (float(value),)
     if any(math.isnan(part) for part in parts):
         raise ValueError(f"{name} is NaN")
@@ -135,4 +137,6 @@ def _from_dict(line: dict[str, Any]) -> SampleRecord:
 
 
 def _plain(value: Value) -> Any:
+    if value is None:
+        return None
     return [encode_float(part) for part in value] if isinstance(value, (tuple, list)) else encode_float(float(value))

@@ -41,6 +41,9 @@ class LetterTask(GenerativeTask):
     def target(self, sample: Sample) -> str:
         return self.right_letter(sample)
 
-    def score(self, sample: Sample, responses: Sequence[Response]) -> dict[str, Value]:
+    def extracted(self, sample: Sample, responses: Sequence[Response]) -> str | None:
         found = re.search(self.pattern, responses[0].text or "")
-        return {"exact_match": float(found is not None and found.group(1).upper() == self.right_letter(sample))}
+        return found.group(1).upper() if found else None
+
+    def score(self, sample: Sample, responses: Sequence[Response]) -> dict[str, Value]:
+        return {"exact_match": float(self.extracted(sample, responses) == self.right_letter(sample))}

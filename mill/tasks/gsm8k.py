@@ -37,6 +37,10 @@ class GSM8K(GenerativeTask):
     def target(self, sample: Sample) -> str:
         return normal_number(sample.doc["answer"].rpartition("#### ")[2])
 
+    def extracted(self, sample: Sample, responses: Sequence[Response]) -> str | None:
+        text = responses[-1].text or ""
+        return strict_number(text) or last_number(text)
+
     def score(self, sample: Sample, responses: Sequence[Response]) -> dict[str, Value]:
         text, right = responses[0].text or "", self.target(sample)
         return {

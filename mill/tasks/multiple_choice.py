@@ -40,10 +40,12 @@ class MultipleChoiceTask(PromptedTask):
             for choice in self.choices(sample.doc)
         ]
 
+    def extracted(self, sample: Sample, responses: Sequence[Response]) -> str:
+        """The likeliest choice."""
+        return self.choices(sample.doc)[_best(_finite_scores(responses))]
+
     def score(self, sample: Sample, responses: Sequence[Response]) -> dict[str, Value]:
-        scores = [response.score if response.score is not None else float("nan") for response in responses]
-        if not any(map(math.isfinite, scores)):
-            raise ValueError("no choice has a finite log-probability")
+        scores = _finite_scores(responses)
         lengths = [max(1, len(choice)) for choice in self.choices(sample.doc)]
         right = self.answer(sample.doc)
         values: dict[str, Value] = {
@@ -51,6 +53,13 @@ class MultipleChoiceTask(PromptedTask):
             "acc_norm": float(_best([score / length for score, length in zip(scores, lengths, strict=True)]) == right),
         }
         return {name: value for name, value in values.items() if name in self.metrics}
+
+
+def _finite_scores(responses: Sequence[Response]) -> list[float]:
+    scores = [response.score if response.score is not None else float("nan") for response in responses]
+    if not any(map(math.isfinite, scores)):
+        raise ValueError("no choice has a finite log-probability")
+    return scores
 
 
 def _best(scores: Sequence[float]) -> int:
