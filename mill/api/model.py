@@ -119,6 +119,17 @@ class MillModel(ABC):
         """How long a request is, for ordering and batching; characters stand in where no tokenizer is at hand."""
         return len(request.text) + len(request.continuation)
 
+    def set_width(self, width: int | None) -> bool:
+        """From now on have at most so many requests under way at once, None for the backend's own choice.
+
+        False where that cannot be chosen.
+        """
+        return False
+
+    def weight_bytes(self) -> int | None:
+        """How large the weights are where they lie; None where that is not known."""
+        return None
+
     def clean(self) -> None:
         """Free accelerator memory after inference, so that a judge can have it."""
         gc.collect()

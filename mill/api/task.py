@@ -116,6 +116,10 @@ class Task(ABC):
         """The answer that the responses give, in a form that tells two models' answers apart; None where there is none."""
         return None
 
+    def extracts(self, sample: Sample) -> bool:
+        """Whether an answer is extracted from a sample like this, so that another model may give another."""
+        return False
+
     def category(self, sample: Sample) -> str:
         """A word by which results are broken down."""
         return ""

@@ -23,7 +23,7 @@ def mcnemar(regressions: int, improvements: int) -> float:
     if not n:
         return 1.0
     tail = sum(math.comb(n, i) for i in range(k + 1))
-    return min(1.0, 2 * tail / 2**n)
+    return float(min(1.0, 2 * tail / 2**n))
 
 
 def difference(pairs: Sequence[tuple[float, float]]) -> Estimate:

@@ -45,6 +45,15 @@ def folder_digest(folder: Path) -> str:
     return digest.hexdigest()
 
 
+def weights_size(folder: Path) -> int | None:
+    """The bytes of a model folder's weights; None where it has none that are known by their names."""
+    for suffix in ("*.safetensors", "*.gguf", "*.bin", "*.npz"):  # a folder may hold the same weights in several formats
+        found = sum(path.stat().st_size for path in folder.glob(suffix))
+        if found:
+            return found
+    return None
+
+
 def cache_folder() -> Path:
     """Where mill keeps what it may lose: MILL_CACHE, or a folder in the user's cache."""
     given = os.environ.get("MILL_CACHE")

@@ -17,7 +17,7 @@ from mill.models.stops import cut_at_stops
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 SCORING_PROBS = 64  # enough for most choices; the whole vocabulary is asked for where it is not
-RIVALS = 256  # a distribution of which more is wanted is asked for by `logprobs: "all"`, at megabytes a token
+RIVALS = 128  # a distribution of which more is wanted is asked for by `logprobs: "all"`, at megabytes a token
 
 
 class LlamaCppModel(ServerModel):
@@ -66,8 +66,11 @@ class LlamaCppModel(ServerModel):
             body = {"content": bos, "add_special": False, "parse_special": True}
             self._bos_id = next(iter(self.client.probe("POST", "/tokenize", body).body["tokens"]), None)
         slots = int(self._props.get("total_slots", 1))
-        self.client.concurrency = min(slots, self._most or slots)
+        self.concurrency = self.client.concurrency = min(slots, self._most or slots)
         self.capabilities = _capabilities(self._window, self.client.concurrency)
+
+    def weight_bytes(self) -> int | None:
+        return self._props["meta"].get("size")
 
     @property
     def _window(self) -> int:

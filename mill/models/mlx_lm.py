@@ -14,7 +14,7 @@ from mill.api.model import ModelCapabilities
 from mill.api.notice import notice
 from mill.api.request import ALL, GENERATE, MULTI_ROUND, Request
 from mill.api.response import Response
-from mill.models.fingerprint import folder_digest
+from mill.models.fingerprint import folder_digest, weights_size
 from mill.models.hf.decoding import Place, as_tokens
 from mill.models.hf.tokens import Prompt, Tokens, prompt_units
 from mill.models.pairs import Pair, common_length
@@ -102,6 +102,9 @@ class MlxModel(TokenModel):
 
         config = json.loads((self._folder / "config.json").read_text())
         return config if isinstance(config, dict) else {}
+
+    def weight_bytes(self) -> int | None:
+        return weights_size(self._folder)
 
     def load(self) -> None:
         _ = self.tokens

@@ -34,13 +34,18 @@ class ServerModel(MillModel):
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         self.model = model
         self.base_url = base_url.rstrip("/").removesuffix("/v1").rstrip("/")
+        self.concurrency = concurrency
         self.client = Client(self.base_url, headers, timeout=timeout, concurrency=concurrency)
-
         self._remarks: list[str] = []
 
     @property
     def model_name(self) -> str:
         return self.model or self.base_url
+
+    def set_width(self, width: int | None) -> bool:
+        """A width that was asked for is kept from the first request on, not felt for."""
+        self.client.concurrency, self.client.steady = width or self.concurrency, width is not None
+        return True
 
     def remarks(self) -> list[str]:
         return list(self._remarks)

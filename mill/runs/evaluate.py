@@ -34,6 +34,8 @@ class Outcome:
     tally: Tally
     seconds: float
     remarks: list[str] = field(default_factory=list)
+    scored: dict[str, list[ScoredSample]] = field(default_factory=dict, repr=False)
+    """The samples of each task, by the task's name."""
 
     @property
     def errors(self) -> int:
@@ -53,9 +55,13 @@ class Run:
     folder: RunFolder
     record: Record
     fresh: bool
+    condition: str = ""
 
-    def execute(self, *, quiet: bool = False) -> Outcome:
-        """Answer what is not answered yet, then score. An interruption loses nothing that was answered."""
+    def execute(self, *, quiet: bool = False, keep_model: bool = False) -> Outcome:
+        """Answer what is not answered yet, then score. An interruption loses nothing that was answered.
+
+        `keep_model` leaves the model loaded for a run that follows.
+        """
         started, executor = time.time(), Executor(self.model, self.record, quiet=quiet)
         self._write_plan()
         ended = "failed"
@@ -67,15 +73,25 @@ class Run:
             raise
         finally:
             self.record.close()
-            self.model.clean()
+            if not keep_model or ended != "finished":
+                self.model.clean()
             manifest.add_session(
                 self.folder, started=started, tally=executor.tally, ended=ended, remarks=self.model.remarks()
             )
-        results = {plan.asked: self._score(plan) for plan in self.plans}
+        scored = {plan.task.name: [score_sample(plan.task, from_job(job)) for job in plan.jobs] for plan in self.plans}
+        results = {plan.asked: self._summarize(plan, scored[plan.task.name]) for plan in self.plans}
         means = summarize_benchmarks(self.folder, results, self.benchmarks)
         seconds = time.time() - started
-        found = list(results.values())
-        return Outcome(self.model.model_name, self.folder, found, means, executor.tally, seconds, self.model.remarks())
+        return Outcome(
+            self.model.model_name,
+            self.folder,
+            list(results.values()),
+            means,
+            executor.tally,
+            seconds,
+            self.model.remarks(),
+            scored,
+        )
 
     def _write_plan(self) -> None:
         covered = manifest.update_manifest(
@@ -86,14 +102,14 @@ class Run:
             settings=self.settings,
             plans=self.plans,
             fresh=self.fresh,
+            condition=self.condition,
         )
         for plan in self.plans:
             if plan.task.name not in covered:
                 unanswered = (ScoredSample(from_job(job), {}, "not answered") for job in plan.jobs)
                 write_samples(self.folder.samples_file(plan.task.name), plan.task.name, unanswered)
 
-    def _score(self, plan: TaskPlan) -> TaskResult:
-        scored = [score_sample(plan.task, from_job(job)) for job in plan.jobs]
+    def _summarize(self, plan: TaskPlan, scored: list[ScoredSample]) -> TaskResult:
         result = summarize(plan.task, scored, n_shots=plan.n_shots, total=plan.total, data_hash=plan.data_hash)
         result.notes = plan.notes()
         if keep_larger(self.folder, result):
@@ -125,11 +141,30 @@ def prepare(
         resolved = Spec(resolved.backend, {**resolved.arguments, "exact": True})
     model = open_model(resolved, batch_size=batch_size)
     model.ready(wait)
+    return plan_run(resolved, model, selection, settings, output_dir=output_dir, limit=limit, fresh=fresh)
+
+
+def plan_run(
+    spec: Spec,
+    model: MillModel,
+    selection: Selection,
+    settings: RenderSettings,
+    *,
+    output_dir: Path,
+    limit: int | float | None = None,
+    fresh: bool = False,
+    condition: str = "",
+) -> Run:
+    """A run of a model that is open already.
+
+    A `condition` names what is tried, such as how many requests are under way at once: runs under one have a folder of
+    their own and neither take answers from others nor lend them any.
+    """
     plans = plan_tasks(model, selection, settings, limit)
     identity = model.identity()
-    base = run_folder(output_dir, model.model_name, identity, manifest.shown_settings(settings))
-    folder = newest_generation(base, fresh=fresh)
+    shown = {**manifest.shown_settings(settings), **({"condition": condition} if condition else {})}
+    folder = newest_generation(run_folder(output_dir, model.model_name, identity, shown), fresh=fresh)
     # A run that was started fresh stays so when it is resumed: it never takes answers from its siblings.
     fresh = fresh or bool(folder.read(MANIFEST).get("fresh"))
-    record = Record(folder.path, [] if fresh else folder.siblings)
-    return Run(resolved, model, plans, selection.benchmarks, settings, identity, folder, record, fresh)
+    record = Record(folder.path, [] if fresh or condition else folder.siblings, lends=not condition)
+    return Run(spec, model, plans, selection.benchmarks, settings, identity, folder, record, fresh, condition)

@@ -50,6 +50,7 @@ def update_manifest(
     settings: RenderSettings,
     plans: Sequence[TaskPlan],
     fresh: bool,
+    condition: str = "",
 ) -> set[str]:
     """Write what is known before the first request; tasks of earlier sessions stay.
 
@@ -76,6 +77,7 @@ def update_manifest(
                 },
                 "settings": asdict(settings),
                 "fresh": manifest.get("fresh", fresh),
+                **({"condition": condition} if condition else {}),
                 "tasks": tasks,
                 "versions": versions(),
                 "sessions": manifest.get("sessions", []),

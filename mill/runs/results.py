@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -84,7 +84,7 @@ def summarize(task: Task, scored: Sequence[ScoredSample], *, n_shots: int, total
 
 def _valued(scored: Sequence[ScoredSample], metric: str) -> list[list[Value]]:
     """The values of samples that have any of this metric."""
-    found = ([value for value in one.values[metric] if value is not None] for one in scored)
+    found: Iterable[list[Value]] = ([v for v in one.values[metric] if v is not None] for one in scored)
     return [values for values in found if values]
 
 

@@ -40,6 +40,9 @@ class MultipleChoiceTask(PromptedTask):
             for choice in self.choices(sample.doc)
         ]
 
+    def extracts(self, sample: Sample) -> bool:
+        return True
+
     def extracted(self, sample: Sample, responses: Sequence[Response]) -> str:
         """The likeliest choice."""
         return self.choices(sample.doc)[_best(_finite_scores(responses))]

@@ -56,6 +56,9 @@ class SuiteTask(Task):
         context = settings.frame(str(sample.doc["prompt"]))
         return [Request(GENERATE, context=context, options=options, repeats=settings.repeats)]
 
+    def extracts(self, sample: Sample) -> bool:
+        return bool(sample.doc.get("extract"))
+
     def extracted(self, sample: Sample, responses: Sequence[Response]) -> str | None:
         how = sample.doc.get("extract")
         return EXTRACTORS[how](responses[0].text or "") if how else None

@@ -15,7 +15,7 @@ from mill.api.batching import describe
 from mill.api.errors import ModelError
 from mill.api.notice import notice
 from mill.models.device import choose_device, cpu_has_bfloat16
-from mill.models.fingerprint import file_digest, folder_digest
+from mill.models.fingerprint import file_digest, folder_digest, weights_size
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,13 @@ class Source:
         if self.revision:
             found["revision"] = self.revision
         return found
+
+    @property
+    def size(self) -> int | None:
+        """The weights' bytes on disk; None of a hub model, which may not be there yet."""
+        if not self.local:
+            return None
+        return (Path(self.path) / self.gguf).stat().st_size if self.gguf else weights_size(Path(self.path))
 
     def fingerprint(self, *, trust_remote_code: bool) -> str:
         """The content of local files; the commit of a hub model, which its config tells without its weights."""

@@ -32,6 +32,13 @@ class MediaModel(TokenModel):
     modalities: Sequence[str]
     video_frames: int
 
+    def set_width(self, width: int | None) -> bool:
+        self.batch_size = width or self.arguments.get("batch_size")
+        return True
+
+    def weight_bytes(self) -> int | None:
+        return self.source.size
+
     @cached_property
     def processor(self) -> Any:
         return loading.load_processor(self.source, trust_remote_code=self.trust_remote_code)

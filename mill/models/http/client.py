@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from mill.models.http.failure import Failure, http_failure
-from mill.models.http.gate import Gate
+from mill.models.http.gate import FIRST_LIMIT, Gate
 
 T = TypeVar("T")
 ATTEMPTS = 6
+THROTTLED_ATTEMPTS = 24  # a server that is only busy is waited for: some minutes in all
 TIMEOUT_ATTEMPTS = 2  # a timeout has cost minutes already
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 20.0
 PROBE_TIMEOUT_S = 3.0
@@ -40,6 +41,8 @@ class Client:
     headers: dict[str, str] = field(default_factory=dict, repr=False)
     timeout: float = 120.0
     concurrency: int = 32
+    steady: bool = False
+    """Whether `concurrency` calls are under way from the start, instead of as many as the server is found to like."""
     _session: Any = field(default=None, repr=False)
     _gate: Gate | None = field(default=None, repr=False)
 
@@ -90,7 +93,7 @@ class Client:
         """A call through the gate, again with a growing pause while its Failure is transient."""
         assert self._gate is not None
         pause = FIRST_PAUSE_S
-        for attempt in range(1, ATTEMPTS + 1):
+        for attempt in range(1, THROTTLED_ATTEMPTS + 1):
             await self._gate.enter()
             ok = False
             try:
@@ -98,8 +101,7 @@ class Client:
                 ok = True
                 return Reply(reply.body, reply.seconds, attempt, reply.first_token_s, reply.token_times)
             except Failure as failure:
-                last = attempt == ATTEMPTS or (failure.kind == "timeout" and attempt >= TIMEOUT_ATTEMPTS)
-                if not failure.transient or last:
+                if not failure.transient or attempt >= _most_attempts(failure):
                     raise
                 if failure.throttled:
                     await self._gate.push_back(failure.retry_after)
@@ -149,6 +151,12 @@ class Client:
         return _Opened(self)
 
 
+def _most_attempts(failure: Failure) -> int:
+    if failure.throttled:
+        return THROTTLED_ATTEMPTS
+    return TIMEOUT_ATTEMPTS if failure.kind == "timeout" else ATTEMPTS
+
+
 class _Opened:
     """A session and a gate for the length of one event loop."""
 
@@ -160,7 +168,8 @@ class _Opened:
 
         connector = aiohttp.TCPConnector(limit=self.client.concurrency)
         self.client._session = aiohttp.ClientSession(connector=connector, headers=self.client.headers)
-        self.client._gate = Gate(self.client.concurrency)
+        most = self.client.concurrency
+        self.client._gate = Gate(most, first=most if self.client.steady else FIRST_LIMIT)
 
     async def __aexit__(self, *_: object) -> None:
         await self.client._session.close()

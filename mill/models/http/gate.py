@@ -15,8 +15,9 @@ PROBE_EVERY = 8  # windows without gain after which one more call is tried
 class Gate:
     """Admits calls. A window is as many finished calls as the gate is wide."""
 
-    def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self.most, self.limit = most, min(FIRST_LIMIT, most)
+    def __init__(self, most: int, clock: Callable[[], float] = time.monotonic, first: int = FIRST_LIMIT) -> None:
+        self.most, self.limit = most, min(first, most)
+        self._ceiling = most  # below what the server refused last
         self._clock = clock
         self._busy, self._done, self._idle_windows = 0, 0, 0
         self._best_rate = 0.0
@@ -54,6 +55,7 @@ class Gate:
     async def push_back(self, retry_after: float | None) -> None:
         """The server is overloaded: half as many from now on, and none before it wants to be asked again."""
         async with self._changed:
+            self._ceiling = max(1, self.limit - 1)
             self.limit = max(1, self.limit // 2)
             self._best_rate, self._done, self._window_start = 0.0, 0, None
             if retry_after:
@@ -66,12 +68,13 @@ class Gate:
         self._done, self._window_start = 0, self._now()
         if rate > self._best_rate * BETTER:
             self._best_rate, self._idle_windows = rate, 0
-            self.limit = min(self.most, math.ceil(self.limit * 1.5))
+            self.limit = min(self._ceiling, math.ceil(self.limit * 1.5))
             return
         self._idle_windows += 1
         if self._idle_windows >= PROBE_EVERY:
             self._idle_windows, self._best_rate = 0, rate
             self.limit = min(self.most, self.limit + 1)
+            self._ceiling = max(self._ceiling, self.limit)  # what was too much then may not be now
 
     def _now(self) -> float:
         return self._clock()

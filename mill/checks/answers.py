@@ -1,0 +1,125 @@
+"""What a run answered to each sample, in the form in which runs are compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mill.api.errors import MillError, RunError
+from mill.api.request import GENERATE, MULTI_ROUND
+from mill.api.response import Response, Token
+from mill.api.task import Task, Value
+from mill.runs.folder import RunFolder
+from mill.runs.record import Record
+from mill.runs.samples import ScoredSample, read_samples, score_sample
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One repeat of one sample. `text` is what was generated, or the choice that was the likeliest.
+
+    `scores` are the log-probabilities of a sample's choices or of its document; `units` are the document's words.
+    """
+
+    task: str
+    id: str
+    category: str
+    prompt: str
+    gold: Any
+    text: str
+    extracted: Any = None
+    comparable: bool = False
+    """Whether an answer can be extracted from samples like this, so that it may flip."""
+    right: bool | None = None
+    tokens: tuple[Token, ...] | None = None
+    scores: tuple[float, ...] = ()
+    units: float = 0.0
+    error: str | None = None
+    seconds: float | None = None
+    first_token_s: float | None = None
+    output_tokens: int = 0
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.task, self.id
+
+
+def answers_of(task: Task, scored: Sequence[ScoredSample], repeat: int = 0) -> list[Answer]:
+    return [_answer(task, one, repeat) for one in scored]
+
+
+def repeats_of(task: Task, scored: Sequence[ScoredSample]) -> list[list[Answer]]:
+    """For each sample its answers, one a repeat."""
+    return [[_answer(task, one, repeat) for repeat in range(len(one.record.keys))] for one in scored]
+
+
+def _answer(task: Task, scored: ScoredSample, repeat: int) -> Answer:
+    record = scored.record
+    responses = record.responses[repeat] if repeat < len(record.responses) else []
+    error = next((response.error for response in responses if response.failed), None)
+    if error is None and len(responses) < len(record.keys[repeat]):
+        error = "not answered"
+    if error is None and scored.error is not None and scored.error.startswith("scoring failed"):
+        error = scored.error
+    generated = task.kind in (GENERATE, MULTI_ROUND)
+    extracted = None if error is not None else task.extracted(record.sample, responses)
+    primary = _primary(task.metrics, scored.values, repeat)
+    return Answer(
+        task=task.name,
+        id=record.sample.id,
+        category=task.category(record.sample) or task.name,
+        prompt=record.prompt,
+        gold=record.target,
+        text=_text(responses, extracted, generated) if error is None else "",
+        extracted=extracted,
+        comparable=task.extracts(record.sample),
+        right=None if primary is None else bool(primary == 1.0),
+        tokens=responses[-1].tokens if generated and responses else None,
+        scores=() if generated else tuple(response.score for response in responses if response.score is not None),
+        units=_units(scored.values, repeat),
+        error=error,
+        seconds=_total([response.seconds for response in responses]),
+        first_token_s=responses[0].first_token_s if responses else None,
+        output_tokens=sum(response.output_tokens or 0 for response in responses),
+    )
+
+
+def _text(responses: Sequence[Response], extracted: Any, generated: bool) -> str:
+    if generated:
+        return responses[-1].text or ""
+    return str(extracted) if extracted is not None else (responses[0].label or "")
+
+
+def _primary(metrics: Mapping[str, str], values: Mapping[str, list[Value]], repeat: int) -> float | None:
+    """The first metric's value of 0 or 1; None where it is of another kind or there is none."""
+    found = next((values[name] for name in metrics if name in values), [])
+    value = found[repeat] if repeat < len(found) else None
+    return value if isinstance(value, float) and value in (0.0, 1.0) else None
+
+
+def _units(values: Mapping[str, list[Value]], repeat: int) -> float:
+    """What a document's log-likelihood is divided by: the second number of the first metric that has two."""
+    of_repeat = [of_one[repeat] for of_one in values.values() if repeat < len(of_one)]
+    return next((float(value[1]) for value in of_repeat if isinstance(value, (tuple, list))), 0.0)
+
+
+def _total(seconds: Sequence[float | None]) -> float | None:
+    known = [one for one in seconds if one is not None]
+    return sum(known) if known else None
+
+
+def read_answers(folder: RunFolder, make_task: Callable[[str], Task]) -> list[Answer]:
+    """The answers of a recorded run, scored with the tasks as they are now."""
+    known, record, found = folder.manifest(), Record(folder.path), []
+    for name in known["tasks"]:
+        try:
+            task = make_task(name)
+        except MillError as error:
+            raise RunError(f"{folder.path} has a task that cannot be read: {error}") from error
+        samples = read_samples(folder.samples_file(name))
+        for sample in samples:
+            if not any(sample.responses):  # killed before it was scored: the record may have the answers
+                sample.responses[:] = [[r for key in keys if (r := record.lookup(key))] for keys in sample.keys]
+        found += answers_of(task, [score_sample(task, sample) for sample in samples])
+    return found

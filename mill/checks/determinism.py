@@ -1,0 +1,93 @@
+"""`determinism`: the same prompts again and again, alone and among others, and how often the answer is the same."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from mill.checks.answers import Answer
+from mill.checks.figures import NEAR_TIE
+from mill.checks.pairing import part
+from mill.checks.passes import Pass, make_passes
+from mill.checks.result import Check, Variant
+from mill.checks.subjects import Asked, Subject
+from mill.metrics.estimate import Estimate
+from mill.metrics.paired import mean_of, rate
+from mill.runs.manifest import shown_settings
+
+WIDTHS = (None, 1, 2, 3)  # passes take turns: as many at once as the engine likes, one, two, three
+ALONE, AMONG, ALL = "alone", "among others", "all runs"
+
+
+def determinism(subject: Subject, asked: Asked, *, runs: int) -> Check:
+    """`runs` passes over all prompts. Those with one request at a time show the engine's own noise; the others, what the
+    company in a batch adds to it."""
+    widths = [width for width, _ in zip(itertools.cycle(WIDTHS), range(runs), strict=False)]
+    passes, notes = make_passes(subject, asked, [(f"pass {place}", width) for place, width in enumerate(widths, 1)])
+    groups = {ALL: passes}
+    if len({one.width for one in passes}) > 1:
+        groups |= {ALONE: [one for one in passes if one.width == 1], AMONG: [one for one in passes if one.width != 1]}
+    variants = [repeated(label, members) for label, members in groups.items() if len(members) > 1]
+    for variant in variants:
+        variant.model, variant.backend = subject.model.model_name, subject.spec.backend
+        variant.run = passes[0].run
+    settings = {**shown_settings(asked.settings), "limit": asked.limit, "runs": runs}
+    return Check("determinism", asked.tasks, variants, "", settings, notes)
+
+
+def repeated(label: str, passes: Sequence[Pass]) -> Variant:
+    """How the answers to each prompt agree over passes. A failed request is an answer of its own: not the same."""
+    samples = list(zip(*(one.answers for one in passes), strict=True))
+    rows = [_row(answers) for answers in samples]
+    parted = [row for row in rows if row["distinct"] > 1]
+    margins = [row["parting"]["margin"] for row in parted if row.get("parting") and row["parting"]["margin"] is not None]
+    noise = [row["score_range"] for row in rows if row["score_range"] is not None]
+    failed = sum(row["failed"] for row in rows)
+    figures = {
+        "identical_rate": rate(len(rows) - len(parted), len(rows)),
+        "most_common_share": mean_of([row["share"] for row in rows]),
+        "distinct_outputs": mean_of([float(row["distinct"]) for row in rows]),
+        "failure_rate": rate(failed, len(rows) * len(passes)),
+    }
+    if noise:
+        figures["logprob_noise_max"] = Estimate(max(noise), None, None, None, len(noise))
+    if margins:
+        figures["parting_margin"] = mean_of(margins)
+    counts = {"samples": len(rows), "runs": len(passes), "failed": failed, "parted": len(parted)}
+    counts["near_ties"] = sum(margin < NEAR_TIE for margin in margins)
+    rows.sort(key=lambda row: (row["share"], row["task"], row["id"]))
+    return Variant(label, figures=figures, counts=counts, rows=rows)
+
+
+def _row(answers: Sequence[Answer]) -> dict[str, Any]:
+    first = answers[0]
+    outputs = Counter(answer.text if answer.error is None else f"\0failed: {answer.error}" for answer in answers)
+    (common, count), *others = outputs.most_common()
+    row: dict[str, Any] = {
+        "task": first.task,
+        "id": first.id,
+        "category": first.category,
+        "prompt": first.prompt,
+        "share": count / len(answers),
+        "distinct": len(outputs),
+        "failed": sum(answer.error is not None for answer in answers),
+        "texts": [text.lstrip("\0") for text, _ in [(common, count), *others][:2]],
+        "times": [count, *(times for _, times in others[:1])],
+        "score_range": _score_range(answers),
+    }
+    good = [answer for answer in answers if answer.error is None]
+    if len({answer.text for answer in good}) > 1:
+        one = next(answer for answer in good if answer.text == (common if common[:1] != "\0" else good[0].text))
+        row["parting"] = asdict(part(one, next(answer for answer in good if answer.text != one.text)))
+    return row
+
+
+def _score_range(answers: Sequence[Answer]) -> float | None:
+    """The widest spread of any log-probability over the passes."""
+    scores = [answer.scores for answer in answers if answer.scores]
+    if not scores:
+        return None
+    return max(max(column) - min(column) for column in zip(*scores, strict=False))

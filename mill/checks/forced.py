@@ -1,0 +1,134 @@
+"""Teacher forcing: the baseline's answers as texts that every engine scores, so that distributions are compared at
+places where both saw the same tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mill.api.errors import RunError
+from mill.api.model import MillModel
+from mill.api.request import ALL, GENERATE, LOGLIKELIHOOD
+from mill.api.response import Response, Token
+from mill.checks.subjects import Answered
+from mill.execute.jobs import Job
+from mill.metrics.divergence import Gap, Known, bounded_gap, exact_gaps
+from mill.runs.folder import RunFolder
+from mill.tasks.forced import ForcedTask, ForcedText
+
+NAME = "forced"
+MOST_RIVALS = 128  # of an engine that could name more, where another names fewer
+CHARS_A_TOKEN = 4  # where an engine does not tell its tokens
+
+
+@dataclass
+class ForcedGaps:
+    """The gaps of each text that both engines scored, by task/sample, and how many texts have none."""
+
+    texts: dict[str, list[Gap]] = field(default_factory=dict)
+    other_tokens: int = 0
+    failed: int = 0
+
+    @property
+    def exact(self) -> bool:
+        return all(gap.exact for gaps in self.texts.values() for gap in gaps)
+
+
+def rivals_of(models: Sequence[MillModel]) -> list[int | str] | None:
+    """What each model is asked to tell of every place: all the vocabulary if all of them can, else as many rivals as it
+    names. None where one of them names none."""
+    told = [model.capabilities.rivals for model in models]
+    if any(count == 0 for count in told):
+        return None
+    if all(count is None for count in told):
+        return [ALL] * len(models)
+    return [MOST_RIVALS if count is None else min(count, MOST_RIVALS) for count in told]
+
+
+def forced_texts(baseline: Answered, most_tokens: int) -> list[ForcedText]:
+    """The baseline's answers: the beginning of what it generated, or the choice it made."""
+    texts = []
+    for plan in baseline.run.plans:
+        if plan.task.kind in (GENERATE, LOGLIKELIHOOD):
+            for job in plan.jobs:
+                text = _continuation(job, most_tokens)
+                if text.strip():
+                    texts.append(ForcedText(f"{plan.task.name}/{job.sample.id}", job.requests[0].context, text))
+    return texts
+
+
+def _continuation(job: Job, most_tokens: int) -> str:
+    """Nothing where a request failed."""
+    responses = [request.resps[0] for request in job.requests if request.resps]
+    if len(responses) < len(job.requests) or any(response.failed for response in responses):
+        return ""
+    if job.task.kind == GENERATE:
+        return _cut(responses[0], most_tokens)
+    best = max(range(len(responses)), key=lambda place: responses[place].score or float("-inf"))
+    return job.requests[best].continuation
+
+
+def _cut(response: Response, most_tokens: int) -> str:
+    """The first tokens of an answer; a cut in the middle of a character goes back before it."""
+    text = response.text or ""
+    if response.tokens is None:
+        return text[: most_tokens * CHARS_A_TOKEN]
+    start = "".join(token.text for token in response.tokens[:most_tokens]).rstrip("\ufffd")
+    return start if text.startswith(start) else text[: len(start)]
+
+
+def forced_task(texts: Sequence[ForcedText], rivals: int | str) -> ForcedTask:
+    return ForcedTask(NAME, texts, rivals)
+
+
+def read_gaps(baseline: Answered, candidate: Answered) -> ForcedGaps:
+    """Place by place, where the token ids are the same on both sides."""
+    found = ForcedGaps()
+    first, second = _responses(baseline), _responses(candidate)
+    for name, a in first.items():
+        b = second.get(name)
+        if b is None or not a.tokens or not b.tokens:
+            found.failed += 1
+        elif [token.id for token in a.tokens] != [token.id for token in b.tokens]:
+            found.other_tokens += 1
+        else:
+            found.texts[name] = _gaps(_Side(a, baseline.run.folder), _Side(b, candidate.run.folder))
+    return found
+
+
+def _responses(answered: Answered) -> dict[str, Response]:
+    scored = answered.outcome.scored[NAME]
+    return {one.record.sample.id: one.record.responses[0][0] for one in scored if one.record.responses[0]}
+
+
+class _Side:
+    """One engine's scores of one text, with its distributions where it gave them."""
+
+    def __init__(self, response: Response, folder: RunFolder) -> None:
+        self.tokens: tuple[Token, ...] = response.tokens or ()
+        self.whole = _load(folder, response.distribution) if response.distribution else None
+
+
+def _gaps(a: _Side, b: _Side) -> list[Gap]:
+    if a.whole is None or b.whole is None:
+        return [_bounded(one, other) for one, other in zip(a.tokens, b.tokens, strict=True)]
+    width = min(a.whole.shape[1], b.whole.shape[1])  # an embedding may be padded with tokens that no text has
+    return exact_gaps(a.whole[:, :width], b.whole[:, :width], [token.id or 0 for token in a.tokens])
+
+
+def _bounded(one: Token, other: Token) -> Gap:
+    first: Known = dict(one.top)
+    second: Known = dict(other.top)
+    return bounded_gap(first, second, one.name, one.logprob, other.logprob)
+
+
+def _load(folder: RunFolder, name: str) -> Any:
+    import numpy as np
+
+    file = folder.path.parent / Path(name)
+    try:
+        return np.load(file, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise RunError(f"cannot read the distributions of {file}: {error}") from error

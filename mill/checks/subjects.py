@@ -1,0 +1,112 @@
+"""The models of a check, and the runs it needs of each."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mill.api.errors import SpecError
+from mill.api.model import MillModel
+from mill.api.task import RenderSettings, Task
+from mill.checks.answers import Answer, answers_of, repeats_of
+from mill.models.open import open_model, resolve_spec
+from mill.models.spec import Spec
+from mill.runs.evaluate import Outcome, Run, plan_run
+from mill.runs.folder import check_writable
+from mill.runs.plan import refuse_early
+from mill.tasks.load import Selection
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What all subjects of a check are asked, and where the answers go."""
+
+    selection: Selection
+    settings: RenderSettings
+    output_dir: Path
+    limit: int | float | None = None
+    quiet: bool = False
+    wait: float = 0.0
+
+    @property
+    def tasks(self) -> list[str]:
+        return [task.name for task in self.selection.tasks]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model under a label. Opened, its server looked at, its weights not loaded yet."""
+
+    label: str
+    spec: Spec
+    model: MillModel
+
+    def plan(self, asked: Asked, *, condition: str = "", tasks: Sequence[Task] = ()) -> Run:
+        """A run of what is asked, or of other tasks in its place; refused here if the model cannot serve it."""
+        selection = Selection(tuple(tasks), ()) if tasks else asked.selection
+        limit = None if tasks else asked.limit
+        return plan_run(
+            self.spec,
+            self.model,
+            selection,
+            asked.settings,
+            output_dir=asked.output_dir,
+            limit=limit,
+            condition=condition,
+        )
+
+
+@dataclass(frozen=True)
+class Answered:
+    """A run that was made, with its answers."""
+
+    subject: Subject
+    run: Run
+    outcome: Outcome
+
+    @property
+    def answers(self) -> list[Answer]:
+        return [one for plan in self.run.plans for one in answers_of(plan.task, self.outcome.scored[plan.task.name])]
+
+    @property
+    def repeats(self) -> list[list[Answer]]:
+        return [one for plan in self.run.plans for one in repeats_of(plan.task, self.outcome.scored[plan.task.name])]
+
+
+def open_subject(label: str, spec: Spec, asked: Asked) -> Subject:
+    check_writable(asked.output_dir)
+    resolved = resolve_spec(spec)
+    refuse_early(asked.selection, resolved.backend)
+    model = open_model(resolved)
+    model.ready(asked.wait)
+    return Subject(label, resolved, model)
+
+
+def open_subjects(specs: Sequence[tuple[str, Spec]], asked: Asked) -> list[Subject]:
+    """All of them, before the first is asked, so that a mistake in the last is found at once."""
+    twice = [label for label, count in Counter(label for label, _ in specs).items() if count > 1]
+    if twice:
+        raise SpecError(f"two models have the label {twice[0]!r}: give each a label of its own")
+    return [open_subject(label, spec, asked) for label, spec in specs]
+
+
+def answer(subject: Subject, run: Run, asked: Asked, *, keep_model: bool = False) -> Answered:
+    return Answered(subject, run, run.execute(quiet=asked.quiet, keep_model=keep_model))
+
+
+def label_of(spec: Spec) -> str:
+    """A short name: the last part of what names the model."""
+    named = next((str(spec.arguments[name]) for name in ("path", "model", "base_url") if spec.arguments.get(name)), "")
+    short = (spec.config or named or spec.backend).rstrip("/").rpartition("/")[2].removesuffix(".gguf").removesuffix(".py")
+    return short or spec.backend
+
+
+def labelled(specs: Sequence[Spec], given: Sequence[str | None]) -> list[tuple[str, Spec]]:
+    """Specs under the labels given, else under short names; equal ones are told apart by backend, then by number."""
+    short = [label or label_of(spec) for spec, label in zip(specs, given, strict=True)]
+    for marks in ([f" ({spec.backend})" for spec in specs], [f" #{place}" for place in range(1, len(specs) + 1)]):
+        if len(set(short)) < len(short):
+            short = [name if label else name + mark for name, label, mark in zip(short, given, marks, strict=True)]
+    return list(zip(short, specs, strict=True))
