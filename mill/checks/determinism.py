@@ -14,7 +14,7 @@ from mill.checks.pairing import part
 from mill.checks.passes import Pass, make_passes
 from mill.checks.result import Check, Variant
 from mill.checks.subjects import Asked, Subject
-from mill.metrics.estimate import Estimate
+from mill.metrics.estimate import around
 from mill.metrics.paired import mean_of, rate
 from mill.runs.manifest import shown_settings
 
@@ -53,7 +53,7 @@ def repeated(label: str, passes: Sequence[Pass]) -> Variant:
         "failure_rate": rate(failed, len(rows) * len(passes)),
     }
     if noise:
-        figures["logprob_noise_max"] = Estimate(max(noise), None, None, None, len(noise))
+        figures["logprob_noise_max"] = around(max(noise), None, len(noise))
     if margins:
         figures["parting_margin"] = mean_of(margins)
     counts = {"samples": len(rows), "runs": len(passes), "failed": failed, "parted": len(parted)}
@@ -90,4 +90,4 @@ def _score_range(answers: Sequence[Answer]) -> float | None:
     scores = [answer.scores for answer in answers if answer.scores]
     if not scores:
         return None
-    return max(max(column) - min(column) for column in zip(*scores, strict=False))
+    return float(max(max(column) - min(column) for column in zip(*scores, strict=False)))

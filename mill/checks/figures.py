@@ -10,7 +10,7 @@ from typing import Any
 
 from mill.checks.pairing import Pair
 from mill.metrics.divergence import Gap
-from mill.metrics.estimate import Estimate
+from mill.metrics.estimate import Estimate, around
 from mill.metrics.paired import (
     clustered_mean,
     difference,
@@ -104,9 +104,7 @@ def _scored(pairs: Sequence[Pair]) -> Figures:
     if not any(finite):
         return Figures()
     most = max(shift for of_one in finite for shift in of_one)
-    found = Figures(
-        {"logprob_shift": clustered_mean(finite), "logprob_shift_max": Estimate(most, None, None, None, len(both))}
-    )
+    found = Figures({"logprob_shift": clustered_mean(finite), "logprob_shift_max": around(most, None, len(both))})
     documents = [pair for pair in both if pair.a.units]
     if documents:
         per_unit = [[(pair.a.scores[0] - pair.b.scores[0]) / pair.a.units] * round(pair.a.units) for pair in documents]
@@ -128,8 +126,8 @@ def forced_figures(texts: Sequence[Sequence[Gap]]) -> Figures:
     values, n = [gap.kl for gap in good], len(good)
     found.estimates["kl_mean"] = clustered_mean([[gap.kl for gap in of_text] for of_text in finite])
     for name, share in KL_SHARES.items():
-        found.estimates[name] = Estimate(percentile(values, share), None, None, None, n)
-    found.estimates["kl_max"] = Estimate(max(values), None, None, None, n)
+        found.estimates[name] = around(percentile(values, share), None, n)
+    found.estimates["kl_max"] = around(max(values), None, n)
     squares = clustered_mean([[gap.delta_p**2 for gap in of_text] for of_text in finite])
     found.estimates["delta_p_rms"] = _root(squares)
     found.estimates["top1_agreement"] = clustered_mean([[float(gap.same_top) for gap in of_text] for of_text in finite])
@@ -143,7 +141,7 @@ def _root(estimate: Estimate) -> Estimate:
     """The square root of a mean of squares."""
     value = math.sqrt(estimate.value)
     if estimate.stderr is None or estimate.low is None or estimate.high is None:
-        return Estimate(value, None, None, None, estimate.n)
+        return around(value, None, estimate.n)
     error = estimate.stderr / (2 * value) if value else 0.0
     return Estimate(value, error, math.sqrt(max(0.0, estimate.low)), math.sqrt(estimate.high), estimate.n)
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mill.api.errors import MillError, SpecError, UnknownName
+from mill.checks.glossary import FIGURES, written
 from mill.checks.result import Check, Variant
-from mill.report.tables import number
 
 _OPERATORS: dict[str, Callable[[float, float], bool]] = {
     ">=": operator.ge,
@@ -18,9 +18,8 @@ _OPERATORS: dict[str, Callable[[float, float], bool]] = {
     ">": operator.gt,
     "<": operator.lt,
 }
-_RULE = re.compile(
-    r"\s*([a-z][a-z0-9_]*)\s*(>=|<=|>|<)\s*([-+]?[\d.]+(?:e[-+]?\d+)?)\s*(?:@\s*p\s*<\s*([\d.]+(?:e-?\d+)?))?\s*"
-)
+_NUMBER = r"[-+]?[\d.]+(?:e[-+]?\d+)?"
+_RULE = re.compile(rf"\s*([a-z][a-z0-9_]*)\s*(>=|<=|>|<)\s*({_NUMBER})\s*(?:@\s*p\s*<\s*({_NUMBER}))?\s*")
 
 
 class GateFailed(MillError):
@@ -48,9 +47,9 @@ class Rule:
             return f"{variant.label}: {self.figure} is NaN"
         if not _OPERATORS[self.compare](estimate.value, self.bound):
             return None
-        told = f"{variant.label}: {self.figure} is {number(estimate.value)}"
+        told = f"{variant.label}: {self.figure} is {written(self.figure, estimate.value)}"
         if estimate.low is not None and estimate.high is not None:
-            told += f" ({number(estimate.low)} to {number(estimate.high)})"
+            told += f" ({written(self.figure, estimate.low)} to {written(self.figure, estimate.high)})"
         if self.p_below is None:
             return f"{told}, which is {self.compare} {self.bound:g}"
         p = variant.p_values.get(self.figure)
@@ -88,23 +87,13 @@ def judge(check: Check, rules: Sequence[Rule]) -> list[Verdict]:
     """Every rule on every variant. A figure that no variant has is a misspelt rule, not a broken one."""
     known = {name for variant in check.variants for name in variant.figures}
     for rule in rules:
-        if rule.figure not in known | set(KNOWN):
-            raise UnknownName("figure", rule.figure, known | set(KNOWN), hint=f"this check has {', '.join(sorted(known))}")
+        if rule.figure not in known | set(FIGURES):
+            raise UnknownName("figure", rule.figure, known | set(FIGURES), hint=f"this check has {', '.join(sorted(known))}")
     return [Verdict(rule, variant.label, rule.broken_by(variant)) for rule in rules for variant in check.variants]
 
 
 def check_names(rules: Sequence[Rule]) -> None:
     """Refuse misspelt figures before anything is computed."""
     for rule in rules:
-        if rule.figure not in KNOWN:
-            raise UnknownName("figure", rule.figure, KNOWN, hint="docs/checks.md lists them")
-
-
-KNOWN = (
-    "acc", "acc_baseline", "acc_drop", "clear_parting_rate", "delta_p_rms", "distinct_outputs", "failure_rate",
-    "first_parting", "first_token_p50", "first_token_p95", "first_token_p99", "flip_rate", "identical_rate",
-    "improvement_rate", "kl_max", "kl_mean", "kl_median", "kl_p90", "kl_p95", "kl_p99", "latency_p50", "latency_p95",
-    "latency_p99", "logprob_noise_max", "logprob_shift", "logprob_shift_max", "match_rate", "most_common_share",
-    "nonfinite_rate", "parting_margin", "ppl_ratio", "regression_rate", "requests_per_s", "similarity", "tokens_per_s",
-    "top1_agreement",
-)  # fmt: skip
+        if rule.figure not in FIGURES:
+            raise UnknownName("figure", rule.figure, FIGURES, hint="docs/checks.md lists them")

@@ -12,7 +12,7 @@ from mill.checks.pairing import pair_up
 from mill.checks.passes import Pass, make_passes
 from mill.checks.result import Check, Variant
 from mill.checks.subjects import Asked, Subject
-from mill.metrics.estimate import Estimate
+from mill.metrics.estimate import Estimate, around
 from mill.metrics.paired import percentile, rate
 from mill.models.server import ServerModel
 from mill.runs.manifest import shown_settings
@@ -61,17 +61,14 @@ def _speed(one: Pass) -> dict[str, Estimate]:
     if not seconds:
         return {}
     rates = {"requests_per_s": one.total("computed") / seconds, "tokens_per_s": one.total("output_tokens") / seconds}
-    return {name: Estimate(value, None, None, None, int(one.total("computed"))) for name, value in rates.items() if value}
+    return {name: around(value, None, int(one.total("computed"))) for name, value in rates.items() if value}
 
 
 def _latencies(name: str, seconds: Sequence[float | None]) -> dict[str, Estimate]:
     known = [one for one in seconds if one is not None]
     if not known:
         return {}
-    return {
-        f"{name}_{short}": Estimate(percentile(known, share), None, None, None, len(known))
-        for short, share in SHARES.items()
-    }
+    return {f"{name}_{short}": around(percentile(known, share), None, len(known)) for short, share in SHARES.items()}
 
 
 def _errors(answers: Sequence[Answer]) -> list[dict[str, Any]]:

@@ -15,6 +15,13 @@ from mill.api.errors import MillError, UnknownName, nearest
 
 COMMANDS = {
     "eval": ("mill.cli.eval", "Run benchmarks on models."),
+    "compare": ("mill.cli.compare", "What changes from one model to another."),
+    "sweep": ("mill.cli.sweep", "Several models, such as quantizations, against a baseline."),
+    "diff": ("mill.cli.diff", "One model on several backends."),
+    "stress": ("mill.cli.stress", "The same prompts under growing load."),
+    "determinism": ("mill.cli.determinism", "The same prompts again and again."),
+    "gate": ("mill.cli.gate", "Hold saved checks against rules; exit code 3 when one is broken."),
+    "report": ("mill.cli.report", "Saved checks as a page, a table or data."),
     "ls": ("mill.cli.ls", "List models, tasks or runs."),
     "collect": ("mill.cli.collect", "Put all scores of an output folder into one table."),
     "conform": ("mill.cli.conform", "Check that a backend keeps the contract."),

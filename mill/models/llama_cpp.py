@@ -70,7 +70,8 @@ class LlamaCppModel(ServerModel):
         self.capabilities = _capabilities(self._window, self.client.concurrency)
 
     def weight_bytes(self) -> int | None:
-        return self._props["meta"].get("size")
+        size = self._props["meta"].get("size")
+        return int(size) if size else None
 
     @property
     def _window(self) -> int:

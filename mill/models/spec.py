@@ -120,6 +120,11 @@ def make_spec(model: str, *, backend: str = "", base_url: str = "") -> Spec:
     return Spec(spec.backend, {**spec.arguments, argument: base_url})
 
 
+def takes_address(spec: Spec) -> bool:
+    """Whether the backend talks to a server."""
+    return spec.backend in _ADDRESS_ARGUMENT
+
+
 def _backend_of(head: str) -> tuple[str, dict[str, str]]:
     """The backend that a head which is no registered name stands for, and the arguments it implies."""
     if head.startswith(("http://", "https://")):

@@ -43,7 +43,7 @@ FOOD = (
     *("barley soup", "fried herring", "plum cake", "bread and cheese", "pea stew", "cold mutton", "apple dumplings"),
     *("rye porridge", "smoked eel", "cabbage rolls", "honey biscuits", "onion tart"),
 )
-CORRESPONDENTS = ("Dorothea", "Leopold", "Henriette", "August", "Philippa", "Cornelius", "Susanna", "Valentin")
+CORRESPONDENTS = ("Dorothea", "Leopold", "Henriette", "Gustav", "Philippa", "Cornelius", "Susanna", "Valentin")
 MONTHS = (
     *("January", "February", "March", "April", "May", "June"),
     *("July", "August", "September", "October", "November", "December"),
@@ -295,7 +295,7 @@ def needle(chance: Chance, row: int, load: int) -> Planted:
 
 
 def several(chance: Chance, row: int, load: int) -> Planted:
-    """Three codes, asked for in another order than that of the text."""
+    """Three codes at once, asked for in an order of their own."""
     subjects, codes = chance.several(NUMBERED, 3 + load), chance.codes(3 + load)
     facts = [f"The {subject} is {code}." for subject, code in zip(subjects, codes, strict=True)]
     asked = ", ".join(f"the {subject}" for subject in subjects[:2]) + f" and the {subjects[2]}"
@@ -495,7 +495,7 @@ def _minutes_page(chance: Chance, date: str, sentences: Sequence[str]) -> str:
 
 def _inventory_page(chance: Chance, date: str, sentences: Sequence[str]) -> str:
     shelf = chance.pick("ABCDEFGH")
-    return "\n".join([f"Shelf {shelf}, seen through on {date}", *(f"- {sentence}" for sentence in sentences)])
+    return "\n".join([f"Shelf {shelf}, looked through on {date}", *(f"- {sentence}" for sentence in sentences)])
 
 
 def _diary_page(chance: Chance, date: str, sentences: Sequence[str]) -> str:

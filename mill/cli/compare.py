@@ -1,0 +1,69 @@
+"""`mill compare A B`: what changes from one model to another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mill.api.errors import SpecError
+from mill.cli.check_options import FORCED_TOKENS, check_options, finish, read_options
+from mill.cli.options import Decorator, base_url_option
+
+PROMPTS = "numerics"
+EXAMPLES = """
+\b
+Examples:
+  mill compare mlx-community/Llama-3.1-8B-Instruct-bf16 mlx-community/Llama-3.1-8B-Instruct-4bit
+  mill compare ollama:llama3.1:8b-instruct-q4_K_M ollama:llama3.1:8b-instruct-q8_0 --prompts reasoning
+  mill compare org/base org/tuned --tasks mmlu_anatomy,gsm8k --limit 100 --fail-on "acc_drop>0.01@p<0.05"
+  mill compare --runs results/a-1234/default results/b-5678/default
+"""
+
+
+def forced_option() -> Decorator:
+    about = "Tokens of each baseline answer that both score, for KL; 0 for none."
+    return click.option("--forced_tokens", type=click.IntRange(min=0), default=FORCED_TOKENS, show_default=True, help=about)
+
+
+@click.command("compare", epilog=EXAMPLES)
+@click.argument("a", required=False)
+@click.argument("b", required=False)
+@click.option("--runs", nargs=2, type=click.Path(), default=None, help="Two recorded runs instead of models.")
+@click.option("--label_a", default=None, help="Name of A in tables.")
+@click.option("--label_b", default=None, help="Name of B in tables.")
+@base_url_option()
+@forced_option()
+@check_options(PROMPTS)
+@click.pass_context
+def command(ctx: click.Context, /, a: str | None, b: str | None, runs: tuple[str, str] | None, **given: Any) -> int:
+    """Compare model B with model A, the baseline, on prompts or tasks. Prompts go to both as plain text, without a chat
+    template, so that templates make no difference.
+
+    The exit code is 0, 1 when requests failed, 2 when the input is refused, 3 when a rule of --fail-on is broken.
+    """
+    from mill.checks.compare import compare, compare_runs
+    from mill.checks.subjects import labelled, open_subjects
+    from mill.models.spec import make_spec
+    from mill.tasks.load import make_task
+
+    options = read_options(ctx, given, default_prompts=PROMPTS)
+    if runs:
+        if a or b:
+            raise SpecError("give two models, or --runs with two recorded runs, not both")
+        return finish(options, lambda: compare_runs(Path(runs[0]), Path(runs[1]), make_task))
+    if not a or not b:
+        raise SpecError("give two models: mill compare A B, or two recorded runs: mill compare --runs A B")
+    url = given["base_url"] or ""
+    specs = [make_spec(model, base_url=url if _takes_url(model) else "") for model in (a, b)]
+    named = labelled(specs, [given["label_a"], given["label_b"]])
+    subjects = open_subjects(named, options.asked)
+    return finish(options, lambda: compare("compare", subjects, options.asked, forced_tokens=given["forced_tokens"]))
+
+
+def _takes_url(model: str) -> bool:
+    """--base_url is of both models but those that run in this process."""
+    from mill.models.spec import parse_spec, takes_address
+
+    return takes_address(parse_spec(model)) if "/" in model and not model.startswith("http") else True

@@ -1,0 +1,53 @@
+"""`mill diff`: one model on several backends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from mill.api.errors import SpecError
+from mill.cli.check_options import check_options, finish, read_options
+from mill.cli.compare import forced_option
+
+PROMPTS = "reasoning"
+EXAMPLES = """
+\b
+Examples:
+  mill diff --model mlx-community/Meta-Llama-3.1-8B-Instruct-4bit \\
+    --backends "mlx-lm,vllm-mlx" --base-urls ",http://127.0.0.1:8000" --prompts reasoning
+  mill diff --model ./model --backends hf,vllm --no-chat --tasks gsm8k --limit 50
+"""
+
+
+@click.command("diff", epilog=EXAMPLES)
+@click.option("--model", required=True, help="The model, as every backend calls it.")
+@click.option("--backends", required=True, help="Comma-separated; the first is the baseline.")
+@click.option("--base_urls", default=None, help="Addresses, in the order of --backends; empty for none.")
+@click.option(
+    "--chat/--no_chat",
+    default=True,
+    show_default=True,
+    help="Through the chat template, or as plain text.",
+)
+@forced_option()
+@check_options(PROMPTS)
+@click.pass_context
+def command(ctx: click.Context, /, model: str, backends: str, base_urls: str | None, chat: bool, **given: Any) -> int:
+    """Does another engine give the same answers? The first backend is what the others are held against."""
+    from mill.checks.compare import compare
+    from mill.checks.subjects import labelled, open_subjects
+    from mill.models.spec import make_spec
+
+    options = read_options(ctx, given, default_prompts=PROMPTS, chat=chat)
+    names = [part.strip() for part in backends.split(",") if part.strip()]
+    if len(names) < 2:
+        raise SpecError(f"--backends {backends!r}: at least two are needed")
+    urls = [part.strip() for part in (base_urls or "").split(",")]
+    if base_urls is not None and len(urls) != len(names):
+        raise SpecError(f"--base-urls has {len(urls)} entries for {len(names)} backends; leave one empty for none")
+    urls += [""] * (len(names) - len(urls))
+    specs = [make_spec(model, backend=name, base_url=url) for name, url in zip(names, urls, strict=True)]
+    labels = [name if names.count(name) == 1 else None for name in names]
+    subjects = open_subjects(labelled(specs, labels), options.asked)
+    return finish(options, lambda: compare("diff", subjects, options.asked, forced_tokens=given["forced_tokens"]))

@@ -1,0 +1,56 @@
+"""`mill stress`: the same prompts with more and more of them under way at once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import click
+
+from mill.api.errors import SpecError
+from mill.cli.check_options import check_options, finish, read_options
+from mill.cli.options import base_url_option
+
+PROMPTS = "reasoning"
+MOST = 1024
+EXAMPLES = """
+\b
+Examples:
+  mill stress --model my-model --backend openai-compat --base-url http://my-server:8000/v1 --concurrency 1,2,4,8
+  mill stress --model ./model --tasks gsm8k --limit 64 --concurrency 1,8,32 --fail-on "match_rate<0.99"
+"""
+
+
+@click.command("stress", epilog=EXAMPLES)
+@click.option("--model", required=True, help="Model spec.")
+@click.option("--backend", default=None, help="Backend. [default: found from the model]")
+@base_url_option()
+@click.option(
+    "--concurrency", default="1,2,4,8,16", show_default=True, help="Levels; the lowest is what the others are held against."
+)
+@check_options(PROMPTS)
+@click.pass_context
+def command(ctx: click.Context, /, model: str, backend: str | None, concurrency: str, **given: Any) -> int:
+    """Does load change the answers? Each level tells consistency, failures, throughput and latencies."""
+    from mill.checks.stress import stress
+    from mill.checks.subjects import label_of, open_subject
+    from mill.models.open import resolve_spec, takes_argument
+    from mill.models.spec import make_spec
+
+    levels = _levels(concurrency)
+    options = read_options(ctx, given, default_prompts=PROMPTS, rivals=None)
+    spec = resolve_spec(make_spec(model, backend=backend or "", base_url=given["base_url"] or ""))
+    if takes_argument(spec.backend, "stream"):  # streamed answers tell when their first token came
+        spec = replace(spec, arguments={"stream": True, **spec.arguments})
+    subject = open_subject(label_of(spec), spec, options.asked)
+    return finish(options, lambda: stress(subject, options.asked, levels=levels))
+
+
+def _levels(text: str) -> list[int]:
+    try:
+        levels = sorted({int(part) for part in text.split(",")})
+    except ValueError:
+        levels = []
+    if not levels or not 1 <= levels[0] <= levels[-1] <= MOST:
+        raise SpecError(f"--concurrency {text}: give counts from 1 to {MOST}, such as 1,2,4,8")
+    return levels

@@ -1,0 +1,88 @@
+"""Checks on the terminal and in Markdown: every figure with its interval, a column for each variant."""
+
+from __future__ import annotations
+
+from mill.checks.glossary import FIGURES, title, written
+from mill.checks.result import Check, Variant
+from mill.metrics.similarity import TIERS
+from mill.report.tables import console, dash, print_table
+
+COLUMNS_AT_ONCE = 3  # variants beside each other in 100 characters
+WORST = 3
+
+
+def print_check(check: Check) -> None:
+    head = f"{check.command} on {', '.join(check.tasks)}"
+    if check.baseline and check.command != "stress":
+        head += f", against {check.baseline}"
+    for start in range(0, len(check.variants), COLUMNS_AT_ONCE):
+        part = check.variants[start : start + COLUMNS_AT_ONCE]
+        labels = [variant.label for variant in part]
+        print_table(head, ("figure", *labels), figure_rows(part, dash()), numbers=labels)
+    out = console()
+    for variant in check.variants:
+        for line in told(variant):
+            out.print(f"{variant.label}: {line}", markup=False, soft_wrap=True)
+    for note in check.notes:
+        out.print(note, markup=False, soft_wrap=True)
+
+
+def figure_rows(variants: list[Variant], between: str = "–") -> list[list[str]]:
+    """A row for each figure that any of them has, in the order of the glossary."""
+    names = [name for name in FIGURES if any(name in variant.figures for variant in variants)]
+    rows = [[title(name), *(_cell(variant, name, between) for variant in variants)] for name in names]
+    tiers = [tier for tier, _ in TIERS] + ["failed"]
+    if any(f"severity_{tier}" in variant.counts for variant in variants for tier in tiers):
+        shown = [" / ".join(str(variant.counts.get(f"severity_{tier}", 0)) for tier in tiers) for variant in variants]
+        rows.append(["identical/minor/moderate/severe/failed", *shown])
+    return rows
+
+
+def _cell(variant: Variant, name: str, between: str) -> str:
+    estimate = variant.figures.get(name)
+    if estimate is None:
+        return "-"
+    text = written(name, estimate.value)
+    if estimate.low is not None and estimate.high is not None:
+        text += f" ({written(name, estimate.low)} {between} {written(name, estimate.high)})"
+    if name in variant.p_values:
+        text += f" p={variant.p_values[name]:.2g}"
+    return text
+
+
+def told(variant: Variant) -> list[str]:
+    """What a reader of the table must know: how many samples it rests on, what parted, and remarks."""
+    counts, found = variant.counts, []
+    if "samples" in counts:
+        line = f"{counts['samples']} samples"
+        if counts.get("runs"):
+            line += f" x {counts['runs']} runs"
+        if counts.get("failed"):
+            line += f", {counts['failed']} failed"
+        if counts.get("parted"):
+            line += f", {counts['parted']} part"
+            line += f" ({counts['near_ties']} at a near-tie)" if counts.get("near_ties") else ""
+        if counts.get("places"):
+            line += f"; {counts['places']} places of {counts['forced_texts']} texts scored by both"
+        found.append(line)
+    errors = variant.series.get("errors") or []
+    found += [f"sample {entry['id']}: {entry['error']}" for entry in errors[:WORST]]
+    return found + variant.notes
+
+
+def summary_markdown(check: Check) -> str:
+    """The check as GitHub-flavoured Markdown."""
+    lines = [f"### mill {check.command}: {_escape(', '.join(check.tasks))}", ""]
+    if check.baseline:
+        lines += [f"Baseline: **{_escape(check.baseline)}**", ""]
+    lines += ["| figure | " + " | ".join(_escape(variant.label) for variant in check.variants) + " |"]
+    lines += ["| --- |" + " ---: |" * len(check.variants)]
+    lines += ["| " + " | ".join(map(_escape, row)) + " |" for row in figure_rows(check.variants)]
+    remarks = [f"- {_escape(variant.label)}: {_escape(line)}" for variant in check.variants for line in told(variant)]
+    return "\n".join([*lines, "", *remarks, *(f"- {_escape(note)}" for note in check.notes), ""])
+
+
+def _escape(text: str) -> str:
+    """Nothing of a model's name or message is read as Markdown or HTML."""
+    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("\n", " ")
+    return "".join(f"\\{char}" if char in "|*_`[]" else char for char in text)

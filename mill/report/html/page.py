@@ -1,0 +1,75 @@
+"""The page: figures, charts, and the samples that changed most, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+from mill import __version__
+from mill.checks.glossary import FIGURES, title
+from mill.checks.result import Check
+from mill.report.checks import figure_rows, told
+from mill.report.html.drawn import charts
+from mill.report.html.samples import sample_list
+from mill.report.html.tag import Html, joined, tag
+from mill.runs.folder import write_atomically
+
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
+
+
+def write_report(checks: Sequence[Check], file: Path) -> Path:
+    write_atomically(file, report_page(checks))
+    return file
+
+
+def report_page(checks: Sequence[Check]) -> str:
+    heading = f"mill {checks[0].command}" if len(checks) == 1 else f"{len(checks)} checks"
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        Html(f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'),
+        tag("title", heading),
+        tag("style", Html(_asset("style.css"))),
+    )
+    top = tag("header", tag("h1", heading), tag("button", "Light / dark", id="theme", type="button"))
+    body = tag(
+        "body",
+        top,
+        tag("main", [_section(check) for check in checks]),
+        tag("footer", f"mill {__version__}"),
+        tag("script", Html(_asset("script.js"))),
+    )
+    return f"<!doctype html>\n{tag('html', head, body, lang='en')}\n"
+
+
+@cache
+def _asset(name: str) -> str:
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")
+
+
+def _section(check: Check) -> Html:
+    labels = ", ".join(variant.label for variant in check.variants)
+    against = joined(" against ", tag("b", check.baseline)) if check.baseline else Html()
+    notes = [tag("li", tag("b", variant.label), ": ", line) for variant in check.variants for line in told(variant)]
+    return tag(
+        "section",
+        tag("h2", f"{check.command} on {', '.join(check.tasks)}"),
+        tag("p", tag("b", labels), against, f" · {check.created}", class_="sub"),
+        _table(check),
+        tag("ul", notes, [tag("li", note) for note in check.notes], class_="notes"),
+        tag("div", charts(check), class_="charts"),
+        sample_list(check),
+        class_="check",
+    )
+
+
+def _table(check: Check) -> Html:
+    about = {title(name): figure.about for name, figure in FIGURES.items()}
+    head = tag("tr", tag("th"), [tag("th", variant.label) for variant in check.variants])
+    rows = [
+        tag("tr", tag("th", name, title=about.get(name)), [tag("td", cell) for cell in cells])
+        for name, *cells in figure_rows(check.variants)
+    ]
+    return tag("div", tag("table", tag("thead", head), tag("tbody", rows), class_="figures"), class_="scroll")

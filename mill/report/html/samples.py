@@ -1,0 +1,134 @@
+"""The samples that changed, the worst first, with filters above them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from mill.checks.result import Check, Variant
+from mill.report.html.tag import Html, joined, tag
+
+MOST_ROWS = 200  # samples shown of each variant
+_ORDER = ("failed", "severe", "moderate", "minor", "identical")
+Row = dict[str, Any]
+
+
+def sample_list(check: Check) -> Html:
+    """Identical samples are counted in the table and not listed."""
+    changed = [(variant, sorted(filter(_changed, variant.rows), key=_badness)) for variant in check.variants]
+    shown = [(variant, row) for variant, rows in changed for row in rows[:MOST_ROWS]]
+    if not shown:
+        return tag("p", "No sample changed.", class_="none")
+    filters = tag(
+        "form",
+        _choices("variant", [variant.label for variant in check.variants]),
+        _choices("category", sorted({str(row["category"]) for _, row in shown})),
+        _choices("kind", sorted({_kind(row) for _, row in shown})),
+        tag("label", "search ", tag("input", name="search", type="search", placeholder="prompt or answer")),
+        tag("output", class_="count"),
+        class_="filters",
+    )
+    left_out = sum(len(rows) - len(rows[:MOST_ROWS]) for _, rows in changed)
+    more = [tag("p", f"{left_out} more changed samples are in check.json.", class_="sub")] if left_out else []
+    samples = tag("div", [_sample(check, variant, row) for variant, row in shown], class_="samples")
+    return joined(tag("h3", "What changed"), filters, samples, more)
+
+
+def _choices(name: str, values: Sequence[str]) -> Html:
+    options = [tag("option", "all", value=""), *(tag("option", value, value=value) for value in values)]
+    return tag("label", f"{name} ", tag("select", options, name=name))
+
+
+def _changed(row: Row) -> bool:
+    return row["distinct"] > 1 if "distinct" in row else row["severity"] != "identical" or bool(row["flipped"])
+
+
+def _badness(row: Row) -> tuple[int, int, float]:
+    """Regressions, then flips, then by severity and likeness."""
+    if "distinct" in row:
+        return 0, 0, float(row["share"])
+    lost = row["right"][0] is True and not row["right"][1]
+    first = 0 if lost else 1 if row["flipped"] else 2
+    return first, _ORDER.index(row["severity"]), float(row["similarity"])
+
+
+def _kind(row: Row) -> str:
+    """What happened to a sample, in one word that people filter by."""
+    if "distinct" in row:
+        return "failed" if row["failed"] else "unstable"
+    if row["severity"] == "failed":
+        return "failed"
+    if None not in row["right"] and row["right"][0] != row["right"][1]:
+        return "regression" if row["right"][0] else "improvement"
+    return "flip" if row["flipped"] else str(row["severity"])
+
+
+def _sample(check: Check, variant: Variant, row: Row) -> Html:
+    kind, texts = _kind(row), [*row["texts"], ""][:2]
+    names = ["most common", "next"] if "distinct" in row else [check.baseline, variant.label]
+    gold = [tag("p", "gold: ", tag("code", _plain(row["gold"])), class_="gold")] if row.get("gold") is not None else []
+    where = f" {row['task']} · {row['id']} · {variant.label}"
+    summary = tag(
+        "summary", tag("span", kind, class_=f"tag k-{kind}"), where, tag("span", " · ".join(_facts(row)), class_="facts")
+    )
+    return tag(
+        "details",
+        summary,
+        tag("h5", "prompt"),
+        tag("pre", row["prompt"], class_="prompt"),
+        gold,
+        tag("div", [_side(row, place, names[place], texts[place]) for place in (0, 1)], class_="sides"),
+        tag("button", "Copy as issue", class_="copy", type="button"),
+        class_="sample",
+        data_variant=variant.label,
+        data_category=str(row["category"]),
+        data_kind=kind,
+        data_search=f"{row['prompt']} {' '.join(texts)}".lower(),
+    )
+
+
+def _side(row: Row, place: int, name: str, text: str) -> Html:
+    error = (row.get("errors") or (None, None))[place]
+    extracted = (row.get("extracted") or (None, None))[place]
+    right = (row.get("right") or (None, None))[place]
+    head = [name]
+    if extracted is not None:
+        head += [" → ", tag("code", _plain(extracted))]
+    if right is not None:
+        head += [" ", tag("span", "right" if right else "wrong", class_="right" if right else "wrong")]
+    told = [tag("p", str(error), class_="error")] if error else [tag("pre", _marked(text, row.get("parting"), place))]
+    return tag("div", tag("h5", head), told, class_="side")
+
+
+def _marked(text: str, parting: Row | None, place: int) -> Html:
+    """The text with its common beginning faint and the first piece that differs marked: a token, else a word."""
+    if not parting:
+        return joined(text)
+    start = min(int(parting["char"]), len(text))
+    token = ((parting.get("tokens") or (None, None))[place] or {}).get("text", "")
+    begin = text.rfind(token, 0, start + len(token)) if token else -1
+    if begin < 0 or begin + len(token) <= start:
+        begin, token = start, text[start:].split(" ", 1)[0] or text[start : start + 1]
+    end = begin + len(token)
+    return joined(tag("span", text[:begin], class_="same"), tag("mark", text[begin:end]), text[end:])
+
+
+def _facts(row: Row) -> list[str]:
+    found = []
+    if "distinct" in row:
+        found.append(f"{row['distinct']} answers, the first {row['times'][0]} times")
+    elif row["severity"] != "failed":
+        found.append(f"{100 * float(row['similarity']):.0f} % alike")
+    parting = row.get("parting") or {}
+    if parting.get("token") is not None:
+        found.append(f"parts at token {parting['token'] + 1}")
+    if parting.get("margin") is not None:
+        found.append(f"margin {float(parting['margin']):.3f} nats")
+    if row.get("kl"):
+        found.append(f"KL up to {float(row['kl']['max']):.3g}")
+    return found
+
+
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
