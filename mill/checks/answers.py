@@ -45,13 +45,9 @@ class Answer:
         return self.task, self.id
 
 
-def answers_of(task: Task, scored: Sequence[ScoredSample], repeat: int = 0) -> list[Answer]:
-    return [_answer(task, one, repeat) for one in scored]
-
-
-def repeats_of(task: Task, scored: Sequence[ScoredSample]) -> list[list[Answer]]:
-    """For each sample its answers, one a repeat."""
-    return [[_answer(task, one, repeat) for repeat in range(len(one.record.keys))] for one in scored]
+def answers_of(task: Task, scored: Sequence[ScoredSample]) -> list[Answer]:
+    """The first repeat of every sample: checks repeat by running again."""
+    return [_answer(task, one, 0) for one in scored]
 
 
 def _answer(task: Task, scored: ScoredSample, repeat: int) -> Answer:

@@ -39,7 +39,7 @@ def compare(command: str, subjects: Sequence[Subject], asked: Asked, *, forced_t
         if not place:
             texts = forced_texts(free[0], forced_tokens)
         if texts:
-            again = subject.plan(asked, tasks=[forced_task(texts, rivals[place])])
+            again = subject.plan_apart(asked, "forced", [forced_task(texts, rivals[place])])
             forced.append(answer(subject, again, asked))
         subject.model.clean()
     baseline = free[0].answers

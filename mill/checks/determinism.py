@@ -15,7 +15,7 @@ from mill.checks.passes import Pass, make_passes
 from mill.checks.result import Check, Variant
 from mill.checks.subjects import Asked, Subject
 from mill.metrics.estimate import around
-from mill.metrics.paired import mean_of, rate
+from mill.metrics.paired import inside, mean_of, rate
 from mill.runs.manifest import shown_settings
 
 WIDTHS = (None, 1, 2, 3)  # passes take turns: as many at once as the engine likes, one, two, three
@@ -48,7 +48,7 @@ def repeated(label: str, passes: Sequence[Pass]) -> Variant:
     failed = sum(row["failed"] for row in rows)
     figures = {
         "identical_rate": rate(len(rows) - len(parted), len(rows)),
-        "most_common_share": mean_of([row["share"] for row in rows]),
+        "most_common_share": inside(mean_of([row["share"] for row in rows])),
         "distinct_outputs": mean_of([float(row["distinct"]) for row in rows]),
         "failure_rate": rate(failed, len(rows) * len(passes)),
     }

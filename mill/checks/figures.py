@@ -15,6 +15,7 @@ from mill.metrics.paired import (
     clustered_mean,
     difference,
     exponential,
+    inside,
     mcnemar,
     mean_of,
     p_of_zero,
@@ -48,7 +49,7 @@ def free_figures(pairs: Sequence[Pair]) -> Figures:
     found.counts |= {f"severity_{tier}": count for tier, count in Counter(pair.severity for pair in pairs).items()}
     found.estimates["failure_rate"] = rate(found.counts["failed"], n)
     found.estimates["match_rate"] = rate(sum(pair.identical for pair in pairs), n)
-    found.estimates["similarity"] = mean_of([pair.similarity for pair in pairs])
+    found.estimates["similarity"] = inside(mean_of([pair.similarity for pair in pairs]))
     flips = [pair.flipped for pair in pairs if pair.flipped is not None]
     if flips:
         found.counts["flips"] = sum(flips)
@@ -124,13 +125,14 @@ def forced_figures(texts: Sequence[Sequence[Gap]]) -> Figures:
     if not good:
         return found
     values, n = [gap.kl for gap in good], len(good)
-    found.estimates["kl_mean"] = clustered_mean([[gap.kl for gap in of_text] for of_text in finite])
+    found.estimates["kl_mean"] = inside(clustered_mean([[gap.kl for gap in of_text] for of_text in finite]), last=math.inf)
     for name, share in KL_SHARES.items():
         found.estimates[name] = around(percentile(values, share), None, n)
     found.estimates["kl_max"] = around(max(values), None, n)
     squares = clustered_mean([[gap.delta_p**2 for gap in of_text] for of_text in finite])
     found.estimates["delta_p_rms"] = _root(squares)
-    found.estimates["top1_agreement"] = clustered_mean([[float(gap.same_top) for gap in of_text] for of_text in finite])
+    same = clustered_mean([[float(gap.same_top) for gap in of_text] for of_text in finite])
+    found.estimates["top1_agreement"] = inside(same)
     ratio = clustered_mean([[gap.first - gap.second for gap in of_text] for of_text in finite])
     found.estimates["ppl_ratio"] = exponential(ratio)
     found.p_values["ppl_ratio"] = p_of_zero(ratio)

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from mill.checks.answers import Answer
-from mill.checks.result import FOLDER
 from mill.checks.subjects import Asked, Subject, answer
-
-PASSES = "passes"  # below the checks, apart from the runs that `mill collect` lists
 
 
 @dataclass(frozen=True)
@@ -29,13 +26,12 @@ class Pass:
 
 def make_passes(subject: Subject, asked: Asked, wanted: Sequence[tuple[str, int | None]]) -> tuple[list[Pass], list[str]]:
     """A run for each (name, width), one after another on one loaded model, and what a reader must know about them."""
-    asked = replace(asked, output_dir=asked.output_dir / FOLDER / PASSES)
     passes, notes = [], []
     for place, (name, width) in enumerate(wanted):
         if not subject.model.set_width(width):
             width = None
             notes = [f"{subject.spec.backend} does not let one choose how many requests are under way at once"]
-        run = subject.plan(asked, condition=f"{name} x{width or 'auto'}")
+        run = subject.plan_apart(asked, f"{name} x{width or 'auto'}")
         done = answer(subject, run, asked, keep_model=place + 1 < len(wanted))
         sessions = run.folder.manifest()["sessions"]
         passes.append(Pass(name, width, done.answers, str(run.folder.path), sessions))

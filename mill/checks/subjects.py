@@ -9,14 +9,18 @@ from pathlib import Path
 
 from mill.api.errors import SpecError
 from mill.api.model import MillModel
+from mill.api.secrets import is_secret
 from mill.api.task import RenderSettings, Task
-from mill.checks.answers import Answer, answers_of, repeats_of
+from mill.checks.answers import Answer, answers_of
+from mill.checks.result import FOLDER
 from mill.models.open import open_model, resolve_spec
 from mill.models.spec import Spec
 from mill.runs.evaluate import Outcome, Run, plan_run
 from mill.runs.folder import check_writable
 from mill.runs.plan import refuse_early
 from mill.tasks.load import Selection
+
+APART = "runs"  # below the checks, where `mill collect` does not look
 
 
 @dataclass(frozen=True)
@@ -43,19 +47,17 @@ class Subject:
     spec: Spec
     model: MillModel
 
-    def plan(self, asked: Asked, *, condition: str = "", tasks: Sequence[Task] = ()) -> Run:
-        """A run of what is asked, or of other tasks in its place; refused here if the model cannot serve it."""
+    def plan(self, asked: Asked) -> Run:
+        """A run as `mill eval` makes it; refused here if the model cannot serve what is asked."""
+        spec, model, place = self.spec, self.model, asked.output_dir
+        return plan_run(spec, model, asked.selection, asked.settings, output_dir=place, limit=asked.limit)
+
+    def plan_apart(self, asked: Asked, condition: str, tasks: Sequence[Task] = ()) -> Run:
+        """A run that only a check reads, under a condition of its own; of other tasks than asked where they are given."""
         selection = Selection(tuple(tasks), ()) if tasks else asked.selection
         limit = None if tasks else asked.limit
-        return plan_run(
-            self.spec,
-            self.model,
-            selection,
-            asked.settings,
-            output_dir=asked.output_dir,
-            limit=limit,
-            condition=condition,
-        )
+        place = asked.output_dir / FOLDER / APART
+        return plan_run(self.spec, self.model, selection, asked.settings, output_dir=place, limit=limit, condition=condition)
 
 
 @dataclass(frozen=True)
@@ -69,10 +71,6 @@ class Answered:
     @property
     def answers(self) -> list[Answer]:
         return [one for plan in self.run.plans for one in answers_of(plan.task, self.outcome.scored[plan.task.name])]
-
-    @property
-    def repeats(self) -> list[list[Answer]]:
-        return [one for plan in self.run.plans for one in repeats_of(plan.task, self.outcome.scored[plan.task.name])]
 
 
 def open_subject(label: str, spec: Spec, asked: Asked) -> Subject:
@@ -104,9 +102,20 @@ def label_of(spec: Spec) -> str:
 
 
 def labelled(specs: Sequence[Spec], given: Sequence[str | None]) -> list[tuple[str, Spec]]:
-    """Specs under the labels given, else under short names; equal ones are told apart by backend, then by number."""
+    """Specs under the labels given, else under short names; equal ones are told apart by what their specs differ in."""
     short = [label or label_of(spec) for spec, label in zip(specs, given, strict=True)]
-    for marks in ([f" ({spec.backend})" for spec in specs], [f" #{place}" for place in range(1, len(specs) + 1)]):
-        if len(set(short)) < len(short):
-            short = [name if label else name + mark for name, label, mark in zip(short, given, marks, strict=True)]
+    if len(set(short)) < len(short):
+        short = [
+            name if label else " ".join([name, *_apart(spec, specs)])
+            for name, label, spec in zip(short, given, specs, strict=True)
+        ]
     return list(zip(short, specs, strict=True))
+
+
+def _apart(spec: Spec, others: Sequence[Spec]) -> list[str]:
+    """What this spec says that not all of them say."""
+    found = [spec.backend] if len({other.backend for other in others}) > 1 else []
+    for name, value in spec.arguments.items():
+        if any(other.arguments.get(name) != value for other in others) and not is_secret(name):
+            found.append(f"{name}={str(value).rpartition('/')[2]}")
+    return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from mill.metrics.estimate import NOTHING, Estimate, around, wilson
 
@@ -57,6 +58,13 @@ def clustered_mean(groups: Sequence[Sequence[float]]) -> Estimate:
     residuals = [math.fsum(group) - average * len(group) for group in groups]
     k = len(groups)
     return around(average, math.hypot(*residuals) * math.sqrt(k / (k - 1)) / n, n)
+
+
+def inside(estimate: Estimate, first: float = 0.0, last: float = 1.0) -> Estimate:
+    """With an interval that does not leave the values that are possible."""
+    if estimate.low is None or estimate.high is None:
+        return estimate
+    return replace(estimate, low=max(first, estimate.low), high=min(last, estimate.high))
 
 
 def exponential(estimate: Estimate) -> Estimate:
