@@ -1,3 +1,18 @@
 """mill evaluates models and the engines that serve them."""
 
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mill.frames import compare, evaluate
+
 __version__ = "0.1.0"
+__all__ = ["__version__", "compare", "evaluate"]
+
+
+def __getattr__(name: str) -> Any:
+    """`evaluate` and `compare` bring much along: they are imported when they are first used."""
+    if name in ("compare", "evaluate"):
+        import mill.frames
+
+        return getattr(mill.frames, name)
+    raise AttributeError(f"module 'mill' has no attribute {name!r}")

@@ -121,10 +121,7 @@ class Client:
             raw = await answer.read()
             if answer.status >= 400:
                 raise http_failure(answer.status, raw, answer.headers)
-        try:
-            return Reply(json.loads(raw) if raw else None, time.perf_counter() - started)
-        except ValueError as error:
-            raise Failure("garbage", f"the server's answer is not JSON: {raw[:80]!r}") from error
+        return Reply(_read_json(raw), time.perf_counter() - started)
 
     async def _stream_once(self, path: str, body: Any) -> Reply:
         started, events, times = time.perf_counter(), [], []
@@ -133,6 +130,9 @@ class Client:
             async with self._session.post(self.base_url + path, json={**body, "stream": True}, timeout=limit) as answer:
                 if answer.status >= 400:
                     raise http_failure(answer.status, await answer.read(), answer.headers)
+                if answer.content_type != "text/event-stream":  # a server that does not stream answers whole
+                    whole = _read_json(await answer.read())
+                    return Reply([whole], time.perf_counter() - started)
                 async for data in _events(answer.content):
                     if data == b"[DONE]":
                         break
@@ -209,6 +209,13 @@ async def _events(content: Any) -> AsyncIterator[bytes]:
     async for line in content:
         if line.startswith(b"data:"):
             yield line[5:].strip()
+
+
+def _read_json(raw: bytes) -> Any:
+    try:
+        return json.loads(raw) if raw else None
+    except ValueError as error:
+        raise Failure("garbage", f"the server's answer is not JSON: {raw[:80]!r}") from error
 
 
 def _finished(event: Any) -> bool:

@@ -36,7 +36,12 @@ def read_answer(reply: Reply, stops: list[str]) -> Response:
 
 
 def joined(reply: Reply) -> Reply:
-    """A streamed answer as one that came whole: its texts in a row, the last finish_reason and the counts."""
+    """A streamed answer as one that came whole: its texts in a row, the last finish_reason and the counts.
+
+    An answer of one event that is whole is left as it is: not every server streams.
+    """
+    if len(reply.body) == 1 and reply.first_token_s is None:
+        return replace(reply, body=reply.body[0])
     text, finish, usage = "", None, None
     for event in reply.body:
         usage = event.get("usage") or usage

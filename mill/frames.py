@@ -1,0 +1,163 @@
+"""mill from Python: `mill.evaluate` and `mill.compare`, whose results are pandas data frames."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mill.api.errors import MissingPackage
+from mill.api.model import MillModel
+from mill.api.task import RenderSettings, Task
+from mill.checks.compare import compare as make_check
+from mill.checks.result import Check
+from mill.checks.subjects import Asked, Subject, labelled, open_subject
+from mill.models.spec import Spec, parse_spec, split_list
+from mill.runs.evaluate import Outcome, plan_run, prepare
+from mill.runs.folder import check_writable
+from mill.tasks.load import Selection, load_builtin, select
+from mill.tasks.suite import find_suite
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Model = str | Spec | MillModel
+Tasks = str | Sequence[str | Task]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """`scores` has a row for each task and metric, `samples` one for each sample."""
+
+    scores: pd.DataFrame
+    samples: pd.DataFrame
+    outcome: Outcome
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """`figures` has a row for each figure of each candidate, `samples` one for each sample of each candidate."""
+
+    figures: pd.DataFrame
+    samples: pd.DataFrame
+    check: Check
+
+    def save_html(self, file: str | Path) -> Path:
+        from mill.report.html import write_report
+
+        return write_report([self.check], Path(file))
+
+
+def evaluate(
+    model: Model,
+    tasks: Tasks,
+    *,
+    output_dir: str | Path = "results",
+    limit: int | float | None = None,
+    batch_size: int | None = None,
+    fresh: bool = False,
+    exact: bool = False,
+    quiet: bool = True,
+    **settings: Any,
+) -> Evaluation:
+    """Run tasks on a model, as `mill eval` does. `settings` are those of RenderSettings: n_shots, seed, gen_kwargs, …"""
+    pandas = _pandas("mill.evaluate")
+    selection, rendering, place = _selection(tasks), RenderSettings(**settings), Path(output_dir)
+    if isinstance(model, MillModel):
+        check_writable(place)
+        model.ready()
+        run = plan_run(_spec_of(model), model, selection, rendering, output_dir=place, limit=limit, fresh=fresh)
+    else:
+        options: dict[str, Any] = {"limit": limit, "batch_size": batch_size, "fresh": fresh, "exact": exact}
+        run = prepare(model, selection, rendering, output_dir=place, **options)
+    outcome = run.execute(quiet=quiet)
+    scores = [
+        {"model": outcome.model, "task": task.task, "metric": name, **vars(estimate), "errors": task.errors}
+        for task in outcome.tasks
+        for name, estimate in task.metrics.items()
+    ]
+    return Evaluation(pandas.DataFrame(scores), pandas.DataFrame(_sample_rows(outcome)), outcome)
+
+
+def compare(
+    a: Model,
+    b: Model | Sequence[Model],
+    *,
+    prompts: str = "numerics",
+    tasks: Tasks | None = None,
+    labels: Sequence[str | None] | None = None,
+    output_dir: str | Path = "results",
+    limit: int | float | None = None,
+    forced_tokens: int = 32,
+    quiet: bool = True,
+    **settings: Any,
+) -> Comparison:
+    """Compare models with the first, on a prompt suite or on tasks, as `mill compare` and `mill sweep` do."""
+    pandas = _pandas("mill.compare")
+    models = [a, *(b if isinstance(b, Sequence) and not isinstance(b, str) else [b])]
+    rendering = RenderSettings(**{**settings, "gen_kwargs": {"logprobs": 10, **settings.get("gen_kwargs", {})}})
+    selection = _selection(tasks) if tasks is not None else _suites(prompts)
+    asked = Asked(selection, rendering, Path(output_dir), limit, quiet)
+    specs = [_spec_of(model) if isinstance(model, MillModel) else _parsed(model) for model in models]
+    named = labelled(specs, labels or [None] * len(models))
+    subjects = [
+        Subject(label, spec, model) if isinstance(model, MillModel) else open_subject(label, spec, asked)
+        for (label, spec), model in zip(named, models, strict=True)
+    ]
+    check = make_check("compare" if len(models) == 2 else "sweep", subjects, asked, forced_tokens=forced_tokens)
+    check.save(asked.output_dir)
+    figures = [
+        {"label": one.label, "figure": name, **vars(estimate), "p_value": one.p_values.get(name)}
+        for one in check.variants
+        for name, estimate in one.figures.items()
+    ]
+    samples = [{"label": one.label, **row} for one in check.variants for row in one.rows]
+    return Comparison(pandas.DataFrame(figures), pandas.DataFrame(samples), check)
+
+
+def _pandas(what: str) -> Any:
+    try:
+        import pandas
+    except ImportError:
+        raise MissingPackage(what, "pandas", "frames") from None
+    return pandas
+
+
+def _selection(tasks: Tasks) -> Selection:
+    """Names as on the command line, and tasks that were made in Python, each once."""
+    load_builtin()
+    given = split_list(tasks) if isinstance(tasks, str) else tasks
+    named = select([task for task in given if isinstance(task, str)])
+    return Selection((*named.tasks, *(task for task in given if isinstance(task, Task))), named.benchmarks)
+
+
+def _suites(names: str) -> Selection:
+    return Selection(tuple(find_suite(name) for name in split_list(names)), ())
+
+
+def _parsed(model: str | Spec) -> Spec:
+    return parse_spec(model) if isinstance(model, str) else model
+
+
+def _spec_of(model: MillModel) -> Spec:
+    """A model that was made in Python has no spec; its class and name stand for it."""
+    arguments: Mapping[str, Any] = model.arguments or {"path": model.model_name}
+    return Spec(type(model).__name__, arguments)
+
+
+def _sample_rows(outcome: Outcome) -> list[dict[str, Any]]:
+    return [
+        {
+            "task": task,
+            "id": one.record.sample.id,
+            "prompt": one.record.prompt,
+            "target": one.record.target,
+            "texts": [response.text for repeat in one.record.responses for response in repeat],
+            "log_probs": [response.score for repeat in one.record.responses for response in repeat],
+            "error": one.error,
+            **{name: values[0] if len(values) == 1 else values for name, values in one.values.items()},
+        }
+        for task, scored in outcome.scored.items()
+        for one in scored
+    ]

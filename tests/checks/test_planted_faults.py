@@ -1,0 +1,124 @@
+"""Faults planted in engines, each caught by the check that is made for it; the same engine without the fault passes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from mill.cli.main import run
+from tests.servers import FaultServer
+
+BROKEN = 3
+LIMITS = ["--limit", "4", "--max-tokens", "8", "--quiet", "--no-report"]
+
+
+def copy(model: Path, place: Path) -> Path:
+    return Path(shutil.copytree(model, place))
+
+
+def wrong_rope(folder: Path) -> None:
+    file = folder / "config.json"
+    config = json.loads(file.read_text())
+    config["rope_parameters"]["rope_theta"] = 17.0
+    file.write_text(json.dumps(config))
+
+
+def corrupt_layer(folder: Path) -> None:
+    file = folder / "model.safetensors"
+    weights = load_file(file)
+    name = next(name for name in weights if "layers.1." in name and name.endswith("down_proj.weight"))
+    weights[name] = -weights[name]
+    save_file(weights, file, metadata={"format": "pt"})
+
+
+@pytest.mark.parametrize("fault", [wrong_rope, corrupt_layer])
+def test_compare_catches_wrong_weights_and_settings(tiny_model: Path, tmp_path: Path, fault: Callable[[Path], None]) -> None:
+    good, twin, bad = (copy(tiny_model, tmp_path / name) for name in ("good", "twin", "bad"))
+    fault(bad)
+
+    def compared(other: Path) -> int:
+        specs = [f"hf[path={place},dtype=float32]" for place in (good, other)]
+        rules = ["--fail-on", "kl_mean>1e-6, match_rate<1"]
+        return run(["compare", *specs, "--prompts", "reasoning", *LIMITS, *rules, "--output", str(tmp_path / "out")])
+
+    assert compared(twin) == 0
+    assert compared(bad) == BROKEN
+
+
+class Engine:
+    """A server that writes with a real model, one request after another, and may have a fault."""
+
+    def __init__(self, folder: Path, fault: str = "") -> None:
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        self.tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+        self.model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+        self.fault, self.lock, self.open = fault, threading.Lock(), list[str]()
+
+    def answer(self, _: FaultServer, path: str, body: dict[str, Any]) -> Any:
+        if path != "/v1/completions" or "echo" in body or "prompt_logprobs" in body:
+            return {"choices": []}
+        prompt = body["prompt"]
+        with self.lock:
+            self.open.append(prompt)
+        time.sleep(0.01)  # while others come in
+        with self.lock:
+            others = [one for one in self.open if one != prompt]
+            if self.fault == "mixed cache" and others:
+                prompt = others[0][: len(others[0]) // 2] + prompt  # the keys of another request, left in the cache
+            text = self.write(prompt, body["max_tokens"])
+            self.open.remove(body["prompt"])
+        return {"choices": [{"text": text, "finish_reason": "length"}], "usage": {"completion_tokens": body["max_tokens"]}}
+
+    def write(self, prompt: str, count: int) -> str:
+        ids = self.tokenizer(prompt, return_tensors="pt")["input_ids"]
+        start = ids.shape[1]
+        with torch.inference_mode():
+            for _ in range(count):
+                logits = self.model(ids).logits[0, -1]
+                sampled = self.fault == "samples"
+                token = torch.multinomial(logits.softmax(0), 1) if sampled else logits.argmax()[None]
+                ids = torch.cat([ids, token[None]], dim=1)
+        return str(self.tokenizer.decode(ids[0, start:]))
+
+
+def checked(command: list[str], engine: Engine, place: Path) -> int:
+    with FaultServer(engine.answer) as server:
+        address = ["--model", "m", "--backend", "openai-compat", "--base-url", server.url]
+        return run([*command, *address, *LIMITS, "--prompts", "determinism", "--output", str(place)])
+
+
+def test_stress_catches_caches_that_mix_under_load(tiny_model: Path, tmp_path: Path) -> None:
+    command = ["stress", "--concurrency", "1,4", "--fail-on", "match_rate<1"]
+    assert checked(command, Engine(tiny_model), tmp_path / "good") == 0
+    assert checked(command, Engine(tiny_model, "mixed cache"), tmp_path / "bad") == BROKEN
+
+
+def test_load_alone_shows_the_mixed_cache(tiny_model: Path, tmp_path: Path) -> None:
+    """With one request at a time the fault sleeps, so it is the load that is caught and nothing else."""
+    command = ["stress", "--concurrency", "1", "--fail-on", "match_rate<1"]
+    assert checked(command, Engine(tiny_model, "mixed cache"), tmp_path) == 0
+
+
+def test_determinism_catches_a_sampler_that_ignores_temperature_0(tiny_model: Path, tmp_path: Path) -> None:
+    command = ["determinism", "--runs", "4", "--fail-on", "identical_rate<1"]
+    assert checked(command, Engine(tiny_model), tmp_path / "good") == 0
+    assert checked(command, Engine(tiny_model, "samples"), tmp_path / "bad") == BROKEN
+
+
+def test_determinism_tells_company_from_noise(tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A mixed cache is no noise of the engine's own: alone every answer is the same, among others it is not."""
+    command = ["determinism", "--runs", "8"]
+    assert checked(command, Engine(tiny_model, "mixed cache"), tmp_path) == 0
+    (file,) = (tmp_path / "checks").glob("determinism-*/check.json")
+    found = {one["label"]: one["figures"]["identical_rate"]["value"] for one in json.loads(file.read_text())["variants"]}
+    assert found["alone"] == 1.0 and found["among others"] < 1.0
