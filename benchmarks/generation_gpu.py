@@ -4,7 +4,8 @@
 
 The model is that of scoring_gpu.py. Prompts have 64 to 512 tokens, answers 16 to 512, both drawn evenly; a static batch runs
 until its longest answer is complete, as it does where nobody knows the lengths before. The peer's batch size is the best
-of those tried. Prints seconds, tokens a second and the ratio, and how many answers are equal token by token.
+of those tried. mill runs with all rows at once and with fewer, which need less memory. Prints seconds, tokens a second and
+the ratios, and how many answers are equal token by token.
 """
 
 from __future__ import annotations
@@ -62,11 +63,11 @@ def static(model: Any, prompts: list[Prompt], size: int) -> tuple[float, dict[in
     return time.perf_counter() - started, found
 
 
-def ours(model: Any, prompts: list[Prompt]) -> tuple[float, dict[int, list[int]]]:
+def ours(model: Any, prompts: list[Prompt], rows: int) -> tuple[float, dict[int, list[int]]]:
     torch.cuda.synchronize()
     started = time.perf_counter()
     decoder = ContinuousDecoder(model, Silent(), [], tokens=1 << 19, at_once=32768)
-    found = {id(prompt): [int(one) for one in (answer.text or "").split()] for prompt, answer in decoder.run(prompts)}
+    found = {id(prompt): [int(one) for one in (answer.text or "").split()] for prompt, answer in decoder.run(prompts, rows)}
     torch.cuda.synchronize()
     return time.perf_counter() - started, found
 
@@ -76,14 +77,18 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=32)
     parser.add_argument("--prompts", type=int, default=256)
     parser.add_argument("--batch_sizes", type=lambda text: [int(part) for part in text.split(",")], default=[32, 64, 128])
+    parser.add_argument("--rows", type=lambda text: [int(part) for part in text.split(",")], default=[256, 96])
     options = parser.parse_args()
     model, prompts = make_model(options.layers), make_prompts(options.prompts)
     written = sum(prompt.max_new_tokens for prompt in prompts)
-    ours(model, prompts[:8])
-    torch.cuda.reset_peak_memory_stats()
-    seconds, found = ours(model, prompts)
-    peak = torch.cuda.max_memory_allocated() / 2**30
-    print(f"mill: {seconds:.2f} s, {written / seconds:.0f} tokens a second, peak {peak:.0f} GiB", flush=True)
+    ours(model, prompts[:8], 8)
+    mine = {}
+    for rows in options.rows:
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        mine[rows], found = ours(model, prompts, rows)
+        peak, rate = torch.cuda.max_memory_allocated() / 2**30, written / mine[rows]
+        print(f"mill, {rows} rows: {mine[rows]:.2f} s, {rate:.0f} tokens a second, peak {peak:.0f} GiB", flush=True)
     best, theirs = float("inf"), {}
     for size in options.batch_sizes:
         torch.cuda.reset_peak_memory_stats()
@@ -95,7 +100,8 @@ def main() -> None:
             best, theirs = taken, answers
     first = sum(found[id(one)][0] == theirs[id(one)][0] for one in prompts)
     equal = sum(found[id(one)] == theirs[id(one)] for one in prompts)
-    print(f"ratio {best / seconds:.2f}; {first} of {len(prompts)} first tokens and {equal} whole answers are equal")
+    ratios = ", ".join(f"{best / seconds:.2f} with {rows} rows" for rows, seconds in mine.items())
+    print(f"ratio {ratios}; {first} of {len(prompts)} first tokens and {equal} whole answers are equal")
 
 
 if __name__ == "__main__":
