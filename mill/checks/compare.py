@@ -133,7 +133,7 @@ def row_of(pair: Pair, gaps: ForcedGaps | None) -> dict[str, Any]:
         "category": a.category,
         "prompt": _shown(a.prompt),
         "gold": a.gold,
-        "texts": [_shown(a.text), _shown(b.text)],
+        "texts": [a.text, b.text],
         "extracted": [a.extracted, b.extracted],
         "right": [a.right, b.right],
         "errors": [a.error, b.error],
@@ -141,8 +141,9 @@ def row_of(pair: Pair, gaps: ForcedGaps | None) -> dict[str, Any]:
         "similarity": pair.similarity,
         "flipped": pair.flipped,
     }
+    row["texts"], cut = _around(row["texts"], pair.parting.char if pair.parting else 0)
     if pair.parting is not None:
-        row["parting"] = asdict(pair.parting)
+        row["parting"] = {**asdict(pair.parting), "char": pair.parting.char - cut}
         if a.tokens and b.tokens and pair.parting.token is not None:
             row["parting"]["tokens"] = [_rivals(a.tokens, pair.parting.token), _rivals(b.tokens, pair.parting.token)]
     of_text = gaps.texts.get(f"{a.task}/{a.id}") if gaps else None
@@ -162,3 +163,10 @@ def _rivals(tokens: Sequence[Token], place: int) -> dict[str, Any] | None:
 
 def _shown(text: str) -> str:
     return text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]} […]"
+
+
+def _around(texts: Sequence[str], char: int) -> tuple[list[str], int]:
+    """Long texts cut to what lies around a place, and how many characters went in front of it."""
+    start = max(0, char - SHOWN_CHARS // 2) if max(map(len, texts)) > SHOWN_CHARS else 0
+    mark = "[…] " if start else ""
+    return [mark + _shown(text[start:]) for text in texts], start - len(mark)

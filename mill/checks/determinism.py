@@ -64,8 +64,9 @@ def repeated(label: str, passes: Sequence[Pass]) -> Variant:
 
 def _row(answers: Sequence[Answer]) -> dict[str, Any]:
     first = answers[0]
-    outputs = Counter(answer.text if answer.error is None else f"\0failed: {answer.error}" for answer in answers)
-    (common, count), *others = outputs.most_common()
+    outputs = Counter((answer.text, answer.error) for answer in answers)
+    shown = outputs.most_common(2)
+    count = shown[0][1]
     row: dict[str, Any] = {
         "task": first.task,
         "id": first.id,
@@ -74,14 +75,14 @@ def _row(answers: Sequence[Answer]) -> dict[str, Any]:
         "share": count / len(answers),
         "distinct": len(outputs),
         "failed": sum(answer.error is not None for answer in answers),
-        "texts": [text.lstrip("\0") for text, _ in [(common, count), *others][:2]],
-        "times": [count, *(times for _, times in others[:1])],
+        "texts": [text for (text, _), _ in shown],
+        "errors": [error for (_, error), _ in shown],
+        "times": [times for _, times in shown],
         "score_range": _score_range(answers),
     }
-    good = [answer for answer in answers if answer.error is None]
-    if len({answer.text for answer in good}) > 1:
-        one = next(answer for answer in good if answer.text == (common if common[:1] != "\0" else good[0].text))
-        row["parting"] = asdict(part(one, next(answer for answer in good if answer.text != one.text)))
+    if len(shown) > 1 and not any(row["errors"]):
+        one, other = (next(answer for answer in answers if answer.text == text) for text in row["texts"])
+        row["parting"] = asdict(part(one, other))
     return row
 
 

@@ -50,6 +50,11 @@ class Check:
     created: str = field(default_factory=lambda: time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
     version: int = VERSION
 
+    @property
+    def against(self) -> bool:
+        """Whether the variants are held against something that is none of them."""
+        return bool(self.baseline) and self.baseline not in [variant.label for variant in self.variants]
+
     def folder(self, output_dir: Path) -> Path:
         """One folder for one question: asked again, it is answered in the same place."""
         labels = [variant.label for variant in self.variants]

@@ -17,7 +17,7 @@ _POWER = re.compile(rf"{_TIMES_TEN}([-+]?\d+)$")
 _MARK = r"(?:####|\\boxed\{|(?i:\banswer)(?:\s+is)?\s*[:=]?)[\s*$(`\"']*"
 _MARKED_NUMBER = re.compile(rf"{_MARK}({_NUMBER})")
 _MARKED_LETTER = re.compile(rf"{_MARK}([A-Ea-e])(?![A-Za-z])")
-_LETTER = re.compile(r"\(([A-E])\)|(?<![A-Za-z'])([A-E])(?=[.):,]|\s*$)")
+_LETTER = re.compile(r"\(([A-E])\)|(?<![A-Za-z'])([A-E])(?=[.):,*`]|\s*$)")
 _MARKED_WORD = re.compile(rf"{_MARK}(yes|no)\b", re.IGNORECASE)
 _YES_NO = re.compile(r"\b(yes|no)\b", re.IGNORECASE)
 _MARKED_LINE = re.compile(r"(?i)^\W*(?:final\s+)?answer\s*(?:is)?\s*[:=]\s*(\S.*)$", re.MULTILINE)

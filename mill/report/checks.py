@@ -13,12 +13,13 @@ WORST = 3
 
 def print_check(check: Check) -> None:
     head = f"{check.command} on {', '.join(check.tasks)}"
-    if check.baseline and check.command != "stress":
+    if check.against:
         head += f", against {check.baseline}"
     for start in range(0, len(check.variants), COLUMNS_AT_ONCE):
         part = check.variants[start : start + COLUMNS_AT_ONCE]
         labels = [variant.label for variant in part]
-        print_table(head, ("figure", *labels), figure_rows(part, dash()), numbers=labels)
+        rows = [[name, *(" ".join(filter(None, cell)) for cell in cells)] for name, cells in figure_rows(part, dash())]
+        print_table(head, ("figure", *labels), rows, numbers=labels)
     out = console()
     for variant in check.variants:
         for line in told(variant):
@@ -27,27 +28,30 @@ def print_check(check: Check) -> None:
         out.print(note, markup=False, soft_wrap=True)
 
 
-def figure_rows(variants: list[Variant], between: str = "–") -> list[list[str]]:
+Cell = tuple[str, str]  # a value, and its interval with what else belongs to it
+
+
+def figure_rows(variants: list[Variant], between: str = "–") -> list[tuple[str, list[Cell]]]:
     """A row for each figure that any of them has, in the order of the glossary."""
     names = [name for name in FIGURES if any(name in variant.figures for variant in variants)]
-    rows = [[title(name), *(_cell(variant, name, between) for variant in variants)] for name in names]
+    rows = [(title(name), [_cell(variant, name, between) for variant in variants]) for name in names]
     tiers = [tier for tier, _ in TIERS] + ["failed"]
     if any(f"severity_{tier}" in variant.counts for variant in variants for tier in tiers):
         shown = [" / ".join(str(variant.counts.get(f"severity_{tier}", 0)) for tier in tiers) for variant in variants]
-        rows.append(["identical/minor/moderate/severe/failed", *shown])
+        rows.append((" / ".join(tiers), [(text, "") for text in shown]))
     return rows
 
 
-def _cell(variant: Variant, name: str, between: str) -> str:
+def _cell(variant: Variant, name: str, between: str) -> Cell:
     estimate = variant.figures.get(name)
     if estimate is None:
-        return "-"
-    text = written(name, estimate.value)
+        return "-", ""
+    more = []
     if estimate.low is not None and estimate.high is not None:
-        text += f" ({written(name, estimate.low)} {between} {written(name, estimate.high)})"
+        more.append(f"({written(name, estimate.low)} {between} {written(name, estimate.high)})")
     if name in variant.p_values:
-        text += f" p={variant.p_values[name]:.2g}"
-    return text
+        more.append(f"p={variant.p_values[name]:.2g}")
+    return written(name, estimate.value), " ".join(more)
 
 
 def told(variant: Variant) -> list[str]:
@@ -73,11 +77,13 @@ def told(variant: Variant) -> list[str]:
 def summary_markdown(check: Check) -> str:
     """The check as GitHub-flavoured Markdown."""
     lines = [f"### mill {check.command}: {_escape(', '.join(check.tasks))}", ""]
-    if check.baseline:
+    if check.against:
         lines += [f"Baseline: **{_escape(check.baseline)}**", ""]
     lines += ["| figure | " + " | ".join(_escape(variant.label) for variant in check.variants) + " |"]
     lines += ["| --- |" + " ---: |" * len(check.variants)]
-    lines += ["| " + " | ".join(map(_escape, row)) + " |" for row in figure_rows(check.variants)]
+    for name, cells in figure_rows(check.variants):
+        shown = [name, *(" ".join(filter(None, cell)) for cell in cells)]
+        lines.append("| " + " | ".join(map(_escape, shown)) + " |")
     remarks = [f"- {_escape(variant.label)}: {_escape(line)}" for variant in check.variants for line in told(variant)]
     return "\n".join([*lines, "", *remarks, *(f"- {_escape(note)}" for note in check.notes), ""])
 

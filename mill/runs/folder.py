@@ -102,7 +102,7 @@ def find_runs(output_dir: Path) -> list[RunFolder]:
 def read_json(file: Path) -> dict[str, Any]:
     """An object from a file; empty where there is none."""
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        found = json.loads(file.read_text(encoding="utf-8", errors="surrogatepass"))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:

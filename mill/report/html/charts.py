@@ -9,21 +9,26 @@ from dataclasses import dataclass, field
 from mill.report.html.tag import Html, tag
 
 WIDTH, HEIGHT = 460, 240
-LEFT, RIGHT, TOP, BOTTOM = 54, 14, 14, 40
+LEFT, RIGHT, TOP, BOTTOM = 54, 18, 18, 40
 COLOURS = 6  # series beyond that repeat colours
-BAR, GAP, NAME_WIDTH = 12, 10, 150
-CELL = 9
+ROW, NAME_WIDTH = 26, 150
+GAP, LARGEST_CELL = 10, 16
 
 
 @dataclass(frozen=True)
 class Point:
-    """`low` and `high` are the interval around y; `told` is what a pointer over it reads."""
+    """`low` and `high` are the interval around y; `told` is what a pointer over it reads, `name` stands beside it."""
 
     x: float
     y: float
     low: float | None = None
     high: float | None = None
     told: str = ""
+    name: str = ""
+
+    @property
+    def bottom(self) -> float:
+        return self.y if self.low is None else self.low
 
     @property
     def top(self) -> float:
@@ -32,8 +37,11 @@ class Point:
 
 @dataclass(frozen=True)
 class Series:
+    """`colour` is a number, so that one variant has one colour in all charts."""
+
     name: str
     points: Sequence[Point]
+    colour: int = 0
 
 
 @dataclass
@@ -52,7 +60,13 @@ class Axis:
     def __post_init__(self) -> None:
         if self.last <= self.first:
             self.last = self.first + 1
-        self.ticks = list(map(float, range(len(self.names)))) if self.names else nice_ticks(self.first, self.last)
+        if self.names:
+            self.ticks = list(map(float, range(len(self.names))))
+        elif self.log:
+            powers = range(math.ceil(self.first - 1e-9), math.floor(self.last + 1e-9) + 1)
+            self.ticks = list(map(float, powers[:: max(1, len(powers) // 6)]))
+        else:
+            self.ticks = nice_ticks(self.first, self.last)
 
     def at(self, value: float) -> float:
         share = (min(max(value, self.first), self.last) - self.first) / (self.last - self.first)
@@ -60,9 +74,9 @@ class Axis:
 
     def text(self, tick: float) -> str:
         if self.names:
-            return _short(self.names[round(tick)], 12)
+            return short(self.names[round(tick)], 12)
         if self.log:
-            return f"1e{tick:g}" if tick == round(tick) else ""
+            return f"1e{tick:g}"
         return f"{100 * tick:g} %" if self.percent else f"{tick:g}"
 
 
@@ -79,72 +93,86 @@ def line_chart(title: str, x: Axis, y: Axis, series: Sequence[Series]) -> Html:
     """Lines with dots and whiskers; several are named in a legend above."""
     x.span, y.span = (LEFT, WIDTH - RIGHT), (HEIGHT - BOTTOM, TOP)
     parts = _grid(x, y)
-    for number, one in enumerate(series):
-        colour = _colour(number)
+    for one in series:
+        colour = _colour(one.colour)
         points = [point for point in one.points if math.isfinite(point.x) and math.isfinite(point.y)]
         if len(points) > 1:
             path = " ".join(f"{x.at(point.x):.1f},{y.at(point.y):.1f}" for point in points)
             parts.append(tag("polyline", class_=f"line {colour}", points=path))
         for point in points:
-            px = x.at(point.x)
+            px, py = x.at(point.x), y.at(point.y)
             if point.low is not None and point.high is not None:
                 parts.append(_whisker(colour, (px, y.at(point.low)), (px, y.at(point.high))))
-            told = [tag("title", point.told)] if point.told else []
-            parts.append(tag("circle", told, class_=f"dot {colour}", cx=px, cy=y.at(point.y), r=4))
-    return _figure(title, parts, [one.name for one in series] if len(series) > 1 else [])
+            parts.append(_dot(colour, px, py, point.told))
+            if point.name:
+                parts.append(_text("name", px, min(py, y.at(point.top)) - 7, short(point.name, 16), "middle"))
+    return _figure(title, parts, [(one.name, one.colour) for one in series] if len(series) > 1 else [])
 
 
-def bar_chart(title: str, names: Sequence[str], series: Sequence[tuple[str, Sequence[Point | None]]]) -> Html:
-    """Horizontal bars from 0 to 100 %, a group for each name and a bar for each series; whiskers are intervals."""
-    row = BAR * len(series) + GAP
-    height = TOP + row * len(names) + BOTTOM - 8
-    x = Axis("", 0, 1, percent=True, span=(NAME_WIDTH, WIDTH - RIGHT))
+def dot_chart(title: str, x: Axis, rows: Sequence[tuple[str, Point, int]]) -> Html:
+    """A line for each (name, point, colour): the dot stands at the point's y, its interval around it."""
+    height = TOP + ROW * len(rows) + BOTTOM - 10
+    x.span = (NAME_WIDTH, WIDTH - RIGHT)
     parts = []
     for tick in x.ticks:
-        parts.append(tag("line", class_="grid", x1=x.at(tick), x2=x.at(tick), y1=TOP, y2=height - BOTTOM + 14))
-        parts.append(_text("tick", x.at(tick), height - 12, x.text(tick), "middle"))
-    for place, name in enumerate(names):
-        top = TOP + place * row
-        parts.append(_text("name", NAME_WIDTH - 8, top + BAR * len(series) / 2 + 4, _short(name, 22), "end"))
-        for number, (label, points) in enumerate(series):
-            point = points[place]
-            if point is not None:
-                told = f"{name}, {label}: {point.told}"
-                parts += _bar(x, top + number * BAR, point, _colour(number), told)
-    return _figure(title, parts, [label for label, _ in series] if len(series) > 1 else [], height)
+        px = x.at(tick)
+        parts.append(tag("line", class_=_rule(tick), x1=px, x2=px, y1=TOP - 6, y2=height - BOTTOM + 14))
+        parts.append(_text("tick", px, height - 12, x.text(tick), "middle"))
+    for place, (name, point, colour) in enumerate(rows):
+        py = TOP + ROW * (place + 0.5)
+        parts.append(_text("name", NAME_WIDTH - 10, py + 4, short(name), "end"))
+        if point.low is not None and point.high is not None:
+            parts.append(_whisker(_colour(colour), (x.at(point.low), py), (x.at(point.high), py)))
+        parts.append(_dot(_colour(colour), x.at(point.y), py, point.told))
+    return _figure(title, parts, [], height)
 
 
-def _bar(x: Axis, y: float, point: Point, colour: str, told: str) -> list[Html]:
-    width = max(1.0, x.at(point.y) - NAME_WIDTH)
-    size = {"x": NAME_WIDTH, "y": y + 1, "width": width, "height": BAR - 3}
-    parts = [tag("rect", tag("title", told), class_=f"bar {colour}", rx=2, **size)]
-    if point.low is not None and point.high is not None:
-        middle = y + BAR / 2 - 0.5
-        parts.append(_whisker("ink", (x.at(point.low), middle), (x.at(point.high), middle)))
-    return parts
-
-
-def heat_map(title: str, columns: Sequence[tuple[str, Sequence[tuple[str, str]]]]) -> Html:
-    """A strip of squares for each column; a square is (class, what a pointer reads)."""
+def heat_map(title: str, rows: Sequence[tuple[str, Sequence[tuple[str, str]]]], kinds: Sequence[str]) -> Html:
+    """A strip of squares for each row; a square is (kind, what a pointer reads). `kinds` are named above."""
     width, y = WIDTH * 2, float(TOP)
-    in_line = max(1, (width - NAME_WIDTH - RIGHT) // CELL)
+    longest = max(len(cells) for _, cells in rows)
+    size = min(LARGEST_CELL, max(7, (width - NAME_WIDTH - RIGHT) // max(1, longest)))
+    in_line = max(1, (width - NAME_WIDTH - RIGHT) // size)
     parts = []
-    for label, cells in columns:
-        parts.append(_text("name", NAME_WIDTH - 8, y + CELL, _short(label, 22), "end"))
+    for label, cells in rows:
+        parts.append(_text("name", NAME_WIDTH - 10, y + size / 2 + 4, short(label), "end"))
         for place, (kind, told) in enumerate(cells):
-            at = {"x": NAME_WIDTH + place % in_line * CELL, "y": y + place // in_line * CELL}
-            parts.append(tag("rect", tag("title", told), class_=f"cell {kind}", width=CELL - 1, height=CELL - 1, **at))
-        y += math.ceil(len(cells) / in_line) * CELL + GAP
-    return _figure(title, parts, [], y + 4, width)
+            at = {"x": NAME_WIDTH + place % in_line * size, "y": y + place // in_line * size}
+            parts.append(tag("rect", tag("title", told), class_=f"cell s-{kind}", width=size - 1, height=size - 1, **at))
+        y += math.ceil(len(cells) / in_line) * size + GAP
+    keys = [tag("span", tag("i", class_=f"swatch s-{kind}"), kind, class_="key") for kind in kinds]
+    return _framed(title, keys, parts, y + 4, width)
+
+
+def matrix(title: str, columns: Sequence[str], rows: Sequence[tuple[str, Sequence[Point | None]]]) -> Html:
+    """A table of rates, each cell shaded by its value; a point's y is the rate and `told` what a pointer reads."""
+    head = tag("tr", tag("th"), [tag("th", column) for column in columns])
+    body = [tag("tr", tag("th", name), [_rate_cell(point) for point in points]) for name, points in rows]
+    table = tag("table", tag("thead", head), tag("tbody", body), class_="matrix")
+    return tag("figure", tag("figcaption", title), tag("div", table, class_="scroll"), class_="chart")
+
+
+def _rate_cell(point: Point | None) -> Html:
+    if point is None:
+        return tag("td", "-")
+    return tag("td", f"{100 * point.y:.0f} %", title=point.told, class_=f"h{min(5, math.ceil(5 * point.y))}")
 
 
 def _grid(x: Axis, y: Axis) -> list[Html]:
     parts = []
     for tick in y.ticks:
-        parts.append(tag("line", class_="grid", x1=LEFT, x2=WIDTH - RIGHT, y1=y.at(tick), y2=y.at(tick)))
+        parts.append(tag("line", class_=_rule(tick), x1=LEFT, x2=WIDTH - RIGHT, y1=y.at(tick), y2=y.at(tick)))
         parts.append(_text("tick", LEFT - 6, y.at(tick) + 4, y.text(tick), "end"))
     parts += [_text("tick", x.at(tick), HEIGHT - BOTTOM + 16, x.text(tick), "middle") for tick in x.ticks]
     return [*parts, _text("label", (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 4, x.label, "middle")]
+
+
+def _rule(tick: float) -> str:
+    return "grid zero" if not tick else "grid"
+
+
+def _dot(colour: str, x: float, y: float, told: str) -> Html:
+    return tag("circle", [tag("title", told)] if told else [], class_=f"dot {colour}", cx=x, cy=y, r=4)
 
 
 def _whisker(colour: str, start: tuple[float, float], end: tuple[float, float]) -> Html:
@@ -155,10 +183,12 @@ def _text(kind: str, x: float, y: float, text: str, anchor: str) -> Html:
     return tag("text", text, class_=kind, x=x, y=y, text_anchor=anchor)
 
 
-def _figure(title: str, parts: Sequence[Html], legend: Sequence[str], height: float = HEIGHT, width: float = WIDTH) -> Html:
-    keys = [
-        tag("span", tag("i", class_=f"swatch {_colour(place)}"), name, class_="key") for place, name in enumerate(legend)
-    ]
+def _figure(title: str, parts: Sequence[Html], legend: Sequence[tuple[str, int]], height: float = HEIGHT) -> Html:
+    keys = [tag("span", tag("i", class_=f"swatch {_colour(colour)}"), name, class_="key") for name, colour in legend]
+    return _framed(title, keys, parts, height, WIDTH)
+
+
+def _framed(title: str, keys: Sequence[Html], parts: Sequence[Html], height: float, width: float) -> Html:
     above = [tag("div", keys, class_="legend")] if keys else []
     drawing = tag("svg", parts, viewBox=f"0 0 {width:.0f} {height:.0f}", role="img", aria_label=title)
     kind = "chart wide" if width > WIDTH else "chart"
@@ -169,5 +199,6 @@ def _colour(number: int) -> str:
     return f"c{number % COLOURS}"
 
 
-def _short(text: str, most: int) -> str:
-    return text if len(text) <= most else text[: most - 1] + "…"
+def short(text: str, most: int = 20) -> str:
+    """Cut in the middle, where names of models are alike least often."""
+    return text if len(text) <= most else f"{text[: most // 2 - 1]}…{text[len(text) - most // 2 :]}"

@@ -8,13 +8,17 @@ from typing import Any
 
 from mill.checks.glossary import title, written
 from mill.checks.result import Check, Variant
-from mill.report.html.charts import Axis, Point, Series, bar_chart, heat_map, line_chart
+from mill.metrics.similarity import TIERS
+from mill.report.html.charts import Axis, Point, Series, dot_chart, heat_map, line_chart, matrix
 from mill.report.html.tag import Html
 
 BINS = 24
 LEAST_KL = 1e-7  # what is smaller is drawn there
-MOST_CATEGORIES = 20
-GIB = 2**30
+PLACES_A_DOT = 4
+FEWEST_TEXTS = 5  # that an agreement by place rests on
+MOST_CATEGORIES = 40
+MIB, GIB = 2**20, 2**30
+FAR_APART = 20  # times: then powers of ten are drawn
 LOAD = (
     ("Latency", ("latency_p50", "latency_p95", "latency_p99"), ", seconds"),
     ("First token", ("first_token_p50", "first_token_p95", "first_token_p99"), ", seconds"),
@@ -29,7 +33,7 @@ def charts(check: Check) -> list[Html]:
     if check.command == "stress":
         return _stress(variants)
     if check.command == "determinism":
-        return [_shares(variants)]
+        return [_dots(name, variants) for name in ("identical_rate", "most_common_share")]
     found = [*_curves(variants), *_kl_distribution(variants), *_agreement(variants)]
     return [*found, *_categories(variants, "flip_rate"), *_categories(variants, "match_rate"), *_heat(variants)]
 
@@ -38,34 +42,73 @@ def _point(variant: Variant, name: str, x: float) -> Point | None:
     estimate = variant.figures.get(name)
     if estimate is None or not math.isfinite(estimate.value):
         return None
+    low, high = (bound if bound is not None and math.isfinite(bound) else None for bound in (estimate.low, estimate.high))
     told = f"{variant.label}: {written(name, estimate.value)}"
-    if estimate.low is not None and estimate.high is not None:
-        told += f" ({written(name, estimate.low)} to {written(name, estimate.high)})"
-    return Point(x, estimate.value, estimate.low, estimate.high, told)
+    if low is not None and high is not None:
+        told += f" ({written(name, low)} to {written(name, high)})"
+    return Point(x, estimate.value, low, high, told, variant.label)
 
 
 def _curves(variants: Sequence[Variant]) -> list[Html]:
-    """KL, flips and lost accuracy against the size of the weights, or from one variant to the next where it is unknown."""
+    """KL, flips and lost accuracy against the size of the weights; beside each other where sizes are not known."""
+    if len(variants) < 2:
+        return []
+    names = [name for name in ("kl_mean", "flip_rate", "acc_drop") if any(_point(one, name, 0) for one in variants)]
     sized = len({variant.size for variant in variants}) > 1 and all(variant.size for variant in variants)
-    ordered = sorted(variants, key=lambda variant: variant.size or 0) if sized else list(variants)
-    places = [(variant.size or 0) / GIB if sized else float(place) for place, variant in enumerate(ordered)]
-    found = []
-    for name in ("kl_mean", "flip_rate", "acc_drop"):
-        points = [point for place, one in zip(places, ordered, strict=True) if (point := _point(one, name, place))]
-        if not points:
-            continue
-        x = Axis("weights, GiB", 0, places[-1] * 1.08)
-        if not sized:
-            x = Axis("", -0.5, len(ordered) - 0.5, names=[variant.label for variant in ordered])
-        lowest = min(0.0, *(point.y if point.low is None else point.low for point in points))
-        y = Axis("", lowest, max(point.top for point in points) * 1.1 or 0.01, percent=name != "kl_mean")
-        found.append(line_chart(title(name) + (", nats" if name == "kl_mean" else ""), x, y, [Series("", points)]))
-    return found
+    return [_against_size(name, variants) if sized else _dots(name, variants) for name in names]
+
+
+def _against_size(name: str, variants: Sequence[Variant]) -> Html:
+    most = max(variant.size or 0 for variant in variants)
+    unit, divisor = ("GiB", GIB) if most >= GIB else ("MiB", MIB)
+    ordered = sorted(variants, key=lambda variant: variant.size or 0)
+    points = [point for one in ordered if (point := _point(one, name, (one.size or 0) / divisor))]
+    first, last = points[0].x, points[-1].x
+    x = Axis(f"weights, {unit}", first - 0.12 * (last - first), last + 0.12 * (last - first))
+    values = [point.y for point in points]
+    if name == "kl_mean" and min(values) > 0 and max(values) > FAR_APART * min(values):
+        points = [_logarithmic(point) for point in points]
+        y = Axis(
+            "", math.floor(min(point.bottom for point in points)), math.ceil(max(point.top for point in points)), log=True
+        )
+    else:
+        y = _value_axis(name, points)
+    return line_chart(_headed(name), x, y, [Series("", points)])
+
+
+def _logarithmic(point: Point) -> Point:
+    low, high = (math.log10(bound) if bound else None for bound in (point.low, point.high))
+    return Point(point.x, math.log10(point.y), low, high, point.told, point.name)
+
+
+def _value_axis(name: str, points: Sequence[Point]) -> Axis:
+    """With 0 on it, and room above the highest."""
+    lowest, highest = min(0.0, *(point.bottom for point in points)), max(0.0, *(point.top for point in points))
+    return Axis("", lowest, highest * 1.1 or 0.01, percent=name != "kl_mean")
+
+
+def _dots(name: str, variants: Sequence[Variant]) -> Html:
+    rows = [(one.label, point, place) for place, one in enumerate(variants) if (point := _point(one, name, 0))]
+    axis = (
+        _value_axis(name, [point for _, point, _ in rows])
+        if name in ("kl_mean", "acc_drop")
+        else Axis("", 0, 1, percent=True)
+    )
+    return dot_chart(_headed(name), axis, rows)
+
+
+def _headed(name: str) -> str:
+    heading = title(name)
+    return f"{heading[0].upper()}{heading[1:]}" + (", nats" if name == "kl_mean" else "")
 
 
 def _kl_distribution(variants: Sequence[Variant]) -> list[Html]:
     """How many places have which divergence, counted in powers of ten."""
-    known = {variant.label: [max(float(value), LEAST_KL) for value in variant.series.get("kl", [])] for variant in variants}
+    known = {
+        place: [max(float(value), LEAST_KL) for value in variant.series["kl"]]
+        for place, variant in enumerate(variants)
+        if variant.series.get("kl")
+    }
     values = [value for of_one in known.values() for value in of_one]
     if not values:
         return []
@@ -73,28 +116,30 @@ def _kl_distribution(variants: Sequence[Variant]) -> list[Html]:
     width = (last - first) / BINS
     middles = [first + width * (place + 0.5) for place in range(BINS)]
     series = []
-    for label, of_one in known.items():
+    for place, of_one in known.items():
         counts = [0] * BINS
         for value in of_one:
             counts[min(BINS - 1, int((math.log10(value) - first) / width))] += 1
-        shares = [count / max(1, len(of_one)) for count in counts]
-        told = [
-            f"{label}: {100 * share:.1f} % of places near {10**at:.1e}" for share, at in zip(shares, middles, strict=True)
-        ]
-        series.append(
-            Series(label, [Point(*of_bin[:2], told=of_bin[2]) for of_bin in zip(middles, shares, told, strict=True)])
-        )
+        label = variants[place].label
+        points = []
+        for at, count in zip(middles, counts, strict=True):
+            share = count / len(of_one)
+            points.append(Point(at, share, told=f"{label}: {100 * share:.1f} % of places near {10**at:.1e}"))
+        series.append(Series(label, points, place))
     highest = max(point.y for one in series for point in one.points)
-    x, y = Axis("KL at one place, nats", first, last, log=True), Axis("", 0, highest * 1.1, percent=True)
-    return [line_chart("Distribution of KL over places", x, y, series)]
+    below = f", {LEAST_KL:.0e} and less at the left" if min(values) <= LEAST_KL else ""
+    x = Axis(f"KL at one place, nats{below}", first, last, log=True)
+    return [line_chart("Distribution of KL over places", x, Axis("", 0, highest * 1.1, percent=True), series)]
 
 
 def _agreement(variants: Sequence[Variant]) -> list[Html]:
-    series = [
-        Series(variant.label, [_place(variant.label, one) for one in variant.series["agreement_by_place"]])
-        for variant in variants
-        if variant.series.get("agreement_by_place")
-    ]
+    """By place in the answer, some places a dot, as far as enough texts reach."""
+    series = []
+    for number, variant in enumerate(variants):
+        places = [one for one in variant.series.get("agreement_by_place", []) if one["n"] >= FEWEST_TEXTS]
+        groups = [places[start : start + PLACES_A_DOT] for start in range(0, len(places), PLACES_A_DOT)]
+        if groups:
+            series.append(Series(variant.label, [_places(variant.label, group) for group in groups], number))
     points = [point for one in series for point in one.points]
     if not points:
         return []
@@ -103,29 +148,36 @@ def _agreement(variants: Sequence[Variant]) -> list[Html]:
     return [line_chart("Same top token, by place in the answer", x, y, series)]
 
 
-def _place(label: str, one: dict[str, Any]) -> Point:
-    told = f"{label}: token {one['place'] + 1}, {100 * one['agreement']:.1f} % of {one['n']} texts"
-    return Point(one["place"] + 1, one["agreement"], told=told)
+def _places(label: str, group: Sequence[dict[str, Any]]) -> Point:
+    n = sum(one["n"] for one in group)
+    share = sum(one["agreement"] * one["n"] for one in group) / n
+    first, last = group[0]["place"] + 1, group[-1]["place"] + 1
+    return Point((first + last) / 2, share, told=f"{label}: tokens {first} to {last}, {100 * share:.1f} % of {n} places")
 
 
 def _categories(variants: Sequence[Variant], name: str) -> list[Html]:
-    """A rate by category, with its interval."""
-    known = [group for variant in variants for group in variant.groups if name in group]
-    names = list(dict.fromkeys(group["category"] for group in known))[:MOST_CATEGORIES]
-    if len(names) < 2:
+    """A rate for each category and variant, the worst categories first."""
+    tasks = {group["task"] for variant in variants for group in variant.groups}
+    known: dict[str, list[Point | None]] = {}
+    for place, variant in enumerate(variants):
+        for group in variant.groups:
+            if name in group:
+                category = f"{group['task']} / {group['category']}" if len(tasks) > 1 else group["category"]
+                known.setdefault(category, [None] * len(variants))[place] = _group_point(group, name)
+    if len(known) < 2:
         return []
-    series = []
-    for variant in variants:
-        by_name = {group["category"]: group for group in variant.groups if name in group}
-        series.append((variant.label, [_group_point(by_name.get(category), name) for category in names]))
-    return [bar_chart(f"{title(name).capitalize()} by category", names, series)]
+    sign = 1 if name == "match_rate" else -1
+    rows = sorted(known.items(), key=lambda row: sign * sum(point.y for point in row[1] if point))
+    heading = f"{_headed(name)} by category"
+    if len(rows) > MOST_CATEGORIES:
+        heading += f" (the worst {MOST_CATEGORIES} of {len(rows)})"
+    return [matrix(heading, [variant.label for variant in variants], rows[:MOST_CATEGORIES])]
 
 
-def _group_point(group: dict[str, Any] | None, name: str) -> Point | None:
-    if group is None:
-        return None
+def _group_point(group: dict[str, Any], name: str) -> Point:
     value, low, high = (None if one is None else float(one) for one in group[name])
-    return Point(0, value or 0.0, low, high, f"{written(name, value)} of {group['n']}")
+    told = f"{written(name, value)} of {group['n']}, {written(name, low)} to {written(name, high)}"
+    return Point(0, value or 0.0, low, high, told)
 
 
 def _heat(variants: Sequence[Variant]) -> list[Html]:
@@ -133,17 +185,17 @@ def _heat(variants: Sequence[Variant]) -> list[Html]:
     keys = list(dict.fromkeys((row["task"], row["id"]) for variant in variants for row in variant.rows))
     if not keys:
         return []
-    columns = []
+    rows = []
     for variant in variants:
         by_key = {(row["task"], row["id"]): row for row in variant.rows}
-        columns.append((variant.label, [_cell(key[1], by_key.get(key)) for key in keys]))
-    return [heat_map("Every prompt, by how much its answer changed", columns)]
+        rows.append((variant.label, [_cell(key[1], by_key.get(key)) for key in keys]))
+    return [heat_map("Every prompt, by how much its answer changed", rows, [*(tier for tier, _ in TIERS), "failed"])]
 
 
 def _cell(name: str, row: dict[str, Any] | None) -> tuple[str, str]:
     if row is None:
-        return "s-none", f"{name}: not asked"
-    return f"s-{row['severity']}", f"{name}: {row['severity']}, {100 * float(row['similarity']):.0f} % alike"
+        return "none", f"{name}: not asked"
+    return row["severity"], f"{name}: {row['severity']}, {100 * float(row['similarity']):.0f} % alike"
 
 
 def _stress(variants: Sequence[Variant]) -> list[Html]:
@@ -151,19 +203,14 @@ def _stress(variants: Sequence[Variant]) -> list[Html]:
     found = []
     for heading, names, unit in LOAD:
         series = []
-        for name in names:
+        for number, name in enumerate(names):
             points = [point for place, variant in enumerate(variants) if (point := _point(variant, name, place))]
             if points:
-                series.append(Series(title(name), points))
+                unnamed = [Point(one.x, one.y, one.low, one.high, one.told) for one in points]
+                series.append(Series(title(name), unnamed, number))
         if series:
             highest = max(point.top for one in series for point in one.points)
             x = Axis("requests under way", -0.4, len(levels) - 0.6, names=levels)
-            y = Axis("", 0, 1.0 if not unit else highest * 1.1, percent=not unit)
-            found.append(line_chart(heading + unit, x, y, series))
+            last = 1.0 if names == ("match_rate",) else highest * 1.1 if unit else max(0.05, highest * 1.2)
+            found.append(line_chart(heading + unit, x, Axis("", 0, last, percent=not unit), series))
     return found
-
-
-def _shares(variants: Sequence[Variant]) -> Html:
-    names = ("identical_rate", "most_common_share")
-    rates = [(variant.label, [_point(variant, name, 0) for name in names]) for variant in variants]
-    return bar_chart("Agreement over runs", [title(name) for name in names], rates)

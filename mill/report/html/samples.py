@@ -18,6 +18,7 @@ def sample_list(check: Check) -> Html:
     """Identical samples are counted in the table and not listed."""
     changed = [(variant, sorted(filter(_changed, variant.rows), key=_badness)) for variant in check.variants]
     shown = [(variant, row) for variant, rows in changed for row in rows[:MOST_ROWS]]
+    shown.sort(key=lambda pair: _badness(pair[1]))
     if not shown:
         return tag("p", "No sample changed.", class_="none")
     filters = tag(
@@ -84,7 +85,6 @@ def _sample(check: Check, variant: Variant, row: Row) -> Html:
         data_variant=variant.label,
         data_category=str(row["category"]),
         data_kind=kind,
-        data_search=f"{row['prompt']} {' '.join(texts)}".lower(),
     )
 
 

@@ -18,15 +18,26 @@ def tag(name: str, /, *content: str | Iterable[str], **attributes: str | float |
     given = "".join(_attribute(key, value) for key, value in attributes.items() if value is not None and value is not False)
     if not inner and name in _VOID:
         return Html(f"<{name}{given}/>")
-    return Html(f"<{name}{given}>{inner}</{name}>")
+    # A newline right after <pre> is not shown: one of the text's own would be lost.
+    first = "\n" if name == "pre" and inner.startswith("\n") else ""
+    return Html(f"<{name}{given}>{first}{inner}</{name}>")
 
 
 def joined(*content: str | Iterable[str]) -> Html:
     found = []
     for part in content:
         pieces = [part] if isinstance(part, str) else part
-        found += [piece if isinstance(piece, Html) else escape(piece) for piece in pieces]
+        found += [piece if isinstance(piece, Html) else escape(_visible(piece)) for piece in pieces]
     return Html("".join(found))
+
+
+def _visible(text: str) -> str:
+    """Control characters as their pictures (␀, ␘): a browser drops them, and some end the text."""
+    return text if text.isprintable() else "".join(map(_pictured, text))
+
+
+def _pictured(char: str) -> str:
+    return chr(0x2400 + ord(char)) if ord(char) < 32 and char not in "\n\t" else char
 
 
 def _attribute(key: str, value: str | float | bool) -> str:

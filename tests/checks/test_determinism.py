@@ -1,0 +1,67 @@
+"""The same prompts over several passes: tables worked out by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mill.api.response import Token
+from mill.checks.answers import Answer
+from mill.checks.determinism import repeated
+from mill.checks.passes import Pass
+from mill.checks.result import Variant
+
+
+def answer(text: str, id: str, **known: Any) -> Answer:
+    return Answer("t", id, "c", "a prompt", None, text, **known)
+
+
+def variant(*prompts: list[Answer]) -> Variant:
+    """One list of answers for each prompt, one answer for each pass."""
+    passes = [Pass(f"pass {place}", 1, list(answers), "run", []) for place, answers in enumerate(zip(*prompts, strict=True))]
+    return repeated("all runs", passes)
+
+
+def texts(*written: str, id: str = "1") -> list[Answer]:
+    return [answer(text, id) if text else answer("", id, error="timeout") for text in written]
+
+
+def test_three_prompts_in_four_runs() -> None:
+    found = variant(texts("a", "a", "a", "a"), texts("a", "b", "a", "a", id="2"), texts("a", "b", "c", "a", id="3"))
+    values = {name: estimate.value for name, estimate in found.figures.items()}
+    assert values["identical_rate"] == pytest.approx(1 / 3)
+    assert values["most_common_share"] == pytest.approx((1 + 0.75 + 0.5) / 3)
+    assert values["distinct_outputs"] == pytest.approx(2.0)
+    assert values["failure_rate"] == 0.0
+    assert found.counts == {"samples": 3, "runs": 4, "failed": 0, "parted": 2, "near_ties": 0}
+    assert [row["id"] for row in found.rows] == ["3", "2", "1"]  # the least stable first
+    assert found.rows[1]["texts"] == ["a", "b"] and found.rows[1]["times"] == [3, 1]
+
+
+def test_a_failed_run_is_not_the_same_answer() -> None:
+    found = variant(texts("a", "", "a"), texts("a", "a", "a", id="2"))
+    assert found.figures["identical_rate"].value == 0.5
+    assert found.figures["failure_rate"].value == pytest.approx(1 / 6)
+    assert (found.figures["failure_rate"].n, found.counts["failed"]) == (6, 1)
+
+
+def test_a_prompt_that_always_fails_is_not_always_answered_the_same() -> None:
+    assert variant(texts("", "", "")).figures["identical_rate"].value == 0.0
+
+
+def test_the_margin_where_a_prompt_parts() -> None:
+    top = ((1, -0.70), (2, -0.72))
+    one, other = (Token(1, "a", -0.70, top),), (Token(2, "b", -0.72, ((2, -0.70), (1, -0.72))),)
+    found = variant([answer("a", "1", tokens=one), answer("b", "1", tokens=other), answer("a", "1", tokens=one)])
+    assert found.figures["parting_margin"].value == pytest.approx(0.02)
+    assert found.counts["near_ties"] == 1
+    assert found.rows[0]["parting"] == {"char": 0, "token": 0, "margin": pytest.approx(0.02)}
+
+
+def test_the_noise_of_log_probabilities() -> None:
+    runs = [answer(" A", "1", scores=(-1.0, -2.0)), answer(" A", "1", scores=(-1.25, -2.0))]
+    other = [answer(" B", "2", scores=(-3.0, -4.0)), answer(" B", "2", scores=(-3.0, -4.5))]
+    found = variant(runs, other)
+    assert found.figures["logprob_noise_max"].value == 0.5
+    assert found.figures["identical_rate"].value == 1.0

@@ -1,0 +1,99 @@
+"""Two answers to one sample: where they part, and what counts as changed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mill.api.response import Token
+from mill.checks.answers import Answer
+from mill.checks.pairing import Pair, Parting, margin_at, pair_up
+
+TOP = ((1, -0.1), (2, -2.5))
+
+
+def answer(text: str = "", *, id: str = "1", task: str = "t", **known: Any) -> Answer:
+    return Answer(task, id, "c", "a prompt", None, text, **known)
+
+
+def tokens(*texts: str, ids: bool = True, top: tuple[tuple[int | str, float], ...] = TOP) -> tuple[Token, ...]:
+    """Each text's id is its length and its first letter's number, so that equal texts have equal ids."""
+    return tuple(Token(100 * len(text) + ord(text[0]) if ids else None, text, -0.1, top) for text in texts)
+
+
+def test_equal_texts_do_not_part() -> None:
+    pair = Pair(answer("the same"), answer("the same"))
+    assert pair.identical and pair.parting is None
+    assert (pair.similarity, pair.severity) == (1.0, "identical")
+
+
+def test_texts_part_at_the_first_token_with_another_id() -> None:
+    a = answer("the cat sat", tokens=tokens("the", " cat", " sat"))
+    b = answer("the dog sat", tokens=tokens("the", " dog", " sat"))
+    b = answer("the dog sat", tokens=(b.tokens[0], Token(999, " dog", -0.2), b.tokens[2])) if b.tokens else b
+    assert Pair(a, b).parting == Parting(char=4, token=1, margin=pytest.approx(2.4))
+
+
+def test_texts_part_by_token_texts_where_a_side_tells_no_ids() -> None:
+    a = answer("abcd", tokens=tokens("ab", "c", "d"))
+    b = answer("abce", tokens=tokens("ab", "c", "e", ids=False))
+    assert Pair(a, b).parting == Parting(char=3, token=2, margin=pytest.approx(2.4))
+
+
+def test_ids_tell_apart_what_texts_do_not() -> None:
+    """Half a character each: both show as a replacement character, but they are other tokens."""
+    a = answer("x\u00e9", tokens=(Token(1, "x", 0.0), Token(2, "\ufffd", -0.3), Token(3, "\ufffd", -0.1)))
+    b = answer("x\u00e8", tokens=(Token(1, "x", 0.0), Token(2, "\ufffd", -0.3), Token(4, "\ufffd", -0.1)))
+    assert Pair(a, b).parting == Parting(char=1, token=2, margin=None)
+
+
+def test_texts_part_by_characters_where_an_engine_tells_no_tokens() -> None:
+    assert Pair(answer("abcd", tokens=tokens("abcd")), answer("abxd")).parting == Parting(char=2)
+    assert Pair(answer("ab"), answer("abc")).parting == Parting(char=2)
+
+
+def test_a_text_that_ends_earlier_parts_at_its_end() -> None:
+    a, b = answer("ab", tokens=tokens("a", "b")), answer("abc", tokens=tokens("a", "b", "c"))
+    assert Pair(a, b).parting == Parting(char=2, token=2, margin=None)
+    assert Pair(b, a).parting == Parting(char=2, token=2, margin=pytest.approx(2.4))
+
+
+def test_margins_need_two_rivals() -> None:
+    assert margin_at(tokens("a", top=((1, -0.25), (2, -0.75), (3, -5.0))), 0) == 0.5
+    assert margin_at(tokens("a", top=((1, -0.25),)), 0) is None
+    assert margin_at(tokens("a", top=()), 0) is None
+    assert margin_at(tokens("a"), 1) is None
+
+
+@pytest.mark.parametrize("failing", [(True, False), (False, True), (True, True)])
+def test_a_failed_request_is_a_changed_answer(failing: tuple[bool, bool]) -> None:
+    a, b = (
+        answer("", comparable=True, error="timeout") if fails else answer("5", comparable=True, extracted="5")
+        for fails in failing
+    )
+    pair = Pair(a, b)
+    assert pair.failed and pair.flipped and not pair.identical
+    assert (pair.similarity, pair.severity, pair.parting) == (0.0, "failed", None)
+
+
+def test_an_answer_flips_when_another_one_is_extracted() -> None:
+    five, six = (answer(f"so {n}", comparable=True, extracted=n) for n in "56")
+    assert Pair(five, six).flipped is True
+    assert Pair(five, answer("thus 5", comparable=True, extracted="5")).flipped is False
+    assert Pair(five, answer("well", comparable=True)).flipped is True
+    assert Pair(answer("x"), answer("y")).flipped is None
+
+
+def test_rightness_is_known_where_gold_is() -> None:
+    assert Pair(answer(right=True), answer(right=False)).rightness == (True, False)
+    assert Pair(answer(right=True), answer(error="timeout")).rightness == (True, False)
+    assert Pair(answer(), answer()).rightness is None
+
+
+def test_only_samples_of_both_runs_are_paired() -> None:
+    first = [answer("a", id="1"), answer("b", id="2"), answer("c", id="2", task="other")]
+    second = [answer("d", id="2"), answer("e", id="3")]
+    pairs, alone = pair_up(first, second)
+    assert [(pair.a.text, pair.b.text) for pair in pairs] == [("b", "d")]
+    assert alone == 3

@@ -1,0 +1,113 @@
+"""Checks as files: what is written is read back, and what is not whole is refused."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mill.api.errors import RunError
+from mill.checks.result import Check, Variant, find_checks, read_check
+from mill.metrics.estimate import Estimate
+
+
+def made(label: str = "b") -> Check:
+    figures = {
+        "kl_mean": Estimate(0.5, 0.1, 0.3, 0.7, 9),
+        "kl_max": Estimate(math.inf, None, None, None, 9),
+        "ppl_ratio": Estimate(math.nan, math.nan, -math.inf, math.inf, 9),
+    }
+    variant = Variant(
+        label,
+        "a model",
+        "hf",
+        "run",
+        10,
+        figures,
+        {"ppl_ratio": math.nan, "acc_drop": 0.25},
+        {"samples": 3},
+        notes=["\u00e9"],
+    )
+    variant.rows = [{"id": "1", "texts": ["a\x00\ud800", "b"], "kl": {"mean": math.nan}}]
+    return Check("compare", ["t"], [variant], "a", {"limit": None}, ["a note"])
+
+
+def test_a_check_is_read_back_with_nan_and_infinity(tmp_path: Path) -> None:
+    file = made().save(tmp_path)
+    json.loads(file.read_bytes().decode("utf-8", "surrogatepass"), parse_constant=pytest.fail)  # NaN is no JSON
+    found = read_check(file)
+    (variant,) = found.variants
+    assert variant.figures["kl_mean"] == Estimate(0.5, 0.1, 0.3, 0.7, 9)
+    assert variant.figures["kl_max"] == Estimate(math.inf, None, None, None, 9)
+    ratio = variant.figures["ppl_ratio"]
+    assert math.isnan(ratio.value) and ratio.stderr is not None and math.isnan(ratio.stderr)
+    assert (ratio.low, ratio.high) == (-math.inf, math.inf)
+    assert math.isnan(variant.p_values["ppl_ratio"]) and variant.p_values["acc_drop"] == 0.25
+    assert (found.command, found.tasks, found.baseline, found.notes) == ("compare", ["t"], "a", ["a note"])
+    assert (variant.size, variant.counts, variant.notes) == (10, {"samples": 3}, ["\u00e9"])
+
+
+def test_what_was_read_is_written_the_same(tmp_path: Path) -> None:
+    check = made()
+    file = check.save(tmp_path)
+    assert read_check(file).to_json() == check.to_json() == read_check(file.parent).to_json()
+
+
+def test_the_same_question_has_one_folder_and_another_has_another(tmp_path: Path) -> None:
+    assert made().folder(tmp_path) == made().folder(tmp_path)
+    other = made()
+    other.settings = {"limit": 3}
+    assert len({made().folder(tmp_path), other.folder(tmp_path), made("c").folder(tmp_path)}) == 3
+
+
+@pytest.mark.parametrize("label", ["../../etc", "a/b", "x" * 500, "\u6771\u4eac", "con\x00"])
+def test_a_label_makes_no_path(tmp_path: Path, label: str) -> None:
+    file = made(label).save(tmp_path)
+    assert file.resolve().parent.parent == (tmp_path / "checks").resolve()
+    assert read_check(file).variants[0].label == label
+
+
+def test_checks_are_found_below_a_folder(tmp_path: Path) -> None:
+    first, second = made("b").save(tmp_path), made("c").save(tmp_path)
+    assert set(find_checks(tmp_path)) == {first, second}
+    assert find_checks(first.parent) == [first.parent]
+    assert find_checks(first) == [first]
+    with pytest.raises(RunError, match="holds no check"):
+        find_checks(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("version", [0, 2, "1", None])
+def test_another_version_is_refused(tmp_path: Path, version: Any) -> None:
+    data = {**json.loads(made().to_json()), "version": version}
+    (tmp_path / "check.json").write_text(json.dumps(data))
+    with pytest.raises(RunError, match=f"is of version {version}, this mill reads version 1"):
+        read_check(tmp_path)
+
+
+GOOD = {"version": 1, "command": "compare", "tasks": ["t"], "variants": []}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        "{",
+        "[]",
+        {"version": 1},
+        {**GOOD, "variants": [5]},
+        {**GOOD, "variants": [{"label": "a"}]},
+        {**GOOD, "variants": [{"label": "a", "figures": []}]},
+        {**GOOD, "variants": [{"label": "a", "figures": {}, "p_values": []}]},
+        {**GOOD, "variants": [{"label": "a", "figures": {"acc": 1}}]},
+        {**GOOD, "variants": [{"label": "a", "figures": {"acc": {"value": "soon"}}}]},
+        {**GOOD, "variants": [{"label": "a", "figures": {}, "unknown": 1}]},
+        {**GOOD, "more": 1},
+        {**GOOD, "tasks": None},
+    ],
+)
+def test_a_file_that_is_not_whole_is_refused(tmp_path: Path, data: Any) -> None:
+    (tmp_path / "check.json").write_text(data if isinstance(data, str) else json.dumps(data))
+    with pytest.raises(RunError):
+        read_check(tmp_path)

@@ -1,0 +1,140 @@
+"""Divergences against torch, and lower bounds against the divergence they bound."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from mill.metrics.divergence import Gap, bounded_gap, exact_gaps
+
+
+def log_softmax(logits: np.ndarray) -> np.ndarray:
+    return torch.from_numpy(logits).double().log_softmax(-1).numpy()
+
+
+def torch_kl(p: np.ndarray, q: np.ndarray) -> np.ndarray:
+    """KL(p || q) of each row by torch, which takes its arguments the other way round."""
+    kl = torch.nn.functional.kl_div(torch.from_numpy(q), torch.from_numpy(p), reduction="none", log_target=True)
+    return kl.sum(-1).numpy()
+
+
+@pytest.mark.parametrize(("kind", "reach"), [(np.float64, 1e-12), (np.float32, 1e-5)])
+@pytest.mark.parametrize("scale", [0.1, 1.0, 5.0])
+def test_exact_divergences_equal_torchs(kind: type, reach: float, scale: float) -> None:
+    draw = np.random.default_rng(1)
+    p, q = log_softmax(draw.normal(size=(40, 500)) * scale), log_softmax(draw.normal(size=(40, 500)) * scale)
+    tokens = [int(token) for token in draw.integers(0, 500, size=40)]
+    gaps = exact_gaps(p.astype(kind), q.astype(kind), tokens)
+    assert [gap.kl for gap in gaps] == pytest.approx(torch_kl(p, q), abs=reach)
+    assert [gap.first for gap in gaps] == pytest.approx(p[range(40), tokens], abs=reach)
+    assert [gap.second for gap in gaps] == pytest.approx(q[range(40), tokens], abs=reach)
+    assert [gap.same_top for gap in gaps] == list(p.argmax(-1) == q.argmax(-1))
+    assert all(gap.exact for gap in gaps)
+
+
+def test_a_divergence_worked_out_by_hand() -> None:
+    (gap,) = exact_gaps(np.log([[0.5, 0.25, 0.25]]), np.log([[0.25, 0.5, 0.25]]), [1])
+    assert gap.kl == pytest.approx(0.25 * math.log(2))  # 0.5 ln 2 - 0.25 ln 2
+    assert not gap.same_top
+    assert gap.delta_p == pytest.approx(0.25)
+
+
+def test_equal_distributions_do_not_diverge() -> None:
+    p = log_softmax(np.random.default_rng(2).normal(size=(5, 100))).astype(np.float32)
+    assert [gap.kl for gap in exact_gaps(p, p, [0] * 5)] == [0.0] * 5
+
+
+def test_rounding_makes_no_divergence_negative() -> None:
+    draw = np.random.default_rng(3)
+    p = log_softmax(draw.normal(size=(100, 2000)) * 3)
+    q = log_softmax(p + draw.normal(size=p.shape) * 1e-4)
+    assert min(gap.kl for gap in exact_gaps(p.astype(np.float32), q.astype(np.float32), [0] * 100)) >= 0
+
+
+def test_nan_stays_nan_and_leaves_other_places_alone() -> None:
+    p = log_softmax(np.zeros((3, 4)))
+    q = p.copy()
+    q[1, 2] = math.nan
+    kl = [gap.kl for gap in exact_gaps(p, q, [0, 0, 0])]
+    assert (kl[0], kl[2]) == (0.0, 0.0)
+    assert math.isnan(kl[1])
+    assert math.isnan(exact_gaps(q, p, [0, 0, 0])[1].kl)
+
+
+def test_a_token_without_probability() -> None:
+    p, q = np.array([[math.log(0.5), math.log(0.5), -math.inf]]), np.log(np.array([[0.25, 0.25, 0.5]]))
+    assert exact_gaps(p, q, [0])[0].kl == pytest.approx(math.log(2))
+    assert exact_gaps(q, p, [0])[0].kl == math.inf
+    assert exact_gaps(p, p, [0])[0].kl == 0.0
+
+
+def gap_of(p: np.ndarray, q: np.ndarray, kept: int, token: int) -> Gap:
+    """From the `kept` likeliest tokens of each side, as an engine tells them."""
+    one = {int(i): float(p[i]) for i in np.argsort(-p)[:kept]}
+    other = {int(i): float(q[i]) for i in np.argsort(-q)[:kept]}
+    return bounded_gap(one, other, token, float(p[token]), float(q[token]))
+
+
+def test_a_bound_is_never_above_the_divergence() -> None:
+    draw = np.random.default_rng(4)
+    for _ in range(1500):
+        size = int(draw.integers(3, 60))
+        p = log_softmax(draw.normal(size=size) * draw.uniform(0.1, 6))
+        q = log_softmax(draw.normal(size=size) * draw.uniform(0.1, 6))
+        gap = gap_of(p, q, int(draw.integers(1, size + 1)), int(draw.integers(0, size)))
+        assert 0 <= gap.kl <= torch_kl(p[None], q[None])[0] + 1e-9
+        assert not gap.exact
+
+
+def test_a_bound_from_disjoint_tokens_and_a_token_outside_both() -> None:
+    p, q = np.log([0.6, 0.3, 0.05, 0.04, 0.01]), np.log([0.05, 0.04, 0.6, 0.3, 0.01])
+    gap = gap_of(p, q, 2, 4)
+    assert gap.kl == 0.0  # of all that both name, only the token itself, which is as likely to both
+    assert not gap.same_top
+    assert gap_of(p, q, 2, 0).kl == pytest.approx(0.6 * math.log(0.6 / 0.05) + 0.4 * math.log(0.4 / 0.95))
+
+
+def test_a_bound_from_all_tokens_is_the_divergence() -> None:
+    draw = np.random.default_rng(5)
+    for _ in range(200):
+        p, q = log_softmax(draw.normal(size=20) * 2), log_softmax(draw.normal(size=20) * 2)
+        assert gap_of(p, q, 20, 3).kl == pytest.approx(torch_kl(p[None], q[None])[0], abs=1e-9)
+
+
+def test_a_bound_grows_with_what_is_known() -> None:
+    draw = np.random.default_rng(6)
+    order = np.argsort(-(p := log_softmax(draw.normal(size=50) * 2)))
+    q = log_softmax(p + draw.normal(size=50))
+    bounds = []
+    for kept in (1, 5, 20, 50):
+        known = [int(i) for i in order[:kept]]
+        found = bounded_gap({i: p[i] for i in known}, {i: q[i] for i in known}, known[0], p[known[0]], q[known[0]])
+        bounds.append(found.kl)
+    assert bounds == sorted(bounds) and bounds[0] < bounds[-1]
+
+
+def test_a_bound_holds_for_log_probabilities_in_float32() -> None:
+    """What the second engine leaves for all other tokens is then lost in rounding, and may come out below zero."""
+    draw = np.random.default_rng(7)
+    for _ in range(500):
+        head, rest = draw.normal(size=(2, 8)), draw.normal(size=(2, 22))
+        p, q = log_softmax(np.concatenate([head[0], rest[0] - 6])), log_softmax(np.concatenate([head[1], rest[1] - 18]))
+        one, other = ({i: float(np.float32(side[i])) for i in range(8)} for side in (p, q))
+        gap = bounded_gap(one, other, 0, one[0], other[0])
+        assert gap.kl <= torch_kl(p[None], q[None])[0] + 1e-3
+
+
+def test_a_bound_with_nan_or_without_probability() -> None:
+    known = {1: -0.5, 2: -1.5}
+    assert math.isnan(bounded_gap(known, {1: math.nan, 2: -1.0}, 1, -0.5, math.nan).kl)
+    assert bounded_gap(known, {1: -math.inf, 2: -0.1}, 1, -0.5, -math.inf).kl == math.inf
+    assert math.isfinite(bounded_gap({1: -math.inf, 2: -0.1}, known, 1, -math.inf, -0.5).kl)
+
+
+def test_a_bound_where_an_engine_names_no_rivals() -> None:
+    assert bounded_gap({}, {}, 5, math.log(0.5), math.log(0.5)).kl == 0.0
+    expected = 0.5 * math.log(0.5 / 0.25) + 0.5 * math.log(0.5 / 0.75)
+    assert bounded_gap({5: math.log(0.5)}, {}, 5, math.log(0.5), math.log(0.25)).kl == pytest.approx(expected)

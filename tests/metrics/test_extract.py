@@ -1,0 +1,305 @@
+"""Answers read out of texts: values a person worked out, and Python's own parsers on random ones."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+from mill.metrics.extract import EXTRACTORS, choice, is_right, json_value, line, normal, number, yes_no
+
+NUMBERS = {
+    "123456789": "123456789",
+    "1,234.5": "1234.5",
+    "1,234,567": "1234567",
+    "-3e8": "-300000000",
+    "5": "5",
+    "5.0": "5",
+    "5.50": "5.5",
+    ".5": "0.5",
+    "0.000": "0",
+    "-0": "0",
+    "+7": "7",
+    "\u22127": "-7",
+    "1e3": "1000",
+    "1E-3": "0.001",
+    "3 x 10^8": "300000000",
+    "3 \u00d7 10^{-8}": "0.00000003",
+    "6.02\u00b710^23": "602000000000000000000000",
+    "It is 5.": "5",
+    "It costs $1,250.": "1250",
+    "50 %": "50",
+    "first 3, then 4": "4",
+    "1, 2, 3": "3",
+    "1,2,3": "3",
+    "7-5": "5",
+    "x=-5": "-5",
+    "\u0663": "3",
+    "\uff15": "5",
+    "1" * 35: "1" * 35,
+    "-" + "9" * 39: "-" + "9" * 39,
+}
+
+
+@pytest.mark.parametrize(("text", "value"), NUMBERS.items())
+def test_a_number_is_read_whole_and_in_one_spelling(text: str, value: str) -> None:
+    assert number(text) == value
+
+
+@pytest.mark.parametrize("text", ["", "none", "abc123", "x86", "H2O", "size_10", "\u00bd of it", "..."])
+def test_digits_inside_words_are_no_numbers(text: str) -> None:
+    assert number(text) is None
+
+
+MARKED = {
+    "#### 5\nThat took 7 steps.": "5",
+    "\\boxed{12}, since 3 * 4 = 12 and 2 < 3": "12",
+    "\\boxed{-1,234.50} of 9": "-1234.5",
+    "The answer is 5, not 7": "5",
+    "**Answer:** $1,000$ (of 3)": "1000",
+    "Answer: 4. No: the answer is **-12.50**, as 3 shows": "-12.5",
+    "answer = 0.25 = 1/4": "0.25",
+    "The answer is not 5 but 6": "6",
+    "question and answer5 then 6": "6",
+    "The answer is five. 6": "6",
+}
+
+
+@pytest.mark.parametrize(("text", "value"), MARKED.items())
+def test_a_marked_number_wins_over_the_last_one(text: str, value: str) -> None:
+    assert number(text) == value
+
+
+def test_whole_numbers_of_any_length_stay_exact() -> None:
+    draw = random.Random(1)
+    for _ in range(300):
+        value = draw.randrange(-(10 ** draw.randint(1, 39)), 10 ** draw.randint(1, 39))
+        assert number(f"so it is {value}.") == str(value)
+        assert number(f"so it is {value:,}.") == str(value)
+
+
+def test_equal_values_have_one_spelling_and_others_another() -> None:
+    draw = random.Random(2)
+    for _ in range(500):
+        digits, shift = draw.randrange(1, 10**6), draw.randint(-8, 8)
+        forms = [
+            f"{digits}e{shift}",
+            f"{digits} x 10^{shift}",
+            f"{digits * 10}e{shift - 1}",
+            f"{digits / 10**6}e{shift + 6}",
+        ]
+        values = {number(form) for form in forms}
+        assert len(values) == 1
+        assert Fraction(values.pop()) == Fraction(digits) * Fraction(10) ** shift
+        assert number(f"{digits + 1}e{shift}") != number(forms[0])
+
+
+def test_huge_exponents_are_compared_as_they_are() -> None:
+    assert number("1e50") == number("1" + "0" * 50)
+    assert number("1e50") != number("1e51")
+    assert number("1e-50") != number("0")
+
+
+@pytest.mark.parametrize("text", ["1e2000000", "1e-2000000", "1e99999999999999999999", "9" * 50 + "e9999999"])
+def test_an_absurd_exponent_is_a_text_like_any_other(text: str) -> None:
+    number(text)
+
+
+CHOICES = {
+    "B": "B",
+    " B\n": "B",
+    "(B)": "B",
+    "B)": "B",
+    "B.": "B",
+    "B: because": "B",
+    "**B**": "B",
+    "**B)** is right": "B",
+    "`B`": "B",
+    "[B]": "B",
+    "B\n\nBecause of C.": "B",
+    "I choose (C), not (D).": "C",
+    "The answer is B": "B",
+    "The correct answer is **C**.": "C",
+    "answer is (b)": "B",
+    "Answer: (A) or (B)? The answer is (D)": "D",
+    "\\boxed{E}": "E",
+    "\\boxed{\\text{B}}": "B",
+    "I would rule out (A). Answer: C": "C",
+    "A cat sat there. So (B).": "B",
+    "Let me answer a few points first. It is (B).": "B",
+}
+
+
+@pytest.mark.parametrize(("text", "letter"), CHOICES.items())
+def test_a_letter_is_found_where_it_stands_as_a_choice(text: str, letter: str) -> None:
+    assert choice(text) == letter
+
+
+@pytest.mark.parametrize("text", ["", "A cat sat there.", "ABC", "Because", "it's", "Edward", "yes", "none of these"])
+def test_an_article_or_a_word_is_no_choice(text: str) -> None:
+    assert choice(text) is None
+
+
+YES_NO = {
+    "Yes": "yes",
+    "NO!": "no",
+    "no, since yesterday": "no",
+    "**Yes**, it does": "yes",
+    "I first thought no. Answer: yes": "yes",
+    "The answer is **No**, not yes": "no",
+    "No doubt: the answer is yes": "yes",
+    "yes. no.": "yes",
+}
+
+
+@pytest.mark.parametrize(("text", "word"), YES_NO.items())
+def test_yes_or_no(text: str, word: str) -> None:
+    assert yes_no(text) == word
+
+
+@pytest.mark.parametrize("text", ["", "yesterday", "know", "not", "nope", "noyes"])
+def test_words_that_only_look_like_yes_or_no(text: str) -> None:
+    assert yes_no(text) is None
+
+
+JSON = {
+    '{"a": 1}': '{"a": 1}',
+    '```json\n{"b": 5.0, "a": [1, 2]}\n```\nDone.': '{"a": [1, 2], "b": 5}',
+    'Here: {"x": {"y": [true, null, "z"]}} and {"x": 2}': '{"x": {"y": [true, null, "z"]}}',
+    "[3, 1.5]": "[3, 1.5]",
+    "{'a': 1} is not JSON, [2] is": "[2]",
+    '{broken {"a": 1}': '{"a": 1}',
+    '{"name": "Z\u00fcrich"}': '{"name": "Z\u00fcrich"}',
+    '{"name": "Z\\u00fcrich"}': '{"name": "Z\u00fcrich"}',
+    '{"a": "5.0"}': '{"a": "5.0"}',
+}
+
+
+@pytest.mark.parametrize(("text", "value"), JSON.items())
+def test_the_first_json_value_in_one_spelling(text: str, value: str) -> None:
+    assert json_value(text) == value
+
+
+@pytest.mark.parametrize("text", ["", "no brackets", '"a string"', "5", "{", '{"a": ', "{'a': 1}", "[1, 2", "{]}"])
+def test_what_is_no_json_gives_nothing(text: str) -> None:
+    assert json_value(text) is None
+
+
+def test_json_is_the_same_however_it_is_written() -> None:
+    draw = random.Random(3)
+
+    def made(depth: int) -> Any:
+        kinds = [None, True, draw.randrange(100), draw.random(), float(draw.randrange(9)), draw.choice(["", "\u00e9", '"'])]
+        if depth and draw.random() < 0.5:
+            return {draw.choice("abcdef"): made(depth - 1) for _ in range(3)}
+        return [made(depth - 1) for _ in range(2)] if depth and draw.random() < 0.5 else draw.choice(kinds)
+
+    for _ in range(200):
+        value = [made(3)]
+        shuffled = json.loads(json.dumps(value, sort_keys=draw.random() < 0.5))
+        written = [
+            json.dumps(value),
+            f"Sure:\n```\n{json.dumps(shuffled, indent=3)}\n``` bye",
+            json.dumps(value, ensure_ascii=False),
+        ]
+        assert len({json_value(text) for text in written}) == 1
+        assert json.loads(json_value(written[0]) or "") == value
+
+
+@pytest.mark.parametrize("depth", [100, 400, 600, 900, 5000, 100_000])
+def test_deep_nesting_is_read_or_left_but_never_raises(depth: int) -> None:
+    for text in ("[" * depth + "]" * depth, '{"a":' * depth + "1" + "}" * depth, "[" * depth, '{"a":' * depth):
+        found = json_value(text)
+        assert found is None or found.count("]") == depth or found.count("}") == depth
+
+
+LINES = {
+    "Paris": "paris",
+    "  **Paris**.\nIt lies on the Seine.": "paris",
+    "Answer: Paris": "paris",
+    "It may be Rome.\nFinal answer: Paris!": "paris",
+    "ANSWER:\nParis": "paris",
+    "Answer: Rome\nNo.\nAnswer: Paris": "paris",
+    "**Answer:** Paris": "paris",
+    "**Answer**: Paris": "paris",
+    "New   York,\tUSA": "new york usa",
+    "\u00abLibelle\u00bb": "libelle",
+    "Stra\u00dfe": "strasse",
+    "\ufb01ne": "fine",
+    "\u6771\u4eac\u3067\u3059\u3002": "\u6771\u4eac\u3067\u3059",
+    "\u0928\u092e\u0938\u094d\u0924\u0947!": "\u0928\u092e\u0938\u094d\u0924\u0947",
+    "\u0645\u0631\u062d\u0628\u0627 \u0628\u0643!": "\u0645\u0631\u062d\u0628\u0627 \u0628\u0643",
+    "\u4f60\u597d\uff0c\u4e16\u754c\uff01": "\u4f60\u597d \u4e16\u754c",
+}
+
+
+@pytest.mark.parametrize(("text", "words"), LINES.items())
+def test_a_line_without_case_and_punctuation(text: str, words: str) -> None:
+    assert line(text) == words
+
+
+@pytest.mark.parametrize("text", ["", "\n\n", "...", "*** --- !?", "\u3002"])
+def test_punctuation_alone_is_no_line(text: str) -> None:
+    assert line(text) is None
+
+
+def test_marks_of_hindi_and_arabic_tell_words_apart() -> None:
+    assert normal("\u0928\u093e") != normal("\u0928\u0940")  # na and ni differ in a vowel sign alone
+    assert normal("e\u0301") == normal("\u00e9")  # composed or not, one letter
+
+
+RIGHT = [
+    ("number", "that makes 5.0 in all", 5),
+    ("number", "3 x 10^8", 3e8),
+    ("number", "1,234", "1234"),
+    ("number", "0.3", 0.3),
+    ("choice", "**The answer is (B).**", "B"),
+    ("choice", "(B)", "b"),
+    ("yes_no", "No.", "no"),
+    ("yes_no", "Yes", True),
+    ("json", '{"b": [1.0], "a": "x"}', {"a": "x", "b": [1]}),
+    ("json", "[1, 2]", [1, 2]),
+    ("line", "The city is Paris, I think", "Paris"),
+    ("line", "\u6771\u4eac\u3067\u3059", "\u6771\u4eac"),
+    ("line", "new york city", "New York"),
+]
+WRONG = [
+    ("number", "5.01", 5),
+    ("number", "no number", 5),
+    ("choice", "(C)", "B"),
+    ("yes_no", "perhaps", "no"),
+    ("json", '{"a": 1, "b": 2}', {"a": 1}),
+    ("json", "[2, 1]", [1, 2]),
+    ("json", '{"a": "1"}', {"a": 1}),
+    ("line", "a parish", "Paris"),
+    ("line", "York new", "New York"),
+    ("line", "", "Paris"),
+    ("line", "\u0928\u0939\u0940\u0902", "\u0928"),
+]
+
+
+@pytest.mark.parametrize(("how", "text", "gold"), RIGHT)
+def test_right_answers(how: str, text: str, gold: Any) -> None:
+    assert is_right(how, EXTRACTORS[how](text), gold)
+
+
+@pytest.mark.parametrize(("how", "text", "gold"), WRONG)
+def test_wrong_answers(how: str, text: str, gold: Any) -> None:
+    assert not is_right(how, EXTRACTORS[how](text), gold)
+
+
+@pytest.mark.parametrize("how", EXTRACTORS)
+@pytest.mark.parametrize(
+    "text",
+    ["answer " + " " * 6000, "\n" * 6000, "...\n" * 2000, "1" + ",111" * 2000 + ",1", "((((" * 2000, "A " * 3000],
+    ids=["spaces", "newlines", "dots", "groups", "brackets", "letters"],
+)
+def test_a_text_that_repeats_itself_costs_no_seconds(how: str, text: str) -> None:
+    """What a broken model writes must not hold up the reading: 6,000 characters are 2,000 tokens."""
+    started = time.process_time()
+    EXTRACTORS[how](text)
+    assert time.process_time() - started < 0.5

@@ -1,0 +1,168 @@
+"""Paired statistics against scipy, statsmodels and numpy, and against figures worked out by hand."""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+
+import numpy as np
+import pytest
+
+from mill.metrics.estimate import NOTHING, Estimate, around
+from mill.metrics.paired import (
+    clustered_mean,
+    difference,
+    exponential,
+    inside,
+    mcnemar,
+    mean_of,
+    p_of_zero,
+    percentile,
+    rate,
+)
+
+stats = pytest.importorskip("scipy.stats")
+
+
+def test_mcnemar_by_hand() -> None:
+    assert mcnemar(0, 0) == 1.0
+    assert mcnemar(5, 0) == 2 / 32
+    assert mcnemar(1, 5) == 2 * (1 + 6) / 64
+    assert mcnemar(3, 3) == 1.0
+
+
+def test_mcnemar_agrees_with_scipys_binomial_test() -> None:
+    draw = random.Random(1)
+    for _ in range(200):
+        worse, better = draw.randint(0, 60), draw.randint(0, 60)
+        if worse + better:
+            expected = stats.binomtest(worse, worse + better, 0.5).pvalue
+            assert mcnemar(worse, better) == pytest.approx(expected, rel=1e-9)
+
+
+def test_mcnemar_agrees_with_statsmodels() -> None:
+    tables = pytest.importorskip("statsmodels.stats.contingency_tables")
+    draw = random.Random(2)
+    for _ in range(50):
+        worse, better = draw.randint(0, 40), draw.randint(1, 40)
+        expected = tables.mcnemar([[10, worse], [better, 20]], exact=True).pvalue
+        assert mcnemar(worse, better) == pytest.approx(expected, rel=1e-9)
+
+
+def test_mcnemar_of_a_large_benchmark_is_right_and_quick() -> None:
+    """Two unlike models on the 14,000 questions of MMLU: some 6,000 change."""
+    started = time.process_time()
+    assert mcnemar(3050, 2950) == pytest.approx(stats.binomtest(3050, 6000, 0.5).pvalue, rel=1e-9)
+    assert time.process_time() - started < 1
+
+
+def test_rate_agrees_with_scipy_and_statsmodels() -> None:
+    draw = random.Random(3)
+    for _ in range(100):
+        n = draw.randint(1, 500)
+        hits = draw.randint(0, n)
+        found = rate(hits, n)
+        expected = stats.binomtest(hits, n).proportion_ci(0.95, method="wilson")
+        assert (found.low, found.high) == pytest.approx((expected.low, expected.high), abs=1e-12)
+        assert (found.value, found.stderr, found.n) == (hits / n, pytest.approx(math.sqrt(hits * (n - hits) / n**3)), n)
+    proportion = pytest.importorskip("statsmodels.stats.proportion")
+    found = rate(7, 12)
+    assert (found.low, found.high) == pytest.approx(proportion.proportion_confint(7, 12, method="wilson"))
+
+
+def test_a_rate_of_nothing_is_nothing() -> None:
+    assert rate(0, 0) is NOTHING
+
+
+def test_percentiles_agree_with_numpy() -> None:
+    draw = random.Random(4)
+    for _ in range(200):
+        values = [draw.choice([draw.gauss(0, 1), 0.0, 1.0]) for _ in range(draw.randint(1, 40))]
+        share = draw.choice([0.0, 0.5, 0.9, 0.95, 0.99, 1.0, draw.random()])
+        assert percentile(values, share) == pytest.approx(float(np.percentile(values, 100 * share)), abs=1e-12)
+
+
+def test_percentiles_of_nothing_nan_and_infinity() -> None:
+    assert math.isnan(percentile([], 0.5))
+    assert math.isnan(percentile([1.0, math.nan], 0.5))
+    assert percentile([1.0, math.inf, math.inf], 0.9) == math.inf
+    assert percentile([2.0], 0.99) == 2.0
+
+
+def test_means_and_differences_agree_with_scipy() -> None:
+    draw = random.Random(5)
+    pairs = [(draw.gauss(0, 1), draw.gauss(0.5, 2)) for _ in range(80)]
+    gaps = [b - a for a, b in pairs]
+    found = difference(pairs)
+    assert found.value == pytest.approx(float(np.mean(gaps)))
+    assert found.stderr == pytest.approx(float(stats.sem(gaps)))
+    assert found == mean_of(gaps)
+
+
+def test_a_mean_of_one_value_has_no_error() -> None:
+    assert mean_of([3.0]) == Estimate(3.0, None, None, None, 1)
+    assert mean_of([]) is NOTHING
+    assert mean_of([1.0, math.inf]).value == math.inf
+    assert mean_of([1.0, math.inf]).stderr is None
+
+
+def test_a_clustered_mean_by_hand() -> None:
+    found = clustered_mean([[1.0, 2.0], [3.0], [6.0, 6.0, 6.0]])
+    assert (found.value, found.n) == (4.0, 6)
+    # Residuals are 3 - 2 * 4, 3 - 4 and 18 - 3 * 4.
+    assert found.stderr == pytest.approx(math.sqrt((25 + 1 + 36) * 3 / 2) / 6)
+
+
+def test_a_clustered_mean_of_single_values_is_a_plain_mean() -> None:
+    values = [1.0, 4.0, 2.0, 8.0]
+    found, plain = clustered_mean([[value] for value in values]), mean_of(values)
+    assert (found.value, found.stderr, found.n) == pytest.approx((plain.value, plain.stderr, plain.n))
+
+
+def test_the_error_of_a_clustered_mean_agrees_with_a_bootstrap_over_groups() -> None:
+    draw = np.random.default_rng(6)
+    groups = [list(draw.normal(level, 1, size=draw.integers(3, 20))) for level in draw.normal(0, 1, size=60)]
+    sums, sizes = np.array([sum(group) for group in groups]), np.array([len(group) for group in groups])
+    drawn = draw.integers(0, 60, size=(4000, 60))
+    means = sums[drawn].sum(axis=1) / sizes[drawn].sum(axis=1)
+    found = clustered_mean(groups)
+    assert found.value == pytest.approx(sums.sum() / sizes.sum())
+    assert found.stderr == pytest.approx(means.std(), rel=0.1)
+    naive = mean_of([value for group in groups for value in group])
+    assert naive.stderr is not None and found.stderr is not None
+    assert found.stderr > 1.5 * naive.stderr  # places of one text are not independent
+
+
+def test_a_clustered_mean_of_one_group_has_no_error_and_empty_groups_do_not_count() -> None:
+    assert clustered_mean([[1.0, 3.0]]) == Estimate(2.0, None, None, None, 2)
+    assert clustered_mean([[1.0], [], [3.0], []]) == clustered_mean([[1.0], [3.0]])
+    assert clustered_mean([[], []]) is NOTHING
+    assert clustered_mean([]) is NOTHING
+
+
+def test_an_exponential_carries_its_interval_along() -> None:
+    found = exponential(around(0.1, 0.02, 50))
+    assert found.value == pytest.approx(math.exp(0.1))
+    assert found.stderr == pytest.approx(0.02 * math.exp(0.1))
+    low, high = stats.norm.interval(0.95, loc=0.1, scale=0.02)
+    assert (found.low, found.high) == pytest.approx((math.exp(low), math.exp(high)))
+    assert exponential(around(0.0, None, 1)) == Estimate(1.0, None, None, None, 1)
+    assert exponential(around(1e6, None, 1)).value == math.inf
+
+
+def test_an_interval_stays_inside_what_is_possible() -> None:
+    assert inside(Estimate(0.9, 0.2, 0.5, 1.3, 4)) == Estimate(0.9, 0.2, 0.5, 1.0, 4)
+    assert inside(Estimate(0.1, 0.2, -0.3, 0.5, 4), last=math.inf) == Estimate(0.1, 0.2, 0.0, 0.5, 4)
+    assert inside(around(0.5, None, 1)) == around(0.5, None, 1)
+
+
+@pytest.mark.parametrize("z", [0.0, 0.5, 1.0, 1.959963984540054, 3.0, 6.0, -2.5])
+def test_the_p_value_of_zero_agrees_with_scipy(z: float) -> None:
+    assert p_of_zero(around(0.3 * z, 0.3, 10)) == pytest.approx(2 * stats.norm.sf(abs(z)), rel=1e-9)
+
+
+def test_the_p_value_where_there_is_no_error() -> None:
+    assert p_of_zero(around(5.0, None, 1)) == 1.0
+    assert p_of_zero(around(0.0, 0.0, 9)) == 1.0
+    assert p_of_zero(around(0.1, 0.0, 9)) == 0.0

@@ -1,0 +1,61 @@
+"""How alike texts are, against difflib on all their characters."""
+
+from __future__ import annotations
+
+import difflib
+import random
+
+import pytest
+
+from mill.metrics.similarity import common_start, severity, similarity
+
+
+def test_by_hand() -> None:
+    assert similarity("", "") == 1.0
+    assert similarity("", "a") == 0.0
+    assert similarity("abcd", "abxd") == 0.75
+    assert similarity("abc", "abc") == 1.0
+    assert similarity("abc", "xyz") == 0.0
+
+
+def test_one_changed_character_costs_that_character() -> None:
+    draw = random.Random(1)
+    for _ in range(200):
+        text = "".join(draw.choice("abc ") for _ in range(draw.randint(1, 3000)))
+        place = draw.randrange(len(text))
+        assert similarity(text, f"{text[:place]}#{text[place + 1 :]}") == pytest.approx((len(text) - 1) / len(text))
+
+
+def test_an_inner_part_is_matched_as_difflib_does() -> None:
+    one, other = "(the quick brown fox)", "[the slow brown dog]"
+    assert similarity(one, other) == difflib.SequenceMatcher(None, one, other, autojunk=False).ratio()
+
+
+def test_a_changed_end_leaves_the_rest_alike() -> None:
+    assert similarity("x" * 90 + "a" * 10, "x" * 90 + "b" * 10) == 0.9
+
+
+def test_long_texts_with_spaces_are_matched_by_words() -> None:
+    words = " ".join(f"word{place}" for place in range(1000))
+    assert similarity(f"one {words} end", f"two {words} last") > 0.99
+
+
+def test_long_texts_without_spaces_are_alike_too() -> None:
+    """Chinese, Japanese and Thai put no spaces between words."""
+    text = "".join(chr(0x4E00 + place % 997) for place in range(3000))
+    assert similarity(f"\u4e00{text}\u4e01", f"\u4e02{text}\u4e03") > 0.99
+
+
+def test_common_start() -> None:
+    assert common_start("abc", "abd") == 2
+    assert common_start("ab", "abc") == 2
+    assert common_start([1, 2], [1, 2]) == 2
+    assert common_start("", "a") == 0
+
+
+@pytest.mark.parametrize(
+    ("likeness", "name"),
+    [(1.0, "identical"), (0.99, "minor"), (0.8, "minor"), (0.79, "moderate"), (0.5, "moderate"), (0, "severe")],
+)
+def test_severity(likeness: float, name: str) -> None:
+    assert severity(likeness) == name

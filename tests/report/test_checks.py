@@ -1,0 +1,117 @@
+"""Checks on the terminal and in Markdown, as other programs read them."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+
+import pytest
+from markdown_it import MarkdownIt
+
+from mill.checks.glossary import FIGURES, written
+from mill.checks.result import Check, Variant
+from mill.metrics.estimate import around
+from mill.metrics.paired import rate
+from mill.report.checks import print_check, summary_markdown, told
+
+HOSTILE = "a|b <script>alert(1)</script> [x](http://y) **c** `d` _e_ &lt; \\"
+
+
+def made(*labels: str) -> Check:
+    figures = {"match_rate": rate(9, 10), "flip_rate": rate(1, 10), "kl_mean": around(0.000012, 0.000003, 80)}
+    counts = {"samples": 10, "severity_identical": 9, "severity_failed": 1}
+    variants = [Variant(label, figures=figures, counts=counts, p_values={"flip_rate": 0.0123}) for label in labels]
+    return Check("sweep", ["some_task"], variants, "the baseline")
+
+
+def cells(markdown: str) -> list[list[str]]:
+    """The rows of the first table, as markdown-it reads it."""
+    tokens = MarkdownIt("commonmark").enable("table").parse(markdown)
+    rows: list[list[str]] = []
+    for token, after in pairwise(tokens):
+        if token.type == "tr_open":
+            rows.append([])
+        elif token.type in ("th_open", "td_open"):
+            rows[-1].append("".join(child.content for child in after.children or [] if child.type != "text_special"))
+    return rows
+
+
+def test_the_table_has_a_column_for_each_variant() -> None:
+    rows = cells(summary_markdown(made("four bits", "eight bits")))
+    assert rows[0] == ["figure", "four bits", "eight bits"]
+    assert ["same text", "90.0 % (59.6 % – 98.2 %)", "90.0 % (59.6 % – 98.2 %)"] in rows
+    assert ["answer flips", *["10.0 % (1.79 % – 40.4 %) p=0.012"] * 2] in rows
+    assert ["KL mean", *["1.2e-05 (6.1e-06 – 1.8e-05)"] * 2] in rows
+    assert rows[-1][1:] == ["9 / 0 / 0 / 0 / 1"] * 2
+
+
+def test_names_are_read_as_text_alone() -> None:
+    check = made(HOSTILE, "plain")
+    check.notes = [HOSTILE]
+    check.variants[0].series = {"errors": [{"id": "1", "error": HOSTILE}]}
+    text = summary_markdown(check)
+    page = MarkdownIt("commonmark").enable("table").render(text)
+    assert not re.search(r"<(script|a |em|code)", page)
+    assert page.count("<strong>") == 1  # of the baseline's name, which mill sets so itself
+    assert {len(row) for row in cells(text)} == {3}
+
+
+@pytest.mark.parametrize("label", ["a\\|b", "a\\", "\\\\|"])
+def test_a_backslash_does_not_open_a_cell(label: str) -> None:
+    """GitHub reads a backslash before a backslash as an escape: what follows is then a bare pipe."""
+    header = summary_markdown(made(label)).splitlines()[4]
+    assert len(re.findall(r"(?:\\.|[^|\\])+", header)) == 2
+
+
+@pytest.mark.parametrize("label", ["two\nlines", "two\r\nlines", "two\rlines"])
+def test_a_name_of_several_lines_stays_in_its_cell(label: str) -> None:
+    assert cells(summary_markdown(made(label)))[0][1].split() == ["two", "lines"]
+
+
+def test_every_figure_is_named_beside_any_number_of_variants(capsys: pytest.CaptureFixture[str]) -> None:
+    """A log is 100 characters wide: what does not fit is told below, never left out."""
+    for count in range(1, 7):
+        print_check(made(*(f"variant {n}" for n in range(count))))
+        out = capsys.readouterr().out
+        for title in ("same text", "answer flips", "KL mean"):
+            assert title in out
+        assert out.count("90.0 % (59.6 %") == out.count("(6.1e-06") == count
+        assert out.count("p=0.012") == count
+        assert max(map(len, out.splitlines())) <= 100
+
+
+def test_labels_are_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
+    print_check(made("[red]x[/red]"))
+    assert "[red]x[/red]" in capsys.readouterr().out
+
+
+def test_what_a_table_rests_on_is_told() -> None:
+    counts = {"samples": 10, "runs": 4, "failed": 2, "parted": 3, "near_ties": 1, "places": 90, "forced_texts": 8}
+    variant = Variant("b", counts=counts, notes=["a note"], series={"errors": [{"id": "7", "error": "HTTP 500"}]})
+    assert told(variant) == [
+        "10 samples x 4 runs, 2 failed, 3 part (1 at a near-tie); 90 places of 8 texts scored by both",
+        "sample 7: HTTP 500",
+        "a note",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("flip_rate", 0.5, "50.0 %"),
+        ("flip_rate", 0.0123, "1.23 %"),
+        ("flip_rate", 1.0, "100.0 %"),
+        ("acc_drop", -0.02, "-2.00 %"),
+        ("kl_mean", 0.0, "0.0000"),
+        ("kl_mean", 0.01234, "0.0123"),
+        ("kl_mean", 0.00001234, "1.2e-05"),
+        ("latency_p50", 1.23456, "1.235 s"),
+        ("ppl_ratio", 1.00004, "1.0000"),
+        ("tokens_per_s", 12345.6, "12,346"),
+        ("kl_max", float("inf"), "inf"),
+        ("kl_max", float("nan"), "NaN"),
+        ("kl_max", None, "-"),
+    ],
+)
+def test_figures_are_written_as_people_read_them(name: str, value: float | None, text: str) -> None:
+    assert name in FIGURES and written(name, value) == text
