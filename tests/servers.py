@@ -22,7 +22,8 @@ import xllamacpp
 params = xllamacpp.CommonParams()
 params.model.path, params.port = sys.argv[1], int(sys.argv[2])
 params.hostnames = ["127.0.0.1"]
-params.n_ctx, params.n_parallel = 4096, 2
+params.n_parallel = int(sys.argv[5])
+params.n_ctx = 2048 * params.n_parallel
 params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
 if sys.argv[4] == "exact":
     params.cache_type_k = params.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
@@ -52,13 +53,13 @@ def serving(environment: dict[str, str], *command: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def llama_server(model: Path, *, exact: bool = False) -> Iterator[str]:
-    """The URL of a llama-server (through xllamacpp: the same server, routes and JSON) with two slots.
+def llama_server(model: Path, *, exact: bool = False, slots: int = 2) -> Iterator[str]:
+    """The URL of a llama-server (through xllamacpp: the same server, routes and JSON).
 
     `exact` keeps keys and values in float32 and leaves out flash attention, which rounds to 16 bits on a CPU.
     """
     port = free_port()
-    command = [sys.executable, "-c", LLAMA, str(model), str(port), str(os.getpid()), "exact" if exact else ""]
+    command = [sys.executable, "-c", LLAMA, str(model), str(port), str(os.getpid()), "exact" if exact else "", str(slots)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         url = f"http://127.0.0.1:{port}"

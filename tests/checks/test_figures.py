@@ -137,6 +137,13 @@ def test_the_perplexity_ratio_of_documents_weighs_each_word_alike() -> None:
     assert 0 < found.p_values["ppl_ratio"] < 0.05
 
 
+def test_documents_that_are_only_scored_are_not_called_the_same_text() -> None:
+    pairs = [Pair(answer(scores=(-100.0,), units=50.0), answer(scores=(-190.0,), units=50.0))] * 3
+    found = free_figures(pairs)
+    assert "match_rate" not in found.estimates or found.estimates["match_rate"].value == 0.0
+    assert not found.counts.get("severity_identical")
+
+
 def test_a_document_that_became_impossible_is_no_even_match() -> None:
     pairs = [Pair(answer(scores=(-100.0,), units=50.0), answer(scores=(-100.0,), units=50.0))] * 3
     worse = Pair(answer(scores=(-100.0,), units=50.0), answer(scores=(-math.inf,), units=50.0))

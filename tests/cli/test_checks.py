@@ -1,0 +1,540 @@
+"""The check commands from command line to files, on tiny real models; direct computations stand beside their figures."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import xml.etree.ElementTree as ET
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from mill.checks.result import Check, find_checks, read_check
+from mill.cli.main import run
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from servers import FaultServer
+
+TOY = str(Path(__file__).parents[1] / "toy.py")
+NOISE = {"n1": 0.001, "n2": 0.01, "n3": 0.1}
+LIMITS = ("--limit", "4", "--max-tokens", "8", "--quiet")
+Mill = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def mill(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Mill:
+    """Run a command line in a folder of its own; returns (exit code, standard output, standard error)."""
+    for name in [name for name in sys.modules if name.startswith("mill_file_")]:
+        del sys.modules[name]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TOY_N", "8")
+
+    def call(*argv: str) -> tuple[int, str, str]:
+        code = run(list(argv))
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return call
+
+
+def toys(mill: Mill, *argv: str, tasks: str = "toy_gen") -> tuple[int, str, str]:
+    """Compare two toy models, which give no distributions."""
+    models = ("toy[path=a]", "toy[path=b]")
+    return mill("compare", *models, "--task_paths", TOY, "--tasks", tasks, "--quiet", "--no-report", *argv)
+
+
+def only_check(folder: Path) -> Check:
+    (found,) = find_checks(folder)
+    return read_check(found)
+
+
+def values(check: Check, place: int = 0) -> dict[str, float]:
+    return {name: estimate.value for name, estimate in check.variants[place].figures.items()}
+
+
+def computed(folder: Path) -> int:
+    """How many requests all sessions of all runs below a folder computed."""
+    manifests = [json.loads(file.read_text()) for file in folder.rglob("manifest.json")]
+    return sum(session["computed"] for manifest in manifests for session in manifest["sessions"])
+
+
+def noisy(model: Path, place: Path, scale: float) -> Path:
+    """A copy of a model whose weights got noise."""
+    shutil.copytree(model, place)
+    weights = load_file(place / "model.safetensors")
+    draw = torch.Generator().manual_seed(1)
+    moved = {name: value + scale * torch.randn(value.shape, generator=draw) for name, value in weights.items()}
+    save_file(moved, place / "model.safetensors", metadata={"format": "pt"})
+    return place
+
+
+def spec(folder: Path) -> str:
+    return f"hf[path={folder},dtype=float32]"
+
+
+@pytest.fixture(scope="module")
+def swept(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The output folder of a sweep over a copy and three levels of noise, made twice."""
+    place = tmp_path_factory.mktemp("sweep")
+    models = {"twin": noisy(tiny_model, place / "twin", 0.0)}
+    models |= {name: noisy(tiny_model, place / name, scale) for name, scale in NOISE.items()}
+    named = ",".join(f"{name}={spec(folder)}" for name, folder in {**models, "base": tiny_model}.items())
+    argv = ["sweep", "--models", named, "--baseline", "base", *LIMITS, "--output", str(place / "out")]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MILL_CACHE", str(place / "cache"))
+        assert run(argv) == 0
+        first = computed(place / "out")
+        assert run(argv) == 0
+    assert computed(place / "out") == first == 5 * (4 + 4)  # answers and forced texts, once each
+    yield place / "out"
+
+
+def test_a_copy_of_a_model_answers_and_scores_the_same(swept: Path) -> None:
+    check = only_check(swept)
+    assert (check.command, check.baseline, [one.label for one in check.variants]) == (
+        "sweep",
+        "base",
+        ["twin", *NOISE],
+    )
+    found = values(check)
+    assert (found["match_rate"], found["similarity"], found["flip_rate"], found["failure_rate"]) == (1.0, 1.0, 0.0, 0.0)
+    assert (found["kl_mean"], found["kl_max"], found["top1_agreement"], found["ppl_ratio"]) == (0.0, 0.0, 1.0, 1.0)
+    assert check.variants[0].counts["severity_identical"] == check.variants[0].counts["samples"] == 4
+
+
+def test_divergence_rises_with_the_noise_in_the_weights(swept: Path) -> None:
+    twin, *noise = (values(only_check(swept), place)["kl_mean"] for place in range(4))
+    assert [twin, *noise] == sorted([twin, *noise])
+    assert noise[0] > 1e-4 and noise[1] > 5 * noise[0] and noise[2] > 5 * noise[1]
+
+
+@pytest.mark.parametrize("name", NOISE)
+def test_kl_agrees_with_plain_transformers(swept: Path, tiny_model: Path, name: str) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    check = only_check(swept)
+    variant = next(one for one in check.variants if one.label == name)
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
+    folders = (tiny_model, swept.parent / name)
+    models = [AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval() for folder in folders]
+    found: list[float] = []
+    for row in variant.rows:
+        ids = tokenizer(row["prompt"] + row["texts"][0])["input_ids"]
+        start = len(tokenizer(row["prompt"])["input_ids"])
+        with torch.inference_mode():
+            p, q = (model(torch.tensor([ids])).logits[0, start - 1 : -1].double().log_softmax(-1) for model in models)
+        places = torch.nn.functional.kl_div(q, p, reduction="none", log_target=True).sum(-1).tolist()
+        assert row["kl_places"] == pytest.approx(places, abs=1e-5)
+        found += places
+    estimate = variant.figures["kl_mean"]
+    assert estimate.n == len(found) == variant.counts["places"]
+    assert estimate.value == pytest.approx(sum(found) / len(found), abs=1e-5)
+    assert variant.figures["kl_max"].value == pytest.approx(max(found), abs=1e-5)
+
+
+def test_checks_run_again_leave_one_file(swept: Path) -> None:
+    assert len(list(swept.rglob("check.json"))) == len(list(swept.rglob("report.html"))) == 1
+
+
+def test_runs_of_checks_are_not_collected_with_evaluations(swept: Path, mill: Mill) -> None:
+    code, out, _ = mill("collect", "--output_dir", str(swept))
+    assert code == 0 and "numerics" in out and "forced" not in out
+
+
+def test_reports_in_four_forms(swept: Path, mill: Mill, tmp_path: Path) -> None:
+    for form, suffix in {"html": ".html", "json": ".json", "md": ".md", "junit": ".xml"}.items():
+        code, out, _ = mill("report", str(swept), "--format", form, "--output", f"r{suffix}")
+        assert code == 0 and f"written: r{suffix}" in out
+    page = (tmp_path / "r.html").read_text()
+    assert page.startswith("<!DOCTYPE html>") or page.startswith("<!doctype html>")
+    assert "n3" in page and "://" not in page.replace("http://www.w3.org", "")  # opens without a network
+    assert json.loads((tmp_path / "r.json").read_text())["command"] == "sweep"
+    assert (tmp_path / "r.md").read_text().count("| KL mean |") == 1
+    suite = ET.parse(tmp_path / "r.xml").getroot()[0]
+    assert (suite.get("tests"), suite.get("failures")) == ("4", "0")
+
+
+def test_a_report_goes_to_the_terminal_or_beside_the_check(swept: Path, mill: Mill) -> None:
+    code, out, _ = mill("report", str(swept), "--format", "json", "--output", "-")
+    assert code == 0 and json.loads(out)["baseline"] == "base"
+    (folder,) = (swept / "checks").glob("sweep-*")
+    assert mill("report", str(folder), "--format", "md")[0] == 0
+    assert (folder / "report.md").exists()
+
+
+def test_gates_end_with_0_2_or_3(swept: Path, mill: Mill, tmp_path: Path) -> None:
+    code, out, _ = mill("gate", str(swept), "--fail-on", "kl_mean>100, failure_rate>0")
+    assert code == 0 and "all rules kept on 1 checks: kl_mean>100, failure_rate>0" in out
+    code, out, err = mill("gate", str(swept), "--fail_on", "kl_mean>1e-6, failure_rate>0", "--junit", "gate.xml")
+    assert code == 3 and err.startswith("mill: 3 rules broken: n1: kl_mean is ")
+    root = ET.parse(tmp_path / "gate.xml").getroot()
+    assert (root[0].get("tests"), root[0].get("failures"), len(root.findall(".//failure"))) == ("8", "3", 3)
+    code, _, err = mill("gate", str(swept), "--fail-on", "kl_men>1")
+    assert code == 2 and "unknown figure 'kl_men'; did you mean kl_mean" in err
+
+
+def test_a_rule_of_a_command_breaks_it_after_the_check_was_written(mill: Mill, tmp_path: Path) -> None:
+    code, out, err = toys(mill, "--fail-on", "kl_mean>0.1, match_rate<1")
+    assert code == 3
+    assert "written: " in out and err == "mill: 1 of 2 rules broken: b: kl_mean was not measured\n"
+    assert only_check(tmp_path / "results").variants[0].label == "b"
+    assert toys(mill, "--fail-on", "match_rate<1, flip_rate>0.5")[0] == 3  # nothing is extracted from these answers
+    code, out, _ = toys(mill, "--fail-on", "match_rate<1")
+    assert code == 0 and "all rules kept: match_rate<1" in out
+
+
+def test_a_github_job_gets_a_summary(mill: Mill, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary.md"))
+    assert toys(mill)[0] == 0
+    assert mill("gate", "results", "--fail-on", "match_rate<2")[0] == 3
+    summary = (tmp_path / "summary.md").read_text()
+    assert summary.count("### mill compare: toy\\_gen") == 2 and "| same text | 100.0 % " in summary
+
+
+def test_a_model_against_itself_needs_labels(mill: Mill, tiny_model: Path, tmp_path: Path) -> None:
+    model = spec(tiny_model)
+    code, _, err = mill("compare", model, model, *LIMITS)
+    assert code == 2 and "give each a label of its own" in err
+    argv = ("--label-a", "before", "--label-b", "after", "--num-prompts", "2", "--max-tokens", "4", "--output", "out")
+    code, out, _ = mill("compare", model, model, *argv, "--prompts", "adversarial-numerics", "--quiet")
+    assert code == 0 and "compare on numerics, against before" in out
+    check = only_check(tmp_path / "out")
+    assert check.variants[0].label == "after" and check.variants[0].counts["samples"] == 2
+    assert (values(check)["kl_mean"], values(check)["match_rate"]) == (0.0, 1.0)
+
+
+def test_no_distributions_without_forced_tokens(mill: Mill, tiny_model: Path, tmp_path: Path) -> None:
+    argv = ("--label_a", "x", "--label_b", "y", "--forced_tokens", "0", "--prompts", "reasoning", "--output", "out")
+    assert mill("compare", spec(tiny_model), spec(tiny_model), *LIMITS, *argv)[0] == 0
+    check = only_check(tmp_path / "out")
+    assert "kl_mean" not in values(check) and check.variants[0].notes == []
+    assert not (tmp_path / "out/checks/runs").exists()
+
+
+def test_models_that_give_no_distributions_are_compared_without_kl(mill: Mill, tmp_path: Path) -> None:
+    code, out, _ = toys(mill)
+    assert code == 0
+    assert "b: no KL: a and b give no log-probabilities of a given text" in out
+    assert "kl_mean" not in values(only_check(tmp_path))
+
+
+def other_tokenizer(model: Path, place: Path) -> Path:
+    """A copy whose tokenizer gives every token another id."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    shutil.copytree(model, place)
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    first = ["<s>", "</s>", "<another>"]
+    tokenizer.train_from_iterator([], trainers.BpeTrainer(vocab_size=300, special_tokens=first, initial_alphabet=alphabet))
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>").save_pretrained(place)
+    return place
+
+
+def test_other_tokenizers_are_told_and_have_no_kl(mill: Mill, tiny_model: Path, tmp_path: Path) -> None:
+    other = other_tokenizer(tiny_model, tmp_path / "other")
+    code, out, _ = mill("compare", spec(tiny_model), spec(other), *LIMITS, "--no-report")
+    assert code == 0
+    assert "other: 4 of 4 texts are other tokens to the two engines and have no KL" in out
+    check = only_check(tmp_path / "results")
+    assert "kl_mean" not in values(check) and "match_rate" in values(check)
+
+
+def test_tasks_instead_of_prompts(mill: Mill, tiny_model: Path, tmp_path: Path) -> None:
+    other = noisy(tiny_model, tmp_path / "noisy", 0.05)
+    argv = ("--tasks", "toy_choice,toy_gen", "--task-paths", TOY, "--no-report", "--output", "out")
+    assert mill("compare", spec(tiny_model), spec(other), *LIMITS, *argv)[0] == 0
+    check = only_check(tmp_path / "out")
+    found = values(check)
+    assert check.tasks == ["toy_choice", "toy_gen"]
+    assert check.variants[0].counts["samples"] == 8 and check.variants[0].counts["forced_texts"] == 8
+    assert found["logprob_shift"] > 0 and found["kl_mean"] > 0
+    assert 0 <= found["acc"] <= 1 and [group["task"] for group in check.variants[0].groups] == ["toy_choice", "toy_gen"]
+
+
+def evaluate(mill: Mill, name: str, *argv: str, tasks: str = "toy_gen,toy_choice") -> str:
+    mill("eval", f"toy[path={name}{''.join(argv)}]", tasks, "--task_paths", TOY, "--output_dir", name)
+    (folder,) = Path(name).glob("*/*")
+    return str(folder)
+
+
+def test_recorded_runs_are_compared_without_their_models(mill: Mill, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = evaluate(mill, "a")
+    monkeypatch.setenv("TOY_FAILS", "toy_gen 3")
+    second = evaluate(mill, "b", ",scale=2")
+    code, out, _ = mill("compare", "--runs", first, second, "--task_paths", TOY, "--output", "out", "--no-report")
+    assert code == 1  # a request failed
+    assert "compare on toy_choice, toy_gen, against a" in out and "16 samples, 1 failed" in out
+    check = only_check(Path("out"))
+    found = values(check)
+    assert (found["failure_rate"], found["match_rate"], found["similarity"]) == (1 / 16, 15 / 16, 15 / 16)
+    scores = [scores_of(folder) for folder in (first, second)]
+    shifts = [abs(b - a) for a, b in zip(*scores, strict=True)]
+    assert found["logprob_shift"] == pytest.approx(sum(shifts) / len(shifts))
+    assert found["logprob_shift_max"] == pytest.approx(max(shifts))
+    assert "no divergences of distributions" in check.variants[0].notes[0]
+
+
+def scores_of(folder: str) -> list[float]:
+    lines = (Path(folder) / "samples/toy_choice.jsonl").read_text().splitlines()
+    return [response["score"] for line in lines for response in json.loads(line)["responses"][0]]
+
+
+def test_recorded_runs_with_no_sample_in_common_are_refused(mill: Mill) -> None:
+    first, second = evaluate(mill, "a", tasks="toy_gen"), evaluate(mill, "b", tasks="toy_choice")
+    code, _, err = mill("compare", "--runs", first, second, "--task_paths", TOY)
+    assert code == 2 and "have no sample in common: they are of other tasks" in err
+    code, _, err = mill("compare", "--runs", first, second)
+    assert code == 2 and len(err.splitlines()) == 1 and "has a task that cannot be read" in err
+
+
+def test_failed_requests_are_changed_answers_and_make_the_exit_code_1(
+    mill: Mill, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOY_FAILS", "toy_gen 3")
+    code, out, _ = toys(mill)
+    assert code == 1 and "8 samples, 1 failed" in out
+    assert values(only_check(tmp_path))["match_rate"] == 7 / 8
+    monkeypatch.delenv("TOY_FAILS")
+    assert toys(mill)[0] == 0  # what failed is asked again, and only that
+    assert computed(tmp_path / "results") == 2 * (8 + 1)
+
+
+def test_a_suite_without_gold_answers_has_no_accuracy(mill: Mill, tmp_path: Path) -> None:
+    (tmp_path / "tales.jsonl").write_text('{"prompt": "Once"}\n{"prompt": "Twice"}\n')
+    models = ("toy[path=a]", "toy[path=b]", "--task_paths", TOY)
+    assert mill("compare", *models, "--prompts", "tales.jsonl", "--quiet", "--no-report")[0] == 0
+    assert not {"acc", "acc_baseline", "acc_drop"} & set(values(only_check(tmp_path / "results")))
+
+
+def test_two_suites_of_one_name_are_told_apart_or_refused(mill: Mill, tmp_path: Path) -> None:
+    for folder, prompt in (("one", "first"), ("two", "second")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "same.jsonl").write_text(json.dumps({"prompt": prompt}) + "\n")
+    argv = ("--task_paths", TOY, "--prompts", "one/same.jsonl,two/same.jsonl", "--quiet", "--no-report")
+    code, _, _ = mill("compare", "toy[path=a]", "toy[path=b]", *argv)
+    if code == 0:
+        assert sorted(row["prompt"] for row in only_check(tmp_path / "results").variants[0].rows) == ["first", "second"]
+    else:
+        assert code == 2
+
+
+def test_a_suite_that_is_named_twice_counts_once(mill: Mill, tmp_path: Path) -> None:
+    argv = ("--task_paths", TOY, "--prompts", "numerics,numerics", "--limit", "5", "--quiet", "--no-report")
+    if mill("compare", "toy[path=a]", "toy[path=b]", *argv)[0] == 0:
+        assert only_check(tmp_path / "results").variants[0].counts["samples"] == 5
+
+
+def test_diff_of_one_backend_with_itself_is_refused(mill: Mill, tiny_model: Path) -> None:
+    code, _, err = mill("diff", "--model", str(tiny_model), "--backends", "hf,hf", *LIMITS)
+    assert code == 2 and len(err.splitlines()) == 1 and "label" in err
+
+
+def test_diff_goes_through_the_chat_template_unless_told_not_to(mill: Mill, tiny_model: Path, tmp_path: Path) -> None:
+    prompts: list[str] = []
+
+    def answer(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
+        if path == "/v1/completions" and "echo" not in body and "prompt_logprobs" not in body:
+            prompts.append(body["prompt"])
+            return {"choices": [{"text": "5", "finish_reason": "stop"}]}
+        if path == "/v1/chat/completions":
+            prompts.append(body["messages"][0]["content"])
+            return {"choices": [{"message": {"content": "6"}, "finish_reason": "stop"}]}
+        return {"choices": []}
+
+    with FaultServer(answer) as server:
+        argv = ("diff", "--model", "m", "--backends", "openai-compat,litellm"[:13] + ",openai-compat")
+        both = f"{server.url},{server.url}/"
+        code, _, err = mill(*argv, "--base-urls", both, "--no-chat", *LIMITS, "--output", "plain", "--no-report")
+        assert (code, "label" in err) == (2, True) or code == 0
+        with FaultServer(answer) as second:
+            both = f"{server.url},{second.url}"
+            assert mill(*argv, "--base-urls", both, "--no-chat", *LIMITS, "--output", "plain", "--no-report")[0] == 0
+            plain = values(only_check(tmp_path / "plain"))
+            assert plain["match_rate"] == 1.0 and set(row_texts(tmp_path / "plain")) == {"5"}
+            assert mill(*argv, "--base_urls", both, *LIMITS, "--output", "chat", "--no-report")[0] == 0
+            assert set(row_texts(tmp_path / "chat")) == {"6"}
+
+
+def row_texts(folder: Path) -> list[str]:
+    return [text for row in only_check(folder).variants[0].rows for text in row["texts"]]
+
+
+def test_determinism_of_transformers(mill: Mill, tiny_model: Path, tmp_path: Path) -> None:
+    argv = ("determinism", "--model", spec(tiny_model), "--runs", "6", *LIMITS, "--output", "out")
+    assert mill(*argv)[0] == 0
+    check = only_check(tmp_path / "out")
+    assert [one.label for one in check.variants] == ["all runs", "alone", "among others"]
+    for place in range(3):
+        assert values(check, place)["identical_rate"] == 1.0
+        assert values(check, place)["distinct_outputs"] == 1.0
+    assert [one.counts["runs"] for one in check.variants] == [6, 2, 4]
+    assert computed(tmp_path / "out") == 6 * 4  # no pass takes answers from another
+    assert mill(*argv)[0] == 0 and computed(tmp_path / "out") == 6 * 4
+
+
+def test_stress_of_transformers(mill: Mill, tiny_model: Path, tmp_path: Path) -> None:
+    argv = ("stress", "--model", spec(tiny_model), "--concurrency", "4,1,4", *LIMITS, "--output", "out", "--no-report")
+    code, out, _ = mill(*argv)
+    assert code == 0 and "no latencies: a model in this process answers in batches" in out
+    check = only_check(tmp_path / "out")
+    assert [one.label for one in check.variants] == ["concurrency 1", "concurrency 4"]
+    for place in range(2):
+        found = values(check, place)
+        assert (found["match_rate"], found["failure_rate"]) == (1.0, 0.0)
+        assert found["tokens_per_s"] > found["requests_per_s"] > 0
+
+
+def test_stress_of_a_server_holds_each_level(mill: Mill, tmp_path: Path) -> None:
+    import time
+
+    most: list[int] = []
+
+    def answer(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
+        if body.get("prompt", "").startswith("p") and "echo" not in body:
+            most.append(server.now)
+            time.sleep(0.1)
+            return {"choices": [{"text": "5", "finish_reason": "stop"}], "usage": {"completion_tokens": 1}}
+        return {"choices": []}
+
+    (tmp_path / "many.jsonl").write_text("".join(f'{{"prompt": "p{n}"}}\n' for n in range(12)))
+    with FaultServer(answer) as server:
+        argv = ("--base-url", server.url, "--prompts", "many.jsonl", "--quiet", "--no-report")
+        assert mill("stress", "--model", "m", "--backend", "openai-compat", "--concurrency", "1,6", *argv)[0] == 0
+    check = only_check(tmp_path / "results")
+    assert (max(most[:12]), max(most[12:])) == (1, 6)
+    one, six = values(check, 0), values(check, 1)
+    assert one["latency_p50"] == pytest.approx(0.1, abs=0.08)
+    assert six["requests_per_s"] > 2 * one["requests_per_s"]
+
+
+def test_every_figure_of_a_sweep_is_named_on_the_terminal(swept: Path, tiny_model: Path, mill: Mill) -> None:
+    models = [tiny_model, *(swept.parent / name for name in NOISE)]
+    named = ",".join(f"m{place}={spec(model)}" for place, model in enumerate(models))
+    code, out, _ = mill("sweep", "--models", named, *LIMITS, "--no-report", "--output", str(swept.parent / "again"))
+    assert code == 0
+    for title in ("same text", "answer flips", "KL mean", "perplexity ratio"):
+        assert title in out
+
+
+BAD = {
+    "empty suite": (["--prompts", "empty.jsonl"], "the prompt suite empty is empty"),
+    "line without prompt": (["--prompts", "lacks.jsonl"], "line 2 has no text under 'prompt'; it has question"),
+    "line that is not JSON": (["--prompts", "broken.jsonl"], "broken.jsonl, line 1 is not JSON"),
+    "two samples of one id": (["--prompts", "twice.jsonl"], "twice has two samples with the id '1'"),
+    "missing suite": (["--prompts", "no.jsonl"], "cannot read no.jsonl"),
+    "unknown suite": (["--prompts", "numeric"], "unknown prompt suite 'numeric'; did you mean numerics"),
+    "no suite": (["--prompts", ","], "--prompts names no suite"),
+    "prompts and tasks": (["--prompts", "numerics", "--tasks", "toy_gen"], "give --prompts or --tasks, not both"),
+    "unknown task": (["--tasks", "toy_gne"], "unknown task 'toy_gne'; did you mean toy_gen"),
+    "labels that clash": (["--label-a", "x", "--label-b", "x"], "two models have the label 'x'"),
+    "malformed rule": (["--fail-on", "flip_rate"], "--fail-on: 'flip_rate' is no rule"),
+    "rule without number": (["--fail-on", "flip_rate>few"], "--fail-on: 'flip_rate>few' is no rule"),
+    "no rule": (["--fail-on", ""], "--fail-on names no rule"),
+    "misspelt figure": (["--fail-on", "flip_rat>0.1"], "unknown figure 'flip_rat'; did you mean flip_rate"),
+    "bad limit": (["--num-prompts", "0"], "--limit 0: give a count of at least 1"),
+    "bad length": (["--max-tokens", "0"], "'--max_tokens': 0 is not in the range"),
+    "negative forced tokens": (["--forced-tokens", "-1"], "'--forced_tokens': -1 is not in the range"),
+    "unknown option": (["--labela", "x"], "unknown option --labela; did you mean --label_a"),
+    "models and runs": (["--runs", "a", "b"], "give two models, or --runs with two recorded runs, not both"),
+}
+
+
+@pytest.mark.parametrize(("argv", "words"), BAD.values(), ids=BAD)
+def test_bad_input_of_compare_is_one_clear_line(mill: Mill, tmp_path: Path, argv: list[str], words: str) -> None:
+    (tmp_path / "empty.jsonl").write_text("\n")
+    (tmp_path / "lacks.jsonl").write_text('{"prompt": "a"}\n{"question": "b"}\n')
+    (tmp_path / "broken.jsonl").write_text('{"prompt": \n')
+    (tmp_path / "twice.jsonl").write_text('{"prompt": "a", "id": "1"}\n{"prompt": "b"}\n')
+    refused(mill("compare", "toy[path=a]", "toy[path=b]", "--task_paths", TOY, "--output", "out", *argv), words)
+    assert not list(tmp_path.rglob("manifest.json"))
+
+
+ELSEWHERE = {
+    "no models": (["compare"], "give two models: mill compare A B"),
+    "one model": (["compare", "toy[path=a]"], "give two models: mill compare A B"),
+    "no runs": (["compare", "--runs", "nowhere", "nothing"], "nowhere is not a run"),
+    "a sweep of one": (["sweep", "--models", "a=toy[path=a]"], "a sweep needs at least two models"),
+    "a label without a model": (["sweep", "--models", "a=,b=toy[path=b]"], "'a=' is not label=model"),
+    "labels of a sweep that clash": (
+        ["sweep", "--models", "a=toy[path=a],a=toy[path=b]", "--task_paths", TOY],
+        "two models have the label 'a'",
+    ),
+    "unknown baseline": (
+        ["sweep", "--models", "aa=toy[path=a],b=toy[path=b]", "--task_paths", TOY, "--baseline", "ab"],
+        "unknown baseline 'ab'; did you mean aa? labels are aa, b",
+    ),
+    "one backend": (["diff", "--model", "x", "--backends", "hf"], "--backends 'hf': at least two are needed"),
+    "unknown backend": (["diff", "--model", "x", "--backends", "hf,vlm"], "unknown backend 'vlm'; did you mean vllm"),
+    "too few addresses": (
+        ["diff", "--model", "x", "--backends", "hf,openai-compat", "--base-urls", "http://a"],
+        "--base-urls has 1 entries for 2 backends",
+    ),
+    "too many addresses": (
+        ["diff", "--model", "x", "--backends", "hf,openai-compat", "--base-urls", ",http://a,http://b"],
+        "--base-urls has 3 entries for 2 backends",
+    ),
+    "an address for no server": (
+        ["diff", "--model", "x", "--backends", "hf,openai-compat", "--base-urls", "http://a,http://b"],
+        "the backend hf talks to no server",
+    ),
+    "no load": (["stress", "--model", "toy[path=a]", "--concurrency", "0"], "--concurrency 0: give counts from 1 to"),
+    "load that is no number": (["stress", "--model", "toy[path=a]", "--concurrency", "x"], "--concurrency x: give counts"),
+    "load with a gap": (["stress", "--model", "toy[path=a]", "--concurrency", "1,,2"], "--concurrency 1,,2: give counts"),
+    "one run": (["determinism", "--model", "toy[path=a]", "--runs", "1"], "'--runs': 1 is not in the range x>=2"),
+    "a report of nothing": (["report", "nowhere"], "nowhere holds no check"),
+    "a report of another form": (["report", "other", "--format", "pdf"], "'pdf' is not one of"),
+    "a check of another version": (["report", "other"], "is of version 9, this mill reads version 1"),
+    "a gate on another version": (["gate", "other", "--fail-on", "acc<1"], "is of version 9, this mill reads version 1"),
+    "a check that is not whole": (["gate", "torn", "--fail-on", "acc<1"], "torn/check.json"),
+    "a gate on nothing": (["gate", "nowhere", "--fail-on", "acc<1"], "nowhere holds no check"),
+    "a gate without rules": (["gate", "other"], "Missing option '--fail_on'"),
+    "a malformed rule of a gate": (["gate", "other", "--fail-on", "acc"], "--fail-on: 'acc' is no rule"),
+    "a malformed rule of a report": (
+        ["report", "good", "--format", "junit", "--fail-on", "acc"],
+        "--fail-on: 'acc' is no rule",
+    ),
+}
+
+
+@pytest.mark.parametrize(("argv", "words"), ELSEWHERE.values(), ids=ELSEWHERE)
+def test_bad_input_of_the_other_commands_is_one_clear_line(mill: Mill, tmp_path: Path, argv: list[str], words: str) -> None:
+    good = {"version": 1, "command": "compare", "tasks": ["t"], "variants": []}
+    for folder, text in (("other", '{"version": 9}'), ("torn", '{"version": 1, "vari'), ("good", json.dumps(good))):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "check.json").write_text(text)
+    refused(mill(*argv), words)
+
+
+def refused(done: tuple[int, str, str], words: str) -> None:
+    code, out, err = done
+    assert (code, out) == (2, "")
+    assert words in err
+    assert len(err.splitlines()) == 1 and err.startswith("mill: ")
+
+
+def test_an_interrupted_check_goes_on_where_it_stopped(mill: Mill, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert toys(mill, "--limit", "2")[0] == 0
+    from mill.api.registry import models
+
+    whole = models.get("toy")._generate_batch
+
+    def interrupted(self: Any, batch: Any, gen_kwargs: Any) -> Any:
+        if any("toy_gen 5" in request.text for request in batch):
+            raise KeyboardInterrupt
+        return whole(self, batch, gen_kwargs)
+
+    monkeypatch.setattr(models.get("toy"), "_generate_batch", interrupted)
+    code, _, err = toys(mill)
+    assert code == 130 and "the same command goes on from here" in err
+    monkeypatch.setattr(models.get("toy"), "_generate_batch", whole)
+    assert toys(mill)[0] == 0
+    assert computed(tmp_path / "results") == 2 * 8

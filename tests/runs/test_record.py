@@ -1,0 +1,82 @@
+"""What a record keeps beside answers: distributions, and which answers other runs may have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mill.api.errors import RunError
+from mill.api.request import GENERATE, LOGLIKELIHOOD, Request
+from mill.api.response import Response
+from mill.runs.record import Record
+
+ASKED = Request(LOGLIKELIHOOD, "a", " b", options={"logprobs": "all"})
+PLAIN = Request(GENERATE, "a", options={"temperature": 0.0})
+VALUES = np.log(np.array([[0.5, 0.25, 0.25], [0.1, 0.2, 0.7]], dtype=np.float32))
+
+
+def scored(values: np.ndarray = VALUES) -> Response:
+    return Response(score=-1.5, is_greedy=False, distribution=values)
+
+
+def put(folder: Path, request: Request, response: Response, *, lends: bool = True) -> Response:
+    record = Record(folder, lends=lends)
+    found = record.put(request, response)
+    record.close()
+    return found
+
+
+def test_a_distribution_goes_to_a_file_whose_name_stands_in_the_answer(tmp_path: Path) -> None:
+    found = put(tmp_path / "run", ASKED, scored())
+    assert found.distribution == f"run/distributions/{ASKED.key}.npy"
+    again = Record(tmp_path / "run").get(ASKED)
+    assert again is not None and again.distribution == found.distribution
+    assert np.array_equal(np.load(tmp_path / again.distribution), VALUES)
+
+
+def test_minus_infinity_and_nan_are_kept(tmp_path: Path) -> None:
+    values = np.array([[-np.inf, 0.0, np.nan]], dtype=np.float32)
+    found = put(tmp_path / "run", ASKED, scored(values))
+    assert np.array_equal(np.load(tmp_path / str(found.distribution)), values, equal_nan=True)
+
+
+def test_an_answer_without_a_distribution_stays_as_it_is(tmp_path: Path) -> None:
+    assert put(tmp_path / "run", PLAIN, Response(text="x")).distribution is None
+    assert not (tmp_path / "run/distributions").exists()
+
+
+def test_an_answer_whose_distribution_was_removed_is_asked_again(tmp_path: Path) -> None:
+    found = put(tmp_path / "run", ASKED, scored())
+    (tmp_path / str(found.distribution)).unlink()
+    assert Record(tmp_path / "run").get(ASKED) is None
+
+
+def test_no_draft_is_left_behind(tmp_path: Path) -> None:
+    put(tmp_path / "run", ASKED, scored())
+    assert [file.name for file in (tmp_path / "run/distributions").iterdir()] == [f"{ASKED.key}.npy"]
+
+
+def test_a_run_takes_deterministic_answers_with_their_distributions_from_its_siblings(tmp_path: Path) -> None:
+    put(tmp_path / "one", ASKED, scored())
+    put(tmp_path / "one", PLAIN, Response(text="x"))
+    record = Record(tmp_path / "two", [tmp_path / "one"])
+    assert record.get(PLAIN) == Response(text="x")
+    found = record.get(ASKED)
+    record.close()
+    assert found is not None and found.distribution == f"one/distributions/{ASKED.key}.npy"
+    assert Record(tmp_path / "two").get(ASKED) is not None
+
+
+def test_a_run_that_does_not_lend_keeps_its_answers_to_itself(tmp_path: Path) -> None:
+    put(tmp_path / "one", PLAIN, Response(text="x"), lends=False)
+    assert Record(tmp_path / "two", [tmp_path / "one"]).get(PLAIN) is None
+    assert Record(tmp_path / "one", lends=False).get(PLAIN) == Response(text="x")
+
+
+def test_a_folder_that_cannot_be_written_is_told_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/distributions").write_text("")
+    with pytest.raises(RunError, match=r"cannot write .*npy"):
+        put(tmp_path / "run", ASKED, scored())

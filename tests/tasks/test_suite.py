@@ -1,0 +1,116 @@
+"""Prompt suites: those that come with mill, and lines of JSON of one's own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mill.api.errors import DataError, UnknownName
+from mill.api.response import Response
+from mill.api.task import RenderSettings, Sample
+from mill.metrics.extract import EXTRACTORS
+from mill.tasks.suite import SUITES, SuiteTask, find_suite
+
+
+def suite(tmp_path: Path, *lines: Any) -> SuiteTask:
+    file = tmp_path / "mine.jsonl"
+    file.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    return find_suite(str(file))
+
+
+def score(task: SuiteTask, sample: Sample, text: str) -> dict[str, Any]:
+    return task.score(sample, [Response(text=text)])
+
+
+@pytest.mark.parametrize("name", SUITES)
+def test_every_suite_can_be_asked_and_scored(name: str) -> None:
+    task = find_suite(name)
+    samples = task.samples()
+    assert len({sample.id for sample in samples}) == len(samples) >= 10
+    for sample in samples:
+        (request,) = task.requests(sample, RenderSettings())
+        assert request.context == sample.doc["prompt"]
+        if "answer" in sample.doc:
+            assert sample.doc["extract"] in EXTRACTORS
+
+
+@pytest.mark.parametrize("name", SUITES)
+def test_a_gold_answer_written_out_is_right(name: str) -> None:
+    task = find_suite(name)
+    for sample in task.samples():
+        if "answer" in sample.doc:
+            gold = sample.doc["answer"]
+            text = json.dumps(gold) if isinstance(gold, (dict, list)) else str(gold)
+            assert score(task, sample, f"Answer: {text}")["acc"] == 1.0
+            assert score(task, sample, "")["acc"] == 0.0
+
+
+def test_a_line_needs_no_more_than_a_prompt(tmp_path: Path) -> None:
+    task = suite(tmp_path, {"prompt": "one"}, {"text": "two", "id": "x", "category": "k", "max_tokens": 7})
+    first, second = task.samples()
+    assert (task.name, first.id, second.id) == ("mine", "0", "x")
+    assert (task.category(first), task.category(second)) == ("free", "k")
+    (request,) = task.requests(first, RenderSettings())
+    assert (request.context, request.options["max_gen_toks"]) == ("one", 256)
+    assert task.requests(second, RenderSettings())[0].options["max_gen_toks"] == 7
+    assert not task.extracts(first) and dict(task.metrics) == {"answered": "mean"}
+
+
+def test_the_longest_answer_may_be_given_for_all(tmp_path: Path) -> None:
+    task = suite(tmp_path, {"prompt": "one", "max_tokens": 7})
+    (request,) = task.requests(task.samples()[0], RenderSettings(gen_kwargs={"max_gen_toks": 3}))
+    assert request.options["max_gen_toks"] == 3
+
+
+def test_answers_are_scored_where_gold_is_known(tmp_path: Path) -> None:
+    task = suite(
+        tmp_path,
+        {"prompt": "sum", "answer": 12, "extract": "number"},
+        {"prompt": "city", "answer": "Paris"},
+        {"prompt": "object", "answer": {"a": 1}},
+        {"prompt": "story"},
+        {"prompt": "no gold", "answer": None},
+    )
+    total, city, made, story, none = task.samples()
+    assert score(task, total, "It is 12.0") == {"acc": 1.0, "answered": 1.0}
+    assert score(task, city, "Paris it is") == {"acc": 1.0, "answered": 1.0}
+    assert score(task, made, '```{"a": 1.0}```') == {"acc": 1.0, "answered": 1.0}
+    assert score(task, story, "Once") == {"acc": None, "answered": 1.0}
+    assert score(task, none, "  ") == {"acc": None, "answered": 0.0}
+    assert dict(task.metrics) == {"acc": "mean", "answered": "mean"}
+
+
+def test_a_gold_number_without_a_way_to_extract_is_compared_as_a_number(tmp_path: Path) -> None:
+    task = suite(tmp_path, {"prompt": "three", "answer": 3}, {"prompt": "many", "answer": 1234})
+    three, many = task.samples()
+    assert score(task, three, "3.14")["acc"] == 0.0
+    assert score(task, three, "-3")["acc"] == 0.0
+    assert score(task, many, "1,234")["acc"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ({"question": "x"}, "line 2 has no text under 'prompt'; it has question"),
+        ({}, "line 2 has no text under 'prompt'; it has nothing"),
+        ({"prompt": ""}, "line 2 has no text under 'prompt'"),
+        ({"prompt": 5}, "line 2 has no text under 'prompt'"),
+        ({"prompt": ["a"]}, "line 2 has no text under 'prompt'"),
+        ([1], "row 2 is a list, not an object"),
+    ],
+)
+def test_a_line_that_cannot_be_asked_is_named(tmp_path: Path, line: Any, words: str) -> None:
+    with pytest.raises(DataError, match=words):
+        suite(tmp_path, {"prompt": "a"}, line).samples()
+
+
+def test_unknown_names_are_refused_with_those_that_look_alike(tmp_path: Path) -> None:
+    with pytest.raises(UnknownName, match="unknown prompt suite 'numeric'; did you mean numerics"):
+        find_suite("numeric")
+    with pytest.raises(UnknownName, match=r"'nmber'; did you mean number"):
+        suite(tmp_path, {"prompt": "a", "extract": "nmber"}).samples()
+    with pytest.raises(DataError, match="is empty"):
+        suite(tmp_path).samples()
