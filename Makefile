@@ -13,7 +13,7 @@ ENGINES ?= $(if $(filter Linux,$(shell uname -s)),vllm) mlx vllm-mlx
 # What mill itself needs inside an engine's environment; the engine brings the rest.
 CORE := click rich filelock aiohttp pyyaml pyarrow
 
-.PHONY: demo test lint fetch engines test-engines clean
+.PHONY: demo test lint fetch engines test-engines browser clean
 
 $(VENV)/core: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -32,13 +32,19 @@ demo: fetch
 	  $(DEMO_MMLU),hellaswag,arc_easy,arc_challenge,gsm8k,$(DEMO)/data/wikipedia.jsonl --limit 12 --output_dir results
 	@echo "all scores: $(BIN)/mill collect --output_dir results"
 
-test: $(VENV)/dev fetch lint engines
+test: $(VENV)/dev fetch lint engines browser
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# Reports are looked at in Chromium. Where it can neither be found nor installed, those tests are skipped and say so.
+browser:
+	@command -v chromium >/dev/null || ! command -v apt-get >/dev/null || [ "$$(id -u)" != 0 ] || \
+	  { apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium fonts-dejavu-core >/dev/null; } || \
+	  echo "chromium could not be installed: the browser tests are skipped"
 
 # Each engine in an environment of its own, since they want different versions of torch and transformers.
 $(ENGINE_DIR)/vllm/ready:

@@ -1,6 +1,6 @@
 """What does infer-check 0.2.6 report of two servers, what does mill, and how long does each take?
 
-    python benchmarks/infer_check.py --model FILE.gguf --infer_check PATH/TO/infer-check [--prompts 24] [--tokens 48]
+    python benchmarks/infer_check.py --model FILE.gguf --infer_check PATH/TO/infer-check [--prompts 60] [--tokens 48]
 
 Starts two llama-servers with four slots each on the same weights and compares one with the other on the same prompts, as
 plain completions, with both tools; then the same on a stand-in for a server with hardware to spare, which takes a fixed
@@ -63,16 +63,12 @@ def timed(command: list[str]) -> tuple[float, str]:
 
 def compare(name: str, urls: tuple[str, str], model: str, prompts: Path, infer_check: str, folder: Path) -> None:
     specs = [f"openai-compat[model={model},base_url={url}]" for url in urls]
-    common = ["--prompts", str(prompts), "--no-report"]
-    ours, told = timed(
-        [sys.executable, "-m", "mill", "compare", *specs, *common, "--label-a", "one", "--label-b", "other"]
-        + ["--output", str(folder / f"mill-{name}"), "--quiet"]
-    )
-    # infer-check names a model and one address for both: diff takes two.
-    theirs, said = timed(
-        [infer_check, "diff", "--model", model, "--backends", "openai-compat,openai-compat", "--base-urls", ",".join(urls)]
-        + ["--prompts", str(prompts), "--no-chat", "--output", str(folder / f"infer-check-{name}")]
-    )
+    mine = ["--label-a", "one", "--label-b", "other", "--output", str(folder / f"mill-{name}"), "--no-report", "--quiet"]
+    ours, told = timed([sys.executable, "-m", "mill", "compare", *specs, "--prompts", str(prompts), *mine])
+    # infer-check's compare takes one address for both models; its diff takes two.
+    backends = ["--backends", "openai-compat,openai-compat", "--base-urls", ",".join(urls), "--no-chat"]
+    place = ["--prompts", str(prompts), "--output", str(folder / f"infer-check-{name}")]
+    theirs, said = timed([infer_check, "diff", "--model", model, *backends, *place])
     print(f"## {name}\nmill {ours:.1f} s, infer-check {theirs:.1f} s, ratio {theirs / ours:.2f}\n")
     print(f"### mill\n{told}\n### infer-check\n{said}", flush=True)
 
@@ -81,7 +77,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, required=True, help="a GGUF file")
     parser.add_argument("--infer_check", required=True, help="the command of infer-check 0.2.6")
-    parser.add_argument("--prompts", type=int, default=24)
+    parser.add_argument("--prompts", type=int, default=60)
     parser.add_argument("--tokens", type=int, default=48)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:

@@ -5,8 +5,8 @@
 Needs MMLU, HellaSwag (with its ctx_a and ctx_b columns), GSM8K and WikiText-2 under MILL_DATA, and an environment that has
 lm-eval 0.4.13. The harness runs its own task definitions on the rows that mill read; examples are the first of their split
 on both sides. Its batch size is the fastest of those named with each work, on a part of it, found before the clock starts.
-Both clocks start when the weights are loaded. Prints seconds, the ratio, the tokens fed and the distinct ones, whether scores
-agree, and the most memory either process held so far (of one work where `--only` names one).
+Both clocks start when the weights are loaded. Prints seconds, the ratio, the tokens fed and the distinct ones, whether
+scores agree, and the most memory either process held so far (of one work where `--only` names one).
 """
 
 from __future__ import annotations

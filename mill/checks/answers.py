@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mill.api.errors import MillError, RunError
-from mill.api.request import GENERATE, MULTI_ROUND
+from mill.api.request import GENERATE, MULTI_ROUND, ROLLING
 from mill.api.response import Response, Token
 from mill.api.task import Task, Value
 from mill.runs.folder import RunFolder
@@ -32,6 +32,8 @@ class Answer:
     comparable: bool = False
     """Whether an answer can be extracted from samples like this, so that it may flip."""
     right: bool | None = None
+    spoken: bool = True
+    """Whether there is a text to compare; a scored document has none."""
     tokens: tuple[Token, ...] | None = None
     scores: tuple[float, ...] = ()
     units: float = 0.0
@@ -70,7 +72,8 @@ def _answer(task: Task, scored: ScoredSample, repeat: int) -> Answer:
         text=_text(responses, extracted, generated) if error is None else "",
         extracted=extracted,
         comparable=task.extracts(record.sample),
-        right=None if primary is None else bool(primary == 1.0),
+        right=None if primary is None or record.target is None else bool(primary == 1.0),
+        spoken=task.kind != ROLLING,
         tokens=responses[-1].tokens if generated and responses else None,
         scores=() if generated else tuple(response.score for response in responses if response.score is not None),
         units=_units(scored.values, repeat),

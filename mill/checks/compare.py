@@ -48,7 +48,7 @@ def compare(command: str, subjects: Sequence[Subject], asked: Asked, *, forced_t
         gaps = read_gaps(forced[0], forced[place]) if forced else None
         variant = compared(candidate.subject.label, baseline, candidate.answers, gaps)
         variant.notes += _why_not_forced(subjects[0], candidate.subject, forced_tokens, texts, gaps)
-        variant.notes += [f"{candidate.subject.label}: {remark}" for remark in candidate.subject.model.remarks()]
+        variant.notes += candidate.subject.model.remarks()
         variants.append(_described(variant, candidate))
     notes = [f"{subjects[0].label}: {remark}" for remark in subjects[0].model.remarks()]
     settings = {**shown_settings(asked.settings), "limit": asked.limit, "forced_tokens": forced_tokens}
@@ -117,7 +117,7 @@ def _why_not_forced(
     if gaps.other_tokens:
         found.append(f"{gaps.other_tokens} of {len(texts)} texts are other tokens to the two engines and have no KL")
     if gaps.failed:
-        found.append(f"{gaps.failed} of {len(texts)} texts could not be scored by both and have no KL")
+        found.append(f"{gaps.failed} of {len(texts)} texts could not be scored by both and have no KL: {gaps.error}")
     if gaps.texts and not gaps.exact:
         found.append("KL is a lower bound: an engine names only its likeliest tokens, the others count as one")
     bad = sum(gap.kl != gap.kl for gaps_of_text in gaps.texts.values() for gap in gaps_of_text)

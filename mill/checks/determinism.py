@@ -42,7 +42,7 @@ def repeated(label: str, passes: Sequence[Pass]) -> Variant:
     """How the answers to each prompt agree over passes. A failed request is an answer of its own: not the same."""
     samples = list(zip(*(one.answers for one in passes), strict=True))
     rows = [_row(answers) for answers in samples]
-    parted = [row for row in rows if row["distinct"] > 1]
+    parted = [row for row in rows if row["distinct"] > 1 or row["failed"]]
     margins = [row["parting"]["margin"] for row in parted if row.get("parting") and row["parting"]["margin"] is not None]
     noise = [row["score_range"] for row in rows if row["score_range"] is not None]
     failed = sum(row["failed"] for row in rows)
@@ -65,14 +65,14 @@ def repeated(label: str, passes: Sequence[Pass]) -> Variant:
 def _row(answers: Sequence[Answer]) -> dict[str, Any]:
     first = answers[0]
     outputs = Counter((answer.text, answer.error) for answer in answers)
-    shown = outputs.most_common(2)
-    count = shown[0][1]
+    shown = sorted(outputs.items(), key=lambda item: (item[0][1] is not None, -item[1]))[:2]  # answers before failures
+    (_, failure), count = shown[0]
     row: dict[str, Any] = {
         "task": first.task,
         "id": first.id,
         "category": first.category,
         "prompt": first.prompt,
-        "share": count / len(answers),
+        "share": 0.0 if failure else count / len(answers),
         "distinct": len(outputs),
         "failed": sum(answer.error is not None for answer in answers),
         "texts": [text for (text, _), _ in shown],

@@ -48,7 +48,9 @@ def free_figures(pairs: Sequence[Pair]) -> Figures:
     found.counts = {"samples": n, "failed": sum(pair.failed for pair in pairs)}
     found.counts |= {f"severity_{tier}": count for tier, count in Counter(pair.severity for pair in pairs).items()}
     found.estimates["failure_rate"] = rate(found.counts["failed"], n)
-    found.estimates["match_rate"] = rate(sum(pair.identical for pair in pairs), n)
+    spoken = [pair for pair in pairs if pair.a.spoken]
+    if spoken:
+        found.estimates["match_rate"] = rate(sum(pair.identical for pair in spoken), len(spoken))
     found.estimates["similarity"] = inside(mean_of([pair.similarity for pair in pairs]))
     flips = [pair.flipped for pair in pairs if pair.flipped is not None]
     if flips:
@@ -122,10 +124,13 @@ def forced_figures(texts: Sequence[Sequence[Gap]]) -> Figures:
     good = [gap for of_text in finite for gap in of_text]
     found = Figures(counts={"places": len(gaps), "nonfinite_places": len(gaps) - len(good), "forced_texts": len(texts)})
     found.estimates["nonfinite_rate"] = rate(len(gaps) - len(good), len(gaps))
+    if not gaps:
+        return found
+    # One NaN makes the mean NaN: what is not known is not left out of a figure that gates read.
+    found.estimates["kl_mean"] = inside(clustered_mean([[gap.kl for gap in of_text] for of_text in texts]), last=math.inf)
     if not good:
         return found
     values, n = [gap.kl for gap in good], len(good)
-    found.estimates["kl_mean"] = inside(clustered_mean([[gap.kl for gap in of_text] for of_text in finite]), last=math.inf)
     for name, share in KL_SHARES.items():
         found.estimates[name] = around(percentile(values, share), None, n)
     found.estimates["kl_max"] = around(max(values), None, n)

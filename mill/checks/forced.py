@@ -30,6 +30,8 @@ class ForcedGaps:
     texts: dict[str, list[Gap]] = field(default_factory=dict)
     other_tokens: int = 0
     failed: int = 0
+    error: str = ""
+    """Why the first of the failed could not be scored."""
 
     @property
     def exact(self) -> bool:
@@ -91,6 +93,7 @@ def read_gaps(baseline: Answered, candidate: Answered) -> ForcedGaps:
         b = second.get(name)
         if b is None or not a.tokens or not b.tokens:
             found.failed += 1
+            found.error = found.error or a.error or (b.error if b else None) or "an engine named no tokens"
         elif [token.id for token in a.tokens] != [token.id for token in b.tokens]:
             found.other_tokens += 1
         else:

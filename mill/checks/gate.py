@@ -53,7 +53,7 @@ class Rule:
         if self.p_below is None:
             return f"{told}, which is {self.compare} {self.bound:g}"
         p = variant.p_values.get(self.figure)
-        if p is None:
+        if p is None or math.isnan(p):
             return f"{told}, and there is no test of {self.figure}"
         return f"{told}, which is {self.compare} {self.bound:g} with p = {p:.3g}" if p < self.p_below else None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -34,11 +35,16 @@ class Pair:
 
     @property
     def identical(self) -> bool:
-        return not self.failed and self.a.text == self.b.text
+        return not self.failed and self.a.text == self.b.text and (self.a.spoken or self.a.scores == self.b.scores)
 
     @cached_property
     def similarity(self) -> float:
-        return 0.0 if self.failed else similarity(self.a.text, self.b.text)
+        if self.failed:
+            return 0.0
+        if self.a.spoken:
+            return similarity(self.a.text, self.b.text)
+        # A scored document: the smaller perplexity over the larger.
+        return math.exp(-abs(self.a.scores[0] - self.b.scores[0]) / max(1.0, self.a.units)) if self.a.scores else 1.0
 
     @property
     def severity(self) -> str:
@@ -54,13 +60,14 @@ class Pair:
     @property
     def rightness(self) -> tuple[bool, bool] | None:
         """(baseline right, candidate right), where gold is known; a failed request is not right."""
-        if self.a.right is None and self.b.right is None:
+        failed_with_gold = self.failed and self.a.gold is not None
+        if self.a.right is None and self.b.right is None and not failed_with_gold:
             return None
         return bool(self.a.right), bool(self.b.right)
 
     @cached_property
     def parting(self) -> Parting | None:
-        if self.failed or self.identical:
+        if self.failed or self.identical or not self.a.spoken:
             return None
         return part(self.a, self.b)
 
@@ -78,7 +85,7 @@ def margin_at(tokens: Sequence[Token], place: int) -> float | None:
     if place >= len(tokens) or len(tokens[place].top) < 2:
         return None
     (_, best), (_, second) = tokens[place].top[:2]
-    return best - second
+    return best - second if math.isfinite(best - second) else None
 
 
 def _names(tokens: Sequence[Token], others: Sequence[Token]) -> list[int | str]:

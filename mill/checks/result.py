@@ -85,8 +85,8 @@ def read_check(place: Path) -> Check:
         variants = [Variant(**{**one, "figures": _figures(one["figures"])}) for one in data["variants"]]
         for variant in variants:
             variant.p_values = {name: float(value) for name, value in variant.p_values.items()}
-        return Check(**{**data, "variants": variants})
-    except (KeyError, TypeError, ValueError) as error:
+        return Check(**{**data, "variants": variants, "tasks": list(data["tasks"])})
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RunError(f"{file} is not whole: {error}") from error
 
 

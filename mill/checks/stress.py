@@ -60,8 +60,9 @@ def _speed(one: Pass) -> dict[str, Estimate]:
     seconds = one.total("answering_s")
     if not seconds:
         return {}
-    rates = {"requests_per_s": one.total("computed") / seconds, "tokens_per_s": one.total("output_tokens") / seconds}
-    return {name: around(value, None, int(one.total("computed"))) for name, value in rates.items() if value}
+    answered = one.total("computed") - one.total("failed")
+    rates = {"requests_per_s": answered / seconds, "tokens_per_s": one.total("output_tokens") / seconds}
+    return {name: around(value, None, int(answered)) for name, value in rates.items() if value}
 
 
 def _latencies(name: str, seconds: Sequence[float | None]) -> dict[str, Estimate]:

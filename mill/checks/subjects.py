@@ -33,6 +33,7 @@ class Asked:
     limit: int | float | None = None
     quiet: bool = False
     wait: float = 0.0
+    fresh: bool = False
 
     @property
     def tasks(self) -> list[str]:
@@ -49,15 +50,25 @@ class Subject:
 
     def plan(self, asked: Asked) -> Run:
         """A run as `mill eval` makes it; refused here if the model cannot serve what is asked."""
-        spec, model, place = self.spec, self.model, asked.output_dir
-        return plan_run(spec, model, asked.selection, asked.settings, output_dir=place, limit=asked.limit)
+        return self._plan(asked, asked.selection, asked.output_dir, asked.limit, "")
 
     def plan_apart(self, asked: Asked, condition: str, tasks: Sequence[Task] = ()) -> Run:
         """A run that only a check reads, under a condition of its own; of other tasks than asked where they are given."""
         selection = Selection(tuple(tasks), ()) if tasks else asked.selection
         limit = None if tasks else asked.limit
-        place = asked.output_dir / FOLDER / APART
-        return plan_run(self.spec, self.model, selection, asked.settings, output_dir=place, limit=limit, condition=condition)
+        return self._plan(asked, selection, asked.output_dir / FOLDER / APART, limit, condition)
+
+    def _plan(self, asked: Asked, selection: Selection, place: Path, limit: int | float | None, condition: str) -> Run:
+        return plan_run(
+            self.spec,
+            self.model,
+            selection,
+            asked.settings,
+            output_dir=place,
+            limit=limit,
+            fresh=asked.fresh,
+            condition=condition,
+        )
 
 
 @dataclass(frozen=True)

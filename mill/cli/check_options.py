@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,6 +65,7 @@ def check_options(default_prompts: str) -> Decorator:
         ),
         click.option("--report/--no_report", default=True, help="Write report.html beside the check."),
         click.option("--wait", type=click.FloatRange(min=0), default=0.0, help="Seconds to wait for a server to come up."),
+        click.option("--fresh", is_flag=True, help="Ask everything anew, beside what is recorded."),
         click.option("--quiet", is_flag=True, help="No progress."),
     ]
 
@@ -117,6 +119,7 @@ def read_options(
         limit=parse_limit(given["limit"]),
         quiet=given["quiet"],
         wait=given["wait"],
+        fresh=given["fresh"],
     )
     return CheckOptions(asked, rules, given["report"])
 
@@ -126,10 +129,14 @@ def select_prompts(prompts: str | None, tasks: str | None, default: str) -> Sele
         raise SpecError("give --prompts or --tasks, not both")
     if tasks:
         return select(split_list(tasks))
-    names = split_list(prompts or default)
+    names = dict.fromkeys(_NAMES.get(name, name) for name in split_list(prompts or default))
     if not names:
         raise SpecError("--prompts names no suite")
-    return Selection(tuple(find_suite(_NAMES.get(name, name)) for name in names), ())
+    suites = [find_suite(name) for name in names]
+    twice = [name for name, count in Counter(suite.name for suite in suites).items() if count > 1]
+    if twice:
+        raise SpecError(f"--prompts: two suites are called {twice[0]}; rename one of the files")
+    return Selection(tuple(suites), ())
 
 
 def finish(options: CheckOptions, make: Callable[[], Check]) -> int:

@@ -55,15 +55,7 @@ def command(ctx: click.Context, /, a: str | None, b: str | None, runs: tuple[str
         return finish(options, lambda: compare_runs(Path(runs[0]), Path(runs[1]), make_task))
     if not a or not b:
         raise SpecError("give two models: mill compare A B, or two recorded runs: mill compare --runs A B")
-    url = given["base_url"] or ""
-    specs = [make_spec(model, base_url=url if _takes_url(model) else "") for model in (a, b)]
+    specs = [make_spec(model, base_url=given["base_url"] or "", if_served=True) for model in (a, b)]
     named = labelled(specs, [given["label_a"], given["label_b"]])
     subjects = open_subjects(named, options.asked)
     return finish(options, lambda: compare("compare", subjects, options.asked, forced_tokens=given["forced_tokens"]))
-
-
-def _takes_url(model: str) -> bool:
-    """--base_url is of both models but those that run in this process."""
-    from mill.models.spec import parse_spec, takes_address
-
-    return takes_address(parse_spec(model)) if "/" in model and not model.startswith("http") else True

@@ -48,6 +48,8 @@ def command(ctx: click.Context, /, model: str, backends: str, base_urls: str | N
         raise SpecError(f"--base-urls has {len(urls)} entries for {len(names)} backends; leave one empty for none")
     urls += [""] * (len(names) - len(urls))
     specs = [make_spec(model, backend=name, base_url=url) for name, url in zip(names, urls, strict=True)]
+    if len(set(zip(names, urls, strict=True))) < len(names):
+        raise SpecError(f"--backends {backends}: one of them stands twice with the same address")
     labels = [name if names.count(name) == 1 else None for name in names]
     subjects = open_subjects(labelled(specs, labels), options.asked)
     return finish(options, lambda: compare("diff", subjects, options.asked, forced_tokens=given["forced_tokens"]))

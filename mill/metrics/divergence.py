@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 Known = Mapping[int | str, float]
+LEAST_REST = 1e-5  # probability of all unknown tokens together, below which float32 tells nothing
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,9 @@ def exact_gaps(one: np.ndarray, other: np.ndarray, tokens: Sequence[int]) -> lis
             if np.isnan(p).any() or np.isnan(q).any():
                 terms = np.array([math.nan])
         same = bool(p.argmax() == q.argmax())
-        found.append(Gap(float(terms.sum()), float(p[token]), float(q[token]), same, True))
+        total = float(terms.sum())
+        # Rounding may take a divergence of nothing below it; NaN stays as it is.
+        found.append(Gap(0.0 if total < 0 else total, float(p[token]), float(q[token]), same, True))
     return found
 
 
@@ -59,8 +62,9 @@ def bounded_gap(one: Known, other: Known, token: int | str, first: float, second
     total = sum(_term(p, q) for p, q in both.values())
     rest_p = 1 - math.fsum(math.exp(p) for p, _ in both.values())
     rest_q = 1 - math.fsum(math.exp(q) for _, q in both.values())
-    if rest_p > 1e-12:
-        total += rest_p * math.log(rest_p / max(rest_q, 1e-12))
+    if rest_p > LEAST_REST:
+        # What is left of q is a difference of rounded numbers: a larger one keeps the bound a bound.
+        total += rest_p * math.log(rest_p / max(rest_q, LEAST_REST))
     return Gap(max(0.0, total), first, second, _best(one) == _best(other), False)
 
 
@@ -68,5 +72,5 @@ def _term(p: float, q: float) -> float:
     return math.exp(p) * (p - q) if p > -math.inf else 0.0
 
 
-def _best(known: Known) -> int | str:
-    return max(known, key=lambda name: known[name])
+def _best(known: Known) -> int | str | None:
+    return max(known, key=lambda name: known[name], default=None)

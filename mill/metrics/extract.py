@@ -6,21 +6,24 @@ import json
 import re
 import unicodedata
 from collections.abc import Callable
-from decimal import Context, Decimal, InvalidOperation
+from decimal import Context, Decimal
 from typing import Any
 
-_UNSIGNED = r"(?:(?:\d{1,3}(?:,\d{3})+(?!,?\d)|\d+)(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?"
-_TIMES_TEN = r"\s*[x\u00d7*\u00b7]\s*10\s*\^\s*\{?"
+# Repetitions are bounded, so that an answer of nothing but blanks or commas costs no more than its length.
+_UNSIGNED = r"(?:(?:\d{1,3}(?:,\d{3}){1,15}(?!,?\d)|\d+)(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?"
+_TIMES_TEN = r"\s{0,2}[xX\u00d7*\u00b7]\s{0,2}10\s{0,2}(?:\^|\*\*)\s{0,2}\{?"
 _NUMBER = rf"(?:(?<![A-Za-z0-9_.)])[-+\u2212])?(?<![A-Za-z0-9_]){_UNSIGNED}(?:{_TIMES_TEN}[-+\u2212]?\d+)?"
 _NUMBERS = re.compile(_NUMBER)
 _POWER = re.compile(rf"{_TIMES_TEN}([-+]?\d+)$")
-_MARK = r"(?:####|\\boxed\{|(?i:\banswer)(?:\s+is)?\s*[:=]?)[\s*$(`\"']*"
+_RAISED = re.compile("(?<=10)[\u207b\u2070\u00b9\u00b2\u00b3\u2074-\u2079]+")
+_MARK = r"(?:####|\\boxed\{|(?i:\banswer)(?:\s{1,4}is\b)?\s{0,4}[:=]?)[\s*$(\[`\"']{0,8}"
 _MARKED_NUMBER = re.compile(rf"{_MARK}({_NUMBER})")
-_MARKED_LETTER = re.compile(rf"{_MARK}([A-Ea-e])(?![A-Za-z])")
-_LETTER = re.compile(r"\(([A-E])\)|(?<![A-Za-z'])([A-E])(?=[.):,*`]|\s*$)")
+_MARKED_LETTER = re.compile(rf"{_MARK}(?:\\text\{{)?([A-E](?![A-Za-z])|[a-e](?=[).,\]}}]|\s{{0,4}}$))", re.MULTILINE)
+_LETTER = re.compile(r"[(\[]([A-E])[)\]]|(?<![A-Za-z'])([A-E])(?=[.):,*`]|[ \t]{0,4}$)", re.MULTILINE)
 _MARKED_WORD = re.compile(rf"{_MARK}(yes|no)\b", re.IGNORECASE)
 _YES_NO = re.compile(r"\b(yes|no)\b", re.IGNORECASE)
-_MARKED_LINE = re.compile(r"(?i)^\W*(?:final\s+)?answer\s*(?:is)?\s*[:=]\s*(\S.*)$", re.MULTILINE)
+_ANSWER_IS = r"(?:final[ \t]{1,4})?answer[*_`]{0,3}[ \t]{0,4}(?:is)?[ \t]{0,4}[:=][ \t]{0,4}"
+_MARKED_LINE = re.compile(rf"^[^\w\n]{{0,8}}{_ANSWER_IS}(\S.*)$", re.MULTILINE | re.IGNORECASE)
 _MOST_STARTS = 64  # brackets from which a JSON value is tried to be read
 _PLAIN_DIGITS = 40  # longer figures keep their exponent
 
@@ -30,6 +33,7 @@ def number(text: str) -> str | None:
 
     Commas group thousands, as in 1,234.5. Equal values have one spelling: 5 and 5.0, 1e3 and 1000.
     """
+    text = _RAISED.sub(lambda raised: "^" + unicodedata.normalize("NFKC", raised.group()), text)
     found = _MARKED_NUMBER.findall(text) or _NUMBERS.findall(text)
     return _value(found[-1]) if found else None
 
@@ -41,7 +45,7 @@ def _value(written: str) -> str | None:
         plain = f"{plain[: power.start()]}e{power.group(1)}"
     try:
         value = Decimal(plain).normalize(Context(prec=len(plain) + 1))
-    except InvalidOperation:
+    except ArithmeticError:  # an exponent that no number has
         return None
     if not value:
         return "0"
@@ -67,10 +71,9 @@ def json_value(text: str) -> str | None:
     decoder = json.JSONDecoder()
     for start in list(re.finditer(r"[\[{]", text))[:_MOST_STARTS]:
         try:
-            value, _ = decoder.raw_decode(text, start.start())
+            return spelled_json(decoder.raw_decode(text, start.start())[0])
         except (ValueError, RecursionError):
             continue
-        return spelled_json(value)
     return None
 
 
@@ -118,7 +121,16 @@ def is_right(how: str, extracted: str | None, gold: Any) -> bool:
     if how == "line":
         wanted = normal(str(gold))
         return f" {wanted} " in f" {extracted} " or (_unspaced(wanted) and wanted in extracted)
-    return extracted == EXTRACTORS[how](str(gold))
+    if how == "number":
+        return extracted == number(str(gold))
+    return extracted.lower() == spelled_gold(gold)
+
+
+def spelled_gold(gold: Any) -> str:
+    """A letter or a word as suites may write it: `b`, `Yes`, or JSON's true."""
+    if isinstance(gold, bool):
+        return "yes" if gold else "no"
+    return str(gold).strip().lower()
 
 
 def _unspaced(text: str) -> bool:

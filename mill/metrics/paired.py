@@ -23,8 +23,9 @@ def mcnemar(regressions: int, improvements: int) -> float:
     n, k = regressions + improvements, min(regressions, improvements)
     if not n:
         return 1.0
-    tail = sum(math.comb(n, i) for i in range(k + 1))
-    return float(min(1.0, 2 * tail / 2**n))
+    most = math.lgamma(n + 1) - n * math.log(2)
+    tail = math.fsum(math.exp(most - math.lgamma(i + 1) - math.lgamma(n - i + 1)) for i in range(k + 1))
+    return min(1.0, 2 * tail)
 
 
 def difference(pairs: Sequence[tuple[float, float]]) -> Estimate:
@@ -76,7 +77,12 @@ def exponential(estimate: Estimate) -> Estimate:
 
 
 def p_of_zero(estimate: Estimate) -> float:
-    """The two-sided p-value that the true value is 0, by the normal distribution; 1 where there is no error to tell by."""
+    """The two-sided p-value that the true value is 0, by the normal distribution; 1 where there is no error to tell by.
+
+    An infinite value is not 0, and of NaN nothing is known.
+    """
+    if not math.isfinite(estimate.value):
+        return math.nan if math.isnan(estimate.value) else 0.0
     if not estimate.stderr:
         return 1.0 if estimate.stderr is None or estimate.value == 0 else 0.0
     return math.erfc(abs(estimate.value / estimate.stderr) / math.sqrt(2))

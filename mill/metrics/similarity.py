@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Sequence
 from typing import Any
 
 TIERS = (("identical", 1.0), ("minor", 0.8), ("moderate", 0.5), ("severe", 0.0))
 _LONG = 2000  # characters beyond which words are matched instead
+# Words with what separates them; of scripts without spaces every character is one.
+_WORDS = re.compile(r"[^\W\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]+|.", re.DOTALL)
 
 
 def similarity(one: str, other: str) -> float:
@@ -31,9 +34,9 @@ def _matching(a: str, b: str) -> int:
     """Characters that match in order."""
     if max(len(a), len(b)) <= _LONG:
         return sum(block.size for block in difflib.SequenceMatcher(None, a, b, autojunk=False).get_matching_blocks())
-    words, others = a.split(" "), b.split(" ")
-    blocks = difflib.SequenceMatcher(None, words, others, autojunk=False).get_matching_blocks()
-    return sum(len(" ".join(words[block.a : block.a + block.size])) for block in blocks)
+    words, others = _WORDS.findall(a), _WORDS.findall(b)
+    blocks = difflib.SequenceMatcher(None, words, others, autojunk=True).get_matching_blocks()
+    return sum(len(word) for block in blocks for word in words[block.a : block.a + block.size])
 
 
 def severity(likeness: float) -> str:

@@ -95,34 +95,35 @@ def parse_spec(text: str) -> Spec:
     return Spec(backend, {**implied, **arguments})
 
 
-def make_spec(model: str, *, backend: str = "", base_url: str = "") -> Spec:
+def make_spec(model: str, *, backend: str = "", base_url: str = "", if_served: bool = False) -> Spec:
     """A model spec with the backend or the server's address given beside it, as the check commands have them.
 
-    An address alone makes a bare model name one of an OpenAI-compatible server.
+    An address alone makes a bare model name one of an OpenAI-compatible server. With `if_served` it is only for models that
+    are served: one that runs in this process goes without.
     """
-    bare = not _split_brackets(model.strip())[0].endswith(".py") and _split_brackets(model.strip())[0] not in models
+    head, arguments = _split_brackets(model.strip())
+    bare = not head.endswith(".py") and head not in models
     if backend:
         if backend not in models:
             raise UnknownName("backend", backend, models.names())
-        head, arguments = _split_brackets(model.strip())
         spec = Spec(backend, {**_named(backend, head), **arguments}) if bare else parse_spec(model)
         if not bare and spec.backend != backend:
             raise SpecError(f"{model!r} names the backend {spec.backend or 'of a config file'}, and --backend {backend}")
+    elif base_url and bare and _is_name(head) and not (if_served and _exists(head)):
+        spec = Spec("openai-compat", {"model": head, **arguments})
     else:
         spec = parse_spec(model)
-        if base_url and bare and spec.backend == "hf":
-            spec = Spec("openai-compat", {"model": model.strip()})
-    if not base_url:
-        return spec
     argument = _ADDRESS_ARGUMENT.get(spec.backend)
+    if not base_url or (if_served and argument is None):
+        return spec
     if argument is None:
         raise SpecError(f"--base_url {base_url}: the backend {spec.backend} talks to no server")
     return Spec(spec.backend, {**spec.arguments, argument: base_url})
 
 
-def takes_address(spec: Spec) -> bool:
-    """Whether the backend talks to a server."""
-    return spec.backend in _ADDRESS_ARGUMENT
+def _is_name(head: str) -> bool:
+    """Whether a head says nothing about its backend: `small`, `org/small`."""
+    return ":" not in head and not head.endswith(".gguf") and not head.startswith("mlx-community/")
 
 
 def _backend_of(head: str) -> tuple[str, dict[str, str]]:

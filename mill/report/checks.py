@@ -7,7 +7,6 @@ from mill.checks.result import Check, Variant
 from mill.metrics.similarity import TIERS
 from mill.report.tables import console, dash, print_table
 
-COLUMNS_AT_ONCE = 3  # variants beside each other in 100 characters
 WORST = 3
 
 
@@ -15,17 +14,33 @@ def print_check(check: Check) -> None:
     head = f"{check.command} on {', '.join(check.tasks)}"
     if check.against:
         head += f", against {check.baseline}"
-    for start in range(0, len(check.variants), COLUMNS_AT_ONCE):
-        part = check.variants[start : start + COLUMNS_AT_ONCE]
-        labels = [variant.label for variant in part]
-        rows = [[name, *(" ".join(filter(None, cell)) for cell in cells)] for name, cells in figure_rows(part, dash())]
-        print_table(head, ("figure", *labels), rows, numbers=labels)
     out = console()
+    for part in _fitting(check.variants, out.width):
+        labels = [variant.label for variant in part]
+        print_table(head, ("figure", *labels), _joined(part), numbers=labels)
     for variant in check.variants:
         for line in told(variant):
             out.print(f"{variant.label}: {line}", markup=False, soft_wrap=True)
     for note in check.notes:
         out.print(note, markup=False, soft_wrap=True)
+
+
+def _joined(variants: list[Variant]) -> list[list[str]]:
+    return [[name, *(" ".join(filter(None, cell)) for cell in cells)] for name, cells in figure_rows(variants, dash())]
+
+
+def _fitting(variants: list[Variant], width: int) -> list[list[Variant]]:
+    """As many variants beside each other as a terminal has room for, at least one."""
+    parts: list[list[Variant]] = []
+    for variant in variants:
+        rows = _joined([*(parts[-1] if parts else []), variant])
+        labels = ["", *(one.label for one in (parts[-1] if parts else [])), variant.label]
+        needed = sum(max(map(len, column)) + 2 for column in zip(labels, *rows, strict=True))
+        if parts and needed <= width:
+            parts[-1].append(variant)
+        else:
+            parts.append([variant])
+    return parts
 
 
 Cell = tuple[str, str]  # a value, and its interval with what else belongs to it
@@ -90,5 +105,5 @@ def summary_markdown(check: Check) -> str:
 
 def _escape(text: str) -> str:
     """Nothing of a model's name or message is read as Markdown or HTML."""
-    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("\n", " ")
-    return "".join(f"\\{char}" if char in "|*_`[]" else char for char in text)
+    text = " ".join(text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").splitlines())
+    return "".join(f"\\{char}" if char in "\\|*_`[]" else char for char in text)

@@ -86,13 +86,20 @@ def _checked(row: Mapping[str, Any], place: int, suite: str) -> dict[str, Any]:
     if found.get("answer") is None:
         found.pop("answer", None)
     if "answer" in found:
-        found.setdefault("extract", "json" if isinstance(found["answer"], (dict, list)) else "line")
+        found.setdefault("extract", _way(found["answer"]))
     how = found.get("extract")
-    if how is not None and how not in EXTRACTORS:
+    if how is not None and (not isinstance(how, str) or how not in EXTRACTORS):
         raise UnknownName(
             f"way to extract an answer ({where})", str(how), EXTRACTORS, hint=f"known are {', '.join(EXTRACTORS)}"
         )
     return found
+
+
+def _way(gold: Any) -> str:
+    """How an answer is extracted where a suite says what is right and not how to find it."""
+    if isinstance(gold, (dict, list)):
+        return "json"
+    return "yes_no" if isinstance(gold, bool) else "number" if isinstance(gold, (int, float)) else "line"
 
 
 def read_suite(file: Path) -> list[dict[str, Any]]:

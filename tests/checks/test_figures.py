@@ -117,6 +117,12 @@ def test_a_margin_that_is_not_known_leaves_the_rate_of_clear_partings_out() -> N
     assert found.estimates["first_parting"].n == 2
 
 
+def test_a_margin_that_is_nan_is_no_near_tie() -> None:
+    found = free_figures([parted(1, math.nan), parted(2, 0.05)])
+    assert found.counts["near_ties"] == 1
+    assert "clear_parting_rate" not in found.estimates or found.estimates["clear_parting_rate"].value > 0
+
+
 def test_scores_of_choices() -> None:
     a, b = answer(" x", scores=(-1.0, -2.0)), answer(" x", scores=(-1.5, -2.25))
     far = Pair(answer(" x", scores=(-1.0,)), answer(" x", scores=(-4.0,)))

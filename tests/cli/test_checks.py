@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+import time
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -124,7 +125,8 @@ def test_kl_agrees_with_plain_transformers(swept: Path, tiny_model: Path, name: 
     models = [AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval() for folder in folders]
     found: list[float] = []
     for row in variant.rows:
-        ids = tokenizer(row["prompt"] + row["texts"][0])["input_ids"]
+        text = row["texts"][0].rstrip("\ufffd")  # an answer that was cut inside a character is scored up to it
+        ids = tokenizer(row["prompt"] + text)["input_ids"]
         start = len(tokenizer(row["prompt"])["input_ids"])
         with torch.inference_mode():
             p, q = (model(torch.tensor([ids])).logits[0, start - 1 : -1].double().log_softmax(-1) for model in models)
@@ -248,6 +250,17 @@ def test_other_tokenizers_are_told_and_have_no_kl(mill: Mill, tiny_model: Path, 
     assert "kl_mean" not in values(check) and "match_rate" in values(check)
 
 
+def test_a_model_with_nan_in_its_weights_keeps_no_rule_on_kl(mill: Mill, tiny_model: Path, tmp_path: Path) -> None:
+    broken = noisy(tiny_model, tmp_path / "broken", 0.0)
+    weights = load_file(broken / "model.safetensors")
+    weights["lm_head.weight"][7] = float("nan")
+    save_file(weights, broken / "model.safetensors", metadata={"format": "pt"})
+    argv = (*LIMITS, "--no-report", "--fail-on", "kl_mean>100")
+    code, out, err = mill("compare", spec(tiny_model), spec(broken), *argv)
+    assert code == 3 and "broken: kl_mean " in err
+    assert "NaN" in out  # what is wrong with it
+
+
 def test_tasks_instead_of_prompts(mill: Mill, tiny_model: Path, tmp_path: Path) -> None:
     other = noisy(tiny_model, tmp_path / "noisy", 0.05)
     argv = ("--tasks", "toy_choice,toy_gen", "--task-paths", TOY, "--no-report", "--output", "out")
@@ -292,8 +305,14 @@ def test_recorded_runs_with_no_sample_in_common_are_refused(mill: Mill) -> None:
     first, second = evaluate(mill, "a", tasks="toy_gen"), evaluate(mill, "b", tasks="toy_choice")
     code, _, err = mill("compare", "--runs", first, second, "--task_paths", TOY)
     assert code == 2 and "have no sample in common: they are of other tasks" in err
-    code, _, err = mill("compare", "--runs", first, second)
-    assert code == 2 and len(err.splitlines()) == 1 and "has a task that cannot be read" in err
+
+
+def test_recorded_runs_of_a_task_that_is_gone_are_refused(mill: Mill, tmp_path: Path) -> None:
+    (tmp_path / "tales.jsonl").write_text('{"prompt": "Once"}\n')
+    models = ("toy[path=a]", "toy[path=b]", "--task_paths", TOY)
+    assert mill("compare", *models, "--prompts", "tales.jsonl", "--quiet", "--no-report")[0] == 0
+    runs = [str(file.parent) for file in sorted((tmp_path / "results").glob("*/*/manifest.json"))]
+    refused(mill("compare", "--runs", *runs), "has a task that cannot be read: unknown task 'tales'")
 
 
 def test_failed_requests_are_changed_answers_and_make_the_exit_code_1(
@@ -338,30 +357,39 @@ def test_diff_of_one_backend_with_itself_is_refused(mill: Mill, tiny_model: Path
     assert code == 2 and len(err.splitlines()) == 1 and "label" in err
 
 
-def test_diff_goes_through_the_chat_template_unless_told_not_to(mill: Mill, tiny_model: Path, tmp_path: Path) -> None:
-    prompts: list[str] = []
+def complete(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
+    """A server that says 5 to a text and 6 to a chat, and gives no log-probabilities."""
+    if path == "/v1/chat/completions":
+        return {"choices": [{"message": {"content": "6"}, "finish_reason": "stop"}]}
+    known = path == "/v1/completions" and not {"echo", "prompt_logprobs"} & set(body)
+    return {"choices": [{"text": "5", "finish_reason": "stop"}] if known else []}
 
-    def answer(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
-        if path == "/v1/completions" and "echo" not in body and "prompt_logprobs" not in body:
-            prompts.append(body["prompt"])
-            return {"choices": [{"text": "5", "finish_reason": "stop"}]}
-        if path == "/v1/chat/completions":
-            prompts.append(body["messages"][0]["content"])
-            return {"choices": [{"message": {"content": "6"}, "finish_reason": "stop"}]}
-        return {"choices": []}
 
-    with FaultServer(answer) as server:
-        argv = ("diff", "--model", "m", "--backends", "openai-compat,litellm"[:13] + ",openai-compat")
-        both = f"{server.url},{server.url}/"
-        code, _, err = mill(*argv, "--base-urls", both, "--no-chat", *LIMITS, "--output", "plain", "--no-report")
-        assert (code, "label" in err) == (2, True) or code == 0
-        with FaultServer(answer) as second:
-            both = f"{server.url},{second.url}"
-            assert mill(*argv, "--base-urls", both, "--no-chat", *LIMITS, "--output", "plain", "--no-report")[0] == 0
-            plain = values(only_check(tmp_path / "plain"))
-            assert plain["match_rate"] == 1.0 and set(row_texts(tmp_path / "plain")) == {"5"}
-            assert mill(*argv, "--base_urls", both, *LIMITS, "--output", "chat", "--no-report")[0] == 0
-            assert set(row_texts(tmp_path / "chat")) == {"6"}
+def test_diff_goes_through_the_chat_template_unless_told_not_to(mill: Mill, tmp_path: Path) -> None:
+    with FaultServer(complete) as one, FaultServer(complete) as other:
+        argv = ("--model", "m", "--backends", "openai-compat,openai-compat", "--base-urls", f"{one.url},{other.url}")
+        code, out, _ = mill("diff", *argv, "--no-chat", *LIMITS, "--output", "plain", "--no-report")
+        assert code == 0 and "give no log-probabilities of a given text" in out
+        assert mill("diff", *argv, *LIMITS, "--output", "chat", "--no-report")[0] == 0
+    assert set(row_texts(tmp_path / "plain")) == {"5"} and set(row_texts(tmp_path / "chat")) == {"6"}
+    assert [one.label for one in only_check(tmp_path / "plain").variants] == [f"m base_url={other.url[7:]}"]
+
+
+@pytest.mark.parametrize("names", [("small", "large"), ("org/small", "org/large"), ("llama:8b", "llama:70b")])
+def test_one_address_serves_both_models_of_a_comparison(mill: Mill, tmp_path: Path, names: tuple[str, str]) -> None:
+    with FaultServer(complete, models=names) as server:
+        code, _, err = mill("compare", *names, "--base-url", server.url, *LIMITS, "--no-report")
+    assert (code, err) == (0, "")
+    assert {body.get("model") for _, body in server.calls} == set(names)
+    assert set(row_texts(tmp_path / "results")) == {"5"}
+
+
+def test_an_address_is_not_of_the_model_that_runs_here(mill: Mill, tmp_path: Path) -> None:
+    with FaultServer(complete, models=("org/name",)) as server:
+        argv = ("compare", "toy[path=a]", "openai-compat[model=org/name]", "--task_paths", TOY, "--tasks", "toy_gen")
+        code, _, err = mill(*argv, "--base-url", server.url, *LIMITS, "--no-report")
+    assert (code, err) == (0, "")
+    assert "5" in row_texts(tmp_path / "results")
 
 
 def row_texts(folder: Path) -> list[str]:
@@ -394,8 +422,6 @@ def test_stress_of_transformers(mill: Mill, tiny_model: Path, tmp_path: Path) ->
 
 
 def test_stress_of_a_server_holds_each_level(mill: Mill, tmp_path: Path) -> None:
-    import time
-
     most: list[int] = []
 
     def answer(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
@@ -412,7 +438,7 @@ def test_stress_of_a_server_holds_each_level(mill: Mill, tmp_path: Path) -> None
     check = only_check(tmp_path / "results")
     assert (max(most[:12]), max(most[12:])) == (1, 6)
     one, six = values(check, 0), values(check, 1)
-    assert one["latency_p50"] == pytest.approx(0.1, abs=0.08)
+    assert 0.1 <= one["latency_p50"] < 0.5
     assert six["requests_per_s"] > 2 * one["requests_per_s"]
 
 
@@ -469,8 +495,8 @@ ELSEWHERE = {
         "two models have the label 'a'",
     ),
     "unknown baseline": (
-        ["sweep", "--models", "aa=toy[path=a],b=toy[path=b]", "--task_paths", TOY, "--baseline", "ab"],
-        "unknown baseline 'ab'; did you mean aa? labels are aa, b",
+        ["sweep", "--models", "eight=toy[path=a],four=toy[path=b]", "--task_paths", TOY, "--baseline", "eigth"],
+        "unknown baseline 'eigth'; did you mean eight? labels are eight, four",
     ),
     "one backend": (["diff", "--model", "x", "--backends", "hf"], "--backends 'hf': at least two are needed"),
     "unknown backend": (["diff", "--model", "x", "--backends", "hf,vlm"], "unknown backend 'vlm'; did you mean vllm"),

@@ -5,11 +5,15 @@ fonts-dejavu-core`). Every page is opened offline, and must ask for nothing but 
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
+import math
 import random
 import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +21,7 @@ import pytest
 
 from mill.api.response import Token
 from mill.checks.answers import Answer
-from mill.checks.compare import compared, row_of
+from mill.checks.compare import SHOWN_CHARS, compared, row_of
 from mill.checks.determinism import repeated
 from mill.checks.forced import ForcedGaps
 from mill.checks.pairing import Pair
@@ -113,6 +117,12 @@ def crowded_check() -> Check:
     return Check("compare", ["maths"], [sized(label, Q4, -5, None) for label in labels], "Qwen2.5-7B-Instruct")
 
 
+def close_check() -> Check:
+    """The weights of a 7B model's usual quantizations: some sizes are nearly the same, and so are the divergences."""
+    steps = (("Q4_K_S", 4.15), ("Q4_K_M", 4.36), ("Q5_K_S", 4.95), ("Q5_K_M", 5.07), ("Q6_K", 5.82), ("Q8_0", 7.54))
+    return Check("sweep", ["maths"], [sized(label, Q8, -7, size) for label, size in steps], "F16")
+
+
 def failed_check() -> Check:
     failed = [said(one.id, one.category, "", error=f"HTTP 503 at {one.id}") for one in BASE]
     return Check("compare", ["maths"], [compared("down", BASE, failed, None)], "up")
@@ -153,8 +163,9 @@ HACKS = (
     "&lt;b&gt; &amp;",
 )
 HOSTILE = " ".join(HACKS)
-SEEN = "\x00\x07\x1b[31m\r\x0b\u202e" + "\ufffd" * 6 + "\U0001f600"  # CONTROL in JSON: a lone surrogate is three bad bytes
 CONTROL = "\x00\x07\x1b[31m\r\x0b\u202e\ud800\udfff\U0001f600"
+LEGAL = CONTROL.replace("\ud800\udfff", "\ufffd" * 6)  # a lone surrogate is three bad bytes to a browser
+SEEN = "␀␇␛[31m␍␋\u202e" + "\ufffd" * 6 + "\U0001f600"
 LONG = "W" * 300
 
 
@@ -176,7 +187,7 @@ def hostile_check(control: str = CONTROL) -> Check:
     return Check("compare", [bad], variants, bad, notes=[bad])
 
 
-CURVES = ["KL mean, nats", "answer flips", "accuracy lost"]
+CURVES = ["KL mean, nats", "Answer flips", "Accuracy lost"]
 FORCED = ["Distribution of KL over places", "Same top token, by place in the answer"]
 CATEGORIES = ["Answer flips by category", "Same text by category"]
 HEAT = "Every prompt, by how much its answer changed"
@@ -184,11 +195,11 @@ LOAD = ["Latency, seconds", "First token, seconds", "Throughput, tokens a second
 CHARTS: dict[Callable[[], Check], list[str]] = {
     compare_check: [*CURVES, *FORCED, *CATEGORIES, HEAT],
     sweep_check: [*CURVES, *FORCED, *CATEGORIES, HEAT],
-    unchanged_check: [*CURVES, *FORCED, *CATEGORIES, HEAT],
-    failed_check: [*CURVES[1:], *CATEGORIES, HEAT],
+    unchanged_check: [*FORCED, *CATEGORIES, HEAT],
+    failed_check: [*CATEGORIES, HEAT],
     stress_check: [*LOAD, "Consistency with the lowest level", "Failed requests"],
-    determinism_check: ["Agreement over runs"],
-    hostile_check: [*CURVES, *FORCED, *CATEGORIES, HEAT],
+    determinism_check: ["Always the same", "Most common answer"],
+    hostile_check: [*CURVES, FORCED[0], *CATEGORIES, HEAT],  # three texts are too few to agree by place
 }
 ALL = [*CHARTS]
 
@@ -204,28 +215,54 @@ def browser() -> Iterator[Any]:
         started.close()
 
 
+@dataclass
+class Watch:
+    """What pages complain about, and what they ask for besides what they may."""
+
+    problems: list[str] = field(default_factory=list)
+    allowed: set[str] = field(default_factory=set)
+
+    def new_page(self, context: Any) -> Any:
+        page = context.new_page()
+        page.set_default_timeout(10_000)
+        page.on("console", lambda message: self.problems.append(f"{message.type}: {message.text}"))
+        page.on("pageerror", lambda error: self.problems.append(f"error: {error}"))
+        page.on("dialog", lambda dialog: (self.problems.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        page.on("request", lambda one: one.url in self.allowed or self.problems.append(f"request: {one.url}"))
+        return page
+
+
+@pytest.fixture(scope="module")
+def plain_page(browser: Any) -> Iterator[tuple[Any, Watch]]:
+    """One page for all tests that ask for nothing special: a new one takes longer than most of them."""
+    watch, context = Watch(), browser.new_context(offline=True)
+    yield watch.new_page(context), watch
+    context.close()
+
+
 @pytest.fixture
-def open_report(browser: Any, tmp_path: Path) -> Iterator[Open]:
+def open_report(browser: Any, plain_page: tuple[Any, Watch], tmp_path: Path) -> Iterator[Open]:
     """Opens a report of checks, or a file, as a page that must not complain or ask for anything else."""
-    problems: list[str] = []
+    shared, watch = plain_page
     contexts = []
 
     def opened(*checks: Check | Path, width: int = 1200, **options: Any) -> Any:
         file = checks[0] if isinstance(checks[0], Path) else write_report(checks, tmp_path / "report.html")  # type: ignore[arg-type]
-        context = browser.new_context(viewport={"width": width, "height": 800}, offline=True, **options)
-        contexts.append(context)
-        page = context.new_page()
-        page.set_default_timeout(10_000)
-        page.on("console", lambda message: problems.append(f"{message.type}: {message.text}"))
-        page.on("pageerror", lambda error: problems.append(f"error: {error}"))
-        page.on("dialog", lambda dialog: (problems.append(f"dialog: {dialog.message}"), dialog.dismiss()))
-        page.on("request", lambda request: request.url == file.as_uri() or problems.append(f"request: {request.url}"))
+        page = shared
+        if options:
+            contexts.append(browser.new_context(offline=True, **options))
+            page = watch.new_page(contexts[-1])
+        page.set_viewport_size({"width": width, "height": 800})
+        watch.allowed.add(file.as_uri())
         page.goto(file.as_uri())
         return page
 
     yield opened
     for context in contexts:
         context.close()
+    watch.allowed = {"about:blank"}
+    shared.goto("about:blank")
+    problems, watch.problems, watch.allowed = watch.problems, [], set()
     assert problems == []
 
 
@@ -254,6 +291,12 @@ def background(page: Any) -> str:
 
 # --- what is drawn --------------------------------------------------------------------------------------------------------
 
+DRAWN = """() => [...document.querySelectorAll("figure")].flatMap((figure) =>
+  [...figure.querySelectorAll("svg, table")].map((one) => {
+    const box = one.getBoundingClientRect();
+    return [one.tagName.toLowerCase(), box.width, box.height, one.querySelectorAll("circle, rect, td").length];
+  }))"""
+
 OUTSIDE = """() => [...document.querySelectorAll("figure svg")].flatMap((svg) => {
   const box = svg.viewBox.baseVal, wrong = [];
   const inside = (x, y) => x >= -0.01 && y >= -0.01 && x <= box.width + 0.01 && y <= box.height + 0.01;
@@ -279,7 +322,7 @@ OVERLAPS = """() => [...document.querySelectorAll("figure svg")].flatMap((svg) =
     boxes.slice(place + 1).filter(([, other]) => meet(box, other)).map(([other]) => `${name} / ${other}`));
 })"""
 
-CLIPPED = """() => [...document.querySelectorAll("figure")].flatMap((figure) => {
+CLIPPED = """() => [...document.querySelectorAll("figure:has(svg)")].flatMap((figure) => {
   const svg = figure.querySelector("svg");
   const card = (getComputedStyle(svg).overflow === "visible" ? figure : svg).getBoundingClientRect();
   return [...figure.querySelectorAll("text")].filter((one) => {
@@ -293,21 +336,24 @@ CLIPPED = """() => [...document.querySelectorAll("figure")].flatMap((figure) => 
 def test_every_chart_is_drawn_inside_its_frame(open_report: Open, make: Callable[[], Check]) -> None:
     page = open_report(make())
     assert texts(page, "figure figcaption") == CHARTS[make]
-    for figure in page.locator("figure").all():
-        box = figure.locator("svg").bounding_box()
-        assert box["width"] > 300
-        assert box["height"] > 30
-        assert figure.locator("circle, rect").count() > 0
+    for kind, width, height, marks in page.evaluate(DRAWN):
+        assert width > {"svg": 300, "table": 180}[kind]
+        assert height > 30
+        assert marks > 0
+    assert page.locator("table.matrix").count() == sum(name in CATEGORIES for name in CHARTS[make])
     assert page.evaluate(OUTSIDE) == []
     assert make is hostile_check or page.evaluate(CLIPPED) == []  # its names are wider than any that people give
 
 
-COLLIDE = pytest.mark.xfail(strict=True, reason="names of many variants run into each other below a chart")
+COLLIDE = pytest.mark.xfail(strict=True, reason="names of variants of nearly one size run into each other")
 
 
 @pytest.mark.parametrize(
     "make",
-    [compare_check, sweep_check, stress_check, determinism_check, failed_check, pytest.param(crowded_check, marks=COLLIDE)],
+    [
+        *(compare_check, sweep_check, stress_check, determinism_check, failed_check, crowded_check),
+        pytest.param(close_check, marks=COLLIDE),
+    ],
 )
 def test_labels_of_charts_do_not_run_into_each_other(open_report: Open, make: Callable[[], Check]) -> None:
     assert open_report(make()).evaluate(OVERLAPS) == []
@@ -325,11 +371,199 @@ def test_charts_show_the_values_of_the_check(open_report: Open) -> None:
     ]
     lower, higher = (float(dot.get_attribute("cy")) for dot in curve.locator("circle").all())
     assert lower < higher  # 100 % is above 0 %
+    assert curve.locator(".name").all_text_contents() == ["Q4_K_M", "Q8_0"]
     heat = page.locator("figure", has_text=HEAT)
     kinds = [cell.get_attribute("class").removeprefix("cell s-") for cell in heat.locator("rect").all()]
     assert kinds[:6] == ["identical", "identical", "identical", "minor", "identical", "identical"]
     assert kinds[6:] == [row["severity"] for row in check.variants[1].rows]
     assert (kinds[9], kinds[10], kinds[11]) == ("severe", "failed", "identical")
+
+
+COLOURS = "all => all.map(one => getComputedStyle(one).color)"
+
+
+def numbers(found: Any, *names: str) -> list[list[float]]:
+    return [[float(one.get_attribute(name)) for name in names] for one in found.all()]
+
+
+def test_variants_of_unknown_size_are_dots_in_named_rows(open_report: Open) -> None:
+    check = Check("compare", ["maths"], [sized("Q8_0", Q8, -8, None), sized("Q4_K_M", Q4, -4, None)], "F16")
+    page = open_report(check)
+    flips = page.locator("figure", has_text="Answer flips").first
+    assert flips.locator(".name").all_text_contents() == ["Q8_0", "Q4_K_M"]
+    assert flips.locator("circle title").all_text_contents() == [
+        "Q8_0: 0.00 % (0.00 % to 56.1 %)",
+        "Q4_K_M: 100.0 % (43.9 % to 100.0 %)",
+    ]
+    names, dots = numbers(flips.locator(".name"), "y"), numbers(flips.locator("circle"), "cx", "cy")
+    assert [abs(name[0] - dot[1]) < 8 for name, dot in zip(names, dots, strict=True)] == [True, True]
+    grid = {tick.text_content(): float(tick.get_attribute("x")) for tick in flips.locator(".tick").all()}
+    assert [dot[0] for dot in dots] == [grid["0 %"], grid["100 %"]]
+    (first, second), width = numbers(flips.locator(".whisker"), "x1", "x2"), grid["100 %"] - grid["0 %"]
+    assert first == pytest.approx([grid["0 %"], grid["0 %"] + 0.561 * width], abs=0.2)
+    assert second == pytest.approx([grid["0 %"] + 0.439 * width, grid["100 %"]], abs=0.2)
+    keys = page.locator("figure", has_text="Distribution of KL").locator(".swatch")
+    assert flips.locator("circle").evaluate_all(COLOURS) == keys.evaluate_all(COLOURS)  # one variant, one colour
+
+
+def test_dots_of_many_variants_are_seen(open_report: Open) -> None:
+    page = open_report(Check("compare", ["maths"], [compared(f"v{n}", BASE, Q8, None) for n in range(21)], "F16"))
+    fills = "all => [...new Set(all.map(one => getComputedStyle(one).fill))].length"
+    assert page.locator("figure").first.locator("circle").count() == 21
+    assert page.locator("figure").first.locator("circle").evaluate_all(fills) == 6
+
+
+def estimated(*values: tuple[float, float, float]) -> Check:
+    """A sweep whose KL means are given with their bounds."""
+    variants = [
+        Variant(f"v{place}", size=(9 - place) * GIB, figures={"kl_mean": Estimate(value, 0.1, low, high, 9)})
+        for place, (value, low, high) in enumerate(values)
+    ]
+    return Check("sweep", ["maths"], variants, "F16")
+
+
+def test_divergences_far_apart_are_drawn_in_powers_of_ten(open_report: Open) -> None:
+    page = open_report(estimated((1e-3, 5e-4, 2e-3), (1e-2, 5e-3, 2e-2), (1.0, 0.5, 2.0)))
+    ticks = {tick.text_content(): float(tick.get_attribute("y")) - 4 for tick in page.locator("figure .tick").all()}
+    dots = [dot[0] for dot in numbers(page.locator("figure circle"), "cy")]
+    assert dots == pytest.approx([ticks["1e0"], ticks["1e-2"], ticks["1e-3"]], abs=0.1)
+    assert page.locator("figure .whisker").count() == 3
+    assert texts(page, "figure circle title")[0] == "v2: 1.0000 (0.5000 to 2.0000)"
+
+
+def test_divergences_near_each_other_are_drawn_from_zero(open_report: Open) -> None:
+    page = open_report(estimated((0.1, 0.05, 0.2), (0.2, 0.1, 0.3), (1.0, 0.9, 1.1)))
+    ticks = {tick.text_content(): float(tick.get_attribute("y")) - 4 for tick in page.locator("figure .tick").all()}
+    assert ticks["0"] > ticks["0.5"] > ticks["1"]
+    assert numbers(page.locator("figure circle"), "cy")[0] == pytest.approx([ticks["1"]], abs=0.1)
+    ((zero,),) = numbers(page.locator("figure .zero"), "y1")
+    assert zero == pytest.approx(ticks["0"], abs=0.1)
+
+
+@pytest.mark.xfail(strict=True, reason="10^0 is drawn as the line of zero")
+def test_an_axis_of_powers_of_ten_has_no_zero(open_report: Open) -> None:
+    page = open_report(estimated((1e-3, 5e-4, 2e-3), (1.0, 0.5, 2.0)))
+    assert page.locator("figure .grid").count() > 3
+    assert page.locator("figure .zero").count() == 0
+
+
+@pytest.mark.xfail(strict=True, reason="an interval down to 0 is left out where powers of ten are drawn")
+def test_an_interval_down_to_zero_reaches_the_lowest_power_of_ten(open_report: Open) -> None:
+    page = open_report(estimated((1e-3, 0.0, 2e-3), (1.0, 0.5, 2.0)))
+    assert page.locator("figure .whisker").count() == 2
+    lowest = max(max(ends) for ends in numbers(page.locator("figure .whisker"), "y1", "y2"))
+    assert lowest == max(line[0] for line in numbers(page.locator("figure .grid"), "y1"))
+
+
+def test_agreement_is_told_of_four_places_that_enough_texts_reach(open_report: Open) -> None:
+    reach = [*[10] * 5, 14]  # tokens of six texts
+    of_texts = {
+        f"maths/{number}": [Gap(0.1, -0.5, -0.6, place != 5 or number > 2, True) for place in range(length)]
+        for number, length in enumerate(reach)
+    }
+    page = open_report(Check("compare", ["maths"], [compared("B", BASE, BASE, ForcedGaps(of_texts))], "A"))
+    assert page.locator("figure", has_text=FORCED[1]).locator("circle title").all_text_contents() == [
+        "B: tokens 1 to 4, 100.0 % of 24 places",
+        "B: tokens 5 to 8, 87.5 % of 24 places",
+        "B: tokens 9 to 10, 100.0 % of 12 places",
+    ]
+
+
+def cells(page: Any, heading: str) -> list[list[str]]:
+    """The rows of a matrix, with its head."""
+    rows = page.locator("figure", has_text=heading).locator("tr").all()
+    return [row.locator("th, td").all_text_contents() for row in rows]
+
+
+def test_categories_are_a_matrix_with_the_worst_first(open_report: Open) -> None:
+    page = open_report(compare_check())
+    assert cells(page, CATEGORIES[0]) == [["", "Q8_0", "Q4_K_M"], ["arithmetic", "0 %", "100 %"], ["logic", "0 %", "100 %"]]
+    assert cells(page, CATEGORIES[1]) == [
+        ["", "Q8_0", "Q4_K_M"],
+        ["logic", "50 %", "0 %"],
+        ["arithmetic", "100 %", "0 %"],
+        ["words", "100 %", "50 %"],
+    ]
+    same = page.locator("figure", has_text=CATEGORIES[1]).locator("td")
+    told = same.evaluate_all("all => all.map(one => one.title)")
+    assert told[:3] == ["50.0 % of 2, 9.45 % to 90.5 %", "0.00 % of 2, 0.00 % to 65.8 %", "100.0 % of 2, 34.2 % to 100.0 %"]
+    shades = same.evaluate_all("all => all.map(one => getComputedStyle(one).backgroundColor)")
+    assert shades[0] == shades[5]  # 50 %
+    assert shades[1] == shades[3]  # 0 %
+    assert len(set(shades)) == 3
+
+
+@pytest.mark.xfail(strict=True, reason="the samples of a category are told, not those whose answer can flip")
+def test_a_rate_of_flips_is_told_of_those_that_can_flip(open_report: Open) -> None:
+    page = open_report(compare_check())
+    logic = page.locator("figure", has_text=CATEGORIES[0]).locator("tr", has_text="logic").locator("td").last
+    assert logic.get_attribute("title") == "100.0 % of 1, 20.7 % to 100.0 %"  # nothing is extracted from the essay
+
+
+def test_one_category_in_two_tasks_is_two_rows(open_report: Open) -> None:
+    first = [said(name, "logic", f"It is {name}") for name in "abcd"]
+    first = [replace(one, task="maths" if one.id in "ab" else "words") for one in first]
+    second = [replace(one, text="Other") if one.id in "acd" else one for one in first]
+    page = open_report(Check("compare", ["maths", "words"], [compared("B", first, second, None)], "A"))
+    assert cells(page, CATEGORIES[1]) == [["", "B"], ["words / logic", "0 %"], ["maths / logic", "50 %"]]
+
+
+def test_a_category_that_a_variant_lacks_is_a_dash(open_report: Open) -> None:
+    alone = [one for one in Q4 if one.category != "words"]
+    check = Check("compare", ["maths"], [compared("all", BASE, Q4, None), compared("some", BASE, alone, None)], "F16")
+    rows = cells(open_report(check), CATEGORIES[1])
+    assert [row for row in rows if row[0] == "words"] == [["words", "50 %", "-"]]
+
+
+def test_a_matrix_of_many_variants_is_read_without_scrolling(open_report: Open) -> None:
+    page = open_report(crowded_check())
+    assert page.locator(".matrix").count() == 2
+    assert page.locator(".chart .scroll").evaluate_all("all => all.map(one => one.scrollWidth - one.clientWidth)") == [0, 0]
+    heights = page.locator(".matrix tbody tr").evaluate_all("all => all.map(one => one.getBoundingClientRect().height)")
+    assert max(heights) < 30  # no name is broken
+
+
+def test_severities_are_named_by_colour(open_report: Open) -> None:
+    heat = open_report(compare_check()).locator("figure", has_text=HEAT)
+    kinds = ["identical", "minor", "moderate", "severe", "failed"]
+    assert heat.locator(".key").all_text_contents() == kinds
+    keys = heat.locator(".swatch").evaluate_all("all => all.map(one => getComputedStyle(one).backgroundColor)")
+    assert len(set(keys)) == 5
+    fills = heat.locator("rect").evaluate_all("all => all.map(one => [one.classList[1], getComputedStyle(one).fill])")
+    named = dict(zip([f"s-{kind}" for kind in kinds], keys, strict=True))
+    assert {kind: named[kind] for kind, _ in fills} == dict(fills)
+    assert {kind for kind, _ in fills} == {"s-identical", "s-minor", "s-severe", "s-failed"}
+
+
+BOUNDS = ((math.nan, math.inf), (-math.inf, math.nan), (-math.inf, math.inf), (None, math.nan))
+
+
+def test_bounds_that_are_no_numbers_are_not_drawn(open_report: Open, tmp_path: Path) -> None:
+    for check in (compare_check(), sweep_check(), crowded_check(), stress_check(), determinism_check()):
+        for place, variant in enumerate(check.variants):
+            low, high = BOUNDS[place % len(BOUNDS)]
+            variant.figures = {name: replace(one, low=low, high=high) for name, one in variant.figures.items()}
+            variant.p_values = dict.fromkeys(variant.p_values, math.nan)
+            for group in variant.groups:
+                group |= {name: [rates[0], low, high] for name, rates in group.items() if isinstance(rates, list)}
+        last = check.variants[-1].figures
+        check.variants[-1].figures = {name: replace(one, value=math.nan) for name, one in last.items()}
+        check.save(tmp_path)
+    assert run(["report", str(tmp_path), "--output", str(tmp_path / "all.html")]) == 0
+    page = open_report(tmp_path / "all.html")
+    assert page.locator(".check").count() == 5
+    assert page.evaluate(OUTSIDE) == []
+    assert page.locator("figure circle").count() > 50
+    assert page.locator("figure .whisker").count() == 0
+    assert not [text for text in texts(page, "figure circle title") if "NaN" in text or "inf" in text]
+    assert "NaN" in page.locator(".figures").first.inner_text()
+
+
+@pytest.mark.xfail(strict=True, raises=ValueError, reason="a rate of NaN cannot be shaded")
+def test_a_category_whose_rate_is_no_number_is_named(open_report: Open) -> None:
+    check = compare_check()
+    check.variants[0].groups[0]["match_rate"] = [math.nan, None, None]
+    assert ["arithmetic", "-", "0 %"] in cells(open_report(check), CATEGORIES[1])
 
 
 def test_series_are_named_in_legends_and_told_apart_by_colour(open_report: Open) -> None:
@@ -346,10 +580,19 @@ def test_the_table_holds_every_figure(open_report: Open) -> None:
     page = open_report(compare_check())
     assert texts(page, ".figures thead th") == ["", "Q8_0", "Q4_K_M"]
     flips = page.locator(".figures tbody tr", has_text="answer flips")
-    assert flips.locator("td").first.inner_text().startswith("0.00 %")
-    assert flips.locator("td").last.inner_text().startswith("100.0 %")
+    assert flips.locator("td").all_inner_texts() == ["0.00 % (0.00 % – 56.1 %)", "100.0 % (43.9 % – 100.0 %)"]
+    assert flips.locator("td small").all_text_contents() == [" (0.00 % – 56.1 %)", " (43.9 % – 100.0 %)"]
+    assert page.locator(".figures tr", has_text="accuracy lost").locator("small").last.inner_text().endswith(") p=1")
     assert flips.locator("th").get_attribute("title") == "samples whose extracted answer is another one"
     assert texts(page, ".figures tbody tr:last-child td") == ["5 / 1 / 0 / 0 / 0", "1 / 3 / 0 / 1 / 1"]
+
+
+def test_a_check_names_what_it_is_against(open_report: Open) -> None:
+    page = open_report(compare_check(), stress_check(), determinism_check())
+    against, load, repeated_runs = page.locator(".sub").all_inner_texts()[:3]
+    assert against.startswith("Q8_0, Q4_K_M against F16 · ")
+    assert load.startswith("concurrency 1, concurrency 8, concurrency 64 · ")
+    assert repeated_runs.startswith("all runs, alone · ")
 
 
 # --- samples --------------------------------------------------------------------------------------------------------------
@@ -376,6 +619,14 @@ def test_filters_choose_samples_and_count_them(open_report: Open) -> None:
     assert after(search="difference · q4") == 1
     assert after(variant="Q4_K_M", category="logic", kind="severe", search="qqq") == 1
     assert after(variant="Q8_0", kind="severe") == 0
+
+
+def test_samples_of_all_variants_stand_in_one_order(open_report: Open) -> None:
+    page = open_report(Check("compare", ["maths"], [compared(label, BASE, Q4, None) for label in "AB"], "F16"))
+    shown = [text.split(" · ")[1:3] for text in texts(page, "summary")]
+    names = ["sum", "knights", "difference", "broken", "essay"]  # lost, flipped, failed, changed
+    assert [name for name, _ in shown] == [name for name in names for _ in "AB"]
+    assert [label[0] for _, label in shown] == ["A", "B"] * 5
 
 
 def test_filters_of_one_check_leave_the_others_alone(open_report: Open) -> None:
@@ -434,10 +685,51 @@ def test_an_answer_that_ends_early_is_marked_at_its_end(open_report: Open) -> No
     assert shown.locator("mark").first.evaluate(SIGN) == '"end of text"'
 
 
-def test_an_answer_that_is_cut_before_it_parts_does_not_seem_to_end(open_report: Open) -> None:
-    first, second = (said("tale", "words", "on and " * 600 + end) for end in ("on", "off"))
+LATE = {("left", "right"): ["left", "right"], ("left", "left over"): ["", "over"], ("left […]", ""): ["left", ""]}
+SPACE = pytest.mark.xfail(strict=True, reason="without tokens, the space before a word is marked and not the word")
+
+
+@pytest.mark.parametrize("tokenized", [True, False], ids=["tokens", "characters"])
+@pytest.mark.parametrize("ends", [*LATE], ids=["another end", "one goes on", "one ends like a cut"])
+def test_texts_that_part_late_show_where(
+    open_report: Open, request: pytest.FixtureRequest, ends: tuple[str, str], tokenized: bool
+) -> None:
+    if ends[1] == "left over" and not tokenized:
+        request.applymarker(SPACE)
+    start = "".join(f"{number} on and " for number in range(900))
+    assert len(start) > 2 * SHOWN_CHARS
+    pair = [said("tale", "words", start + end) for end in ends]
+    pair = [replace(one, tokens=one.tokens if tokenized else None) for one in pair]
+    page = open_report(Check("compare", ["maths"], [compared("B", pair[:1], pair[1:], None)], "A"))
+    shown = sample(page, "tale", "B")
+    for one, seen in zip(pair, shown.locator(".side pre").all_text_contents(), strict=True):
+        assert seen.startswith("[…] ")
+        assert one.text.endswith(seen[4:])
+        assert SHOWN_CHARS / 2 <= len(seen) <= SHOWN_CHARS
+    marked = shown.locator("mark").all_text_contents()
+    assert [text.strip() for text in marked] == LATE[ends]
+    signs = shown.locator("mark").evaluate_all(f"all => all.map({SIGN})")
+    assert signs == ["none" if text else '"end of text"' for text in LATE[ends]]
+
+
+def test_a_long_text_that_parts_early_is_cut_behind(open_report: Open) -> None:
+    first, second = (said("tale", "words", f"{word} {'and on ' * 900}") for word in ("Off", "On"))
     page = open_report(Check("compare", ["maths"], [compared("B", [first], [second], None)], "A"))
-    assert [mark.evaluate(SIGN) for mark in page.locator("mark").all()] == ['"parts further on"'] * 2
+    shown = sample(page, "tale", "B")
+    assert shown.locator("mark").all_text_contents() == ["Off", "On"]
+    for one, side in zip((first, second), shown.locator(".side pre").all_text_contents(), strict=True):
+        assert side == one.text[:SHOWN_CHARS] + " […]"
+
+
+def test_texts_keep_the_newlines_they_start_with(open_report: Open) -> None:
+    first, second = (said("tale", "words", f"\n\nOnce {word}", prompt="\n\nTell me") for word in ("upon", "again"))
+    failed = said("none", "words", "\nNothing", prompt="\r\nWhy"), said("none", "words", "", prompt="", error="\ngone")
+    check = Check("compare", ["maths"], [compared("B", [first, failed[0]], [second, failed[1]], None)], "A")
+    page = open_report(check)
+    assert sample(page, "tale", "B").locator("pre").all_text_contents() == ["\n\nTell me", "\n\nOnce upon", "\n\nOnce again"]
+    shown = sample(page, "none", "B")
+    assert shown.locator("pre").all_text_contents() == ["␍\nWhy", "\nNothing"]
+    assert shown.locator(".error").text_content() == "\ngone"
 
 
 def test_a_long_answer_is_opened_where_it_parts(open_report: Open) -> None:
@@ -531,7 +823,8 @@ def is_harmless(page: Any) -> None:
     assert page.locator("script").count() == 1
     assert page.locator("style").count() == 1
     assert page.locator("img, iframe, a, object, embed, link, base").count() == 0
-    assert page.locator("svg").count() == page.locator("figure").count()
+    assert page.locator("svg").count() + page.locator(".matrix").count() == page.locator("figure").count()
+    assert page.locator("figure svg, figure table").count() == page.locator("figure").count()
     names = (
         "[...document.querySelectorAll('*')].flatMap(one => one.getAttributeNames()).filter(name => name.startsWith('on'))"
     )
@@ -545,12 +838,37 @@ def test_hostile_text_is_shown_and_never_run(open_report: Open) -> None:
     is_harmless(page)
     for selector in ("h2", ".sub b >> nth=0", ".figures thead th >> nth=1", ".notes li >> nth=0", ".notes li >> nth=-1"):
         assert HOSTILE in page.locator(selector).inner_text()
-    assert json.loads(page.locator(".gold code").first.inner_text(), strict=False)[HOSTILE + SEEN][0] == HOSTILE + SEEN
+    assert json.loads(page.locator(".gold code").first.text_content())[HOSTILE + LEGAL] == [HOSTILE + LEGAL]
     for selector in ("summary", ".prompt", ".side h5", ".error", "option"):
         assert HOSTILE in " ".join(page.locator(selector).all_inner_texts())
+        assert SEEN in " ".join(page.locator(selector).all_text_contents())
+    assert [text[:3] for text in texts(page, ".prompt")] == [f"\n{place} " for place in (1, 1, 0, 0, 2, 2)]
     assert HOSTILE in page.locator(".side pre").first.inner_text()
     assert HOSTILE in page.locator("figure", has_text=HEAT).locator("rect title").first.text_content()
-    assert HOSTILE in page.locator("figure", has_text=CATEGORIES[0]).locator("rect title").first.text_content()
+    assert [HOSTILE in text for text in texts(page, ".matrix th")] == [False, True, True, True, True, True] * 2
+
+
+def test_no_script_runs_but_the_page_s_own(browser: Any, tmp_path: Path) -> None:
+    file = write_report([compare_check()], tmp_path / "report.html")
+    planted = "<b id='bad' onclick='window.hacked=1'>x</b><a href='javascript:window.hacked=1'>x</a>" + HACKS[0]
+    file.write_text(file.read_text().replace("</main>", f"{planted}</main>"))
+    context = browser.new_context(offline=True)
+    page, said_of_it = context.new_page(), []
+    page.on("console", lambda message: said_of_it.append(message.text))
+    page.goto(file.as_uri())
+    policy = page.locator("meta[http-equiv=Content-Security-Policy]").get_attribute("content")
+    digest = hashlib.sha256(str(page.locator("script").last.text_content()).encode()).digest()
+    assert f"script-src 'sha256-{base64.b64encode(digest).decode()}';" in policy
+    assert page.locator(".count").inner_text() == "6 of 6 samples"  # the page's own did run
+    page.locator("#theme").click()
+    assert page.locator("html").get_attribute("data-theme") in ("light", "dark")
+    page.locator("#bad").click()
+    page.locator("a").click()
+    page.wait_for_timeout(100)
+    assert page.evaluate("window.hacked") is None
+    refused = [text for text in said_of_it if "Content Security Policy" in text]
+    assert len(refused) == len(said_of_it) == 3
+    context.close()
 
 
 def test_hostile_names_can_be_filtered_by(open_report: Open) -> None:
@@ -564,17 +882,15 @@ def test_hostile_names_can_be_filtered_by(open_report: Open) -> None:
     assert visible(page) == 1
 
 
-REFUSED = pytest.mark.xfail(strict=True, reason="read_json refuses the lone surrogates that save() writes")
-
-
-@pytest.mark.parametrize("control", [SEEN, pytest.param(CONTROL, marks=REFUSED)], ids=["characters", "surrogates"])
+@pytest.mark.parametrize("control", [LEGAL, CONTROL], ids=["characters", "surrogates"])
 def test_the_command_reports_hostile_checks_from_their_files(open_report: Open, tmp_path: Path, control: str) -> None:
     hostile_check(control).save(tmp_path)
     compare_check().save(tmp_path)
     assert run(["report", str(tmp_path), "--output", str(tmp_path / "all.html")]) == 0
     page = open_report(tmp_path / "all.html")
     assert page.locator(".check").count() == 2
-    assert page.locator("figure").count() == 16
+    assert page.locator("figure").count() == len(CHARTS[hostile_check]) + len(CHARTS[compare_check])
+    assert SEEN in page.locator(".prompt", has_text=HACKS[0]).first.text_content()
     is_harmless(page)
 
 

@@ -50,8 +50,8 @@ class Nowhere:
     def get(self, request: Request) -> Response | None:
         return None
 
-    def put(self, request: Request, response: Response) -> None:
-        pass
+    def put(self, request: Request, response: Response) -> Response:
+        return response
 
 
 @pytest.fixture

@@ -35,10 +35,6 @@
     apply();
   }
 
-  for (const mark of document.querySelectorAll("mark:empty")) {
-    mark.classList.toggle("cut", mark.closest("pre").textContent.endsWith(" […]")); // they part in what is not shown
-  }
-
   // A long answer is opened where it parts from the other. "toggle" does not bubble, but it is captured.
   document.addEventListener("toggle", (event) => {
     for (const mark of event.target.querySelectorAll("pre mark")) {
