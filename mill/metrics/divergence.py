@@ -62,7 +62,7 @@ def bounded_gap(one: Known, other: Known, token: int | str, first: float, second
     total = sum(_term(p, q) for p, q in both.values())
     rest_p = 1 - math.fsum(math.exp(p) for p, _ in both.values())
     rest_q = 1 - math.fsum(math.exp(q) for _, q in both.values())
-    if rest_p > LEAST_REST:
+    if rest_p > 0:
         # What is left of q is a difference of rounded numbers: a larger one keeps the bound a bound.
         total += rest_p * math.log(rest_p / max(rest_q, LEAST_REST))
     return Gap(max(0.0, total), first, second, _best(one) == _best(other), False)

@@ -22,7 +22,7 @@ _MARKED_LETTER = re.compile(rf"{_MARK}(?:\\text\{{)?([A-E](?![A-Za-z])|[a-e](?=[
 _LETTER = re.compile(r"[(\[]([A-E])[)\]]|(?<![A-Za-z'])([A-E])(?=[.):,*`]|[ \t]{0,4}$)", re.MULTILINE)
 _MARKED_WORD = re.compile(rf"{_MARK}(yes|no)\b", re.IGNORECASE)
 _YES_NO = re.compile(r"\b(yes|no)\b", re.IGNORECASE)
-_ANSWER_IS = r"(?:final[ \t]{1,4})?answer[*_`]{0,3}[ \t]{0,4}(?:is)?[ \t]{0,4}[:=][ \t]{0,4}"
+_ANSWER_IS = r"(?:final[ \t]{1,4})?answer[*_`]{0,3}[ \t]{0,4}(?:is)?[ \t]{0,4}[:=]\s{0,4}"
 _MARKED_LINE = re.compile(rf"^[^\w\n]{{0,8}}{_ANSWER_IS}(\S.*)$", re.MULTILINE | re.IGNORECASE)
 _MOST_STARTS = 64  # brackets from which a JSON value is tried to be read
 _PLAIN_DIGITS = 40  # longer figures keep their exponent

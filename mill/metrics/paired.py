@@ -8,6 +8,8 @@ from dataclasses import replace
 
 from mill.metrics.estimate import NOTHING, Estimate, around, wilson
 
+MOST_EXACT = 500  # binomials are whole numbers up to here, then products of logarithms
+
 
 def rate(hits: int, n: int) -> Estimate:
     """A share of n with its Wilson interval."""
@@ -23,6 +25,8 @@ def mcnemar(regressions: int, improvements: int) -> float:
     n, k = regressions + improvements, min(regressions, improvements)
     if not n:
         return 1.0
+    if n <= MOST_EXACT:
+        return min(1.0, float(2 * sum(math.comb(n, i) for i in range(k + 1)) / 2**n))
     most = math.lgamma(n + 1) - n * math.log(2)
     tail = math.fsum(math.exp(most - math.lgamma(i + 1) - math.lgamma(n - i + 1)) for i in range(k + 1))
     return min(1.0, 2 * tail)

@@ -143,8 +143,12 @@ def test_the_perplexity_ratio_of_documents_weighs_each_word_alike() -> None:
     assert 0 < found.p_values["ppl_ratio"] < 0.05
 
 
+def document(score: float) -> Answer:
+    return answer(scores=(score,), units=50.0, spoken=False)
+
+
 def test_documents_that_are_only_scored_are_not_called_the_same_text() -> None:
-    pairs = [Pair(answer(scores=(-100.0,), units=50.0), answer(scores=(-190.0,), units=50.0))] * 3
+    pairs = [Pair(document(-100.0), document(-190.0))] * 3
     found = free_figures(pairs)
     assert "match_rate" not in found.estimates or found.estimates["match_rate"].value == 0.0
     assert not found.counts.get("severity_identical")
@@ -196,7 +200,7 @@ def test_places_without_a_finite_divergence_are_counted() -> None:
     assert (found.estimates["nonfinite_rate"].value, found.estimates["nonfinite_rate"].n) == (2 / 6, 6)
     assert found.counts["nonfinite_places"] == 2
     only = forced_figures([[gap(math.nan)]])
-    assert set(only.estimates) == {"nonfinite_rate"}
+    assert set(only.estimates) == {"nonfinite_rate", "kl_mean"} and math.isnan(only.estimates["kl_mean"].value)
 
 
 def test_agreement_place_by_place() -> None:

@@ -354,7 +354,7 @@ def test_a_suite_that_is_named_twice_counts_once(mill: Mill, tmp_path: Path) -> 
 
 def test_diff_of_one_backend_with_itself_is_refused(mill: Mill, tiny_model: Path) -> None:
     code, _, err = mill("diff", "--model", str(tiny_model), "--backends", "hf,hf", *LIMITS)
-    assert code == 2 and len(err.splitlines()) == 1 and "label" in err
+    assert code == 2 and len(err.splitlines()) == 1 and "twice" in err
 
 
 def complete(server: FaultServer, path: str, body: dict[str, Any]) -> Any:

@@ -751,6 +751,24 @@ def test_unstable_samples_show_their_two_commonest_answers(open_report: Open) ->
     assert shown.locator(".facts").inner_text().startswith("3 answers, the first 2 times")
 
 
+def test_a_prompt_that_fails_in_some_runs_shows_an_answer_and_the_error(open_report: Open) -> None:
+    page = open_report(determinism_check())
+    shown = sample(page, "broken", "all runs")
+    assert shown.get_attribute("data-kind") == "failed"
+    assert shown.locator("pre").all_inner_texts() == [TICKS, "All is well"]
+    assert shown.locator(".error").all_inner_texts() == ["HTTP 500: ```out of memory``` <b>"]
+
+
+@pytest.mark.xfail(strict=True, reason="a prompt that fails in every run alike counts as changed and is not listed")
+def test_a_prompt_that_fails_in_every_run_is_listed(open_report: Open) -> None:
+    passes = [Pass(f"pass {place}", 1, [replace(BASE[0], text="", error="HTTP 503"), BASE[1]], "", []) for place in range(3)]
+    page = open_report(Check("determinism", ["maths"], [repeated("all runs", passes)]))
+    shown = sample(page, "sum", "all runs")
+    assert page.locator(".sample").count() == 1
+    assert shown.get_attribute("data-kind") == "failed"
+    assert shown.locator(".error").all_inner_texts() == ["HTTP 503"]
+
+
 # --- copied Markdown ------------------------------------------------------------------------------------------------------
 
 
