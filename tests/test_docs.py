@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from mill.checks.glossary import FIGURES
 from mill.cli.main import COMMANDS, cli, run
 
 ROOT = Path(__file__).parent.parent
@@ -47,6 +48,22 @@ def test_every_option_the_readme_uses_exists() -> None:
             assert words[1] in COMMANDS and command is not None
             known = {option for parameter in command.params for option in parameter.opts}
             assert {word for word in words if word.startswith("--")} <= known
+
+
+def test_the_figures_of_checks_are_those_of_the_glossary() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| (.*?) \| (.*?) \|$", (ROOT / "docs/checks.md").read_text(), re.MULTILINE)
+    assert rows == [(name, figure.title, figure.about) for name, figure in FIGURES.items()]
+
+
+def test_the_commands_of_the_document_on_checks_exist() -> None:
+    for line in "\n".join(code_blocks("docs/checks.md", "")).splitlines():
+        words = shlex.split(line, comments=True)
+        command = cli.get_command(None, words[1])  # type: ignore[arg-type]
+        assert words[0] == "mill" and command is not None
+        known = {option for parameter in command.params for option in parameter.opts}
+        assert {word.replace("-", "_")[2:] for word in words if word.startswith("--")} <= {
+            option.replace("-", "_")[2:] for option in known
+        }
 
 
 def test_the_worked_examples_of_contributing_run(

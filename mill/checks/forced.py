@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mill.api.errors import RunError
+from mill.api.message import Context
 from mill.api.model import MillModel
 from mill.api.request import ALL, GENERATE, LOGLIKELIHOOD
 from mill.api.response import Response, Token
@@ -50,22 +51,35 @@ def rivals_of(models: Sequence[MillModel]) -> list[int | str] | None:
 
 
 def forced_texts(baseline: Answered, most_tokens: int) -> list[ForcedText]:
-    """The baseline's answers: the beginning of what it generated, or the choice it made."""
+    """The baseline's answers: the beginning of what it generated, or the choice it made.
+
+    Where it generated nothing, as a model does that waits for a chat template, the end of the prompt takes its place.
+    """
     texts = []
     for plan in baseline.run.plans:
         if plan.task.kind in (GENERATE, LOGLIKELIHOOD):
             for job in plan.jobs:
-                text = _continuation(job, most_tokens)
-                if text.strip():
-                    texts.append(ForcedText(f"{plan.task.name}/{job.sample.id}", job.requests[0].context, text))
+                context, text = job.requests[0].context, _continuation(job, most_tokens)
+                if text is not None and not text.strip():
+                    context, text = _halves(context, most_tokens)
+                if text:
+                    texts.append(ForcedText(f"{plan.task.name}/{job.sample.id}", context, text))
     return texts
 
 
-def _continuation(job: Job, most_tokens: int) -> str:
-    """Nothing where a request failed."""
+def _halves(context: Context, most_tokens: int) -> tuple[Context, str]:
+    """The first half of a prompt, and the beginning of the second; a dialog has no halves."""
+    if not isinstance(context, str):
+        return context, ""
+    middle = max(0, context.rfind(" ", 0, len(context) // 2 + 1))
+    return context[:middle], context[middle:][: most_tokens * CHARS_A_TOKEN]
+
+
+def _continuation(job: Job, most_tokens: int) -> str | None:
+    """None where a request failed."""
     responses = [request.resps[0] for request in job.requests if request.resps]
     if len(responses) < len(job.requests) or any(response.failed for response in responses):
-        return ""
+        return None
     if job.task.kind == GENERATE:
         return _cut(responses[0], most_tokens)
     best = max(range(len(responses)), key=lambda place: responses[place].score or float("-inf"))

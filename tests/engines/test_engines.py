@@ -98,3 +98,52 @@ def test_vllm_mlx_conforms_in_what_it_serves() -> None:
     with serving(ENVIRONMENT, str(binary), "serve", str(MODEL), "--host", "127.0.0.1", "--port", str(port)):
         out = conform(sys.executable, f"vllm-mlx[base_url=http://127.0.0.1:{port}]", "--wait", "60")
     assert "10 passed, 0 failed, 8 skipped" in out
+
+
+SHARED_PREFIXES = """
+import sys
+from mill.api.request import GENERATE, LOGLIKELIHOOD, Request, generation_options
+from mill.models.mlx_lm import MlxModel
+start = "Here is a list of capitals. France: Paris. Spain: Madrid."
+tails = [" Italy:", " Germany:", " Italy: Rome. Peru:", ""]
+asked = [Request(GENERATE, start + tail, options=generation_options(max_gen_toks=6)) for tail in tails]
+model = MlxModel(sys.argv[1], max_context_length=256)
+together = [answer.text for answer in model.generate_until(asked)]
+alone = []
+for one in asked:
+    model._warm = None
+    alone += [answer.text for answer in model.generate_until([one])]
+assert together == alone, (together, alone)
+(scored,) = model.loglikelihood([Request(LOGLIKELIHOOD, start, " Italy: Rome.", options={"logprobs": "all"})])
+whole = scored.distribution
+assert whole.shape[0] == len(scored.tokens) and abs(sum(token.logprob for token in scored.tokens) - scored.score) < 1e-3
+assert all(abs(float(row[token.id]) - token.logprob) < 1e-4 for row, token in zip(whole, scored.tokens))
+print("equal")
+"""
+
+
+def test_mlx_lm_keeps_the_prefix_of_prompts_and_tells_distributions() -> None:
+    command = [str(engine("mlx") / "python"), "-c", SHARED_PREFIXES, str(MODEL)]
+    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0 and "equal" in done.stdout, done.stderr[-2000:]
+
+
+def test_compare_finds_hf_and_vllm_alike(tmp_path: Path) -> None:
+    specs = [f"hf[path={MODEL},dtype=float32]", f"vllm[path={MODEL},dtype=float32,max_model_len=512,enforce_eager=true]"]
+    asked = ["--prompts", "numerics", "--limit", "4", "--max-tokens", "12", "--output", str(tmp_path), "--quiet"]
+    command = [
+        str(engine("vllm") / "python"),
+        "-m",
+        "mill",
+        "compare",
+        *specs,
+        *asked,
+        "--fail-on",
+        "kl_mean>1e-4, match_rate<1",
+    ]
+    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
+    (file,) = (tmp_path / "checks").glob("compare-*/check.json")
+    (variant,) = json.loads(file.read_text())["variants"]
+    assert variant["counts"]["places"] > 8 and variant["counts"]["nonfinite_places"] == 0
+    assert "KL is a lower bound" in " ".join(variant["notes"])

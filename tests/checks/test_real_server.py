@@ -1,0 +1,37 @@
+"""A comparison across engines: transformers and a real llama-server on the same four-bit weights."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from mill.cli.main import run
+
+
+def test_compare_reaches_from_transformers_to_llama_cpp(demo_model: str, llama: str, tmp_path: Path) -> None:
+    asked = ["--prompts", "determinism", "--limit", "3", "--max-tokens", "12", "--output", str(tmp_path), "--quiet"]
+    assert run(["compare", demo_model, f"llama-cpp[base_url={llama}]", *asked, "--label-a", "hf", "--label-b", "llama"]) == 0
+    (file,) = (tmp_path / "checks").glob("compare-*/check.json")
+    (variant,) = json.loads(file.read_text())["variants"]
+    figures, counts = variant["figures"], variant["counts"]
+    assert counts["samples"] == 3 and counts["forced_texts"] == 3 and counts["places"] >= 20
+    # The same weights, and rounding of llama.cpp's own: far from equal, farther from another model.
+    assert 1e-6 < figures["kl_mean"]["value"] < 0.1
+    assert figures["top1_agreement"]["value"] > 0.8
+    assert abs(figures["ppl_ratio"]["value"] - 1) < 0.2
+    assert any("lower bound" in note for note in variant["notes"])
+    assert (file.parent / "report.html").exists()
+
+
+def test_a_llama_server_is_asked_for_the_whole_vocabulary(llama: str) -> None:
+    from mill.api.request import ALL, LOGLIKELIHOOD, Request
+    from mill.models.open import open_model
+
+    model = open_model(f"llama-cpp[base_url={llama}]")
+    model.ready()
+    request = Request(LOGLIKELIHOOD, "The capital of France is", " Paris", options={"logprobs": ALL})
+    (answer,) = model.loglikelihood([request])
+    assert answer.tokens is not None and answer.distribution is not None and answer.score is not None
+    (row,), (token,) = answer.distribution, answer.tokens
+    assert abs(sum(2.718281828459045 ** float(value) for value in row) - 1) < 1e-3
+    assert abs(float(row[token.id]) - answer.score) < 1e-6
