@@ -88,7 +88,7 @@ def _parted(pairs: Sequence[Pair]) -> Figures:
     found = Figures(counts={"parted": len(parted)})
     places = [float(parting.token) for parting in parted if parting.token is not None]
     if places:
-        found.estimates["first_parting"] = mean_of(places)
+        found.estimates["first_parting"] = inside(mean_of(places), last=math.inf)
     margins = [parting.margin for parting in parted if parting.margin is not None]
     if margins:
         clear = sum(margin >= NEAR_TIE for margin in margins)

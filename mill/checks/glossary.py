@@ -69,7 +69,7 @@ def written(name: str, value: float | None) -> str:
     if kind == RATE:
         return f"{100 * value:.2f} %" if abs(value) < 0.1 else f"{100 * value:.1f} %"
     if kind == NATS:
-        return f"{value:.4f}" if abs(value) >= 1e-3 or not value else f"{value:.1e}"
+        return "0" if not value else f"{value:.4f}" if abs(value) >= 1e-3 else f"{value:.1e}"
     if kind == SECONDS:
         return f"{value:.3f} s"
     if kind == FACTOR:
