@@ -15,13 +15,13 @@ from mill.checks.figures import forced_figures, forced_series, free_figures, gro
 from mill.checks.forced import ForcedGaps, forced_task, forced_texts, read_gaps, rivals_of
 from mill.checks.pairing import Pair, pair_up
 from mill.checks.result import Check, Variant
+from mill.checks.shown import around, shown
 from mill.checks.subjects import Answered, Asked, Subject, answer
 from mill.metrics.paired import percentile
 from mill.runs.folder import RunFolder
 from mill.runs.manifest import shown_settings
 from mill.tasks.forced import ForcedText
 
-SHOWN_CHARS = 4000  # of a prompt or an answer in a check's rows
 TOKENS_AROUND = 3
 
 
@@ -131,7 +131,7 @@ def row_of(pair: Pair, gaps: ForcedGaps | None) -> dict[str, Any]:
         "task": a.task,
         "id": a.id,
         "category": a.category,
-        "prompt": _shown(a.prompt),
+        "prompt": shown(a.prompt),
         "gold": a.gold,
         "texts": [a.text, b.text],
         "extracted": [a.extracted, b.extracted],
@@ -141,7 +141,7 @@ def row_of(pair: Pair, gaps: ForcedGaps | None) -> dict[str, Any]:
         "similarity": pair.similarity,
         "flipped": pair.flipped,
     }
-    row["texts"], cut = _around(row["texts"], pair.parting.char if pair.parting else 0)
+    row["texts"], cut = around(row["texts"], pair.parting.char if pair.parting else 0)
     if pair.parting is not None:
         row["parting"] = {**asdict(pair.parting), "char": pair.parting.char - cut}
         if a.tokens and b.tokens and pair.parting.token is not None:
@@ -159,14 +159,3 @@ def _rivals(tokens: Sequence[Token], place: int) -> dict[str, Any] | None:
     if place >= len(tokens):
         return None
     return {"text": tokens[place].text, "logprob": tokens[place].logprob, "top": list(tokens[place].top[:TOKENS_AROUND])}
-
-
-def _shown(text: str) -> str:
-    return text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]} […]"
-
-
-def _around(texts: Sequence[str], char: int) -> tuple[list[str], int]:
-    """Long texts cut to what lies around a place, and how many characters went in front of it."""
-    start = max(0, char - SHOWN_CHARS // 2) if max(map(len, texts)) > SHOWN_CHARS else 0
-    mark = "[…] " if start else ""
-    return [mark + _shown(text[start:]) for text in texts], start - len(mark)

@@ -13,8 +13,9 @@ from mill.checks.figures import NEAR_TIE
 from mill.checks.pairing import part
 from mill.checks.passes import Pass, make_passes
 from mill.checks.result import Check, Variant
+from mill.checks.shown import around, shown
 from mill.checks.subjects import Asked, Subject
-from mill.metrics.estimate import around
+from mill.metrics import estimate
 from mill.metrics.paired import inside, mean_of, rate
 from mill.runs.manifest import shown_settings
 
@@ -31,6 +32,8 @@ def determinism(subject: Subject, asked: Asked, *, runs: int) -> Check:
     if len({one.width for one in passes}) > 1:
         groups |= {ALONE: [one for one in passes if one.width == 1], AMONG: [one for one in passes if one.width != 1]}
     variants = [repeated(label, members) for label, members in groups.items() if len(members) > 1]
+    for variant in variants[1:]:  # the same prompts again, over fewer passes
+        variant.rows = []
     for variant in variants:
         variant.model, variant.backend = subject.model.model_name, subject.spec.backend
         variant.run = passes[0].run
@@ -53,7 +56,7 @@ def repeated(label: str, passes: Sequence[Pass]) -> Variant:
         "failure_rate": rate(failed, len(rows) * len(passes)),
     }
     if noise:
-        figures["logprob_noise_max"] = around(max(noise), None, len(noise))
+        figures["logprob_noise_max"] = estimate.around(max(noise), None, len(noise))
     if margins:
         figures["parting_margin"] = mean_of(margins)
     counts = {"samples": len(rows), "runs": len(passes), "failed": failed, "parted": len(parted)}
@@ -65,24 +68,26 @@ def repeated(label: str, passes: Sequence[Pass]) -> Variant:
 def _row(answers: Sequence[Answer]) -> dict[str, Any]:
     first = answers[0]
     outputs = Counter((answer.text, answer.error) for answer in answers)
-    shown = sorted(outputs.items(), key=lambda item: (item[0][1] is not None, -item[1]))[:2]  # answers before failures
-    (_, failure), count = shown[0]
+    common = sorted(outputs.items(), key=lambda item: (item[0][1] is not None, -item[1]))[:2]  # answers before failures
+    (_, failure), count = common[0]
     row: dict[str, Any] = {
         "task": first.task,
         "id": first.id,
         "category": first.category,
-        "prompt": first.prompt,
+        "prompt": shown(first.prompt),
         "share": 0.0 if failure else count / len(answers),
         "distinct": len(outputs),
         "failed": sum(answer.error is not None for answer in answers),
-        "texts": [text for (text, _), _ in shown],
-        "errors": [error for (_, error), _ in shown],
-        "times": [times for _, times in shown],
+        "texts": [text for (text, _), _ in common],
+        "errors": [error for (_, error), _ in common],
+        "times": [times for _, times in common],
         "score_range": _score_range(answers),
     }
-    if len(shown) > 1 and not any(row["errors"]):
+    if len(common) > 1 and not any(row["errors"]):
         one, other = (next(answer for answer in answers if answer.text == text) for text in row["texts"])
-        row["parting"] = asdict(part(one, other))
+        parting = part(one, other)
+        row["texts"], cut = around(row["texts"], parting.char)
+        row["parting"] = {**asdict(parting), "char": parting.char - cut}
     return row
 
 

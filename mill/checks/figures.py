@@ -175,6 +175,6 @@ def group_figures(pairs: Sequence[Pair]) -> list[dict[str, Any]]:
         figures = free_figures(members)
         wanted = ("match_rate", "flip_rate", "acc_baseline", "acc")
         rates = {name: figures.estimates[name] for name in wanted if name in figures.estimates}
-        entry = {name: [one.value, one.low, one.high] for name, one in rates.items()}
+        entry = {name: [one.value, one.low, one.high, one.n] for name, one in rates.items()}
         found.append({"task": task, "category": category, "n": len(members), **entry})
     return found

@@ -102,7 +102,7 @@ def test_what_a_table_rests_on_is_told() -> None:
         ("flip_rate", 0.0123, "1.23 %"),
         ("flip_rate", 1.0, "100.0 %"),
         ("acc_drop", -0.02, "-2.00 %"),
-        ("kl_mean", 0.0, "0.0000"),
+        ("kl_mean", 0.0, "0"),
         ("kl_mean", 0.01234, "0.0123"),
         ("kl_mean", 0.00001234, "1.2e-05"),
         ("latency_p50", 1.23456, "1.235 s"),

@@ -11,8 +11,8 @@ from mill.report.html.tag import Html, tag
 WIDTH, HEIGHT = 460, 240
 LEFT, RIGHT, TOP, BOTTOM = 54, 18, 18, 40
 COLOURS = 6  # series beyond that repeat colours
-ROW, NAME_WIDTH = 26, 150
-GAP, LARGEST_CELL = 10, 16
+ROW, GAP, LARGEST_CELL = 26, 10, 16
+CHAR, LINE = 7.4, 14  # of a name, at the size that phones show
 
 
 @dataclass(frozen=True)
@@ -104,23 +104,42 @@ def line_chart(title: str, x: Axis, y: Axis, series: Sequence[Series]) -> Html:
             if point.low is not None and point.high is not None:
                 parts.append(_whisker(colour, (px, y.at(point.low)), (px, y.at(point.high))))
             parts.append(_dot(colour, px, py, point.told))
-            if point.name:
-                parts.append(_text("name", px, min(py, y.at(point.top)) - 7, short(point.name, 16), "middle"))
+        parts += _names(x, y, [point for point in points if point.name])
     return _figure(title, parts, [(one.name, one.colour) for one in series] if len(series) > 1 else [])
+
+
+def _names(x: Axis, y: Axis, points: Sequence[Point]) -> list[Html]:
+    """Above the points, or below or higher where another name stands in the way."""
+    parts: list[Html] = []
+    taken: list[tuple[float, float, float]] = []
+    for point in points:
+        name = short(point.name, 16)
+        half = CHAR * len(name) / 2
+        px = min(max(x.at(point.x), LEFT + half), WIDTH - half)
+        over, under = min(y.at(point.y), y.at(point.top)) - 7, max(y.at(point.y), y.at(point.bottom)) + LINE + 2
+        places = [over, *([under] if under < HEIGHT - BOTTOM - 3 else []), over - LINE, over - 2 * LINE]
+        for py in places:
+            if all(abs(px - at) >= half + wide or abs(py - high) >= LINE for at, high, wide in taken):
+                taken.append((px, py, half))
+                parts.append(_text("name", px, py, name, "middle"))
+                break
+    return parts
 
 
 def dot_chart(title: str, x: Axis, rows: Sequence[tuple[str, Point, int]]) -> Html:
     """A line for each (name, point, colour): the dot stands at the point's y, its interval around it."""
     height = TOP + ROW * len(rows) + BOTTOM - 10
-    x.span = (NAME_WIDTH, WIDTH - RIGHT)
+    names = [short(name) for name, _, _ in rows]
+    left = _name_width(names)
+    x.span = (left, WIDTH - RIGHT)
     parts = []
     for tick in x.ticks:
         px = x.at(tick)
-        parts.append(tag("line", class_=_rule(tick), x1=px, x2=px, y1=TOP - 6, y2=height - BOTTOM + 14))
+        parts.append(tag("line", class_=_rule(x, tick), x1=px, x2=px, y1=TOP - 6, y2=height - BOTTOM + 14))
         parts.append(_text("tick", px, height - 12, x.text(tick), "middle"))
-    for place, (name, point, colour) in enumerate(rows):
+    for place, (_, point, colour) in enumerate(rows):
         py = TOP + ROW * (place + 0.5)
-        parts.append(_text("name", NAME_WIDTH - 10, py + 4, short(name), "end"))
+        parts.append(_text("name", left - 10, py + 4, names[place], "end"))
         if point.low is not None and point.high is not None:
             parts.append(_whisker(_colour(colour), (x.at(point.low), py), (x.at(point.high), py)))
         parts.append(_dot(_colour(colour), x.at(point.y), py, point.told))
@@ -129,46 +148,48 @@ def dot_chart(title: str, x: Axis, rows: Sequence[tuple[str, Point, int]]) -> Ht
 
 def heat_map(title: str, rows: Sequence[tuple[str, Sequence[tuple[str, str]]]], kinds: Sequence[str]) -> Html:
     """A strip of squares for each row; a square is (kind, what a pointer reads). `kinds` are named above."""
-    width, y = WIDTH * 2, float(TOP)
-    longest = max(len(cells) for _, cells in rows)
-    size = min(LARGEST_CELL, max(7, (width - NAME_WIDTH - RIGHT) // max(1, longest)))
-    in_line = max(1, (width - NAME_WIDTH - RIGHT) // size)
+    width, y = WIDTH * 2, 6.0
+    names = [short(label, 36) for label, _ in rows]
+    left, longest = _name_width(names), max(len(cells) for _, cells in rows)
+    size = min(LARGEST_CELL, max(7, (width - left) / max(1, longest)))
+    in_line = max(1, int((width - left) / size + 1e-9))
     parts = []
-    for label, cells in rows:
-        parts.append(_text("name", NAME_WIDTH - 10, y + size / 2 + 4, short(label), "end"))
+    for name, (_, cells) in zip(names, rows, strict=True):
+        parts.append(_text("name", left - 10, y + size / 2 + 4, name, "end"))
         for place, (kind, told) in enumerate(cells):
-            at = {"x": NAME_WIDTH + place % in_line * size, "y": y + place // in_line * size}
+            at = {"x": left + place % in_line * size, "y": y + place // in_line * size}
             parts.append(tag("rect", tag("title", told), class_=f"cell s-{kind}", width=size - 1, height=size - 1, **at))
         y += math.ceil(len(cells) / in_line) * size + GAP
     keys = [tag("span", tag("i", class_=f"swatch s-{kind}"), kind, class_="key") for kind in kinds]
-    return _framed(title, keys, parts, y + 4, width)
+    return _framed(title, keys, parts, y, width)
 
 
-def matrix(title: str, columns: Sequence[str], rows: Sequence[tuple[str, Sequence[Point | None]]]) -> Html:
-    """A table of rates, each cell shaded by its value; a point's y is the rate and `told` what a pointer reads."""
+def matrix(title: str, columns: Sequence[str], rows: Sequence[tuple[str, Sequence[Point | None]]], good: float) -> Html:
+    """A table of rates, a cell the darker the further it is from `good`; `told` is what a pointer reads."""
     head = tag("tr", tag("th"), [tag("th", column) for column in columns])
-    body = [tag("tr", tag("th", name), [_rate_cell(point) for point in points]) for name, points in rows]
+    body = [tag("tr", tag("th", name), [_rate_cell(point, good) for point in points]) for name, points in rows]
     table = tag("table", tag("thead", head), tag("tbody", body), class_="matrix")
     return tag("figure", tag("figcaption", title), tag("div", table, class_="scroll"), class_="chart")
 
 
-def _rate_cell(point: Point | None) -> Html:
-    if point is None:
+def _rate_cell(point: Point | None, good: float) -> Html:
+    if point is None or not math.isfinite(point.y):
         return tag("td", "-")
-    return tag("td", f"{100 * point.y:.0f} %", title=point.told, class_=f"h{min(5, math.ceil(5 * point.y))}")
+    shade = min(5, math.ceil(5 * abs(point.y - good)))
+    return tag("td", f"{100 * point.y:.0f} %", title=point.told, class_=f"h{shade}")
 
 
 def _grid(x: Axis, y: Axis) -> list[Html]:
     parts = []
     for tick in y.ticks:
-        parts.append(tag("line", class_=_rule(tick), x1=LEFT, x2=WIDTH - RIGHT, y1=y.at(tick), y2=y.at(tick)))
+        parts.append(tag("line", class_=_rule(y, tick), x1=LEFT, x2=WIDTH - RIGHT, y1=y.at(tick), y2=y.at(tick)))
         parts.append(_text("tick", LEFT - 6, y.at(tick) + 4, y.text(tick), "end"))
     parts += [_text("tick", x.at(tick), HEIGHT - BOTTOM + 16, x.text(tick), "middle") for tick in x.ticks]
     return [*parts, _text("label", (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 4, x.label, "middle")]
 
 
-def _rule(tick: float) -> str:
-    return "grid zero" if not tick else "grid"
+def _rule(axis: Axis, tick: float) -> str:
+    return "grid" if tick or axis.log else "grid zero"
 
 
 def _dot(colour: str, x: float, y: float, told: str) -> Html:
@@ -199,6 +220,11 @@ def _colour(number: int) -> str:
     return f"c{number % COLOURS}"
 
 
-def short(text: str, most: int = 20) -> str:
-    """Cut in the middle, where names of models are alike least often."""
-    return text if len(text) <= most else f"{text[: most // 2 - 1]}…{text[len(text) - most // 2 :]}"
+def _name_width(names: Sequence[str]) -> float:
+    return 14 + CHAR * max(map(len, names), default=0)
+
+
+def short(text: str, most: int = 24) -> str:
+    """Cut before the middle: names of models differ at the end."""
+    head = most // 3
+    return text if len(text) <= most else f"{text[:head]}…{text[len(text) - (most - head - 1) :]}"

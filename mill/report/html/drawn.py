@@ -65,35 +65,34 @@ def _against_size(name: str, variants: Sequence[Variant]) -> Html:
     points = [point for one in ordered if (point := _point(one, name, (one.size or 0) / divisor))]
     first, last = points[0].x, points[-1].x
     x = Axis(f"weights, {unit}", first - 0.12 * (last - first), last + 0.12 * (last - first))
-    values = [point.y for point in points]
-    if name == "kl_mean" and min(values) > 0 and max(values) > FAR_APART * min(values):
-        points = [_logarithmic(point) for point in points]
-        y = Axis(
-            "", math.floor(min(point.bottom for point in points)), math.ceil(max(point.top for point in points)), log=True
-        )
-    else:
-        y = _value_axis(name, points)
+    points, y = _on_axis(name, points)
     return line_chart(_headed(name), x, y, [Series("", points)])
 
 
+def _on_axis(name: str, points: Sequence[Point]) -> tuple[list[Point], Axis]:
+    """With 0 on it, and room above the highest; divergences far apart in powers of ten."""
+    values = [point.y for point in points]
+    if name == "kl_mean" and min(values) > 0 and max(values) > FAR_APART * min(values):
+        points = [_logarithmic(point) for point in points]
+        first = math.floor(min(max(point.bottom, point.y - 1) for point in points))  # an interval may reach down to 0
+        return points, Axis("", first, math.ceil(max(point.top for point in points) + 0.2), log=True)
+    lowest, highest = min(0.0, *(point.bottom for point in points)), max(0.0, *(point.top for point in points))
+    return list(points), Axis("", lowest, highest * 1.1 or 0.01, percent=name != "kl_mean")
+
+
 def _logarithmic(point: Point) -> Point:
-    low, high = (math.log10(bound) if bound else None for bound in (point.low, point.high))
+    low, high = (
+        None if bound is None else math.log10(bound) if bound > 0 else -math.inf for bound in (point.low, point.high)
+    )
     return Point(point.x, math.log10(point.y), low, high, point.told, point.name)
 
 
-def _value_axis(name: str, points: Sequence[Point]) -> Axis:
-    """With 0 on it, and room above the highest."""
-    lowest, highest = min(0.0, *(point.bottom for point in points)), max(0.0, *(point.top for point in points))
-    return Axis("", lowest, highest * 1.1 or 0.01, percent=name != "kl_mean")
-
-
 def _dots(name: str, variants: Sequence[Variant]) -> Html:
-    rows = [(one.label, point, place) for place, one in enumerate(variants) if (point := _point(one, name, 0))]
-    axis = (
-        _value_axis(name, [point for _, point, _ in rows])
-        if name in ("kl_mean", "acc_drop")
-        else Axis("", 0, 1, percent=True)
-    )
+    known = {place: point for place, one in enumerate(variants) if (point := _point(one, name, 0))}
+    points, axis = list(known.values()), Axis("", 0, 1, percent=True)
+    if name in ("kl_mean", "flip_rate", "acc_drop"):
+        points, axis = _on_axis(name, points)
+    rows = [(variants[place].label, point, place) for place, point in zip(known, points, strict=True)]
     return dot_chart(_headed(name), axis, rows)
 
 
@@ -166,18 +165,24 @@ def _categories(variants: Sequence[Variant], name: str) -> list[Html]:
                 known.setdefault(category, [None] * len(variants))[place] = _group_point(group, name)
     if len(known) < 2:
         return []
-    sign = 1 if name == "match_rate" else -1
-    rows = sorted(known.items(), key=lambda row: sign * sum(point.y for point in row[1] if point))
+    good = 1.0 if name == "match_rate" else 0.0
+    rows = sorted(known.items(), key=lambda row: -_farness(row[1], good))
     heading = f"{_headed(name)} by category"
     if len(rows) > MOST_CATEGORIES:
         heading += f" (the worst {MOST_CATEGORIES} of {len(rows)})"
-    return [matrix(heading, [variant.label for variant in variants], rows[:MOST_CATEGORIES])]
+    return [matrix(heading, [variant.label for variant in variants], rows[:MOST_CATEGORIES], good)]
+
+
+def _farness(points: Sequence[Point | None], good: float) -> float:
+    far = [abs(point.y - good) for point in points if point and math.isfinite(point.y)]
+    return sum(far) / len(far) if far else 0.0
 
 
 def _group_point(group: dict[str, Any], name: str) -> Point:
-    value, low, high = (None if one is None else float(one) for one in group[name])
-    told = f"{written(name, value)} of {group['n']}, {written(name, low)} to {written(name, high)}"
-    return Point(0, value or 0.0, low, high, told)
+    value, low, high = (None if one is None else float(one) for one in group[name][:3])
+    n = group[name][3] if len(group[name]) > 3 else group["n"]
+    told = f"{written(name, value)} of {n}, {written(name, low)} to {written(name, high)}"
+    return Point(0, math.nan if value is None else value, low, high, told)
 
 
 def _heat(variants: Sequence[Variant]) -> list[Html]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -42,15 +43,17 @@ def _choices(name: str, values: Sequence[str]) -> Html:
 
 
 def _changed(row: Row) -> bool:
-    return row["distinct"] > 1 if "distinct" in row else row["severity"] != "identical" or bool(row["flipped"])
+    if "distinct" in row:
+        return bool(row["distinct"] > 1 or row["failed"])
+    return row["severity"] != "identical" or bool(row["flipped"])
 
 
 def _badness(row: Row) -> tuple[int, int, float]:
-    """Regressions, then flips, then by severity and likeness."""
+    """Regressions and failures, then flips, then by severity and likeness."""
     if "distinct" in row:
         return 0, 0, float(row["share"])
     lost = row["right"][0] is True and not row["right"][1]
-    first = 0 if lost else 1 if row["flipped"] else 2
+    first = 0 if lost or row["severity"] == "failed" else 1 if row["flipped"] else 2
     return first, _ORDER.index(row["severity"]), float(row["similarity"])
 
 
@@ -68,6 +71,7 @@ def _kind(row: Row) -> str:
 def _sample(check: Check, variant: Variant, row: Row) -> Html:
     kind, texts = _kind(row), [*row["texts"], ""][:2]
     names = ["most common", "next"] if "distinct" in row else [check.baseline, variant.label]
+    sides = (0, 1) if row.get("distinct") != 1 else (0,)  # every run failed alike
     gold = [tag("p", "gold: ", tag("code", _plain(row["gold"])), class_="gold")] if row.get("gold") is not None else []
     where = f" {row['task']} · {row['id']} · {variant.label}"
     summary = tag(
@@ -79,7 +83,7 @@ def _sample(check: Check, variant: Variant, row: Row) -> Html:
         tag("h5", "prompt"),
         tag("pre", row["prompt"], class_="prompt"),
         gold,
-        tag("div", [_side(row, place, names[place], texts[place]) for place in (0, 1)], class_="sides"),
+        tag("div", [_side(row, place, names[place], texts[place]) for place in sides], class_="sides"),
         tag("button", "Copy as issue", class_="copy", type="button"),
         class_="sample",
         data_variant=variant.label,
@@ -109,7 +113,7 @@ def _marked(text: str, parting: Row | None, place: int) -> Html:
     token = ((parting.get("tokens") or (None, None))[place] or {}).get("text", "")
     begin = text.rfind(token, 0, start + len(token)) if token else -1
     if begin < 0 or begin + len(token) <= start:
-        begin, token = start, text[start:].split(" ", 1)[0] or text[start : start + 1]
+        begin, token = start, (re.match(r"\s*\S*", text[start:]) or [""])[0]
     end = begin + len(token)
     return joined(tag("span", text[:begin], class_="same"), tag("mark", text[begin:end]), text[end:])
 
@@ -117,7 +121,8 @@ def _marked(text: str, parting: Row | None, place: int) -> Html:
 def _facts(row: Row) -> list[str]:
     found = []
     if "distinct" in row:
-        found.append(f"{row['distinct']} answers, the first {row['times'][0]} times")
+        alike = row["distinct"] == 1
+        found.append("every run failed" if alike else f"{row['distinct']} answers, the first {row['times'][0]} times")
     elif row["severity"] != "failed":
         found.append(f"{100 * float(row['similarity']):.0f} % alike")
     parting = row.get("parting") or {}

@@ -37,6 +37,8 @@ def _visible(text: str) -> str:
 
 
 def _pictured(char: str) -> str:
+    if char in "\u202d\u202e":  # they turn the rest of a line around
+        return "\u2426"
     return chr(0x2400 + ord(char)) if ord(char) < 32 and char not in "\n\t" else char
 
 
@@ -45,4 +47,4 @@ def _attribute(key: str, value: str | float | bool) -> str:
     if value is True:
         return f" {name}"
     text = f"{value:.1f}".removesuffix(".0") if isinstance(value, float) else str(value)
-    return f' {name}="{escape(text)}"'
+    return f' {name}="{escape(_visible(text))}"'
