@@ -1,10 +1,11 @@
-"""What does infer-check 0.2.6 report of two servers, what does mill, and how long does each take?
+"""What does infer-check 0.2.6 report of two models on a server, what does mill, and how long does each take?
 
-    python benchmarks/infer_check.py --model FILE.gguf --infer_check PATH/TO/infer-check [--prompts 60] [--tokens 48]
+    python benchmarks/infer_check.py --model FOLDER --vllm PATH/TO/python --infer_check PATH/TO/infer-check [--prompts 40]
 
-Starts two llama-servers with four slots each on the same weights and compares one with the other on the same prompts, as
-plain completions, with both tools; then the same on a stand-in for a server with hardware to spare, which takes a fixed
-time for a request and four at once. Prints seconds, the ratio, and what each tool says.
+Starts a vLLM server that takes four requests at once and serves the same weights under two names, and compares one with the
+other on the same prompts, as plain completions, with both tools; before that the same on a stand-in for a server with
+hardware to spare, which takes a fixed time for a request and four at once. Its prefix cache is off, so that the second tool
+gains nothing from the first. Prints seconds, the ratio, and what each tool says.
 """
 
 from __future__ import annotations
@@ -12,19 +13,22 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from tests.servers import FaultServer, llama_server
+from tests.servers import FaultServer, free_port, serving
 
 SLOTS = 4
+NAMES = ("one", "other")
 REQUEST_S = 0.4  # what the stand-in takes for an answer
 
 
@@ -40,7 +44,7 @@ def stand_in() -> Iterator[str]:
         choice = {"text": text, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
         return {"choices": [choice], "usage": {"completion_tokens": 1}}
 
-    with FaultServer(answer) as server:
+    with FaultServer(answer, models=NAMES) as server:
         yield server.url
 
 
@@ -61,33 +65,57 @@ def timed(command: list[str]) -> tuple[float, str]:
     return seconds, done.stdout
 
 
-def compare(name: str, urls: tuple[str, str], model: str, prompts: Path, infer_check: str, folder: Path) -> None:
-    specs = [f"openai-compat[model={model},base_url={url}]" for url in urls]
-    mine = ["--label-a", "one", "--label-b", "other", "--output", str(folder / f"mill-{name}"), "--no-report", "--quiet"]
-    ours, told = timed([sys.executable, "-m", "mill", "compare", *specs, "--prompts", str(prompts), *mine])
+def compare(name: str, url: str, prompts: Path, infer_check: str, folder: Path) -> None:
+    specs = [f"openai-compat[model={model},base_url={url}]" for model in NAMES]
+    command = [sys.executable, "-m", "mill", "compare", *specs, "--prompts", str(prompts), "--no-report", "--quiet"]
+    ours, told = timed([*command, "--forced_tokens", "0", "--output", str(folder / f"{name}-answers")])
+    whole, told = timed([*command, "--output", str(folder / f"{name}-all")])
     # infer-check's compare takes one address for both models; its diff takes two.
-    backends = ["--backends", "openai-compat,openai-compat", "--base-urls", ",".join(urls), "--no-chat"]
+    backends = ["--backends", "openai-compat,openai-compat", "--base-urls", f"{url},{url}", "--no-chat"]
     place = ["--prompts", str(prompts), "--output", str(folder / f"infer-check-{name}")]
-    theirs, said = timed([infer_check, "diff", "--model", model, *backends, *place])
-    print(f"## {name}\nmill {ours:.1f} s, infer-check {theirs:.1f} s, ratio {theirs / ours:.2f}\n")
+    theirs, said = timed([infer_check, "diff", "--model", NAMES[0], *backends, *place])
+    print(f"## {name}\nmill {ours:.1f} s ({whole:.1f} s with KL), infer-check {theirs:.1f} s, ratio {theirs / ours:.2f}\n")
     print(f"### mill\n{told}\n### infer-check\n{said}", flush=True)
+
+
+@contextlib.contextmanager
+def vllm_server(python: str, weights: str) -> Iterator[str]:
+    """With four slots."""
+    port = str(free_port())
+    options = ["--served-model-name", *NAMES, "--dtype", "float32", "--max-model-len", "1024", "--max-num-seqs", str(SLOTS)]
+    options += ["--enforce-eager", "--no-enable-prefix-caching", "--host", "127.0.0.1", "--port", port]
+    environment = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1"}
+    command = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", weights, *options]
+    with serving(environment, *command):
+        url = f"http://127.0.0.1:{port}"
+        deadline = time.monotonic() + 300
+        while True:
+            try:
+                urllib.request.urlopen(f"{url}/health", timeout=2).read()
+                break
+            except OSError:
+                if time.monotonic() > deadline:
+                    raise SystemExit("the vLLM server did not come up") from None
+                time.sleep(1)
+        yield url
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, required=True, help="a GGUF file")
+    parser.add_argument("--model", required=True, help="a folder with the weights")
+    parser.add_argument("--vllm", required=True, help="the Python of an environment with vLLM")
     parser.add_argument("--infer_check", required=True, help="the command of infer-check 0.2.6")
-    parser.add_argument("--prompts", type=int, default=60)
+    parser.add_argument("--prompts", type=int, default=40)
     parser.add_argument("--tokens", type=int, default=48)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         prompts = folder / "prompts.jsonl"
         write_prompts(prompts, options.prompts, options.tokens)
-        with stand_in() as one, stand_in() as other:
-            compare("stand-in", (one, other), "m", prompts, options.infer_check, folder)
-        with llama_server(options.model, slots=SLOTS) as one, llama_server(options.model, slots=SLOTS) as other:
-            compare("llama-server", (one, other), options.model.name, prompts, options.infer_check, folder)
+        with stand_in() as url:
+            compare("stand-in", url, prompts, options.infer_check, folder)
+        with vllm_server(options.vllm, options.model) as url:
+            compare("vllm", url, prompts, options.infer_check, folder)
 
 
 if __name__ == "__main__":
