@@ -8,6 +8,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from heapq import nlargest
 
+from mill.api.errors import CannotServe
+from mill.api.request import ALL, Request
+
 KEPT = 256
 
 
@@ -52,3 +55,11 @@ class NextTokens:
 
 def _usable(task: asyncio.Future[Distribution], count: int) -> bool:
     return not task.cancelled() and task.exception() is None and task.result().count >= count
+
+
+def asked_rivals(request: Request, most: int, who: str) -> int:
+    """How many of the likeliest tokens a scored request wants to be told at each place; refused where it wants all."""
+    asked = request.options.get("logprobs", 0)
+    if asked == ALL:
+        raise CannotServe(f"{who} tells at most {most} of the likeliest tokens")
+    return int(asked)

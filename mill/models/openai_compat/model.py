@@ -9,10 +9,10 @@ from typing import Any
 from mill.api.errors import CannotServe, ModelError, UnknownName
 from mill.api.message import IMAGE
 from mill.api.model import LOGPROB_KINDS, TEXT_KINDS, ModelCapabilities
-from mill.api.request import ALL, Request
+from mill.api.request import Request
 from mill.api.response import Response, Token
 from mill.models.http import Failure, Reply
-from mill.models.next_tokens import Distribution, NextTokens
+from mill.models.next_tokens import Distribution, NextTokens, asked_rivals
 from mill.models.openai_compat import scoring as routes
 from mill.models.openai_compat.answers import joined, read_answer
 from mill.models.pairs import Pair, make_pair, move_spaces
@@ -185,7 +185,7 @@ class OpenAICompatModel(ServerModel):
         pair = make_pair(whole, n_context, window=(self._window or 1 << 30) - 1, prefix=self.bos_token_id)
         if not pair.fits:
             return Response(error=f"the continuation is longer than the context of {self._window} tokens")
-        rivals = _rivals(request)
+        rivals = asked_rivals(request, routes.NEXT_TOKENS, "OpenAI's API")
         if self._names_next and len(pair.continuation) == 1 and not rivals:
             found = await self._next.after(tuple(pair.ids[:-1]), routes.NEXT_TOKENS)
             (token,) = pair.continuation
@@ -244,13 +244,6 @@ class OpenAICompatModel(ServerModel):
             return [int(token) for token in reply.body["tokens"]]
         except (KeyError, TypeError, ValueError) as error:
             raise Failure("garbage", f"/tokenize answered {str(reply.body)[:80]}") from error
-
-
-def _rivals(request: Request) -> int:
-    asked = request.options.get("logprobs", 0)
-    if asked == ALL:
-        raise CannotServe(f"OpenAI's API tells at most {routes.NEXT_TOKENS} of the likeliest tokens")
-    return int(asked)
 
 
 def _tokens(ids: list[int], logprobs: list[float | None], tops: list[dict[int | str, float]]) -> tuple[Token, ...] | None:

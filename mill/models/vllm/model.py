@@ -1,4 +1,4 @@
-"""The `vllm` backend: vLLM in process, with token ids in and log-probabilities out."""
+"""One model on vLLM in this process, with token ids in and log-probabilities out."""
 
 from __future__ import annotations
 
@@ -8,20 +8,27 @@ from functools import cached_property
 from typing import Any
 
 from mill.api.batching import BatchLimits, Observer, Unit, describe
-from mill.api.errors import CannotServe, ModelError
-from mill.api.message import VIDEO
+from mill.api.errors import ModelError
 from mill.api.model import ModelCapabilities
-from mill.api.request import ALL, GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, Request
+from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, Request
 from mill.api.response import Response, Token
 from mill.models.hf import loading, memory
 from mill.models.hf.media_model import DEFAULT_VIDEO_FRAMES, TEXT_ONLY, MediaModel
 from mill.models.hf.multimodal import MediaRow
 from mill.models.hf.scoring import Row, row_units
 from mill.models.hf.tokens import Prompt, Tokens, prompt_units
-from mill.models.stops import cut_at_stops
+from mill.models.vllm.answers import (
+    SAMPLED_LOGPROBS,
+    as_score,
+    as_text,
+    by_kind,
+    named_tokens,
+    one_token,
+    rivals_of,
+    sampling,
+)
 
 AT_ONCE = 512  # requests handed over together: enough for continuous batching, few enough to be recorded as they come
-SAMPLED_LOGPROBS = 20  # what vLLM gives by default for a token
 
 
 class VLLMModel(MediaModel):
@@ -164,15 +171,15 @@ class VLLMModel(MediaModel):
 
     def _generate(self, batch: list[Unit]) -> list[list[Response]]:
         prompts: list[Prompt] = [unit.data for unit in batch]
-        params = [_sampling(prompt.request) for prompt in prompts]
+        params = [sampling(prompt.request) for prompt in prompts]
         outputs = self._call([prompt.ids for prompt in prompts], params)
-        return [[_text(one.request, out, one.truncated)] for one, out in zip(prompts, outputs, strict=True)]
+        return [[as_text(one.request, out, one.truncated)] for one, out in zip(prompts, outputs, strict=True)]
 
     # Media: vLLM runs the processor itself, on the text with its placeholders.
 
     def _call_media(self, rows: Sequence[MediaRow], decoded: Sequence[list[Any]], params: Any) -> list[Any]:
         prompts = [
-            {"prompt": self._without_bos(row.text), "multi_modal_data": _by_kind(row, loaded)}
+            {"prompt": self._without_bos(row.text), "multi_modal_data": by_kind(row, loaded)}
             for row, loaded in zip(rows, decoded, strict=True)
         ]
         return list(self.llm.generate(prompts, params, use_tqdm=False))
@@ -184,8 +191,8 @@ class VLLMModel(MediaModel):
         return text.removeprefix(bos) if puts else text
 
     def _generate_rows(self, rows: list[MediaRow], decoded: list[Any]) -> list[list[Response]]:
-        outputs = self._call_media(rows, decoded, [_sampling(row.request) for row in rows])
-        return [[_text(row.request, output)] for row, output in zip(rows, outputs, strict=True)]
+        outputs = self._call_media(rows, decoded, [sampling(row.request) for row in rows])
+        return [[as_text(row.request, output)] for row, output in zip(rows, outputs, strict=True)]
 
     def _score_media_rows(self, rows: list[MediaRow], decoded: list[Any]) -> list[list[Response]]:
         """A row is a whole text that ends with what is scored."""
@@ -209,11 +216,11 @@ class VLLMModel(MediaModel):
         """Choices of one token come from the distribution after their prompt, which keeps the engine's prefix cache usable;
         the rest, and choices that are not among the likeliest tokens, from prompt log-probabilities."""
         rows: list[Row] = [unit.data for unit in batch]
-        short = [row for row in rows if _one_token(row)]
+        short = [row for row in rows if one_token(row)]
         found = dict(zip(map(id, short), self._next_tokens(short), strict=True)) if short else {}
         answers = [[found[id(row)].get(span.tokens[0]) if id(row) in found else None for span in row.spans] for row in rows]
         missing = [(r, s) for r, of_row in enumerate(answers) for s, answer in enumerate(of_row) if answer is None]
-        counts = [_rivals(rows[r].requests[s]) for r, s in missing]
+        counts = [rivals_of(rows[r].requests[s]) for r, s in missing]
         scored = self._prompt_places([rows[r].ids + rows[r].spans[s].tokens[-1:] for r, s in missing], counts)
         told: dict[tuple[int, int], tuple[Token, ...]] = {}
         for (r, s), places, count in zip(missing, scored, counts, strict=True):
@@ -222,9 +229,9 @@ class VLLMModel(MediaModel):
             entries = [place[token] for place, token in zip(part, span.tokens, strict=True)]
             answers[r][s] = (sum(entry.logprob for entry in entries), all(entry.rank == 1 for entry in entries))
             if count:
-                told[r, s] = _named(span.tokens, part)
+                told[r, s] = named_tokens(span.tokens, part)
         return [
-            [_response(row, row.spans[s], of_row[s], told.get((r, s))) for s in range(len(row.spans))]
+            [as_score(row, row.spans[s], of_row[s], told.get((r, s))) for s in range(len(row.spans))]
             for r, (row, of_row) in enumerate(zip(rows, answers, strict=True))
         ]
 
@@ -260,78 +267,3 @@ class VLLMModel(MediaModel):
             totals[owner] += sum(place[token].logprob for place, token in zip(part, span.tokens, strict=True))
             counts[owner] += len(part)
         return [[Response(score=total, prompt_tokens=count)] for total, count in zip(totals, counts, strict=True)]
-
-
-def _sampling(request: Request) -> Any:
-    from vllm import SamplingParams
-
-    options = request.options
-    sampled = {name: options[name] for name in ("top_p", "top_k", "repetition_penalty") if options.get(name)}
-    if not request.deterministic:
-        sampled["seed"] = request.seed % 2**31
-    return SamplingParams(
-        max_tokens=options["max_gen_toks"],
-        temperature=options["temperature"],
-        stop=[*options["until"]] or None,
-        logprobs=options.get("logprobs"),
-        **sampled,
-    )
-
-
-def _text(request: Request, output: Any, truncated: int = 0) -> Response:
-    answer = output.outputs[0]
-    text, _ = cut_at_stops(answer.text, request.options["until"])
-    return Response(
-        text=text,
-        finish_reason=answer.finish_reason,
-        tokens=_named(answer.token_ids, answer.logprobs) if answer.logprobs else None,
-        prompt_tokens=len(output.prompt_token_ids),
-        output_tokens=len(answer.token_ids),
-        truncated_tokens=truncated,
-    )
-
-
-def _by_kind(row: MediaRow, decoded: Sequence[Any]) -> dict[str, list[Any]]:
-    """A row's media as vLLM takes them: a video is an array of frames."""
-    import numpy as np
-
-    found: dict[str, list[Any]] = {}
-    for media, one in zip(row.request.media, decoded, strict=True):
-        found.setdefault(media.kind, []).append(np.stack(one) if media.kind == VIDEO else one)
-    return found
-
-
-def _one_token(row: Row) -> bool:
-    """Whether the distribution after a row answers all that is asked of it."""
-    asked = not any(map(_rivals, row.requests))
-    return asked and all(len(span.tokens) == 1 and span.start == len(row.ids) - 1 for span in row.spans)
-
-
-def _rivals(request: Request) -> int:
-    """How many of the likeliest tokens a scored request wants to be told at each place."""
-    asked = request.options.get("logprobs", 0)
-    if asked == ALL:
-        raise CannotServe(f"vLLM tells at most {SAMPLED_LOGPROBS} of the likeliest tokens")
-    return int(asked)
-
-
-def _named(tokens: Sequence[int], places: Sequence[Any]) -> tuple[Token, ...]:
-    """Tokens with their rivals; vLLM adds the token itself to the likeliest where it is not among them."""
-    found = []
-    for token, place in zip(tokens, places, strict=True):
-        best = sorted(((other, entry.logprob) for other, entry in place.items()), key=lambda pair: -pair[1])
-        found.append(Token(token, place[token].decoded_token or "", place[token].logprob, tuple(best)))
-    return tuple(found)
-
-
-def _response(row: Row, span: Any, answer: tuple[float, bool] | None, tokens: tuple[Token, ...] | None = None) -> Response:
-    if answer is None:
-        return Response(error="the engine gave no log-probability")
-    return Response(
-        score=answer[0],
-        is_greedy=answer[1],
-        tokens=tokens,
-        prompt_tokens=len(row.ids) + 1 - len(span.tokens),
-        output_tokens=len(span.tokens),
-        truncated_tokens=span.truncated,
-    )

@@ -1,0 +1,5 @@
+"""The `vllm` backend: vLLM in process."""
+
+from mill.models.vllm.model import VLLMModel
+
+__all__ = ["VLLMModel"]
