@@ -1,10 +1,14 @@
-"""The models in the command lines that the documentation prints: each resolves as it says."""
+"""The command lines that the documentation prints: each is read, and its models resolve, as it says."""
 
 from __future__ import annotations
+
+import shlex
+from pathlib import Path
 
 import pytest
 
 from mill.api.registry import tasks
+from mill.cli.main import cli, run
 from mill.models.open import load_model_from_file, open_model, resolve_spec
 from mill.models.spec import Spec, make_spec, parse_spec
 
@@ -103,3 +107,53 @@ def test_addresses_and_timeouts_are_those_it_names() -> None:
 )
 def test_a_model_a_backend_and_an_address_name_a_spec(model: str, backend: str, url: str, spec: str) -> None:
     assert make_spec(model, backend=backend, base_url=url) == parse_spec(spec)
+
+
+# The check commands as they are printed, with what their options are read as.
+CHECKS = {
+    "compare mlx-community/Llama-3.1-8B-Instruct-bf16 mlx-community/Llama-3.1-8B-Instruct-4bit": {
+        "a": "mlx-community/Llama-3.1-8B-Instruct-bf16",
+        "b": "mlx-community/Llama-3.1-8B-Instruct-4bit",
+    },
+    "compare ollama:llama3.1:8b-instruct-q4_K_M ollama:llama3.1:8b-instruct-q8_0": {"prompts": None, "tasks": None},
+    "determinism --model my-model --backend llama-cpp --base-url http://127.0.0.1:8080 --prompts determinism --runs 20": {
+        "model": "my-model",
+        "backend": "llama-cpp",
+        "base_url": "http://127.0.0.1:8080",
+        "prompts": "determinism",
+        "runs": 20,
+    },
+    'diff --model mlx-community/Meta-Llama-3.1-8B-Instruct-4bit --backends "mlx-lm,vllm-mlx"'
+    ' --base-urls ",http://127.0.0.1:8000" --prompts reasoning': {
+        "backends": "mlx-lm,vllm-mlx",
+        "base_urls": ",http://127.0.0.1:8000",
+        "chat": True,
+    },
+    "diff --model m --backends a,b --no-chat": {"chat": False},
+    "stress --model my-model --backend openai-compat --base-url http://my-server:8000/v1 --prompts reasoning"
+    " --concurrency 1,2,4,8": {"concurrency": "1,2,4,8", "base_url": "http://my-server:8000/v1"},
+    'sweep --models "bf16=org/a,4bit=org/b" --backend mlx-lm --prompts reasoning': {"backend": "mlx-lm", "baseline": None},
+    "report results": {"folder": "results", "form": "html"},
+}
+
+
+@pytest.mark.parametrize(("line", "wanted"), CHECKS.items())
+def test_the_check_commands_are_read_as_printed(line: str, wanted: dict[str, object]) -> None:
+    name, *arguments = shlex.split(line)
+    with cli.make_context("infer-check", [name]) as above:
+        command = cli.get_command(above, name)
+        assert command is not None
+        with command.make_context(name, arguments, parent=above) as context:
+            assert {key: context.params[key] for key in wanted} == wanted
+
+
+def test_the_levels_and_runs_that_are_not_given_are_those_it_names() -> None:
+    commands = {name: cli.get_command(None, name) for name in ("stress", "determinism")}  # type: ignore[arg-type]
+    defaults = {name: {p.name: p.default for p in command.params} for name, command in commands.items() if command}
+    assert defaults["stress"]["concurrency"] == "1,2,4,8,16"
+    assert defaults["determinism"]["runs"] == 100
+
+
+def test_determinism_on_a_llama_server_runs_as_printed(llama: str, tmp_path: Path) -> None:
+    line = f"determinism --model my-model --backend llama-cpp --base-url {llama} --prompts determinism --runs 3"
+    assert run([*line.split(), "--limit", "2", "--max-tokens", "6", "--quiet", "--output", str(tmp_path)]) == 0

@@ -50,7 +50,7 @@ def compare(command: str, subjects: Sequence[Subject], asked: Asked, *, forced_t
         variant.notes += _why_not_forced(subjects[0], candidate.subject, forced_tokens, texts, gaps)
         variant.notes += candidate.subject.model.remarks()
         variants.append(_described(variant, candidate))
-    notes = [f"{subjects[0].label}: {remark}" for remark in subjects[0].model.remarks()]
+    notes = [f"{subjects[0].label}: {remark}" for remark in subjects[0].model.remarks()] + _templates(subjects, asked)
     settings = {**shown_settings(asked.settings), "limit": asked.limit, "forced_tokens": forced_tokens}
     return Check(command, asked.tasks, variants, subjects[0].label, settings, notes)
 
@@ -94,6 +94,15 @@ def compared(label: str, baseline: Sequence[Answer], candidate: Sequence[Answer]
         rows=[row_of(pair, gaps) for pair in pairs],
         notes=notes,
     )
+
+
+def _templates(subjects: Sequence[Subject], asked: Asked) -> list[str]:
+    """A template on one side alone makes other prompts of the same ones."""
+    chat = asked.settings.apply_chat_template
+    through = [subject.label for subject in subjects if chat or subject.model.use_chat_template]
+    if not through or len(through) == len(subjects):
+        return []
+    return [f"only {' and '.join(through)} sent the prompts through a chat template: the others saw other prompts"]
 
 
 def _described(variant: Variant, candidate: Answered) -> Variant:
