@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from mill.api.errors import MillError, RunError
 from mill.api.request import GENERATE, MULTI_ROUND, ROLLING
 from mill.api.response import Response, Token
-from mill.api.task import Task, Value
+from mill.api.task import Task
 from mill.runs.folder import RunFolder
 from mill.runs.record import Record
 from mill.runs.samples import ScoredSample, read_samples, score_sample
@@ -17,7 +17,7 @@ from mill.runs.samples import ScoredSample, read_samples, score_sample
 
 @dataclass(frozen=True)
 class Answer:
-    """One repeat of one sample. `text` is what was generated, or the choice that was the likeliest.
+    """The answer to one sample. `text` is what was generated, or the choice that was the likeliest.
 
     `scores` are the log-probabilities of a sample's choices or of its document; `units` are the document's words.
     """
@@ -48,21 +48,22 @@ class Answer:
 
 
 def answers_of(task: Task, scored: Sequence[ScoredSample]) -> list[Answer]:
-    """The first repeat of every sample: checks repeat by running again."""
-    return [_answer(task, one, 0) for one in scored]
+    """The first of a sample's repeats: checks repeat by running again."""
+    return [_answer(task, one) for one in scored]
 
 
-def _answer(task: Task, scored: ScoredSample, repeat: int) -> Answer:
+def _answer(task: Task, scored: ScoredSample) -> Answer:
     record = scored.record
-    responses = record.responses[repeat] if repeat < len(record.responses) else []
+    responses = record.responses[0] if record.responses else []
     error = next((response.error for response in responses if response.failed), None)
-    if error is None and len(responses) < len(record.keys[repeat]):
+    if error is None and len(responses) < len(record.keys[0]):
         error = "not answered"
     if error is None and scored.error is not None and scored.error.startswith("scoring failed"):
         error = scored.error
     generated = task.kind in (GENERATE, MULTI_ROUND)
     extracted = None if error is not None else task.extracted(record.sample, responses)
-    primary = _primary(task.metrics, scored.values, repeat)
+    values = {name: scored.values[name][0] for name in task.metrics if name in scored.values}
+    primary = next(iter(values.values()), None)
     return Answer(
         task=task.name,
         id=record.sample.id,
@@ -72,11 +73,11 @@ def _answer(task: Task, scored: ScoredSample, repeat: int) -> Answer:
         text=_text(responses, extracted, generated) if error is None else "",
         extracted=extracted,
         comparable=task.extracts(record.sample),
-        right=None if primary is None or record.target is None else bool(primary == 1.0),
+        right=primary == 1.0 if primary in (0.0, 1.0) and record.target is not None else None,
         spoken=task.kind != ROLLING,
         tokens=responses[-1].tokens if generated and responses else None,
         scores=() if generated else tuple(response.score for response in responses if response.score is not None),
-        units=_units(scored.values, repeat),
+        units=next((float(value[1]) for value in values.values() if isinstance(value, (tuple, list))), 0.0),
         error=error,
         seconds=_total([response.seconds for response in responses]),
         first_token_s=responses[0].first_token_s if responses else None,
@@ -88,19 +89,6 @@ def _text(responses: Sequence[Response], extracted: Any, generated: bool) -> str
     if generated:
         return responses[-1].text or ""
     return str(extracted) if extracted is not None else (responses[0].label or "")
-
-
-def _primary(metrics: Mapping[str, str], values: Mapping[str, list[Value]], repeat: int) -> float | None:
-    """The first metric's value of 0 or 1; None where it is of another kind or there is none."""
-    found = next((values[name] for name in metrics if name in values), [])
-    value = found[repeat] if repeat < len(found) else None
-    return value if isinstance(value, float) and value in (0.0, 1.0) else None
-
-
-def _units(values: Mapping[str, list[Value]], repeat: int) -> float:
-    """What a document's log-likelihood is divided by: the second number of the first metric that has two."""
-    of_repeat = [of_one[repeat] for of_one in values.values() if repeat < len(of_one)]
-    return next((float(value[1]) for value in of_repeat if isinstance(value, (tuple, list))), 0.0)
 
 
 def _total(seconds: Sequence[float | None]) -> float | None:

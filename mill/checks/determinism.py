@@ -67,7 +67,7 @@ def repeated(label: str, passes: Sequence[Pass]) -> Variant:
 
 def _row(answers: Sequence[Answer]) -> dict[str, Any]:
     first = answers[0]
-    outputs = Counter((answer.text, answer.error) for answer in answers)
+    outputs = Counter((_said(answer), answer.error) for answer in answers)
     common = sorted(outputs.items(), key=lambda item: (item[0][1] is not None, -item[1]))[:2]  # answers before failures
     (_, failure), count = common[0]
     row: dict[str, Any] = {
@@ -84,11 +84,16 @@ def _row(answers: Sequence[Answer]) -> dict[str, Any]:
         "score_range": _score_range(answers),
     }
     if len(common) > 1 and not any(row["errors"]):
-        one, other = (next(answer for answer in answers if answer.text == text) for text in row["texts"])
+        one, other = (next(answer for answer in answers if _said(answer) == text) for text in row["texts"])
         parting = part(one, other)
         row["texts"], cut = around(row["texts"], parting.char)
         row["parting"] = {**asdict(parting), "char": parting.char - cut}
     return row
+
+
+def _said(answer: Answer) -> str:
+    """What tells one answer from another: the text, of a scored document the score."""
+    return answer.text if answer.spoken else f"{answer.scores}"
 
 
 def _score_range(answers: Sequence[Answer]) -> float | None:
