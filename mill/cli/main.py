@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -77,7 +78,8 @@ def cli(ctx: click.Context, output_dir: str | None, debug: bool) -> None:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """The entry point of `mill` and `infer-check`."""
+    """The entry point of `mill` and `infer-check`. SIGTERM, as schedulers send it, ends a command as Ctrl-C does."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(run(sys.argv[1:] if argv is None else argv))
 
 

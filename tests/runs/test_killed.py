@@ -126,3 +126,19 @@ def test_two_processes_on_one_folder_do_not_disturb_each_other(undisturbed: tupl
     assert scores(folder) == scores(undisturbed[0])
     manifest = json.loads(next(folder.glob("*/*/manifest.json")).read_text())
     assert [session["ended"] for session in manifest["sessions"]] == ["finished", "finished"]
+
+
+def test_a_terminated_run_says_so_and_goes_on(undisturbed: tuple[Path, int], tmp_path: Path) -> None:
+    """SIGTERM is what a scheduler sends before it kills."""
+    folder, log = tmp_path / "out", tmp_path / "log"
+    log.write_text("")
+    process = start(folder, log, delay=0.02)
+    while process.poll() is None and not log.read_text():
+        time.sleep(0.005)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait() == 130
+    manifest = json.loads(next(folder.glob("*/*/manifest.json")).read_text())
+    assert [session["ended"] for session in manifest["sessions"]] == ["interrupted"]
+    assert start(folder, log, delay=0.0).wait() == 0
+    assert recorded(folder) == recorded(undisturbed[0])
+    assert scores(folder) == scores(undisturbed[0])
