@@ -149,7 +149,7 @@ def token_scores(logits: torch.Tensor, where: torch.Tensor, tokens: torch.Tensor
         token = tokens[start : start + block]
         # The operation of transformers' own loss, so that figures agree with it to the last digit.
         scores.append(chosen.log_softmax(dim=1)[place, token].double().cpu())
-        greedy.append((chosen.argmax(dim=1)[place] == token).cpu())
+        greedy.append((chosen[place, token] >= chosen.amax(dim=1)[place]).cpu())
     if not scores:
         return [], []
     return torch.cat(scores).tolist(), torch.cat(greedy).tolist()

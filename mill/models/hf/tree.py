@@ -165,14 +165,16 @@ def _looped_attention(
     """Segment by segment and run by run: each is one call of the device's own attention."""
     import torch
 
+    group = q.shape[0] // k.shape[0]  # the causal kernel wants a key for every head: copied once, not once a segment
+    keys, values = (one.repeat_interleave(group, dim=0) if group > 1 else one for one in (k, v))
     own = [
-        partial_attention(q[:, first:last], k[:, first:last], v[:, first:last], scale, causal=True, softcap=softcap)
+        partial_attention(q[:, first:last], keys[:, first:last], values[:, first:last], scale, causal=True, softcap=softcap)
         for first, last in pack.places.values()
     ]
     out = Part(torch.cat([part.out for part in own], dim=1), torch.cat([part.lse for part in own], dim=1))
     for runs in pack.levels:
         for run in runs:
-            keys, values = pack.key_values(run, k, v)
-            seen = partial_attention(q[:, run.start : run.end], keys, values, scale, causal=False, softcap=softcap)
+            seen_keys, seen_values = pack.key_values(run, k, v)
+            seen = partial_attention(q[:, run.start : run.end], seen_keys, seen_values, scale, causal=False, softcap=softcap)
             merge(out, seen, slice(run.start, run.end))
     return out.out
