@@ -56,7 +56,7 @@ def test_the_figures_of_checks_are_those_of_the_glossary() -> None:
 
 
 def test_the_commands_of_the_document_on_checks_exist() -> None:
-    for line in "\n".join(code_blocks("docs/checks.md", "")).splitlines():
+    for line in "".join(code_blocks("docs/checks.md", "")).splitlines():
         words = shlex.split(line, comments=True)
         command = cli.get_command(None, words[1])  # type: ignore[arg-type]
         assert words[0] == "mill" and command is not None

@@ -52,7 +52,6 @@ class Response:
     label: str | None = None
     ranking: tuple[tuple[str, float], ...] | None = None
     tokens: tuple[Token, ...] | None = None
-    distribution: Any = field(default=None, compare=False, repr=False)
     error: str | None = None
     finish_reason: str | None = None
     prompt_tokens: int | None = None
@@ -60,6 +59,7 @@ class Response:
     truncated_tokens: int = 0
     seconds: float | None = None
     first_token_s: float | None = None
+    distribution: Any = field(default=None, compare=False, repr=False)
 
     @property
     def failed(self) -> bool:

@@ -25,6 +25,7 @@ OPTIONS = generation_options(max_gen_toks=8, until=["\n"])
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "FIRST_PAUSE_S", 0.01)
     monkeypatch.setattr(client, "ATTEMPTS", 2)
+    monkeypatch.setattr(client, "THROTTLED_ATTEMPTS", 2)
 
 
 def ask(model: Any, **options: Any) -> Any:
