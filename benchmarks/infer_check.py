@@ -19,13 +19,12 @@ import sys
 import tempfile
 import threading
 import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from tests.servers import FaultServer, free_port, serving
+from tests.servers import FaultServer, free_port, serving, wait_for
 
 SLOTS = 4
 NAMES = ("one", "other")
@@ -86,17 +85,9 @@ def vllm_server(python: str, weights: str) -> Iterator[str]:
     options += ["--enforce-eager", "--no-enable-prefix-caching", "--host", "127.0.0.1", "--port", port]
     environment = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1"}
     command = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", weights, *options]
-    with serving(environment, *command):
+    with serving(environment, *command) as process:
         url = f"http://127.0.0.1:{port}"
-        deadline = time.monotonic() + 300
-        while True:
-            try:
-                urllib.request.urlopen(f"{url}/health", timeout=2).read()
-                break
-            except OSError:
-                if time.monotonic() > deadline:
-                    raise SystemExit("the vLLM server did not come up") from None
-                time.sleep(1)
+        wait_for(url, process, 300)
         yield url
 
 

@@ -11,13 +11,14 @@ from mill.api.errors import MissingPackage
 from mill.api.model import MillModel
 from mill.api.task import RenderSettings, Task
 from mill.checks.compare import compare as make_check
+from mill.checks.forced import FORCED_TOKENS
 from mill.checks.result import Check
-from mill.checks.subjects import Asked, Subject, labelled, open_subject
+from mill.checks.subjects import RIVALS, Asked, Subject, labelled, open_subject
 from mill.models.spec import Spec, parse_spec, split_list
 from mill.runs.evaluate import Outcome, plan_run, prepare
 from mill.runs.folder import check_writable
 from mill.tasks.load import Selection, load_builtin, select
-from mill.tasks.suite import find_suite
+from mill.tasks.suite import select_suites
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -89,22 +90,19 @@ def compare(
     labels: Sequence[str | None] | None = None,
     output_dir: str | Path = "results",
     limit: int | float | None = None,
-    forced_tokens: int = 32,
+    forced_tokens: int = FORCED_TOKENS,
     quiet: bool = True,
     **settings: Any,
 ) -> Comparison:
     """Compare models with the first, on a prompt suite or on tasks, as `mill compare` and `mill sweep` do."""
     pandas = _pandas("mill.compare")
     models = [a, *(b if isinstance(b, Sequence) and not isinstance(b, str) else [b])]
-    rendering = RenderSettings(**{**settings, "gen_kwargs": {"logprobs": 10, **settings.get("gen_kwargs", {})}})
-    selection = _selection(tasks) if tasks is not None else _suites(prompts)
+    rendering = RenderSettings(**{**settings, "gen_kwargs": {"logprobs": RIVALS, **settings.get("gen_kwargs", {})}})
+    selection = _selection(tasks) if tasks is not None else Selection(select_suites(split_list(prompts)), ())
     asked = Asked(selection, rendering, Path(output_dir), limit, quiet)
     specs = [_spec_of(model) if isinstance(model, MillModel) else _parsed(model) for model in models]
     named = labelled(specs, labels or [None] * len(models))
-    subjects = [
-        Subject(label, spec, model) if isinstance(model, MillModel) else open_subject(label, spec, asked)
-        for (label, spec), model in zip(named, models, strict=True)
-    ]
+    subjects = [_subject(label, spec, model, asked) for (label, spec), model in zip(named, models, strict=True)]
     check = make_check("compare" if len(models) == 2 else "sweep", subjects, asked, forced_tokens=forced_tokens)
     check.save(asked.output_dir)
     figures = [
@@ -132,12 +130,15 @@ def _selection(tasks: Tasks) -> Selection:
     return Selection((*named.tasks, *(task for task in given if isinstance(task, Task))), named.benchmarks)
 
 
-def _suites(names: str) -> Selection:
-    return Selection(tuple(find_suite(name) for name in split_list(names)), ())
-
-
 def _parsed(model: str | Spec) -> Spec:
     return parse_spec(model) if isinstance(model, str) else model
+
+
+def _subject(label: str, spec: Spec, model: Model, asked: Asked) -> Subject:
+    if not isinstance(model, MillModel):
+        return open_subject(label, spec, asked)
+    model.ready()
+    return Subject(label, spec, model)
 
 
 def _spec_of(model: MillModel) -> Spec:

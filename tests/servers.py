@@ -42,14 +42,27 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def serving(environment: dict[str, str], *command: str) -> Iterator[None]:
+def serving(environment: dict[str, str], *command: str) -> Iterator[subprocess.Popen[bytes]]:
     """A server of an engine while this lasts; whoever talks to it waits for it to come up."""
     process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        yield
+        yield process
     finally:
         process.terminate()
         process.wait(timeout=60)
+
+
+def wait_for(url: str, process: subprocess.Popen[bytes], seconds: float = 120) -> None:
+    """Until a server says that it is healthy; it may also end, or take too long."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            urllib.request.urlopen(f"{url}/health", timeout=2).read()
+            return
+        except OSError:
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"the server at {url} did not come up") from None
+            time.sleep(0.2)
 
 
 @contextlib.contextmanager
@@ -63,15 +76,7 @@ def llama_server(model: Path, *, exact: bool = False, slots: int = 2) -> Iterato
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         url = f"http://127.0.0.1:{port}"
-        deadline = time.monotonic() + 120
-        while True:
-            try:
-                urllib.request.urlopen(f"{url}/health", timeout=2).read()
-                break
-            except OSError:
-                if process.poll() is not None or time.monotonic() > deadline:
-                    raise RuntimeError("the llama-server did not come up") from None
-                time.sleep(0.2)
+        wait_for(url, process)
         yield url
     finally:
         process.kill()
@@ -199,3 +204,17 @@ def events(*lines: str, finish: bool = True, pause: float = 0.0) -> Fault:
         handler.close_connection = True
 
     return Fault(play)
+
+
+def ask(server: FaultServer, count: int = 1, **arguments: Any) -> list[Any]:
+    """Post `count` times and return what came of it, in the order asked."""
+    from mill.models.http import Client
+
+    found: dict[int, Any] = {}
+    caller = Client(server.url, **{"timeout": 5.0, **arguments})
+
+    async def work(number: int) -> Any:
+        return (await caller.post("/ask", {"number": number})).body
+
+    caller.run_all(range(count), work, lambda number, result: found.__setitem__(number, result))
+    return [found[number] for number in range(count)]

@@ -12,7 +12,7 @@ from mill.api.response import Token
 from mill.api.task import Task
 from mill.checks.answers import Answer, read_answers
 from mill.checks.figures import forced_figures, forced_series, free_figures, group_figures
-from mill.checks.forced import ForcedGaps, forced_task, forced_texts, read_gaps, rivals_of
+from mill.checks.forced import NAME, ForcedGaps, forced_texts, read_gaps, rivals_of
 from mill.checks.pairing import Pair, pair_up
 from mill.checks.result import Check, Variant
 from mill.checks.shown import around, shown
@@ -20,7 +20,7 @@ from mill.checks.subjects import Answered, Asked, Subject, answer
 from mill.metrics.paired import percentile
 from mill.runs.folder import RunFolder
 from mill.runs.manifest import shown_settings
-from mill.tasks.forced import ForcedText
+from mill.tasks.forced import ForcedTask, ForcedText
 
 TOKENS_AROUND = 3
 
@@ -39,7 +39,7 @@ def compare(command: str, subjects: Sequence[Subject], asked: Asked, *, forced_t
         if not place:
             texts = forced_texts(free[0], forced_tokens)
         if texts:
-            again = subject.plan_apart(asked, "forced", [forced_task(texts, rivals[place])])
+            again = subject.plan_apart(asked, NAME, [ForcedTask(NAME, texts, rivals[place])])
             forced.append(answer(subject, again, asked))
         subject.model.clean()
     baseline = free[0].answers
@@ -48,18 +48,21 @@ def compare(command: str, subjects: Sequence[Subject], asked: Asked, *, forced_t
         gaps = read_gaps(forced[0], forced[place]) if forced else None
         variant = compared(candidate.subject.label, baseline, candidate.answers, gaps)
         variant.notes += _why_not_forced(subjects[0], candidate.subject, forced_tokens, texts, gaps)
-        variant.notes += candidate.subject.model.remarks()
+        variant.notes += candidate.remarks()
         variants.append(_described(variant, candidate))
-    notes = [f"{subjects[0].label}: {remark}" for remark in subjects[0].model.remarks()] + _templates(subjects, asked)
+    notes = [f"{plan.task.name}: {note}" for plan in runs[0].plans for note in plan.task.notes()]
+    notes += [f"{subjects[0].label}: {remark}" for remark in free[0].remarks()] + _templates(subjects, asked)
     settings = {**shown_settings(asked.settings), "limit": asked.limit, "forced_tokens": forced_tokens}
     return Check(command, asked.tasks, variants, subjects[0].label, settings, notes)
 
 
-def compare_runs(first: Path, second: Path, make_task: Callable[[str], Task]) -> Check:
-    """Two recorded runs, without their models: what they have in common is compared."""
+def compare_runs(
+    first: Path, second: Path, make_task: Callable[[str], Task], given: Sequence[str | None] = (None, None)
+) -> Check:
+    """Two recorded runs, without their models: what they have in common is compared. `given` are their labels, if any."""
     folders = [RunFolder(first), RunFolder(second)]
     answers = [read_answers(folder, make_task) for folder in folders]
-    labels = [_run_label(folder) for folder in folders]
+    labels = [label or _run_label(folder) for label, folder in zip(given, folders, strict=True)]
     if labels[0] == labels[1]:
         labels = [f"{label} {sign}" for label, sign in zip(labels, "AB", strict=True)]
     variant = compared(labels[1], answers[0], answers[1], None)

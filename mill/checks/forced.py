@@ -17,9 +17,10 @@ from mill.checks.subjects import Answered
 from mill.execute.jobs import Job
 from mill.metrics.divergence import Gap, Known, bounded_gap, exact_gaps
 from mill.runs.folder import RunFolder
-from mill.tasks.forced import ForcedTask, ForcedText
+from mill.tasks.forced import ForcedText
 
 NAME = "forced"
+FORCED_TOKENS = 32  # of each answer, unless more are asked for
 MOST_RIVALS = 128  # of an engine that could name more, where another names fewer
 CHARS_A_TOKEN = 4  # where an engine does not tell its tokens
 
@@ -82,8 +83,8 @@ def _continuation(job: Job, most_tokens: int) -> str | None:
         return None
     if job.task.kind == GENERATE:
         return _cut(responses[0], most_tokens)
-    best = max(range(len(responses)), key=lambda place: responses[place].score or float("-inf"))
-    return job.requests[best].continuation
+    scores = [float("-inf") if response.score is None else response.score for response in responses]
+    return job.requests[scores.index(max(scores))].continuation
 
 
 def _cut(response: Response, most_tokens: int) -> str:
@@ -93,10 +94,6 @@ def _cut(response: Response, most_tokens: int) -> str:
         return text[: most_tokens * CHARS_A_TOKEN]
     start = "".join(token.text for token in response.tokens[:most_tokens]).rstrip("\ufffd")
     return start if text.startswith(start) else text[: len(start)]
-
-
-def forced_task(texts: Sequence[ForcedText], rivals: int | str) -> ForcedTask:
-    return ForcedTask(NAME, texts, rivals)
 
 
 def read_gaps(baseline: Answered, candidate: Answered) -> ForcedGaps:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from mill.api.errors import RunError
 from mill.api.response import encode_float
 from mill.metrics.estimate import Estimate
 from mill.runs.folder import read_json, short_hash, slug, write_atomically
+from mill.runs.results import read_estimate
 
 FILE, FOLDER, VERSION = "check.json", "checks", 1
 
@@ -82,12 +82,16 @@ def read_check(place: Path) -> Check:
     if data.get("version") != VERSION:
         raise RunError(f"{file} is of version {data.get('version')}, this mill reads version {VERSION}: run the check again")
     try:
-        variants = [Variant(**{**one, "figures": _figures(one["figures"])}) for one in data["variants"]]
-        for variant in variants:
-            variant.p_values = {name: float(value) for name, value in variant.p_values.items()}
+        variants = [_variant(one) for one in data["variants"]]
         return Check(**{**data, "variants": variants, "tasks": list(data["tasks"])})
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RunError(f"{file} is not whole: {error}") from error
+
+
+def _variant(data: dict[str, Any]) -> Variant:
+    figures = {name: read_estimate(value) for name, value in data["figures"].items()}
+    p_values = {name: float(value) for name, value in data["p_values"].items()}
+    return Variant(**{**data, "figures": figures, "p_values": p_values})
 
 
 def find_checks(place: Path) -> list[Path]:
@@ -98,16 +102,6 @@ def find_checks(place: Path) -> list[Path]:
     if not found:
         raise RunError(f"{place} holds no check; `mill compare`, `sweep`, `diff`, `stress` and `determinism` write them")
     return found
-
-
-def _figures(data: Mapping[str, Any]) -> dict[str, Estimate]:
-    def number(value: Any) -> float | None:
-        return None if value is None else float(value)
-
-    return {
-        name: Estimate(float(one["value"]), number(one["stderr"]), number(one["low"]), number(one["high"]), int(one["n"]))
-        for name, one in data.items()
-    }
 
 
 def _plain(value: Any) -> Any:

@@ -23,6 +23,9 @@ from mill.tasks.load import Selection
 APART = "runs"  # below the checks, where `mill collect` does not look
 
 
+RIVALS = 10  # of the likeliest tokens, told beside each generated one
+
+
 @dataclass(frozen=True)
 class Asked:
     """What all subjects of a check are asked, and where the answers go."""
@@ -83,6 +86,15 @@ class Answered:
     def answers(self) -> list[Answer]:
         return [one for plan in self.run.plans for one in answers_of(plan.task, self.outcome.scored[plan.task.name])]
 
+    def remarks(self) -> list[str]:
+        """What a reader of the answers must know: what the model says of itself, and prompts that did not fit."""
+        cut = [
+            f"{task.truncated} of {task.n} prompts of {task.task} were cut on the left to fit the context"
+            for task in self.outcome.tasks
+            if task.truncated
+        ]
+        return self.subject.model.remarks() + cut
+
 
 def open_subject(label: str, spec: Spec, asked: Asked) -> Subject:
     check_writable(asked.output_dir)
@@ -95,9 +107,6 @@ def open_subject(label: str, spec: Spec, asked: Asked) -> Subject:
 
 def open_subjects(specs: Sequence[tuple[str, Spec]], asked: Asked) -> list[Subject]:
     """All of them, before the first is asked, so that a mistake in the last is found at once."""
-    twice = [label for label, count in Counter(label for label, _ in specs).items() if count > 1]
-    if twice:
-        raise SpecError(f"two models have the label {twice[0]!r}: give each a label of its own")
     return [open_subject(label, spec, asked) for label, spec in specs]
 
 
@@ -120,6 +129,9 @@ def labelled(specs: Sequence[Spec], given: Sequence[str | None]) -> list[tuple[s
             name if label else " ".join([name, *_apart(spec, specs)])
             for name, label, spec in zip(short, given, specs, strict=True)
         ]
+    twice = [label for label, count in Counter(short).items() if count > 1]
+    if twice:
+        raise SpecError(f"two models have the label {twice[0]!r}: give each a label of its own")
     return list(zip(short, specs, strict=True))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,16 +15,12 @@ from mill.api.request import generation_options
 from mill.api.task import RenderSettings
 from mill.checks.gate import GateFailed, Rule, check_names, judge, parse_rules
 from mill.checks.result import Check
-from mill.checks.subjects import Asked
+from mill.checks.subjects import RIVALS, Asked
 from mill.cli.options import Decorator, chosen_output_dir, parse_pairs, split_paths, task_paths_option
 from mill.models.spec import split_list
 from mill.runs.plan import parse_limit
 from mill.tasks.load import Selection, load_builtin, load_files, select
-from mill.tasks.suite import find_suite
-
-RIVALS = 10  # of the likeliest tokens, told beside each generated one
-FORCED_TOKENS = 32
-_NAMES = {"adversarial-numerics": "numerics"}
+from mill.tasks.suite import select_suites
 
 
 def check_options(default_prompts: str) -> Decorator:
@@ -129,14 +124,7 @@ def select_prompts(prompts: str | None, tasks: str | None, default: str) -> Sele
         raise SpecError("give --prompts or --tasks, not both")
     if tasks:
         return select(split_list(tasks))
-    names = dict.fromkeys(_NAMES.get(name, name) for name in split_list(prompts or default))
-    if not names:
-        raise SpecError("--prompts names no suite")
-    suites = [find_suite(name) for name in names]
-    twice = [name for name, count in Counter(suite.name for suite in suites).items() if count > 1]
-    if twice:
-        raise SpecError(f"--prompts: two suites are called {twice[0]}; rename one of the files")
-    return Selection(tuple(suites), ())
+    return Selection(select_suites(split_list(prompts or default)), ())
 
 
 def finish(options: CheckOptions, make: Callable[[], Check]) -> int:

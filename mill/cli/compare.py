@@ -6,12 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from mill.api.errors import SpecError
-from mill.cli.check_options import FORCED_TOKENS, check_options, finish, read_options
+from mill.checks.forced import FORCED_TOKENS
+from mill.cli.check_options import check_options, finish, read_options
 from mill.cli.options import Decorator, base_url_option
 
 PROMPTS = "numerics"
+OF_RUNS = ("runs", "label_a", "label_b", "task_paths", "output_dir", "fail_on", "report", "quiet")
 EXAMPLES = """
 \b
 Examples:
@@ -52,10 +55,20 @@ def command(ctx: click.Context, /, a: str | None, b: str | None, runs: tuple[str
     if runs:
         if a or b:
             raise SpecError("give two models, or --runs with two recorded runs, not both")
-        return finish(options, lambda: compare_runs(Path(runs[0]), Path(runs[1]), make_task))
+        _refuse_beside_runs(ctx)
+        labels = [given["label_a"], given["label_b"]]
+        return finish(options, lambda: compare_runs(Path(runs[0]), Path(runs[1]), make_task, labels))
     if not a or not b:
         raise SpecError("give two models: mill compare A B, or two recorded runs: mill compare --runs A B")
     specs = [make_spec(model, base_url=given["base_url"] or "", if_served=True) for model in (a, b)]
     named = labelled(specs, [given["label_a"], given["label_b"]])
     subjects = open_subjects(named, options.asked)
     return finish(options, lambda: compare("compare", subjects, options.asked, forced_tokens=given["forced_tokens"]))
+
+
+def _refuse_beside_runs(ctx: click.Context) -> None:
+    """Recorded runs were asked already: an option that says what to ask would be ignored."""
+    typed = [name for name in ctx.params if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    idle = [name for name in typed if name not in OF_RUNS]
+    if idle:
+        raise SpecError(f"--{idle[0]} says what to ask models, and --runs compares what was asked already: leave it out")

@@ -14,10 +14,11 @@ from mill.api.model import ModelCapabilities
 from mill.api.notice import notice
 from mill.api.request import ALL, GENERATE, MULTI_ROUND, Request
 from mill.api.response import Response
+from mill.metrics.similarity import common_start
 from mill.models.fingerprint import folder_digest, weights_size
 from mill.models.hf.decoding import Place, as_tokens
 from mill.models.hf.tokens import Prompt, Tokens, prompt_units
-from mill.models.pairs import Pair, common_length
+from mill.models.pairs import Pair
 from mill.models.stops import cut_at_stops
 from mill.models.token_model import TokenModel
 
@@ -141,14 +142,12 @@ class MlxModel(TokenModel):
         penalty = make_logits_processors(repetition_penalty=options.get("repetition_penalty"))
         sampler = make_sampler(temp=options["temperature"], top_p=options.get("top_p", 0.0), top_k=options.get("top_k", 0))
         ends, ids, places, finish = set(wrapper.eos_token_ids), [], [], "length"
+        if penalty:  # it looks at the whole prompt, not at what is left of it
+            self._warm = None
         cache, common = self._kept(prompt.ids)
-        steps = {
-            "max_tokens": prompt.max_new_tokens,
-            "sampler": sampler,
-            "logits_processors": penalty,
-            "prompt_cache": cache,
-        }
-        for token, logprobs in generate_step(mx.array(prompt.ids[common:]), self.network, **steps):
+        steps = {"sampler": sampler, "logits_processors": penalty, "prompt_cache": cache}
+        rest = mx.array(prompt.ids[common:])
+        for token, logprobs in generate_step(rest, self.network, max_tokens=prompt.max_new_tokens, **steps):
             if int(token) in ends:
                 finish = "stop"
                 break
@@ -157,9 +156,7 @@ class MlxModel(TokenModel):
                 places.append(_place(logprobs, int(token), options["logprobs"]))
             if len(ids) % LOOK_EVERY == 0 and cut_at_stops(self.tokens.tokenizer.decode(ids), options["until"])[1]:
                 break
-        if can_trim_prompt_cache(cache) and hasattr(
-            cache[0], "offset"
-        ):  # the answer goes, the prompt stays for the next one
+        if can_trim_prompt_cache(cache) and hasattr(cache[0], "offset"):  # the answer goes, the prompt stays
             trim_prompt_cache(cache, cache[0].offset - len(prompt.ids))
             self._warm = cache, prompt.ids
         text, stopped = cut_at_stops(self.tokens.tokenizer.decode(ids, skip_special_tokens=True), options["until"])
@@ -250,7 +247,7 @@ class MlxModel(TokenModel):
         self._warm = None
         if cache is None or not can_trim_prompt_cache(cache):
             return make_prompt_cache(self.network), 0
-        common = common_length(known, ids[:-1])
+        common = common_start(known, ids[:-1])
         trim_prompt_cache(cache, len(known) - common)
         return cache, common
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -43,9 +42,3 @@ def move_spaces(context: str, continuation: str) -> tuple[str, str]:
     """White space at the end of a context belongs to the continuation, as words carry their space in front."""
     stripped = context.rstrip()
     return stripped, context[len(stripped) :] + continuation
-
-
-def common_length(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many tokens two rows have in common from their start."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((place for place, (a, b) in pairs if a != b), min(len(one), len(other)))

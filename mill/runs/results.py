@@ -40,7 +40,7 @@ class TaskResult:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> TaskResult:
-        found = {name: _estimate(value) for name, value in data["metrics"].items()}
+        found = {name: read_estimate(value) for name, value in data["metrics"].items()}
         return cls(**{**data, "metrics": found})
 
 
@@ -60,7 +60,7 @@ class BenchmarkResult:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> BenchmarkResult:
-        return cls(**{**data, "metrics": {name: _estimate(value) for name, value in data["metrics"].items()}})
+        return cls(**{**data, "metrics": {name: read_estimate(value) for name, value in data["metrics"].items()}})
 
 
 def summarize(task: Task, scored: Sequence[ScoredSample], *, n_shots: int, total: int, data_hash: str) -> TaskResult:
@@ -154,7 +154,7 @@ def _estimate_dict(estimate: Estimate) -> dict[str, Any]:
     return {name: encode_float(value) if isinstance(value, float) else value for name, value in asdict(estimate).items()}
 
 
-def _estimate(data: Mapping[str, Any]) -> Estimate:
+def read_estimate(data: Mapping[str, Any]) -> Estimate:
     def read(name: str) -> float | None:
         return None if data[name] is None else float(data[name])
 

@@ -7,13 +7,14 @@ choice, yes_no, json or line) and `max_tokens`.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 from mill.api.batching import describe
-from mill.api.errors import DataError, UnknownName
+from mill.api.errors import DataError, SpecError, UnknownName
 from mill.api.registry import register_task
 from mill.api.request import GENERATE, Request
 from mill.api.response import Response
@@ -24,6 +25,7 @@ from mill.tasks.data import read_rows
 
 FOLDER = Path(long_context.__file__).parent
 DEFAULT_MAX_TOKENS = 256
+_ALIASES = {"adversarial-numerics": "numerics"}
 FREE = "free"  # the category of a prompt that names none
 
 
@@ -107,6 +109,17 @@ def read_suite(file: Path) -> list[dict[str, Any]]:
         return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
     except (OSError, ValueError) as error:
         raise DataError(f"cannot read the prompts of {file}: {describe(error)}") from error
+
+
+def select_suites(names: Sequence[str]) -> tuple[SuiteTask, ...]:
+    """Suites by name or file, each once."""
+    suites = [find_suite(name) for name in dict.fromkeys(_ALIASES.get(name, name) for name in names)]
+    if not suites:
+        raise SpecError("--prompts names no suite")
+    twice = [name for name, count in Counter(suite.name for suite in suites).items() if count > 1]
+    if twice:
+        raise SpecError(f"--prompts: two suites are called {twice[0]}; rename one of the files")
+    return tuple(suites)
 
 
 def find_suite(name: str) -> SuiteTask:

@@ -564,3 +564,12 @@ def test_an_interrupted_check_goes_on_where_it_stopped(mill: Mill, tmp_path: Pat
     monkeypatch.setattr(models.get("toy"), "_generate_batch", whole)
     assert toys(mill)[0] == 0
     assert computed(tmp_path / "results") == 2 * 8
+
+
+@pytest.mark.parametrize("option", [["--limit", "2"], ["--prompts", "numerics"], ["--fresh"], ["--forced_tokens", "4"]])
+def test_what_recorded_runs_cannot_be_asked_any_more_is_refused(mill: Mill, tmp_path: Path, option: list[str]) -> None:
+    code, _, err = mill("compare", "--runs", str(tmp_path), str(tmp_path), *option)
+    assert (
+        code == 2
+        and err == f"mill: {option[0]} says what to ask models, and --runs compares what was asked already: leave it out\n"
+    )

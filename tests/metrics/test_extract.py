@@ -106,7 +106,7 @@ def test_huge_exponents_are_compared_as_they_are() -> None:
 
 @pytest.mark.parametrize("text", ["1e2000000", "1e-2000000", "1e99999999999999999999", "9" * 50 + "e9999999"])
 def test_an_absurd_exponent_is_a_text_like_any_other(text: str) -> None:
-    number(text)
+    assert number(text) in (None, "0")
 
 
 CHOICES = {

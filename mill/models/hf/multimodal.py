@@ -11,10 +11,11 @@ from mill.api.errors import CannotServe, DataError
 from mill.api.message import AUDIO, IMAGE, MEDIA_KINDS, VIDEO, Context, Media, Message
 from mill.api.request import Request
 from mill.api.response import Response
+from mill.metrics.similarity import common_start
 from mill.models.hf import decoding, scoring
 from mill.models.hf.tokens import Prompt, Tokens
 from mill.models.media import load_audio, load_frames, load_image
-from mill.models.pairs import common_length, move_spaces
+from mill.models.pairs import move_spaces
 
 TOKENS_PER_MEDIA = 1024  # a guess for batching; the processor decides in the end
 
@@ -83,7 +84,7 @@ class MediaInputs:
         for request in requests:
             context, continuation = move_spaces(self.render(request.context), request.continuation)
             before, whole = self.tokens.encode(context), self.tokens.encode(context + continuation)
-            common = common_length(before, whole)
+            common = common_start(before, whole)
             span = whole[min(common, len(whole) - 1) :]  # what melts into the context's last token is scored with it
             single = share and len(span) == 1 and common == len(before)
             text = context if single else context + continuation

@@ -20,25 +20,13 @@ from mill.models.http import Client, Failure, client, failure
 from mill.models.http.gate import Gate
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
-from servers import Fault, FaultServer, cut, events, free_port, garbage, stall, status
+from servers import Fault, FaultServer, ask, cut, events, free_port, garbage, stall, status
 
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "FIRST_PAUSE_S", 0.01)
     monkeypatch.setattr(client, "LONGEST_PAUSE_S", 0.02)
-
-
-def ask(server: FaultServer, count: int = 1, **arguments: Any) -> list[Any]:
-    """Post `count` times and return what came of it, in the order asked."""
-    found: dict[int, Any] = {}
-    caller = Client(server.url, **{"timeout": 5.0, **arguments})
-
-    async def work(number: int) -> Any:
-        return (await caller.post("/ask", {"number": number})).body
-
-    caller.run_all(range(count), work, lambda number, result: found.__setitem__(number, result))
-    return [found[number] for number in range(count)]
 
 
 def once(fault: Fault) -> Callable[..., Any]:

@@ -12,29 +12,17 @@ from typing import Any
 
 import pytest
 
-from mill.models.http import Client, Failure, client
+from mill.models.http import Failure, client
 from mill.models.http.gate import FIRST_LIMIT, Gate
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
-from servers import FaultServer, status
+from servers import FaultServer, ask, status
 
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "FIRST_PAUSE_S", 0.005)
     monkeypatch.setattr(client, "LONGEST_PAUSE_S", 0.01)
-
-
-def ask(server: FaultServer, count: int = 1, **arguments: Any) -> list[Any]:
-    """Post `count` times and return what came of it, in the order asked."""
-    found: dict[int, Any] = {}
-    caller = Client(server.url, timeout=5.0, **arguments)
-
-    async def work(number: int) -> Any:
-        return (await caller.post("/ask", {"number": number})).body
-
-    caller.run_all(range(count), work, lambda number, result: found.__setitem__(number, result))
-    return [found[number] for number in range(count)]
 
 
 @pytest.mark.parametrize("code", [429, 503])

@@ -1,0 +1,51 @@
+"""mill from Python: the same figures as on the command line, as data frames."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import mill
+from mill.api.errors import SpecError
+from mill.models.open import open_model
+
+SHORT = {"limit": 3, "gen_kwargs": {"max_gen_toks": 6}}
+
+
+def spec(model: Path, dtype: str = "float32") -> str:
+    return f"hf[path={model},dtype={dtype}]"
+
+
+def test_evaluate_gives_scores_and_samples(tiny_model: Path, tmp_path: Path) -> None:
+    found = mill.evaluate(spec(tiny_model), "numerics", output_dir=tmp_path, **SHORT)
+    assert list(found.scores["metric"]) == ["acc", "answered"] and set(found.scores["n"]) == {3}
+    assert len(found.samples) == 3 and found.samples["error"].isna().all()
+    written = json.loads((found.outcome.folder.path / "results.json").read_text())["tasks"]["numerics"]["metrics"]
+    assert list(found.scores["value"]) == [written["acc"]["value"], written["answered"]["value"]]
+
+
+def test_a_model_that_is_open_is_evaluated_as_its_spec_is(tiny_model: Path, tmp_path: Path) -> None:
+    by_spec = mill.evaluate(spec(tiny_model), ["numerics"], output_dir=tmp_path / "a", **SHORT)
+    by_model = mill.evaluate(open_model(spec(tiny_model)), ["numerics"], output_dir=tmp_path / "b", **SHORT)
+    assert by_model.samples["texts"].tolist() == by_spec.samples["texts"].tolist()
+
+
+def test_compare_gives_figures_samples_and_a_page(tiny_model: Path, tmp_path: Path) -> None:
+    others = [spec(tiny_model, "float16"), open_model(spec(tiny_model, "bfloat16"))]
+    found = mill.compare(spec(tiny_model), others, labels=["f32", "f16", "bf16"], output_dir=tmp_path, **SHORT)
+    kl = found.figures[found.figures["figure"] == "kl_mean"].set_index("label")["value"]
+    assert 0 < kl["f16"] < kl["bf16"]
+    assert found.samples.groupby("label").size().to_dict() == {"bf16": 3, "f16": 3}
+    assert "<title>mill sweep</title>" in found.save_html(tmp_path / "report.html").read_text()
+
+
+def test_compare_refuses_labels_that_clash(tiny_model: Path, tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="label 'a'"):
+        mill.compare(spec(tiny_model), spec(tiny_model, "float16"), labels=["a", "a"], output_dir=tmp_path, **SHORT)
+
+
+def test_an_unknown_name_is_no_part_of_mill() -> None:
+    with pytest.raises(AttributeError, match="grind"):
+        _ = mill.grind  # type: ignore[attr-defined]
