@@ -11,7 +11,7 @@ ENGINE_DIR := .engines
 # vLLM has CPU builds for Linux alone.
 ENGINES ?= $(if $(filter Linux,$(shell uname -s)),vllm) mlx vllm-mlx
 # What mill itself needs inside an engine's environment; the engine brings the rest.
-CORE := click rich filelock aiohttp pyyaml pyarrow
+CORE := click rich aiohttp pyyaml pyarrow
 
 .PHONY: demo test lint fetch engines test-engines browser clean
 

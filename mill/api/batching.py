@@ -6,7 +6,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from mill.api.errors import MillError, ModelError
@@ -84,7 +84,7 @@ def run_batches(
             width, successes = min(widest, width * 2), 0
         for unit, responses in zip(batch, answers, strict=True):
             for request, response in zip(unit.requests, responses, strict=True):
-                yield request, response if response.seconds is not None else replace(response, seconds=seconds)
+                yield request, response.timed(seconds)
 
 
 def _call(hook: Hook, batch: list[Unit]) -> tuple[list[Sequence[Response]], Exception | None]:

@@ -65,7 +65,7 @@ class Request:
         """The same for equal questions in any process, on any machine."""
         parts: list[Any] = [self.kind, self.context, self.continuation, dict(self.options)]
         parts.append([self.labels.digest] if self.labels else [])
-        text = json.dumps(parts, sort_keys=True, ensure_ascii=False, default=_plain)
+        text = _encode(parts)
         return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
     @property
@@ -138,3 +138,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Message):
         return value.to_dict()
     raise TypeError(f"a request option of type {type(value).__name__} cannot be hashed: {value!r}")
+
+
+_encode = json.JSONEncoder(sort_keys=True, ensure_ascii=False, default=_plain).encode

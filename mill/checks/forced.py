@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from mill.api.errors import RunError
@@ -17,6 +16,7 @@ from mill.checks.subjects import Answered
 from mill.execute.jobs import Job
 from mill.metrics.divergence import Gap, Known, bounded_gap, exact_gaps
 from mill.runs.folder import RunFolder
+from mill.runs.record import distribution_file
 from mill.tasks.forced import ForcedText
 
 NAME = "forced"
@@ -141,7 +141,7 @@ def _bounded(one: Token, other: Token) -> Gap:
 def _load(folder: RunFolder, name: str) -> Any:
     import numpy as np
 
-    file = folder.path.parent / Path(name)
+    file = distribution_file(folder.path, name)
     try:
         return np.load(file, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError) as error:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import Protocol
 
-from mill.api.model import MillModel
 from mill.api.progress import Progress
 from mill.api.request import Request
 from mill.api.response import Response
+from mill.execute.engine import Engine
+
+WINDOW = 32768  # requests
 
 
 class Store(Protocol):
@@ -37,44 +40,52 @@ class Tally:
 
 
 class Executor:
-    """Runs requests of any number of tasks on one model and attaches the answers to them (`resps`)."""
+    """Runs requests of any number of tasks on one engine and attaches the answers to them (`resps`)."""
 
-    def __init__(self, model: MillModel, store: Store, *, quiet: bool = False) -> None:
-        self.model, self.store, self.quiet = model, store, quiet
+    def __init__(self, engine: Engine, store: Store, *, quiet: bool = False) -> None:
+        self.engine, self.store, self.quiet = engine, store, quiet
         self.tally = Tally()
 
     def run(self, requests: Iterable[Request]) -> None:
-        """Answer every request `repeats` times. Requests with equal content share one computation for each draw."""
-        by_kind: dict[str, list[Request]] = {}
-        for request in requests:
-            by_kind.setdefault(request.kind, []).append(request)
-        for kind, group in by_kind.items():
-            self._run_kind(kind, group)
+        """Answer every request `repeats` times. Requests with equal content share one computation for each draw.
+
+        Any number of requests may come: so many are held at once that what they share is found, and no more.
+        """
+        stream = iter(requests)
+        while window := list(islice(stream, WINDOW)):
+            by_kind: dict[str, list[Request]] = {}
+            for request in window:
+                by_kind.setdefault(request.kind, []).append(request)
+            for kind, group in by_kind.items():
+                self._run_kind(kind, group)
 
     def _run_kind(self, kind: str, requests: Sequence[Request]) -> None:
-        clones = {id(request): request.clones() for request in requests}
+        clones = [request.clones() for request in requests]
         found: dict[str, Response] = {}
         pending: dict[str, Request] = {}
-        for request in requests:
-            for clone in clones[id(request)]:
-                self.tally.asked += 1
-                if clone.key in found or clone.key in pending:
-                    continue
-                known = self.store.get(clone)
-                if known is not None:
-                    self.tally.known += 1
-                    found[clone.key] = known
-                else:
-                    pending[clone.key] = clone
+        for clone in chain.from_iterable(clones):
+            self.tally.asked += 1
+            key = clone.key
+            if key in found or key in pending:
+                continue
+            known = self.store.get(clone)
+            if known is not None:
+                self.tally.known += 1
+                found[key] = known
+            else:
+                pending[key] = clone
         if pending:
-            self.model.load()
-            with Progress(kind, len(pending), quiet=self.quiet) as progress:
-                watcher = _Recorder(self.store, self.tally, progress, found)
-                started = time.perf_counter()
-                getattr(self.model, kind)(list(pending.values()), watcher)
-                self.tally.answering_s += time.perf_counter() - started
-        for request in requests:
-            request.resps[:] = [found[clone.key] for clone in clones[id(request)]]
+            self._compute(kind, list(pending.values()), found)
+        for request, draws in zip(requests, clones, strict=True):
+            request.resps[:] = [found[clone.key] for clone in draws]
+
+    def _compute(self, kind: str, requests: list[Request], found: dict[str, Response]) -> None:
+        self.engine.load()
+        with Progress(kind, len(requests), quiet=self.quiet) as progress:
+            watcher = _Recorder(self.store, self.tally, progress, found)
+            started = time.perf_counter()
+            self.engine.answer(kind, requests, watcher)
+            self.tally.answering_s += time.perf_counter() - started
 
 
 class _Recorder:

@@ -10,6 +10,7 @@ from typing import Any
 
 from mill.api.model import MillModel
 from mill.api.task import Benchmark, RenderSettings
+from mill.execute.engine import HereEngine
 from mill.execute.executor import Executor, Tally
 from mill.execute.jobs import run_jobs
 from mill.models.open import open_model, resolve_spec, takes_argument
@@ -18,7 +19,7 @@ from mill.runs import manifest
 from mill.runs.folder import MANIFEST, RunFolder, check_writable, newest_generation, run_folder
 from mill.runs.plan import TaskPlan, plan_tasks, refuse_early
 from mill.runs.record import Record
-from mill.runs.results import BenchmarkResult, TaskResult, keep_larger, summarize, summarize_benchmarks
+from mill.runs.results import BenchmarkResult, TaskResult, summarize, summarize_benchmarks, write_results
 from mill.runs.samples import ScoredSample, from_job, score_sample, write_samples
 from mill.tasks.load import Selection
 
@@ -62,7 +63,7 @@ class Run:
 
         `keep_model` leaves the model loaded for a run that follows.
         """
-        started, executor = time.time(), Executor(self.model, self.record, quiet=quiet)
+        started, executor = time.time(), Executor(HereEngine(self.model), self.record, quiet=quiet)
         self._write_plan()
         ended = "failed"
         try:
@@ -80,7 +81,10 @@ class Run:
             )
         scored = {plan.task.name: [score_sample(plan.task, from_job(job)) for job in plan.jobs] for plan in self.plans}
         results = {plan.asked: self._summarize(plan, scored[plan.task.name]) for plan in self.plans}
-        means = summarize_benchmarks(self.folder, results, self.benchmarks)
+        means = summarize_benchmarks(results, self.benchmarks)
+        written = write_results(self.folder, list(results.values()), means)
+        for name in written:
+            write_samples(self.folder.samples_file(name), name, scored[name])
         seconds = time.time() - started
         return Outcome(
             self.model.model_name,
@@ -112,8 +116,6 @@ class Run:
     def _summarize(self, plan: TaskPlan, scored: list[ScoredSample]) -> TaskResult:
         result = summarize(plan.task, scored, n_shots=plan.n_shots, total=plan.total, data_hash=plan.data_hash)
         result.notes = plan.notes()
-        if keep_larger(self.folder, result):
-            write_samples(self.folder.samples_file(plan.task.name), plan.task.name, scored)
         return result
 
 

@@ -4,16 +4,21 @@ manifest.json          what was run: model, settings, tasks, versions, and one e
 record/*.jsonl         answers, append-only, one file for each process
 samples/<task>.jsonl   samples with prompts, targets, answers and values
 results.json           scores
+parts/*.json           what each process had to say of manifest and results; see shared.py
+working/*.json         who is at work; see turns.py
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import secrets
+import socket
+import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,14 +58,6 @@ class RunFolder:
         if name != task:  # two names may have one slug
             name += "-" + short_hash({"task": task})
         return self.path / SAMPLES / f"{name}.jsonl"
-
-    @contextmanager
-    def lock(self) -> Iterator[None]:
-        """For short read-change-write steps of manifest and results; answers need no lock."""
-        from filelock import FileLock
-
-        with FileLock(str(self.path / ".lock"), timeout=60):
-            yield
 
 
 def run_folder(output_dir: Path, model_name: str, identity: Mapping[str, Any], settings: Mapping[str, Any]) -> RunFolder:
@@ -117,20 +114,29 @@ def write_atomically(file: Path, text: str) -> None:
 
     A link is followed, and what is no regular file (a pipe, a device) is written to as it is.
     """
+    draft: Path | None = None
     try:
         file = file.resolve()
         if file.exists() and not file.is_file():
             file.write_text(text, encoding="utf-8", errors="surrogatepass")
             return
         file.parent.mkdir(parents=True, exist_ok=True)
-        draft = file.with_name(f".{file.name}.{os.getpid()}")
+        draft = file.with_name(f".{unique_name()}")
         with draft.open("w", encoding="utf-8", errors="surrogatepass") as handle:
             handle.write(text)
             handle.flush()
             os.fsync(handle.fileno())
         draft.replace(file)
     except OSError as error:
+        if draft is not None:
+            with contextlib.suppress(OSError):
+                draft.unlink()  # a disk that is full needs its room
         raise RunError(f"cannot write {file}: {error.strerror or error}") from error
+
+
+def unique_name() -> str:
+    """A file name that no other process takes, on this machine or another; it begins with the time, for people."""
+    return f"{time.strftime('%Y%m%dT%H%M%S')}-{slug(socket.gethostname())}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
 def short_hash(content: Mapping[str, Any]) -> str:

@@ -16,8 +16,9 @@ from mill.api.secrets import redact, redact_command
 from mill.api.task import RenderSettings
 from mill.execute.executor import Tally
 from mill.models.spec import Spec
-from mill.runs.folder import MANIFEST, RunFolder
+from mill.runs.folder import MANIFEST, RunFolder, unique_name
 from mill.runs.plan import TaskPlan
+from mill.runs.shared import TOP, Word, say, standing
 
 _PACKAGES = ("torch", "transformers", "tokenizers", "datasets", "accelerate", "numpy")
 
@@ -56,39 +57,36 @@ def update_manifest(
 
     Returns the names of tasks whose samples an earlier session has written already, at least as many as now.
     """
-    folder.path.mkdir(parents=True, exist_ok=True)
-    with folder.lock():
-        manifest = folder.read(MANIFEST)
-        tasks, covered = manifest.get("tasks", {}), set()
-        for plan in plans:
-            entry, earlier = _task_entry(plan), tasks.get(plan.task.name)
-            if earlier and earlier["data_hash"] == entry["data_hash"] and earlier["n"] >= entry["n"]:
-                covered.add(plan.task.name)
-                entry["n"] = earlier["n"]
-            tasks[plan.task.name] = entry
-        folder.write(
-            MANIFEST,
-            {
-                "model": {
-                    "name": model_name,
-                    "backend": spec.backend,
-                    "arguments": redact(spec.arguments),
-                    "identity": dict(identity),
-                },
-                "settings": asdict(settings),
-                "fresh": manifest.get("fresh", fresh),
-                **({"condition": condition} if condition else {}),
-                "tasks": tasks,
-                "versions": versions(),
-                "sessions": manifest.get("sessions", []),
-            },
-        )
+    known = standing(folder, MANIFEST)
+    tasks, covered = {}, set()
+    for plan in plans:
+        entry, earlier = _task_entry(plan), known.get("tasks", {}).get(plan.task.name)
+        if earlier and earlier.value["data_hash"] == entry["data_hash"] and earlier.value["n"] >= entry["n"]:
+            covered.add(plan.task.name)
+            entry["n"] = earlier.value["n"]
+        tasks[plan.task.name] = Word(entry, weight=entry["n"])
+    top = {
+        "model": {
+            "name": model_name,
+            "backend": spec.backend,
+            "arguments": redact(spec.arguments),
+            "identity": dict(identity),
+        },
+        "settings": asdict(settings),
+        "fresh": fresh,
+        **({"condition": condition} if condition else {}),
+        "versions": versions(),
+    }
+    say(folder, MANIFEST, {TOP: {name: Word(value) for name, value in top.items()}, "tasks": tasks, "sessions": {}})
     return covered
 
 
 def add_session(folder: RunFolder, *, started: float, tally: Tally, ended: str, remarks: Sequence[str] = ()) -> None:
     """One entry for each time a process worked on the run; `ended` is finished, interrupted or failed."""
+    known = standing(folder, MANIFEST).get("sessions", {})
     entry = {
+        "id": unique_name(),
+        "order": 1 + max((int(word.value.get("order", 0)) for word in known.values()), default=0),
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
         "seconds": round(time.time() - started, 3),
         "ended": ended,
@@ -97,10 +95,7 @@ def add_session(folder: RunFolder, *, started: float, tally: Tally, ended: str, 
         **asdict(tally),
         "remarks": list(remarks),
     }
-    with folder.lock():
-        manifest = folder.read(MANIFEST)
-        manifest.setdefault("sessions", []).append(entry)
-        folder.write(MANIFEST, manifest)
+    say(folder, MANIFEST, {"sessions": {entry["id"]: Word(entry)}})
 
 
 def _task_entry(plan: TaskPlan) -> dict[str, Any]:

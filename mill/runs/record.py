@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
-import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
@@ -18,9 +15,12 @@ from typing import IO, Any
 from mill.api.errors import RunError
 from mill.api.request import Request
 from mill.api.response import Response
+from mill.runs.folder import unique_name
+from mill.runs.index import Index
 
 FOLDER = "record"
 DISTRIBUTIONS = "distributions"
+_encode = json.JSONEncoder(ensure_ascii=False).encode
 
 
 class Record:
@@ -29,58 +29,76 @@ class Record:
     def __init__(self, folder: Path, siblings: list[Path] | None = None, *, lends: bool = True) -> None:
         """`lends` says whether runs of the same model may take answers from this record."""
         self.folder, self.lends = folder / FOLDER, lends
-        self._own = {key: Response.from_dict(line["response"]) for key, line in _read(self.folder).items()}
-        self._shared: dict[str, Response] = {}
-        for sibling in siblings or []:
-            for key, line in _read(sibling / FOLDER).items():
-                response = Response.from_dict(line["response"])
-                if line.get("deterministic") and not response.failed and not response.empty:
-                    self._shared.setdefault(key, response)
-        self._handle: IO[str] | None = None
+        self._own = Index(self.folder)
+        self._shared = [Index(sibling / FOLDER) for sibling in siblings or []]
+        self._handle: IO[bytes] | None = None
+        self._name, self._end = "", 0
 
     def get(self, request: Request) -> Response | None:
         """What `peek` finds; an answer of another run is copied, so that this record is complete by itself."""
         found = self.peek(request)
-        if found is not None and found is not self._own.get(request.key):
+        if found is not None and (request.key not in self._own or self._own.failed(request.key)):
             self.put(request, found)
         return found
 
     def peek(self, request: Request) -> Response | None:
         """An answer this run recorded, or a deterministic one of another run. Errors are never used again."""
-        found = self._own.get(request.key)
-        if found is None or found.failed:
-            found = self._shared.get(request.key) if request.deterministic else None
+        key = request.key
+        if key in self._own and not self._own.failed(key):
+            found = self.lookup(key)
+        else:
+            found = self._borrowed(key) if request.deterministic else None
         return found if found is not None and self._whole(found) else None
+
+    def _borrowed(self, key: str) -> Response | None:
+        for index in self._shared:
+            if key in index and index.deterministic(key) and not index.failed(key):
+                found = Response.from_dict(index.answer(key))
+                if not found.empty:
+                    return found
+        return None
 
     def _whole(self, response: Response) -> bool:
         """False where a distribution's file was removed, as people who need room do."""
-        return response.distribution is None or (self.folder.parent.parent / response.distribution).exists()
+        return response.distribution is None or distribution_file(self.folder.parent, response.distribution).exists()
+
+    def refresh(self) -> None:
+        """Take in what other processes have recorded since."""
+        self._own.refresh()
 
     def put(self, request: Request, response: Response) -> Response:
         """Write an answer down. A distribution goes to a file of its own first, whose name then stands in the answer."""
         if response.distribution is not None and not isinstance(response.distribution, str):
             response = replace(response, distribution=self._put_distribution(request.key, response.distribution))
-        line = {
-            "key": request.key,
-            "kind": request.kind,
-            "deterministic": request.deterministic and self.lends,
-            "response": response.to_dict(),
-        }
+        deterministic, failed = request.deterministic and self.lends, response.failed
+        line = (
+            f'{{"key": "{request.key}", "kind": "{request.kind}", "deterministic": {_word(deterministic)}, '
+            f'"failed": {_word(failed)}, "response": {_encode(response.to_dict())}}}\n'
+        )
+        offset = self._write(line.encode("utf-8", "surrogatepass"))
+        self._own.add(request.key, self._name, offset, deterministic=deterministic, failed=failed)
+        self._own.skip(self._name, self._end)
+        return response
+
+    def _write(self, line: bytes) -> int:
+        """Append a line and say where it begins. It is in the kernel's hands then: it survives the end of this process."""
         try:
-            handle = self._open()
-            handle.write(json.dumps(line, ensure_ascii=False) + "\n")
-            handle.flush()  # in the kernel's hands now: it survives the end of this process
+            handle, offset = self._open(), self._end
+            written = handle.write(line)
+            self._end += written
+            if written < len(line):
+                handle.write(line[written:])  # says why there was no room for all of it
+                raise OSError(None, "only a part of an answer could be written")
         except OSError as error:
             raise RunError(f"cannot write to {self.folder}: {error.strerror or error}") from error
-        self._own[request.key] = response
-        return response
+        return offset
 
     def _put_distribution(self, key: str, values: Any) -> str:
         """The file's name, below the folder of this model's runs, so that runs which lend each other answers find it."""
         import numpy as np
 
         file = self.folder.parent / DISTRIBUTIONS / f"{key}.npy"
-        draft = file.with_name(f".{file.name}.{os.getpid()}")
+        draft = file.with_name(f".{file.name}.{unique_name()}")
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
             with draft.open("wb") as handle:
@@ -92,42 +110,35 @@ class Record:
 
     def lookup(self, key: str) -> Response | None:
         """Whatever was recorded under a key, errors included."""
-        return self._own.get(key)
+        return Response.from_dict(self._own.answer(key)) if key in self._own else None
 
     def close(self) -> None:
+        for index in (self._own, *self._shared):
+            index.close()
         if self._handle is not None:
-            os.fsync(self._handle.fileno())
-            self._handle.close()
-            self._handle = None
+            handle, self._handle = self._handle, None
+            try:
+                os.fsync(handle.fileno())
+                handle.close()
+            except OSError as error:
+                raise RunError(f"cannot write to {self.folder}: {error.strerror or error}") from error
 
-    def _open(self) -> IO[str]:
+    def _open(self) -> IO[bytes]:
         if self._handle is None:
             self.folder.mkdir(parents=True, exist_ok=True)
-            name = f"{time.strftime('%Y%m%dT%H%M%S')}-{socket.gethostname()}-{os.getpid()}.jsonl"
-            self._handle = (self.folder / name).open("a", encoding="utf-8", errors="surrogatepass")
+            self._name, self._end = f"{unique_name()}.jsonl", 0
+            self._handle = (self.folder / self._name).open("xb", buffering=0)
         return self._handle
 
 
-def _read(folder: Path) -> dict[str, dict[str, Any]]:
-    """All lines by key; where a key was answered twice, an answer wins over an error and the earlier one over the later."""
-    found: dict[str, dict[str, Any]] = {}
-    for file in sorted(folder.glob("*.jsonl")):
-        for line in _lines(file):
-            earlier = found.get(line["key"])
-            if earlier is None or "error" in earlier["response"]:
-                found[line["key"]] = line
-    return found
+def distribution_file(run: Path, name: str) -> Path:
+    """The file that an answer of a run names; refused where the name leads out of the folder of this model's runs."""
+    root = run.parent
+    file = root / name
+    if not file.resolve().is_relative_to(root.resolve()):
+        raise RunError(f"an answer in {run} names the file {name!r}, which is outside of {root}")
+    return file
 
 
-def _lines(file: Path) -> Iterator[dict[str, Any]]:
-    """The whole lines of a file. Only the last may be torn; a bad line elsewhere means a damaged file and is told."""
-    try:
-        lines = file.read_bytes().split(b"\n")[:-1]
-    except OSError as error:
-        raise RunError(f"cannot read {file}: {error}") from error
-    for number, line in enumerate(lines, 1):
-        try:
-            yield json.loads(line)
-        except ValueError as error:
-            hint = "move the file away to compute its answers again"
-            raise RunError(f"{file}, line {number} is damaged ({error}): {hint}") from error
+def _word(value: bool) -> str:
+    return "true" if value else "false"

@@ -13,7 +13,7 @@ from mill.execute.jobs import Job
 from mill.runs.evaluate import Outcome
 from mill.runs.folder import RESULTS, RunFolder
 from mill.runs.record import Record
-from mill.runs.results import TaskResult, keep_larger, summarize, summarize_benchmarks
+from mill.runs.results import TaskResult, summarize, summarize_benchmarks, write_results
 from mill.runs.samples import SampleRecord, from_job, read_samples, score_sample, write_samples
 
 
@@ -29,11 +29,11 @@ def score_again(folder: RunFolder, make_task: Callable[[str], Task]) -> Outcome:
         result = summarize(task, scored, n_shots=entry["n_shots"], total=entry["total"], data_hash=entry["data_hash"])
         result.notes = entry["notes"]
         results[entry["asked"]] = result
-        keep_larger(folder, result)
         write_samples(folder.samples_file(name), name, scored)
     written = folder.read(RESULTS).get("benchmarks", {})
     benchmarks = [entry for name in written if name in registry and isinstance(entry := registry.get(name), Benchmark)]
-    means = summarize_benchmarks(folder, results, benchmarks)
+    means = summarize_benchmarks(results, benchmarks)
+    write_results(folder, list(results.values()), means)
     return Outcome(known["model"]["name"], folder, list(results.values()), means, Tally(), time.time() - started)
 
 

@@ -13,6 +13,7 @@ from mill.api.task import Benchmark, Task, Value
 from mill.metrics.estimate import Estimate, pool
 from mill.runs.folder import RESULTS, RunFolder
 from mill.runs.samples import ScoredSample
+from mill.runs.shared import Word, say, standing
 
 MOST_LISTED = 20
 
@@ -88,37 +89,38 @@ def _valued(scored: Sequence[ScoredSample], metric: str) -> list[list[Value]]:
     return [values for values in found if values]
 
 
-def keep_larger(folder: RunFolder, result: TaskResult) -> bool:
-    """Write a task's result, unless the folder has one of the same task and data over more samples. True if written.
+def write_results(folder: RunFolder, results: Sequence[TaskResult], means: Sequence[BenchmarkResult] = ()) -> set[str]:
+    """Write results and say which tasks' were written: not those of which the folder has one over more samples.
 
     So a run with a small limit never takes the place of the full one.
     """
-    with folder.lock():
-        results = folder.read(RESULTS)
-        earlier = results.setdefault("tasks", {}).get(result.task)
-        same = earlier and (earlier["data_hash"], earlier["version"]) == (result.data_hash, result.version)
-        if same and earlier["n"] > result.n:
-            return False
-        results["tasks"][result.task] = result.to_dict()
-        folder.write(RESULTS, results)
-        return True
+    known = standing(folder, RESULTS)
+    earlier = {name: word.value for name, word in known.get("tasks", {}).items()}
+    kept = [result for result in results if not _larger(earlier.get(result.task), result)]
+    averaged = {name: word.value["n"] for name, word in known.get("benchmarks", {}).items()}
+    said = {
+        "tasks": {result.task: Word(result.to_dict(), weight=result.n) for result in kept},
+        "benchmarks": {
+            mean.benchmark: Word(mean.to_dict(), weight=mean.n)
+            for mean in means
+            if averaged.get(mean.benchmark, 0) <= mean.n
+        },
+    }
+    say(folder, RESULTS, {section: words for section, words in said.items() if words})
+    return {result.task for result in kept}
 
 
-def summarize_benchmarks(
-    folder: RunFolder, results: Mapping[str, TaskResult], benchmarks: Sequence[Benchmark]
-) -> list[BenchmarkResult]:
-    """The means of benchmarks over the results just made, by the names the tasks were asked for; also written down."""
+def _larger(earlier: Mapping[str, Any] | None, result: TaskResult) -> bool:
+    """Whether an earlier result is one of the same task and data over more samples."""
+    if not earlier or (earlier["data_hash"], earlier["version"]) != (result.data_hash, result.version):
+        return False
+    return bool(earlier["n"] > result.n)
+
+
+def summarize_benchmarks(results: Mapping[str, TaskResult], benchmarks: Sequence[Benchmark]) -> list[BenchmarkResult]:
+    """The means of benchmarks over the results just made, by the names the tasks were asked for."""
     lookup: dict[str, TaskResult | Benchmark] = {**results, **{entry.name: entry for entry in benchmarks}}
-    found = [_summarize_benchmark(entry, lookup) for entry in benchmarks]
-    if found:
-        with folder.lock():
-            written = folder.read(RESULTS)
-            for mean in found:
-                earlier = written.setdefault("benchmarks", {}).get(mean.benchmark)
-                if not earlier or earlier["n"] <= mean.n:
-                    written["benchmarks"][mean.benchmark] = mean.to_dict()
-            folder.write(RESULTS, written)
-    return found
+    return [_summarize_benchmark(entry, lookup) for entry in benchmarks]
 
 
 def _summarize_benchmark(benchmark: Benchmark, lookup: Mapping[str, TaskResult | Benchmark]) -> BenchmarkResult:
