@@ -21,6 +21,7 @@ from mill.runs.plan import TaskPlan, plan_tasks, refuse_early
 from mill.runs.record import Record
 from mill.runs.results import BenchmarkResult, TaskResult, summarize, summarize_benchmarks, write_results
 from mill.runs.samples import ScoredSample, from_job, score_sample, write_samples
+from mill.runs.turns import taking_turns
 from mill.tasks.load import Selection
 
 
@@ -67,7 +68,10 @@ class Run:
         self._write_plan()
         ended = "failed"
         try:
-            run_jobs(executor, [job for plan in self.plans for job in plan.jobs])
+            with taking_turns(self.folder, [plan.task.name for plan in self.plans]) as waited:
+                if waited:
+                    self.record.refresh()
+                run_jobs(executor, [job for plan in self.plans for job in plan.jobs])
             ended = "finished"
         except KeyboardInterrupt:
             ended = "interrupted"
