@@ -11,6 +11,13 @@ from types import ModuleType
 from mill.api.batching import describe
 from mill.api.errors import MillError, SpecError
 
+_imported: dict[str, str] = {}
+
+
+def imported_files() -> tuple[str, ...]:
+    """Every file imported so far, in order: what another process must import to know the same names."""
+    return tuple(path for name, path in _imported.items() if name in sys.modules)
+
 
 def import_file(path: str | Path, what: str) -> ModuleType:
     """Import a file once under a name of its own; whatever it raises becomes one line that names the file."""
@@ -32,4 +39,5 @@ def import_file(path: str | Path, what: str) -> ModuleType:
         if isinstance(error, MillError):
             raise
         raise SpecError(f"{what} {path} raised {describe(error)}") from error
+    _imported[name] = str(path.resolve())
     return module

@@ -55,6 +55,8 @@ class MillModel(ABC):
     batch_size: int | None = None
     max_batch_tokens: int | None = None
     use_chat_template: bool = False
+    lock_step: bool = False
+    """Whether all ranks must compute every batch together, as sharded models do; they are then asked equally often."""
 
     @property
     @abstractmethod
@@ -125,6 +127,10 @@ class MillModel(ABC):
         False where that cannot be chosen.
         """
         return False
+
+    def settle(self) -> None:
+        """Called on every rank after each group of requests where the model runs in lock-step: wait for the others."""
+        return None
 
     def weight_bytes(self) -> int | None:
         """How large the weights are where they lie; None where that is not known."""

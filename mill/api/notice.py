@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
 _said: set[str] = set()
+_listeners: list[Callable[[str], object]] = []
 
 
 def notice(text: str) -> None:
     """Print a note, once for each text."""
     if text not in _said:
         _said.add(text)
+        for listener in _listeners:
+            listener(text)
         print(f"note: {text}", file=sys.stderr, flush=True)
+
+
+def hear(listener: Callable[[str], object]) -> None:
+    """Have notes passed on as well: those of a worker, whose standard error nobody reads."""
+    _listeners.append(listener)

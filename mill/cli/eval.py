@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import click
 
 from mill.api.errors import Interrupted, MillError, SpecError
+from mill.api.ranks import world_size
 from mill.api.request import generation_options
 from mill.api.task import RenderSettings
 from mill.cli.options import (
@@ -22,6 +23,8 @@ from mill.cli.options import (
     task_paths_option,
 )
 from mill.cli.run_file import read_run_file
+from mill.execute.choose import ENGINES, HERE, EngineChoice
+from mill.execute.ranks import Ranks
 from mill.models.spec import make_spec, split_list
 from mill.report.plan import print_plan
 from mill.report.scores import print_outcome
@@ -57,6 +60,7 @@ class EvalOptions:
     wait: float = 0.0
     base_url: str = ""
     exact: bool = False
+    choice: EngineChoice = field(default_factory=EngineChoice)
 
 
 @click.command("eval", epilog=EXAMPLES)
@@ -86,6 +90,10 @@ class EvalOptions:
 @click.option("--dry_run", is_flag=True, default=None, help="Say what would run, without loading weights.")
 @base_url_option()
 @click.option("--wait", type=click.FloatRange(min=0), default=None, help="Seconds to wait for a server to come up.")
+@click.option("--engine", type=click.Choice(ENGINES), default=None, help="Who computes. [default: here]")
+@click.option("--workers", type=click.IntRange(min=1), default=None, help="Processes that each hold the model, on Ray.")
+@click.option("--address", default=None, help="Of a Ray cluster; default: one of this machine's own.")
+@click.option("--gpus_per_worker", type=click.FloatRange(min=0), default=None, help="[default: 1 where there are any]")
 @click.option("--quiet", is_flag=True, default=None, help="No progress.")
 @click.pass_context
 def command(
@@ -118,6 +126,7 @@ def evaluate(options: EvalOptions) -> int:
             batch_size=options.batch_size,
             wait=options.wait,
             exact=options.exact,
+            choice=options.choice,
         )
         for model in options.models
     ]
@@ -125,20 +134,27 @@ def evaluate(options: EvalOptions) -> int:
         for run in runs:
             print_plan(run)
         return 0
-    failed = [_execute(run, options) for run in runs]
+    failed = [_execute(run, options, number) for number, run in enumerate(runs)]
     return int(any(failed))
 
 
-def _execute(run: Run, options: EvalOptions) -> bool:
+def _execute(run: Run, options: EvalOptions, number: int) -> bool:
     """One model's run; True if something failed. A model that breaks does not keep the others from running."""
     try:
-        outcome = run.execute(quiet=options.quiet)
+        if world_size() > 1:
+            outcome = run.execute_together(Ranks(number), quiet=options.quiet)
+        else:
+            outcome = run.execute(quiet=options.quiet)
     except KeyboardInterrupt:
         how = "the same command without --fresh" if options.fresh else "the same command"
         raise Interrupted(f"interrupted; nothing that was answered is lost: {how} goes on from here") from None
     except MillError as error:
+        if world_size() > 1:  # the others have ended too
+            raise
         print(f"mill: {run.model.model_name}: {error}", file=sys.stderr)
         return True
+    if outcome is None:
+        return False
     print_outcome(outcome)
     return outcome.errors > 0
 
@@ -175,6 +191,7 @@ def _options(given: Mapping[str, Any], output_dir: Path, task_paths: tuple[str, 
         wait=float(given["wait"] or 0.0),
         base_url=given["base_url"] or "",
         exact=bool(given["exact"]),
+        choice=EngineChoice(given["engine"] or HERE, given["workers"], given["address"], given["gpus_per_worker"]),
     )
 
 

@@ -118,5 +118,8 @@ def _fail(message: str, code: int, debug: bool) -> int:
         import traceback
 
         traceback.print_exc()
-    print(f"mill: {message}", file=sys.stderr)
+    from mill.api.ranks import rank
+
+    where = f" (rank {rank()})" if rank() else ""
+    print(f"mill{where}: {message}", file=sys.stderr)
     return code

@@ -17,6 +17,9 @@ class Engine(Protocol):
     def answer(self, kind: str, requests: Sequence[Request], observer: Observer) -> None:
         """Answer requests of one kind, telling the observer of each answer as it comes, in this thread."""
 
+    def remarks(self) -> list[str]:
+        """What a reader of the scores must know about how they came about."""
+
     def close(self) -> None:
         """Free what computing took."""
 
@@ -32,6 +35,9 @@ class HereEngine:
 
     def answer(self, kind: str, requests: Sequence[Request], observer: Observer) -> None:
         getattr(self.model, kind)(requests, observer)
+
+    def remarks(self) -> list[str]:
+        return self.model.remarks()
 
     def close(self) -> None:
         self.model.clean()

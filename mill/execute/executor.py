@@ -33,6 +33,8 @@ class Tally:
     known: int = 0
     computed: int = 0
     failed: int = 0
+    padded: int = 0
+    """Requests that only kept this rank in step with others, and were never scored."""
     prompt_tokens: int = 0
     output_tokens: int = 0
     answering_s: float = 0.0
@@ -59,6 +61,10 @@ class Executor:
             for kind, group in by_kind.items():
                 self._run_kind(kind, group)
 
+    def any_active(self, active: bool) -> bool:
+        """Whether there is another wave: where several ranks run in step, one that has work left is enough."""
+        return active
+
     def _run_kind(self, kind: str, requests: Sequence[Request]) -> None:
         clones = [request.clones() for request in requests]
         found: dict[str, Response] = {}
@@ -74,21 +80,22 @@ class Executor:
                 found[key] = known
             else:
                 pending[key] = clone
-        if pending:
-            self._compute(kind, list(pending.values()), found)
+        self._compute(kind, list(pending.values()), found)
         for request, draws in zip(requests, clones, strict=True):
             request.resps[:] = [found[clone.key] for clone in draws]
 
     def _compute(self, kind: str, requests: list[Request], found: dict[str, Response]) -> None:
+        if not requests:
+            return
         self.engine.load()
         with Progress(kind, len(requests), quiet=self.quiet) as progress:
-            watcher = _Recorder(self.store, self.tally, progress, found)
+            watcher = Recorder(self.store, self.tally, progress, found)
             started = time.perf_counter()
             self.engine.answer(kind, requests, watcher)
             self.tally.answering_s += time.perf_counter() - started
 
 
-class _Recorder:
+class Recorder:
     """Stores each answer the moment it comes, before it counts as progress."""
 
     def __init__(self, store: Store, tally: Tally, progress: Progress, found: dict[str, Response]) -> None:

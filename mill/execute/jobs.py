@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from mill.api.request import Request
@@ -31,6 +31,14 @@ class Job:
             return cls(task, sample, settings, [], [[clone] for request in requests for clone in request.clones()])
         return cls(task, sample, settings, requests)
 
+    @property
+    def first_request(self) -> Request:
+        return self.requests[0] if self.requests else self.rounds[0][0]
+
+    def all_requests(self) -> list[Request]:
+        """Of a dialog: of all rounds so far."""
+        return [*self.requests, *(request for rounds in self.rounds for request in rounds)]
+
     def open_requests(self) -> list[Request]:
         return [request for request in (*self.requests, *(rounds[-1] for rounds in self.rounds)) if not request.resps]
 
@@ -57,6 +65,18 @@ class Job:
 def run_jobs(executor: Executor, jobs: Sequence[Job]) -> None:
     """Run until every dialog is over; in each wave all open requests of all tasks go to the model together."""
     active = list(jobs)
-    while active:
+    while executor.any_active(bool(active)):
         executor.run(request for job in active for request in job.open_requests())
         active = [job for job in active if job.advance()]
+
+
+def replay(job: Job, lookup: Callable[[str], Response | None]) -> bool:
+    """Lead a job through answers that were recorded, errors among them; False where one is missing."""
+    while True:
+        for request in job.open_requests():
+            found = [lookup(clone.key) for clone in request.clones()]
+            request.resps[:] = [answer for answer in found if answer is not None]
+            if len(request.resps) < len(found):
+                return False
+        if not job.advance():
+            return True

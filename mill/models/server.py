@@ -28,6 +28,8 @@ class ServerModel(MillModel):
     def __init__(self, model: str, base_url: str, *, api_key: str | None, timeout: float, concurrency: int) -> None:
         if not base_url.startswith(("http://", "https://")):
             raise SpecError(f"base_url={base_url}: a URL starts with http:// or https://")
+        if "," in base_url:
+            raise SpecError(f"base_url={base_url}: several addresses are for mill eval alone")
         if concurrency < 1:
             raise SpecError(f"concurrency={concurrency}: at least 1 is needed")
         key = api_key or next((os.environ[name] for name in KEY_VARIABLES if os.environ.get(name)), None)

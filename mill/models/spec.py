@@ -121,6 +121,22 @@ def make_spec(model: str, *, backend: str = "", base_url: str = "", if_served: b
     return Spec(spec.backend, {**spec.arguments, argument: base_url})
 
 
+def is_served(spec: Spec) -> bool:
+    """Whether a model is behind a server, so that a process that asks it computes nothing itself."""
+    return spec.backend in _ADDRESS_ARGUMENT
+
+
+def addresses_of(spec: Spec) -> list[str]:
+    """The addresses that a spec gives, separated by commas, of servers that all serve the model."""
+    given = spec.arguments.get(_ADDRESS_ARGUMENT.get(spec.backend, ""), "")
+    return [part.strip() for part in str(given).split(",") if part.strip()]
+
+
+def at_address(spec: Spec, address: str) -> Spec:
+    """The same model on one of its servers."""
+    return Spec(spec.backend, {**spec.arguments, _ADDRESS_ARGUMENT[spec.backend]: address})
+
+
 def _is_name(head: str) -> bool:
     """Whether a head says nothing about its backend: `small`, `org/small`."""
     return ":" not in head and not head.endswith(".gguf") and not head.startswith("mlx-community/")

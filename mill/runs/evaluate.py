@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from mill.api.model import MillModel
 from mill.api.task import Benchmark, RenderSettings
+from mill.execute.choose import EngineChoice, check_servers, make_engine
 from mill.execute.engine import HereEngine
 from mill.execute.executor import Executor, Tally
-from mill.execute.jobs import run_jobs
+from mill.execute.jobs import Job, run_jobs
+from mill.execute.lockstep import LockStepExecutor
+from mill.execute.ranks import Ranks
 from mill.models.open import open_model, resolve_spec, takes_argument
-from mill.models.spec import Spec, parse_spec
+from mill.models.spec import Spec, addresses_of, at_address, parse_spec
 from mill.runs import manifest
 from mill.runs.folder import MANIFEST, RunFolder, check_writable, newest_generation, run_folder
 from mill.runs.plan import TaskPlan, plan_tasks, refuse_early
 from mill.runs.record import Record
 from mill.runs.results import BenchmarkResult, TaskResult, summarize, summarize_benchmarks, write_results
 from mill.runs.samples import ScoredSample, from_job, score_sample, write_samples
+from mill.runs.together import answer_together
 from mill.runs.turns import taking_turns
 from mill.tasks.load import Selection
 
@@ -58,46 +63,77 @@ class Run:
     record: Record
     fresh: bool
     condition: str = ""
+    choice: EngineChoice = field(default_factory=EngineChoice)
 
     def execute(self, *, quiet: bool = False, keep_model: bool = False) -> Outcome:
         """Answer what is not answered yet, then score. An interruption loses nothing that was answered.
 
         `keep_model` leaves the model loaded for a run that follows.
         """
-        started, executor = time.time(), Executor(HereEngine(self.model), self.record, quiet=quiet)
+        executor = Executor(make_engine(self.choice, self.spec, self.model), self.record, quiet=quiet)
         self._write_plan()
-        ended = "failed"
+        with self._session(executor, keep_model=keep_model) as started, self._turn() as waited:
+            if waited:
+                self.record.refresh()
+            run_jobs(executor, self.jobs)
+        return self._score(executor, started)
+
+    def execute_together(self, ranks: Ranks, *, quiet: bool = False) -> Outcome | None:
+        """The same as one of several ranks; only rank 0 scores and has an outcome."""
+        executor = self._rank_executor(ranks, quiet=quiet or not ranks.first)
+        if ranks.first:
+            self._write_plan()
+        with ranks.joined(), self._session(executor, written=ranks.first) as started:
+            answer_together(ranks, executor, self.record, self.jobs, self._turn())
+        return self._score(executor, started) if ranks.first else None
+
+    @property
+    def jobs(self) -> list[Job]:
+        return [job for plan in self.plans for job in plan.jobs]
+
+    def _turn(self) -> AbstractContextManager[bool]:
+        return taking_turns(self.folder, [plan.task.name for plan in self.plans])
+
+    def _rank_executor(self, ranks: Ranks, *, quiet: bool) -> Executor:
+        if not self.model.lock_step:
+            return Executor(HereEngine(self.model), self.record, quiet=quiet)
+        padding = {job.first_request.kind: job.first_request.clones()[0] for job in self.jobs}
+        return LockStepExecutor(self.model, self.record, ranks, padding, quiet=quiet)
+
+    @contextmanager
+    def _session(self, executor: Executor, *, keep_model: bool = False, written: bool = True) -> Iterator[float]:
+        """The time in which a process works on the run; however it ends, what was answered is kept and told."""
+        started, ended = time.time(), "failed"
         try:
-            with taking_turns(self.folder, [plan.task.name for plan in self.plans]) as waited:
-                if waited:
-                    self.record.refresh()
-                run_jobs(executor, [job for plan in self.plans for job in plan.jobs])
+            yield started
             ended = "finished"
         except KeyboardInterrupt:
             ended = "interrupted"
             raise
         finally:
-            self.record.close()
-            if not keep_model or ended != "finished":
-                self.model.clean()
-            manifest.add_session(
-                self.folder, started=started, tally=executor.tally, ended=ended, remarks=self.model.remarks()
-            )
+            try:
+                self.record.close()
+            finally:
+                if not keep_model or ended != "finished":
+                    executor.engine.close()
+            if written:
+                remarks = executor.engine.remarks()
+                manifest.add_session(self.folder, started=started, tally=executor.tally, ended=ended, remarks=remarks)
+
+    def _score(self, executor: Executor, started: float) -> Outcome:
         scored = {plan.task.name: [score_sample(plan.task, from_job(job)) for job in plan.jobs] for plan in self.plans}
         results = {plan.asked: self._summarize(plan, scored[plan.task.name]) for plan in self.plans}
         means = summarize_benchmarks(results, self.benchmarks)
-        written = write_results(self.folder, list(results.values()), means)
-        for name in written:
+        for name in write_results(self.folder, list(results.values()), means):
             write_samples(self.folder.samples_file(name), name, scored[name])
-        seconds = time.time() - started
         return Outcome(
             self.model.model_name,
             self.folder,
             list(results.values()),
             means,
             executor.tally,
-            seconds,
-            self.model.remarks(),
+            time.time() - started,
+            executor.engine.remarks(),
             scored,
         )
 
@@ -134,6 +170,7 @@ def prepare(
     batch_size: int | None = None,
     wait: float = 0.0,
     exact: bool = False,
+    choice: EngineChoice | None = None,
 ) -> Run:
     """Open the model, plan the tasks and find the run's folder. No weights load here.
 
@@ -145,9 +182,14 @@ def prepare(
     refuse_early(selection, resolved.backend)
     if exact and takes_argument(resolved.backend, "exact"):
         resolved = Spec(resolved.backend, {**resolved.arguments, "exact": True})
-    model = open_model(resolved, batch_size=batch_size)
+    addresses = addresses_of(resolved)
+    model = open_model(at_address(resolved, addresses[0]) if addresses else resolved, batch_size=batch_size)
     model.ready(wait)
-    return plan_run(resolved, model, selection, settings, output_dir=output_dir, limit=limit, fresh=fresh)
+    check_servers(resolved, model, wait)
+    run = plan_run(resolved, model, selection, settings, output_dir=output_dir, limit=limit, fresh=fresh)
+    run.choice = choice or EngineChoice()
+    run.choice.check(resolved)
+    return run
 
 
 def plan_run(

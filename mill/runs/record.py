@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
@@ -70,15 +71,23 @@ class Record:
         """Write an answer down. A distribution goes to a file of its own first, whose name then stands in the answer."""
         if response.distribution is not None and not isinstance(response.distribution, str):
             response = replace(response, distribution=self._put_distribution(request.key, response.distribution))
-        deterministic, failed = request.deterministic and self.lends, response.failed
+        self._append(request.key, request.kind, request.deterministic and self.lends, response)
+        return response
+
+    def adopt(self, line: Mapping[str, Any]) -> None:
+        """Write down an answer that another process sends, unless it is known."""
+        key, response = line["key"], Response.from_dict(line["response"])
+        if key not in self._own or self._own.failed(key):
+            self._append(key, line["kind"], line["deterministic"] and self.lends, response)
+
+    def _append(self, key: str, kind: str, deterministic: bool, response: Response) -> None:
         line = (
-            f'{{"key": "{request.key}", "kind": "{request.kind}", "deterministic": {_word(deterministic)}, '
-            f'"failed": {_word(failed)}, "response": {_encode(response.to_dict())}}}\n'
+            f'{{"key": "{key}", "kind": "{kind}", "deterministic": {_word(deterministic)}, '
+            f'"failed": {_word(response.failed)}, "response": {_encode(response.to_dict())}}}\n'
         )
         offset = self._write(line.encode("utf-8", "surrogatepass"))
-        self._own.add(request.key, self._name, offset, deterministic=deterministic, failed=failed)
+        self._own.add(key, self._name, offset, deterministic=deterministic, failed=response.failed)
         self._own.skip(self._name, self._end)
-        return response
 
     def _write(self, line: bytes) -> int:
         """Append a line and say where it begins. It is in the kernel's hands then: it survives the end of this process."""

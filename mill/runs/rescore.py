@@ -9,7 +9,7 @@ from dataclasses import replace
 from mill.api.registry import tasks as registry
 from mill.api.task import Benchmark, RenderSettings, Task
 from mill.execute.executor import Tally
-from mill.execute.jobs import Job
+from mill.execute.jobs import Job, replay
 from mill.runs.evaluate import Outcome
 from mill.runs.folder import RESULTS, RunFolder
 from mill.runs.record import Record
@@ -48,10 +48,5 @@ def _answered(task: Task, sample: SampleRecord, record: Record, settings: Render
 def _replayed(task: Task, sample: SampleRecord, record: Record, settings: RenderSettings) -> SampleRecord:
     """A dialog, led again from its first round with the recorded answers: only so are its later rounds known."""
     job = Job.of(task, sample.sample, settings)
-    while True:
-        for request in job.open_requests():
-            answer = record.lookup(request.key)
-            if answer is not None:
-                request.resps.append(answer)
-        if not job.advance():
-            return from_job(job)
+    replay(job, record.lookup)
+    return from_job(job)

@@ -124,7 +124,7 @@ class _Watch:
 
     def _gone(self, name: str, told: dict[str, Any]) -> bool:
         if told["machine"] == _machine():
-            return _born(told["pid"]) != told["born"]
+            return bool(_born(told["pid"]) != told["born"])
         beat, seen = self._signs.get(name, (None, 0.0))
         if beat != told["beat"]:
             self._signs[name] = (told["beat"], time.monotonic())

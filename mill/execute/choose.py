@@ -1,0 +1,104 @@
+"""Which engine a run gets: the model in this process, one for each of several servers, or workers on Ray."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mill.api.errors import MissingPackage, SpecError
+from mill.api.files import imported_files
+from mill.api.model import MillModel
+from mill.execute.engine import Engine, HereEngine
+from mill.execute.on_ray import Opening, RayCluster, RayHand, environment
+from mill.execute.pool import HereHand, Pool
+from mill.models.open import open_model
+from mill.models.spec import Spec, addresses_of, at_address, is_served
+
+HERE, RAY = "here", "ray"
+ENGINES = (HERE, RAY)
+
+
+@dataclass(frozen=True)
+class EngineChoice:
+    """What a person asks for. `workers` None means one, or one for each server's address."""
+
+    engine: str = HERE
+    workers: int | None = None
+    address: str | None = None
+    gpus_per_worker: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.engine not in ENGINES:
+            raise SpecError(f"--engine {self.engine}: engines are {', '.join(ENGINES)}")
+        if self.engine == HERE and self.address:
+            raise SpecError("--address is that of a Ray cluster: add --engine ray")
+        if self.engine == HERE and self.gpus_per_worker is not None:
+            raise SpecError("--gpus_per_worker is for workers on Ray: add --engine ray")
+
+    def check(self, spec: Spec) -> None:
+        """Refuse what cannot work, before anything starts."""
+        servers = len(addresses_of(spec))
+        if self.engine == HERE and self.workers not in (None, 1) and servers < 2:
+            raise SpecError(f"--workers {self.workers}: add --engine ray, or give a server with several addresses")
+        if self.workers is not None and self.workers < servers:
+            raise SpecError(f"--workers {self.workers} would leave some of the {servers} addresses without one")
+        if self.engine == RAY and importlib.util.find_spec("ray") is None:
+            raise MissingPackage("--engine ray", "ray", "ray")
+
+
+def make_engine(choice: EngineChoice, spec: Spec, model: MillModel) -> Engine:
+    """`model` is the one that was opened to plan the run; its weights are loaded only where it computes itself."""
+    specs = [at_address(spec, address) for address in addresses_of(spec)] or [spec]
+    workers = choice.workers or len(specs)
+    if choice.engine == RAY:
+        return RayEngine(choice, specs, model, workers)
+    return HereEngine(model) if workers == 1 else _on_servers(specs, model, workers)
+
+
+def check_servers(spec: Spec, model: MillModel, wait: float) -> None:
+    """Every address of a model must serve the same one."""
+    for address in addresses_of(spec)[1:]:
+        other = open_model(at_address(spec, address))
+        other.ready(wait)
+        if _served(other) != _served(model):
+            raise SpecError(f"{address} does not serve the same model as {addresses_of(spec)[0]}")
+
+
+def _served(model: MillModel) -> dict[str, object]:
+    return {name: value for name, value in model.identity().items() if name != "base_url"}
+
+
+def _on_servers(specs: Sequence[Spec], model: MillModel, workers: int) -> Pool:
+    def hire(number: int) -> HereHand:
+        other = open_model(specs[number % len(specs)], batch_size=model.batch_size)
+        other.ready()
+        return HereHand(other)
+
+    return Pool(hire, workers)
+
+
+class RayEngine(Pool):
+    """A pool on Ray; the cluster is reached when there is something to compute, and left when that is done."""
+
+    def __init__(self, choice: EngineChoice, specs: Sequence[Spec], model: MillModel, workers: int) -> None:
+        super().__init__(self._hire, workers)
+        served = is_served(specs[0])
+        self._cluster = RayCluster(choice.address, workers, choice.gpus_per_worker, served=served)
+        identity = None if served else model.identity()
+        self._openings = [Opening(spec, model.batch_size, imported_files(), identity, environment()) for spec in specs]
+        self._started = False
+
+    def load(self) -> None:
+        if not self._started:
+            self._cluster.start()
+            self._started = True
+
+    def _hire(self, number: int) -> RayHand:
+        return self._cluster.hire(self._openings[number % len(self._openings)])
+
+    def close(self) -> None:
+        super().close()
+        if self._started:
+            self._cluster.stop()
+            self._started = False

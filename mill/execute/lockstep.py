@@ -1,0 +1,62 @@
+"""An executor for models whose ranks compute every batch together, such as sharded ones: all have as many requests.
+
+A rank that has fewer is given copies of a request to fill up with. Their answers are counted and dropped.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from mill.api.model import MillModel
+from mill.api.progress import Progress
+from mill.api.request import KINDS, Request
+from mill.api.response import Response
+from mill.execute.engine import HereEngine
+from mill.execute.executor import Executor, Recorder, Store
+from mill.execute.ranks import Ranks
+
+
+class LockStepExecutor(Executor):
+    """`padding` has a request of every kind that any rank may be asked."""
+
+    def __init__(
+        self, model: MillModel, store: Store, ranks: Ranks, padding: Mapping[str, Request], *, quiet: bool = False
+    ) -> None:
+        super().__init__(HereEngine(model), store, quiet=quiet)
+        self.model, self.ranks, self.padding = model, ranks, padding
+
+    def run(self, requests: Iterable[Request]) -> None:
+        """Every rank goes through every kind, in the same order, whether it has such requests or not."""
+        held = list(requests)
+        for kind in (kind for kind in KINDS if kind in self.padding):
+            self._run_kind(kind, [request for request in held if request.kind == kind])
+
+    def any_active(self, active: bool) -> bool:
+        return any(self.ranks.exchange(active))
+
+    def _compute(self, kind: str, requests: list[Request], found: dict[str, Response]) -> None:
+        most = max(self.ranks.exchange(len(requests)))
+        if not most:
+            return
+        fillers = [replace(self.padding[kind], resps=[]) for _ in range(most - len(requests))]
+        self.engine.load()
+        with Progress(kind, len(requests), quiet=self.quiet) as progress:
+            watcher = _WithoutFillers(Recorder(self.store, self.tally, progress, found), fillers)
+            started = time.perf_counter()
+            self.engine.answer(kind, [*requests, *fillers], watcher)
+            self.model.settle()
+            self.tally.answering_s += time.perf_counter() - started
+        self.tally.padded += len(fillers)
+
+
+class _WithoutFillers:
+    """An observer that lets the answers to fillers go."""
+
+    def __init__(self, inner: Recorder, fillers: Iterable[Request]) -> None:
+        self._inner, self._fillers = inner, {id(filler) for filler in fillers}
+
+    def answered(self, request: Request, response: Response) -> None:
+        if id(request) not in self._fillers:
+            self._inner.answered(request, response)

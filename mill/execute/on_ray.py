@@ -1,0 +1,231 @@
+"""Workers as Ray actors: on the cores and accelerators of this machine, or of a cluster that is running."""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from mill.api.batching import describe
+from mill.api.errors import MillError, ModelError
+from mill.api.files import import_file
+from mill.api.notice import hear, notice
+from mill.api.request import Request
+from mill.api.response import Response
+from mill.execute.pool import HandLost, Tell, Telling
+from mill.models.open import open_model
+from mill.models.server import KEY_VARIABLES
+from mill.models.spec import Spec
+
+CHUNK_S = 0.1  # answers that come within this time travel together
+PATIENCE_S = 10.0
+# What a worker on another machine must know of this one's environment; keys go with the actor's arguments, never in logs.
+_PASSED_ON = ("MILL_DATA", "MILL_CACHE", "HF_HUB_OFFLINE", "HF_HOME", "HF_TOKEN", *KEY_VARIABLES)
+
+
+@dataclass(frozen=True)
+class Opening:
+    """What a worker needs to open the model: the spec, the files that register backends, and the identity it must have."""
+
+    spec: Spec
+    batch_size: int | None
+    files: tuple[str, ...]
+    identity: Mapping[str, Any] | None
+    environment: Mapping[str, str]
+
+
+def environment() -> dict[str, str]:
+    return {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+
+
+@dataclass(frozen=True)
+class News:
+    """What a worker tells: answers with the places of their requests, notes for people, and why it cannot go on."""
+
+    answers: list[tuple[int, Response]]
+    notes: list[str]
+    failure: str | None = None
+
+
+class Worker:
+    """The actor: holds the model and answers bundles. What goes wrong is told as text, since few exceptions travel."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        hear(self.notes.append)
+
+    def open(self, opening: Opening) -> News:
+        os.environ.update(opening.environment)
+        try:
+            for file in opening.files:
+                import_file(file, "file")
+            self.model = open_model(opening.spec, batch_size=opening.batch_size)
+            self.model.ready()
+            if opening.identity is not None and self.model.identity() != opening.identity:
+                raise ModelError(f"a worker finds another model under {opening.spec.backend} than the command does")
+            self.model.load()
+        except Exception as error:
+            return News([], self._notes(), _told(error))
+        return News([], self._notes())
+
+    def remarks(self) -> list[str]:
+        return self.model.remarks()
+
+    def answer(self, kind: str, requests: list[Request]) -> Iterator[News]:
+        """Answers as they come, a few at a time."""
+        found: queue.Queue[Any] = queue.Queue()
+
+        def work() -> None:
+            try:
+                getattr(self.model, kind)(requests, Telling(requests, found.put))
+                found.put(None)
+            except Exception as error:
+                found.put(error)
+
+        threading.Thread(target=work, daemon=True).start()
+        item = found.get()
+        while item is not None:
+            answers, until = [], time.monotonic() + CHUNK_S
+            while isinstance(item, list):
+                answers += item
+                try:
+                    item = found.get(timeout=max(0.0, until - time.monotonic()))
+                except queue.Empty:
+                    item = []
+                    break
+            if isinstance(item, Exception):
+                yield News(answers, self._notes(), _told(item))
+                return
+            if answers:
+                yield News(answers, self._notes())
+            if item == []:
+                item = found.get()
+
+    def _notes(self) -> list[str]:
+        found, self.notes[:] = list(self.notes), []
+        return found
+
+
+def _told(error: Exception) -> str:
+    return str(error) if isinstance(error, MillError) else describe(error)
+
+
+class RayHand:
+    """One actor, as the pool knows workers."""
+
+    def __init__(self, actor: Any) -> None:
+        self.actor = actor
+
+    def open(self, opening: Opening) -> None:
+        import ray
+
+        with _lost_when_dead():
+            _pass_on(ray.get(self.actor.open.remote(opening)))
+
+    def answer(self, kind: str, requests: Sequence[Request], tell: Tell) -> None:
+        import ray
+
+        with _lost_when_dead():
+            for reference in self.actor.answer.options(num_returns="streaming").remote(kind, list(requests)):
+                news: News = ray.get(reference)
+                tell(news.answers)
+                _pass_on(news)
+
+    def remarks(self) -> list[str]:
+        import ray
+
+        with _lost_when_dead():
+            found: list[str] = ray.get(self.actor.remarks.remote(), timeout=PATIENCE_S)
+            return found
+
+    def end(self) -> None:
+        import ray
+
+        if ray.is_initialized():
+            ray.kill(self.actor)
+
+
+def _pass_on(news: News) -> None:
+    for text in news.notes:
+        notice(text)
+    if news.failure is not None:
+        raise ModelError(news.failure)
+
+
+class RayCluster:
+    """A Ray cluster for the time of a run: the one at `address`, else one of this machine's own."""
+
+    def __init__(self, address: str | None, workers: int, gpus: float | None, *, served: bool) -> None:
+        self.address, self.workers, self.gpus, self.served = address, workers, gpus, served
+        self._actor: Any = None
+
+    def hire(self, opening: Opening) -> RayHand:
+        hand = RayHand(self._actor.remote())
+        try:
+            hand.open(opening)
+        except BaseException:
+            hand.end()
+            raise
+        return hand
+
+    def start(self) -> None:
+        import ray
+
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        try:
+            ray.init(
+                address=self.address,
+                include_dashboard=None if self.address else False,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+            )
+        except Exception as error:
+            where = f"the Ray cluster at {self.address}" if self.address else "Ray on this machine"
+            raise ModelError(f"{where} cannot be reached: {describe(error)}") from error
+        there: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+        self._actor = ray.remote(Worker).options(**self._resources(there), max_restarts=0)
+
+    def _resources(self, there: Mapping[str, float]) -> dict[str, float]:
+        """A worker's share: whole cores where there are enough, and one accelerator where there are any."""
+        cores, accelerators = there.get("CPU", 1.0), there.get("GPU", 0.0)
+        share = cores / self.workers
+        gpus = self.gpus if self.gpus is not None else (0.0 if self.served or not accelerators else 1.0)
+        if gpus * self.workers > accelerators:
+            raise ModelError(
+                f"{self.workers} workers with {gpus:g} GPUs each need {gpus * self.workers:g}, the cluster has "
+                f"{accelerators:g}: take fewer --workers, or a smaller --gpus_per_worker"
+            )
+        return {"num_cpus": float(int(share)) if share >= 1 else share * 0.99, "num_gpus": gpus}
+
+    def stop(self) -> None:
+        import ray
+
+        ray.shutdown()
+
+
+@contextmanager
+def _lost_when_dead() -> Iterator[None]:
+    """Ray's word for a worker that is gone as the pool's."""
+    from ray.exceptions import RayError, RayTaskError
+
+    try:
+        yield
+    except RayTaskError as error:  # a mistake of the worker's own code: another worker would make it too
+        raise ModelError(f"a worker failed: {describe(error.cause)}") from error
+    except RayError as error:
+        raise HandLost(_reason(error)) from error
+
+
+def _reason(error: Exception) -> str:
+    """Ray's own explanation is a page long; what a person needs is the cause of death."""
+    text = " ".join(str(error).split())
+    for sign, words in (("OOM", "out of memory"), ("SYSTEM_ERROR", "killed or crashed"), ("node", "its machine is gone")):
+        if sign in text:
+            return words
+    return f"{type(error).__name__}: {text[:120]}"

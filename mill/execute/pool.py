@@ -1,0 +1,162 @@
+"""An engine of several workers that each hold the model: a queue of bundles, and answers in one stream.
+
+A worker that dies is replaced, and what it had not answered goes to others. How a worker is started and asked is a Hand.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from mill.api.batching import Observer, describe
+from mill.api.errors import MillError, ModelError
+from mill.api.model import MillModel
+from mill.api.notice import notice
+from mill.api.request import Request
+from mill.api.response import Response
+from mill.execute.bundles import MOST_DEATHS, Bundles
+
+Tell = Callable[[list[tuple[int, Response]]], None]
+"""Takes answers as they come, each with the place of its request in the bundle."""
+
+
+class HandLost(Exception):
+    """A worker is gone, by no fault of what it was asked that is known."""
+
+
+class Hand(Protocol):
+    """One worker."""
+
+    def answer(self, kind: str, requests: Sequence[Request], tell: Tell) -> None:
+        """Answer a bundle; raises HandLost when the worker dies, and a MillError when the model cannot go on."""
+
+    def remarks(self) -> list[str]: ...
+
+    def end(self) -> None: ...
+
+
+class Pool:
+    """`hire(n)` starts worker number n and returns when it is ready; it raises HandLost or a MillError."""
+
+    def __init__(self, hire: Callable[[int], Hand], workers: int) -> None:
+        self.hire, self.workers = hire, workers
+        self._hands: dict[int, Hand] = {}
+        self._said: list[str] = []
+        self._deaths = 0
+
+    def load(self) -> None:
+        """Workers start with their first bundle, all at once: those that are ready do not wait for the others."""
+
+    def answer(self, kind: str, requests: Sequence[Request], observer: Observer) -> None:
+        bundles = Bundles(requests, self.workers)
+        news: queue.Queue[Any] = queue.Queue()
+        threads = [
+            threading.Thread(target=self._work, args=(number, kind, bundles, news), daemon=True)
+            for number in range(self.workers)
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            self._listen(bundles, news, len(requests), observer)
+        finally:
+            bundles.stop()
+        for thread in threads:
+            thread.join()
+
+    def _listen(self, bundles: Bundles, news: queue.Queue[Any], total: int, observer: Observer) -> None:
+        """Hand answers on, in the thread that asked, until all are there."""
+        answered, deaths = 0, 0
+        while answered < total:
+            item = news.get()
+            if isinstance(item, MillError):
+                raise item
+            if isinstance(item, HandLost):
+                self._deaths, deaths = self._deaths + 1, deaths + 1
+                if deaths > MOST_DEATHS * self.workers + MOST_DEATHS:
+                    raise ModelError(f"{deaths} workers died and none has answered since: {item}")
+                notice(f"a worker died ({item}); another one goes on with what it left")
+                continue
+            for request, response in item:
+                observer.answered(request, response)
+            if item:
+                answered, deaths = answered + len(item), 0
+            bundles.done(len(item))
+
+    def _work(self, number: int, kind: str, bundles: Bundles, news: queue.Queue[Any]) -> None:
+        """One worker's thread: a bundle after another; what goes wrong is told in the stream of answers."""
+        while (bundle := bundles.take()) is not None:
+            open_places = dict(enumerate(bundle))
+
+            def tell(
+                answers: list[tuple[int, Response]],
+                open_places: dict[int, Request] = open_places,
+            ) -> None:
+                # An answer that was told before its worker died is not told again by the next one.
+                news.put([(open_places.pop(place), response) for place, response in answers if place in open_places])
+
+            try:
+                if number not in self._hands:
+                    self._hands[number] = self.hire(number)
+                self._hands[number].answer(kind, bundle, tell)
+                if open_places:
+                    raise ModelError(f"a worker answered {len(bundle) - len(open_places)} of {len(bundle)} requests")
+            except HandLost as lost:
+                self._drop(number)
+                news.put(lost)
+                given_up = bundles.give_back(list(open_places.values()))
+                why = f"the worker died each of the {MOST_DEATHS} times it was asked: {lost}"
+                news.put([(request, Response(error=why)) for request in given_up])
+            except MillError as error:
+                news.put(error)
+                return
+            except Exception as error:
+                news.put(ModelError(f"a worker failed: {describe(error)}"))
+                return
+
+    def _drop(self, number: int) -> None:
+        hand = self._hands.pop(number, None)
+        if hand is not None:
+            hand.end()
+
+    def remarks(self) -> list[str]:
+        """What the workers' models said of themselves, and how many workers died."""
+        died = [f"workers that died and were replaced: {self._deaths}"] if self._deaths else []
+        return [*dict.fromkeys(self._said), *died]
+
+    def close(self) -> None:
+        for number, hand in list(self._hands.items()):
+            try:
+                self._said += hand.remarks()
+            except HandLost:
+                continue
+            finally:
+                self._drop(number)
+
+
+class HereHand:
+    """A worker that is a thread of this process: for models behind servers, which only wait."""
+
+    def __init__(self, model: MillModel) -> None:
+        self.model = model
+
+    def answer(self, kind: str, requests: Sequence[Request], tell: Tell) -> None:
+        getattr(self.model, kind)(requests, Telling(requests, tell))
+
+    def remarks(self) -> list[str]:
+        return self.model.remarks()
+
+    def end(self) -> None:
+        self.model.clean()
+
+
+class Telling:
+    """An observer that passes answers on with the place of their request."""
+
+    def __init__(self, requests: Sequence[Request], tell: Tell) -> None:
+        self._places = {id(request): place for place, request in enumerate(requests)}
+        self._tell = tell
+
+    def answered(self, request: Request, response: Response) -> None:
+        self._tell([(self._places[id(request)], response)])

@@ -1,0 +1,83 @@
+"""A run that several ranks make together: one plan, a share of the samples for each, one record at the end."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, fields
+from typing import Any
+
+from mill.api.errors import RunError
+from mill.execute.executor import Executor, Tally
+from mill.execute.jobs import Job, replay, run_jobs
+from mill.execute.ranks import Ranks, shares
+from mill.runs.record import Record
+
+
+def answer_together(
+    ranks: Ranks, executor: Executor, record: Record, jobs: Sequence[Job], turn: AbstractContextManager[Any]
+) -> None:
+    """Answer this rank's share. Rank 0, which takes the turn for all, ends with the answers of all jobs and their tally."""
+    _agree(ranks, jobs)
+    with turn if ranks.first else contextlib.nullcontext():
+        ranks.exchange("it is our turn")
+        record.refresh()
+        parts = shares(jobs, ranks.size)
+        run_jobs(executor, parts[ranks.rank])
+        tallies = ranks.exchange(asdict(executor.tally))
+        if ranks.first:
+            executor.tally = _total(tallies)
+        _gather(ranks, record, parts)
+
+
+def _agree(ranks: Ranks, jobs: Sequence[Job]) -> None:
+    """All ranks must have planned the same: a machine with other data would answer other questions."""
+    digest = hashlib.blake2b(digest_size=16)
+    for job in jobs:
+        digest.update(f"{job.task.name}\0{job.sample.id}\0".encode())
+        for request in job.open_requests():
+            digest.update(request.key.encode())
+    found = ranks.exchange(digest.hexdigest())
+    other = next((rank for rank, text in enumerate(found) if text != found[0]), None)
+    if other is not None:
+        raise RunError(f"rank {other} has other samples or renders them otherwise than rank 0: its data or options differ")
+
+
+def _gather(ranks: Ranks, record: Record, parts: Sequence[Sequence[Job]]) -> None:
+    """Rank 0 reads what the others recorded where it can see their files, and is sent the rest."""
+    wanted: list[int] = []
+    if ranks.first:
+        record.refresh()
+        wanted = [other for other, jobs in enumerate(parts) if not _answered(jobs, record)]
+    wanted = ranks.exchange(wanted)[0]
+    if ranks.first:
+        for other in wanted:
+            for line in ranks.receive(other):
+                record.adopt(json.loads(line))
+            if not _answered(parts[other], record):
+                raise RunError(f"rank {other} has not answered all of its samples")
+    elif ranks.rank in wanted:
+        ranks.send(_lines(parts[ranks.rank]))
+
+
+def _answered(jobs: Sequence[Job], record: Record) -> bool:
+    """Give jobs the answers that are recorded; whether that is all of them."""
+    return all(not job.open_requests() or replay(job, record.lookup) for job in jobs)
+
+
+def _total(tallies: Iterable[dict[str, Any]]) -> Tally:
+    """Counts add up; ranks work at the same time, so the longest time counts."""
+    found = list(tallies)
+    sums = {field.name: sum(tally[field.name] for tally in found) for field in fields(Tally)}
+    return Tally(**{**sums, "answering_s": max(tally["answering_s"] for tally in found)})
+
+
+def _lines(jobs: Iterable[Job]) -> Iterable[str]:
+    for job in jobs:
+        for request in job.all_requests():
+            for clone, response in zip(request.clones(), request.resps, strict=True):
+                told = {"key": clone.key, "kind": clone.kind, "deterministic": clone.deterministic}
+                yield json.dumps({**told, "response": response.to_dict()})
