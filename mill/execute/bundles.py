@@ -10,6 +10,7 @@ from itertools import groupby
 from mill.api.request import GENERATE, MULTI_ROUND, Request
 
 MOST_DEATHS = 3  # of workers on one request, before it is given up
+SHARE = 0.7  # of what would be each worker's part, at once
 _CHARACTERS_A_TOKEN = 4
 
 
@@ -25,7 +26,7 @@ class Bundles:
         groups = (list(group) for _, group in groupby(ordered, key=lambda request: request.context))
         self._fresh = deque((group, sum(map(_cost, group))) for group in groups)
         self._left = sum(cost for _, cost in self._fresh)
-        self._least = self._left / (8 * workers)
+        self._least = self._left / (8 * workers) if workers > 1 else self._left
         self._workers = workers
         self._returned: deque[list[Request]] = deque()
         self._deaths: Counter[int] = Counter()
@@ -67,7 +68,7 @@ class Bundles:
             return []
 
     def _next(self) -> list[Request]:
-        wanted = max(self._least, self._left / (2 * self._workers))
+        wanted = max(self._least, SHARE * self._left / self._workers)
         bundle: list[Request] = []
         taken = 0.0
         while self._fresh and (not bundle or taken < wanted):

@@ -6,6 +6,7 @@ import platform
 from pathlib import Path
 
 from mill.api.errors import ModelError
+from mill.api.ranks import local_rank, world_size
 
 
 def choose_device(asked: str) -> str | None:
@@ -13,6 +14,8 @@ def choose_device(asked: str) -> str | None:
     import torch
 
     if asked == "auto":
+        if torch.cuda.is_available() and world_size() > 1:  # a device for each of the processes on this machine
+            return f"cuda:{local_rank() % torch.cuda.device_count()}"
         if torch.cuda.device_count() > 1:
             return None
         if torch.cuda.is_available():

@@ -64,6 +64,7 @@ def decode(model: Any, tokenizer: Any, inputs: Any, prompts: Sequence[Prompt], e
             generation_config=config,
             logits_processor=LogitsProcessorList(steps),
             stopping_criteria=StoppingCriteriaList([StopStrings(tokenizer, stops, width)] if stops else []),
+            synced_gpus=False,  # ranks that compute together are kept in step around every pass
         )
     answers = out[:, width:].tolist()
     told = recorder.finish(out[:, -1]) if recorder else [None] * len(prompts)

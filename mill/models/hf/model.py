@@ -12,9 +12,10 @@ from mill.api.errors import MillError, SpecError, UnknownName
 from mill.api.message import MEDIA_KINDS
 from mill.api.model import ModelCapabilities
 from mill.api.notice import notice
+from mill.api.ranks import world_size
 from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, Request
 from mill.api.response import Response
-from mill.models.hf import decoding, loading, memory, scoring, shared, telling
+from mill.models.hf import decoding, loading, memory, scoring, sharding, shared, telling
 from mill.models.hf.continuous import ContinuousDecoder
 from mill.models.hf.media_model import DEFAULT_VIDEO_FRAMES, TEXT_ONLY, MediaModel, options_key
 from mill.models.hf.multimodal import MediaRow
@@ -44,6 +45,7 @@ class TransformersModel(MediaModel):
         add_bos_token: bool | None = None,
         video_frames: int = DEFAULT_VIDEO_FRAMES,
         exact: bool = False,
+        fsdp: bool = False,
     ) -> None:
         for modality in modalities:
             if modality not in ("text", *MEDIA_KINDS):
@@ -54,13 +56,18 @@ class TransformersModel(MediaModel):
             raise SpecError(f"hf[max_context_length={max_context_length}]: at least 2 tokens are needed")
         if batch_size is not None and batch_size < 1:
             raise SpecError(f"hf[batch_size={batch_size}]: at least 1 is needed; leave it out for auto")
+        if fsdp:
+            sharding.check_ranks()
         self.source = loading.locate(path, revision)
         self.dtype, self.device_map = dtype, device_map
         self.max_context_length, self.batch_size = max_context_length, batch_size
         self.attn_implementation, self.trust_remote_code = attn_implementation, trust_remote_code
         self.use_chat_template, self.add_bos_token = use_chat_template, add_bos_token
         self.modalities, self.video_frames, self.exact = modalities, video_frames, exact
+        self.lock_step = fsdp
         self._model: Any = None
+        self._passes: sharding.ShardedPasses | None = None
+        self._empty_passes = 0
 
     @property
     def model_name(self) -> str:
@@ -119,18 +126,34 @@ class TransformersModel(MediaModel):
                 self.config,
                 multimodal=self.multimodal,
                 dtype=self.dtype,
-                device_map=self.device_map,
+                device_map="cpu" if self.lock_step else self.device_map,
                 attn_implementation=self.attn_implementation,
                 trust_remote_code=self.trust_remote_code,
             )
+            if self.lock_step:
+                self._passes = sharding.spread(self._model)
             self._eos_ids = decoding.take_eos_ids(self._model, self.tokens.tokenizer)
         return self._model
 
     def load(self) -> None:
         _ = self.model
 
+    def settle(self) -> None:
+        if self._passes is not None:
+            self._passes.settle()
+
+    def remarks(self) -> list[str]:
+        if self._passes is not None:
+            self._empty_passes = self._passes.empty_passes
+        return (
+            [f"weights spread over {world_size()} ranks; empty passes of rank 0: {self._empty_passes}"]
+            if self.lock_step
+            else []
+        )
+
     def clean(self) -> None:
-        self._model = None
+        self.remarks()
+        self._model = self._passes = None
         self.__dict__.pop("shares", None)
         self._free_memory()
 
@@ -177,8 +200,9 @@ class TransformersModel(MediaModel):
 
     @cached_property
     def shares(self) -> bool:
-        """Whether rows that begin alike are computed together: not with `exact`, nor by models whose layers forbid it."""
-        return not self.exact and shared.can_share(self.model)
+        """Whether rows that begin alike are computed together: not with `exact`, nor by models whose layers forbid it,
+        nor where weights are spread over ranks, which must all compute alike."""
+        return not self.exact and not self.lock_step and shared.can_share(self.model)
 
     def _score_shared(self, rows: list[Row], observer: Observer) -> tuple[dict[int, Response], list[Row]]:
         """Answers by id() of their requests, and the rows that are left to be computed one by one."""
