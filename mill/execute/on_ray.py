@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import queue
+import secrets
+import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -164,8 +166,10 @@ class RayCluster:
     def __init__(self, address: str | None, workers: int, gpus: float | None, *, served: bool) -> None:
         self.address, self.workers, self.gpus, self.served = address, workers, gpus, served
         self._actor: Any = None
+        self._head = ""
 
     def hire(self, opening: Opening) -> RayHand:
+        _check_listening(self._head, patience=PATIENCE_S)
         hand = RayHand(self._actor.remote())
         try:
             hand.open(opening)
@@ -178,6 +182,11 @@ class RayCluster:
         import ray
 
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        if self.address is None:  # Ray listens on every network there is: only who knows this run's token gets in
+            os.environ.setdefault("RAY_AUTH_MODE", "token")
+            os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+        else:
+            _check_listening(self.address)
         try:
             ray.init(
                 address=self.address,
@@ -187,7 +196,9 @@ class RayCluster:
             )
         except Exception as error:
             where = f"the Ray cluster at {self.address}" if self.address else "Ray on this machine"
-            raise ModelError(f"{where} cannot be reached: {describe(error)}") from error
+            token = "; it wants a token: set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN" if _wants_token(error) else ""
+            raise ModelError(f"{where} cannot be reached: {describe(error)}{token}") from error
+        self._head = ray.get_runtime_context().gcs_address
         there: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
         self._actor = ray.remote(Worker).options(**self._resources(there), max_restarts=0)
 
@@ -209,6 +220,22 @@ class RayCluster:
         ray.shutdown()
 
 
+def _check_listening(address: str, patience: float = 0.0) -> None:
+    """Refuse an address where nobody is; Ray itself takes minutes to say so, and then ends the process."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not port.isdigit():  # `auto`
+        return
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            return socket.create_connection((host, int(port)), timeout=PATIENCE_S).close()
+        except OSError as error:
+            if time.monotonic() >= deadline:
+                why = error.strerror or error
+                raise ModelError(f"nothing answers at the Ray cluster's address {address}: {why}") from error
+        time.sleep(1.0)
+
+
 @contextmanager
 def _lost_when_dead() -> Iterator[None]:
     """Ray's word for a worker that is gone as the pool's."""
@@ -222,10 +249,27 @@ def _lost_when_dead() -> Iterator[None]:
         raise HandLost(_reason(error)) from error
 
 
+def _wants_token(error: BaseException | None) -> bool:
+    while error is not None:
+        if "AuthToken" in str(error):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
 def _reason(error: Exception) -> str:
     """Ray's own explanation is a page long; what a person needs is the cause of death."""
     text = " ".join(str(error).split())
-    for sign, words in (("OOM", "out of memory"), ("SYSTEM_ERROR", "killed or crashed"), ("node", "its machine is gone")):
+    for sign, words in _CAUSES.items():
         if sign in text:
             return words
     return f"{type(error).__name__}: {text[:120]}"
+
+
+_CAUSES = {
+    "OOM": "out of memory",
+    "SYSTEM_ERROR": "killed or crashed",
+    "unexpectedly": "killed or crashed",
+    "unavailable": "not to be reached any more",
+    "node": "its machine is gone",
+}
