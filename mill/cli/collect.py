@@ -10,6 +10,8 @@ from mill.cli.options import chosen_output_dir, output_dir_option
 from mill.report.collect import NUMBERS, as_csv, as_json, as_markdown, cells, collect, shown_columns
 from mill.report.tables import print_table
 from mill.runs.folder import write_atomically
+from mill.schedule.cells import read_cells, unscheduled
+from mill.schedule.jobs import jobs_under_way
 
 _FORMATS = {"csv": as_csv, "json": as_json, "md": as_markdown}
 
@@ -22,8 +24,11 @@ _FORMATS = {"csv": as_csv, "json": as_json, "md": as_markdown}
 )
 @click.option("--model", default="", help="Keep models whose name contains this.")
 @click.option("--task", default="", help="Keep tasks and benchmarks whose name contains this.")
+@click.option("--check", is_flag=True, help="List what was scheduled or begun and has no whole result; exit code 1 if any.")
 @click.pass_context
-def command(ctx: click.Context, output_dir: str | None, form: str, out: str | None, model: str, task: str) -> int:
+def command(
+    ctx: click.Context, output_dir: str | None, form: str, out: str | None, model: str, task: str, check: bool
+) -> int:
     """Print every score below the output folder: model, benchmark, task, type, shots, metric, value, error, samples.
 
     \b
@@ -31,8 +36,11 @@ def command(ctx: click.Context, output_dir: str | None, form: str, out: str | No
       mill collect --output_dir results
       mill collect --format csv > scores.csv
       mill collect --out scores.md --task mmlu
+      mill collect --check
     """
     folder = chosen_output_dir(ctx, output_dir)
+    if check:
+        return _check(folder, model, task)
     rows = [row for row in collect(folder) if model in row["model"] and (task in row["task"] or task in row["benchmark"])]
     if out:
         ending = Path(out).suffix.lstrip(".").replace("markdown", "md")
@@ -48,3 +56,19 @@ def command(ctx: click.Context, output_dir: str | None, form: str, out: str | No
     else:
         click.echo(_FORMATS[form](rows), nl=False)
     return 0
+
+
+def _check(folder: Path, model: str, task: str) -> int:
+    """Everything that is missing, a line for each task; cells that are queued or running are told apart."""
+    cells, under_way = read_cells(folder), jobs_under_way()
+    rows = [
+        [cell.model, cell.shots, what, "under way" if cell.job in under_way else "-"]
+        for cell in cells.values()
+        for what in cell.missing(folder)
+    ]
+    rows += [[name, "-", f"{one}: {what}", "-"] for name, one, what in unscheduled(folder)]
+    rows = [row for row in rows if model in row[0] and task in row[2]]
+    if rows:
+        print_table("", ("model", "shots", "missing", "job"), rows)
+    click.echo(f"{len(rows)} results are missing" if rows else f"nothing is missing: {len(cells)} cells scheduled")
+    return int(bool(rows))

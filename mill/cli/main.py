@@ -24,6 +24,7 @@ COMMANDS = {
     "gate": ("mill.cli.gate", "Hold saved checks against rules; exit code 3 when one is broken."),
     "report": ("mill.cli.report", "Saved checks as a page, a table or data."),
     "ls": ("mill.cli.ls", "List models, tasks or runs."),
+    "schedule": ("mill.cli.schedule", "A matrix of runs on a cluster."),
     "collect": ("mill.cli.collect", "Put all scores of an output folder into one table."),
     "conform": ("mill.cli.conform", "Check that a backend keeps the contract."),
     "score": ("mill.cli.score", "Score a recorded run again, without the model."),

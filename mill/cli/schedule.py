@@ -1,0 +1,196 @@
+"""`mill schedule MODELS TASKS`: a matrix of runs on a cluster, or one after another on this machine."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mill.api.errors import Interrupted, MissingPackage, SpecError
+from mill.api.request import generation_options
+from mill.api.secrets import is_secret
+from mill.api.task import RenderSettings
+from mill.cli.options import chosen_output_dir, output_dir_option, parse_pairs, split_paths, task_paths_option
+from mill.models.open import open_model, resolve_spec
+from mill.models.spec import make_spec, split_list
+from mill.report.tables import print_table
+from mill.runs.evaluate import plan_run
+from mill.runs.folder import check_writable
+from mill.runs.plan import parse_limit, refuse_early
+from mill.schedule.cells import Cell, cell_of, read_cells, remember_cells
+from mill.schedule.cluster import Cluster, read_cluster
+from mill.schedule.jobs import jobs_under_way, run_here, submit
+from mill.tasks.load import load_builtin, load_files, select
+
+DONE, UNDER_WAY, TO_DO = "done", "under way", "to do"
+_COLUMNS = ("model", "task", "shots", "state", "missing")
+
+EXAMPLES = """
+\b
+Examples:
+  mill schedule org/small,org/large mmlu,gsm8k --n_shots 0,5 --cluster cluster.yaml
+  mill schedule org/small mmlu,gsm8k --n_shots 0,5 --dry_run
+  mill schedule org/small gsm8k --local
+  mill collect --check
+
+\b
+A cluster file, all of it optional:
+  partition: gpu
+  minutes: 240
+  gpus: 1
+  at_once: 8
+  setup: ["module load cuda"]
+"""
+
+
+@click.command("schedule", epilog=EXAMPLES)
+@click.argument("models")
+@click.argument("tasks")
+@click.option("--n_shots", default=None, help="Numbers of examples, comma-separated; default: each task's own.")
+@output_dir_option()
+@click.option("--cluster", type=click.Path(), default=None, help="A YAML file with the limits of a job and of arrays.")
+@click.option("--local", is_flag=True, help="Run the cells as processes of this machine and wait for them.")
+@click.option("--dry_run", is_flag=True, help="Show the matrix and what of it is missing; submit nothing.")
+@click.option("--limit", default=None, help="Samples of each task: a count (100) or a fraction (0.1).")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of example draws and sampling.")
+@click.option("--batch_size", type=click.IntRange(min=1), default=None, help="Requests at once; default: what fits.")
+@click.option("--gen_kwargs", default=None, help="Decoding options: temperature=0.7,max_gen_toks=512.")
+@click.option("--apply_chat_template", is_flag=True, help="Send prompts through the model's chat template.")
+@task_paths_option()
+@click.pass_context
+def command(
+    ctx: click.Context,
+    /,
+    models: str,
+    tasks: str,
+    n_shots: str | None,
+    output_dir: str | None,
+    cluster: str | None,
+    local: bool,
+    dry_run: bool,
+    **given: Any,
+) -> int:
+    """Run every cell of MODELS x TASKS x --n_shots that has no complete result yet, as jobs of SLURM.
+
+    Given again, it submits only what failed or was never done; cells that are queued or running are left alone. A job whose
+    time is over goes back to the queue and goes on where it stopped.
+    """
+    if importlib.util.find_spec("submitit") is None:
+        raise MissingPackage("mill schedule", "submitit", "slurm")
+    limits = read_cluster(cluster, local=local)
+    folder = chosen_output_dir(ctx, output_dir).resolve()
+    cells = _cells(split_list(models), split_list(tasks), _shots(n_shots), folder, given)
+    states = _states(cells, folder)
+    todo = [cell for cell in cells if states[cell.key] == TO_DO]
+    if dry_run:
+        _show(cells, states, folder)
+        arrays = -(-len(todo) // limits.array_size)
+        click.echo(f"would submit {len(todo)} of {len(cells)} cells in {arrays} array{'s' * (arrays != 1)}: {_told(limits)}")
+        return 0
+    remember_cells(folder, cells)
+    if not todo:
+        _show(cells, states, folder)
+        return 0
+    return _run_here(todo, limits, folder) if local else _submit(todo, limits, folder)
+
+
+def _cells(models: list[str], tasks: list[str], shots: list[int | None], folder: Path, given: dict[str, Any]) -> list[Cell]:
+    """The whole matrix, planned: what can be refused is refused here, before the first job is submitted."""
+    if not models or not tasks:
+        raise SpecError("give models and tasks: mill schedule MODELS TASKS")
+    gen_kwargs, limit = parse_pairs(given["gen_kwargs"], "--gen_kwargs"), parse_limit(given["limit"])
+    generation_options(**gen_kwargs)
+    paths = tuple(str(Path(path).resolve()) for path in split_paths(given["task_paths"]))
+    load_builtin()
+    load_files(paths)
+    check_writable(folder)
+    settings = RenderSettings(
+        seed=given["seed"], gen_kwargs=gen_kwargs, apply_chat_template=bool(given["apply_chat_template"])
+    )
+    found = []
+    for text in models:
+        spec = resolve_spec(make_spec(text))
+        secret = next((name for name in spec.arguments if is_secret(name)), None)
+        if secret:
+            raise SpecError(f"{secret} in a model spec would be stored with the jobs: set MILL_API_KEY in the environment")
+        for task in tasks:
+            refuse_early(select([task]), spec.backend)
+        model = open_model(spec)
+        model.ready()
+        for task in tasks:
+            for number in shots:
+                asked = replace(settings, n_shots=number)
+                run = plan_run(spec, model, select([task]), asked, output_dir=folder, limit=limit)
+                argv = ["eval", text, task, "--output_dir", str(folder), "--quiet", *_options(number, given, paths)]
+                found.append(cell_of(run, text, task, number, argv, folder))
+    return found
+
+
+def _options(n_shots: int | None, given: dict[str, Any], paths: tuple[str, ...]) -> list[str]:
+    """The options of a cell's `mill eval`."""
+    asked = {"n_shots": n_shots, "seed": given["seed"] or None}
+    asked |= {name: given[name] for name in ("limit", "batch_size", "gen_kwargs")}
+    found = [part for name, value in asked.items() if value is not None for part in (f"--{name}", str(value))]
+    found += ["--apply_chat_template"] * bool(given["apply_chat_template"])
+    return found + [part for path in paths for part in ("--task_paths", path)]
+
+
+def _shots(text: str | None) -> list[int | None]:
+    if text is None:
+        return [None]
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts or not all(part.isdigit() for part in parts):
+        raise SpecError(f"--n_shots {text}: give counts, comma-separated, such as 0,5")
+    return [int(part) for part in dict.fromkeys(parts)]
+
+
+def _states(cells: list[Cell], folder: Path) -> dict[str, str]:
+    known, under_way = read_cells(folder), jobs_under_way()
+    found = {}
+    for cell in cells:
+        submitted = known.get(cell.key)
+        if not cell.missing(folder):
+            found[cell.key] = DONE
+        else:
+            found[cell.key] = UNDER_WAY if submitted and submitted.job in under_way else TO_DO
+    return found
+
+
+def _submit(cells: list[Cell], limits: Cluster, folder: Path) -> int:
+    count = 0
+    for submitted in submit(cells, limits, folder):
+        remember_cells(folder, submitted)
+        count += len(submitted)
+        click.echo(f"submitted {len(submitted)} cells as {submitted[0].job.partition('_')[0]}")
+    click.echo(f"{count} cells in the queue; `mill collect --check --output_dir {folder}` tells what is missing")
+    return 0
+
+
+def _run_here(cells: list[Cell], limits: Cluster, folder: Path) -> int:
+    failed = 0
+    try:
+        for number, (cell, error) in enumerate(run_here(cells, limits, folder), 1):
+            remember_cells(folder, [cell])
+            what = f"{cell.model} {cell.task} shots {cell.shots}"
+            click.echo(f"[{number}/{len(cells)}] {what}: {error or 'done'}", err=bool(error))
+            failed += error is not None
+    except KeyboardInterrupt:
+        raise Interrupted("interrupted; nothing that was answered is lost: the same command goes on from here") from None
+    click.echo(f"{len(cells) - failed} of {len(cells)} cells done; `mill collect --output_dir {folder}` shows the scores")
+    return int(failed > 0)
+
+
+def _show(cells: list[Cell], states: dict[str, str], folder: Path) -> None:
+    rows = [[cell.model, cell.task, cell.shots, states[cell.key], _shortened(cell.missing(folder))] for cell in cells]
+    print_table("", _COLUMNS, rows, numbers=("shots",))
+
+
+def _shortened(missing: list[str]) -> str:
+    return "; ".join(missing[:2]) + (f"; {len(missing) - 2} more" if len(missing) > 2 else "")
+
+
+def _told(limits: Cluster) -> str:
+    return ", ".join(f"{name}={value}" for name, value in limits.parameters("mill").items())

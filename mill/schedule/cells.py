@@ -1,0 +1,102 @@
+"""The cells of a matrix of models, tasks and shots, and the file beside the results that remembers them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from mill.runs.evaluate import Run
+from mill.runs.folder import MANIFEST, RESULTS, RunFolder, find_runs, read_json, short_hash, write_atomically
+
+FOLDER = "schedule"
+CELLS = "cells.json"
+
+
+@dataclass(frozen=True)
+class Expected:
+    """How much of a task a run must have to be done."""
+
+    n: int
+    version: int
+    data_hash: str
+
+    def missing(self, result: Mapping[str, Any] | None) -> str | None:
+        """What a result lacks, in words; None when it lacks nothing."""
+        if not result or (result["version"], result["data_hash"]) != (self.version, self.data_hash):
+            return "no result"
+        if result["n"] < self.n:
+            return f"{result['n']} of {self.n} samples"
+        return f"{result['errors']} samples failed" if result["errors"] else None
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One command: a model, a task or benchmark, and a number of shots. `run` is its folder below the output folder."""
+
+    model: str
+    task: str
+    n_shots: int | None
+    argv: tuple[str, ...]
+    run: str
+    expected: Mapping[str, Expected] = field(default_factory=dict)
+    job: str = ""
+    """The cluster's name for the last job that was submitted."""
+
+    @property
+    def key(self) -> str:
+        """The same cell whenever and however often it is submitted."""
+        return short_hash({"argv": self.argv})
+
+    @property
+    def shots(self) -> str:
+        return "-" if self.n_shots is None else str(self.n_shots)
+
+    def missing(self, output_dir: Path) -> list[str]:
+        """What is not there yet, a line for each task."""
+        results = RunFolder(output_dir / self.run).read(RESULTS).get("tasks", {})
+        found = ((task, expected.missing(results.get(task))) for task, expected in self.expected.items())
+        return [f"{task}: {what}" for task, what in found if what]
+
+
+def cell_of(run: Run, model: str, task: str, n_shots: int | None, argv: Sequence[str], output_dir: Path) -> Cell:
+    """A cell from its planned run: everything that could be refused has been."""
+    expected = {plan.task.name: Expected(len(plan.jobs), plan.task.version, plan.data_hash) for plan in run.plans}
+    place = run.folder.path.resolve().relative_to(output_dir.resolve())
+    return Cell(model, task, n_shots, tuple(argv), str(place), expected)
+
+
+def read_cells(output_dir: Path) -> dict[str, Cell]:
+    """Every cell that was ever scheduled into this folder, by key."""
+    found = {}
+    for key, entry in read_json(output_dir / FOLDER / CELLS).items():
+        expected = {task: Expected(**one) for task, one in entry["expected"].items()}
+        found[key] = Cell(**{**entry, "argv": tuple(entry["argv"]), "expected": expected})
+    return found
+
+
+def remember_cells(output_dir: Path, cells: Iterable[Cell]) -> None:
+    """Add cells to the file, with the jobs they were last submitted as."""
+    known = read_cells(output_dir)
+    for cell in cells:
+        earlier = known.get(cell.key)
+        known[cell.key] = cell if cell.job or earlier is None else replace(cell, job=earlier.job)
+    text = json.dumps({key: asdict(cell) for key, cell in known.items()}, indent=2, ensure_ascii=False)
+    write_atomically(output_dir / FOLDER / CELLS, text + "\n")
+
+
+def unscheduled(output_dir: Path) -> list[tuple[str, str, str]]:
+    """(model, task, what is missing) of runs that were started by hand."""
+    scheduled = {cell.run for cell in read_cells(output_dir).values()}
+    found = []
+    for folder in find_runs(output_dir):
+        if str(folder.path.relative_to(output_dir)) in scheduled:
+            continue
+        known, results = folder.read(MANIFEST), folder.read(RESULTS).get("tasks", {})
+        for task, entry in known.get("tasks", {}).items():
+            what = Expected(entry["n"], entry["version"], entry["data_hash"]).missing(results.get(task))
+            if what:
+                found.append((known["model"]["name"], task, what))
+    return found
