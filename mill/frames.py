@@ -17,6 +17,7 @@ from mill.checks.subjects import RIVALS, Asked, Subject, labelled, open_subject
 from mill.models.spec import Spec, parse_spec, split_list
 from mill.runs.evaluate import Outcome, plan_run, prepare
 from mill.runs.folder import check_writable
+from mill.runs.judging import open_judge
 from mill.tasks.load import Selection, load_builtin, select
 from mill.tasks.suite import select_suites
 
@@ -59,18 +60,22 @@ def evaluate(
     batch_size: int | None = None,
     fresh: bool = False,
     exact: bool = False,
+    judge: str | Spec | None = None,
     quiet: bool = True,
     **settings: Any,
 ) -> Evaluation:
     """Run tasks on a model, as `mill eval` does. `settings` are those of RenderSettings: n_shots, seed, gen_kwargs, …"""
     pandas = _pandas("mill.evaluate")
     selection, rendering, place = _selection(tasks), RenderSettings(**settings), Path(output_dir)
+    grader = parse_spec(judge) if isinstance(judge, str) else judge
     if isinstance(model, MillModel):
         check_writable(place)
         model.ready()
-        run = plan_run(_spec_of(model), model, selection, rendering, output_dir=place, limit=limit, fresh=fresh)
+        judging = open_judge(grader, selection, place) if grader is not None else None
+        options: dict[str, Any] = {"limit": limit, "fresh": fresh, "judging": judging}
+        run = plan_run(_spec_of(model), model, selection, rendering, output_dir=place, **options)
     else:
-        options: dict[str, Any] = {"limit": limit, "batch_size": batch_size, "fresh": fresh, "exact": exact}
+        options = {"limit": limit, "batch_size": batch_size, "fresh": fresh, "exact": exact, "judge": grader}
         run = prepare(model, selection, rendering, output_dir=place, **options)
     outcome = run.execute(quiet=quiet)
     scores = [

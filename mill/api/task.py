@@ -6,11 +6,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mill.api.message import Context, Media, Message
 from mill.api.request import CLASSIFY, GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, ZERO_SHOT, Request, generation_options
 from mill.api.response import Response
+
+if TYPE_CHECKING:
+    from mill.api.judge import Judge
 
 
 class TaskType(str, Enum):
@@ -89,6 +92,8 @@ class Task(ABC):
     """Whether questions can have examples before them, so that --n_shots means something."""
     metrics: Mapping[str, str] = {}
     """Metric name -> how its sample values are summed up (a name registered under metrics)."""
+    judge: Judge | None = None
+    """How another model grades the answers, where --judge names one."""
     alternatives: tuple[str, ...] = ()
     """Other renderings of the same data, tried in this order when a model cannot serve this one."""
 
@@ -123,6 +128,14 @@ class Task(ABC):
     def category(self, sample: Sample) -> str:
         """A word by which results are broken down."""
         return ""
+
+    def judged_fields(self, sample: Sample, responses: Sequence[Response]) -> dict[str, str]:
+        """What the judge's prompt may name: the question, the answer to be judged, and the one it is held against."""
+        return {"question": "", "answer": responses[-1].text or "", "reference": str(self.target(sample))}
+
+    def gold_verdict(self, sample: Sample, responses: Sequence[Response]) -> float | None:
+        """The verdict that is known to be right, so that the judge can be judged; None where nobody knows."""
+        return None
 
     def target(self, sample: Sample) -> Any:
         """The gold answer, for people who read the samples."""

@@ -25,7 +25,7 @@ from mill.cli.options import (
 from mill.cli.run_file import read_run_file
 from mill.execute.choose import ENGINES, HERE, EngineChoice
 from mill.execute.ranks import Ranks
-from mill.models.spec import make_spec, split_list
+from mill.models.spec import Spec, make_spec, split_list
 from mill.report.plan import print_plan
 from mill.report.scores import print_outcome
 from mill.runs.evaluate import Run, prepare
@@ -61,6 +61,7 @@ class EvalOptions:
     base_url: str = ""
     exact: bool = False
     choice: EngineChoice = field(default_factory=EngineChoice)
+    judge: Spec | None = None
 
 
 @click.command("eval", epilog=EXAMPLES)
@@ -90,6 +91,7 @@ class EvalOptions:
 @click.option("--dry_run", is_flag=True, default=None, help="Say what would run, without loading weights.")
 @base_url_option()
 @click.option("--wait", type=click.FloatRange(min=0), default=None, help="Seconds to wait for a server to come up.")
+@click.option("--judge", default=None, help="A model, any spec, that grades the answers of tasks that are judged.")
 @click.option("--engine", type=click.Choice(ENGINES), default=None, help="Who computes. [default: here]")
 @click.option("--workers", type=click.IntRange(min=1), default=None, help="Processes that each hold the model, on Ray.")
 @click.option("--address", default=None, help="Of a Ray cluster; default: one of this machine's own.")
@@ -127,6 +129,7 @@ def evaluate(options: EvalOptions) -> int:
             wait=options.wait,
             exact=options.exact,
             choice=options.choice,
+            judge=options.judge,
         )
         for model in options.models
     ]
@@ -192,6 +195,7 @@ def _options(given: Mapping[str, Any], output_dir: Path, task_paths: tuple[str, 
         base_url=given["base_url"] or "",
         exact=bool(given["exact"]),
         choice=EngineChoice(given["engine"] or HERE, given["workers"], given["address"], given["gpus_per_worker"]),
+        judge=make_spec(given["judge"]) if given["judge"] else None,
     )
 
 

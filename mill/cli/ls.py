@@ -67,7 +67,8 @@ def _tasks() -> list[list[str]]:
             rows.append([name, f"benchmark of {len(entry.tasks)}", "", ""])
         else:
             task = entry(name)
-            rows.append([name, task.task_type.value, str(task.n_shots), ", ".join(task.metrics)])
+            judged = ["judge"] if task.judge is not None else []
+            rows.append([name, task.task_type.value, str(task.n_shots), ", ".join([*task.metrics, *judged])])
     return rows
 
 

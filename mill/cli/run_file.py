@@ -22,6 +22,11 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "dry_run": (bool,),
     "quiet": (bool,),
     "wait": (int, float),
+    "judge": (str,),
+    "engine": (str,),
+    "workers": (int,),
+    "address": (str,),
+    "gpus_per_worker": (int, float),
 }
 
 

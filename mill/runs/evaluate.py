@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mill.api.model import MillModel
-from mill.api.task import Benchmark, RenderSettings
+from mill.api.task import Benchmark, RenderSettings, Task
 from mill.execute.choose import EngineChoice, check_servers, make_engine
 from mill.execute.engine import HereEngine
 from mill.execute.executor import Executor, Tally
@@ -21,6 +21,7 @@ from mill.models.open import open_model, resolve_spec, takes_argument
 from mill.models.spec import Spec, addresses_of, at_address, parse_spec
 from mill.runs import manifest
 from mill.runs.folder import MANIFEST, RunFolder, check_writable, newest_generation, run_folder
+from mill.runs.judging import Judging, open_judge
 from mill.runs.plan import TaskPlan, plan_tasks, refuse_early
 from mill.runs.record import Record
 from mill.runs.results import BenchmarkResult, TaskResult, summarize, summarize_benchmarks, write_results
@@ -64,6 +65,7 @@ class Run:
     fresh: bool
     condition: str = ""
     choice: EngineChoice = field(default_factory=EngineChoice)
+    judging: Judging | None = None
 
     def execute(self, *, quiet: bool = False, keep_model: bool = False) -> Outcome:
         """Answer what is not answered yet, then score. An interruption loses nothing that was answered.
@@ -76,7 +78,7 @@ class Run:
             if waited:
                 self.record.refresh()
             run_jobs(executor, self.jobs)
-        return self._score(executor, started)
+        return self._score(executor, started, quiet=quiet)
 
     def execute_together(self, ranks: Ranks, *, quiet: bool = False) -> Outcome | None:
         """The same as one of several ranks; only rank 0 scores and has an outcome."""
@@ -85,7 +87,7 @@ class Run:
             self._write_plan()
         with ranks.joined(), self._session(executor, written=ranks.first) as started:
             answer_together(ranks, executor, self.record, self.jobs, self._turn())
-        return self._score(executor, started) if ranks.first else None
+        return self._score(executor, started, quiet=quiet) if ranks.first else None
 
     @property
     def jobs(self) -> list[Job]:
@@ -120,8 +122,11 @@ class Run:
                 remarks = executor.engine.remarks()
                 manifest.add_session(self.folder, started=started, tally=executor.tally, ended=ended, remarks=remarks)
 
-    def _score(self, executor: Executor, started: float) -> Outcome:
-        scored = {plan.task.name: [score_sample(plan.task, from_job(job)) for job in plan.jobs] for plan in self.plans}
+    def _score(self, executor: Executor, started: float, *, quiet: bool) -> Outcome:
+        records = {plan.task.name: [from_job(job) for job in plan.jobs] for plan in self.plans}
+        if self.judging is not None:
+            self.judging.judge([(p.task, records[p.task.name]) for p in self.plans if p.task.judge], quiet=quiet)
+        scored = {p.task.name: [score_sample(p.task, record) for record in records[p.task.name]] for p in self.plans}
         results = {plan.asked: self._summarize(plan, scored[plan.task.name]) for plan in self.plans}
         means = summarize_benchmarks(results, self.benchmarks)
         for name in write_results(self.folder, list(results.values()), means):
@@ -147,6 +152,7 @@ class Run:
             plans=self.plans,
             fresh=self.fresh,
             condition=self.condition,
+            judge=self.judging.label if self.judging is not None else "",
         )
         for plan in self.plans:
             if plan.task.name not in covered:
@@ -155,8 +161,17 @@ class Run:
 
     def _summarize(self, plan: TaskPlan, scored: list[ScoredSample]) -> TaskResult:
         result = summarize(plan.task, scored, n_shots=plan.n_shots, total=plan.total, data_hash=plan.data_hash)
-        result.notes = plan.notes()
+        result.notes = plan.notes() + self._judge_notes(plan.task, scored)
         return result
+
+    def _judge_notes(self, task: Task, scored: Sequence[ScoredSample]) -> list[str]:
+        if task.judge is None:
+            return []
+        if self.judging is None:
+            return ["not judged: --judge MODEL names a judge"]
+        failed = sum(text is None for one in scored for texts in one.record.judgements for text in texts)
+        told = [f"judged by {self.judging.model.model_name}"]
+        return [*told, *([f"{failed} questions to the judge failed and count as not read"] if failed else [])]
 
 
 def prepare(
@@ -171,6 +186,7 @@ def prepare(
     wait: float = 0.0,
     exact: bool = False,
     choice: EngineChoice | None = None,
+    judge: Spec | None = None,
 ) -> Run:
     """Open the model, plan the tasks and find the run's folder. No weights load here.
 
@@ -186,7 +202,8 @@ def prepare(
     model = open_model(at_address(resolved, addresses[0]) if addresses else resolved, batch_size=batch_size)
     model.ready(wait)
     check_servers(resolved, model, wait)
-    run = plan_run(resolved, model, selection, settings, output_dir=output_dir, limit=limit, fresh=fresh)
+    judging = open_judge(judge, selection, output_dir, wait=wait) if judge is not None else None
+    run = plan_run(resolved, model, selection, settings, output_dir=output_dir, limit=limit, fresh=fresh, judging=judging)
     run.choice = choice or EngineChoice()
     run.choice.check(resolved)
     return run
@@ -202,6 +219,7 @@ def plan_run(
     limit: int | float | None = None,
     fresh: bool = False,
     condition: str = "",
+    judging: Judging | None = None,
 ) -> Run:
     """A run of a model that is open already.
 
@@ -211,8 +229,11 @@ def plan_run(
     plans = plan_tasks(model, selection, settings, limit)
     identity = model.identity()
     shown = {**manifest.shown_settings(settings), **({"condition": condition} if condition else {})}
+    shown |= {"judge": judging.label} if judging is not None else {}
     folder = newest_generation(run_folder(output_dir, model.model_name, identity, shown), fresh=fresh)
     # A run that was started fresh stays so when it is resumed: it never takes answers from its siblings.
     fresh = fresh or bool(folder.read(MANIFEST).get("fresh"))
     record = Record(folder.path, [] if fresh or condition else folder.siblings, lends=not condition)
-    return Run(spec, model, plans, selection.benchmarks, settings, identity, folder, record, fresh, condition)
+    run = Run(spec, model, plans, selection.benchmarks, settings, identity, folder, record, fresh, condition)
+    run.judging = judging
+    return run

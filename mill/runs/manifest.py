@@ -52,6 +52,7 @@ def update_manifest(
     plans: Sequence[TaskPlan],
     fresh: bool,
     condition: str = "",
+    judge: str = "",
 ) -> set[str]:
     """Write what is known before the first request; tasks of earlier sessions stay.
 
@@ -75,6 +76,7 @@ def update_manifest(
         "settings": asdict(settings),
         "fresh": fresh,
         **({"condition": condition} if condition else {}),
+        **({"judge": judge} if judge else {}),
         "versions": versions(),
     }
     say(folder, MANIFEST, {TOP: {name: Word(value) for name, value in top.items()}, "tasks": tasks, "sessions": {}})

@@ -49,4 +49,4 @@ def _replayed(task: Task, sample: SampleRecord, record: Record, settings: Render
     """A dialog, led again from its first round with the recorded answers: only so are its later rounds known."""
     job = Job.of(task, sample.sample, settings)
     replay(job, record.lookup)
-    return from_job(job)
+    return replace(from_job(job), judgements=sample.judgements)

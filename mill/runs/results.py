@@ -12,7 +12,7 @@ from mill.api.response import encode_float
 from mill.api.task import Benchmark, Task, Value
 from mill.metrics.estimate import Estimate, pool
 from mill.runs.folder import RESULTS, RunFolder
-from mill.runs.samples import ScoredSample
+from mill.runs.samples import ScoredSample, metrics_of
 from mill.runs.shared import Word, say, standing
 
 MOST_LISTED = 20
@@ -77,15 +77,19 @@ def summarize(task: Task, scored: Sequence[ScoredSample], *, n_shots: int, total
         errors=len(failures),
         truncated=sum(one.record.truncated for one in scored),
         cut_short=sum(one.record.cut_short for one in scored),
-        metrics={name: metrics.get(how)(_valued(good, name)) for name, how in task.metrics.items()},
+        metrics={name: metrics.get(how)(_valued(good, name)) for name, how in _metrics(task, good).items()},
         failures=failures[:MOST_LISTED],
         data_hash=data_hash,
     )
 
 
+def _metrics(task: Task, scored: Sequence[ScoredSample]) -> dict[str, str]:
+    return metrics_of(task, (one.record for one in scored))
+
+
 def _valued(scored: Sequence[ScoredSample], metric: str) -> list[list[Value]]:
     """The values of samples that have any of this metric."""
-    found: Iterable[list[Value]] = ([v for v in one.values[metric] if v is not None] for one in scored)
+    found: Iterable[list[Value]] = ([v for v in one.values.get(metric, ()) if v is not None] for one in scored)
     return [values for values in found if values]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,8 @@ class SampleRecord:
     continuations: list[str]
     keys: list[list[str]]
     responses: list[list[Response]]
+    judgements: list[list[str | None]] = field(default_factory=list)
+    """For each repeat what the judge wrote; None where it failed. Empty where there was no judge."""
 
     @property
     def error(self) -> str | None:
@@ -80,11 +82,26 @@ def score_sample(task: Task, record: SampleRecord) -> ScoredSample:
     if record.error is not None:
         return ScoredSample(record, {}, record.error)
     try:
-        repeats = [task.score(record.sample, responses) for responses in record.responses]
-        values = {name: [_number(name, found) for found in repeats] for name in task.metrics}
+        repeats = [_values(task, record, repeat) for repeat in range(len(record.responses))]
+        values = {name: [_number(name, found) for found in repeats] for name in metrics_of(task, [record])}
         return ScoredSample(record, values, None)
     except Exception as error:  # other people's scoring code: its failure is this sample's, not the run's
         return ScoredSample(record, {}, f"scoring failed: {describe(error)}")
+
+
+def metrics_of(task: Task, records: Iterable[SampleRecord]) -> dict[str, str]:
+    """A task's metrics, with those of its judge where there was one."""
+    judged = task.judge is not None and any(record.judgements for record in records)
+    return {**task.metrics, **(task.judge.metrics if task.judge is not None and judged else {})}
+
+
+def _values(task: Task, record: SampleRecord, repeat: int) -> Mapping[str, Value]:
+    responses = record.responses[repeat]
+    found = task.score(record.sample, responses)
+    if task.judge is None or not record.judgements:
+        return found
+    gold = task.gold_verdict(record.sample, responses)
+    return {**found, **task.judge.values(record.judgements[repeat], gold)}
 
 
 def _number(name: str, found: Mapping[str, Value]) -> Value:
@@ -124,6 +141,7 @@ def _to_dict(task: str, scored: ScoredSample) -> dict[str, Any]:
         "responses": [[response.to_dict() for response in repeat] for repeat in record.responses],
         "values": {name: [_plain(value) for value in values] for name, values in scored.values.items()},
         "error": scored.error,
+        **({"judgements": record.judgements} if record.judgements else {}),
         "truncated": record.truncated,
         "keys": record.keys,
         "doc": record.sample.doc,
@@ -133,7 +151,8 @@ def _to_dict(task: str, scored: ScoredSample) -> dict[str, Any]:
 def _from_dict(line: dict[str, Any]) -> SampleRecord:
     responses = [[Response.from_dict(response) for response in repeat] for repeat in line["responses"]]
     sample = Sample(line["id"], line["doc"])
-    return SampleRecord(sample, line["target"], line["prompt"], line["continuations"], line["keys"], responses)
+    read = (line["target"], line["prompt"], line["continuations"], line["keys"], responses)
+    return SampleRecord(sample, *read, judgements=line.get("judgements", []))
 
 
 def _plain(value: Value) -> Any:

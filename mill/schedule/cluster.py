@@ -86,6 +86,7 @@ def read_cluster(path: str | None, *, local: bool = False) -> Cluster:
             raise UnknownName(f"entry in {path}", str(name), known, hint=f"entries are {', '.join(known)}")
         if not isinstance(value, _TYPES[name]) or isinstance(value, bool):
             raise SpecError(f"{name} in {path} must be {' or '.join(one.__name__ for one in _TYPES[name])}, not {value!r}")
-        if name in _LEAST and value < _LEAST[name]:
-            raise SpecError(f"{name} in {path} is {value}: at least {_LEAST[name]} is needed")
+        least = _LEAST.get(name)
+        if least is not None and isinstance(value, (int, float)) and value < least:
+            raise SpecError(f"{name} in {path} is {value}: at least {least:g} is needed")
     return Cluster(**{**found, "setup": tuple(map(str, found.get("setup", ())))})

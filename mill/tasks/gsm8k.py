@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from mill.api.judge import Judge
 from mill.api.message import Message
 from mill.api.registry import register_task
 from mill.api.request import MULTI_ROUND, Request
@@ -50,6 +51,16 @@ class GSM8K(GenerativeTask):
             "exact_match": float(strict_number(text) == right),
             "exact_match_flexible": float(last_number(text) == right),
         }
+
+
+@register_task("gsm8k_judged")
+class GSM8KJudged(GSM8K):
+    """The same, and a judge that says whether the answer is right. Since the right number is known, the judge is judged."""
+
+    judge = Judge(rubric="The answer is CORRECT when its final number is that of the reference, whatever the way to it.")
+
+    def gold_verdict(self, sample: Sample, responses: Sequence[Response]) -> float | None:
+        return float(self.extracted(sample, responses) == self.target(sample))
 
 
 @register_task("gsm8k_review")

@@ -9,6 +9,7 @@ from typing import Any
 
 from mill.api.errors import DataError
 from mill.api.message import Context
+from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample, Task
 from mill.tasks.data import Dataset, Row, load_split
 from mill.tasks.fewshot import drawn_shots, first_shots
@@ -81,6 +82,10 @@ class PromptedTask(Task):
         text = self.question(sample.doc) if question is None else question
         examples = "".join(self.example(shot) + self.separator for shot in self.shots(sample, settings))
         return settings.frame(examples + text, self.description)
+
+    def judged_fields(self, sample: Sample, responses: Sequence[Response]) -> dict[str, str]:
+        told = {"question": self.question(sample.doc), "reference": self.answer_text(sample.doc)}
+        return {**super().judged_fields(sample, responses), **told}
 
     def example(self, doc: Doc) -> str:
         """One solved example."""

@@ -1,0 +1,74 @@
+"""Judging after inference: another model, opened before the run and loaded after the first one was cleaned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from mill.api.errors import CannotServe, SpecError
+from mill.api.model import MillModel
+from mill.api.request import GENERATE, Request
+from mill.api.task import Task
+from mill.execute.engine import HereEngine
+from mill.execute.executor import Executor, Tally
+from mill.models.open import open_model, resolve_spec
+from mill.models.spec import Spec
+from mill.runs.folder import run_folder, short_hash
+from mill.runs.record import Record
+from mill.runs.samples import SampleRecord
+from mill.tasks.load import Selection
+
+
+@dataclass(frozen=True)
+class Judging:
+    """A model that judges. Its verdicts are kept under its own name, for all runs that ask it the same."""
+
+    model: MillModel
+    identity: Mapping[str, Any]
+    folder: Path
+
+    @property
+    def label(self) -> str:
+        """What tells runs with different judges apart."""
+        return f"{self.model.model_name}-{short_hash(self.identity)}"
+
+    def judge(self, judged: Sequence[tuple[Task, list[SampleRecord]]], *, quiet: bool = False) -> Tally:
+        """Ask about every answer of these samples and put what the judge wrote into them."""
+        record = Record(self.folder, lends=False)
+        executor = Executor(HereEngine(self.model), record, quiet=quiet)
+        asked = [
+            (samples, place, [self._requests(task, sample, repeat) for repeat in range(len(sample.responses))])
+            for task, samples in judged
+            for place, sample in enumerate(samples)
+            if sample.error is None
+        ]
+        try:
+            executor.run(request for _, _, repeats in asked for requests in repeats for request in requests)
+        finally:
+            record.close()
+            executor.engine.close()
+        for samples, place, repeats in asked:
+            told = [[request.resps[0].text for request in requests] for requests in repeats]
+            samples[place] = replace(samples[place], judgements=told)
+        return executor.tally
+
+    def _requests(self, task: Task, sample: SampleRecord, repeat: int) -> list[Request]:
+        assert task.judge is not None
+        told = task.judged_fields(sample.sample, sample.responses[repeat])
+        return task.judge.requests(told, chat=self.model.has_chat_template())
+
+
+def open_judge(spec: Spec, selection: Selection, output_dir: Path, *, wait: float = 0.0) -> Judging:
+    """Open a judge without loading it; refused where no task has anything to judge."""
+    if not any(task.judge for task in selection.tasks):
+        names = ", ".join(task.name for task in selection.tasks[:5])
+        raise SpecError(f"--judge: none of these tasks is judged: {names}; `mill ls tasks` marks those that are")
+    model = open_model(resolve_spec(spec))
+    model.ready(wait)
+    if not model.capabilities.serves(GENERATE):
+        raise CannotServe(f"{model.model_name} writes no text, so it cannot judge")
+    identity = model.identity()
+    folder = run_folder(output_dir, model.model_name, identity, {"condition": "judge"})
+    return Judging(model, identity, folder.path)
