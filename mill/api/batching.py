@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from mill.api.errors import MillError, ModelError
 from mill.api.request import CLASSIFY, GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, ZERO_SHOT, Request
 from mill.api.response import Response
+from mill.api.secrets import scrub
 
 GROW_AFTER = 4
 GIVE_UP_AFTER = 8
@@ -150,7 +151,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 def describe(error: BaseException) -> str:
     """An exception in one short line."""
-    first = str(error).strip().split("\n", 1)[0][:300]
+    first = scrub(str(error)).strip().split("\n", 1)[0][:300]
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
 
 

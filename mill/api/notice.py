@@ -5,12 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
+from mill.api.secrets import scrub
+
 _said: set[str] = set()
 _listeners: list[Callable[[str], object]] = []
 
 
 def notice(text: str) -> None:
     """Print a note, once for each text."""
+    text = scrub(text)
     if text not in _said:
         _said.add(text)
         for listener in _listeners:

@@ -16,7 +16,7 @@ from mill.api.task import RenderSettings
 from mill.checks.gate import GateFailed, Rule, check_names, judge, parse_rules
 from mill.checks.result import Check
 from mill.checks.subjects import RIVALS, Asked
-from mill.cli.options import Decorator, chosen_output_dir, parse_pairs, split_paths, task_paths_option
+from mill.cli.options import Decorator, chosen_output_dir, parse_pairs, remote_code_option, split_paths, task_paths_option
 from mill.models.spec import split_list
 from mill.runs.plan import parse_limit
 from mill.tasks.load import Selection, load_builtin, load_files, select
@@ -45,6 +45,7 @@ def check_options(default_prompts: str) -> Decorator:
         click.option("--seed", type=int, default=0, help="Seed of example draws and sampling."),
         click.option("--system_prompt", default=None, help="A system message, or text in front of each prompt."),
         task_paths_option(),
+        remote_code_option(),
         click.option(
             "--output_dir",
             "--output",

@@ -19,12 +19,14 @@ from mill.cli.options import (
     chosen_output_dir,
     output_dir_option,
     parse_pairs,
+    remote_code_option,
     split_paths,
     task_paths_option,
 )
 from mill.cli.run_file import read_run_file
 from mill.execute.choose import ENGINES, HERE, EngineChoice
 from mill.execute.ranks import Ranks
+from mill.models.remote_code import forbid_remote_code
 from mill.models.spec import Spec, make_spec, split_list
 from mill.report.plan import print_plan
 from mill.report.scores import print_outcome
@@ -90,6 +92,7 @@ class EvalOptions:
 )
 @click.option("--dry_run", is_flag=True, default=None, help="Say what would run, without loading weights.")
 @base_url_option()
+@remote_code_option()
 @click.option("--wait", type=click.FloatRange(min=0), default=None, help="Seconds to wait for a server to come up.")
 @click.option("--judge", default=None, help="A model, any spec, that grades the answers of tasks that are judged.")
 @click.option("--engine", type=click.Choice(ENGINES), default=None, help="Who computes. [default: here]")
@@ -107,6 +110,8 @@ def command(
     smaller one. The exit code is 0 when every sample has a score, 1 when some failed, 2 when the input is refused.
     """
     from_file = read_run_file(config, known=[parameter.name or "" for parameter in ctx.command.params]) if config else {}
+    if from_file.get("no_remote_code"):
+        forbid_remote_code()
     given = {name: value if value is not None else from_file.get(name) for name, value in given.items()}
     paths = split_paths(task_paths) or tuple(_texts(from_file.get("task_paths"), "task_paths"))
     folder = chosen_output_dir(ctx, output_dir or (ctx.obj or {}).get("output_dir") or from_file.get("output_dir"))

@@ -13,6 +13,7 @@ import click
 
 from mill import __version__
 from mill.api.errors import MillError, UnknownName, nearest
+from mill.api.secrets import hide, scrub
 
 COMMANDS = {
     "eval": ("mill.cli.eval", "Run benchmarks on models."),
@@ -81,7 +82,16 @@ def cli(ctx: click.Context, output_dir: str | None, debug: bool) -> None:
 def main(argv: list[str] | None = None) -> None:
     """The entry point of `mill` and `infer-check`. SIGTERM, as schedulers send it, ends a command as Ctrl-C does."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if argv is None:
+        _put_secrets_away()
     sys.exit(run(sys.argv[1:] if argv is None else argv))
+
+
+def _put_secrets_away() -> None:
+    """Start again where the command line holds a key, with the key in the environment: `ps` shows it to nobody then."""
+    command, hidden = hide(sys.orig_argv)
+    if hidden:
+        os.execve(sys.executable, command, {**os.environ, **hidden})
 
 
 def run(argv: list[str]) -> int:
@@ -122,5 +132,5 @@ def _fail(message: str, code: int, debug: bool) -> int:
     from mill.api.ranks import rank
 
     where = f" (rank {rank()})" if rank() else ""
-    print(f"mill{where}: {message}", file=sys.stderr)
+    print(f"mill{where}: {scrub(message)}", file=sys.stderr)
     return code

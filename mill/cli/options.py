@@ -10,6 +10,7 @@ import click
 
 from mill.api.errors import SpecError
 from mill.models.open import guess
+from mill.models.remote_code import forbid_remote_code
 from mill.models.spec import split_list
 
 DEFAULT_OUTPUT_DIR = "results"
@@ -26,6 +27,17 @@ def output_dir_option() -> Decorator:
 def task_paths_option() -> Decorator:
     about = "Python files or folders that register tasks or backends; comma-separated, or given several times."
     return click.option("--task_paths", multiple=True, help=about)
+
+
+def remote_code_option() -> Decorator:
+    """Forbids for the whole process, and for those that it starts."""
+
+    def forbid(ctx: click.Context, parameter: click.Parameter, given: bool) -> None:
+        if given:
+            forbid_remote_code()
+
+    about = "Never run Python code that comes with a model."
+    return click.option("--no_remote_code", is_flag=True, expose_value=False, callback=forbid, help=about)
 
 
 def base_url_option() -> Decorator:

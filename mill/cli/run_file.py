@@ -22,6 +22,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "dry_run": (bool,),
     "quiet": (bool,),
     "wait": (int, float),
+    "no_remote_code": (bool,),
     "judge": (str,),
     "engine": (str,),
     "workers": (int,),

@@ -13,8 +13,16 @@ from mill.api.errors import Interrupted, MissingPackage, SpecError
 from mill.api.request import generation_options
 from mill.api.secrets import is_secret
 from mill.api.task import RenderSettings
-from mill.cli.options import chosen_output_dir, output_dir_option, parse_pairs, split_paths, task_paths_option
+from mill.cli.options import (
+    chosen_output_dir,
+    output_dir_option,
+    parse_pairs,
+    remote_code_option,
+    split_paths,
+    task_paths_option,
+)
 from mill.models.open import open_model, resolve_spec
+from mill.models.remote_code import remote_code_forbidden
 from mill.models.spec import make_spec, split_list
 from mill.report.tables import print_table
 from mill.runs.evaluate import plan_run
@@ -60,6 +68,7 @@ A cluster file, all of it optional:
 @click.option("--gen_kwargs", default=None, help="Decoding options: temperature=0.7,max_gen_toks=512.")
 @click.option("--apply_chat_template", is_flag=True, help="Send prompts through the model's chat template.")
 @task_paths_option()
+@remote_code_option()
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -135,6 +144,7 @@ def _options(n_shots: int | None, given: dict[str, Any], paths: tuple[str, ...])
     asked |= {name: given[name] for name in ("limit", "batch_size", "gen_kwargs")}
     found = [part for name, value in asked.items() if value is not None for part in (f"--{name}", str(value))]
     found += ["--apply_chat_template"] * bool(given["apply_chat_template"])
+    found += ["--no_remote_code"] * remote_code_forbidden()
     return found + [part for path in paths for part in ("--task_paths", path)]
 
 

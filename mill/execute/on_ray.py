@@ -22,13 +22,14 @@ from mill.api.request import Request
 from mill.api.response import Response
 from mill.execute.pool import HandLost, Tell, Telling
 from mill.models.open import open_model
+from mill.models.remote_code import FORBIDDEN
 from mill.models.server import KEY_VARIABLES
 from mill.models.spec import Spec
 
 CHUNK_S = 0.1  # answers that come within this time travel together
 PATIENCE_S = 10.0
 # What a worker on another machine must know of this one's environment; keys go with the actor's arguments, never in logs.
-_PASSED_ON = ("MILL_DATA", "MILL_CACHE", "HF_HUB_OFFLINE", "HF_HOME", "HF_TOKEN", *KEY_VARIABLES)
+_PASSED_ON = ("MILL_DATA", "MILL_CACHE", "HF_HUB_OFFLINE", "HF_HOME", "HF_TOKEN", FORBIDDEN, *KEY_VARIABLES)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from mill.api.message import IMAGE
 from mill.api.model import TEXT_KINDS, ModelCapabilities
 from mill.api.request import Request
 from mill.api.response import Response
+from mill.api.secrets import remember
 from mill.models.http import Failure, Reply
 from mill.models.openai_compat.answers import read_answer
 from mill.models.server import ServerModel, messages_of
@@ -46,6 +47,7 @@ class LiteLLMModel(ServerModel):
         # LiteLLM finds the address itself; the HTTP core only lends its gate and its retries.
         super().__init__(model, "https://litellm", api_key=None, timeout=timeout, concurrency=concurrency)
         self._key, self._timeout, self.parameters = api_key, timeout, parameters
+        remember(api_key)
         self.capabilities = ModelCapabilities(
             {"text", IMAGE}, supports_chat_template=True, kinds=TEXT_KINDS, concurrency=concurrency
         )

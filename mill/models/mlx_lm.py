@@ -19,6 +19,7 @@ from mill.models.fingerprint import folder_digest, weights_size
 from mill.models.hf.decoding import Place, as_tokens
 from mill.models.hf.tokens import Prompt, Tokens, prompt_units
 from mill.models.pairs import Pair
+from mill.models.remote_code import announce_remote_code
 from mill.models.stops import cut_at_stops
 from mill.models.token_model import TokenModel
 
@@ -91,6 +92,8 @@ class MlxModel(TokenModel):
 
             try:
                 mended = mend_rope(self._config())
+                if self.trust_remote_code:
+                    announce_remote_code(str(self._folder))
                 self._loaded = load(str(self._folder), model_config=mended, trust_remote_code=self.trust_remote_code)
             except ModelError:
                 raise

@@ -15,6 +15,7 @@ from mill.api.model import MillModel, watched
 from mill.api.notice import notice
 from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, Request
 from mill.api.response import Response
+from mill.api.secrets import remember
 from mill.models.http import Client, Failure
 from mill.models.media import content_part
 
@@ -33,6 +34,7 @@ class ServerModel(MillModel):
         if concurrency < 1:
             raise SpecError(f"concurrency={concurrency}: at least 1 is needed")
         key = api_key or next((os.environ[name] for name in KEY_VARIABLES if os.environ.get(name)), None)
+        remember(key)
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         self.model = model
         self.base_url = base_url.rstrip("/").removesuffix("/v1").rstrip("/")

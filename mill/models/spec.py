@@ -15,6 +15,7 @@ An argument's value may be quoted ("a,b") and then holds commas and brackets; a 
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from typing import Any
 
 from mill.api.errors import SpecError, UnknownName
 from mill.api.registry import models
+from mill.api.secrets import is_secret, remember
 
 OLLAMA_URL = "http://127.0.0.1:11434"
 _QUOTED = re.compile(r"""(["'])(?:(?!\1)[^\\]|\\.)*\1""", re.DOTALL)
@@ -207,8 +209,18 @@ def _parse_arguments(inner: str, whole: str) -> dict[str, str]:
             raise SpecError(f"{key!r} is given twice in {whole!r}")
         if value.startswith("["):
             raise SpecError(f"{key} in {whole!r} is a list, which brackets cannot hold: set it in a config file (.py)")
-        arguments[key] = _unquote(value, whole)
+        arguments[key] = _secret(key, _unquote(value, whole)) if is_secret(key) else _unquote(value, whole)
     return arguments
+
+
+def _secret(key: str, value: str) -> str:
+    """A secret may be given as the name of an environment variable: api_key=$MY_KEY."""
+    if value.startswith("$"):
+        if value[1:] not in os.environ:
+            raise SpecError(f"{key}={value}: there is no environment variable {value[1:]}")
+        value = os.environ[value[1:]]
+    remember(value)
+    return value
 
 
 def _quote(value: str) -> str:

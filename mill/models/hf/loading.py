@@ -16,6 +16,7 @@ from mill.api.errors import ModelError
 from mill.api.notice import notice
 from mill.models.device import choose_device, cpu_has_bfloat16
 from mill.models.fingerprint import file_digest, folder_digest, weights_size
+from mill.models.remote_code import announce_remote_code
 
 
 @dataclass(frozen=True)
@@ -147,6 +148,8 @@ def _load(auto: Any, source: Source, what: str, **arguments: Any) -> Any:
         raise ModelError(f"{source.gguf} needs the package gguf to be read: pip install gguf")
     logging.set_verbosity_error()
     logging.disable_progress_bar()
+    if arguments.get("trust_remote_code") and not source.gguf:
+        announce_remote_code(source.path, source.revision)
     try:
         with _quiet():
             return auto.from_pretrained(**source.arguments(), **arguments)

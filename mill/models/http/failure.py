@@ -7,6 +7,8 @@ import json
 import time
 from collections.abc import Mapping
 
+from mill.api.secrets import scrub
+
 _TRANSIENT = {408, 425, 429, 500, 502, 503, 504}
 _THROTTLED = {429, 503}
 LONGEST_WAIT_S = 120.0
@@ -16,7 +18,7 @@ class Failure(Exception):
     """A failed call. `kind` is connection, timeout, cut, http or garbage; `status` is set for http alone."""
 
     def __init__(self, kind: str, message: str, *, status: int = 0, retry_after: float | None = None) -> None:
-        super().__init__(message)
+        super().__init__(scrub(message))
         self.kind, self.status, self.retry_after = kind, status, retry_after
 
     @property
