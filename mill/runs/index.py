@@ -17,6 +17,20 @@ _HEAD = re.compile(
 _OPEN_FILES = 32
 
 
+class Place(int):
+    """A line of a record: the number of its file, where it begins, and what it tells of its answer."""
+
+    __slots__ = ()
+
+    @property
+    def failed(self) -> bool:
+        return bool(self & 1)
+
+    @property
+    def deterministic(self) -> bool:
+        return bool(self & 2)
+
+
 class Index:
     """Reads the files of a folder once, and on `refresh` what has come since. Where a key was answered several times, an
     answer stands before an error, and the one in the first file, by name, before the others: every reader sees the same."""
@@ -26,7 +40,7 @@ class Index:
         self._names: list[str] = []
         self._numbers: dict[str, int] = {}  # of files, in `_names`
         self._ends: dict[str, int] = {}
-        self._places: dict[str, int] = {}
+        self._places: dict[str, Place] = {}
         self._handles: dict[str, IO[bytes]] = {}
         self.refresh()
 
@@ -46,7 +60,7 @@ class Index:
         if number is None:
             number = self._numbers[name] = len(self._names)
             self._names.append(name)
-        place = number << 50 | offset << 2 | deterministic << 1 | failed
+        place = Place(number << 50 | offset << 2 | deterministic << 1 | failed)
         earlier = self._places.get(key)
         if earlier is None or self._stands_before(place, earlier):
             self._places[key] = place
@@ -55,18 +69,12 @@ class Index:
         """A file is known up to here."""
         self._ends[name] = end
 
-    def failed(self, key: str) -> bool:
-        return bool(self._places[key] & 1)
+    def find(self, key: str) -> Place | None:
+        """Where the answer to a key stands, if there is one."""
+        return self._places.get(key)
 
-    def deterministic(self, key: str) -> bool:
-        return bool(self._places[key] & 2)
-
-    def __contains__(self, key: str) -> bool:
-        return key in self._places
-
-    def answer(self, key: str) -> dict[str, Any]:
+    def answer(self, place: Place) -> dict[str, Any]:
         """The recorded answer, as it was written."""
-        place = self._places[key]
         name, offset = self._names[place >> 50], place >> 2 & (1 << 48) - 1
         try:
             handle = self._handle(name)
@@ -81,9 +89,9 @@ class Index:
             handle.close()
         self._handles.clear()
 
-    def _stands_before(self, place: int, earlier: int) -> bool:
-        if place & 1 != earlier & 1:
-            return bool(earlier & 1)
+    def _stands_before(self, place: Place, earlier: Place) -> bool:
+        if place.failed != earlier.failed:
+            return earlier.failed
         return (self._names[place >> 50], place) < (self._names[earlier >> 50], earlier)
 
     def _handle(self, name: str) -> IO[bytes]:

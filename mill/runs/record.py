@@ -37,31 +37,37 @@ class Record:
 
     def get(self, request: Request) -> Response | None:
         """What `peek` finds; an answer of another run is copied, so that this record is complete by itself."""
-        found = self.peek(request)
-        if found is not None and (request.key not in self._own or self._own.failed(request.key)):
-            self.put(request, found)
+        found = self._recorded(request)
+        if found is None:
+            found = self._borrowed(request)
+            if found is not None:
+                self.put(request, found)
         return found
 
     def peek(self, request: Request) -> Response | None:
         """An answer this run recorded, or a deterministic one of another run. Errors are never used again."""
-        key = request.key
-        if key in self._own and not self._own.failed(key):
-            found = self.lookup(key)
-        else:
-            found = self._borrowed(key) if request.deterministic else None
-        return found if found is not None and self._whole(found) else None
+        return self._recorded(request) or self._borrowed(request)
 
-    def _borrowed(self, key: str) -> Response | None:
-        for index in self._shared:
-            if key in index and index.deterministic(key) and not index.failed(key):
-                found = Response.from_dict(index.answer(key))
+    def _recorded(self, request: Request) -> Response | None:
+        place = self._own.find(request.key)
+        if place is None or place.failed:
+            return None
+        return self._checked(Response.from_dict(self._own.answer(place)))
+
+    def _borrowed(self, request: Request) -> Response | None:
+        for index in self._shared if request.deterministic else ():
+            place = index.find(request.key)
+            if place is not None and place.deterministic and not place.failed:
+                found = Response.from_dict(index.answer(place))
                 if not found.empty:
-                    return found
+                    return self._checked(found)
         return None
 
-    def _whole(self, response: Response) -> bool:
-        """False where a distribution's file was removed, as people who need room do."""
-        return response.distribution is None or distribution_file(self.folder.parent, response.distribution).exists()
+    def _checked(self, response: Response) -> Response | None:
+        """None where a distribution's file was removed, as people who need room do."""
+        if response.distribution is None or distribution_file(self.folder.parent, response.distribution).exists():
+            return response
+        return None
 
     def refresh(self) -> None:
         """Take in what other processes have recorded since."""
@@ -77,7 +83,8 @@ class Record:
     def adopt(self, line: Mapping[str, Any]) -> None:
         """Write down an answer that another process sends, unless it is known."""
         key, response = line["key"], Response.from_dict(line["response"])
-        if key not in self._own or self._own.failed(key):
+        known = self._own.find(key)
+        if known is None or known.failed:
             self._append(key, line["kind"], line["deterministic"] and self.lends, response)
 
     def _append(self, key: str, kind: str, deterministic: bool, response: Response) -> None:
@@ -119,7 +126,8 @@ class Record:
 
     def lookup(self, key: str) -> Response | None:
         """Whatever was recorded under a key, errors included."""
-        return Response.from_dict(self._own.answer(key)) if key in self._own else None
+        place = self._own.find(key)
+        return None if place is None else Response.from_dict(self._own.answer(place))
 
     def close(self) -> None:
         for index in (self._own, *self._shared):

@@ -1,0 +1,90 @@
+"""What do the executor and the record cost a request, and does their memory grow with the number of requests?
+
+    python benchmarks/requests_throughput.py [--most 400000]
+
+A model that answers at once is asked a stream of different questions; every answer is written to a record in a temporary
+folder. Prints, for growing numbers, requests a second and how much memory the process took beyond what it had before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from mill.api.model import MillModel, ModelCapabilities
+from mill.api.request import LOGLIKELIHOOD, Request
+from mill.execute.engine import HereEngine
+from mill.execute.executor import Executor
+from mill.runs.record import Record
+
+COUNTS = (20_000, 50_000, 100_000, 200_000, 400_000)
+
+
+class AtOnce(MillModel):
+    """Answers without computing anything."""
+
+    capabilities = ModelCapabilities(supports_logprobs=True)
+    batch_size = 256
+
+    @property
+    def model_name(self) -> str:
+        return "at-once"
+
+    def _loglikelihood_batch(self, batch: list[Request]) -> list[tuple[float, bool]]:
+        return [(-1.0, True)] * len(batch)
+
+
+def questions(count: int) -> Iterator[Request]:
+    for number in range(count // 4):
+        context = f"Question {number}: which of these four is the right one? " * 3
+        for choice in "ABCD":
+            yield Request(LOGLIKELIHOOD, context, f" {choice}")
+
+
+def measure(count: int) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        record = Record(Path(place))
+        executor = Executor(HereEngine(AtOnce()), record, quiet=True)
+        executor.run(questions(1000))
+        gc.collect()
+        before, started = resident(), time.perf_counter()
+        executor.run(questions(count))
+        seconds = time.perf_counter() - started
+        record.close()
+        taken = resident() - before
+        started = time.perf_counter()
+        known = Executor(HereEngine(AtOnce()), Record(Path(place)), quiet=True)
+        known.run(questions(count))
+        assert known.tally.computed == 0 and executor.tally.computed >= count
+        again = time.perf_counter() - started
+        print(f"{count:9,} {count / seconds:12,.0f} {taken / 2**20:12.1f} {count / again:14,.0f}", flush=True)
+
+
+def resident() -> int:
+    status: dict[str, Any] = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return int(status["VmRSS"].split()[0]) * 1024
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--most", type=int, default=COUNTS[-1])
+    parser.add_argument("--only", type=int, help="one number of requests, in this process")
+    given = parser.parse_args()
+    if given.only:
+        measure(given.only)
+        return 0
+    print(" requests   requests/s   MiB more   known again/s")
+    for count in (count for count in COUNTS if count <= given.most):  # each in a process of its own
+        subprocess.run([sys.executable, __file__, "--only", str(count)], check=True)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
