@@ -7,6 +7,7 @@ import os
 import queue
 import secrets
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -180,14 +181,15 @@ class RayCluster:
         return hand
 
     def start(self) -> None:
-        import ray
-
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-        if self.address is None:  # Ray listens on every network there is: only who knows this run's token gets in
+        if self.address is not None:
+            _check_listening(self.address)
+        elif "ray" not in sys.modules:
+            # Ray listens on every network there is: only who knows this run's token gets in. It looks once, when imported.
             os.environ.setdefault("RAY_AUTH_MODE", "token")
             os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
-        else:
-            _check_listening(self.address)
+        import ray
+
         try:
             ray.init(
                 address=self.address,
