@@ -13,7 +13,7 @@ ENGINES ?= $(if $(filter Linux,$(shell uname -s)),vllm) mlx vllm-mlx
 # What mill itself needs inside an engine's environment; the engine brings the rest.
 CORE := click rich aiohttp pyyaml pyarrow
 
-.PHONY: demo test lint fetch engines test-engines browser clean
+.PHONY: demo test lint fetch engines test-engines browser cluster audit clean
 
 $(VENV)/core: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -32,7 +32,7 @@ demo: fetch
 	  $(DEMO_MMLU),hellaswag,arc_easy,arc_challenge,gsm8k,$(DEMO)/data/wikipedia.jsonl --limit 12 --output_dir results
 	@echo "all scores: $(BIN)/mill collect --output_dir results"
 
-test: $(VENV)/dev fetch lint engines browser
+test: $(VENV)/dev fetch lint engines browser cluster audit
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: $(VENV)/dev
@@ -45,6 +45,16 @@ browser:
 	@command -v chromium >/dev/null || ! command -v apt-get >/dev/null || [ "$$(id -u)" != 0 ] || \
 	  { apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium fonts-dejavu-core >/dev/null; } || \
 	  echo "chromium could not be installed: the browser tests are skipped"
+
+# Scheduling is tested on a real SLURM of one machine; elsewhere those tests are skipped and say so.
+cluster:
+	@command -v slurmctld >/dev/null || ! command -v apt-get >/dev/null || [ "$$(id -u)" != 0 ] || \
+	  { apt-get update -qq && apt-get install -qq -y --no-install-recommends slurm-wlm munge >/dev/null; } || \
+	  echo "slurm could not be installed: its tests are skipped"
+
+# For information: known vulnerabilities of what is installed. Never fails a build, nor does a network without the list.
+audit: $(VENV)/dev
+	@timeout 120 $(BIN)/pip-audit --progress-spinner off 2>&1 | tail -n 40 || echo "the list of vulnerabilities could not be read"
 
 # Each engine in an environment of its own, since they want different versions of torch and transformers.
 $(ENGINE_DIR)/vllm/ready:

@@ -6,7 +6,7 @@
 Needs the data of `scripts/fetch_demo.py` (MILL_DATA). The first part asks a slice of MMLU and of GSM8K in one process, as 1,
 2 and 4 ranks and with 1, 2 and 3 workers on Ray, and compares all records answer by answer: as they come, and with every row
 computed by itself (exact=true, batch_size=1). The second part has a model that does nothing but compute in one thread, and
-compares two workers with one in one run; starting them is not counted.
+compares two workers with one in one run; starting them is not counted. It also tells how fast answers stream from workers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from mill.models.spec import Spec
 
 ROOT = Path(__file__).parent.parent
 TASKS = (("mmlu_anatomy", 24, 2), ("gsm8k", 8, 2))
-REQUESTS, ROUNDS, LOOPS = 600, 3, 20000
+REQUESTS, ROUNDS, LOOPS, STREAMED = 600, 3, 20000, 40000
 
 
 class Busy:
@@ -116,8 +116,8 @@ def timed(engine: Any, workers: int) -> float:
     return time.perf_counter() - started
 
 
-def questions(count: int, word: str) -> Sequence[Request]:
-    return [Request(LOGLIKELIHOOD, f"{word} {number} {LOOPS}", " x") for number in range(count)]
+def questions(count: int, word: str, loops: int = LOOPS) -> Sequence[Request]:
+    return [Request(LOGLIKELIHOOD, f"{word} {number} {loops}", " x") for number in range(count)]
 
 
 def main() -> int:
