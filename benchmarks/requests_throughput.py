@@ -3,7 +3,8 @@
     python benchmarks/requests_throughput.py [--most 400000]
 
 A model that answers at once is asked a stream of different questions; every answer is written to a record in a temporary
-folder. Prints, for growing numbers, requests a second and how much memory the process took beyond what it had before.
+folder. Prints, for growing numbers, requests a second and how much memory the process took beyond what it had before, then
+the same of whole runs, from the data to the scores, which hold all their samples in memory.
 """
 
 from __future__ import annotations
@@ -14,15 +15,20 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from mill.api.model import MillModel, ModelCapabilities
 from mill.api.request import LOGLIKELIHOOD, Request
+from mill.api.response import Response
+from mill.api.task import RenderSettings, Sample, Task, TaskType, Value
 from mill.execute.engine import HereEngine
 from mill.execute.executor import Executor
+from mill.models.spec import Spec
+from mill.runs.evaluate import plan_run
 from mill.runs.record import Record
+from mill.tasks.load import Selection
 
 COUNTS = (20_000, 50_000, 100_000, 200_000, 400_000)
 
@@ -67,6 +73,42 @@ def measure(count: int) -> None:
         print(f"{count:9,} {count / seconds:12,.0f} {taken / 2**20:12.1f} {count / again:14,.0f}", flush=True)
 
 
+class FourChoices(Task):
+    """As many samples as asked for, each with four choices."""
+
+    task_type = TaskType.MULTIPLE_CHOICE
+    metrics = {"acc": "mean"}
+
+    def __init__(self, count: int) -> None:
+        super().__init__("four_choices")
+        self.count = count
+
+    def samples(self) -> Sequence[Sample]:
+        return [Sample(str(number), {"number": number}) for number in range(self.count // 4)]
+
+    def requests(self, sample: Sample, settings: RenderSettings) -> list[Request]:
+        context = f"Question {sample.id}: which of these four is the right one? " * 3
+        return [Request(LOGLIKELIHOOD, context, f" {choice}") for choice in "ABCD"]
+
+    def score(self, sample: Sample, responses: Sequence[Response]) -> dict[str, Value]:
+        return {"acc": float(responses[0].score == -1.0)}
+
+
+def measure_run(count: int) -> None:
+    """A whole run: planned, answered, scored and written."""
+    with tempfile.TemporaryDirectory() as place:
+        before, started = resident(), time.perf_counter()
+        selection = Selection((FourChoices(count),), ())
+        run = plan_run(Spec("at-once"), AtOnce(), selection, RenderSettings(), output_dir=Path(place))
+        planned = time.perf_counter() - started
+        started = time.perf_counter()
+        outcome = run.execute(quiet=True)
+        executed = time.perf_counter() - started
+        assert outcome.tally.computed == count
+        taken = (resident() - before) / count
+        print(f"{count:9,} {count / planned:12,.0f} {count / executed:12,.0f} {taken:14,.0f}", flush=True)
+
+
 def resident() -> int:
     status: dict[str, Any] = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return int(status["VmRSS"].split()[0]) * 1024
@@ -76,13 +118,18 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--most", type=int, default=COUNTS[-1])
     parser.add_argument("--only", type=int, help="one number of requests, in this process")
+    parser.add_argument("--run", action="store_true", help="a whole run, with --only")
     given = parser.parse_args()
     if given.only:
-        measure(given.only)
+        (measure_run if given.run else measure)(given.only)
         return 0
-    print(" requests   requests/s   MiB more   known again/s")
-    for count in (count for count in COUNTS if count <= given.most):  # each in a process of its own
-        subprocess.run([sys.executable, __file__, "--only", str(count)], check=True)
+    for more, title in (
+        ([], " requests   requests/s   MiB more   known again/s"),
+        (["--run"], " requests    planned/s   executed/s  bytes each"),
+    ):
+        print(title, flush=True)
+        for count in (count for count in COUNTS if count <= given.most):  # each in a process of its own
+            subprocess.run([sys.executable, __file__, "--only", str(count), *more], check=True)
     return 0
 
 

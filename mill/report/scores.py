@@ -28,7 +28,8 @@ def print_outcome(outcome: Outcome) -> None:
     if tally.asked:
         done = f"{tally.computed} answers computed in {outcome.seconds:.1f} s, {tally.known} known before"
         tokens = f"; {tally.prompt_tokens:,} prompt and {tally.output_tokens:,} output tokens" if tally.prompt_tokens else ""
-        out.print(done + tokens, markup=False, soft_wrap=True)
+        padded = f"; {tally.padded} more only kept ranks in step" if tally.padded else ""
+        out.print(done + tokens + padded, markup=False, soft_wrap=True)
     out.print(f"results: {outcome.folder.path}", markup=False, soft_wrap=True)
 
 
