@@ -27,7 +27,7 @@ from mill.cli.run_file import read_run_file
 from mill.execute.choose import ENGINES, HERE, EngineChoice
 from mill.execute.ranks import Ranks
 from mill.models.remote_code import forbid_remote_code
-from mill.models.spec import Spec, make_spec, split_list
+from mill.models.spec import make_spec, split_list
 from mill.report.plan import print_plan
 from mill.report.scores import print_outcome
 from mill.runs.evaluate import Run, prepare
@@ -63,7 +63,7 @@ class EvalOptions:
     base_url: str = ""
     exact: bool = False
     choice: EngineChoice = field(default_factory=EngineChoice)
-    judge: Spec | None = None
+    judge: str = ""
 
 
 @click.command("eval", epilog=EXAMPLES)
@@ -134,7 +134,7 @@ def evaluate(options: EvalOptions) -> int:
             wait=options.wait,
             exact=options.exact,
             choice=options.choice,
-            judge=options.judge,
+            judge=make_spec(options.judge) if options.judge else None,
         )
         for model in options.models
     ]
@@ -164,7 +164,7 @@ def _execute(run: Run, options: EvalOptions, number: int) -> bool:
     if outcome is None:
         return False
     print_outcome(outcome)
-    return outcome.errors > 0
+    return outcome.errors + outcome.judge_failures > 0
 
 
 def _options(given: Mapping[str, Any], output_dir: Path, task_paths: tuple[str, ...]) -> EvalOptions:
@@ -200,7 +200,7 @@ def _options(given: Mapping[str, Any], output_dir: Path, task_paths: tuple[str, 
         base_url=given["base_url"] or "",
         exact=bool(given["exact"]),
         choice=EngineChoice(given["engine"] or HERE, given["workers"], given["address"], given["gpus_per_worker"]),
-        judge=make_spec(given["judge"]) if given["judge"] else None,
+        judge=given["judge"] or "",
     )
 
 

@@ -25,6 +25,8 @@ class Bundles:
         ordered = sorted(requests, key=lambda request: request.text)
         groups = (list(group) for _, group in groupby(ordered, key=lambda request: request.context))
         self._fresh = deque((group, sum(map(_cost, group))) for group in groups)
+        self.groups = len(self._fresh)
+        """How many workers there can be work for."""
         self._left = sum(cost for _, cost in self._fresh)
         self._least = self._left / (8 * workers) if workers > 1 else self._left
         self._workers = workers
@@ -36,9 +38,9 @@ class Bundles:
     def take(self) -> list[Request] | None:
         """The next bundle; None when every request has an answer. Waits while others may still give some back."""
         with self._changed:
-            while not self._fresh and not self._returned and self._open:
+            while not self._fresh and not self._returned and not self.over:
                 self._changed.wait()
-            if not self._open:
+            if self.over:
                 return None
             return self._returned.popleft() if self._returned else self._next()
 
@@ -47,6 +49,11 @@ class Bundles:
         with self._changed:
             self._open -= count
             self._changed.notify_all()
+
+    @property
+    def over(self) -> bool:
+        """Whether every request has its answer, or nobody wants one any more."""
+        return self._open <= 0
 
     def stop(self) -> None:
         """Nobody gets another bundle."""

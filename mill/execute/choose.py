@@ -6,12 +6,12 @@ import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mill.api.errors import MissingPackage, SpecError
+from mill.api.errors import MissingPackage, ModelError, SpecError
 from mill.api.files import imported_files
 from mill.api.model import MillModel
 from mill.execute.engine import Engine, HereEngine
 from mill.execute.on_ray import Opening, RayCluster, RayHand, environment
-from mill.execute.pool import HereHand, Pool
+from mill.execute.pool import HandLost, HereHand, Pool
 from mill.models.open import open_model
 from mill.models.spec import Spec, addresses_of, at_address, is_served
 
@@ -72,7 +72,10 @@ def _served(model: MillModel) -> dict[str, object]:
 def _on_servers(specs: Sequence[Spec], model: MillModel, workers: int) -> Pool:
     def hire(number: int) -> HereHand:
         other = open_model(specs[number % len(specs)], batch_size=model.batch_size)
-        other.ready()
+        try:
+            other.ready()
+        except ModelError as error:  # it was there when the run was planned, and may come back
+            raise HandLost(str(error)) from error
         return HereHand(other)
 
     return Pool(hire, workers)

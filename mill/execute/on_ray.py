@@ -21,14 +21,13 @@ from mill.api.files import import_file
 from mill.api.notice import hear, notice
 from mill.api.request import Request
 from mill.api.response import Response
-from mill.execute.pool import HandLost, Tell, Telling
+from mill.execute.pool import PATIENCE_S, HandLost, Tell, answer_bundle
 from mill.models.open import open_model
 from mill.models.remote_code import FORBIDDEN
 from mill.models.server import KEY_VARIABLES
 from mill.models.spec import Spec
 
 CHUNK_S = 0.1  # answers that come within this time travel together
-PATIENCE_S = 10.0
 # What a worker on another machine must know of this one's environment; keys go with the actor's arguments, never in logs.
 _PASSED_ON = ("MILL_DATA", "MILL_CACHE", "HF_HUB_OFFLINE", "HF_HOME", "HF_TOKEN", FORBIDDEN, *KEY_VARIABLES)
 
@@ -55,6 +54,8 @@ class News:
     answers: list[tuple[int, Response]]
     notes: list[str]
     failure: str | None = None
+    lost: str | None = None
+    """Why this worker is of no use any more, though others may be."""
 
 
 class Worker:
@@ -87,7 +88,7 @@ class Worker:
 
         def work() -> None:
             try:
-                getattr(self.model, kind)(requests, Telling(requests, found.put))
+                answer_bundle(self.model, kind, requests, found.put)
                 found.put(None)
             except Exception as error:
                 found.put(error)
@@ -103,6 +104,9 @@ class Worker:
                 except queue.Empty:
                     item = []
                     break
+            if isinstance(item, HandLost):
+                yield News(answers, self._notes(), lost=str(item))
+                return
             if isinstance(item, Exception):
                 yield News(answers, self._notes(), _told(item))
                 return
@@ -158,6 +162,8 @@ class RayHand:
 def _pass_on(news: News) -> None:
     for text in news.notes:
         notice(text)
+    if news.lost is not None:
+        raise HandLost(news.lost)
     if news.failure is not None:
         raise ModelError(news.failure)
 

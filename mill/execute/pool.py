@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -17,6 +18,10 @@ from mill.api.notice import notice
 from mill.api.request import Request
 from mill.api.response import Response
 from mill.execute.bundles import MOST_DEATHS, Bundles
+from mill.models.http.failure import UNREACHABLE
+
+PATIENCE_S = 10.0
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 20.0  # before a lost worker is replaced
 
 Tell = Callable[[list[tuple[int, Response]]], None]
 """Takes answers as they come, each with the place of its request in the bundle."""
@@ -43,7 +48,7 @@ class Pool:
     def __init__(self, hire: Callable[[int], Hand], workers: int) -> None:
         self.hire, self.workers = hire, workers
         self._hands: dict[int, Hand] = {}
-        self._said: list[str] = []
+        self._said: dict[str, None] = {}
         self._deaths = 0
 
     def load(self) -> None:
@@ -54,7 +59,7 @@ class Pool:
         news: queue.Queue[Any] = queue.Queue()
         threads = [
             threading.Thread(target=self._work, args=(number, kind, bundles, news), daemon=True)
-            for number in range(self.workers)
+            for number in range(min(self.workers, bundles.groups))
         ]
         for thread in threads:
             thread.start()
@@ -62,8 +67,9 @@ class Pool:
             self._listen(bundles, news, len(requests), observer)
         finally:
             bundles.stop()
-        for thread in threads:
-            thread.join()
+        until = time.monotonic() + PATIENCE_S
+        for thread in threads:  # one may still be waiting for a machine
+            thread.join(timeout=max(0.0, until - time.monotonic()))
 
     def _listen(self, bundles: Bundles, news: queue.Queue[Any], total: int, observer: Observer) -> None:
         """Hand answers on, in the thread that asked, until all are there."""
@@ -85,29 +91,36 @@ class Pool:
             bundles.done(len(item))
 
     def _work(self, number: int, kind: str, bundles: Bundles, news: queue.Queue[Any]) -> None:
-        """One worker's thread: a bundle after another; what goes wrong is told in the stream of answers."""
-        while (bundle := bundles.take()) is not None:
-            open_places = dict(enumerate(bundle))
+        """One worker's thread: a bundle after another; what goes wrong is told in the stream of answers.
 
-            def tell(
-                answers: list[tuple[int, Response]],
-                open_places: dict[int, Request] = open_places,
-            ) -> None:
-                # An answer that was told before its worker died is not told again by the next one.
-                news.put([(open_places.pop(place), response) for place, response in answers if place in open_places])
-
+        A bundle is taken when there is somebody to answer it: a worker that waits for a machine keeps nothing back.
+        """
+        pause = FIRST_PAUSE_S
+        while not bundles.over:
+            bundle: list[Request] | None = []
+            left: dict[int, Request] = {}
             try:
                 if number not in self._hands:
                     self._hands[number] = self.hire(number)
-                self._hands[number].answer(kind, bundle, tell)
-                if open_places:
-                    raise ModelError(f"a worker answered {len(bundle) - len(open_places)} of {len(bundle)} requests")
+                bundle = bundles.take()
+                if bundle is None:
+                    self._said |= dict.fromkeys(self._hands[number].remarks())
+                    return
+                left.update(enumerate(bundle))
+                self._hands[number].answer(kind, bundle, _teller(left, news))
+                if left:
+                    raise ModelError(f"a worker answered {len(bundle) - len(left)} of {len(bundle)} requests")
+                pause = FIRST_PAUSE_S
             except HandLost as lost:
                 self._drop(number)
+                if bundle is None:
+                    return
                 news.put(lost)
-                given_up = bundles.give_back(list(open_places.values()))
+                given_up = bundles.give_back(list(left.values()))
                 why = f"the worker died each of the {MOST_DEATHS} times it was asked: {lost}"
                 news.put([(request, Response(error=why)) for request in given_up])
+                time.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE_S)
             except MillError as error:
                 news.put(error)
                 return
@@ -123,16 +136,37 @@ class Pool:
     def remarks(self) -> list[str]:
         """What the workers' models said of themselves, and how many workers died."""
         died = [f"workers that died and were replaced: {self._deaths}"] if self._deaths else []
-        return [*dict.fromkeys(self._said), *died]
+        return [*self._said, *died]
 
     def close(self) -> None:
-        for number, hand in list(self._hands.items()):
-            try:
-                self._said += hand.remarks()
-            except HandLost:
-                continue
-            finally:
-                self._drop(number)
+        for number in list(self._hands):
+            self._drop(number)
+
+
+def _teller(left: dict[int, Request], news: queue.Queue[Any]) -> Tell:
+    """Passes answers on and takes their requests off the list of what is left."""
+
+    def tell(answers: list[tuple[int, Response]]) -> None:
+        news.put([(left.pop(place), response) for place, response in answers if place in left])
+
+    return tell
+
+
+def answer_bundle(model: MillModel, kind: str, requests: Sequence[Request], tell: Tell) -> None:
+    """Have a model answer a bundle. A server that cannot be reached is a lost worker: others may reach theirs."""
+    places = {id(request): place for place, request in enumerate(requests)}
+    unreachable: list[str] = []
+
+    class Watching:
+        def answered(self, request: Request, response: Response) -> None:
+            if response.error is not None and response.error.startswith(UNREACHABLE):
+                unreachable.append(response.error)
+            else:
+                tell([(places[id(request)], response)])
+
+    getattr(model, kind)(requests, Watching())
+    if unreachable:
+        raise HandLost(unreachable[0])
 
 
 class HereHand:
@@ -142,21 +176,10 @@ class HereHand:
         self.model = model
 
     def answer(self, kind: str, requests: Sequence[Request], tell: Tell) -> None:
-        getattr(self.model, kind)(requests, Telling(requests, tell))
+        answer_bundle(self.model, kind, requests, tell)
 
     def remarks(self) -> list[str]:
         return self.model.remarks()
 
     def end(self) -> None:
         self.model.clean()
-
-
-class Telling:
-    """An observer that passes answers on with the place of their request."""
-
-    def __init__(self, requests: Sequence[Request], tell: Tell) -> None:
-        self._places = {id(request): place for place, request in enumerate(requests)}
-        self._tell = tell
-
-    def answered(self, request: Request, response: Response) -> None:
-        self._tell([(self._places[id(request)], response)])

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Mapping, Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from mill.api.errors import MillError, RunError
 from mill.api.model import MillModel
 from mill.api.task import Benchmark, RenderSettings, Task
 from mill.execute.choose import EngineChoice, check_servers, make_engine
@@ -21,12 +22,12 @@ from mill.models.open import open_model, resolve_spec, takes_argument
 from mill.models.spec import Spec, addresses_of, at_address, parse_spec
 from mill.runs import manifest
 from mill.runs.folder import MANIFEST, RunFolder, check_writable, newest_generation, run_folder
-from mill.runs.judging import Judging, open_judge
+from mill.runs.judging import Judging, check_prompts, open_judge
 from mill.runs.plan import TaskPlan, plan_tasks, refuse_early
 from mill.runs.record import Record
 from mill.runs.results import BenchmarkResult, TaskResult, summarize, summarize_benchmarks, write_results
-from mill.runs.samples import ScoredSample, from_job, score_sample, write_samples
-from mill.runs.together import answer_together
+from mill.runs.samples import SampleRecord, ScoredSample, from_job, score_sample, write_samples
+from mill.runs.together import agree, answer_together
 from mill.runs.turns import taking_turns
 from mill.tasks.load import Selection
 
@@ -44,6 +45,8 @@ class Outcome:
     remarks: list[str] = field(default_factory=list)
     scored: dict[str, list[ScoredSample]] = field(default_factory=dict, repr=False)
     """The samples of each task, by the task's name."""
+    judge_failures: int = 0
+    """Questions that the judge did not answer."""
 
     @property
     def errors(self) -> int:
@@ -74,26 +77,30 @@ class Run:
         """
         executor = Executor(make_engine(self.choice, self.spec, self.model), self.record, quiet=quiet)
         self._write_plan()
-        with self._session(executor, keep_model=keep_model) as started, self._turn() as waited:
-            if waited:
+        with self._turn():
+            with self._session(executor, keep_model=keep_model) as session:
                 self.record.refresh()
-            run_jobs(executor, self.jobs)
-        return self._score(executor, started, quiet=quiet)
+                run_jobs(executor, self.jobs)
+            return self._score(executor, session, quiet=quiet)
 
     def execute_together(self, ranks: Ranks, *, quiet: bool = False) -> Outcome | None:
-        """The same as one of several ranks; only rank 0 scores and has an outcome."""
+        """The same as one of several ranks; only rank 0, which takes the turn for all, scores and has an outcome."""
         executor = self._rank_executor(ranks, quiet=quiet or not ranks.first)
         if ranks.first:
             self._write_plan()
-        with ranks.joined(), self._session(executor, written=ranks.first) as started:
-            answer_together(ranks, executor, self.record, self.jobs, self._turn())
-        return self._score(executor, started, quiet=quiet) if ranks.first else None
+        with contextlib.ExitStack() as turn:
+            with ranks.joined(), self._session(executor, written=ranks.first) as session:
+                agree(ranks, self.jobs)
+                if ranks.first:
+                    turn.enter_context(self._turn())
+                answer_together(ranks, executor, self.record, self.jobs)
+            return self._score(executor, session, quiet=quiet) if ranks.first else None
 
     @property
     def jobs(self) -> list[Job]:
         return [job for plan in self.plans for job in plan.jobs]
 
-    def _turn(self) -> AbstractContextManager[bool]:
+    def _turn(self) -> AbstractContextManager[None]:
         return taking_turns(self.folder, [plan.task.name for plan in self.plans])
 
     def _rank_executor(self, ranks: Ranks, *, quiet: bool) -> Executor:
@@ -103,11 +110,11 @@ class Run:
         return LockStepExecutor(self.model, self.record, ranks, padding, quiet=quiet)
 
     @contextmanager
-    def _session(self, executor: Executor, *, keep_model: bool = False, written: bool = True) -> Iterator[float]:
+    def _session(self, executor: Executor, *, keep_model: bool = False, written: bool = True) -> Iterator[manifest.Session]:
         """The time in which a process works on the run; however it ends, what was answered is kept and told."""
-        started, ended = time.time(), "failed"
+        session, ended = manifest.Session(), "failed"
         try:
-            yield started
+            yield session
             ended = "finished"
         except KeyboardInterrupt:
             ended = "interrupted"
@@ -119,13 +126,13 @@ class Run:
                 if not keep_model or ended != "finished":
                     executor.engine.close()
             if written:
-                remarks = executor.engine.remarks()
-                manifest.add_session(self.folder, started=started, tally=executor.tally, ended=ended, remarks=remarks)
+                # On a full disk this fails too, and then the first failure is what people must read.
+                with contextlib.suppress(RunError) if ended == "failed" else contextlib.nullcontext():
+                    session.write(self.folder, tally=executor.tally, ended=ended, remarks=executor.engine.remarks())
 
-    def _score(self, executor: Executor, started: float, *, quiet: bool) -> Outcome:
+    def _score(self, executor: Executor, session: manifest.Session, *, quiet: bool) -> Outcome:
         records = {plan.task.name: [from_job(job) for job in plan.jobs] for plan in self.plans}
-        if self.judging is not None:
-            self.judging.judge([(p.task, records[p.task.name]) for p in self.plans if p.task.judge], quiet=quiet)
+        breakdown = self._judge(records, quiet=quiet)
         scored = {p.task.name: [score_sample(p.task, record) for record in records[p.task.name]] for p in self.plans}
         results = {plan.asked: self._summarize(plan, scored[plan.task.name]) for plan in self.plans}
         means = summarize_benchmarks(results, self.benchmarks)
@@ -137,10 +144,21 @@ class Run:
             list(results.values()),
             means,
             executor.tally,
-            time.time() - started,
-            executor.engine.remarks(),
+            session.seconds,
+            [*executor.engine.remarks(), *breakdown],
             scored,
+            judge_failures=len(breakdown) + _judge_failures(one for samples in scored.values() for one in samples),
         )
+
+    def _judge(self, records: Mapping[str, list[SampleRecord]], *, quiet: bool) -> list[str]:
+        """Have the answers judged. A judge that breaks down takes no score along that needs none: it is only told."""
+        if self.judging is None:
+            return []
+        try:
+            self.judging.judge([(p.task, records[p.task.name]) for p in self.plans if p.task.judge], quiet=quiet)
+        except MillError as error:
+            return [f"the judge broke down: {error}"]
+        return []
 
     def _write_plan(self) -> None:
         covered = manifest.update_manifest(
@@ -169,9 +187,13 @@ class Run:
             return []
         if self.judging is None:
             return ["not judged: --judge MODEL names a judge"]
-        failed = sum(text is None for one in scored for texts in one.record.judgements for text in texts)
+        failed = _judge_failures(scored)
         told = [f"judged by {self.judging.model.model_name}"]
         return [*told, *([f"{failed} questions to the judge failed and count as not read"] if failed else [])]
+
+
+def _judge_failures(scored: Iterable[ScoredSample]) -> int:
+    return sum(text is None for one in scored for texts in one.record.judgements for text in texts)
 
 
 def prepare(
@@ -235,5 +257,8 @@ def plan_run(
     fresh = fresh or bool(folder.read(MANIFEST).get("fresh"))
     record = Record(folder.path, [] if fresh or condition else folder.siblings, lends=not condition)
     run = Run(spec, model, plans, selection.benchmarks, settings, identity, folder, record, fresh, condition)
-    run.judging = judging
+    if judging is not None:
+        check_prompts(plans)
+        # A run that is computed anew is judged anew.
+        run.judging = replace(judging, folder=folder.path / "judge") if fresh else judging
     return run

@@ -84,7 +84,7 @@ def check_writable(output_dir: Path) -> None:
     """Make the output folder, or say in one line why that does not work, before anything is computed."""
     try:
         output_dir.mkdir(parents=True, exist_ok=True)
-        probe = output_dir / f".probe-{os.getpid()}"
+        probe = output_dir / f".probe-{unique_name()}"
         probe.write_text("")
         probe.unlink()
     except OSError as error:

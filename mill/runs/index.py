@@ -109,10 +109,11 @@ class Index:
             with file.open("rb") as handle:
                 handle.seek(place)
                 for line in handle:
-                    if line.endswith(b"\n"):
-                        yield place, line
-                        place += len(line)
-                        self._ends[file.name] = place
+                    if not line.endswith(b"\n"):
+                        break
+                    yield place, line
+                    place += len(line)
+                    self._ends[file.name] = place
         except OSError as error:
             raise RunError(f"cannot read {file}: {error}") from error
 

@@ -7,15 +7,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mill.api.errors import CannotServe, SpecError
+from mill.api.batching import describe
+from mill.api.errors import CannotServe, DataError, SpecError
 from mill.api.model import MillModel
+from mill.api.notice import notice
 from mill.api.request import GENERATE, Request
-from mill.api.task import Task
+from mill.api.response import Response
+from mill.api.task import Sample, Task
 from mill.execute.engine import HereEngine
 from mill.execute.executor import Executor, Tally
 from mill.models.open import open_model, resolve_spec
 from mill.models.spec import Spec
 from mill.runs.folder import run_folder, short_hash
+from mill.runs.plan import TaskPlan
 from mill.runs.record import Record
 from mill.runs.samples import SampleRecord
 from mill.tasks.load import Selection
@@ -39,7 +43,7 @@ class Judging:
         record = Record(self.folder, lends=False)
         executor = Executor(HereEngine(self.model), record, quiet=quiet)
         asked = [
-            (samples, place, [self._requests(task, sample, repeat) for repeat in range(len(sample.responses))])
+            (samples, place, [self._requests(task, sample, responses) for responses in sample.responses])
             for task, samples in judged
             for place, sample in enumerate(samples)
             if sample.error is None
@@ -50,14 +54,34 @@ class Judging:
             record.close()
             executor.engine.close()
         for samples, place, repeats in asked:
-            told = [[request.resps[0].text for request in requests] for requests in repeats]
+            told = [[request.resps[0].text for request in requests] or [None, None] for requests in repeats]
             samples[place] = replace(samples[place], judgements=told)
         return executor.tally
 
-    def _requests(self, task: Task, sample: SampleRecord, repeat: int) -> list[Request]:
-        assert task.judge is not None
-        told = task.judged_fields(sample.sample, sample.responses[repeat])
-        return task.judge.requests(told, chat=self.model.has_chat_template())
+    def _requests(self, task: Task, sample: SampleRecord, responses: Sequence[Response]) -> list[Request]:
+        """Nothing where the task cannot say what it asks of this sample: that counts as a judge that failed."""
+        try:
+            return ask_judge(task, sample.sample, responses, chat=self.model.has_chat_template())
+        except Exception as error:  # other people's code
+            notice(f"{task.name} cannot ask the judge about sample {sample.sample.id}: {describe(error)}")
+            return []
+
+
+def ask_judge(task: Task, sample: Sample, responses: Sequence[Response], *, chat: bool) -> list[Request]:
+    assert task.judge is not None
+    return task.judge.requests(task.judged_fields(sample, responses), chat=chat)
+
+
+def check_prompts(plans: Sequence[TaskPlan]) -> None:
+    """Fill in every judge's prompt once, before anything is computed."""
+    for plan in plans:
+        if plan.task.judge is not None:
+            try:
+                ask_judge(plan.task, plan.jobs[0].sample, [Response(text="")], chat=False)
+            except DataError:
+                raise
+            except Exception as error:
+                raise DataError(f"{plan.task.name} cannot ask a judge: {describe(error)}") from error
 
 
 def open_judge(spec: Spec, selection: Selection, output_dir: Path, *, wait: float = 0.0) -> Judging:

@@ -83,21 +83,31 @@ def update_manifest(
     return covered
 
 
-def add_session(folder: RunFolder, *, started: float, tally: Tally, ended: str, remarks: Sequence[str] = ()) -> None:
-    """One entry for each time a process worked on the run; `ended` is finished, interrupted or failed."""
-    known = standing(folder, MANIFEST).get("sessions", {})
-    entry = {
-        "id": unique_name(),
-        "order": 1 + max((int(word.value.get("order", 0)) for word in known.values()), default=0),
-        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
-        "seconds": round(time.time() - started, 3),
-        "ended": ended,
-        "host": socket.gethostname(),
-        "command": redact_command(sys.argv),
-        **asdict(tally),
-        "remarks": list(remarks),
-    }
-    say(folder, MANIFEST, {"sessions": {entry["id"]: Word(entry)}})
+class Session:
+    """One time that a process worked on the run. Durations are taken from a clock that nobody sets."""
+
+    def __init__(self) -> None:
+        self._started, self._began = time.time(), time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._began
+
+    def write(self, folder: RunFolder, *, tally: Tally, ended: str, remarks: Sequence[str] = ()) -> None:
+        """Into the manifest; `ended` is finished, interrupted or failed."""
+        known = standing(folder, MANIFEST).get("sessions", {})
+        entry = {
+            "id": unique_name(),
+            "order": 1 + max((int(word.value.get("order", 0)) for word in known.values()), default=0),
+            "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._started)),
+            "seconds": round(self.seconds, 3),
+            "ended": ended,
+            "host": socket.gethostname(),
+            "command": redact_command(sys.argv),
+            **asdict(tally),
+            "remarks": list(remarks),
+        }
+        say(folder, MANIFEST, {"sessions": {entry["id"]: Word(entry)}})
 
 
 def _task_entry(plan: TaskPlan) -> dict[str, Any]:

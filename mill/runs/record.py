@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -41,7 +42,7 @@ class Record:
         if found is None:
             found = self._borrowed(request)
             if found is not None:
-                self.put(request, found)
+                found = self.put(request, self._with_own_distribution(request.key, found))
         return found
 
     def peek(self, request: Request) -> Response | None:
@@ -58,10 +59,33 @@ class Record:
         for index in self._shared if request.deterministic else ():
             place = index.find(request.key)
             if place is not None and place.deterministic and not place.failed:
-                found = Response.from_dict(index.answer(place))
-                if not found.empty:
-                    return self._checked(found)
+                found = self._checked(Response.from_dict(index.answer(place)))
+                if found is not None and not found.empty:
+                    return found
         return None
+
+    def _with_own_distribution(self, key: str, borrowed: Response) -> Response:
+        """Linked or copied, so that removing the other run takes nothing from this one."""
+        if borrowed.distribution is None:
+            return borrowed
+        theirs, mine = distribution_file(self.folder.parent, borrowed.distribution), self._distribution(key)
+        try:
+            mine.parent.mkdir(parents=True, exist_ok=True)
+            if not mine.exists():
+                try:
+                    os.link(theirs, mine)
+                except OSError:  # another disk, or a file system without links
+                    shutil.copyfile(theirs, mine)
+        except OSError as error:
+            raise RunError(f"cannot write {mine}: {error.strerror or error}") from error
+        return replace(borrowed, distribution=self._distribution_name(key))
+
+    def _distribution(self, key: str) -> Path:
+        return self.folder.parent / DISTRIBUTIONS / f"{key}.npy"
+
+    def _distribution_name(self, key: str) -> str:
+        """Below the folder of this model's runs."""
+        return f"{self.folder.parent.name}/{DISTRIBUTIONS}/{key}.npy"
 
     def _checked(self, response: Response) -> Response | None:
         """None where a distribution's file was removed, as people who need room do."""
@@ -106,6 +130,7 @@ class Record:
                 handle.write(line[written:])  # says why there was no room for all of it
                 raise OSError(None, "only a part of an answer could be written")
         except OSError as error:
+            self._handle = None  # whatever is written later begins a new file: a torn line must stay the last
             raise RunError(f"cannot write to {self.folder}: {error.strerror or error}") from error
         return offset
 
@@ -113,7 +138,7 @@ class Record:
         """The file's name, below the folder of this model's runs, so that runs which lend each other answers find it."""
         import numpy as np
 
-        file = self.folder.parent / DISTRIBUTIONS / f"{key}.npy"
+        file = self._distribution(key)
         draft = file.with_name(f".{file.name}.{unique_name()}")
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -122,7 +147,7 @@ class Record:
             draft.replace(file)
         except OSError as error:
             raise RunError(f"cannot write {file}: {error.strerror or error}") from error
-        return f"{self.folder.parent.name}/{DISTRIBUTIONS}/{key}.npy"
+        return self._distribution_name(key)
 
     def lookup(self, key: str) -> Response | None:
         """Whatever was recorded under a key, errors included."""
@@ -151,8 +176,12 @@ class Record:
 def distribution_file(run: Path, name: str) -> Path:
     """The file that an answer of a run names; refused where the name leads out of the folder of this model's runs."""
     root = run.parent
-    file = root / name
-    if not file.resolve().is_relative_to(root.resolve()):
+    try:
+        file = root / name
+        inside = file.resolve().is_relative_to(root.resolve())
+    except (OSError, ValueError, TypeError):  # too long, or no name at all
+        inside = False
+    if not inside:
         raise RunError(f"an answer in {run} names the file {name!r}, which is outside of {root}")
     return file
 

@@ -22,12 +22,13 @@ def score_again(folder: RunFolder, make_task: Callable[[str], Task]) -> Outcome:
     started, known = time.time(), folder.manifest()
     record, settings = Record(folder.path), RenderSettings(**known["settings"])
     results: dict[str, TaskResult] = {}
+    earlier = folder.read(RESULTS).get("tasks", {})
     for name, entry in known["tasks"].items():
         task = make_task(name)
         samples = [_answered(task, sample, record, settings) for sample in read_samples(folder.samples_file(name))]
         scored = [score_sample(task, sample) for sample in samples]
         result = summarize(task, scored, n_shots=entry["n_shots"], total=entry["total"], data_hash=entry["data_hash"])
-        result.notes = entry["notes"]
+        result.notes = earlier.get(name, {}).get("notes", entry["notes"])  # with those of a judge
         results[entry["asked"]] = result
         write_samples(folder.samples_file(name), name, scored)
     written = folder.read(RESULTS).get("benchmarks", {})

@@ -7,6 +7,7 @@ more weight. Whoever has written the file looks again whether a part has come me
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Mapping
@@ -47,10 +48,11 @@ def say(folder: RunFolder, file: str, said: Mapping[str, Mapping[str, Word]]) ->
     part = read_json(place)
     sections = part.setdefault(file, {})
     for section, entries in said.items():
+        sections.setdefault(section, {})
         for name, word in entries.items():
             earlier = known.get(section, {}).get(name)
             number = 1 + (earlier.number if earlier else 0)
-            sections.setdefault(section, {})[name] = {"number": number, "weight": word.weight, "value": word.value}
+            sections[section][name] = {"number": number, "weight": word.weight, "value": word.value}
     write_atomically(place, json.dumps(part, ensure_ascii=False) + "\n")
     _write_view(folder, file)
 
@@ -63,11 +65,11 @@ def standing(folder: RunFolder, file: str) -> Words:
     }
     for place in sorted((folder.path / PARTS).glob("*.json")):
         for section, entries in read_json(place).get(file, {}).items():
+            known = found.setdefault(section, {})
             for name, entry in entries.items():
                 word = Word(entry["value"], entry["weight"], entry["number"], place.stem)
-                standing_word = found.setdefault(section, {}).get(name)
-                if standing_word is None or word.rank >= standing_word.rank:
-                    found[section][name] = word
+                if name not in known or word.rank >= known[name].rank:
+                    known[name] = word
     return found
 
 
@@ -95,8 +97,12 @@ def _write_view(folder: RunFolder, file: str) -> None:
 
 
 def _signature(folder: RunFolder) -> list[tuple[str, int, int]]:
-    found = [(place, place.stat()) for place in sorted((folder.path / PARTS).glob("*.json"))]
-    return [(place.name, stat.st_mtime_ns, stat.st_size) for place, stat in found]
+    found = []
+    for place in sorted((folder.path / PARTS).glob("*.json")):
+        with contextlib.suppress(FileNotFoundError):  # removed by hand
+            stat = place.stat()
+            found.append((place.name, stat.st_ino, stat.st_mtime_ns))
+    return found
 
 
 def _sections(view: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

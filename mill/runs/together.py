@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import asdict, fields
 from typing import Any
 
@@ -17,23 +15,19 @@ from mill.execute.ranks import Ranks, shares
 from mill.runs.record import Record
 
 
-def answer_together(
-    ranks: Ranks, executor: Executor, record: Record, jobs: Sequence[Job], turn: AbstractContextManager[Any]
-) -> None:
-    """Answer this rank's share. Rank 0, which takes the turn for all, ends with the answers of all jobs and their tally."""
-    _agree(ranks, jobs)
-    with turn if ranks.first else contextlib.nullcontext():
-        ranks.exchange("it is our turn")
-        record.refresh()
-        parts = shares(jobs, ranks.size)
-        run_jobs(executor, parts[ranks.rank])
-        tallies = ranks.exchange(asdict(executor.tally))
-        if ranks.first:
-            executor.tally = _total(tallies)
-        _gather(ranks, record, parts)
+def answer_together(ranks: Ranks, executor: Executor, record: Record, jobs: Sequence[Job]) -> None:
+    """Answer this rank's share, from when rank 0 has come. Rank 0 ends with the answers of all jobs and their tally."""
+    ranks.exchange("it is our turn")
+    record.refresh()
+    parts = shares(jobs, ranks.size)
+    run_jobs(executor, parts[ranks.rank])
+    tallies = ranks.exchange(asdict(executor.tally))
+    if ranks.first:
+        executor.tally = _total(tallies)
+    _gather(ranks, record, parts)
 
 
-def _agree(ranks: Ranks, jobs: Sequence[Job]) -> None:
+def agree(ranks: Ranks, jobs: Sequence[Job]) -> None:
     """All ranks must have planned the same: a machine with other data would answer other questions."""
     digest = hashlib.blake2b(digest_size=16)
     for job in jobs:

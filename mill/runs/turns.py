@@ -30,11 +30,8 @@ _POLL_S = 0.5
 
 
 @contextmanager
-def taking_turns(folder: RunFolder, tasks: Sequence[str]) -> Iterator[bool]:
-    """Wait until nobody else works on one of these tasks, then let others know while the block runs.
-
-    Gives whether there was somebody to wait for, so that the record has more answers than before.
-    """
+def taking_turns(folder: RunFolder, tasks: Sequence[str]) -> Iterator[None]:
+    """Wait until nobody else works on one of these tasks, then let others know while the block runs."""
     mine = _Mine(folder.path / WORKING, tasks)
     waited = False
     try:
@@ -50,7 +47,7 @@ def taking_turns(folder: RunFolder, tasks: Sequence[str]) -> Iterator[bool]:
             if not watch.clashes():
                 break
             mine.write(working=False)
-        yield waited
+        yield
     finally:
         mine.stop()
 
@@ -107,8 +104,8 @@ class _Watch:
         return None
 
     def clashes(self) -> bool:
-        """Whether somebody took a turn at the same time and goes first."""
-        return any(told["working"] and name < self.mine.name for name, told in self._alive())
+        """Whether somebody took a turn at the same time: then both step back, and the one who waits longer goes first."""
+        return any(told["working"] for _, told in self._alive())
 
     def _alive(self) -> Iterator[tuple[str, dict[str, Any]]]:
         for file in sorted(self.mine.place.glob("*.json")):
@@ -144,7 +141,8 @@ def _machine() -> str:
 def _born(pid: int) -> str | None:
     """When a process started, so that another one under the same number is not mistaken for it; None if there is none."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+        told = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return None if told[0] in "ZX" else told[19]  # ended, though nobody has asked for its exit code yet
     except OSError:
         if Path("/proc/self/stat").exists():
             return None

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from mill.models.http.failure import Failure, http_failure
+from mill.models.http.failure import UNREACHABLE, Failure, http_failure
 from mill.models.http.gate import FIRST_LIMIT, Gate
 
 T = TypeVar("T")
@@ -193,7 +193,7 @@ class _told_apart:
         if isinstance(error, asyncio.TimeoutError):
             raise Failure("timeout", f"no answer from {self.url} within {self.timeout:g} s") from error
         if isinstance(error, aiohttp.ClientConnectorError):
-            raise Failure("connection", f"cannot reach {self.url}: {_os_words(error)}") from error
+            raise Failure("connection", f"{UNREACHABLE}{self.url}: {_os_words(error)}") from error
         if isinstance(error, aiohttp.InvalidURL):
             raise Failure("http", f"{self.url} is not a URL") from error
         if isinstance(error, (aiohttp.ClientError, OSError)):
