@@ -11,6 +11,7 @@ from typing import Any
 
 from mill.api.errors import MillError, RunError
 from mill.api.model import MillModel
+from mill.api.notice import notice
 from mill.api.task import Benchmark, RenderSettings, Task
 from mill.execute.choose import EngineChoice, check_servers, make_engine
 from mill.execute.engine import HereEngine
@@ -157,7 +158,8 @@ class Run:
         try:
             self.judging.judge([(p.task, records[p.task.name]) for p in self.plans if p.task.judge], quiet=quiet)
         except MillError as error:
-            return [f"the judge broke down: {error}"]
+            notice(why := f"the judge broke down: {error}")
+            return [why]
         return []
 
     def _write_plan(self) -> None:

@@ -65,7 +65,7 @@ def test_a_run_takes_deterministic_answers_with_their_distributions_from_its_sib
     assert record.get(PLAIN) == Response(text="x")
     found = record.get(ASKED)
     record.close()
-    assert found is not None and found.distribution == f"one/distributions/{ASKED.key}.npy"
+    assert found is not None and found.distribution == f"two/distributions/{ASKED.key}.npy"
     assert Record(tmp_path / "two").get(ASKED) is not None
 
 

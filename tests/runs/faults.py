@@ -1,0 +1,125 @@
+"""Runs of the toy model as processes of their own, and what anybody with a JSON reader sees of them afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+TOY = Path(__file__).parent.parent / "toy.py"
+ROOT = TOY.parent.parent
+TASKS = "toy_gen,toy_choice,toy_text,toy_dialog"
+N = 30
+PATIENCE_S = 60.0
+
+Run = subprocess.Popen[bytes]
+
+
+def arguments(out: Path, tasks: str = TASKS, *options: str) -> list[str]:
+    return ["eval", "toy[path=toy]", tasks, "--task_paths", str(TOY), "--output_dir", str(out), *options]
+
+
+def start(
+    out: Path, log: Path, *options: str, tasks: str = TASKS, delay: float = 0.0, env: Mapping[str, str] | None = None
+) -> Run:
+    """`mill eval`, which adds what it computes to `log` and writes what it tells to `log`.err."""
+    environment = {**os.environ, "TOY_N": str(N), "TOY_LOG": str(log), "TOY_DELAY": str(delay), "PYTHONPATH": str(ROOT)}
+    with told_file(log).open("ab") as told:
+        return subprocess.Popen(
+            [sys.executable, "-m", "mill", *arguments(out, tasks, *options)],
+            env={**environment, **(env or {})},
+            stdout=subprocess.DEVNULL,
+            stderr=told,
+        )
+
+
+def told_file(log: Path) -> Path:
+    return log.with_name(f"{log.name}.err")
+
+
+def told(log: Path) -> str:
+    return told_file(log).read_text()
+
+
+def computed(log: Path) -> list[str]:
+    """The keys of what was computed, in order; one that was computed twice stands there twice."""
+    return log.read_text().split() if log.exists() else []
+
+
+def until(condition: Callable[[], object], what: str = "it") -> None:
+    began = time.monotonic()
+    while not condition():
+        assert time.monotonic() - began < PATIENCE_S, f"{what} did not come"
+        time.sleep(0.005)
+
+
+def until_answering(run: Run, log: Path, answers: int = 1) -> None:
+    """So far into the work; a run that ended before is no mistake."""
+    until(lambda: run.poll() is not None or len(computed(log)) >= answers, "the first answer")
+
+
+def kill(run: Run) -> None:
+    run.send_signal(signal.SIGKILL)
+    run.wait(PATIENCE_S)
+
+
+def go_on(out: Path, log: Path, *options: str, **how: Any) -> None:
+    """The same command again, to its good end; nothing that was recorded is computed again."""
+    known = recorded(out)
+    log.write_text("")
+    assert start(out, log, *options, **how).wait(PATIENCE_S) == 0, told(log)
+    assert not set(computed(log)) & set(known), "a recorded answer was computed again"
+
+
+def recorded(out: Path) -> dict[str, dict[str, Any]]:
+    """Whole lines of all record files: answers without their times, by key."""
+    found = {}
+    for file in out.glob("*/*/record/*.jsonl"):
+        for line in file.read_bytes().split(b"\n")[:-1]:
+            entry = json.loads(line)
+            found[entry["key"]] = {name: value for name, value in entry["response"].items() if name != "seconds"}
+    return found
+
+
+def samples(out: Path) -> dict[str, list[dict[str, Any]]]:
+    found = {}
+    for file in out.glob("*/*/samples/*.jsonl"):
+        rows = [json.loads(line) for line in file.read_bytes().split(b"\n")[:-1]]
+        for row in rows:
+            row["responses"] = [[{**answer, "seconds": 0} for answer in repeat] for repeat in row["responses"]]
+        found[file.name] = rows
+    return found
+
+
+def scores(out: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(only(out, "results.json").read_text())
+    return found
+
+
+def sessions(out: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(only(out, "manifest.json").read_text())["sessions"]
+    return found
+
+
+def only(out: Path, name: str) -> Path:
+    """The file of this name in the one run there is."""
+    (found,) = out.glob(f"*/*/{name}")
+    return found
+
+
+def assert_same_end(out: Path, whole: Path) -> None:
+    """Sample by sample as if nothing had happened."""
+    assert recorded(out) == recorded(whole)
+    assert samples(out) == samples(whole)
+    assert scores(out) == scores(whole)
+
+
+def leftovers(out: Path) -> list[Path]:
+    """Files that only matter while somebody works: drafts of others, and who is at work."""
+    return [file for file in [*out.rglob(".*"), *out.glob("*/*/working/*")] if file.is_file()]

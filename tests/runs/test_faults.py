@@ -1,0 +1,345 @@
+"""Disks that fill up, clocks that jump, drivers that die: told in one line, and resumed to the end of an undisturbed run."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mill.api.errors import RunError
+from mill.api.request import GENERATE, Request
+from mill.api.response import Response
+from mill.cli.main import run as mill
+from mill.runs import evaluate
+from mill.runs.folder import check_writable
+from mill.runs.record import Record
+from tests.runs.faults import (
+    PATIENCE_S,
+    TASKS,
+    TOY,
+    arguments,
+    assert_same_end,
+    computed,
+    go_on,
+    kill,
+    leftovers,
+    recorded,
+    sessions,
+    start,
+    told,
+    until,
+    until_answering,
+)
+
+DAY_S = 86400
+PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass(frozen=True)
+class Disk:
+    """A small file system of its own, in memory."""
+
+    path: Path
+
+    @property
+    def out(self) -> Path:
+        return self.path / "out"
+
+    def fill(self, pages: int = 0) -> None:
+        """Leave room for so many pages."""
+        filler = self.path / "filler"
+        with filler.open("ab", buffering=0) as handle:
+            try:
+                while True:
+                    handle.write(bytes(PAGE))
+            except OSError:
+                handle.truncate(max(0, filler.stat().st_size // PAGE - pages) * PAGE)
+
+    def clear(self) -> None:
+        (self.path / "filler").unlink()
+
+    def remount(self, how: str) -> None:
+        subprocess.run(["mount", "-o", f"remount,{how}", self.path], check=True)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={256 * PAGE}", "tmpfs", place]
+    if os.geteuid() or not shutil.which("mount") or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("only root can mount a small disk, and not in every container")
+    yield Disk(place)
+    subprocess.run(["umount", "--lazy", place], check=True)
+
+
+@pytest.fixture
+def clock(tmp_path: Path) -> Path:
+    """A file with the seconds by which the clocks of runs are wrong; `with_clock` has runs look at it all the time."""
+    file = tmp_path / "clock"
+    file.write_text("0")
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site/sitecustomize.py").write_text(
+        "import time\n"
+        "real, local, utc, format = time.time, time.localtime, time.gmtime, time.strftime\n"
+        "def now():\n"
+        f"    with open({str(file)!r}) as handle:\n"
+        "        return real() + float(handle.read() or 0)\n"
+        "time.time = now\n"
+        "time.time_ns = lambda: int(now() * 1e9)\n"
+        "time.localtime = lambda at=None: local(now() if at is None else at)\n"
+        "time.gmtime = lambda at=None: utc(now() if at is None else at)\n"
+        "time.strftime = lambda how, at=None: format(how, time.localtime() if at is None else at)\n"
+    )
+    return file
+
+
+def with_clock(clock: Path) -> dict[str, str]:
+    return {"PYTHONPATH": f"{clock.parent / 'site'}{os.pathsep}{TOY.parent.parent}"}
+
+
+def assert_one_line(text: str, *parts: str) -> None:
+    lines = [line for line in text.splitlines() if line.startswith("mill")]
+    assert len(lines) == 1 and all(part in lines[0] for part in parts), text
+    assert "Traceback" not in text and "unexpected" not in text
+
+
+def interrupted(out: Path, log: Path, *, after: int, env: Mapping[str, str] | None = None) -> None:
+    """A session that is ended by its scheduler after so many more answers."""
+    log.write_text("")
+    run = start(out, log, delay=0.01, env=env)
+    until_answering(run, log, answers=after)
+    run.send_signal(signal.SIGTERM)
+    assert run.wait(PATIENCE_S) == 130
+
+
+def test_a_disk_that_fills_up_while_answers_come(undisturbed: Path, tmp_path: Path, disk: Disk) -> None:
+    log = tmp_path / "log"
+    run = start(disk.out, log, delay=0.01)
+    until_answering(run, log, answers=20)
+    disk.fill()
+    assert run.wait(PATIENCE_S) == 1
+    assert_one_line(told(log), "cannot write", "No space left on device")
+    assert len(recorded(disk.out)) >= 16, "what was answered before is kept"
+    again = tmp_path / "again"
+    assert start(disk.out, again).wait(PATIENCE_S) == 1
+    assert_one_line(told(again), "cannot write", "No space left on device")
+    disk.clear()
+    go_on(disk.out, log)
+    assert_same_end(disk.out, undisturbed)
+    assert not leftovers(disk.out)
+
+
+def test_a_disk_that_is_full_at_every_possible_moment(
+    undisturbed: Path, toy_here: Path, disk: Disk, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One page more each time, so that each file of a run once is the one for which there is no room."""
+    lacked, amounts = set(), set()
+    for pages in range(200):
+        disk.fill(pages)
+        known = recorded(disk.out)
+        toy_here.write_text("")
+        code = mill(arguments(disk.out, TASKS, "--quiet"))
+        disk.clear()
+        assert not set(computed(toy_here)) & set(known), "a recorded answer was computed again"
+        if code == 0:
+            break
+        text = capsys.readouterr().err
+        assert_one_line(text, "cannot write", "No space left on device")
+        lacked |= {place for place in ("parts", "manifest.json", "samples", "working") if place in text}
+        amounts.add(len(recorded(disk.out)))
+    assert lacked >= {"parts", "samples"} and len(amounts) > 3, "the disk was not full in the middle of the work"
+    assert_same_end(disk.out, undisturbed)
+    assert not leftovers(disk.out)
+
+
+@pytest.mark.parametrize("function, place", [("write_results", "parts"), ("write_samples", "samples")])
+def test_a_disk_that_is_full_when_scores_are_written(
+    undisturbed: Path,
+    toy_here: Path,
+    disk: Disk,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    function: str,
+    place: str,
+) -> None:
+    write = getattr(evaluate, function)
+
+    def write_late(*given: Any) -> Any:
+        if len(recorded(disk.out)) == len(recorded(undisturbed)):
+            disk.fill()
+        return write(*given)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(evaluate, function, write_late)
+        assert mill(arguments(disk.out, TASKS, "--quiet")) == 1
+    assert_one_line(capsys.readouterr().err, "cannot write", f"/{place}/", "No space left on device")
+    disk.clear()
+    go_on(disk.out, toy_here)
+    assert not computed(toy_here)
+    assert_same_end(disk.out, undisturbed)
+    assert not leftovers(disk.out)
+
+
+def test_an_answer_for_a_part_of_which_there_is_room_is_told_as_lost(disk: Disk) -> None:
+    small, large = Request(GENERATE, "small"), Request(GENERATE, "large")
+    record = Record(disk.out)
+    record.put(small, Response(text="x"))
+    disk.fill(pages=1)
+    with pytest.raises(RunError, match=r"cannot write to .*No space left on device"):
+        record.put(large, Response(text="x" * 3 * PAGE))
+    record.close()
+    again = Record(disk.out)
+    assert again.get(small) == Response(text="x") and again.get(large) is None
+
+
+def test_an_output_folder_that_is_read_only(undisturbed: Path, tmp_path: Path, disk: Disk) -> None:
+    log, refused = tmp_path / "log", tmp_path / "refused"
+    interrupted(disk.out, log, after=20)
+    disk.remount("ro")
+    for out in (disk.out, disk.path / "new"):
+        refused.with_name("refused.err").unlink(missing_ok=True)
+        assert start(out, refused).wait(PATIENCE_S) == 2
+        assert_one_line(told(refused), "cannot write to the output folder", str(out), "Read-only file system")
+    assert not computed(refused)
+    disk.remount("rw")
+    go_on(disk.out, log)
+    assert_same_end(disk.out, undisturbed)
+
+
+def test_an_output_folder_that_processes_of_one_number_try_at_once(tmp_path: Path) -> None:
+    """In containers on a shared folder every driver may be process 1; here two threads have one number."""
+    with ThreadPoolExecutor(2) as hands:
+        for done in [hands.submit(check_writable, tmp_path / "out") for _ in range(2000)]:
+            done.result()
+
+
+@pytest.mark.parametrize("jumps", [(-DAY_S, DAY_S), (DAY_S, -DAY_S)])
+def test_a_clock_that_jumps_in_the_middle_of_a_run(
+    undisturbed: Path, tmp_path: Path, clock: Path, jumps: tuple[int, int]
+) -> None:
+    out, log = tmp_path / "out", tmp_path / "log"
+    run = start(out, log, delay=0.006, env=with_clock(clock))
+    for number, jump in enumerate(jumps, start=1):
+        until_answering(run, log, answers=40 * number)
+        clock.write_text(str(jump))
+    assert run.wait(PATIENCE_S) == 0, told(log)
+    assert_same_end(out, undisturbed)
+    go_on(out, log, env=with_clock(clock))
+    assert not computed(log)
+
+
+def test_a_clock_that_jumps_between_runs(undisturbed: Path, tmp_path: Path, clock: Path) -> None:
+    out, log = tmp_path / "out", tmp_path / "log"
+    for jump in (0, -DAY_S, 400 * DAY_S, -2 * DAY_S):
+        clock.write_text(str(jump))
+        known = recorded(out)
+        interrupted(out, log, after=20, env=with_clock(clock))
+        assert not set(computed(log)) & set(known)
+    clock.write_text(str(-3 * DAY_S))
+    go_on(out, log, env=with_clock(clock))
+    assert_same_end(out, undisturbed)
+    assert [entry["ended"] for entry in sessions(out)] == ["interrupted"] * 4 + ["finished"]
+    assert len({entry["started"][:4] for entry in sessions(out)}) > 1, "the clock was not changed"
+
+
+def test_a_clock_that_jumps_back_does_not_give_the_turn_to_two(undisturbed: Path, tmp_path: Path, clock: Path) -> None:
+    """Who starts later then has the earlier name."""
+    out, first, second = tmp_path / "out", tmp_path / "first", tmp_path / "second"
+    runs = [start(out, first, delay=0.005, env=with_clock(clock))]
+    until_answering(runs[0], first)
+    clock.write_text(str(-DAY_S))
+    runs.append(start(out, second, env=with_clock(clock)))
+    assert [run.wait(PATIENCE_S) for run in runs] == [0, 0]
+    assert not computed(second)
+    assert_same_end(out, undisturbed)
+
+
+def test_a_session_never_takes_less_than_no_time(
+    toy_here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    began = time.time()
+    monkeypatch.setattr(time, "time", lambda: began - DAY_S * len(computed(toy_here)))
+    assert mill(arguments(tmp_path / "out", "toy_gen", "--quiet")) == 0
+    assert " in -" not in capsys.readouterr().out
+    assert [entry["seconds"] >= 0 for entry in sessions(tmp_path / "out")] == [True]
+
+
+@pytest.fixture(scope="module")
+def three_sessions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A whole run whose answers lie in three files."""
+    folder = tmp_path_factory.mktemp("three")
+    for _ in range(2):
+        interrupted(folder / "out", folder / "log", after=20)
+    go_on(folder / "out", folder / "log")
+    return folder / "out"
+
+
+@pytest.mark.parametrize("which, cut", [(0, 1), (0, 60), (1, 9), (2, 60)])
+def test_a_torn_record_in_any_of_several_files(
+    undisturbed: Path, three_sessions: Path, tmp_path: Path, which: int, cut: int
+) -> None:
+    """The last line of one of the files, torn at its end or in its middle."""
+    out, log = Path(shutil.copytree(three_sessions, tmp_path / "out")), tmp_path / "log"
+    assert_same_end(out, undisturbed)
+    files = sorted(out.glob("*/*/record/*.jsonl"))
+    assert len(files) == 3
+    files[which].write_bytes(files[which].read_bytes()[:-cut])
+    go_on(out, log)
+    assert len(computed(log)) == 1
+    assert_same_end(out, undisturbed)
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_two_drivers_of_which_one_is_killed(undisturbed: Path, tmp_path: Path, victim: int) -> None:
+    """It may be the one at work or the one that waits."""
+    out, logs = tmp_path / "out", [tmp_path / "log0", tmp_path / "log1"]
+    runs = [start(out, log, delay=0.006) for log in logs]
+    until(lambda: len(computed(logs[0]) + computed(logs[1])) >= 40, "the fortieth answer")
+    kill(runs[victim])
+    known = set(computed(logs[victim])) & set(recorded(out))
+    assert runs[1 - victim].wait(PATIENCE_S) == 0, told(logs[1 - victim])
+    assert not set(computed(logs[1 - victim])) & known, "a recorded answer was computed again"
+    assert_same_end(out, undisturbed)
+    go_on(out, logs[0])
+    assert not computed(logs[0]) and not leftovers(out)
+
+
+def test_a_driver_killed_at_any_moment_from_its_start_to_its_end(undisturbed: Path, tmp_path: Path) -> None:
+    """Also while it plans, and while it writes samples and results, where a killed run spends little time."""
+    out, log, delay = tmp_path / "out", tmp_path / "log", 0.2
+    while True:
+        known = recorded(out)
+        log.write_text("")
+        run = start(out, log)
+        try:
+            assert run.wait(delay) == 0, told(log)
+            break
+        except subprocess.TimeoutExpired:
+            kill(run)
+        assert not set(computed(log)) & set(known), "a recorded answer was computed again"
+        delay += 0.06
+    assert_same_end(out, undisturbed)
+
+
+def test_a_run_killed_in_its_first_session_can_be_listed_and_scored(
+    toy_here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, log = tmp_path / "out", tmp_path / "log0"
+    run = start(out, log, tasks="toy_gen", delay=0.05)
+    until_answering(run, log, answers=9)
+    kill(run)
+    assert mill(["ls", "runs", "--output_dir", str(out)]) == 0
+    assert "running or killed" in capsys.readouterr().out
+    (folder,) = out.glob("*/*")
+    assert mill(["score", str(folder), "--task_paths", str(TOY)]) == 1
+    assert "not answered" in capsys.readouterr().out

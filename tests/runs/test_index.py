@@ -1,0 +1,345 @@
+"""Where answers stand in a record: every reader finds the same, whenever and in whatever order it looks."""
+
+from __future__ import annotations
+
+import io
+import json
+import tempfile
+import threading
+import time
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mill.api.errors import RunError
+from mill.api.request import GENERATE, LOGLIKELIHOOD, Request
+from mill.api.response import Response
+from mill.runs.index import Index
+from mill.runs.record import Record
+
+ODD = "lone \ud800 surrogate, \u2028 line and \u2029 paragraph, \x85 and \r\n, \x00, \U0001f600"
+SCORED = Request(LOGLIKELIHOOD, "a", " b", options={"logprobs": "all"})
+
+
+def ask(number: int, **options: Any) -> Request:
+    return Request(GENERATE, f"question {number}", options=options)
+
+
+def line(key: str, text: str, *, failed: bool = False) -> bytes:
+    """A line as `Record` writes it."""
+    response = {"error": text} if failed else {"text": text}
+    head = {"key": key, "kind": GENERATE, "deterministic": True, "failed": failed, "response": response}
+    return json.dumps(head, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
+
+
+def append(file: Path, data: bytes) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("ab") as handle:
+        handle.write(data)
+
+
+def answer(index: Index, key: str) -> dict[str, Any] | None:
+    place = index.find(key)
+    return None if place is None else index.answer(place)
+
+
+def put(folder: Path, request: Request, response: Response) -> None:
+    record = Record(folder)
+    record.put(request, response)
+    record.close()
+
+
+def only_file(folder: Path) -> Path:
+    (found,) = (folder / "record").glob("*.jsonl")
+    return found
+
+
+any_text = st.text(st.characters() | st.sampled_from(ODD), max_size=20)
+any_response = st.one_of(
+    st.builds(Response, text=any_text, seconds=st.floats(0, 1), truncated_tokens=st.integers(0, 3)),
+    st.builds(Response, score=st.floats(allow_nan=False), is_greedy=st.booleans()),
+    st.builds(Response, error=any_text),
+)
+
+
+@given(st.lists(st.tuples(any_response, st.booleans()), max_size=6))
+@settings(deadline=None, max_examples=60)
+def test_a_line_means_the_same_whether_its_beginning_is_matched_or_it_is_parsed(
+    answers: list[tuple[Response, bool]],
+) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        written = Record(Path(place) / "run")
+        for number, (response, sampled) in enumerate(answers):
+            written.put(ask(number, temperature=float(sampled)), response)
+        written.close()
+        for file in (Path(place) / "run/record").glob("*.jsonl"):
+            for one in file.read_bytes().split(b"\n")[:-1]:
+                turned = dict(reversed(json.loads(one).items()))
+                append(Path(place) / "other/record" / file.name, json.dumps(turned).encode() + b"\n")
+        fast, whole = Index(Path(place) / "run/record"), Index(Path(place) / "other/record")
+        assert len(fast) == len(whole) == len(answers)
+        for number, (response, sampled) in enumerate(answers):
+            key = ask(number, temperature=float(sampled)).key
+            for index in (fast, whole):
+                place = index.find(key)
+                assert place is not None and Response.from_dict(index.answer(place)) == response
+                assert (place.failed, place.deterministic) == (response.failed, not sampled)
+
+
+Step = tuple[str, str, bool, float, bool]
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abc"), st.sampled_from("123"), st.booleans(), st.floats(0, 1), st.booleans()), max_size=12
+    )
+)
+@settings(deadline=None, max_examples=80)
+def test_an_answer_stands_before_an_error_and_the_first_file_before_others_in_any_order(steps: list[Step]) -> None:
+    """Files grow in any order, a line is seen in pieces, and the reader looks now and then."""
+    expected: dict[str, tuple[bool, str, int]] = {}
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        early = Index(folder)
+        for number, (name, key, failed, cut, looks) in enumerate(steps):
+            file, data = folder / f"{name}.jsonl", line(key, f"{number}", failed=failed)
+            part = int(cut * len(data))
+            append(file, data[:part])
+            if looks:
+                early.refresh()
+            append(file, data[part:])
+            rank = (failed, name, number)
+            expected[key] = min(expected.get(key, rank), rank)
+        early.refresh()
+        for index in (early, Index(folder)):
+            assert len(index) == len(expected)
+            for key, (failed, _, number) in expected.items():
+                assert answer(index, key) == {"error" if failed else "text": str(number)}
+
+
+def test_lines_of_the_first_version_are_read(tmp_path: Path) -> None:
+    """They did not say `failed`, and those of its very beginning not even `deterministic`."""
+    for key, told in {"1": {"deterministic": True}, "2": {}, "3": {"deterministic": True}}.items():
+        response = {"error": "no"} if key == "3" else {"text": key}
+        entry = {"key": key, "kind": GENERATE, **told, "response": response}
+        append(tmp_path / "a.jsonl", json.dumps(entry).encode() + b"\n")
+    index = Index(tmp_path)
+    found = [index.find(key) for key in "123"]
+    assert [place and (place.failed, place.deterministic) for place in found] == [
+        (False, True),
+        (False, False),
+        (True, True),
+    ]
+    assert answer(index, "2") == {"text": "2"}
+
+
+def test_odd_characters_come_back_as_they_were(tmp_path: Path) -> None:
+    put(tmp_path / "run", ask(1), Response(text=ODD))
+    put(tmp_path / "run", ask(2), Response(error=ODD))
+    record = Record(tmp_path / "run")
+    assert record.get(ask(1)) == Response(text=ODD)
+    assert record.get(ask(2)) is None and record.lookup(ask(2).key) == Response(error=ODD)
+
+
+def test_a_torn_last_line_is_seen_once_its_writer_has_completed_it(tmp_path: Path) -> None:
+    data = line("2", ODD)
+    append(tmp_path / "a.jsonl", line("1", "x"))
+    index = Index(tmp_path)
+    for place in range(len(data)):
+        append(tmp_path / "a.jsonl", data[place : place + 1])
+        index.refresh()
+        assert (answer(index, "2") is not None) == (place == len(data) - 1)
+    assert answer(index, "2") == {"text": ODD}
+
+
+class Growing(io.RawIOBase):
+    """A file whose writer adds to it while it is read: an empty piece is the end that a reader meets meanwhile."""
+
+    def __init__(self, *pieces: bytes) -> None:
+        self._pieces = list(pieces)
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return offset
+
+    def tell(self) -> int:
+        return 0
+
+    def readinto(self, buffer: Any) -> int:
+        piece = self._pieces.pop(0) if self._pieces else b""
+        buffer[: len(piece)] = piece
+        return len(piece)
+
+
+def test_a_line_completed_between_two_reads_is_not_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large answers are written in pieces, and a reader can fall in between on any file system."""
+    first, second = line("1", "x"), line("2", "y")
+    append(tmp_path / "a.jsonl", first + second)
+    pieces = (first + second[:-20], b"", second[-20:], b"")
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "open", lambda *_, **__: io.BufferedReader(Growing(*pieces)))
+        index = Index(tmp_path)
+    assert answer(index, "1") == {"text": "x"} and answer(index, "2") is None
+    index.refresh()
+    assert answer(index, "2") == {"text": "y"}
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        b'{"key": brok\n',
+        b"\n",
+        b"[]\n",
+        b'"text"\n',
+        b"7\n",
+        b'{"kind": "generate_until", "response": {}}\n',
+        b'{"key": "2", "kind": "generate_until"}\n',
+        b'{"key": "2", "response": null}\n',
+        b"\x00\x00\x00\xff\n",
+    ],
+)
+def test_a_damaged_line_is_told_with_its_file_and_place(tmp_path: Path, bad: bytes) -> None:
+    append(tmp_path / "a.jsonl", line("1", "x") + bad + line("3", "x"))
+    with pytest.raises(RunError) as caught:
+        Index(tmp_path)
+    where = f"{tmp_path / 'a.jsonl'} is damaged at byte {len(line('1', 'x'))} "
+    assert str(caught.value).startswith(where) and "move the file away" in str(caught.value)
+
+
+def test_damage_inside_an_answer_is_told_when_it_is_asked_for(tmp_path: Path) -> None:
+    """Its beginning and end look well, so that it is found only here."""
+    put(tmp_path / "run", ask(1), Response(text="long enough to break"))
+    file = only_file(tmp_path / "run")
+    file.write_bytes(file.read_bytes().replace(b"long enough", b'long" enough'))
+    record = Record(tmp_path / "run")
+    with pytest.raises(RunError) as caught:
+        record.get(ask(1))
+    assert str(caught.value).startswith(f"{file} is damaged at byte 0 ")
+
+
+def test_a_file_that_went_away_is_told(tmp_path: Path) -> None:
+    put(tmp_path / "run", ask(1), Response(text="x"))
+    record = Record(tmp_path / "run")
+    only_file(tmp_path / "run").unlink()
+    with pytest.raises(RunError, match=r"jsonl .*No such file"):
+        record.get(ask(1))
+
+
+def test_two_records_write_in_one_folder_at_once_and_find_each_others_answers(tmp_path: Path) -> None:
+    def write(numbers: range) -> None:
+        record = Record(tmp_path / "run")
+        for number in numbers:
+            record.put(ask(number), Response(text=f"{number} {ODD}"))
+            record.refresh()
+        record.close()
+
+    threads = [threading.Thread(target=write, args=(numbers,)) for numbers in (range(0, 200), range(100, 300))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(list((tmp_path / "run/record").iterdir())) == 2
+    record = Record(tmp_path / "run")
+    assert [record.get(ask(number)) for number in range(300)] == [Response(text=f"{n} {ODD}") for n in range(300)]
+
+
+def test_a_record_sees_what_another_adds_and_holds_its_own(tmp_path: Path) -> None:
+    one, two = Record(tmp_path / "run"), Record(tmp_path / "run")
+    one.put(ask(1), Response(text="one"))
+    two.put(ask(2), Response(error="two"))
+    assert one.get(ask(2)) is None
+    one.refresh()
+    two.refresh()
+    assert one.lookup(ask(2).key) == Response(error="two") and one.get(ask(2)) is None
+    assert two.get(ask(1)) == Response(text="one")
+    two.put(ask(2), Response(text="better"))
+    one.refresh()
+    assert one.get(ask(2)) == Response(text="better")
+
+
+def test_more_files_than_may_be_open_at_once(tmp_path: Path) -> None:
+    for number in range(100):
+        append(tmp_path / "run/record" / f"{number}.jsonl", line(ask(number).key, str(number)))
+    record = Record(tmp_path / "run")
+    for _ in range(2):
+        assert [record.get(ask(number)) for number in range(100)] == [Response(text=str(n)) for n in range(100)]
+
+
+@pytest.mark.parametrize("where", ["put", "read"])
+def test_memory_does_not_hold_the_answers(tmp_path: Path, where: str) -> None:
+    many, text = 4000, "x" * 5000
+
+    def write() -> Record:
+        record = Record(tmp_path / "run")
+        for number in range(many):
+            record.put(ask(number), Response(text=text))
+        return record
+
+    def read() -> Record:
+        record = Record(tmp_path / "run")
+        assert all(record.get(ask(number)) for number in range(many))
+        return record
+
+    work: Callable[[], Record] = write
+    if where == "read":
+        write().close()
+        work = read
+    tracemalloc.start()
+    record = work()
+    grown = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    record.close()
+    assert grown / many < 400
+
+
+@pytest.mark.parametrize(
+    "name", ["../../x", "../../../etc/passwd", "/etc/passwd", "run/distributions/../../../x", "run/out/x.npy"]
+)
+def test_a_distribution_outside_of_the_models_runs_is_refused(tmp_path: Path, name: str) -> None:
+    """A record may come from somebody else."""
+    root = tmp_path / "results/model"
+    put(root / "run", SCORED, Response(score=-1.0, is_greedy=True, distribution=name))
+    (tmp_path / "results/x").write_text("")
+    (tmp_path / "x.npy").write_text("")
+    (root / "run/out").symlink_to(tmp_path)
+    with pytest.raises(RunError) as caught:
+        Record(root / "run").get(SCORED)
+    assert repr(name) in str(caught.value) and f"outside of {root}" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["run/../run/x.npy", "other/distributions/x.npy", "run/here/x.npy"])
+def test_a_distribution_among_the_models_runs_is_taken_by_whatever_way(tmp_path: Path, name: str) -> None:
+    put(tmp_path / "run", SCORED, Response(score=-1.0, is_greedy=True, distribution=name))
+    (tmp_path / "run/here").symlink_to(tmp_path / "run")
+    for file in (tmp_path / "run/x.npy", tmp_path / "other/distributions/x.npy"):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("")
+    assert Record(tmp_path / "run").get(SCORED) is not None
+
+
+def test_an_answer_computed_again_for_its_lost_distribution_is_found_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = Response(score=-1.0, is_greedy=True, distribution=np.zeros((1, 3)))
+    put(tmp_path / "one", SCORED, whole)
+    borrower = Record(tmp_path / "two", [tmp_path / "one"])
+    assert borrower.get(SCORED) is not None
+    borrower.close()
+    (tmp_path / f"one/distributions/{SCORED.key}.npy").unlink()
+    assert Record(tmp_path / "two").get(SCORED) is not None  # the borrower has its own
+    (tmp_path / f"two/distributions/{SCORED.key}.npy").unlink()
+    monkeypatch.setattr(time, "strftime", lambda *_: "29991231T235959")  # so that the new file comes after the old one
+    assert Record(tmp_path / "two").get(SCORED) is None
+    put(tmp_path / "two", SCORED, whole)
+    assert Record(tmp_path / "two").get(SCORED) is not None

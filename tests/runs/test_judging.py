@@ -1,0 +1,412 @@
+"""A run with a judge, from answers to agreement, on backends that answer by rule and write down what is asked of them."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from mill.api.judge import Judge, PairwiseJudge
+from mill.api.message import Message
+from mill.api.model import MillModel, ModelCapabilities
+from mill.api.registry import models, register_model, register_task
+from mill.api.request import CLASSIFY, GENERATE, MULTI_ROUND, Request, generation_options
+from mill.api.response import Response
+from mill.api.task import RenderSettings, Sample, Task, TaskType, Value
+from mill.cli.main import run
+
+N = 10
+Mill = Callable[..., tuple[int, str, str]]
+
+
+class Told(MillModel):
+    """Writes down when it is loaded, asked and cleaned."""
+
+    events: ClassVar[list[str]] = []
+    asked: ClassVar[list[str]] = []
+
+    def __init__(self, name: str = "", chat: bool = True) -> None:
+        self.name = name
+        self.capabilities = ModelCapabilities(supports_chat_template=chat)
+
+    @property
+    def model_name(self) -> str:
+        return self.name or type(self).__name__
+
+    def load(self) -> None:
+        self.events.append(f"{self.model_name} load")
+
+    def clean(self) -> None:
+        self.events.append(f"{self.model_name} clean")
+
+    def _generate_batch(self, batch: list[Request], gen_kwargs: dict[str, Any]) -> list[str]:
+        self.events.append(f"{self.model_name} generate")
+        return [self.answer(request) for request in batch]
+
+    def answer(self, request: Request) -> str:
+        raise NotImplementedError
+
+
+class Answerer(Told):
+    """Right about even numbers; in a later draw always right."""
+
+    def answer(self, request: Request) -> str:
+        number = int(re.findall(r"\d+", request.text)[-1])
+        return f"{{{number}}}" if number % 2 == 0 or request.draw else "no idea"
+
+
+class Grader(Told):
+    """Says CORRECT where the reference stands in the answer, but for what its fields tell."""
+
+    wrong: ClassVar[set[int]] = set()
+    breaks: ClassVar[set[int]] = set()
+    mumbles: ClassVar[set[int]] = set()
+
+    def answer(self, request: Request) -> str:
+        self.asked.append(request.text)
+        number = int(re.search(r"question (\d+)", request.text)[1])  # type: ignore[index]
+        if number in self.breaks:
+            raise ValueError(f"cannot judge {number}")
+        if number in self.mumbles:
+            return "Who am I to judge?"
+        if "[First answer]" in request.text:
+            first = request.text.partition("[First answer]")[2].partition("[Second answer]")[0]
+            return f"VERDICT: {'FIRST' if '{' in first else 'SECOND'}"
+        reference = request.text.partition("[Reference answer]\n")[2].partition("\n")[0]
+        answer = request.text.partition("[Answer to grade]\n")[2].partition("\n\n[End")[0]
+        return f"**VERDICT: {'CORRECT' if (reference in answer) is not (number in self.wrong) else 'INCORRECT'}**"
+
+
+class Questions(Task):
+    task_type = TaskType.GENERATIVE_QA
+    metrics = {"exact_match": "mean"}
+    judge: Judge | None = Judge(rubric="Be fair.")
+
+    def samples(self) -> Sequence[Sample]:
+        return [Sample(str(i), {"number": i}) for i in range(N)]
+
+    def requests(self, sample: Sample, settings: RenderSettings) -> list[Request]:
+        options = generation_options(max_gen_toks=8, **settings.gen_kwargs, seed=settings.seed)
+        return [Request(GENERATE, f"question {sample.doc['number']}", options=options, repeats=settings.repeats)]
+
+    def target(self, sample: Sample) -> str:
+        return f"{{{sample.doc['number']}}}"
+
+    def score(self, sample: Sample, responses: Sequence[Response]) -> dict[str, Value]:
+        return {"exact_match": float(responses[0].text == self.target(sample))}
+
+    def judged_fields(self, sample: Sample, responses: Sequence[Response]) -> dict[str, str]:
+        return {**super().judged_fields(sample, responses), "question": f"question {sample.doc['number']}"}
+
+    def gold_verdict(self, sample: Sample, responses: Sequence[Response]) -> float | None:
+        return float(responses[0].text == self.target(sample))
+
+
+@pytest.fixture(autouse=True)
+def registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    register_model("answerer")(Answerer)
+    register_model("grader")(Grader)
+    register_task("judged")(Questions)
+    register_task("plain")(type("Plain", (Questions,), {"judge": None}))
+    register_task("judged_pairs")(type("Pairs", (Questions,), {"judge": PairwiseJudge()}))
+    for table in (Told.events, Told.asked, Grader.wrong, Grader.breaks, Grader.mumbles):
+        table.clear()
+    yield
+
+
+@pytest.fixture
+def mill(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Mill:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def call(*argv: str, judge: str | None = "grader") -> tuple[int, str, str]:
+        grading = ["--judge", judge] if judge else []
+        options = ["--output_dir", "out", "--quiet", *grading] if argv[0] == "eval" else []
+        code = run([*argv, *options])
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return call
+
+
+def result(task: str = "judged", pattern: str = "*judge*") -> dict[str, Any]:
+    """What the run says of a task."""
+    (file,) = Path("out").glob(f"*/{pattern}/results.json")
+    return dict(json.loads(file.read_text())["tasks"][task])
+
+
+def value(metric: str, task: str = "judged") -> float:
+    return float(result(task)["metrics"][metric]["value"])
+
+
+def samples(task: str = "judged") -> list[dict[str, Any]]:
+    (file,) = Path("out").glob(f"*/*judge*/samples/{task}.jsonl")
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def test_answers_are_judged_and_the_judge_is_held_against_what_is_known(mill: Mill) -> None:
+    Grader.wrong |= {0, 1, 2}
+    code, out, _ = mill("eval", "answerer", "judged")
+    assert code == 0
+    assert value("exact_match") == 0.5 and value("judge_read") == 1.0
+    assert value("judge") == 0.4 and value("judge_agreement") == 0.7, "0 and 2 taken for wrong, 1 for right"
+    assert math.isclose(value("judge_kappa"), 0.4)
+    assert result()["notes"] == ["judged by Grader"] and "judged: judged by Grader" in out
+    assert "judge_kappa" in out and "judge_agreement" in out
+    assert samples()[0]["judgements"] == [["**VERDICT: INCORRECT**"]] and samples()[0]["values"]["judge"] == [0.0]
+
+
+def test_the_judge_comes_after_the_first_model_is_gone(mill: Mill) -> None:
+    mill("eval", "answerer,answerer[name=other]", "judged,plain")
+    order = [event for place, event in enumerate(Told.events) if event not in Told.events[:place]]
+    assert order == [
+        *("Answerer load", "Answerer generate", "Answerer clean"),
+        *("Grader load", "Grader generate", "Grader clean"),
+        *("other load", "other generate", "other clean"),
+    ]
+    last = {event: place for place, event in enumerate(Told.events)}
+    assert last["other clean"] > last["other generate"] and Told.events[-1] == "Grader clean"
+
+
+def test_a_second_run_asks_the_judge_nothing(mill: Mill) -> None:
+    mill("eval", "answerer", "judged")
+    assert len(Told.asked) == N
+    first = result()
+    Told.events.clear()
+    assert mill("eval", "answerer", "judged")[0] == 0
+    assert len(Told.asked) == N and not [event for event in Told.events if "load" in event or "generate" in event]
+    assert result() == first
+
+
+def test_what_was_judged_once_is_known_to_other_runs_and_larger_ones(mill: Mill) -> None:
+    mill("eval", "answerer", "judged", "--limit", "4")
+    assert len(Told.asked) == 4
+    mill("eval", "answerer[name=other]", "judged")
+    assert len(Told.asked) == N, "the other model gave the same four answers"
+    mill("eval", "answerer", "judged")
+    assert len(Told.asked) == N
+
+
+def test_another_judge_makes_another_run_that_lends_answers_and_no_verdicts(mill: Mill) -> None:
+    mill("eval", "answerer", "judged")
+    Told.events.clear()
+    mill("eval", "answerer", "judged", judge="grader[name=strict]")
+    assert "Answerer generate" not in Told.events and "strict generate" in Told.events
+    assert len(Told.asked) == 2 * N
+    runs = sorted(Path("out").glob("*/*/results.json"))
+    assert len(runs) == 2 and all("judge=" in file.parent.name for file in runs)
+
+
+@pytest.mark.parametrize("judge", ["grader", "grader[chat=false]"])
+def test_a_judge_with_a_chat_template_is_asked_in_a_dialog(mill: Mill, judge: str) -> None:
+    mill("eval", "answerer", "judged", "--limit", "1", judge=judge)
+    (asked,) = Told.asked
+    assert asked.startswith("<user> You grade") is (judge == "grader") and "Be fair." in asked
+
+
+def test_questions_that_the_judge_fails_on_are_counted_and_told(mill: Mill) -> None:
+    Grader.breaks |= {3, 4}
+    _, out, _ = mill("eval", "answerer", "judged")
+    note = "2 questions to the judge failed and count as not read"
+    assert result()["notes"] == ["judged by Grader", note] and note in out
+    assert value("judge_read") == 0.8 and result()["metrics"]["judge"]["n"] == 8
+    assert value("exact_match") == 0.5 and result()["metrics"]["exact_match"]["n"] == N
+    assert samples()[3]["judgements"] == [[None]] and samples()[3]["values"]["judge"] == [None]
+    Grader.breaks.clear()
+    Told.asked.clear()
+    mill("eval", "answerer", "judged")
+    assert len(Told.asked) == 2, "only what failed is asked again"
+    assert value("judge_read") == 1.0 and result()["notes"] == ["judged by Grader"]
+
+
+def test_a_run_whose_judge_failed_does_not_end_well(mill: Mill) -> None:
+    Grader.breaks |= {3}
+    assert mill("eval", "answerer", "judged")[0] == 1
+
+
+def test_a_judge_that_breaks_down_does_not_take_the_scores_along(mill: Mill) -> None:
+    Grader.breaks |= set(range(N))
+    code, _, err = mill("eval", "answerer", "judged")
+    assert code == 1 and "cannot judge" in err
+    assert value("exact_match") == 0.5
+
+
+def test_a_judge_that_breaks_down_is_told_in_one_line_and_can_be_asked_again(mill: Mill) -> None:
+    Grader.breaks |= set(range(N))
+    code, _, err = mill("eval", "answerer", "judged")
+    assert code == 1 and err.count("\n") == 1 and "the model failed on each of the first" in err
+    Grader.breaks.clear()
+    Told.events.clear()
+    assert mill("eval", "answerer", "judged")[0] == 0 and "Answerer generate" not in Told.events
+    assert value("judge") == 0.5
+
+
+def test_verdicts_that_cannot_be_read_are_shown_and_have_no_value(mill: Mill) -> None:
+    Grader.mumbles |= {0, 1, 2}
+    code, out, _ = mill("eval", "answerer", "judged")
+    assert code == 0 and value("judge_read") == 0.7 and result()["metrics"]["judge"]["n"] == 7
+    assert value("judge_agreement") == 1.0 and result()["metrics"]["judge_kappa"]["n"] == 7
+    assert "judge_read" in out and result()["notes"] == ["judged by Grader"]
+
+
+def test_a_judge_of_whom_nothing_can_be_read_has_no_scores(mill: Mill) -> None:
+    Grader.mumbles |= set(range(N))
+    code, _, _ = mill("eval", "answerer", "judged")
+    assert code == 0 and value("judge_read") == 0.0
+    assert {
+        name: found["n"] for name, found in result()["metrics"].items() if name not in ("exact_match", "judge_read")
+    } == {
+        "judge": 0,
+        "judge_agreement": 0,
+        "judge_kappa": 0,
+    }
+    assert run(["collect", "--output_dir", "out"]) == 0
+
+
+def test_pairs_are_judged_in_both_orders(mill: Mill) -> None:
+    """The reference has braces, and so has a right answer, which this judge then prefers wherever it stands first."""
+    code, _, _ = mill("eval", "answerer", "judged_pairs")
+    assert code == 0 and len(Told.asked) == 2 * N - N // 2, "equal answers make one question of both orders"
+    assert value("judge_consistent", "judged_pairs") == 0.5 and value("judge", "judged_pairs") == 0.25
+    assert samples("judged_pairs")[0]["judgements"] == [["VERDICT: FIRST", "VERDICT: FIRST"]]
+    assert samples("judged_pairs")[1]["judgements"] == [["VERDICT: SECOND", "VERDICT: FIRST"]]
+
+
+def test_every_repeat_is_judged(mill: Mill) -> None:
+    options = ("--repeats", "2", "--gen_kwargs", "temperature=1")
+    code, _, _ = mill("eval", "answerer", "judged", *options)
+    assert code == 0 and value("judge") == value("exact_match") == 0.75
+    assert len(Told.asked) == N + N // 2, "the same answer is judged once"
+    assert [len(one["judgements"]) for one in samples()] == [2] * N
+    assert samples()[1]["values"]["judge"] == [0.0, 1.0]
+
+
+def test_samples_that_failed_are_not_judged(mill: Mill, monkeypatch: pytest.MonkeyPatch) -> None:
+    answered = Answerer.answer
+
+    def answer(self: Answerer, request: Request) -> str:
+        if "question 2" in request.text:
+            raise ValueError("no answer")
+        return answered(self, request)
+
+    monkeypatch.setattr(Answerer, "answer", answer)
+    code, _, _ = mill("eval", "answerer", "judged")
+    assert code == 1 and len(Told.asked) == N - 1
+    assert "judgements" not in samples()[2] and result()["metrics"]["judge"]["n"] == N - 1
+
+
+def test_a_dialog_is_judged_by_its_last_answer(mill: Mill) -> None:
+    class Dialog(Questions):
+        kind = MULTI_ROUND
+
+        def requests(self, sample: Sample, settings: RenderSettings) -> list[Request]:
+            (first,) = super().requests(sample, settings)
+            return [Request(MULTI_ROUND, (Message("user", first.text),), options=first.options)]
+
+        def next_round(self, sample: Sample, settings: RenderSettings, outputs: Sequence[str]) -> Request | None:
+            even = (Message("user", f"now {2 * sample.doc['number']}"),)
+            return Request(MULTI_ROUND, even, options=generation_options()) if len(outputs) == 1 else None
+
+    register_task("judged_dialog")(Dialog)
+    assert mill("eval", "answerer", "judged_dialog", "--limit", "3")[0] == 0
+    assert [asked.partition("[Answer to grade]\n")[2].split()[0] for asked in Told.asked] == ["{0}", "{2}", "{4}"]
+    (folder,) = Path("out").glob("*/*judge=*")
+    before = result("judged_dialog")
+    assert mill("score", str(folder))[0] == 0 and result("judged_dialog")["metrics"] == before["metrics"]
+
+
+# Without a judge
+
+
+def test_a_run_without_a_judge_says_so_and_keeps_its_own_folder(mill: Mill) -> None:
+    code, out, _ = mill("eval", "answerer", "judged", judge=None)
+    assert code == 0 and "not judged: --judge MODEL names a judge" in out
+    assert "judge_read" not in out and not Told.asked
+    mill("eval", "answerer", "judged")
+    unjudged, judged = result(pattern="default"), result()
+    assert set(unjudged["metrics"]) == {"exact_match"} and set(judged["metrics"]) > {"exact_match", "judge"}
+    assert unjudged["notes"] == ["not judged: --judge MODEL names a judge"]
+    mill("eval", "answerer", "judged", judge=None)
+    assert result() == judged and result(pattern="default") == unjudged
+
+
+def test_scoring_again_keeps_the_verdicts_and_needs_no_judge(mill: Mill) -> None:
+    Grader.mumbles |= {0}
+    mill("eval", "answerer", "judged")
+    before, lines = result(), samples()
+    del models._entries["grader"]
+    (folder,) = Path("out").glob("*/*judge=*")
+    code, out, _ = mill("score", str(folder))
+    assert code == 0 and "judge_kappa" in out
+    assert result()["metrics"] == before["metrics"] and samples() == lines
+
+
+@pytest.mark.parametrize("judge", ["grader", None])
+def test_scoring_again_keeps_the_note_about_the_judge(mill: Mill, judge: str | None) -> None:
+    mill("eval", "answerer", "judged", judge=judge)
+    pattern = "*judge=*" if judge else "default"
+    before = result(pattern=pattern)
+    (folder,) = Path("out").glob(f"*/{pattern}")
+    mill("score", str(folder))
+    assert result(pattern=pattern)["notes"] == before["notes"]
+
+
+# What is refused
+
+
+def test_a_judge_without_anything_to_judge_is_refused(mill: Mill) -> None:
+    code, out, err = mill("eval", "answerer", "plain")
+    assert (code, out) == (2, "") and err.startswith("mill: --judge: none of these tasks is judged: plain;")
+    assert not Told.events
+
+
+def test_a_judge_that_writes_no_text_is_refused(mill: Mill) -> None:
+    class Classifier(Told):
+        def __init__(self) -> None:
+            self.name, self.capabilities = "classifier", ModelCapabilities(kinds=frozenset({CLASSIFY}))
+
+    register_model("classifier")(Classifier)
+    code, _, err = mill("eval", "answerer", "judged", judge="classifier")
+    assert code == 2 and err == "mill: classifier writes no text, so it cannot judge\n" and not Told.events
+
+
+def test_an_unknown_judge_is_refused_before_anything_is_computed(mill: Mill) -> None:
+    code, _, err = mill("eval", "answerer", "judged", judge="gradr")
+    assert code == 2 and "did you mean grader" in err and not Told.events
+
+
+@pytest.mark.parametrize("wrong", [{"prompt": "{nosuch}"}, {"prompt": "{"}])
+def test_a_prompt_that_cannot_be_filled_in_is_refused_before_anything_is_computed(mill: Mill, wrong: dict[str, str]) -> None:
+    register_task("judged")(type("Broken", (Questions,), {"judge": Judge(**wrong)}))
+    code, _, err = mill("eval", "answerer", "judged")
+    assert code == 2 and "the judge's prompt" in err and not Told.events
+
+
+def test_fields_that_fail_are_the_failure_of_their_sample(mill: Mill) -> None:
+    def judged_fields(self: Questions, sample: Sample, responses: Sequence[Response]) -> dict[str, str]:
+        return {"question": f"question {sample.doc['number']}", "answer": "", "reference": {0: "x"}[sample.doc["number"]]}
+
+    register_task("judged")(type("Broken", (Questions,), {"judged_fields": judged_fields}))
+    code, _, err = mill("eval", "answerer", "judged")
+    assert code == 1 and "unexpected" not in err
+
+
+def test_a_fresh_run_is_judged_afresh(mill: Mill) -> None:
+    mill("eval", "answerer", "judged")
+    assert mill("eval", "answerer", "judged", "--fresh")[0] == 0
+    assert Told.events.count("Answerer load") == 2
+    assert len(Told.asked) == 2 * N
+
+
+def test_a_real_server_judges(mill: Mill, llama: str) -> None:
+    judge = Judge(prompt="{question} {answer} {reference} {rubric} End with VERDICT: {words}.", max_gen_toks=6)
+    register_task("judged")(type("Short", (Questions,), {"judge": judge}))
+    code, out, err = mill("eval", "answerer", "judged", "--limit", "2", judge=f"openai-compat[base_url={llama}]")
+    assert code == 0, err
+    assert [isinstance(one["judgements"][0][0], str) for one in samples()] == [True, True]
+    assert 0.0 <= value("judge_read") <= 1.0 and "judged by" in out

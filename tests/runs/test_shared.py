@@ -1,0 +1,217 @@
+"""manifest.json and results.json under many hands: no word is lost, and the newest counts by its number."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mill.api.task import RenderSettings
+from mill.models.spec import Spec
+from mill.runs import shared
+from mill.runs.folder import MANIFEST, RESULTS, RunFolder
+from mill.runs.manifest import update_manifest
+from mill.runs.shared import TOP, Word, say, standing
+
+PROCESSES, ENTRIES = 4, 12
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    return RunFolder(tmp_path / "run")
+
+
+def part(folder: RunFolder, writer: str, sections: Mapping[str, Mapping[str, Any]], file: str = RESULTS) -> Path:
+    """What a process of this name has said; each entry is (number, weight, value)."""
+    told = {
+        section: {name: dict(zip(("number", "weight", "value"), entry, strict=True)) for name, entry in entries.items()}
+        for section, entries in sections.items()
+    }
+    place = folder.path / "parts" / f"{writer}.json"
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text(json.dumps({file: told}))
+    return place
+
+
+def as_writer(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(shared, "writer_name", lambda: name)
+
+
+def view_again(folder: RunFolder) -> dict[str, Any]:
+    """The file after somebody who has nothing to add has written it."""
+    say(folder, RESULTS, {})
+    return folder.read(RESULTS)
+
+
+def say_many(path: str, number: int, gate: Any) -> None:
+    """One process: entries of its own, one that all of them change, and sessions; each said by itself."""
+    folder = RunFolder(Path(path))
+    gate.wait()
+    for entry in range(ENTRIES):
+        name = f"{number}-{entry}"
+        say(folder, RESULTS, {"tasks": {name: Word({"n": entry}, weight=entry), "all": Word({"n": entry}, weight=entry)}})
+        session = {"id": name, "order": entry}
+        say(folder, MANIFEST, {"sessions": {name: Word(session)}, TOP: {f"top-{name}": Word(name)}})
+
+
+def test_processes_that_say_much_at_once_lose_nothing(folder: RunFolder) -> None:
+    context = multiprocessing.get_context("spawn")
+    gate = context.Barrier(PROCESSES)
+    hands = [context.Process(target=say_many, args=(str(folder.path), number, gate)) for number in range(PROCESSES)]
+    for hand in hands:
+        hand.start()
+    for hand in hands:
+        hand.join(60)
+    assert [hand.exitcode for hand in hands] == [0] * PROCESSES
+    names = {f"{number}-{entry}" for number in range(PROCESSES) for entry in range(ENTRIES)}
+    tasks, told = folder.read(RESULTS)["tasks"], folder.read(MANIFEST)
+    assert set(tasks) == {*names, "all"}
+    assert all(tasks[name] == {"n": int(name.partition("-")[2])} for name in names)
+    assert [(entry["order"], entry["id"]) for entry in told["sessions"]] == sorted((int(n.split("-")[1]), n) for n in names)
+    assert {name: told[f"top-{name}"] for name in names} == {name: name for name in names}
+    assert not [file for file in folder.path.rglob(".*") if file.is_file()]
+
+
+@pytest.mark.parametrize("writers", [("a", "b"), ("b", "a")])
+def test_of_words_said_at_once_the_weightier_counts(folder: RunFolder, writers: tuple[str, str]) -> None:
+    part(folder, writers[0], {"tasks": {"t": (3, 40, "full")}})
+    part(folder, writers[1], {"tasks": {"t": (3, 10, "limited")}})
+    assert view_again(folder)["tasks"] == {"t": "full"}
+
+
+@pytest.mark.parametrize("writers", [("a", "b"), ("b", "a")])
+def test_a_later_number_counts_more_than_weight(folder: RunFolder, writers: tuple[str, str]) -> None:
+    part(folder, writers[0], {"tasks": {"t": (3, 40, "of other data")}})
+    part(folder, writers[1], {"tasks": {"t": (4, 10, "now")}})
+    assert view_again(folder)["tasks"] == {"t": "now"}
+
+
+def test_what_was_said_last_counts_whatever_clocks_and_names_say(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every process is one whose clock is behind that of all before, so that its name and times come first."""
+    for number in range(9, 0, -1):
+        as_writer(monkeypatch, f"2020010{number}T000000-host")
+        monkeypatch.setattr(time, "time", lambda number=number: 1e9 + 1e5 * number)
+        say(folder, RESULTS, {"tasks": {"t": Word(number, weight=number)}})
+        for age, place in enumerate(sorted((folder.path / "parts").iterdir())):
+            os.utime(place, (1e9 - age, 1e9 - age))
+        assert folder.read(RESULTS)["tasks"] == {"t": number}
+    assert standing(folder, RESULTS)["tasks"]["t"].number == 9
+
+
+def test_a_part_that_comes_while_the_file_is_written_is_in_it(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its writer may have written the file already, and would not do so again."""
+    write = RunFolder.write
+
+    def write_late(place: RunFolder, name: str, content: Mapping[str, Any]) -> None:
+        if not (folder.path / "parts/late.json").exists():
+            part(folder, "late", {"tasks": {"late": (1, 0, 2)}})
+        write(place, name, content)
+
+    monkeypatch.setattr(RunFolder, "write", write_late)
+    say(folder, RESULTS, {"tasks": {"t": Word(1)}})
+    assert folder.read(RESULTS) == {"tasks": {"t": 1, "late": 2}}
+
+
+words = st.dictionaries(st.sampled_from("xyz"), st.tuples(st.integers(1, 3), st.integers(0, 2)), max_size=3)
+
+
+@given(st.dictionaries(st.sampled_from("abcd"), words, max_size=4), st.randoms())
+@settings(deadline=None, max_examples=40)
+def test_parts_add_up_to_the_same_in_any_order_and_however_often(said: dict[str, dict[str, Any]], dice: Any) -> None:
+    expected: dict[str, tuple[int, int, str]] = {}
+    for writer, entries in said.items():
+        for name, (number, weight) in entries.items():
+            expected[name] = max(expected.get(name, (0, 0, "")), (number, weight, writer))
+    with tempfile.TemporaryDirectory() as place:
+        folder, order = RunFolder(Path(place)), list(said)
+        dice.shuffle(order)
+        for writer in order:
+            told = {name: (number, weight, [number, weight, writer]) for name, (number, weight) in said[writer].items()}
+            part(folder, writer, {"tasks": told})
+            if dice.random() < 0.5:
+                view_again(folder)
+        first = view_again(folder)
+        assert first.get("tasks", {}) == {name: list(rank) for name, rank in expected.items()}
+        assert view_again(folder) == first
+
+
+def test_writing_again_changes_no_byte(folder: RunFolder) -> None:
+    say(folder, MANIFEST, {"tasks": {"b": Word(1), "a": Word(2)}, TOP: {"model": Word({"name": "m"})}})
+    say(folder, MANIFEST, {"sessions": {"s": Word({"id": "s", "order": 1})}})
+    before = (folder.path / MANIFEST).read_bytes()
+    for _ in range(3):
+        say(folder, MANIFEST, {})
+    assert (folder.path / MANIFEST).read_bytes() == before
+
+
+OLD = {
+    "model": {"name": "m"},
+    "settings": {"seed": 0},
+    "fresh": False,
+    "tasks": {"old": {"n": 7, "data_hash": "x"}, "both": {"n": 1, "data_hash": "x"}},
+    "sessions": [{"started": "2020-01-02", "ended": "failed"}, {"started": "2020-01-01", "ended": "finished"}],
+}
+
+
+def test_a_manifest_from_before_there_were_parts_is_kept(folder: RunFolder) -> None:
+    folder.write(MANIFEST, OLD)
+    say(folder, MANIFEST, {"tasks": {"both": Word({"n": 2}), "new": Word({"n": 3})}, TOP: {"fresh": Word(True)}})
+    say(folder, MANIFEST, {"sessions": {"s": Word({"id": "s", "order": 1})}})
+    told = folder.read(MANIFEST)
+    assert told["tasks"] == {"old": OLD["tasks"]["old"], "both": {"n": 2}, "new": {"n": 3}}
+    assert told["sessions"] == [*OLD["sessions"], {"id": "s", "order": 1}]
+    assert (told["model"], told["settings"], told["fresh"]) == (OLD["model"], OLD["settings"], True)
+
+
+def test_parts_removed_by_hand_leave_what_the_file_says(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder.write(MANIFEST, OLD)
+    for number, writer in enumerate("ab", start=1):
+        as_writer(monkeypatch, writer)
+        say(folder, MANIFEST, {"tasks": {"both": Word(number)}, "sessions": {writer: Word({"id": writer, "order": number})}})
+    before = folder.read(MANIFEST)
+    for place in (folder.path / "parts").iterdir():
+        place.unlink()
+    say(folder, MANIFEST, {"tasks": {"new": Word(3)}})
+    assert folder.read(MANIFEST) == {**before, "tasks": {**before["tasks"], "new": 3}}
+    assert before["tasks"]["both"] == 2 and [entry["id"] for entry in before["sessions"][2:]] == ["a", "b"]
+
+
+def test_a_file_removed_by_hand_comes_back_from_its_parts(folder: RunFolder) -> None:
+    say(folder, RESULTS, {"tasks": {"t": Word(1)}})
+    (folder.path / RESULTS).unlink()
+    assert view_again(folder) == {"tasks": {"t": 1}}
+
+
+def test_odd_characters_come_back_as_they_were(folder: RunFolder) -> None:
+    odd = "\ud800 \u2028 \x85"
+    say(folder, RESULTS, {"tasks": {odd: Word(odd)}})
+    assert view_again(folder) == {"tasks": {odd: odd}}
+
+
+def test_a_forked_child_is_another_writer() -> None:
+    mine, (reader, writer) = shared.writer_name(), os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writer, shared.writer_name().encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(reader, 1000).decode() != mine
+    assert shared.writer_name() == mine
+    os.close(reader)
+    os.close(writer)
+
+
+def test_a_manifest_is_whole_before_the_first_session_has_ended(folder: RunFolder) -> None:
+    """`mill ls runs` and `mill score` must find a run that is running or was killed."""
+    spec = Spec("toy", {"path": "toy"})
+    update_manifest(folder, spec=spec, model_name="toy", identity={}, settings=RenderSettings(), plans=[], fresh=False)
+    assert folder.read(MANIFEST)["sessions"] == []

@@ -1,0 +1,345 @@
+"""Commands on the same tasks take turns: nothing is computed twice, and nobody waits for the dead or for other tasks."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mill.api.judge import Judge
+from mill.api.registry import tasks as registry
+from mill.api.response import Response
+from mill.api.task import RenderSettings, Sample
+from mill.models.spec import parse_spec
+from mill.runs import evaluate, results, turns
+from mill.runs.evaluate import Run, prepare
+from mill.runs.folder import RESULTS, RunFolder
+from mill.runs.turns import taking_turns
+from mill.tasks.load import select
+from tests.runs.faults import (
+    PATIENCE_S,
+    N,
+    assert_same_end,
+    computed,
+    go_on,
+    kill,
+    leftovers,
+    recorded,
+    scores,
+    sessions,
+    start,
+    told,
+    until,
+    until_answering,
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
+    monkeypatch.setattr(turns, "_POLL_S", 0.01)
+    return RunFolder(tmp_path / "run")
+
+
+@pytest.fixture
+def other(folder: RunFolder) -> Iterator[dict[str, Any]]:
+    """What a command at work on the task `t` tells of itself: a process of this machine that is there."""
+    process = subprocess.Popen(["sleep", "100"])
+    born = turns._born(process.pid)
+    yield {
+        "host": "h",
+        "machine": turns._machine(),
+        "pid": process.pid,
+        "born": born,
+        "tasks": ["t"],
+        "working": True,
+        "beat": 1,
+    }
+    with contextlib.suppress(ProcessLookupError):
+        process.kill()
+    process.wait()
+
+
+def tell(folder: RunFolder, told: dict[str, Any], name: str = "other") -> Path:
+    place = folder.path / "working" / f"{name}.json"
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text(json.dumps(told))
+    return place
+
+
+def turn_comes(folder: RunFolder, within: float, tasks: tuple[str, ...] = ("t",)) -> bool:
+    """Whether a turn comes within so many seconds; afterwards the way is made free."""
+    came, free = threading.Event(), threading.Event()
+
+    def take() -> None:
+        with taking_turns(folder, tasks):
+            came.set()
+            free.wait(PATIENCE_S)
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    found = came.wait(within)
+    if not found:
+        for file in (folder.path / "working").glob("other*.json"):
+            file.unlink()
+    free.set()
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive()
+    return found
+
+
+def left(folder: RunFolder) -> list[str]:
+    return sorted(file.name for file in (folder.path / "working").iterdir())
+
+
+def test_three_commands_at_once_compute_each_answer_once(undisturbed: Path, tmp_path: Path) -> None:
+    out, log = tmp_path / "out", tmp_path / "log"
+    runs = [start(out, log, delay=0.005) for _ in range(3)]
+    assert [run.wait(PATIENCE_S) for run in runs] == [0, 0, 0], told(log)
+    assert Counter(computed(log)) == Counter(recorded(undisturbed).keys())
+    assert_same_end(out, undisturbed)
+    assert not leftovers(out)
+    told_of = sessions(out)
+    assert [(entry["ended"], entry["failed"]) for entry in told_of] == [("finished", 0)] * 3
+    assert sorted(entry["computed"] for entry in told_of) == [0, 0, len(recorded(undisturbed))]
+    assert {entry["known"] + entry["computed"] for entry in told_of} == {len(recorded(undisturbed))}
+    assert "waiting for it to end" in told(log)
+
+
+def test_other_tasks_of_the_same_run_are_not_waited_for(tmp_path: Path) -> None:
+    out, slow, quick = tmp_path / "out", tmp_path / "slow", tmp_path / "quick"
+    at_work = start(out, slow, tasks="toy_gen,toy_text", delay=0.2)
+    until_answering(at_work, slow)
+    assert start(out, quick, tasks="toy_choice").wait(PATIENCE_S) == 0
+    assert at_work.poll() is None and "waiting" not in told(quick)
+    assert list(scores(out)["tasks"]) == ["toy_choice"]
+    at_work.send_signal(signal.SIGTERM)
+    assert at_work.wait(PATIENCE_S) == 130
+    go_on(out, slow, tasks="toy_gen,toy_text")
+    assert sorted(scores(out)["tasks"]) == ["toy_choice", "toy_gen", "toy_text"]
+
+
+def test_a_waiter_goes_on_at_once_when_the_one_at_work_is_killed(undisturbed: Path, tmp_path: Path) -> None:
+    out, first, second = tmp_path / "out", tmp_path / "first", tmp_path / "second"
+    at_work = start(out, first, delay=0.05)
+    until_answering(at_work, first, answers=9)
+    waiter = start(out, second)
+    until(lambda: "waiting for it to end" in told(second), "the notice")
+    assert f"process {at_work.pid} on " in told(second)
+    assert not computed(second)
+    kill(at_work)
+    known, began = recorded(out), time.monotonic()
+    assert known
+    assert waiter.wait(PATIENCE_S) == 0
+    assert time.monotonic() - began < turns.SILENCE_S / 4
+    assert Counter(computed(second)) == Counter(recorded(undisturbed).keys() - known.keys())
+    assert_same_end(out, undisturbed)
+    assert not leftovers(out)
+
+
+def test_a_waiter_that_is_terminated_leaves_the_other_in_peace(undisturbed: Path, tmp_path: Path) -> None:
+    out, first, second = tmp_path / "out", tmp_path / "first", tmp_path / "second"
+    at_work = start(out, first, delay=0.008)
+    until_answering(at_work, first)
+    waiter = start(out, second)
+    until(lambda: "waiting for it to end" in told(second), "the notice")
+    waiter.send_signal(signal.SIGTERM)
+    assert waiter.wait(PATIENCE_S) == 130
+    assert at_work.wait(PATIENCE_S) == 0
+    assert not computed(second)
+    assert_same_end(out, undisturbed)
+    assert not leftovers(out)
+
+
+def test_a_live_process_is_waited_for_and_a_dead_one_is_not(folder: RunFolder, other: dict[str, Any]) -> None:
+    tell(folder, other)
+    assert not turn_comes(folder, within=0.3)
+    tell(folder, {**other, "tasks": ["u"]})
+    assert turn_comes(folder, within=5)
+    tell(folder, {**other, "born": "another process had this number"})
+    assert turn_comes(folder, within=5)
+    tell(folder, other)
+    os.kill(other["pid"], signal.SIGKILL)
+    os.waitpid(other["pid"], 0)
+    assert turn_comes(folder, within=5)
+    assert left(folder) == []
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="only Linux tells of processes in files")
+def test_a_killed_process_that_its_parent_does_not_reap_is_not_waited_for(folder: RunFolder, other: dict[str, Any]) -> None:
+    """So it stays in a container whose first process does not reap, for as long as the container lives."""
+    tell(folder, other)
+    os.kill(other["pid"], signal.SIGKILL)
+    until(lambda: ") Z " in Path(f"/proc/{other['pid']}/stat").read_text(), "the zombie")
+    assert turn_comes(folder, within=2)
+
+
+def test_a_silent_process_of_another_machine_is_waited_for_a_while(
+    folder: RunFolder, other: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "SILENCE_S", 0.6)
+    place = tell(folder, {**other, "machine": "elsewhere", "pid": 1})
+    began = time.monotonic()
+    assert turn_comes(folder, within=5)
+    assert 0.6 <= time.monotonic() - began < 3
+    assert not place.exists()
+
+
+def test_a_process_of_another_machine_that_gives_signs_is_waited_for(
+    folder: RunFolder, other: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its beats, not by the times of the file, which another machine's clock may have made."""
+    monkeypatch.setattr(turns, "SILENCE_S", 0.4)
+    over = threading.Event()
+
+    def beat() -> None:
+        for number in itertools.count(2):
+            place = tell(folder, {**other, "machine": "elsewhere", "beat": number}, name="draft")
+            os.utime(place, (1e9, 1e9))
+            place.replace(place.with_name("other.json"))
+            if over.wait(0.1):
+                return
+
+    tell(folder, {**other, "machine": "elsewhere"})
+    thread = threading.Thread(target=beat)
+    thread.start()
+    assert not turn_comes(folder, within=1.5)
+    over.set()
+    thread.join()
+
+
+def test_the_file_of_the_one_at_work_is_kept_fresh_and_then_removed(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "BEAT_S", 0.05)
+    with taking_turns(folder, ["t"]) as waited:
+        assert not waited
+        (file,) = (folder.path / "working").glob("*.json")
+        first = json.loads(file.read_text())
+        assert first["working"] and first["pid"] == os.getpid() and first["tasks"] == ["t"]
+        until(lambda: json.loads(file.read_text())["beat"] > first["beat"] + 1, "a beat")
+    assert left(folder) == []
+
+
+def test_the_file_is_removed_when_the_work_fails(folder: RunFolder) -> None:
+    with pytest.raises(ZeroDivisionError), taking_turns(folder, ["t"]):
+        raise ZeroDivisionError
+    assert left(folder) == []
+
+
+def test_what_is_no_file_of_ours_keeps_nobody(folder: RunFolder) -> None:
+    for number, text in enumerate(["", "{", "[]", "{}", '{"tasks": ["t"]}']):
+        place = folder.path / "working" / f"other{number}.json"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text)
+    assert turn_comes(folder, within=5)
+
+
+@pytest.mark.parametrize("clock", [1, -1])
+def test_never_two_at_work_at_once(folder: RunFolder, monkeypatch: pytest.MonkeyPatch, clock: int) -> None:
+    """Also where who comes later has the earlier name: within a second that is up to chance, and clocks differ."""
+    names, write, dice = itertools.count(5000, clock), turns.write_atomically, itertools.cycle([0.0, 0.012, 0.004, 0.02])
+    inside: list[int] = []
+    most: list[int] = []
+
+    def slowly(file: Path, text: str) -> None:
+        time.sleep(0.01)  # as over a network
+        write(file, text)
+
+    def take(number: int, delay: float) -> None:
+        time.sleep(delay)
+        with taking_turns(folder, ["t"]):
+            inside.append(number)
+            most.append(len(inside))
+            time.sleep(0.02)
+            inside.remove(number)
+
+    monkeypatch.setattr(turns, "unique_name", lambda: str(next(names)))
+    monkeypatch.setattr(turns, "write_atomically", slowly)
+    for _ in range(15):
+        hands = [threading.Thread(target=take, args=(number, next(dice))) for number in range(3)]
+        for hand in hands:
+            hand.start()
+        for hand in hands:
+            hand.join(PATIENCE_S)
+    assert len(most) == 45
+    assert max(most) == 1
+
+
+@pytest.fixture
+def ready(toy_here: Path, tmp_path: Path) -> Callable[..., Run]:
+    """Prepare a run of the toy model in this process."""
+
+    def make(limit: int | None = None) -> Run:
+        return prepare("toy[path=toy]", select(["toy_gen"]), RenderSettings(), output_dir=tmp_path / "out", limit=limit)
+
+    return make
+
+
+def test_answers_that_came_between_planning_and_the_turn_are_not_computed_again(
+    ready: Callable[..., Run], toy_here: Path
+) -> None:
+    """`mill eval one,two`: the second model is planned before the first runs, and others may answer for it meanwhile."""
+    planned = ready()
+    ready().execute(quiet=True)
+    planned.execute(quiet=True)
+    assert len(computed(toy_here)) == N
+
+
+@pytest.mark.parametrize("moment", ["before its results", "before its samples"])
+def test_a_limited_run_does_not_write_over_a_full_one_that_ends_with_it(
+    ready: Callable[..., Run], monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    here, full = threading.current_thread(), threading.Thread(target=lambda: ready().execute(quiet=True))
+    say, write_results = results.say, evaluate.write_results
+
+    def meanwhile(when: str) -> None:
+        if threading.current_thread() is here and when == moment:
+            full.start()
+            full.join(2)
+
+    def said(*given: Any) -> None:
+        meanwhile("before its results")
+        say(*given)
+
+    def written(*given: Any) -> set[str]:
+        found = write_results(*given)
+        meanwhile("before its samples")
+        return found
+
+    monkeypatch.setattr(results, "say", said)
+    monkeypatch.setattr(evaluate, "write_results", written)
+    folder = ready(limit=10).execute(quiet=True).folder
+    full.join(PATIENCE_S)
+    assert folder.read(RESULTS)["tasks"]["toy_gen"]["n"] == N
+    assert len(folder.samples_file("toy_gen").read_bytes().split(b"\n")[:-1]) == N
+
+
+def test_two_commands_ask_a_judge_once(toy_here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Judged(registry.get("toy_gen")):  # type: ignore[misc]
+        judge = Judge()
+
+        def judged_fields(self, sample: Sample, responses: Sequence[Response]) -> dict[str, str]:
+            return {"question": sample.doc["question"], "answer": responses[0].text or "", "reference": self.target(sample)}
+
+    registry.add("toy_judged", Judged)
+    monkeypatch.setenv("TOY_DELAY", "0.01")
+    chosen, judge, out = select(["toy_judged"]), parse_spec("toy[path=judge]"), tmp_path / "out"
+    runs = [prepare("toy[path=toy]", chosen, RenderSettings(), output_dir=out, judge=judge) for _ in range(2)]
+    both = [threading.Thread(target=run.execute, kwargs={"quiet": True}) for run in runs]
+    for thread in both:
+        thread.start()
+    for thread in both:
+        thread.join(PATIENCE_S)
+    assert set(Counter(computed(toy_here)).values()) == {1}
+    assert len(computed(toy_here)) == 2 * N
