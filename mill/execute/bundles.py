@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from collections import Counter, deque
 from collections.abc import Sequence
-from itertools import groupby
 
+from mill.api.message import Context
 from mill.api.request import GENERATE, MULTI_ROUND, Request
 
 MOST_DEATHS = 3  # of workers on one request, before it is given up
@@ -22,9 +22,11 @@ class Bundles:
     """
 
     def __init__(self, requests: Sequence[Request], workers: int) -> None:
-        ordered = sorted(requests, key=lambda request: request.text)
-        groups = (list(group) for _, group in groupby(ordered, key=lambda request: request.context))
-        self._fresh = deque((group, sum(map(_cost, group))) for group in groups)
+        groups: dict[Context, list[Request]] = {}
+        for request in requests:
+            groups.setdefault(request.context, []).append(request)
+        ordered = sorted(groups.values(), key=lambda group: group[0].text)
+        self._fresh = deque((group, sum(map(_cost, group))) for group in ordered)
         self.groups = len(self._fresh)
         """How many workers there can be work for."""
         self._left = sum(cost for _, cost in self._fresh)

@@ -5,6 +5,7 @@ A worker that dies is replaced, and what it had not answered goes to others. How
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
@@ -21,6 +22,7 @@ from mill.execute.bundles import MOST_DEATHS, Bundles
 from mill.models.http.failure import UNREACHABLE
 
 PATIENCE_S = 10.0
+LEAVE_S = 2.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 20.0  # before a lost worker is replaced
 
 Tell = Callable[[list[tuple[int, Response]]], None]
@@ -67,7 +69,7 @@ class Pool:
             self._listen(bundles, news, len(requests), observer)
         finally:
             bundles.stop()
-        until = time.monotonic() + PATIENCE_S
+        until = time.monotonic() + LEAVE_S
         for thread in threads:  # one may still be waiting for a machine
             thread.join(timeout=max(0.0, until - time.monotonic()))
 
@@ -95,43 +97,44 @@ class Pool:
 
         A bundle is taken when there is somebody to answer it: a worker that waits for a machine keeps nothing back.
         """
-        pause = FIRST_PAUSE_S
-        while not bundles.over:
-            bundle: list[Request] | None = []
-            left: dict[int, Request] = {}
+        while self._ready(number, bundles, news) and (bundle := bundles.take()) is not None:
+            left = dict(enumerate(bundle))
             try:
-                if number not in self._hands:
-                    self._hands[number] = self.hire(number)
-                bundle = bundles.take()
-                if bundle is None:
-                    self._said |= dict.fromkeys(self._hands[number].remarks())
-                    return
-                left.update(enumerate(bundle))
                 self._hands[number].answer(kind, bundle, _teller(left, news))
                 if left:
                     raise ModelError(f"a worker answered {len(bundle) - len(left)} of {len(bundle)} requests")
-                pause = FIRST_PAUSE_S
             except HandLost as lost:
                 self._drop(number)
-                if bundle is None:
-                    return
                 news.put(lost)
                 given_up = bundles.give_back(list(left.values()))
                 why = f"the worker died each of the {MOST_DEATHS} times it was asked: {lost}"
                 news.put([(request, Response(error=why)) for request in given_up])
+            except BaseException as error:
+                news.put(error if isinstance(error, MillError) else ModelError(f"a worker failed: {describe(error)}"))
+                return
+        with contextlib.suppress(HandLost, KeyError):  # gone, or never there
+            self._said |= dict.fromkeys(self._hands[number].remarks())
+
+    def _ready(self, number: int, bundles: Bundles, news: queue.Queue[Any]) -> bool:
+        """Have a worker under this number; False when there is none and nobody needs one any more."""
+        pause = FIRST_PAUSE_S
+        while number not in self._hands and not bundles.over:
+            try:
+                self._hands[number] = self.hire(number)
+            except HandLost as lost:
+                news.put(lost)
                 time.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE_S)
-            except MillError as error:
-                news.put(error)
-                return
-            except Exception as error:
-                news.put(ModelError(f"a worker failed: {describe(error)}"))
-                return
+            except BaseException as error:
+                news.put(error if isinstance(error, MillError) else ModelError(f"a worker failed: {describe(error)}"))
+                return False
+        return number in self._hands
 
     def _drop(self, number: int) -> None:
         hand = self._hands.pop(number, None)
         if hand is not None:
-            hand.end()
+            with contextlib.suppress(Exception):  # it is gone already, or nobody can end it
+                hand.end()
 
     def remarks(self) -> list[str]:
         """What the workers' models said of themselves, and how many workers died."""

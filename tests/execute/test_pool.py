@@ -1,0 +1,328 @@
+"""A pool with workers that die: nothing is answered twice, nothing is lost, and it always comes to an end."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from mill.api.errors import MillError, ModelError, RunError
+from mill.api.request import GENERATE, LOGLIKELIHOOD, Request
+from mill.api.response import Response
+from mill.execute.pool import HandLost, Pool, Tell
+
+SOON = 20.0
+
+
+class FakeHand:
+    """Answers one request after another; `before(hand, request)` may raise."""
+
+    def __init__(self, number: int, before: Callable[[FakeHand, Request], None] = lambda hand, request: None) -> None:
+        self.number, self.before, self.ended, self.asked = number, before, 0, 0
+
+    def answer(self, kind: str, requests: Sequence[Request], tell: Tell) -> None:
+        for place, request in enumerate(requests):
+            self.before(self, request)
+            self.asked += 1
+            tell([(place, Response(text=f"re: {request.text}"))])
+
+    def remarks(self) -> list[str]:
+        return ["slow", f"hand {self.number}"]
+
+    def end(self) -> None:
+        self.ended += 1
+
+
+class Seen:
+    """An observer that keeps what it is told, and by which thread."""
+
+    def __init__(self, before: Callable[[], None] = lambda: None) -> None:
+        self.answers: dict[str, Response] = {}
+        self.times: Counter[str] = Counter()
+        self.threads: set[int] = set()
+        self.before = before
+
+    def answered(self, request: Request, response: Response) -> None:
+        self.before()
+        self.answers[request.text] = response
+        self.times[request.text] += 1
+        self.threads.add(threading.get_ident())
+
+
+class Agency:
+    """Hires hands and keeps them for a look."""
+
+    def __init__(self, before: Callable[[FakeHand, Request], None] = lambda hand, request: None) -> None:
+        self.before, self.hands = before, []
+
+    def hire(self, number: int) -> FakeHand:
+        self.hands.append(FakeHand(number, self.before))
+        return self.hands[-1]
+
+
+def asked(count: int) -> list[Request]:
+    return [Request(GENERATE, f"question {number:03}") for number in range(count)]
+
+
+def ask(pool: Pool, requests: Sequence[Request], seen: Seen | None = None, seconds: float = SOON) -> Seen:
+    """What the observer saw; raises what the pool raises, and fails where it does not come back."""
+    observer, outcome = seen or Seen(), []
+
+    def call() -> None:
+        try:
+            outcome.append(pool.answer(GENERATE, requests, observer))
+        except BaseException as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    assert outcome, f"the pool did not end within {seconds:g} s"
+    if outcome[0] is not None:
+        raise outcome[0]
+    return observer
+
+
+def all_answered(seen: Seen, requests: Sequence[Request]) -> bool:
+    return seen.times == Counter(request.text for request in requests)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_everything_is_answered_once_in_the_thread_that_asked(workers: int) -> None:
+    requests, seen = asked(60), Seen()
+    Pool(Agency().hire, workers).answer(GENERATE, requests, seen)
+    assert all_answered(seen, requests)
+    assert seen.answers["question 007"].text == "re: question 007"
+    assert seen.threads == {threading.get_ident()}
+
+
+def test_workers_stay_for_the_next_kind_and_none_is_hired_for_nothing() -> None:
+    agency = Agency(lambda hand, request: time.sleep(0.01))
+    pool = Pool(agency.hire, 4)
+    ask(pool, asked(1))
+    assert len(agency.hands) == 1
+    pool.answer(LOGLIKELIHOOD, asked(40), Seen())
+    pool.answer(GENERATE, asked(40), Seen())
+    assert sorted(hand.number for hand in agency.hands) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_worker_that_dies_in_mid_bundle_is_replaced_and_nothing_is_told_twice_or_lost(workers: int) -> None:
+    def before(hand: FakeHand, request: Request) -> None:
+        time.sleep(0.01)
+        if hand in agency.hands[:workers] and hand.asked == 3:
+            raise HandLost("killed or crashed")
+
+    agency, requests = Agency(before), asked(50)
+    pool = Pool(agency.hire, workers)
+    assert all_answered(seen := ask(pool, requests), requests)
+    assert not any(answer.failed for answer in seen.answers.values())
+    assert len(agency.hands) == 2 * workers
+    assert [hand.ended for hand in agency.hands[:workers]] == [1] * workers
+    pool.close()
+    assert f"workers that died and were replaced: {workers}" in pool.remarks()
+
+
+def test_a_worker_that_dies_after_its_last_answer_loses_nothing() -> None:
+    class DiesAtTheEnd(FakeHand):
+        def answer(self, kind: str, requests: Sequence[Request], tell: Tell) -> None:
+            super().answer(kind, requests, tell)
+            raise HandLost("killed or crashed")
+
+    requests = asked(30)
+    assert all_answered(ask(Pool(DiesAtTheEnd, 3), requests), requests)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+@pytest.mark.parametrize("poison", [{17}, {0, 1}, {3, 20, 39}])
+def test_a_request_that_kills_workers_is_an_error_of_its_own(workers: int, poison: set[int]) -> None:
+    deadly = {f"question {number:03}" for number in poison}
+
+    def before(hand: FakeHand, request: Request) -> None:
+        if request.text in deadly:
+            raise HandLost("killed or crashed")
+
+    requests = asked(40)
+    assert all_answered(seen := ask(Pool(Agency(before).hire, workers), requests), requests)
+    assert {text for text, answer in seen.answers.items() if answer.failed} == deadly
+    assert all("died" in (seen.answers[text].error or "") for text in deadly)
+
+
+def test_random_deaths_neither_lose_nor_double_anything() -> None:
+    dice, lock = random.Random(3), threading.Lock()
+
+    def before(hand: FakeHand, request: Request) -> None:
+        with lock:
+            if dice.random() < 0.02:
+                raise HandLost("killed or crashed")
+
+    requests = asked(400)
+    assert all_answered(ask(Pool(Agency(before).hire, 4), requests), requests)
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_workers_that_all_die_end_the_run_in_one_line(workers: int) -> None:
+    def before(hand: FakeHand, request: Request) -> None:
+        time.sleep(0.02)
+        raise HandLost("out of memory")
+
+    agency = Agency(before)
+    with pytest.raises(ModelError, match=r"workers died and none has answered.*out of memory"):
+        ask(Pool(agency.hire, workers), asked(100))
+    assert len(agency.hands) <= 6 * (workers + 1)
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_workers_that_cannot_start_end_the_run(workers: int) -> None:
+    tries: list[int] = []
+
+    def hire(number: int) -> Any:
+        tries.append(number)
+        time.sleep(0.02)
+        raise HandLost("its machine is gone")
+
+    with pytest.raises(ModelError, match="its machine is gone"):
+        ask(Pool(hire, workers), asked(100))
+    assert len(tries) <= 6 * (workers + 1)
+
+
+def test_a_worker_that_cannot_start_is_no_fault_of_a_single_request() -> None:
+    def hire(number: int) -> Any:
+        raise HandLost("out of memory")
+
+    with pytest.raises(ModelError, match="out of memory"):
+        ask(Pool(hire, 1), asked(1))
+
+
+@pytest.mark.parametrize("error", [RunError("the disk is full"), ModelError("no such route")])
+def test_an_error_that_no_other_worker_would_avoid_ends_the_run(error: MillError) -> None:
+    def before(hand: FakeHand, request: Request) -> None:
+        if request.text == "question 010":
+            raise error
+
+    agency = Agency(before)
+    pool = Pool(agency.hire, 3)
+    with pytest.raises(type(error), match=str(error)):
+        ask(pool, asked(60))
+    pool.close()
+    assert [hand.ended for hand in agency.hands] == [1] * len(agency.hands)
+
+
+def test_a_worker_that_cannot_open_the_model_ends_the_run() -> None:
+    def hire(number: int) -> Any:
+        if number == 1:
+            raise ModelError("no such file")
+        return FakeHand(number, lambda hand, request: time.sleep(0.005))
+
+    with pytest.raises(ModelError, match="no such file"):
+        ask(Pool(hire, 2), asked(60))
+
+
+@pytest.mark.parametrize("error", [ValueError("a mistake"), SystemExit(3)], ids=["exception", "exit"])
+def test_a_mistake_in_a_worker_is_told_and_keeps_nobody_waiting(error: BaseException) -> None:
+    def before(hand: FakeHand, request: Request) -> None:
+        raise error
+
+    with pytest.raises(ModelError, match="a worker failed"):
+        ask(Pool(Agency(before).hire, 2), asked(10), seconds=5)
+
+
+def test_a_worker_that_cannot_be_ended_keeps_nobody_waiting() -> None:
+    class Stubborn(FakeHand):
+        def end(self) -> None:
+            raise RuntimeError("cannot be reached")
+
+    def before(hand: FakeHand, request: Request) -> None:
+        if hand is hands[0] and request.text == "question 003":
+            raise HandLost("killed or crashed")
+
+    hands: list[FakeHand] = []
+
+    def hire(number: int) -> FakeHand:
+        hands.append(Stubborn(number, before))
+        return hands[-1]
+
+    requests = asked(10)
+    try:
+        assert all_answered(ask(Pool(hire, 1), requests, seconds=5), requests)
+    except MillError as error:
+        assert "cannot be reached" in str(error)
+
+
+def test_too_few_answers_are_told_and_an_answer_told_twice_counts_once() -> None:
+    class Forgetful(FakeHand):
+        def answer(self, kind: str, requests: Sequence[Request], tell: Tell) -> None:
+            super().answer(kind, requests[:-1], tell)
+
+    class Repeating(FakeHand):
+        def answer(self, kind: str, requests: Sequence[Request], tell: Tell) -> None:
+            super().answer(kind, requests, lambda answers: (tell(answers), tell(answers))[0])
+
+    with pytest.raises(ModelError, match="answered 9 of 10 requests"):
+        ask(Pool(Forgetful, 1), asked(10))
+    requests = asked(20)
+    assert all_answered(ask(Pool(Repeating, 2), requests), requests)
+
+
+def test_a_worker_that_never_becomes_ready_does_not_keep_the_others() -> None:
+    """As on a cluster whose other half is somebody else's."""
+    asked_for, never = threading.Event(), threading.Event()
+
+    def hire(number: int) -> FakeHand:
+        if number == 1:
+            asked_for.set()
+            never.wait()
+        asked_for.wait(5)
+        return FakeHand(number)
+
+    requests = asked(40)
+    try:
+        assert all_answered(ask(Pool(hire, 2), requests, seconds=5), requests)
+    finally:
+        never.set()
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), RunError("the disk is full")], ids=["interrupt", "disk"])
+def test_an_observer_that_raises_ends_it_at_once_and_all_workers_end(error: BaseException) -> None:
+    told: list[int] = []
+
+    def third() -> None:
+        told.append(1)
+        if len(told) == 3:
+            raise error
+
+    agency = Agency(lambda hand, request: time.sleep(0.01))
+    pool = Pool(agency.hire, 3)
+    began = time.monotonic()
+    with pytest.raises(type(error)):
+        ask(pool, asked(3000), Seen(third))
+    pool.close()
+    assert time.monotonic() - began < 5, "it waits for bundles that nobody wants any more"
+    assert agency.hands and all(hand.ended == 1 for hand in agency.hands)
+    assert len(told) == 3
+
+
+def test_remarks_are_said_once_and_those_of_the_lost_are_let_go() -> None:
+    class Mute(FakeHand):
+        def remarks(self) -> list[str]:
+            if self.number == 1:
+                raise HandLost("not to be reached any more")
+            return super().remarks()
+
+    hands: list[FakeHand] = []
+
+    def hire(number: int) -> FakeHand:
+        hands.append(Mute(number, lambda hand, request: time.sleep(0.002)))
+        return hands[-1]
+
+    pool = Pool(hire, 3)
+    ask(pool, asked(60))
+    pool.close()
+    pool.close()
+    assert sorted(pool.remarks()) == ["hand 0", "hand 2", "slow"]
+    assert [hand.ended for hand in hands] == [1, 1, 1]

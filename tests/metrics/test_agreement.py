@@ -1,0 +1,72 @@
+"""Cohen's kappa and its standard error as statsmodels has them."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from statsmodels.stats.inter_rater import cohens_kappa
+
+from mill.metrics.agreement import kappa
+
+Pair = tuple[float, float]
+
+
+def pairs_of(table: list[list[int]]) -> list[list[Pair]]:
+    return [[(float(i), float(j))] for i, row in enumerate(table) for j, count in enumerate(row) for _ in range(count)]
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> list[list[int]]:
+    size = draw(st.integers(2, 4))
+    return draw(st.lists(st.lists(st.integers(0, 9), min_size=size, max_size=size), min_size=size, max_size=size))
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning:statsmodels")
+@settings(deadline=None)
+@given(tables())
+def test_value_and_standard_error_are_those_of_statsmodels(table: list[list[int]]) -> None:
+    pairs, counts = pairs_of(table), np.array(table)
+    found = kappa(pairs)
+    by_chance = counts.sum(0) @ counts.sum(1)
+    if not pairs or by_chance == counts.sum() ** 2:
+        assert math.isnan(found.value) and found.stderr is None
+        return
+    expected = cohens_kappa(counts)
+    assert math.isclose(found.value, expected.kappa, abs_tol=1e-12)
+    assert found.n == len(pairs)
+    if len(pairs) == 1:
+        assert found.stderr is None
+    else:
+        assert found.stderr is not None and found.low is not None and found.high is not None
+        assert math.isclose(found.stderr, math.sqrt(max(0.0, expected.var_kappa)), abs_tol=1e-7)
+        assert math.isclose(found.low, found.value - 1.959963984540054 * found.stderr, abs_tol=1e-9)
+        assert math.isclose(found.high, found.value + 1.959963984540054 * found.stderr, abs_tol=1e-9)
+
+
+def test_a_table_worked_out_by_hand() -> None:
+    """Agreed 0.7, by chance 0.5 * 0.6 + 0.5 * 0.4 = 0.5."""
+    assert math.isclose(kappa(pairs_of([[20, 5], [10, 15]])).value, 0.4)
+
+
+@pytest.mark.parametrize("pairs", [[[(1.0, 1.0)]] * 5, [[(0.5, 0.5)]]])
+def test_raters_who_always_say_the_same_cannot_be_told_from_chance(pairs: list[list[Pair]]) -> None:
+    found = kappa(pairs)
+    assert math.isnan(found.value) and found.stderr is None and found.n == len(pairs)
+
+
+def test_repeats_count_as_pairs_and_gaps_do_not() -> None:
+    once = kappa(pairs_of([[4, 1], [2, 3]]))
+    flat = [pair for repeats in pairs_of([[4, 1], [2, 3]]) for pair in repeats]
+    twice = kappa([[*flat[:5], None], [None, *flat[5:]], [None]])
+    assert (twice.value, twice.stderr, twice.n) == (once.value, once.stderr, 3)
+    assert kappa([[None]]).n == 0 and math.isnan(kappa([]).value)
+
+
+def test_names_of_ratings_do_not_matter() -> None:
+    plain = kappa(pairs_of([[4, 1], [2, 3]]))
+    renamed = kappa([[(one * 0.5 - 1, other * 0.5 - 1)] for [(one, other)] in pairs_of([[4, 1], [2, 3]])])
+    assert (plain.value, plain.stderr) == (renamed.value, renamed.stderr)
