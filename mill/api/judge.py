@@ -87,11 +87,15 @@ class Judge:
         return None if word is None else self.verdicts[word]
 
     def _word(self, text: str) -> str | None:
-        words = sorted(self.verdicts, key=len, reverse=True)
-        pattern = rf"VERDICT\W{{1,8}}({'|'.join(map(re.escape, words))})\b"
+        words = sorted(self.verdicts, key=len, reverse=True)  # A+ before A
+        pattern = rf"VERDICT\W{{1,8}}?({'|'.join(map(re.escape, words))})(?!\w)"
         found = re.findall(pattern, text, re.IGNORECASE)
-        last = found[-1] if found else text.strip().strip(string.punctuation + " ")
-        return next((word for word in words if word.upper() == last.upper()), None)
+        alone = text.strip()
+        for candidate in found[-1:] or (alone, alone.strip(string.punctuation + " ")):
+            for word in words:
+                if word.upper() == candidate.upper():
+                    return word
+        return None
 
     def _request(self, told: Mapping[str, str], *, chat: bool) -> Request:
         words = ", ".join(self.verdicts)

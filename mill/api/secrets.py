@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+_TOKENS = (
+    "api|auth|access|hf|bearer|ad|session|security|refresh|id"  # those of a tokenizer, such as eos_token, are no secrets
+)
 _NAME = (
-    r"(?:(?:\w+[_-])?(?:api[_-]?key|secret|password|authorization)|key|headers|(?:(?:api|auth|access|hf|bearer)[_-])?token)"
+    rf"(?:(?:\w+[_-])?(?:api[_-]?key|access[_-]?key|secret\w*|password|authorization|headers)|key"
+    rf"|(?:(?:\w+[_-])?(?:{_TOKENS})[_-])?token)"
 )
 _SHORTEST = 6  # anything shorter would also be taken out of harmless words
 _WHOLE = re.compile(_NAME, re.IGNORECASE)
+_IN_ADDRESS = re.compile(r"(://[^/@\s:\[\]]*:)([^/@\s\[\]]+)(?=@)")
+_SPECS = re.compile(r"[^\s\[\]]+\[.*\]", re.DOTALL)
 _IN_TEXT = re.compile(rf"((?:^|[\[,\s]|--){_NAME}\s*=\s*)(\"(?:[^\"\\]|\\.)*\"|'[^']*'|[^,\]\s]+)", re.IGNORECASE)
 
 
@@ -30,6 +37,22 @@ def scrub(text: str) -> str:
     return text
 
 
+def excerpt(text: str, length: int) -> str:
+    """The beginning of a text in one line; secrets are taken out first, since half of one would not be known again."""
+    return " ".join(scrub(text).split())[:length]
+
+
+def split_password(address: str) -> tuple[str, str | None]:
+    """An address without the name and password in it, and both as `name:password`."""
+    found = re.match(r"(\w+://)([^/@\s]*)@(.*)", address, re.DOTALL)
+    if found is None:
+        return address, None
+    name, _, password = found.group(2).partition(":")
+    password = os.environ.get(password[1:], password) if password.startswith("$") else password
+    remember(password)
+    return found.group(1) + found.group(3), f"{name}:{password}"
+
+
 def is_secret(name: str) -> bool:
     """Whether an argument's name says that its value is one; `add_bos_token` and `eos_token` do not."""
     return _WHOLE.fullmatch(name) is not None
@@ -37,7 +60,18 @@ def is_secret(name: str) -> bool:
 
 def redact(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments as they may be stored and shown."""
-    return {name: "***" if is_secret(name) else value for name, value in arguments.items()}
+    return {name: "***" if is_secret(name) else _redacted(value) for name, value in arguments.items()}
+
+
+def _redacted(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return redact(value)
+    return _IN_ADDRESS.sub(r"\1***", scrub(value)) if isinstance(value, str) else value
+
+
+def redact_text(text: str) -> str:
+    """A message without secrets: those that are known, and whatever stands where one would."""
+    return _IN_ADDRESS.sub(r"\1***", _IN_TEXT.sub(r"\1***", scrub(text)))
 
 
 def redact_command(argv: Sequence[str]) -> str:
@@ -45,26 +79,30 @@ def redact_command(argv: Sequence[str]) -> str:
     shown = []
     for place, word in enumerate(argv):
         after_option = place > 0 and argv[place - 1].startswith("--") and is_secret(argv[place - 1].lstrip("-"))
-        shown.append("***" if after_option else _IN_TEXT.sub(r"\1***", word))
-    return scrub(" ".join(shown))
+        shown.append("***" if after_option else redact_text(word))
+    return " ".join(shown)
 
 
 def hide(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     """A command line whose secrets are names of environment variables, and those variables.
 
-    Everybody on a machine can read the command lines of others, nobody their environment.
+    Everybody on a machine can read the command lines of others, nobody their environment. Only model specs and addresses are
+    looked at: a prompt may hold what it likes.
     """
     hidden: dict[str, str] = {}
 
     def put_away(match: re.Match[str]) -> str:
         value = match.group(2)
+        if value[:1] in "\"'":
+            value = re.sub(r"\\(.)", r"\1", value[1:-1], flags=re.DOTALL)
         if value.startswith("$"):
             return match.group(0)
         name = f"{_HIDDEN}{len(hidden)}"
-        hidden[name] = value.strip("\"'")
+        hidden[name] = value
         return f"{match.group(1)}${name}"
 
-    return [_IN_TEXT.sub(put_away, word) for word in argv], hidden
+    words = [_IN_TEXT.sub(put_away, word) if _SPECS.fullmatch(word) else word for word in argv]
+    return [word if " " in word else _IN_ADDRESS.sub(put_away, word) for word in words], hidden
 
 
 _HIDDEN = "MILL_SECRET_"

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from mill.api.errors import RunError
 from mill.cli.options import chosen_output_dir, output_dir_option
 from mill.report.collect import NUMBERS, as_csv, as_json, as_markdown, cells, collect, shown_columns
 from mill.report.tables import print_table
@@ -60,6 +61,8 @@ def command(
 
 def _check(folder: Path, model: str, task: str) -> int:
     """Everything that is missing, a line for each task; cells that are queued or running are told apart."""
+    if not folder.is_dir():
+        raise RunError(f"the output folder {folder} does not exist")
     cells, under_way = read_cells(folder), jobs_under_way()
     rows = [
         [cell.model, cell.shots, what, "under way" if cell.job in under_way else "-"]

@@ -13,7 +13,7 @@ import click
 
 from mill import __version__
 from mill.api.errors import MillError, UnknownName, nearest
-from mill.api.secrets import hide, scrub
+from mill.api.secrets import hide, redact_text
 
 COMMANDS = {
     "eval": ("mill.cli.eval", "Run benchmarks on models."),
@@ -128,9 +128,9 @@ def _fail(message: str, code: int, debug: bool) -> int:
     if debug:
         import traceback
 
-        traceback.print_exc()
+        print(redact_text(traceback.format_exc()), end="", file=sys.stderr)
     from mill.api.ranks import rank
 
     where = f" (rank {rank()})" if rank() else ""
-    print(f"mill{where}: {scrub(message)}", file=sys.stderr)
+    print(f"mill{where}: {redact_text(message)}", file=sys.stderr)
     return code

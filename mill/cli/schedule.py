@@ -87,7 +87,7 @@ def command(
     Given again, it submits only what failed or was never done; cells that are queued or running are left alone. A job whose
     time is over goes back to the queue and goes on where it stopped.
     """
-    if importlib.util.find_spec("submitit") is None:
+    if not local and importlib.util.find_spec("submitit") is None:
         raise MissingPackage("mill schedule", "submitit", "slurm")
     limits = read_cluster(cluster, local=local)
     folder = chosen_output_dir(ctx, output_dir).resolve()
@@ -135,7 +135,7 @@ def _cells(models: list[str], tasks: list[str], shots: list[int | None], folder:
                 run = plan_run(spec, model, select([task]), asked, output_dir=folder, limit=limit)
                 argv = ["eval", text, task, "--output_dir", str(folder), "--quiet", *_options(number, given, paths)]
                 found.append(cell_of(run, text, task, number, argv, folder))
-    return found
+    return list({cell.key: cell for cell in found}.values())  # a cell that is named twice is one
 
 
 def _options(n_shots: int | None, given: dict[str, Any], paths: tuple[str, ...]) -> list[str]:
@@ -152,9 +152,9 @@ def _shots(text: str | None) -> list[int | None]:
     if text is None:
         return [None]
     parts = [part.strip() for part in text.split(",") if part.strip()]
-    if not parts or not all(part.isdigit() for part in parts):
+    if not parts or not all(part.isascii() and part.isdigit() for part in parts):
         raise SpecError(f"--n_shots {text}: give counts, comma-separated, such as 0,5")
-    return [int(part) for part in dict.fromkeys(parts)]
+    return list(dict.fromkeys(map(int, parts)))
 
 
 def _states(cells: list[Cell], folder: Path) -> dict[str, str]:

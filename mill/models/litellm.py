@@ -12,7 +12,7 @@ from mill.api.message import IMAGE
 from mill.api.model import TEXT_KINDS, ModelCapabilities
 from mill.api.request import Request
 from mill.api.response import Response
-from mill.api.secrets import remember
+from mill.api.secrets import excerpt, redact, remember
 from mill.models.http import Failure, Reply
 from mill.models.openai_compat.answers import read_answer
 from mill.models.server import ServerModel, messages_of
@@ -54,7 +54,7 @@ class LiteLLMModel(ServerModel):
         self.use_chat_template = True
 
     def identity(self) -> dict[str, Any]:
-        return {"backend": "litellm", "model": self.model, "parameters": self.parameters}
+        return {"backend": "litellm", "model": self.model, "parameters": redact(self.parameters)}
 
     def _look(self) -> None:
         """Without a call: is the provider known, and is its key there?"""
@@ -107,7 +107,7 @@ def as_failure(error: Exception) -> Failure:
     """LiteLLM's exception as ours; the first known name among its classes says what it means."""
     names = [cls.__name__ for cls in type(error).__mro__]
     meaning, status = next((_MEANINGS[name] for name in names if name in _MEANINGS), ("LiteLLM failed", 0))
-    words = " ".join(str(error).split())[:200]
+    words = excerpt(str(error), 200)
     if status == 400 and any(sign in words.lower() for sign in _FILTER_SIGNS):
         meaning = _MEANINGS["ContentPolicyViolationError"][0]
     if status == 429 and "quota" in words.lower():  # waiting does not bring money

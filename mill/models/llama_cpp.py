@@ -9,6 +9,7 @@ from typing import Any
 from mill.api.model import LOGPROB_KINDS, TEXT_KINDS, ModelCapabilities
 from mill.api.request import ALL, Request
 from mill.api.response import Response, Token
+from mill.api.secrets import excerpt
 from mill.models.http import Failure
 from mill.models.next_tokens import Distribution, NextTokens
 from mill.models.pairs import make_pair, move_spaces
@@ -101,7 +102,7 @@ class LlamaCppModel(ServerModel):
         reply = await self.client.post("/completion", body)
         text = reply.body.get("content") if isinstance(reply.body, dict) else None
         if not isinstance(text, str):
-            raise Failure("garbage", f"the server's answer has no content: {str(reply.body)[:120]}")
+            raise Failure("garbage", f"the server's answer has no content: {excerpt(str(reply.body), 120)}")
         kept, stopped = cut_at_stops(text, options["until"])
         limited = reply.body.get("stop_type") == "limit" or reply.body.get("stopped_limit")
         return Response(
@@ -218,7 +219,7 @@ class LlamaCppModel(ServerModel):
         try:
             return [int(token) for token in reply.body["tokens"]]
         except (KeyError, TypeError, ValueError) as error:
-            raise Failure("garbage", f"/tokenize answered {str(reply.body)[:80]}") from error
+            raise Failure("garbage", f"/tokenize answered {excerpt(str(reply.body), 80)}") from error
 
 
 def _rows(entry: dict[str, Any]) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import time
 from abc import abstractmethod
@@ -15,7 +16,7 @@ from mill.api.model import MillModel, watched
 from mill.api.notice import notice
 from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, Request
 from mill.api.response import Response
-from mill.api.secrets import remember
+from mill.api.secrets import remember, split_password
 from mill.models.http import Client, Failure
 from mill.models.media import content_part
 
@@ -35,7 +36,10 @@ class ServerModel(MillModel):
             raise SpecError(f"concurrency={concurrency}: at least 1 is needed")
         key = api_key or next((os.environ[name] for name in KEY_VARIABLES if os.environ.get(name)), None)
         remember(key)
+        base_url, login = split_password(base_url)
         headers = {"Authorization": f"Bearer {key}"} if key else {}
+        if login and not key:
+            headers = {"Authorization": f"Basic {base64.b64encode(login.encode()).decode()}"}
         self.model = model
         self.base_url = base_url.rstrip("/").removesuffix("/v1").rstrip("/")
         self.concurrency = concurrency

@@ -26,6 +26,7 @@ from typing import Any
 from mill.api.errors import RunError
 
 MANIFEST, RESULTS, SAMPLES = "manifest.json", "results.json", "samples"
+LONGEST_NAME = 120
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class RunFolder:
         write_atomically(self.path / name, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
     def samples_file(self, task: str) -> Path:
-        name = slug(task)
+        name = slug(task)[:LONGEST_NAME]
         if name != task:  # two names may have one slug
             name += "-" + short_hash({"task": task})
         return self.path / SAMPLES / f"{name}.jsonl"

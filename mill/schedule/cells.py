@@ -8,6 +8,9 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from mill.api.batching import describe
+from mill.api.errors import RunError
+from mill.api.notice import notice
 from mill.runs.evaluate import Run
 from mill.runs.folder import MANIFEST, RESULTS, RunFolder, find_runs, read_json, short_hash, write_atomically
 
@@ -56,7 +59,10 @@ class Cell:
 
     def missing(self, output_dir: Path) -> list[str]:
         """What is not there yet, a line for each task."""
-        results = RunFolder(output_dir / self.run).read(RESULTS).get("tasks", {})
+        folder = output_dir / self.run
+        if not folder.resolve().is_relative_to(output_dir.resolve()):
+            raise RunError(f"{output_dir / FOLDER / CELLS} names the run {self.run!r}, which is outside of {output_dir}")
+        results = RunFolder(folder).read(RESULTS).get("tasks", {})
         found = ((task, expected.missing(results.get(task))) for task, expected in self.expected.items())
         return [f"{task}: {what}" for task, what in found if what]
 
@@ -70,11 +76,16 @@ def cell_of(run: Run, model: str, task: str, n_shots: int | None, argv: Sequence
 
 def read_cells(output_dir: Path) -> dict[str, Cell]:
     """Every cell that was ever scheduled into this folder, by key."""
-    found = {}
-    for key, entry in read_json(output_dir / FOLDER / CELLS).items():
-        expected = {task: Expected(**one) for task, one in entry["expected"].items()}
-        found[key] = Cell(**{**entry, "argv": tuple(entry["argv"]), "expected": expected})
-    return found
+    file = output_dir / FOLDER / CELLS
+    try:
+        return {key: _cell(entry) for key, entry in read_json(file).items()}
+    except (KeyError, TypeError, AttributeError) as error:
+        raise RunError(f"{file} does not hold the cells of a schedule: {describe(error)}") from error
+
+
+def _cell(entry: Mapping[str, Any]) -> Cell:
+    expected = {task: Expected(**one) for task, one in entry["expected"].items()}
+    return Cell(**{**entry, "argv": tuple(entry["argv"]), "expected": expected})
 
 
 def remember_cells(output_dir: Path, cells: Iterable[Cell]) -> None:
@@ -94,9 +105,18 @@ def unscheduled(output_dir: Path) -> list[tuple[str, str, str]]:
     for folder in find_runs(output_dir):
         if str(folder.path.relative_to(output_dir)) in scheduled:
             continue
-        known, results = folder.read(MANIFEST), folder.read(RESULTS).get("tasks", {})
-        for task, entry in known.get("tasks", {}).items():
-            what = Expected(entry["n"], entry["version"], entry["data_hash"]).missing(results.get(task))
-            if what:
-                found.append((known["model"]["name"], task, what))
+        try:
+            found += _lacking(folder)
+        except (RunError, KeyError, TypeError, AttributeError) as error:  # one damaged run does not hide the others
+            notice(f"left out: {folder.path}: {describe(error)}")
+    return found
+
+
+def _lacking(folder: RunFolder) -> list[tuple[str, str, str]]:
+    known, results = folder.read(MANIFEST), folder.read(RESULTS).get("tasks", {})
+    found = []
+    for task, entry in known.get("tasks", {}).items():
+        what = Expected(entry["n"], entry["version"], entry["data_hash"]).missing(results.get(task))
+        if what:
+            found.append((known["model"]["name"], task, what))
     return found

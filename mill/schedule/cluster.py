@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -87,6 +88,6 @@ def read_cluster(path: str | None, *, local: bool = False) -> Cluster:
         if not isinstance(value, _TYPES[name]) or isinstance(value, bool):
             raise SpecError(f"{name} in {path} must be {' or '.join(one.__name__ for one in _TYPES[name])}, not {value!r}")
         least = _LEAST.get(name)
-        if least is not None and isinstance(value, (int, float)) and value < least:
-            raise SpecError(f"{name} in {path} is {value}: at least {least:g} is needed")
+        if least is not None and isinstance(value, (int, float)) and not least <= value < math.inf:
+            raise SpecError(f"{name} in {path} is {value}: a number of at least {least:g} is needed")
     return Cluster(**{**found, "setup": tuple(map(str, found.get("setup", ())))})

@@ -1,9 +1,10 @@
-"""Cells as jobs, through submitit: arrays on SLURM, or processes of this machine."""
+"""Cells as jobs: arrays on SLURM, through submitit, or processes of this machine."""
 
 from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -12,6 +13,7 @@ from typing import Any
 
 from mill.api.batching import describe
 from mill.api.errors import MillError
+from mill.runs.folder import unique_name
 from mill.schedule.cells import FOLDER, Cell
 from mill.schedule.cluster import Cluster
 
@@ -50,37 +52,52 @@ class CellJob:
 
 
 def submit(cells: Sequence[Cell], cluster: Cluster, output_dir: Path) -> Iterator[list[Cell]]:
-    """Submit cells as arrays; each array comes back, with the names of its jobs, as soon as SLURM has it."""
-    executor = _executor(output_dir, "slurm", cluster)
+    """Submit cells as arrays; each array comes back, with the names of its jobs, as soon as SLURM has it.
+
+    An array starts when the one before it has ended, so that no more than `at_once` jobs are ever under way.
+    """
+    executor, before = _executor(output_dir), ""
     for start in range(0, len(cells), cluster.array_size):
         part = cells[start : start + cluster.array_size]
+        after = {"dependency": f"afterany:{before}"} if before else {}
         try:
+            executor.update_parameters(**replace(cluster, extra={**cluster.extra, **after}).parameters("mill"))
             jobs = executor.map_array(CellJob(cluster.ranks), [list(cell.argv) for cell in part])
         except Exception as error:  # submitit raises what sbatch printed
             raise MillError(f"SLURM did not take the jobs: {' '.join(str(error).split())[:300]}") from error
+        before = str(jobs[0].job_id).partition("_")[0]
         yield [replace(cell, job=str(job.job_id)) for cell, job in zip(part, jobs, strict=True)]
 
 
 def run_here(cells: Sequence[Cell], cluster: Cluster, output_dir: Path) -> Iterator[tuple[Cell, str | None]]:
     """Run cells as processes of this machine, a few at once; each comes back when it ended, with what went wrong."""
-    executor = _executor(output_dir, "local", cluster)
     waiting = list(cells)
-    under_way: dict[str, tuple[Cell, Any]] = {}
+    under_way: dict[str, tuple[Cell, subprocess.Popen[bytes], Path]] = {}
     try:
         while waiting or under_way:
             while waiting and len(under_way) < cluster.at_once:
                 cell = waiting.pop(0)
-                under_way[cell.key] = (cell, executor.submit(CellJob(cluster.ranks), list(cell.argv)))
+                log = output_dir / FOLDER / LOGS / f"{unique_name()}-{cell.key}.log"
+                under_way[cell.key] = (cell, _start(cell, cluster, log), log)
             time.sleep(_POLL_S)
-            for key, (cell, job) in list(under_way.items()):
-                if job.done():
+            for key, (cell, process, log) in list(under_way.items()):
+                code = process.poll()
+                if code is not None:
                     del under_way[key]
-                    error = job.exception()
-                    log = f"; its log: {job.paths.stderr}"
-                    yield replace(cell, job=str(job.job_id)), None if error is None else _last_line(error) + log
+                    yield cell, f"ended with exit code {code}: {_last_line(log)} ({log})" if code else None
     finally:
-        for _, job in under_way.values():
-            job.cancel()
+        for _, process, _ in under_way.values():
+            process.terminate()  # as a scheduler does: what is answered is kept, and told
+        for _, process, _ in under_way.values():
+            process.wait()
+
+
+def _start(cell: Cell, cluster: Cluster, log: Path) -> subprocess.Popen[bytes]:
+    ranks = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={cluster.ranks}"] if cluster.ranks > 1 else []
+    log.parent.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, *ranks, "-m", "mill", *cell.argv]
+    with log.open("wb") as told:  # in a group of its own: Ctrl-C ends the command, and the command its cells
+        return subprocess.Popen(command, stdout=told, stderr=subprocess.STDOUT, start_new_session=True)
 
 
 def jobs_under_way() -> set[str]:
@@ -97,22 +114,15 @@ def jobs_under_way() -> set[str]:
     return set(asked.stdout.split())
 
 
-def _executor(output_dir: Path, cluster: str, limits: Cluster) -> Any:
+def _executor(output_dir: Path) -> Any:
     import submitit
 
     try:
-        executor = submitit.AutoExecutor(folder=output_dir / FOLDER / LOGS, cluster=cluster)
-        executor.update_parameters(**_parameters(limits, cluster))
+        return submitit.AutoExecutor(folder=output_dir / FOLDER / LOGS, cluster="slurm")
     except RuntimeError as error:  # submitit looks for srun
         raise MillError(f"there is no SLURM here ({describe(error)}): --local runs the cells on this machine") from error
-    return executor
 
 
-def _parameters(limits: Cluster, cluster: str) -> dict[str, Any]:
-    asked = limits.parameters("mill")
-    return asked if cluster == "slurm" else {name: value for name, value in asked.items() if not name.startswith("slurm_")}
-
-
-def _last_line(error: BaseException) -> str:
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return lines[-1].strip() if lines else type(error).__name__
+def _last_line(log: Path) -> str:
+    lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    return lines[-1].strip()[:300] if lines else "it said nothing"

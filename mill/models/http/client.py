@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from mill.api.secrets import excerpt
 from mill.models.http.failure import UNREACHABLE, Failure, http_failure
 from mill.models.http.gate import FIRST_LIMIT, Gate
 
@@ -139,7 +140,7 @@ class Client:
                     try:
                         events.append(json.loads(data))
                     except ValueError as error:
-                        raise Failure("garbage", f"an event of the stream is not JSON: {data[:80]!r}") from error
+                        raise Failure("garbage", f"an event of the stream is not JSON: {excerpt(repr(data), 80)}") from error
                     times.append(time.perf_counter() - started)
                 else:
                     if not events or not _finished(events[-1]):
@@ -215,7 +216,7 @@ def _read_json(raw: bytes) -> Any:
     try:
         return json.loads(raw) if raw else None
     except ValueError as error:
-        raise Failure("garbage", f"the server's answer is not JSON: {raw[:80]!r}") from error
+        raise Failure("garbage", f"the server's answer is not JSON: {excerpt(repr(raw), 80)}") from error
 
 
 def _finished(event: Any) -> bool:

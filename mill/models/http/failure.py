@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import Mapping
 
-from mill.api.secrets import scrub
+from mill.api.secrets import excerpt, scrub
 
 _TRANSIENT = {408, 425, 429, 500, 502, 503, 504}
 _THROTTLED = {429, 503}
@@ -48,13 +48,13 @@ def server_words(body: bytes) -> str:
     try:
         found = json.loads(text)
     except ValueError:
-        return " ".join(text.split())[:200] or "no message"
+        return excerpt(text, 200) or "no message"
     if isinstance(found, dict):
         error = found.get("error", found.get("detail", found.get("message", found)))
         if isinstance(error, dict):
             error = error.get("message", error)
-        return " ".join(str(error).split())[:300]
-    return text[:200]
+        return excerpt(str(error), 300)
+    return excerpt(text, 200)
 
 
 def parse_retry_after(text: str | None) -> float | None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from mill.api.response import Response, Token
+from mill.api.secrets import excerpt
 from mill.models.http import Failure, Reply
 from mill.models.stops import cut_at_stops
 
@@ -19,7 +20,7 @@ def read_answer(reply: Reply, stops: list[str]) -> Response:
         choice = body["choices"][0]
         text = choice["text"] if "text" in choice else choice["message"]["content"]
     except (KeyError, IndexError, TypeError) as error:
-        raise Failure("garbage", f"the server's answer has no choices: {str(body)[:120]}") from error
+        raise Failure("garbage", f"the server's answer has no choices: {excerpt(str(body), 120)}") from error
     if not isinstance(text, str):
         raise Failure("garbage", f"the server's answer has no text (finish_reason {choice.get('finish_reason')!r})")
     usage = body.get("usage") or {}

@@ -11,6 +11,7 @@ from mill.api.message import IMAGE
 from mill.api.model import LOGPROB_KINDS, TEXT_KINDS, ModelCapabilities
 from mill.api.request import Request
 from mill.api.response import Response, Token
+from mill.api.secrets import excerpt, redact
 from mill.models.http import Failure, Reply
 from mill.models.next_tokens import Distribution, NextTokens, asked_rivals
 from mill.models.openai_compat import scoring as routes
@@ -68,7 +69,7 @@ class OpenAICompatModel(ServerModel):
             "model": self.model,
             "chat": self.chat,
             "bos_token_id": self.bos_token_id,
-            "parameters": self.parameters,
+            "parameters": redact(self.parameters),
             "served": told,
         }
 
@@ -243,7 +244,7 @@ class OpenAICompatModel(ServerModel):
         try:
             return [int(token) for token in reply.body["tokens"]]
         except (KeyError, TypeError, ValueError) as error:
-            raise Failure("garbage", f"/tokenize answered {str(reply.body)[:80]}") from error
+            raise Failure("garbage", f"/tokenize answered {excerpt(str(reply.body), 80)}") from error
 
 
 def _tokens(ids: list[int], logprobs: list[float | None], tops: list[dict[int | str, float]]) -> tuple[Token, ...] | None:
