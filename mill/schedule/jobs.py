@@ -84,7 +84,7 @@ def run_here(cells: Sequence[Cell], cluster: Cluster, output_dir: Path) -> Itera
                 code = process.poll()
                 if code is not None:
                     del under_way[key]
-                    yield cell, f"ended with exit code {code}: {_last_line(log)} ({log})" if code else None
+                    yield cell, f"ended with exit code {code}{_reason(log)}; its log: {log}" if code else None
     finally:
         for _, process, _ in under_way.values():
             process.terminate()  # as a scheduler does: what is answered is kept, and told
@@ -123,6 +123,7 @@ def _executor(output_dir: Path) -> Any:
         raise MillError(f"there is no SLURM here ({describe(error)}): --local runs the cells on this machine") from error
 
 
-def _last_line(log: Path) -> str:
-    lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-    return lines[-1].strip()[:300] if lines else "it said nothing"
+def _reason(log: Path) -> str:
+    """The line in which mill said why it ended, where it did."""
+    lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.startswith("mill")]
+    return f" ({lines[-1][:300]})" if lines else ""
