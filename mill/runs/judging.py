@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from mill.api.batching import describe
-from mill.api.errors import CannotServe, DataError, SpecError
+from mill.api.errors import CannotServe, SpecError
 from mill.api.model import MillModel
 from mill.api.notice import notice
 from mill.api.request import GENERATE, Request
 from mill.api.response import Response
-from mill.api.task import Sample, Task
+from mill.api.task import Task
 from mill.execute.engine import HereEngine
 from mill.execute.executor import Executor, Tally
 from mill.models.open import open_model, resolve_spec
@@ -61,27 +61,23 @@ class Judging:
     def _requests(self, task: Task, sample: SampleRecord, responses: Sequence[Response]) -> list[Request]:
         """Nothing where the task cannot say what it asks of this sample: that counts as a judge that failed."""
         try:
-            return ask_judge(task, sample.sample, responses, chat=self.model.has_chat_template())
+            assert task.judge is not None
+            told = task.judged_fields(sample.sample, responses)
+            return task.judge.requests(told, chat=self.model.has_chat_template())
         except Exception as error:  # other people's code
             notice(f"{task.name} cannot ask the judge about sample {sample.sample.id}: {describe(error)}")
             return []
 
 
-def ask_judge(task: Task, sample: Sample, responses: Sequence[Response], *, chat: bool) -> list[Request]:
-    assert task.judge is not None
-    return task.judge.requests(task.judged_fields(sample, responses), chat=chat)
-
-
 def check_prompts(plans: Sequence[TaskPlan]) -> None:
     """Fill in every judge's prompt once, before anything is computed."""
-    for plan in plans:
-        if plan.task.judge is not None:
-            try:
-                ask_judge(plan.task, plan.jobs[0].sample, [Response(text="")], chat=False)
-            except DataError:
-                raise
-            except Exception as error:
-                raise DataError(f"{plan.task.name} cannot ask a judge: {describe(error)}") from error
+    for task, job in ((plan.task, plan.jobs[0]) for plan in plans if plan.task.judge is not None):
+        try:
+            told = task.judged_fields(job.sample, [Response(text="")])
+        except Exception:  # it wants answers of another shape, which are not there yet
+            continue
+        assert task.judge is not None
+        task.judge.requests(told, chat=False)
 
 
 def open_judge(spec: Spec, selection: Selection, output_dir: Path, *, wait: float = 0.0) -> Judging:

@@ -14,9 +14,15 @@ import pytest
 from mill.api.errors import MillError, ModelError, RunError
 from mill.api.request import GENERATE, LOGLIKELIHOOD, Request
 from mill.api.response import Response
+from mill.execute import pool as pool_module
 from mill.execute.pool import HandLost, Pool, Tell
 
 SOON = 20.0
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool_module, "FIRST_PAUSE_S", 0.005)
 
 
 class FakeHand:

@@ -239,7 +239,7 @@ def test_a_judge_that_breaks_down_does_not_take_the_scores_along(mill: Mill) -> 
 def test_a_judge_that_breaks_down_is_told_in_one_line_and_can_be_asked_again(mill: Mill) -> None:
     Grader.breaks |= set(range(N))
     code, out, err = mill("eval", "answerer", "judged")
-    assert code == 1 and err.count("\n") == 1 and "the judge broke down: the model failed on each of the first" in out
+    assert code == 1 and err == "" and "the judge broke down: the model failed on each of the first" in out
     Grader.breaks.clear()
     Told.events.clear()
     assert mill("eval", "answerer", "judged")[0] == 0 and "Answerer generate" not in Told.events
@@ -322,7 +322,6 @@ def test_a_dialog_is_judged_by_its_last_answer(mill: Mill) -> None:
     assert mill("score", str(folder))[0] == 0 and result("judged_dialog")["metrics"] == before["metrics"]
 
 
-@pytest.mark.xfail(reason="judged_fields() is tried out with one empty answer, whatever the task asks", strict=True)
 @pytest.mark.parametrize(
     "shown", [lambda found: found[1].text, lambda found: found[0].text.split()[0]], ids=["two", "words"]
 )
