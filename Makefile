@@ -32,7 +32,8 @@ demo: fetch
 	  $(DEMO_MMLU),hellaswag,arc_easy,arc_challenge,gsm8k,$(DEMO)/data/wikipedia.jsonl --limit 12 --output_dir results
 	@echo "all scores: $(BIN)/mill collect --output_dir results"
 
-test: $(VENV)/dev fetch lint engines browser cluster audit
+test: $(VENV)/dev fetch lint browser cluster audit
+	$(MAKE) -j 4 engines
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: $(VENV)/dev

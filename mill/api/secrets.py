@@ -70,8 +70,12 @@ def _redacted(value: Any) -> Any:
 
 
 def redact_text(text: str) -> str:
-    """A message without secrets: those that are known, and whatever stands where one would."""
-    return _IN_ADDRESS.sub(r"\1***", _IN_TEXT.sub(r"\1***", scrub(text)))
+    """A message without secrets: those that are known, and whatever stands where one would; `key=value` is only an example."""
+
+    def hidden(match: re.Match[str]) -> str:
+        return match.group(0) if match.group(2).startswith("value") else f"{match.group(1)}***"
+
+    return _IN_ADDRESS.sub(r"\1***", _IN_TEXT.sub(hidden, scrub(text)))
 
 
 def redact_command(argv: Sequence[str]) -> str:

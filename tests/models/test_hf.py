@@ -301,6 +301,7 @@ def test_arguments_and_defaults_are_those_the_documentation_promises() -> None:
         "add_bos_token": None,
         "video_frames": 8,
         "exact": False,
+        "fsdp": False,
     }
 
 
