@@ -70,7 +70,7 @@ def _redacted(value: Any) -> Any:
 
 
 def redact_text(text: str) -> str:
-    """A message without secrets: those that are known, and whatever stands where one would; `key=value` is only an example."""
+    """A message without secrets: those that are known, and whatever stands where one would; key=value is an example."""
 
     def hidden(match: re.Match[str]) -> str:
         return match.group(0) if match.group(2).startswith("value") else f"{match.group(1)}***"

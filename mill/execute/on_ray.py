@@ -198,7 +198,7 @@ class RayCluster:
 
         try:
             ray.init(
-                address=self.address,
+                address=self.address or "local",  # never one that somebody else started here
                 include_dashboard=None if self.address else False,
                 log_to_driver=False,
                 logging_level=logging.ERROR,
