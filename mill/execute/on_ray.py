@@ -6,6 +6,7 @@ import logging
 import os
 import queue
 import secrets
+import signal
 import socket
 import sys
 import threading
@@ -196,6 +197,7 @@ class RayCluster:
             os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
         import ray
 
+        ended_by = signal.getsignal(signal.SIGTERM)
         try:
             ray.init(
                 address=self.address or "local",  # never one that somebody else started here
@@ -207,6 +209,8 @@ class RayCluster:
             where = f"the Ray cluster at {self.address}" if self.address else "Ray on this machine"
             token = "; it wants a token: set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN" if _wants_token(error) else ""
             raise ModelError(f"{where} cannot be reached: {describe(error)}{token}") from error
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, ended_by)  # Ray's own way to end tells nobody
         self._head = ray.get_runtime_context().gcs_address
         there: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
         self._actor = ray.remote(Worker).options(**self._resources(there), max_restarts=0)
