@@ -6,18 +6,18 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import unquote
 
 _TOKENS = (
     "api|auth|access|hf|bearer|ad|session|security|refresh|id"  # those of a tokenizer, such as eos_token, are no secrets
 )
 _NAME = (
-    rf"(?:(?:\w+[_-])?(?:api[_-]?key|access[_-]?key|secret\w*|password|authorization|headers)|key"
+    rf"(?:(?:\w+[_-])?(?:access[_-]?key|private[_-]?key|secret\w*|passw(?:or)?d|credentials?|authorization|headers)|\w*api[_-]?key|key"
     rf"|(?:(?:\w+[_-])?(?:{_TOKENS})[_-])?token)"
 )
 _SHORTEST = 6  # anything shorter would also be taken out of harmless words
 _WHOLE = re.compile(_NAME, re.IGNORECASE)
 _IN_ADDRESS = re.compile(r"(://[^/@\s:\[\]]*:)([^/@\s\[\]]+)(?=@)")
-_SPECS = re.compile(r"[^\s\[\]]+\[.*\]", re.DOTALL)
 _IN_TEXT = re.compile(rf"((?:^|[\[,\s]|--){_NAME}\s*=\s*)(\"(?:[^\"\\]|\\.)*\"|'[^']*'|[^,\]\s]+)", re.IGNORECASE)
 
 
@@ -48,9 +48,9 @@ def split_password(address: str) -> tuple[str, str | None]:
     if found is None:
         return address, None
     name, _, password = found.group(2).partition(":")
-    password = os.environ.get(password[1:], password) if password.startswith("$") else password
+    password = os.environ.get(password[1:], password) if password.startswith("$") else unquote(password)
     remember(password)
-    return found.group(1) + found.group(3), f"{name}:{password}"
+    return found.group(1) + found.group(3), f"{unquote(name)}:{password}"
 
 
 def is_secret(name: str) -> bool:
@@ -105,8 +105,12 @@ def hide(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
         hidden[name] = value
         return f"{match.group(1)}${name}"
 
-    words = [_IN_TEXT.sub(put_away, word) if _SPECS.fullmatch(word) else word for word in argv]
+    words = []
+    for place, word in enumerate(argv):
+        free = place > 0 and argv[place - 1].lstrip("-").replace("-", "_") in _FREE_TEXT
+        words.append(word if free or "[" not in word else _IN_TEXT.sub(put_away, word))
     return [word if " " in word else _IN_ADDRESS.sub(put_away, word) for word in words], hidden
 
 
 _HIDDEN = "MILL_SECRET_"
+_FREE_TEXT = ("system_prompt", "gen_kwargs")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 from dataclasses import replace
 from pathlib import Path
@@ -92,7 +93,7 @@ def command(
     limits = read_cluster(cluster, local=local)
     folder = chosen_output_dir(ctx, output_dir).resolve()
     cells = _cells(split_list(models), split_list(tasks), _shots(n_shots), folder, given)
-    states = _states(cells, folder)
+    states = _states(cells, folder, set() if local else jobs_under_way())
     todo = [cell for cell in cells if states[cell.key] == TO_DO]
     if dry_run:
         _show(cells, states, folder)
@@ -157,8 +158,8 @@ def _shots(text: str | None) -> list[int | None]:
     return list(dict.fromkeys(map(int, parts)))
 
 
-def _states(cells: list[Cell], folder: Path) -> dict[str, str]:
-    known, under_way = read_cells(folder), jobs_under_way()
+def _states(cells: list[Cell], folder: Path, under_way: set[str]) -> dict[str, str]:
+    known = read_cells(folder)
     found = {}
     for cell in cells:
         submitted = known.get(cell.key)
@@ -182,11 +183,12 @@ def _submit(cells: list[Cell], limits: Cluster, folder: Path) -> int:
 def _run_here(cells: list[Cell], limits: Cluster, folder: Path) -> int:
     failed = 0
     try:
-        for number, (cell, error) in enumerate(run_here(cells, limits, folder), 1):
-            remember_cells(folder, [cell])
-            what = f"{cell.model} {cell.task} shots {cell.shots}"
-            click.echo(f"[{number}/{len(cells)}] {what}: {error or 'done'}", err=bool(error))
-            failed += error is not None
+        with contextlib.closing(run_here(cells, limits, folder)) as ended:
+            for number, (cell, error) in enumerate(ended, 1):
+                remember_cells(folder, [cell])
+                what = f"{cell.model} {cell.task} shots {cell.shots}"
+                click.echo(f"[{number}/{len(cells)}] {what}: {error or 'done'}", err=bool(error))
+                failed += error is not None
     except KeyboardInterrupt:
         raise Interrupted("interrupted; nothing that was answered is lost: the same command goes on from here") from None
     click.echo(f"{len(cells) - failed} of {len(cells)} cells done; `mill collect --output_dir {folder}` shows the scores")

@@ -273,6 +273,8 @@ def _wants_token(error: BaseException | None) -> bool:
 def _reason(error: Exception) -> str:
     """Ray's own explanation is a page long; what a person needs is the cause of death."""
     text = " ".join(str(error).split())
+    if type(error).__name__ == "OutOfMemoryError":
+        return "out of memory"
     for sign, words in _CAUSES.items():
         if sign in text:
             return words
@@ -280,7 +282,6 @@ def _reason(error: Exception) -> str:
 
 
 _CAUSES = {
-    "OOM": "out of memory",
     "SYSTEM_ERROR": "killed or crashed",
     "unexpectedly": "killed or crashed",
     "unavailable": "not to be reached any more",

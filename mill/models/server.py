@@ -35,6 +35,7 @@ class ServerModel(MillModel):
         if concurrency < 1:
             raise SpecError(f"concurrency={concurrency}: at least 1 is needed")
         key = api_key or next((os.environ[name] for name in KEY_VARIABLES if os.environ.get(name)), None)
+        key = key.strip() if key else key
         remember(key)
         base_url, login = split_password(base_url)
         headers = {"Authorization": f"Bearer {key}"} if key else {}

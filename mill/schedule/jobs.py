@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -69,7 +69,7 @@ def submit(cells: Sequence[Cell], cluster: Cluster, output_dir: Path) -> Iterato
         yield [replace(cell, job=str(job.job_id)) for cell, job in zip(part, jobs, strict=True)]
 
 
-def run_here(cells: Sequence[Cell], cluster: Cluster, output_dir: Path) -> Iterator[tuple[Cell, str | None]]:
+def run_here(cells: Sequence[Cell], cluster: Cluster, output_dir: Path) -> Generator[tuple[Cell, str | None], None, None]:
     """Run cells as processes of this machine, a few at once; each comes back when it ended, with what went wrong."""
     waiting = list(cells)
     under_way: dict[str, tuple[Cell, subprocess.Popen[bytes], Path]] = {}
@@ -89,7 +89,10 @@ def run_here(cells: Sequence[Cell], cluster: Cluster, output_dir: Path) -> Itera
         for _, process, _ in under_way.values():
             process.terminate()  # as a scheduler does: what is answered is kept, and told
         for _, process, _ in under_way.values():
-            process.wait()
+            try:
+                process.wait(timeout=ASK_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
 
 
 def _start(cell: Cell, cluster: Cluster, log: Path) -> subprocess.Popen[bytes]:
@@ -118,7 +121,8 @@ def _executor(output_dir: Path) -> Any:
     import submitit
 
     try:
-        return submitit.AutoExecutor(folder=output_dir / FOLDER / LOGS, cluster="slurm")
+        # A job goes back to the queue as often as its time is over: each time it has answered more.
+        return submitit.AutoExecutor(folder=output_dir / FOLDER / LOGS, cluster="slurm", slurm_max_num_timeout=10**6)
     except RuntimeError as error:  # submitit looks for srun
         raise MillError(f"there is no SLURM here ({describe(error)}): --local runs the cells on this machine") from error
 

@@ -1,0 +1,412 @@
+"""`mill schedule` and `mill collect --check` where there is no SLURM: what is refused, what is planned, what runs here."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mill.cli.main import run
+
+ROOT = Path(__file__).parents[2]
+TOY = str(ROOT / "tests/toy.py")
+Mill = Callable[..., tuple[int, str, str]]
+Interrupted = tuple[Path, int, str, list[int]]
+
+
+@pytest.fixture
+def mill(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Mill:
+    """`mill schedule` of the toy model in a folder of its own: (exit code, standard output, standard error)."""
+    for name in [name for name in sys.modules if name.startswith("mill_file_")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("TOY_N", "4")
+    for command in ("schedule", "collect"):
+        monkeypatch.setattr(f"mill.cli.{command}.jobs_under_way", set)
+
+    def call(models: str, tasks: str = "toy_gen", *options: str) -> tuple[int, str, str]:
+        code = run(["schedule", models, tasks, "--task_paths", TOY, "--output_dir", "out", *options])
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return call
+
+
+@pytest.fixture
+def check(mill: Mill, capsys: pytest.CaptureFixture[str]) -> Mill:
+    def call(*options: str) -> tuple[int, str, str]:
+        code = run(["collect", "--check", "--output_dir", "out", *options])
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return call
+
+
+@pytest.fixture
+def submitted(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """In place of SLURM: the command lines that it would have got, an array after another."""
+    from dataclasses import replace
+
+    found: list[list[str]] = []
+
+    def submit(cells: Any, cluster: Any, output_dir: Path) -> Any:
+        for start in range(0, len(cells), cluster.array_size):
+            part = cells[start : start + cluster.array_size]
+            found.append([" ".join(cell.argv) for cell in part])
+            yield [replace(cell, job=f"{len(found)}_{place}") for place, cell in enumerate(part)]
+
+    monkeypatch.setattr("mill.cli.schedule.submit", submit)
+    return found
+
+
+def cluster(**entries: Any) -> tuple[str, str]:
+    Path("cluster.yaml").write_text(json.dumps(entries))
+    return "--cluster", "cluster.yaml"
+
+
+def rows(out: str) -> list[list[str]]:
+    return [line.split() for line in out.splitlines() if line.startswith(" toy[")]
+
+
+def children(pid: int) -> list[int]:
+    """All processes that a process started, and those that they started."""
+    listed = subprocess.run(["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
+    parents = [tuple(map(int, line.split())) for line in listed.splitlines()]
+    own = [child for child, parent in parents if parent == pid]
+    return own + [grandchild for child in own for grandchild in children(child)]
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+# What would be done
+
+
+def test_a_dry_run_shows_the_matrix_and_submits_nothing(mill: Mill, tmp_path: Path) -> None:
+    limits = cluster(array_size=3, at_once=2, partition="gpu")
+    code, out, err = mill("toy[path=a],toy[path=b]", "toy_gen,toy_choice", "--n_shots", "0,5", "--dry_run", *limits)
+    assert (code, err) == (0, "")
+    assert [row[:5] for row in rows(out)] == [
+        [f"toy[path={model}]", task, shots, "to", "do"]
+        for model in "ab"
+        for task in ("toy_gen", "toy_choice")
+        for shots in "05"
+    ]
+    assert "would submit 8 of 8 cells in 3 arrays: " in out and "slurm_partition=gpu" in out
+    assert not list((tmp_path / "out").iterdir()), "a dry run leaves nothing behind"
+
+
+def test_each_cell_is_one_command_line_that_anybody_can_give(
+    mill: Mill, submitted: list[list[str]], capsys: pytest.CaptureFixture[str], check: Mill
+) -> None:
+    options = ("--n_shots", "5", "--limit", "2", "--seed", "3", "--batch_size", "2", "--gen_kwargs", "temperature=0.5")
+    code, _, _ = mill("toy[path=a]", "toy_gen,toy_choice", *options, "--apply_chat_template", *cluster(array_size=1))
+    assert code == 0 and [len(array) for array in submitted] == [1, 1]
+    assert check()[0] == 1
+    for array in submitted:
+        assert run(array[0].split()) == 0, capsys.readouterr().err
+    capsys.readouterr()
+    assert check()[0] == 0, "the runs of these command lines are those that are waited for"
+    assert [" --n_shots 5 " in line and " --seed 3 " in line for line in (array[0] for array in submitted)] == [True, True]
+
+
+def test_a_limited_matrix_and_then_the_whole_one(mill: Mill, submitted: list[list[str]], check: Mill) -> None:
+    assert mill("toy[path=a]", "toy_gen", "--limit", "2", "--local")[0] == 0
+    assert check()[:2] == (0, "nothing is missing: 1 cells scheduled\n")
+    code, out, _ = mill("toy[path=a]", "toy_gen", "--dry_run")
+    assert code == 0 and "toy_gen: 2 of 4 samples" in out and "would submit 1 of 1 cells in 1 array:" in out
+    assert mill("toy[path=a]")[0] == 0 and len(submitted) == 1
+    code, out, _ = check()
+    assert code == 1 and "toy_gen: 2 of 4 samples" in out and "1 results are missing" in out
+    assert mill("toy[path=a]", "toy_gen", "--local")[0] == 0
+    assert check()[:2] == (0, "nothing is missing: 2 cells scheduled\n")
+    code, out, _ = mill("toy[path=a]", "toy_gen", "--limit", "1")
+    assert code == 0 and rows(out)[0][3] == "done" and len(submitted) == 1, "the whole is more than a part"
+
+
+@pytest.mark.parametrize(
+    ("models", "tasks", "shots"),
+    [
+        ("toy[path=a],toy[path=a]", "toy_gen", "0"),
+        ("toy[path=a]", "toy_gen,toy_gen", "0"),
+        ("toy[path=a]", "toy_gen", "5,05"),
+    ],
+)
+def test_a_cell_that_is_named_twice_is_submitted_once(
+    mill: Mill, submitted: list[list[str]], models: str, tasks: str, shots: str
+) -> None:
+    assert mill(models, tasks, "--n_shots", shots)[0] == 0
+    assert [len(array) for array in submitted] == [1]
+
+
+def test_a_matrix_that_is_interrupted_between_arrays_remembers_what_slurm_has(
+    mill: Mill, submitted: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import mill.cli.schedule as module
+    from mill.api.errors import MillError
+
+    def broken(*given: Any) -> Any:
+        yield next(whole(*given))
+        raise MillError("SLURM did not take the jobs: no more")
+
+    whole = module.submit
+    monkeypatch.setattr(module, "submit", broken)
+    limits = cluster(array_size=1)
+    code, out, err = mill("toy[path=a]", "toy_gen,toy_choice", *limits)
+    assert code == 2 and "submitted 1 cells as 1" in out and err == "mill: SLURM did not take the jobs: no more\n"
+    monkeypatch.setattr(module, "submit", whole)
+    monkeypatch.setattr(module, "jobs_under_way", lambda: {"1_0"})
+    submitted.clear()
+    assert mill("toy[path=a]", "toy_gen,toy_choice", *limits)[0] == 0
+    assert len(submitted) == 1 and " toy_choice " in submitted[0][0]
+
+
+# What is refused
+
+
+@pytest.mark.parametrize("shots", ["x", "-1", "1.5", "", ",", "0,x", "5 5"])
+def test_numbers_of_shots_that_are_none(mill: Mill, submitted: list[list[str]], shots: str) -> None:
+    code, _, err = mill("toy[path=a]", "toy_gen", "--n_shots", shots)
+    assert code == 2 and err == f"mill: --n_shots {shots}: give counts, comma-separated, such as 0,5\n" and not submitted
+
+
+def test_digits_that_are_no_numbers(mill: Mill) -> None:
+    code, _, err = mill("toy[path=a]", "toy_gen", "--n_shots", "²")
+    assert code == 2 and "give counts" in err
+
+
+@pytest.mark.parametrize(
+    ("models", "tasks", "told"),
+    [
+        ("toy[path=a],nosuch[path=b]", "toy_gen", "unknown backend 'nosuch'"),
+        ("toy[path=a],toy[pth=b]", "toy_gen", "unknown argument of toy 'pth'"),
+        ("toy[path=a],toy[path=b", "toy_gen", "does not end with the bracket"),
+        ("toy[path=a],hf[path=./nothing-here]", "toy_gen", "does not exist"),
+        ("toy[path=a]", "toy_gen,toy_gne", "unknown task 'toy_gne'; did you mean toy_gen"),
+        ("toy[path=a]", "toy_gen,none_*", "no task matches 'none_*'"),
+        ("", "toy_gen", "give models and tasks"),
+        ("toy[path=a]", "", "give models and tasks"),
+        ("toy[path=a],no-config.py", "toy_gen", "no-config.py does not exist"),
+    ],
+)
+def test_nothing_is_submitted_where_a_part_of_the_matrix_is_refused(
+    mill: Mill, submitted: list[list[str]], models: str, tasks: str, told: str, tmp_path: Path
+) -> None:
+    code, out, err = mill(models, tasks)
+    assert (code, out) == (2, "") and told in err and err.count("\n") == 1
+    assert not submitted and not (tmp_path / "out/schedule").exists()
+
+
+@pytest.mark.parametrize("options", [("--limit", "0"), ("--gen_kwargs", "nonsense"), ("--batch_size", "0"), ("--lim", "3")])
+def test_options_that_cannot_be_are_refused(mill: Mill, submitted: list[list[str]], options: tuple[str, str]) -> None:
+    code, _, err = mill("toy[path=a]", "toy_gen", *options)
+    assert code == 2 and err.count("\n") == 1 and not submitted
+
+
+def test_a_bad_cluster_file_is_refused_before_anything_is_planned(mill: Mill, tmp_path: Path) -> None:
+    code, _, err = mill("toy[path=a]", "toy_gen", *cluster(at_once="two"))
+    assert code == 2 and err == "mill: at_once in cluster.yaml must be int, not 'two'\n"
+    assert not (tmp_path / "out").exists()
+
+
+def test_keys_in_a_spec_are_refused_and_shown_nowhere(mill: Mill, submitted: list[list[str]], tmp_path: Path) -> None:
+    Path("config.py").write_text('model = {"type": "toy", "path": "a", "api_key": "sk-in-a-file"}\n')
+    for spec in ("toy[path=a,api_key=sk-inline-0]", "config.py"):
+        code, out, err = mill(spec)
+        assert code == 2 and "api_key in a model spec would be stored with the jobs: set MILL_API_KEY" in err
+        assert "sk-in" not in out + err
+    assert not submitted and not list((tmp_path / "out").rglob("*.json"))
+
+
+def test_without_submitit_one_line_says_what_to_install(mill: Mill, monkeypatch: pytest.MonkeyPatch) -> None:
+    import importlib.util
+
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == "submitit" else found(name, *more))
+    code, _, err = mill("toy[path=a]")
+    assert code == 2 and err == 'mill: mill schedule needs the package submitit: pip install "mill[slurm]"\n'
+
+
+def test_without_slurm_one_line_says_how_to_do_without(mill: Mill, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    code, out, err = mill("toy[path=a]")
+    assert (code, out) == (2, "") and err.startswith("mill: there is no SLURM here (") and "--local" in err
+    assert err.count("\n") == 1
+
+
+def test_what_slurm_says_when_it_takes_no_jobs_is_told_in_one_line(
+    mill: Mill, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """An sbatch that refuses, as real ones do for a partition that they do not have."""
+    for program in ("srun", "squeue", "sbatch"):
+        (tmp_path / program).write_text("#!/bin/sh\necho 'sbatch: error: invalid partition specified: gpu' >&2\nexit 1\n")
+        (tmp_path / program).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    code, _, err = mill("toy[path=a]", "toy_gen", *cluster(partition="gpu"))
+    last = err.splitlines()[-1]
+    assert (
+        code == 2 and last.startswith("mill: SLURM did not take the jobs: ") and "invalid partition specified: gpu" in last
+    )
+
+
+# On this machine
+
+
+def test_cells_run_here_a_few_at_once(mill: Mill, check: Mill, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import mill.schedule.jobs as module
+
+    most, started = 0, []
+
+    def counted(*given: Any) -> Any:
+        nonlocal most
+        started.append(start(*given))
+        most = max(most, sum(process.poll() is None for process in started))
+        return started[-1]
+
+    start = module._start
+    monkeypatch.setattr(module, "_start", counted)
+    code, out, err = mill("toy[path=a],toy[path=b]", "toy_gen,toy_choice", "--local", *cluster(at_once=2))
+    assert (code, err) == (0, "") and most == 2
+    assert sorted(line.partition("] ")[2] for line in out.splitlines()[:-1]) == [
+        f"toy[path={model}] {task} shots -: done" for model in "ab" for task in ("toy_choice", "toy_gen")
+    ]
+    assert out.splitlines()[-1].startswith("4 of 4 cells done; ")
+    assert check()[0] == 0
+    count = len(started)
+    code, out, _ = mill("toy[path=a],toy[path=b]", "toy_gen,toy_choice", "--local")
+    assert code == 0 and [row[3] for row in rows(out)] == ["done"] * 4 and len(started) == count
+
+
+def test_a_cell_that_fails_here_is_named_with_its_log(mill: Mill, check: Mill, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOY_FAILS", "toy_gen 3")
+    code, out, err = mill("toy[path=a]", "toy_gen,toy_choice", "--local")
+    assert code == 1 and "toy_choice shots -: done" in out and "1 of 2 cells done" in out
+    (line,) = err.splitlines()
+    assert line.startswith("[1/2] toy[path=a] toy_gen shots -: ")
+    assert Path(line.rpartition("; its log: ")[2]).is_file()
+    code, out, _ = check()
+    assert code == 1 and "toy_gen: 1 samples failed" in out
+    monkeypatch.delenv("TOY_FAILS")
+    code, out, _ = mill("toy[path=a]", "toy_gen,toy_choice", "--local")
+    assert code == 0 and "1 of 1 cells done" in out and check()[0] == 0
+
+
+def test_a_cell_that_fails_here_is_told_with_its_reason(mill: Mill, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOY_FAILS", "toy_gen 3")
+    assert "ended with exit code 1" in mill("toy[path=a]", "toy_gen", "--local")[2]
+
+
+def local(folder: Path, *options: str, tasks: str = "toy_gen,toy_choice") -> subprocess.Popen[str]:
+    """`mill schedule --local` in a process of its own, at work for as long as nobody ends it."""
+    told = {"PYTHONPATH": str(ROOT), "PATH": str(folder), "TOY_N": "200", "TOY_DELAY": "0.1", "TOY_LOG": str(folder / "log")}
+    command = [sys.executable, "-m", "mill", "schedule", "toy[path=a]", tasks, "--local", *options]
+    return subprocess.Popen(
+        [*command, "--task_paths", TOY, "--output_dir", str(folder / "out")],
+        env={**os.environ, **told},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def wait_for(condition: Callable[[], object], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it never came"
+        time.sleep(0.05)
+
+
+@pytest.fixture(params=[signal.SIGINT, signal.SIGTERM], scope="module")
+def interrupted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Interrupted:
+    """A matrix that was ended while two cells were at work: its folder, exit code, words, and the cells' processes."""
+    folder = tmp_path_factory.mktemp("interrupted")
+    (folder / "cluster.yaml").write_text("at_once: 2")
+    process = local(folder, "--cluster", str(folder / "cluster.yaml"))
+    wait_for(lambda: len(list((folder / "out").glob("*/*/working/*.json"))) == 2)
+    wait_for((folder / "log").exists)
+    below = children(process.pid)
+    process.send_signal(request.param)
+    _, err = process.communicate(timeout=30)
+    return folder, process.returncode, err, below
+
+
+def test_an_interrupt_ends_the_cells_that_run_here(interrupted: Interrupted, mill: Mill) -> None:
+    folder, code, err, below = interrupted
+    assert code == 130 and "mill: interrupted; nothing that was answered is lost" in err
+    assert len(below) >= 2, "a process for each cell"
+    wait_for(lambda: not any(map(alive, below)), seconds=10)
+    assert run(["collect", "--check", "--output_dir", str(folder / "out")]) == 1
+
+
+def test_an_interrupt_is_told_in_one_line(interrupted: Interrupted) -> None:
+    assert interrupted[2].count("\n") == 1
+
+
+def test_cells_that_run_here_see_the_accelerators_of_this_machine(
+    mill: Mill, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    monkeypatch.setenv("TOLD", str(tmp_path / "told"))
+    Path("seen.py").write_text(
+        'import os, pathlib\npathlib.Path(os.environ["TOLD"]).write_text(os.environ.get("CUDA_VISIBLE_DEVICES", "all"))\n'
+    )
+    assert mill("toy[path=a]", "toy_gen", "--local", "--task_paths", "seen.py")[0] == 0
+    assert (tmp_path / "told").read_text() == "0,1"
+
+
+# mill collect --check
+
+
+def test_the_check_knows_runs_that_were_started_by_hand(
+    check: Mill, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = ["eval", "toy[path=a]", "toy_gen,toy_choice", "--task_paths", TOY, "--output_dir", "out", "--quiet"]
+    monkeypatch.setenv("TOY_FAILS", "toy_gen 3")
+    assert run(told) == 1
+    capsys.readouterr()
+    code, out, _ = check()
+    assert code == 1 and "toy_gen: 1 samples failed" in out and "toy_choice" not in out and "1 results are missing" in out
+    monkeypatch.delenv("TOY_FAILS")
+    assert run(told) == 0
+    capsys.readouterr()
+    assert check()[:2] == (0, "nothing is missing: 0 cells scheduled\n")
+
+
+def test_the_check_can_be_narrowed_to_a_model_or_a_task(mill: Mill, check: Mill, submitted: list[list[str]]) -> None:
+    mill("toy[path=a],toy[path=b]", "toy_gen,toy_choice")
+    assert "4 results are missing" in check()[1]
+    assert "2 results are missing" in check("--model", "path=b")[1]
+    assert "1 results are missing" in check("--model", "path=b", "--task", "toy_choice")[1]
+    assert check("--model", "nobody")[0] == 0
+
+
+def test_the_check_refuses_a_folder_that_is_not_there(check: Mill) -> None:
+    code, _, err = check("--output_dir", "otu")
+    assert code == 2 and "the output folder otu does not exist" in err
+
+
+@pytest.mark.parametrize("text", ["{", "{}", '{"model": {}, "tasks": {"t": {}}}', "[]"])
+def test_one_damaged_run_does_not_hide_what_others_lack(
+    check: Mill, mill: Mill, submitted: list[list[str]], text: str
+) -> None:
+    mill("toy[path=a]")
+    broken = Path("out/broken-1/default")
+    broken.mkdir(parents=True)
+    (broken / "manifest.json").write_text(text)
+    code, out, err = check()
+    assert code == 1 and "toy_gen: no result" in out and "unexpected" not in err

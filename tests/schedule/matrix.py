@@ -1,0 +1,93 @@
+"""Matrices of the toy model as a person schedules them, and what they leave behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+TOY = ROOT / "tests/toy.py"
+PATIENCE_S = 90.0
+_SET_BY_OTHERS = ("TOY_", "MILL_", "SLURM_JOB", "SUBMITIT_")
+
+
+def mill(*argv: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A command in a process of its own, to its end."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(_SET_BY_OTHERS)}
+    environment = {**kept, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "COLUMNS": "200", **environment}
+    command = [sys.executable, "-m", "mill", *argv]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
+
+
+def schedule(out: Path, models: str, tasks: str, *options: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return mill("schedule", models, tasks, "--task_paths", str(TOY), "--output_dir", str(out), *options, **environment)
+
+
+def evaluate(out: Path, models: str, tasks: str, *options: str, **environment: str) -> None:
+    """The same without any scheduling."""
+    told = ("--task_paths", str(TOY), "--output_dir", str(out), "--quiet", *options)
+    done = mill("eval", models, tasks, *told, **environment)
+    assert done.returncode == 0, done.stderr
+
+
+def check(out: Path) -> tuple[int, str]:
+    done = mill("collect", "--check", "--output_dir", str(out))
+    return done.returncode, done.stdout
+
+
+def squeue(states: str = "all") -> list[str]:
+    """The names of the jobs in these states."""
+    command = ["squeue", "--noheader", "--array", "--format=%i", *([f"--states={states}"] if states != "all" else [])]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    began = time.monotonic()
+    while not condition():
+        assert time.monotonic() - began < PATIENCE_S, f"{what} did not come"
+        time.sleep(0.1)
+
+
+def all_ended() -> None:
+    until(lambda: not squeue(), "the end of all jobs")
+
+
+def logs(out: Path) -> str:
+    """What all jobs told, for a person who reads why a test failed."""
+    return "\n".join(file.read_text() for file in sorted((out / "schedule/jobs").glob("*_log.*")))
+
+
+def cells(out: Path) -> dict[str, Any]:
+    return dict(json.loads((out / "schedule/cells.json").read_text()))
+
+
+def jobs(out: Path) -> set[str]:
+    return {cell["job"] for cell in cells(out).values()}
+
+
+def scores(out: Path) -> dict[str, Any]:
+    """The results of every run, by the run's place."""
+    return {str(file.parent.relative_to(out)): json.loads(file.read_text()) for file in out.glob("*/*/results.json")}
+
+
+def computed(log: Path) -> list[str]:
+    """Keys of what was computed, in order; one that was computed twice stands there twice."""
+    return log.read_text().split() if log.exists() else []
+
+
+def recorded(out: Path) -> set[str]:
+    """Keys of the good answers that are on disk."""
+    lines = (line for file in out.glob("*/*/record/*.jsonl") for line in file.read_bytes().split(b"\n")[:-1])
+    return {entry["key"] for entry in map(json.loads, lines) if not entry["failed"]}
+
+
+def workers(out: Path, task: str) -> list[int]:
+    """The processes that are at work on a task."""
+    found = [json.loads(file.read_text()) for file in out.glob("*/*/working/*.json")]
+    return [one["pid"] for one in found if one["working"] and task in one["tasks"]]

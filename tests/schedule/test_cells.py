@@ -1,0 +1,141 @@
+"""Cells of a matrix: what makes one, what is missing of it, and the file that remembers them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mill.api.errors import MillError
+from mill.api.task import RenderSettings
+from mill.runs.evaluate import Run, prepare
+from mill.schedule.cells import Cell, Expected, cell_of, read_cells, remember_cells, unscheduled
+from mill.tasks.load import load_files, select
+
+TOY = Path(__file__).parents[1] / "toy.py"
+CELL = Cell("toy[path=a]", "toy_gen", 0, ("eval", "toy[path=a]", "toy_gen"), "a-1/default", {"toy_gen": Expected(4, 1, "h")})
+
+
+@pytest.fixture(autouse=True)
+def toy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOY_N", "4")
+    for name in [name for name in sys.modules if name.startswith("mill_file_")]:
+        monkeypatch.delitem(sys.modules, name)
+    load_files((str(TOY),))
+
+
+def planned(out: Path, task: str = "toy_gen", limit: int | None = None) -> tuple[Run, Cell]:
+    run = prepare("toy[path=a]", select([task]), RenderSettings(), output_dir=out, limit=limit)
+    return run, cell_of(run, "toy[path=a]", task, None, ["eval"], out)
+
+
+def write_cells(out: Path, content: Any) -> None:
+    (out / "schedule").mkdir(parents=True)
+    (out / "schedule/cells.json").write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize(
+    ("result", "what"),
+    [
+        (None, "no result"),
+        ({}, "no result"),
+        ({"n": 4, "version": 2, "data_hash": "h", "errors": 0}, "no result"),
+        ({"n": 4, "version": 1, "data_hash": "other", "errors": 0}, "no result"),
+        ({"n": 3, "version": 1, "data_hash": "h", "errors": 0}, "3 of 4 samples"),
+        ({"n": 4, "version": 1, "data_hash": "h", "errors": 2}, "2 samples failed"),
+        ({"n": 4, "version": 1, "data_hash": "h", "errors": 0}, None),
+        ({"n": 9, "version": 1, "data_hash": "h", "errors": 0}, None),
+    ],
+)
+def test_what_a_result_lacks(result: dict[str, Any] | None, what: str | None) -> None:
+    assert Expected(4, 1, "h").missing(result) == what
+
+
+def test_a_cell_is_done_when_every_task_of_a_benchmark_is(tmp_path: Path) -> None:
+    run, cell = planned(tmp_path, "toy_all")
+    assert cell.missing(tmp_path) == ["toy_gen: no result", "toy_gen2: no result"]
+    prepare("toy[path=a]", select(["toy_gen"]), RenderSettings(), output_dir=tmp_path).execute(quiet=True)
+    assert cell.missing(tmp_path) == ["toy_gen2: no result"]
+    run.execute(quiet=True)
+    assert cell.missing(tmp_path) == []
+
+
+def test_a_smaller_run_is_not_enough_and_a_larger_one_is(tmp_path: Path) -> None:
+    small, small_cell = planned(tmp_path, limit=2)
+    whole, whole_cell = planned(tmp_path)
+    small.execute(quiet=True)
+    assert small_cell.missing(tmp_path) == [] and whole_cell.missing(tmp_path) == ["toy_gen: 2 of 4 samples"]
+    whole.execute(quiet=True)
+    assert small_cell.missing(tmp_path) == whole_cell.missing(tmp_path) == []
+
+
+def test_cells_are_read_as_they_were_remembered(tmp_path: Path) -> None:
+    other = replace(CELL, argv=("eval", "ä", "--n_shots", "5"), n_shots=5, job="7_1")
+    assert read_cells(tmp_path) == {}
+    remember_cells(tmp_path, [CELL, other])
+    assert read_cells(tmp_path) == {CELL.key: CELL, other.key: other}
+    assert CELL.key != other.key and (CELL.shots, other.shots, replace(CELL, n_shots=None).shots) == ("0", "5", "-")
+
+
+def test_a_job_is_remembered_until_there_is_a_newer_one(tmp_path: Path) -> None:
+    remember_cells(tmp_path, [replace(CELL, job="7_1")])
+    remember_cells(tmp_path, [CELL])
+    assert read_cells(tmp_path)[CELL.key].job == "7_1"
+    remember_cells(tmp_path, [replace(CELL, job="8")])
+    assert read_cells(tmp_path)[CELL.key].job == "8"
+
+
+def test_runs_that_were_started_by_hand_are_checked_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, cell = planned(tmp_path)
+    run._write_plan()
+    assert unscheduled(tmp_path) == [("a", "toy_gen", "no result")]
+    remember_cells(tmp_path, [cell])
+    assert unscheduled(tmp_path) == [], "it was scheduled: the cell tells what is missing"
+    (tmp_path / "schedule/cells.json").unlink()
+    run.execute(quiet=True)
+    assert unscheduled(tmp_path) == []
+
+
+@pytest.mark.parametrize("place", ["../other/default", "a-1/../../other/default", "{absolute}"])
+def test_a_cell_that_leads_out_of_the_output_folder_is_not_followed(tmp_path: Path, place: str) -> None:
+    """The file may come with somebody else's results."""
+    out, other = tmp_path / "out", tmp_path / "other/default"
+    other.mkdir(parents=True)
+    done = {"tasks": {"toy_gen": {"n": 4, "version": 1, "data_hash": "h", "errors": 0}}}
+    (other / "results.json").write_text(json.dumps(done))
+    (out / "a-1").mkdir(parents=True)
+    cell = replace(CELL, run=place.replace("{absolute}", str(other)))
+    remember_cells(out, [cell])
+    try:
+        missing = read_cells(out)[cell.key].missing(out)
+    except MillError as refused:
+        assert "outside" in str(refused)
+    else:
+        assert missing == ["toy_gen: no result"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"k": {}},
+        {"k": []},
+        {"k": {"model": "m", "unknown": 1, "expected": {}, "argv": []}},
+        {"k": {"model": "m", "task": "t", "n_shots": 0, "argv": [], "run": "r", "expected": {"t": {"n": 1}}}},
+    ],
+)
+def test_a_file_of_another_shape_is_refused_in_one_line(tmp_path: Path, content: Any) -> None:
+    write_cells(tmp_path, content)
+    with pytest.raises(MillError, match=r"cells\.json"):
+        read_cells(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "3"])
+def test_a_file_that_is_no_object_is_refused_in_one_line(tmp_path: Path, text: str) -> None:
+    write_cells(tmp_path, None)
+    (tmp_path / "schedule/cells.json").write_text(text)
+    with pytest.raises(MillError, match=r"cells\.json"):
+        read_cells(tmp_path)

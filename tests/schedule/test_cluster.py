@@ -1,0 +1,130 @@
+"""The cluster file: what it may say, what is refused, and what becomes of it in submitit's words."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mill.api.errors import MillError
+from mill.schedule.cluster import Cluster, read_cluster
+
+WHOLE = {
+    "partition": "gpu",
+    "account": "us",
+    "qos": "high",
+    "minutes": 30,
+    "gpus": 2,
+    "cpus": 4,
+    "memory_gb": 1.5,
+    "ranks": 2,
+    "at_once": 3,
+    "array_size": 50,
+    "setup": ["module load cuda", "ulimit -c 0"],
+    "extra": {"nice": 100},
+}
+
+
+def written(folder: Path, text: str | object) -> str:
+    file = folder / "cluster.yaml"
+    file.write_text(text if isinstance(text, str) else json.dumps(text))
+    return str(file)
+
+
+def test_a_file_with_everything_in_it(tmp_path: Path) -> None:
+    cluster = read_cluster(written(tmp_path, WHOLE))
+    assert {name: getattr(cluster, name) for name in WHOLE} == {**WHOLE, "setup": tuple(WHOLE["setup"])}
+    assert cluster.parameters("mill") == {
+        "name": "mill",
+        "timeout_min": 30,
+        "cpus_per_task": 4,
+        "tasks_per_node": 2,
+        "mem_gb": 1.5,
+        "gpus_per_node": 2,
+        "slurm_partition": "gpu",
+        "slurm_account": "us",
+        "slurm_qos": "high",
+        "slurm_array_parallelism": 3,
+        "slurm_signal_delay_s": 90,
+        "slurm_setup": ["module load cuda", "ulimit -c 0"],
+        "slurm_additional_parameters": {"nice": 100},
+    }
+
+
+def test_what_is_left_out_is_left_to_the_cluster(tmp_path: Path) -> None:
+    assert read_cluster(None) == read_cluster(written(tmp_path, "")) == read_cluster(written(tmp_path, "{}")) == Cluster()
+    asked = Cluster().parameters("mill")
+    assert not {"slurm_partition", "slurm_account", "slurm_qos", "mem_gb", "gpus_per_node"} & set(asked)
+
+
+def test_on_this_machine_one_cell_runs_at_a_time_unless_a_file_says_otherwise(tmp_path: Path) -> None:
+    assert read_cluster(None, local=True).at_once == 1
+    assert read_cluster(written(tmp_path, {"at_once": 3}), local=True).at_once == 3
+
+
+def test_a_short_job_is_told_early_enough_but_not_at_once() -> None:
+    assert Cluster(minutes=1).parameters("mill")["slurm_signal_delay_s"] == 15
+    assert Cluster(minutes=240).parameters("mill")["slurm_signal_delay_s"] == 90
+
+
+@pytest.mark.parametrize("name", WHOLE)
+@pytest.mark.parametrize("value", ["true", "null", "[[]]", "{1: 2}", "a word", "1.5", "-1", "2024-01-01"])
+def test_an_entry_of_the_wrong_type_is_refused_by_name(tmp_path: Path, name: str, value: str) -> None:
+    right = {"partition": {"a word"}, "account": {"a word"}, "qos": {"a word"}, "memory_gb": {"1.5"}}
+    right |= {"setup": {"[[]]"}, "extra": {"{1: 2}"}}
+    file = written(tmp_path, f"{name}: {value}\n")
+    if value in right.get(name, ()):
+        read_cluster(file)
+        return
+    with pytest.raises(MillError, match=f"^{name} in {file} (must be|is)") as refused:
+        read_cluster(file)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["minutes", "cpus", "ranks", "at_once", "array_size"])
+def test_none_at_all_is_too_few(tmp_path: Path, name: str) -> None:
+    with pytest.raises(MillError, match="at least 1 is needed"):
+        read_cluster(written(tmp_path, {name: 0}))
+
+
+def test_an_unknown_entry_is_refused_with_the_nearest_known_one(tmp_path: Path) -> None:
+    with pytest.raises(MillError, match=r"unknown entry in .*'minuts'; did you mean minutes"):
+        read_cluster(written(tmp_path, {"minuts": 3}))
+    with pytest.raises(MillError, match="entries are partition, account"):
+        read_cluster(written(tmp_path, "7: 3\n"))
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("minutes: [1", "is not YAML"),
+        ("!!python/object/apply:os.system ['touch marker']", "is not YAML"),
+        ("- minutes", "is not a mapping"),
+        ("minutes", "is not a mapping"),
+    ],
+)
+def test_what_is_no_mapping_in_yaml_is_refused_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, told: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(MillError, match=told) as refused:
+        read_cluster(written(tmp_path, text))
+    assert "\n" not in str(refused.value)
+    assert not (tmp_path / "marker").exists()
+
+
+def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(MillError, match=r"cannot read the cluster file .*No such file"):
+        read_cluster(str(tmp_path / "none.yaml"))
+    with pytest.raises(MillError, match=r"cannot read the cluster file .*directory"):
+        read_cluster(str(tmp_path))
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00\x81")
+    with pytest.raises(MillError, match=r"cannot read the cluster file|is not YAML"):
+        read_cluster(str(tmp_path / "binary"))
+
+
+@pytest.mark.parametrize("value", [".nan", ".inf"])
+def test_memory_is_a_finite_number(tmp_path: Path, value: str) -> None:
+    with pytest.raises(MillError, match="memory_gb"):
+        read_cluster(written(tmp_path, f"memory_gb: {value}\n"))

@@ -1,0 +1,303 @@
+"""A key reaches the server it is for, and nothing that is stored, shown or seen by others."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from servers import Fault, FaultServer, status
+
+from mill.api.secrets import hide, redact
+from mill.models.open import open_model
+from mill.models.spec import parse_spec
+
+ROOT = Path(__file__).parents[2]
+TOY = str(ROOT / "tests/toy.py")
+KEY = "sk-4f9c02d7a1b3e85866c07e1d2f3a4b5c"
+CHUNK = 12  # so many characters of a key are already too many
+Mill = Callable[..., tuple[int, str]]
+
+
+def leaks(text: str | bytes) -> bool:
+    """Whether a text holds a part of the key that would help somebody."""
+    text = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
+    return any(KEY[start : start + CHUNK] in text for start in range(len(KEY) - CHUNK + 1))
+
+
+def leaking_files(folder: Path) -> list[str]:
+    return [str(file) for file in folder.rglob("*") if file.is_file() and (leaks(file.read_bytes()) or leaks(file.name))]
+
+
+def plain(code: int, text: str) -> Fault:
+    return Fault(lambda handler: handler.reply(code, text.encode()))
+
+
+@pytest.fixture
+def echo() -> Iterator[FaultServer]:
+    """A server that repeats the key in whatever it says, in another way for each question."""
+
+    def answer(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
+        key = server.headers[-1].get("Authorization", "")
+        question = json.dumps(body)
+        if "toy_gen 0" in question:
+            return status(401, f"the key {key} is not known")
+        if "toy_gen 1" in question:
+            return status(500, f"{key} made me fail")
+        if "toy_gen 2" in question:
+            return {"error": {"message": f"no answer for {key}"}}
+        if "toy_gen 3" in question:
+            return plain(400, f"what is {key}?")
+        if "toy_gen 4" in question:
+            return plain(200, f"<html>{key}</html>")
+        if "toy_gen 5" in question:
+            return {"choices": [{"message": {"content": None}, "finish_reason": key}]}
+        return {"choices": [{"message": {"content": "answer 1"}, "finish_reason": "stop"}]}
+
+    with FaultServer(answer) as server:
+        yield server
+
+
+@pytest.fixture(params=["inline", "by name", "MILL_API_KEY", "OPENAI_API_KEY"])
+def spec(request: pytest.FixtureRequest, mill: Mill, echo: FaultServer, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The server's model, with a key that was given in one of the ways there are."""
+    inner = {"inline": f",api_key={KEY}", "by name": ",api_key=$SOME_NAME"}.get(request.param, "")
+    if request.param != "inline":
+        monkeypatch.setenv("SOME_NAME" if inner else request.param, KEY)
+    return f"openai-compat[model=m,base_url={echo.url},chat=true{inner}]"
+
+
+def test_a_key_reaches_the_server_and_nothing_else(mill: Mill, spec: str, echo: FaultServer, tmp_path: Path) -> None:
+    """Not the files of a run or a check, no cache, no home, no page, no table, and nothing that is said."""
+    told = ("--task_paths", TOY, "--limit", "8", "--output_dir", "out")
+    said = [
+        mill("eval", spec, "toy_gen", *told),
+        mill("--debug", "eval", spec, "toy_gen", *told, "--quiet", "--fresh"),
+        mill("determinism", "--model", spec, "--runs", "2", "--tasks", "toy_gen", *told),
+        mill("report", "out"),
+        mill("report", "out", "--format", "md", "--output", "-"),
+        mill("collect", "--output_dir", "out"),
+        mill("collect", "--check", "--output_dir", "out"),
+        mill("ls", "runs", "--output_dir", "out"),
+        mill("score", str(next((tmp_path / "out").glob("*/*/manifest.json")).parent), "--task_paths", TOY),
+    ]
+    assert all(headers["Authorization"] == f"Bearer {KEY}" for headers in echo.headers)
+    assert [code for code, _ in said[:2]] == [1, 1] and (tmp_path / "out/report.html").is_file()
+    assert "***" in said[0][1] and "6 of 8 samples failed" in said[0][1]
+    assert not [text for _, text in said if leaks(text)]
+    assert leaking_files(tmp_path) == []
+
+
+@pytest.mark.parametrize("debug", [(), ("--debug",)])
+def test_a_key_that_is_refused_is_not_repeated(mill: Mill, tmp_path: Path, debug: tuple[str, ...]) -> None:
+    def answer(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
+        return status(401, f"bad header {server.headers[-1]['Authorization']}")
+
+    with FaultServer(answer) as server:
+        spec = f"openai-compat[model=m,base_url={server.url},api_key={KEY}]"
+        code, said = mill(*debug, "eval", spec, "toy_gen", "--task_paths", TOY)
+    assert code == 2 and "mill: " in said and "***" in said and not leaks(said)
+    assert leaking_files(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda padding, key: status(400, padding + key),
+        lambda padding, key: plain(400, padding + key),
+        lambda padding, key: plain(200, padding + key),
+        lambda padding, key: {"error": padding + key},
+    ],
+    ids=["json error", "text error", "no json", "no choices"],
+)
+def test_a_key_is_taken_out_before_a_message_is_cut(mill: Mill, tmp_path: Path, wrap: Callable[[str, str], Any]) -> None:
+    """Somewhere between the lengths tried, each way to cut goes through the middle of the key."""
+
+    def answer(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
+        number = int(json.dumps(body).partition("toy_gen ")[2].partition('"')[0])
+        return wrap("x" * 10 * number, KEY)
+
+    with FaultServer(answer) as server:
+        spec = f"openai-compat[model=m,base_url={server.url},chat=true,api_key={KEY}]"
+        mill("eval", spec, "toy_gen", "--task_paths", TOY, "--output_dir", "out")
+    assert leaking_files(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["auth_token", "aws_secret_access_key", "azure_ad_token", "extra_headers"])
+@pytest.mark.parametrize("backend", ["openai-compat", "litellm"])
+def test_secrets_among_further_parameters_are_not_stored(mill: Mill, backend: str, name: str) -> None:
+    """A manifest holds the arguments and the identity. The names are those that LiteLLM has for other clouds."""
+    spec = parse_spec(f"{backend}[model=openai/m,{name}={KEY}]")
+    assert not leaks(json.dumps([redact(spec.arguments), open_model(spec).identity()]))
+
+
+def test_a_password_in_an_address_is_not_stored(mill: Mill, tmp_path: Path, echo: FaultServer) -> None:
+    address = echo.url.replace("http://", f"http://me:{KEY}@")
+    _, said = mill("eval", f"{address}[model=m,chat=true]", "toy_gen", "--task_paths", TOY, "--output_dir", "out")
+    assert not leaks(said) and leaking_files(tmp_path) == []
+
+
+@pytest.mark.parametrize("debug", [(), ("--debug",)])
+@pytest.mark.parametrize("spec", [f"openai-compat[model=m,nonsense,api_key={KEY}]", f"openai-compat[model=m,api_key={KEY}"])
+def test_a_run_file_with_a_mistake_is_told_without_its_key(mill: Mill, spec: str, debug: tuple[str, ...]) -> None:
+    Path("run.yaml").write_text(json.dumps({"models": spec, "tasks": "toy_gen", "task_paths": TOY}))
+    code, said = mill(*debug, "eval", "--config", "run.yaml")
+    assert code == 2 and not leaks(said)
+
+
+# In a process of its own
+
+
+def command_lines() -> dict[int, str]:
+    """What everybody on this machine can read of all processes but this one and those above it."""
+    found = {}
+    for place in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            found[int(place.parent.name)] = place.read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
+        except OSError:  # it has ended
+            continue
+    return found
+
+
+def run_watched(*argv: str, **environment: str) -> tuple[int, str, list[str]]:
+    """`mill` as a person starts it: exit code, words, and command lines with the key in them.
+
+    The command that was typed has it until mill has started again without; nobody can have that undone.
+    """
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("MILL_", "OPENAI_", "TOY_", "RAY_"))}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "mill", *argv],
+        env={**kept, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    seen, hidden, deadline = [], False, time.monotonic() + 120
+    try:
+        while process.poll() is None and time.monotonic() < deadline:
+            lines = command_lines()
+            own = lines.pop(process.pid, "")
+            hidden = hidden or (bool(own) and KEY not in own)
+            seen += [line for line in [*lines.values(), *([own] if hidden else [])] if leaks(line)]
+            time.sleep(0.02)
+        out, _ = process.communicate(timeout=5)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    assert hidden, "it ended before it was looked at"
+    return process.returncode, out, seen
+
+
+def slow(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
+    time.sleep(0.3)
+    if "toy_gen 1" in json.dumps(body):
+        return status(400, f"bad header {server.headers[-1]['Authorization']}")
+    return {"choices": [{"message": {"content": "answer 1"}, "finish_reason": "stop"}]}
+
+
+def test_a_key_on_the_command_line_is_soon_gone_from_it(tmp_path: Path) -> None:
+    with FaultServer(slow) as server:
+        spec = f'openai-compat[model=m,base_url={server.url},chat=true,api_key="{KEY}"]'
+        options = ("--task_paths", TOY, "--output_dir", str(tmp_path / "out"), "--limit", "4")
+        code, said, seen = run_watched("eval", spec, "toy_gen", *options)
+        assert {headers["Authorization"] for headers in server.headers[-4:]} == {f"Bearer {KEY}"}
+    assert code == 1 and seen == [] and not leaks(said) and leaking_files(tmp_path) == []
+
+
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """Sockets have short names."""
+    folder = Path(tempfile.mkdtemp(prefix="r", dir="/tmp"))
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_a_key_is_in_no_log_and_no_title_of_workers_on_ray(tmp_path: Path, short_folder: Path) -> None:
+    pytest.importorskip("ray")
+    with FaultServer(slow) as server:
+        spec = f"openai-compat[model=m,base_url={server.url},chat=true,api_key={KEY}]"
+        options = ("--task_paths", TOY, "--output_dir", str(tmp_path / "out"), "--limit", "4", "--engine", "ray")
+        code, said, seen = run_watched("eval", spec, "toy_gen", *options, RAY_TMPDIR=str(short_folder))
+        assert server.headers[-1]["Authorization"] == f"Bearer {KEY}"
+    assert code == 1, said
+    logs = list(short_folder.rglob("session_*/logs/*"))
+    assert logs, "Ray wrote its logs elsewhere"
+    assert seen == [] and not leaks(said) and leaking_files(tmp_path) == [] and leaking_files(short_folder) == []
+
+
+def test_only_specs_lose_their_keys(tmp_path: Path) -> None:
+    prompt = "Write key=value pairs, and token = 3."
+    options = ("--task_paths", TOY, "--output_dir", str(tmp_path / "out"), "--limit", "1", "--system_prompt", prompt)
+    command = [sys.executable, "-m", "mill", "eval", "toy[path=a]", "toy_gen", *options]
+    subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True, capture_output=True)
+    (manifest,) = (tmp_path / "out").glob("*/*/manifest.json")
+    assert json.loads(manifest.read_text())["settings"]["system_prompt"] == prompt
+
+
+@pytest.mark.parametrize(("written", "key"), [('"a\\"quote-123"', 'a"quote-123'), ('"$SOME_NAME"', KEY)])
+def test_a_key_means_the_same_wherever_it_is_hidden(written: str, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_NAME", KEY)
+    spec = f"openai-compat[model=m,api_key={written}]"
+    assert parse_spec(spec).arguments["api_key"] == key
+    (shown,), hidden = hide([spec])
+    for name, value in hidden.items():
+        monkeypatch.setenv(name, value)
+    assert parse_spec(shown).arguments["api_key"] == key
+
+
+LISTS = (
+    "org/name, openai-compat[model=m,api_key={key}]",
+    "openai-compat[model=m,api_key={key}],org/name",
+    "my folder/config.py[api_key={key}]",
+    "--judge=openai-compat[model=m,api_key={key}]",
+)
+
+
+@pytest.mark.parametrize("word", LISTS)
+def test_a_key_is_hidden_wherever_a_spec_may_stand(word: str) -> None:
+    shown, hidden = hide(["mill", "eval", word.format(key=KEY), "gsm8k"])
+    assert not leaks(" ".join(shown)) and list(hidden.values()) == [KEY]
+
+
+@pytest.mark.parametrize("name", ["vertex_credentials", "private_key", "watsonx_zenapikey"])
+def test_further_names_of_secrets(name: str) -> None:
+    assert redact({name: KEY}) == {name: "***"}
+
+
+def test_a_key_does_not_follow_to_another_server(mill: Mill, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MILL_API_KEY", KEY)
+    with FaultServer(slow) as other:
+
+        def elsewhere(server: FaultServer, path: str, body: dict[str, Any]) -> Fault:
+            return Fault(lambda handler: handler.reply(307, b"", {"Location": other.url + path}))
+
+        with FaultServer(elsewhere) as server:
+            spec = f"openai-compat[model=m,base_url={server.url},chat=true]"
+            assert mill("eval", spec, "toy_gen", "--task_paths", TOY, "--limit", "1")[0] == 0
+            assert server.headers[-1]["Authorization"] == f"Bearer {KEY}"
+        assert other.headers and not any("Authorization" in headers for headers in other.headers)
+
+
+@pytest.mark.parametrize(("name", "key"), [("a newline", f"{KEY}\n"), ("signs", "p%40ss")])
+def test_keys_arrive_as_they_were_meant(
+    mill: Mill, monkeypatch: pytest.MonkeyPatch, echo: FaultServer, name: str, key: str
+) -> None:
+    """A file's last newline is no part of a key, and in an address signs are written with a percent."""
+    address = echo.url
+    if name == "signs":
+        address = address.replace("://", f"://me:{key}@")
+    else:
+        monkeypatch.setenv("MILL_API_KEY", key)
+    mill("eval", f"openai-compat[model=m,base_url={address},chat=true]", "toy_gen", "--task_paths", TOY, "--limit", "1")
+    expected = {"signs": "Basic bWU6cEBzcw==", "a newline": f"Bearer {KEY}"}[name]  # me:p@ss
+    assert echo.headers and echo.headers[-1].get("Authorization") == expected
