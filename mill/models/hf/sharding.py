@@ -6,10 +6,13 @@ ranks tell each other who still has work, and one that has none computes an empt
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from mill.api.errors import ModelError, SpecError
+from mill.api.batching import describe
+from mill.api.errors import MillError, ModelError, SpecError
 from mill.api.ranks import local_rank, world_size
 
 PATIENCE = timedelta(minutes=10)  # within one forward pass
@@ -30,7 +33,9 @@ class ShardedPasses:
         self._group = dist.new_group(backend="gloo", timeout=PATIENCE)
         self._idle = False
         self.empty_passes = 0
-        model.register_forward_pre_hook(self._before)
+        # Before FSDP's own, which already waits for the other ranks.
+        model.register_forward_pre_hook(self._before, prepend=True)
+        model.forward = _fatal(model.forward)
 
     def settle(self) -> None:
         """This rank has nothing left: keep the others company until they have nothing either."""
@@ -58,6 +63,21 @@ class ShardedPasses:
         except RuntimeError as error:
             raise ModelError(f"another rank is gone: {str(error).splitlines()[0][:200]}") from error
         return bool(flag.item())
+
+
+def _fatal(forward: Callable[..., Any]) -> Callable[..., Any]:
+    """A pass that fails ends the run: the others wait in the middle of it, and trying again would meet them there."""
+
+    @functools.wraps(forward)
+    def guarded(*given: Any, **more: Any) -> Any:
+        try:
+            return forward(*given, **more)
+        except MillError:
+            raise
+        except Exception as error:
+            raise ModelError(f"a pass of all ranks failed here: {describe(error)}") from error
+
+    return guarded
 
 
 def spread(model: Any) -> ShardedPasses:
