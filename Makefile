@@ -34,7 +34,7 @@ demo: fetch
 
 test: $(VENV)/dev fetch lint browser cluster audit
 	$(MAKE) -j 4 engines
-	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check .

@@ -321,6 +321,7 @@ def local(folder: Path, *options: str, tasks: str = "toy_gen,toy_choice") -> sub
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored where the tests run in the background
     )
 
 
