@@ -166,6 +166,7 @@ def test_garbage_inside_a_stream_is_an_error() -> None:
 
 
 def test_an_interrupt_cancels_what_is_under_way() -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background
     with FaultServer(lambda *_: stall(5)) as server:
         caller = Client(server.url, timeout=30.0)
 
