@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import click
 
-from mill.api.errors import RunError
+from mill.api.errors import MillError, RunError
+from mill.api.notice import notice
 from mill.cli.options import chosen_output_dir, output_dir_option
 from mill.report.collect import NUMBERS, as_csv, as_json, as_markdown, cells, collect, shown_columns
 from mill.report.tables import print_table
 from mill.runs.folder import write_atomically
-from mill.schedule.cells import read_cells, unscheduled
+from mill.schedule.cells import Cell, read_cells, unscheduled
 from mill.schedule.jobs import jobs_under_way
 
 _FORMATS = {"csv": as_csv, "json": as_json, "md": as_markdown}
@@ -63,15 +65,22 @@ def _check(folder: Path, model: str, task: str) -> int:
     """Everything that is missing, a line for each task; cells that are queued or running are told apart."""
     if not folder.is_dir():
         raise RunError(f"the output folder {folder} does not exist")
-    cells, under_way = read_cells(folder), jobs_under_way()
-    rows = [
-        [cell.model, cell.shots, what, "under way" if cell.job in under_way else "-"]
-        for cell in cells.values()
-        for what in cell.missing(folder)
-    ]
+    cells = read_cells(folder)
+    lacking = [(cell, missing) for cell in cells.values() if (missing := cell.missing(folder))]
+    state = _job_states(cell for cell, _ in lacking)
+    rows = [[cell.model, cell.shots, what, state(cell)] for cell, missing in lacking for what in missing]
     rows += [[name, "-", f"{one}: {what}", "-"] for name, one, what in unscheduled(folder)]
     rows = [row for row in rows if model in row[0] and task in row[2]]
     if rows:
         print_table("", ("model", "shots", "missing", "job"), rows)
     click.echo(f"{len(rows)} results are missing" if rows else f"nothing is missing: {len(cells)} cells scheduled")
     return int(bool(rows))
+
+
+def _job_states(cells: Iterable[Cell]) -> Callable[[Cell], str]:
+    try:
+        under_way = jobs_under_way(cells)
+    except MillError as error:
+        notice(str(error))
+        return lambda cell: "unknown" if cell.job else "-"
+    return lambda cell: "under way" if cell.job in under_way else "-"

@@ -29,7 +29,7 @@ from mill.report.tables import print_table
 from mill.runs.evaluate import plan_run
 from mill.runs.folder import check_writable
 from mill.runs.plan import parse_limit, refuse_early
-from mill.schedule.cells import Cell, cell_of, read_cells, remember_cells
+from mill.schedule.cells import Cell, cell_of, forget_cells, read_cells, remember_cells
 from mill.schedule.cluster import Cluster, read_cluster
 from mill.schedule.jobs import jobs_under_way, run_here, submit
 from mill.tasks.load import load_builtin, load_files, select
@@ -43,6 +43,7 @@ Examples:
   mill schedule org/small,org/large mmlu,gsm8k --n_shots 0,5 --cluster cluster.yaml
   mill schedule org/small mmlu,gsm8k --n_shots 0,5 --dry_run
   mill schedule org/small gsm8k --local
+  mill schedule org/large mmlu --forget
   mill collect --check
 
 \b
@@ -63,6 +64,7 @@ A cluster file, all of it optional:
 @click.option("--cluster", type=click.Path(), default=None, help="A YAML file with the limits of a job and of arrays.")
 @click.option("--local", is_flag=True, help="Run the cells as processes of this machine and wait for them.")
 @click.option("--dry_run", is_flag=True, help="Show the matrix and what of it is missing; submit nothing.")
+@click.option("--forget", is_flag=True, help="Take the cells off the list of what is scheduled; results and jobs stay.")
 @click.option("--limit", default=None, help="Samples of each task: a count (100) or a fraction (0.1).")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of example draws and sampling.")
 @click.option("--batch_size", type=click.IntRange(min=1), default=None, help="Requests at once; default: what fits.")
@@ -81,6 +83,7 @@ def command(
     cluster: str | None,
     local: bool,
     dry_run: bool,
+    forget: bool,
     **given: Any,
 ) -> int:
     """Run every cell of MODELS x TASKS x --n_shots that has no complete result yet, as jobs of SLURM.
@@ -92,8 +95,13 @@ def command(
         raise MissingPackage("mill schedule", "submitit", "slurm")
     limits = read_cluster(cluster, local=local)
     folder = chosen_output_dir(ctx, output_dir).resolve()
+    if forget:
+        shots = [] if n_shots is None else _shots(n_shots)
+        count = forget_cells(folder, split_list(models), split_list(tasks), shots)
+        click.echo(f"{count} cells are not scheduled any more")
+        return 0 if count else 1
     cells = _cells(split_list(models), split_list(tasks), _shots(n_shots), folder, given)
-    states = _states(cells, folder, set() if local else jobs_under_way())
+    states = _states(cells, folder, local=local)
     todo = [cell for cell in cells if states[cell.key] == TO_DO]
     if dry_run:
         _show(cells, states, folder)
@@ -158,16 +166,14 @@ def _shots(text: str | None) -> list[int | None]:
     return list(dict.fromkeys(map(int, parts)))
 
 
-def _states(cells: list[Cell], folder: Path, under_way: set[str]) -> dict[str, str]:
+def _states(cells: list[Cell], folder: Path, *, local: bool) -> dict[str, str]:
     known = read_cells(folder)
-    found = {}
-    for cell in cells:
-        submitted = known.get(cell.key)
-        if not cell.missing(folder):
-            found[cell.key] = DONE
-        else:
-            found[cell.key] = UNDER_WAY if submitted and submitted.job in under_way else TO_DO
-    return found
+    lacking = {cell.key: known.get(cell.key, cell) for cell in cells if cell.missing(folder)}
+    under_way = set() if local else jobs_under_way(lacking.values())
+    return {
+        cell.key: DONE if cell.key not in lacking else UNDER_WAY if lacking[cell.key].job in under_way else TO_DO
+        for cell in cells
+    }
 
 
 def _submit(cells: list[Cell], limits: Cluster, folder: Path) -> int:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from mill.api.errors import MissingPackage, ModelError, SpecError
 from mill.api.files import imported_files
 from mill.api.model import MillModel
+from mill.api.ranks import world_size
 from mill.execute.engine import Engine, HereEngine
 from mill.execute.on_ray import Opening, RayCluster, RayHand, environment
 from mill.execute.pool import HandLost, HereHand, Pool
@@ -39,6 +40,9 @@ class EngineChoice:
     def check(self, spec: Spec) -> None:
         """Refuse what cannot work, before anything starts."""
         servers = len(addresses_of(spec))
+        if world_size() > 1 and (self.engine == RAY or servers > 1):
+            asked = "--engine ray" if self.engine == RAY else "a model with several addresses"
+            raise SpecError(f"{asked} spreads the work itself: start mill without torchrun or accelerate")
         if self.engine == HERE and self.workers not in (None, 1) and servers < 2:
             raise SpecError(f"--workers {self.workers}: add --engine ray, or give a server with several addresses")
         if self.workers is not None and self.workers < servers:
@@ -90,18 +94,14 @@ class RayEngine(Pool):
         self._cluster = RayCluster(choice.address, workers, choice.gpus_per_worker, served=served)
         identity = None if served else model.identity()
         self._openings = [Opening(spec, model.batch_size, imported_files(), identity, environment()) for spec in specs]
-        self._started = False
 
     def load(self) -> None:
-        if not self._started:
-            self._cluster.start()
-            self._started = True
+        self._cluster.join()
 
     def _hire(self, number: int) -> RayHand:
         return self._cluster.hire(self._openings[number % len(self._openings)])
 
     def close(self) -> None:
+        self._cluster.dismiss()
         super().close()
-        if self._started:
-            self._cluster.stop()
-            self._started = False
+        self._cluster.leave()

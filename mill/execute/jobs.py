@@ -74,9 +74,9 @@ def replay(job: Job, lookup: Callable[[str], Response | None]) -> bool:
     """Lead a job through answers that were recorded, errors among them; False where one is missing."""
     while True:
         for request in job.open_requests():
-            found = [lookup(clone.key) for clone in request.clones()]
-            request.resps[:] = [answer for answer in found if answer is not None]
-            if len(request.resps) < len(found):
+            found = [answer for clone in request.clones() if (answer := lookup(clone.key)) is not None]
+            if len(found) < request.repeats:
                 return False
+            request.resps[:] = found
         if not job.advance():
             return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import queue
@@ -12,7 +13,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,7 +91,7 @@ class Worker:
             try:
                 answer_bundle(self.model, kind, requests, found.put)
                 found.put(None)
-            except Exception as error:
+            except BaseException as error:  # a library that calls exit() would leave the driver waiting
                 found.put(error)
 
         threading.Thread(target=work, daemon=True).start()
@@ -108,7 +108,7 @@ class Worker:
             if isinstance(item, HandLost):
                 yield News(answers, self._notes(), lost=str(item))
                 return
-            if isinstance(item, Exception):
+            if isinstance(item, BaseException):
                 yield News(answers, self._notes(), _told(item))
                 return
             if answers:
@@ -121,7 +121,7 @@ class Worker:
         return found
 
 
-def _told(error: Exception) -> str:
+def _told(error: BaseException) -> str:
     return str(error) if isinstance(error, MillError) else describe(error)
 
 
@@ -175,11 +175,14 @@ class RayCluster:
     def __init__(self, address: str | None, workers: int, gpus: float | None, *, served: bool) -> None:
         self.address, self.workers, self.gpus, self.served = address, workers, gpus, served
         self._actor: Any = None
+        self._joined = False
         self._head = ""
+        self._hands: list[RayHand] = []
 
     def hire(self, opening: Opening) -> RayHand:
         _check_listening(self._head, patience=PATIENCE_S)
         hand = RayHand(self._actor.remote())
+        self._hands.append(hand)
         try:
             hand.open(opening)
         except BaseException:
@@ -187,7 +190,9 @@ class RayCluster:
             raise
         return hand
 
-    def start(self) -> None:
+    def join(self) -> None:
+        if self._joined:
+            return
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         if self.address is not None:
             _check_listening(self.address)
@@ -197,6 +202,9 @@ class RayCluster:
             os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
         import ray
 
+        if ray.is_initialized():
+            raise ModelError("this process is in a Ray cluster already: mill joins or starts its own")
+        self._joined = True  # also where what follows fails half-way
         ended_by = signal.getsignal(signal.SIGTERM)
         try:
             ray.init(
@@ -227,10 +235,19 @@ class RayCluster:
             )
         return {"num_cpus": float(int(share)) if share >= 1 else share * 0.99, "num_gpus": gpus}
 
-    def stop(self) -> None:
-        import ray
+    def dismiss(self) -> None:
+        """End all workers, also those that are still on their way: nobody waits for them any more."""
+        for hand in self._hands:
+            with contextlib.suppress(Exception):  # it is gone already
+                hand.end()
+        self._hands.clear()
 
-        ray.shutdown()
+    def leave(self) -> None:
+        if self._joined:
+            import ray
+
+            ray.shutdown()
+            self._joined = False
 
 
 def _check_listening(address: str, patience: float = 0.0) -> None:
@@ -249,7 +266,7 @@ def _check_listening(address: str, patience: float = 0.0) -> None:
         time.sleep(1.0)
 
 
-@contextmanager
+@contextlib.contextmanager
 def _lost_when_dead() -> Iterator[None]:
     """Ray's word for a worker that is gone as the pool's."""
     from ray.exceptions import RayError, RayTaskError

@@ -50,6 +50,7 @@ class Pool:
     def __init__(self, hire: Callable[[int], Hand], workers: int) -> None:
         self.hire, self.workers = hire, workers
         self._hands: dict[int, Hand] = {}
+        self._threads: list[threading.Thread] = []
         self._said: dict[str, None] = {}
         self._deaths = 0
 
@@ -59,18 +60,22 @@ class Pool:
     def answer(self, kind: str, requests: Sequence[Request], observer: Observer) -> None:
         bundles = Bundles(requests, self.workers)
         news: queue.Queue[Any] = queue.Queue()
-        threads = [
+        self._threads = [
             threading.Thread(target=self._work, args=(number, kind, bundles, news), daemon=True)
             for number in range(min(self.workers, bundles.groups))
         ]
-        for thread in threads:
+        for thread in self._threads:
             thread.start()
         try:
             self._listen(bundles, news, len(requests), observer)
         finally:
             bundles.stop()
+        self._let_finish()
+
+    def _let_finish(self) -> None:
+        """Wait for the threads a moment; one may still be waiting for a machine."""
         until = time.monotonic() + LEAVE_S
-        for thread in threads:  # one may still be waiting for a machine
+        for thread in self._threads:
             thread.join(timeout=max(0.0, until - time.monotonic()))
 
     def _listen(self, bundles: Bundles, news: queue.Queue[Any], total: int, observer: Observer) -> None:
@@ -144,6 +149,7 @@ class Pool:
     def close(self) -> None:
         for number in list(self._hands):
             self._drop(number)
+        self._let_finish()  # before whoever hires leaves the cluster that a thread speaks to
 
 
 def _teller(left: dict[int, Request], news: queue.Queue[Any]) -> Tell:

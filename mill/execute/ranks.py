@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import cache
 from typing import Any, TypeVar
 
 from mill.api import ranks
@@ -178,7 +179,9 @@ class Ranks:
             raise RankLost(f"the store of the launcher is gone: {describe(error)}") from error
 
 
+@cache
 def _rendezvous() -> Any:
+    """One for the whole process: rank 0 may hold the store itself, and the next run of the command needs it too."""
     from torch.distributed.rendezvous import rendezvous
 
     try:

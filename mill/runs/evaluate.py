@@ -87,14 +87,15 @@ class Run:
     def execute_together(self, ranks: Ranks, *, quiet: bool = False) -> Outcome | None:
         """The same as one of several ranks; only rank 0, which takes the turn for all, scores and has an outcome."""
         executor = self._rank_executor(ranks, quiet=quiet or not ranks.first)
-        if ranks.first:
-            self._write_plan()
         with contextlib.ExitStack() as turn:
-            with ranks.joined(), self._session(executor, written=ranks.first) as session:
-                agree(ranks, self.jobs)
+            with ranks.joined():
+                agree(ranks, self.jobs)  # a rank that planned later would take the folder made here for an earlier run's
                 if ranks.first:
-                    turn.enter_context(self._turn())
-                answer_together(ranks, executor, self.record, self.jobs)
+                    self._write_plan()
+                with self._session(executor, written=ranks.first) as session:
+                    if ranks.first:
+                        turn.enter_context(self._turn())
+                    answer_together(ranks, executor, self.record, self.jobs)
             return self._score(executor, session, quiet=quiet) if ranks.first else None
 
     @property

@@ -17,6 +17,7 @@ from typing import IO, Any
 from mill.api.errors import RunError
 from mill.api.request import Request
 from mill.api.response import Response
+from mill.api.secrets import scrub
 from mill.runs.folder import unique_name
 from mill.runs.index import Index
 
@@ -38,7 +39,7 @@ class Record:
 
     def get(self, request: Request) -> Response | None:
         """What `peek` finds; an answer of another run is copied, so that this record is complete by itself."""
-        found = self._recorded(request)
+        found = self.answer(request.key)
         if found is None:
             found = self._borrowed(request)
             if found is not None:
@@ -47,10 +48,11 @@ class Record:
 
     def peek(self, request: Request) -> Response | None:
         """An answer this run recorded, or a deterministic one of another run. Errors are never used again."""
-        return self._recorded(request) or self._borrowed(request)
+        return self.answer(request.key) or self._borrowed(request)
 
-    def _recorded(self, request: Request) -> Response | None:
-        place = self._own.find(request.key)
+    def answer(self, key: str) -> Response | None:
+        """What this run recorded under a key; None where that is an error."""
+        place = self._own.find(key)
         if place is None or place.failed:
             return None
         return self._checked(Response.from_dict(self._own.answer(place)))
@@ -101,6 +103,7 @@ class Record:
         """Write an answer down. A distribution goes to a file of its own first, whose name then stands in the answer."""
         if response.distribution is not None and not isinstance(response.distribution, str):
             response = replace(response, distribution=self._put_distribution(request.key, response.distribution))
+        response = _without_secrets(response)
         self._append(request.key, request.kind, request.deterministic and self.lends, response)
         return response
 
@@ -184,6 +187,15 @@ def distribution_file(run: Path, name: str) -> Path:
     if not inside:
         raise RunError(f"an answer in {run} names the file {name!r}, which is outside of {root}")
     return file
+
+
+def _without_secrets(response: Response) -> Response:
+    """An answer in which a server repeats its key, without it; nearly always the answer as it is."""
+    text, reason = response.text, response.finish_reason
+    clean, clean_reason = scrub(text) if text else text, scrub(reason) if reason else reason
+    if (clean, clean_reason) == (text, reason):
+        return response
+    return replace(response, text=clean, finish_reason=clean_reason, tokens=response.tokens if clean == text else None)
 
 
 def _word(value: bool) -> str:

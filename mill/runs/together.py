@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
 from mill.api.errors import RunError
+from mill.api.response import Response
 from mill.execute.executor import Executor, Tally
 from mill.execute.jobs import Job, replay, run_jobs
 from mill.execute.ranks import Ranks, shares
@@ -45,21 +46,22 @@ def _gather(ranks: Ranks, record: Record, parts: Sequence[Sequence[Job]]) -> Non
     wanted: list[int] = []
     if ranks.first:
         record.refresh()
-        wanted = [other for other, jobs in enumerate(parts) if not _answered(jobs, record)]
+        # An error that is seen here may be an earlier session's, with an answer since where that rank records.
+        wanted = [other for other, jobs in enumerate(parts) if not _answered(jobs, record.answer)]
     wanted = ranks.exchange(wanted)[0]
     if ranks.first:
         for other in wanted:
             for line in ranks.receive(other):
                 record.adopt(json.loads(line))
-            if not _answered(parts[other], record):
+            if not _answered(parts[other], record.lookup):
                 raise RunError(f"rank {other} has not answered all of its samples")
     elif ranks.rank in wanted:
         ranks.send(_lines(parts[ranks.rank]))
 
 
-def _answered(jobs: Sequence[Job], record: Record) -> bool:
+def _answered(jobs: Sequence[Job], lookup: Callable[[str], Response | None]) -> bool:
     """Give jobs the answers that are recorded; whether that is all of them."""
-    return all(not job.open_requests() or replay(job, record.lookup) for job in jobs)
+    return all(not job.open_requests() or replay(job, lookup) for job in jobs)
 
 
 def _total(tallies: Iterable[dict[str, Any]]) -> Tally:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from mill.api.batching import describe
 from mill.api.errors import RunError
-from mill.api.notice import notice
 from mill.runs.evaluate import Run
 from mill.runs.folder import MANIFEST, RESULTS, RunFolder, find_runs, read_json, short_hash, write_atomically
 
@@ -62,8 +62,9 @@ class Cell:
         folder = output_dir / self.run
         if not folder.resolve().is_relative_to(output_dir.resolve()):
             raise RunError(f"{output_dir / FOLDER / CELLS} names the run {self.run!r}, which is outside of {output_dir}")
-        results = RunFolder(folder).read(RESULTS).get("tasks", {})
-        found = ((task, expected.missing(results.get(task))) for task, expected in self.expected.items())
+        with _readable(folder):
+            results = RunFolder(folder).read(RESULTS).get("tasks", {})
+            found = [(task, expected.missing(results.get(task))) for task, expected in self.expected.items()]
         return [f"{task}: {what}" for task, what in found if what]
 
 
@@ -77,15 +78,27 @@ def cell_of(run: Run, model: str, task: str, n_shots: int | None, argv: Sequence
 def read_cells(output_dir: Path) -> dict[str, Cell]:
     """Every cell that was ever scheduled into this folder, by key."""
     file = output_dir / FOLDER / CELLS
-    try:
+    with _readable(file):
         return {key: _cell(entry) for key, entry in read_json(file).items()}
-    except (KeyError, TypeError, AttributeError) as error:
-        raise RunError(f"{file} does not hold the cells of a schedule: {describe(error)}") from error
 
 
 def _cell(entry: Mapping[str, Any]) -> Cell:
     expected = {task: Expected(**one) for task, one in entry["expected"].items()}
-    return Cell(**{**entry, "argv": tuple(entry["argv"]), "expected": expected})
+    cell = Cell(**{**entry, "argv": tuple(entry["argv"]), "expected": expected})
+    words = [cell.model, cell.task, cell.run, cell.job, *cell.argv, *(one.data_hash for one in expected.values())]
+    numbers = [cell.n_shots or 0, *(number for one in expected.values() for number in (one.n, one.version))]
+    if not all(isinstance(word, str) for word in words) or not all(isinstance(number, int) for number in numbers):
+        raise TypeError("a value of the wrong type")
+    return cell
+
+
+@contextmanager
+def _readable(place: Path) -> Iterator[None]:
+    """A file of ours that somebody changed is told in one line."""
+    try:
+        yield
+    except (KeyError, TypeError, AttributeError) as error:
+        raise RunError(f"{place} is not as mill writes it: {describe(error)}") from error
 
 
 def remember_cells(output_dir: Path, cells: Iterable[Cell]) -> None:
@@ -94,6 +107,22 @@ def remember_cells(output_dir: Path, cells: Iterable[Cell]) -> None:
     for cell in cells:
         earlier = known.get(cell.key)
         known[cell.key] = cell if cell.job or earlier is None else replace(cell, job=earlier.job)
+    _write_cells(output_dir, known)
+
+
+def forget_cells(output_dir: Path, models: Sequence[str], tasks: Sequence[str], shots: Sequence[int | None]) -> int:
+    """Take cells off the file, by what they were scheduled as; how many there were. No `shots` means all."""
+    known = read_cells(output_dir)
+    left = {
+        key: cell
+        for key, cell in known.items()
+        if cell.model not in models or cell.task not in tasks or (shots and cell.n_shots not in shots)
+    }
+    _write_cells(output_dir, left)
+    return len(known) - len(left)
+
+
+def _write_cells(output_dir: Path, known: Mapping[str, Cell]) -> None:
     text = json.dumps({key: asdict(cell) for key, cell in known.items()}, indent=2, ensure_ascii=False)
     write_atomically(output_dir / FOLDER / CELLS, text + "\n")
 
@@ -106,9 +135,10 @@ def unscheduled(output_dir: Path) -> list[tuple[str, str, str]]:
         if str(folder.path.relative_to(output_dir)) in scheduled:
             continue
         try:
-            found += _lacking(folder)
-        except (RunError, KeyError, TypeError, AttributeError) as error:  # one damaged run does not hide the others
-            notice(f"left out: {folder.path}: {describe(error)}")
+            with _readable(folder.path):
+                found += _lacking(folder)
+        except RunError as error:  # one damaged run does not hide the others
+            found.append((folder.path.parent.name, folder.path.name, str(error)))
     return found
 
 

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -103,8 +103,11 @@ def _start(cell: Cell, cluster: Cluster, log: Path) -> subprocess.Popen[bytes]:
         return subprocess.Popen(command, stdout=told, stderr=subprocess.STDOUT, start_new_session=True)
 
 
-def jobs_under_way() -> set[str]:
-    """The names of this person's jobs that SLURM has waiting or running; none where there is no SLURM."""
+def jobs_under_way(cells: Iterable[Cell]) -> set[str]:
+    """The names of these cells' jobs that SLURM has waiting or running; it is asked only where there are any."""
+    names = {cell.job for cell in cells if cell.job}
+    if not names:
+        return set()
     try:
         asked = subprocess.run(
             ["squeue", "--noheader", "--array", "--format=%i", f"--user={os.getuid()}"],
@@ -112,9 +115,11 @@ def jobs_under_way() -> set[str]:
             text=True,
             timeout=ASK_S,
         )
-    except (OSError, subprocess.TimeoutExpired):
-        return set()
-    return set(asked.stdout.split())
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise MillError(f"SLURM cannot be asked what is under way: {describe(error)}") from error
+    if asked.returncode != 0:
+        raise MillError(f"SLURM does not say what is under way: {' '.join(asked.stderr.split())[:300]}")
+    return names.intersection(asked.stdout.split())
 
 
 def _executor(output_dir: Path) -> Any:

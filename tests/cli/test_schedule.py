@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from mill.cli.main import run
+from mill.schedule.jobs import jobs_under_way
 
 ROOT = Path(__file__).parents[2]
 TOY = str(ROOT / "tests/toy.py")
@@ -32,7 +33,7 @@ def mill(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setenv("TOY_N", "4")
     for command in ("schedule", "collect"):
-        monkeypatch.setattr(f"mill.cli.{command}.jobs_under_way", set)
+        monkeypatch.setattr(f"mill.cli.{command}.jobs_under_way", lambda cells: set())
 
     def call(models: str, tasks: str = "toy_gen", *options: str) -> tuple[int, str, str]:
         code = run(["schedule", models, tasks, "--task_paths", TOY, "--output_dir", "out", *options])
@@ -169,7 +170,7 @@ def test_a_matrix_that_is_interrupted_between_arrays_remembers_what_slurm_has(
     code, out, err = mill("toy[path=a]", "toy_gen,toy_choice", *limits)
     assert code == 2 and "submitted 1 cells as 1" in out and err == "mill: SLURM did not take the jobs: no more\n"
     monkeypatch.setattr(module, "submit", whole)
-    monkeypatch.setattr(module, "jobs_under_way", lambda: {"1_0"})
+    monkeypatch.setattr(module, "jobs_under_way", lambda cells: {"1_0"})
     submitted.clear()
     assert mill("toy[path=a]", "toy_gen,toy_choice", *limits)[0] == 0
     assert len(submitted) == 1 and " toy_choice " in submitted[0][0]
@@ -411,3 +412,40 @@ def test_one_damaged_run_does_not_hide_what_others_lack(
     (broken / "manifest.json").write_text(text)
     code, out, err = check()
     assert code == 1 and "toy_gen: no result" in out and "unexpected" not in err
+
+
+def test_a_damaged_run_alone_is_something_missing(check: Mill) -> None:
+    broken = Path("out/broken-1/default")
+    broken.mkdir(parents=True)
+    (broken / "manifest.json").write_text("{")
+    code, out, _ = check()
+    assert code == 1 and "broken-1" in out and "1 results are missing" in out
+
+
+def test_cells_can_be_forgotten_and_nothing_else_goes(mill: Mill, check: Mill, submitted: list[list[str]]) -> None:
+    mill("toy[path=a],toy[path=b]", "toy_gen,toy_choice", "--n_shots", "0,5")
+    assert mill("toy[path=b]", "toy_gen", "--n_shots", "5", "--forget")[:2] == (0, "1 cells are not scheduled any more\n")
+    assert "7 results are missing" in check()[1]
+    assert mill("toy[path=a]", "toy_gen,toy_choice", "--forget")[:2] == (0, "4 cells are not scheduled any more\n")
+    assert "3 results are missing" in check()[1]
+    assert mill("toy[path=c]", "toy_gen", "--forget")[0] == 1
+    assert len(submitted) == 1
+
+
+@pytest.mark.parametrize(("squeue", "why"), [("echo no controller >&2; exit 1", "no controller"), (None, "squeue")])
+def test_a_queue_that_cannot_be_asked_submits_nothing_twice(
+    mill: Mill, check: Mill, submitted: list[list[str]], monkeypatch: pytest.MonkeyPatch, squeue: str | None, why: str
+) -> None:
+    mill("toy[path=a]")
+    tools = Path("tools").resolve()
+    tools.mkdir()
+    if squeue:
+        (tools / "squeue").write_text(f"#!/bin/sh\n{squeue}\n")
+        (tools / "squeue").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}" if squeue is None else f"{tools}:{os.environ['PATH']}")
+    for command in ("schedule", "collect"):
+        monkeypatch.setattr(f"mill.cli.{command}.jobs_under_way", jobs_under_way)
+    code, _, err = mill("toy[path=a]")
+    assert code != 0 and why in err and len(submitted) == 1
+    code, out, err = check()
+    assert code == 1 and "unknown" in out and why in err

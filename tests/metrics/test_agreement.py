@@ -58,12 +58,12 @@ def test_raters_who_always_say_the_same_cannot_be_told_from_chance(pairs: list[l
     assert math.isnan(found.value) and found.stderr is None and found.n == len(pairs)
 
 
-def test_repeats_count_as_pairs_and_gaps_do_not() -> None:
+def test_repeats_of_a_sample_are_one_piece_of_evidence_and_gaps_none() -> None:
     once = kappa(pairs_of([[4, 1], [2, 3]]))
-    flat = [pair for repeats in pairs_of([[4, 1], [2, 3]]) for pair in repeats]
-    twice = kappa([[*flat[:5], None], [None, *flat[5:]], [None]])
-    assert (twice.value, twice.stderr, twice.n) == (once.value, once.stderr, 3)
-    assert kappa([[None]]).n == 0 and math.isnan(kappa([]).value)
+    thrice = kappa([[*repeats, None, *repeats, *repeats] for repeats in pairs_of([[4, 1], [2, 3]])])
+    assert (thrice.value, thrice.n) == (once.value, 10)
+    assert thrice.stderr is not None and once.stderr is not None and math.isclose(thrice.stderr, once.stderr)
+    assert kappa([[(0.0, 1.0), (1.0, 1.0), (0.0, 0.0)], [None]]).stderr is None
 
 
 def test_names_of_ratings_do_not_matter() -> None:

@@ -22,18 +22,16 @@ from mill.cli.main import run as mill
 from mill.runs import evaluate
 from mill.runs.folder import check_writable
 from mill.runs.record import Record
+from tests.outcomes import assert_same_end, recorded, sessions
 from tests.runs.faults import (
     PATIENCE_S,
     TASKS,
     TOY,
     arguments,
-    assert_same_end,
     computed,
     go_on,
     kill,
     leftovers,
-    recorded,
-    sessions,
     start,
     told,
     until,

@@ -8,15 +8,13 @@ import signal
 import time
 from pathlib import Path
 
+from tests.outcomes import assert_same_end, recorded, sessions
 from tests.runs.faults import (
     PATIENCE_S,
-    assert_same_end,
     computed,
     go_on,
     kill,
     leftovers,
-    recorded,
-    sessions,
     start,
     told,
     until_answering,

@@ -27,17 +27,14 @@ from mill.runs.evaluate import Run, prepare
 from mill.runs.folder import RESULTS, RunFolder
 from mill.runs.turns import taking_turns
 from mill.tasks.load import select
+from tests.outcomes import assert_same_end, recorded, scores, sessions
 from tests.runs.faults import (
     PATIENCE_S,
     N,
-    assert_same_end,
     computed,
     go_on,
     kill,
     leftovers,
-    recorded,
-    scores,
-    sessions,
     start,
     told,
     until,

@@ -125,6 +125,9 @@ def test_a_cell_that_leads_out_of_the_output_folder_is_not_followed(tmp_path: Pa
         {"k": []},
         {"k": {"model": "m", "unknown": 1, "expected": {}, "argv": []}},
         {"k": {"model": "m", "task": "t", "n_shots": 0, "argv": [], "run": "r", "expected": {"t": {"n": 1}}}},
+        {"k": {"model": "m", "task": "t", "n_shots": 0, "argv": [], "run": 5, "expected": {}}},
+        {"k": {"model": "m", "task": "t", "n_shots": "0", "argv": [], "run": "r", "expected": {}}},
+        {"k": {"model": "m", "task": "t", "n_shots": 0, "argv": [1], "run": "r", "expected": {}}},
     ],
 )
 def test_a_file_of_another_shape_is_refused_in_one_line(tmp_path: Path, content: Any) -> None:

@@ -61,7 +61,8 @@ def echo() -> Iterator[FaultServer]:
             return plain(200, f"<html>{key}</html>")
         if "toy_gen 5" in question:
             return {"choices": [{"message": {"content": None}, "finish_reason": key}]}
-        return {"choices": [{"message": {"content": "answer 1"}, "finish_reason": "stop"}]}
+        said = f"you sent {key}, so" if "toy_gen 6" in question else "answer 1"
+        return {"choices": [{"message": {"content": said}, "finish_reason": key if "toy_gen 7" in question else "stop"}]}
 
     with FaultServer(answer) as server:
         yield server

@@ -1,0 +1,263 @@
+"""Several ranks of one command end like one process, however many there are and whatever befalls one of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.launching import (
+    TESTS,
+    by_hand,
+    ended,
+    lines,
+    run,
+    run_ranks,
+    start,
+    told,
+    torchrun,
+    toy,
+    until,
+)
+from tests.outcomes import assert_same_end, recorded, samples, scores, sessions
+from tests.servers import FaultServer, free_port
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="torchrun needs POSIX")
+TASKS = "toy_gen,toy_choice,toy_text,toy_dialog"
+UNALIKE = [str(TESTS / "ranked.py")]
+
+
+def codes(processes: list[subprocess.Popen[str]]) -> list[int]:
+    """How all ranks ended."""
+    return [ended(process, 40)[0] for process in processes]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What one process gives, and how much it computes, in `log`."""
+    folder = tmp_path_factory.mktemp("alone")
+    assert run(toy(folder / "out", TASKS), TOY_LOG=str(folder / "log"))[0] == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("two")
+    code, said = run_ranks(2, toy(folder / "out", TASKS), TOY_LOG=str(folder / "log"))
+    assert code == 0, said
+    return folder
+
+
+def test_two_ranks_end_like_one_process_and_compute_everything_once(alone: Path, two: Path) -> None:
+    assert_same_end(two / "out", alone / "out")
+    assert sorted(lines(two / "log")) == sorted(lines(alone / "log"))
+    (session,) = sessions(two / "out")
+    assert (session["ended"], session["computed"], session["padded"]) == ("finished", len(lines(alone / "log")), 0)
+
+
+@pytest.mark.parametrize("ranks", [1, 3, 4])
+def test_so_do_other_numbers_of_ranks(ranks: int, alone: Path, tmp_path: Path) -> None:
+    code, said = run_ranks(ranks, toy(tmp_path / "out", TASKS), TOY_LOG=str(tmp_path / "log"))
+    assert code == 0, said
+    assert_same_end(tmp_path / "out", alone / "out")
+    assert sorted(lines(tmp_path / "log")) == sorted(lines(alone / "log"))
+
+
+def test_other_numbers_of_ranks_resume_a_run_and_compute_nothing_again(two: Path, alone: Path, tmp_path: Path) -> None:
+    log = str(tmp_path / "log")
+    assert run_ranks(3, toy(two / "out", TASKS), TOY_LOG=log)[0] == 0
+    assert run(toy(two / "out", TASKS), TOY_LOG=log)[0] == 0
+    assert lines(tmp_path / "log") == []
+    assert_same_end(two / "out", alone / "out")
+
+
+def test_a_rank_may_have_nothing_to_do(tmp_path: Path) -> None:
+    assert codes(by_hand(3, toy(tmp_path / "ranks", TASKS), TOY_N="2", TOY_LOG=str(tmp_path / "log"))) == [0, 0, 0]
+    assert run(toy(tmp_path / "alone", TASKS), TOY_N="2")[0] == 0
+    assert_same_end(tmp_path / "ranks", tmp_path / "alone")
+    assert len(lines(tmp_path / "log")) == 2 * (1 + 3 + 1 + 3)
+
+
+def test_accelerate_starts_ranks_too(alone: Path, tmp_path: Path) -> None:
+    launcher = [sys.executable, "-m", "accelerate.commands.launch", "--num_processes", "2", "--num_machines", "1"]
+    more = ["--cpu", "--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", str(free_port())]
+    command = [*launcher, *more, "-m", "mill", *toy(tmp_path / "out", TASKS)]
+    code, said = ended(start(command, TOY_LOG=str(tmp_path / "log")))
+    assert code == 0, said
+    assert_same_end(tmp_path / "out", alone / "out")
+    assert len(lines(tmp_path / "log")) == len(lines(alone / "log"))
+
+
+def test_sampled_repeats_and_dialogs_are_drawn_alike(tmp_path: Path) -> None:
+    asked = ["toy_gen,toy_dialog", "--repeats", "2", "--gen_kwargs", "temperature=1.0"]
+    assert codes(by_hand(2, toy(tmp_path / "ranks", *asked), TOY_N="7")) == [0, 0]
+    assert run(toy(tmp_path / "alone", *asked), TOY_N="7")[0] == 0
+    assert_same_end(tmp_path / "ranks", tmp_path / "alone")
+    assert len(recorded(tmp_path / "ranks")) == 7 * 2 * (1 + 3)
+
+
+def rank_process(launcher: subprocess.Popen[str], rank: int) -> int:
+    for status in Path("/proc").glob("[0-9]*/status"):
+        try:
+            ours = f"PPid:\t{launcher.pid}\n" in status.read_text()
+            if ours and f"\0RANK={rank}\0" in "\0" + (status.parent / "environ").read_text():
+                return int(status.parent.name)
+        except OSError:
+            continue
+    raise AssertionError(f"no process of rank {rank}")
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="looks for processes in /proc")
+def test_a_rank_killed_under_torchrun_ends_all_and_loses_nothing(alone: Path, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    launcher = start(torchrun(2, toy(tmp_path / "out", TASKS)), TOY_DELAY="0.05", TOY_LOG=str(log))
+    until(lambda: len(recorded(tmp_path / "out")) > 8)
+    os.kill(rank_process(launcher, 1), signal.SIGKILL)
+    code, said = ended(launcher, 30)
+    assert code != 0
+    assert [line for line in told(said) if "nothing that was answered is lost" in line]
+    known = recorded(tmp_path / "out")
+    log.unlink()
+    assert run(toy(tmp_path / "out", TASKS), TOY_LOG=str(log))[0] == 0
+    assert not set(lines(log)) & set(known)
+    assert_same_end(tmp_path / "out", alone / "out")
+
+
+@pytest.mark.parametrize("killed", [0, 1])
+def test_a_rank_killed_without_a_launcher_is_missed(killed: int, alone: Path, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    both = by_hand(2, toy(tmp_path / "out", TASKS), UNALIKE, TOY_DELAY="0.05", TOY_LOG=str(log))
+    until(lambda: len(recorded(tmp_path / "out")) > 8)
+    both[killed].kill()
+    began = time.monotonic()
+    code, said = ended(both[1 - killed], 30)
+    both[killed].communicate()
+    assert code == 1 and time.monotonic() - began < 15
+    (line,) = told(said)
+    assert ("rank 1 gave no sign of life" if killed else "the store of the launcher is gone") in line
+    known = recorded(tmp_path / "out")
+    log.unlink()
+    assert run(toy(tmp_path / "out", TASKS), TOY_LOG=str(log))[0] == 0
+    assert not set(lines(log)) & set(known)
+    assert_same_end(tmp_path / "out", alone / "out")
+
+
+def test_a_rank_with_other_data_is_refused_on_all(tmp_path: Path) -> None:
+    both = by_hand(2, toy(tmp_path / "out"), UNALIKE, RANK1_TOY_N="39", TOY_LOG=str(tmp_path / "log"))
+    for rank, (code, said) in enumerate([ended(process, 60) for process in both]):
+        (line,) = told(said)
+        assert code == 2
+        assert line.startswith("mill (rank 1): " if rank else "mill: ") and "rank 1 has other samples" in line
+    assert lines(tmp_path / "log") == []
+
+
+def test_a_rank_that_is_refused_early_ends_the_others(tmp_path: Path) -> None:
+    began = time.monotonic()
+    code, said = run_ranks(2, toy(tmp_path / "out"), UNALIKE, RANK1_TOY_N="many")
+    assert code != 0 and time.monotonic() - began < 30
+    assert any(line.startswith("mill (rank 1): ") and "toy_gen cannot be rendered" in line for line in told(said))
+
+
+def test_samples_that_fail_on_one_rank_are_errors_as_in_one_process(tmp_path: Path) -> None:
+    """Sample 7 belongs to rank 1."""
+    code, said = run_ranks(2, toy(tmp_path / "ranks", "toy_gen"), UNALIKE, RANK1_TOY_FAILS="toy_gen 7")
+    assert code == 1 and told(said.replace("mill FAILED", "")) == []
+    assert run(toy(tmp_path / "alone", "toy_gen"), TOY_FAILS="toy_gen 7")[0] == 1
+    assert_same_end(tmp_path / "ranks", tmp_path / "alone")
+    assert scores(tmp_path / "ranks")["tasks"]["toy_gen"]["errors"] == 1
+
+
+def test_a_model_that_breaks_on_one_rank_ends_all_and_says_why(tmp_path: Path) -> None:
+    both = by_hand(2, toy(tmp_path / "out", "toy_gen"), UNALIKE, TOY_N="2000", TOY_DELAY="0.02", RANK1_TOY_FAILS="toy")
+    (code, said), (code_1, said_1) = [ended(process, 60) for process in both]
+    assert (code, code_1) == (1, 2)
+    why = "the model failed on each of the first 8 requests: ValueError: cannot read toy"
+    assert told(said) == [f"mill: rank 1: {why}"]
+    assert told(said_1) == [f"mill (rank 1): {why}"]
+
+
+def test_ranks_that_share_no_file_system_send_their_answers(alone: Path, tmp_path: Path) -> None:
+    both = by_hand(2, toy(tmp_path / "out", TASKS), UNALIKE, APART="1", TOY_LOG=str(tmp_path / "log"))
+    assert codes(both) == [0, 0]
+    assert_same_end(tmp_path / "out-0", alone / "out")
+    assert 0 < len(recorded(tmp_path / "out-1")) < len(lines(tmp_path / "log")) == len(lines(alone / "log"))
+
+
+def test_without_a_shared_file_system_an_error_of_before_gives_way_to_an_answer(alone: Path, tmp_path: Path) -> None:
+    command = toy(tmp_path / "out", TASKS)
+    assert codes(by_hand(2, command, UNALIKE, APART="1", TOY_FAILS="toy_gen 7")) == [1, 0]
+    assert codes(by_hand(2, command, UNALIKE, APART="1")) == [0, 0]
+    assert samples(tmp_path / "out-0") == samples(alone / "out")
+    assert scores(tmp_path / "out-0") == scores(alone / "out")
+
+
+def test_without_a_shared_file_system_a_half_answered_request_is_completed(tmp_path: Path) -> None:
+    """Rank 0 knows one of two draws of everything; rank 1 makes both of its own anew."""
+    asked = ["toy_gen", "--repeats", "2", "--gen_kwargs", "temperature=1.0"]
+    assert run(toy(tmp_path / "out-0", *asked), TOY_N="6")[0] == 0
+    whole = samples(tmp_path / "out-0")
+    (file,) = (tmp_path / "out-0").glob("*/*/record/*.jsonl")
+    file.write_text("".join(line for line in file.read_text().splitlines(keepends=True) if '#1"' not in line))
+    assert codes(by_hand(2, toy(tmp_path / "out", *asked), UNALIKE, APART="1", TOY_N="6")) == [0, 0]
+    assert samples(tmp_path / "out-0") == whole
+
+
+def test_a_fresh_run_has_one_folder_though_a_rank_comes_late(tmp_path: Path) -> None:
+    assert run(toy(tmp_path / "out", "toy_gen"))[0] == 0
+    log = str(tmp_path / "log")
+    code, said = run_ranks(2, toy(tmp_path / "out", "toy_gen", "--fresh"), UNALIKE, RANK1_LATE="5", TOY_LOG=log)
+    assert code == 0, said
+    assert sorted(place.name for place in (tmp_path / "out").glob("*/*")) == ["default", "default~2"]
+    assert len(lines(tmp_path / "log")) == 40
+
+
+def test_several_models_run_one_after_another_without_a_launcher(tmp_path: Path) -> None:
+    command = toy(tmp_path / "out", "toy_gen")
+    command[1] = "toy[path=toy],toy[path=other]"
+    assert codes(by_hand(2, command, UNALIKE)) == [0, 0]
+    assert len(list((tmp_path / "out").glob("*/default/results.json"))) == 2
+
+
+def test_ranks_and_ray_together_are_refused(tmp_path: Path) -> None:
+    for process in by_hand(2, toy(tmp_path / "out", "toy_gen", "--engine", "ray", "--workers", "2"), UNALIKE):
+        code, said = ended(process, 60)
+        assert code == 2 and len(told(said)) == 1, said
+
+
+def test_several_servers_and_ranks_leave_none_idle(tmp_path: Path) -> None:
+    """They are refused, or every server is asked."""
+
+    def answering(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
+        return {"choices": [{"text": f"re: {body['prompt']}", "finish_reason": "stop"}]}
+
+    with FaultServer(answering) as first, FaultServer(answering) as second:
+        model = "openai-compat[model=m]"
+        both = by_hand(2, toy(tmp_path, "toy_gen", "--base_url", f"{first.url},{second.url}", model=model), UNALIKE)
+        found = codes(both)
+        asked = [sum("toy_gen" in body["prompt"] for _, body in server.calls) for server in (first, second)]
+    assert found == [2, 2] or all(asked)
+
+
+def test_torchrun_passes_an_interruption_on(alone: Path, tmp_path: Path) -> None:
+    """SIGTERM is what a scheduler sends before it kills, and what torchrun passes on."""
+    log = tmp_path / "log"
+    launcher = start(torchrun(2, toy(tmp_path / "out", TASKS)), TOY_DELAY="0.05", TOY_LOG=str(log))
+    until(lambda: len(recorded(tmp_path / "out")) > 8)
+    launcher.terminate()
+    code, said = ended(launcher, 30)
+    assert code != 0 and any("nothing that was answered is lost" in line for line in told(said))
+    assert [session["ended"] for session in sessions(tmp_path / "out")] == ["interrupted"]
+    assert run(toy(tmp_path / "out", TASKS))[0] == 0
+    assert_same_end(tmp_path / "out", alone / "out")
+
+
+def test_one_rank_alone_is_no_launch(tmp_path: Path) -> None:
+    """WORLD_SIZE without RANK says nothing, and a world of one needs no store."""
+    assert run(toy(tmp_path / "a", "toy_gen"), WORLD_SIZE="8")[0] == 0
+    assert run(toy(tmp_path / "b", "toy_gen"), WORLD_SIZE="1", RANK="0")[0] == 0

@@ -1,0 +1,87 @@
+"""`mill` as launchers start it, in one process or several."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.servers import free_port
+
+TESTS = Path(__file__).parent
+TOY, ODD = TESTS / "toy.py", TESTS / "odd.py"
+MILL = ["-m", "mill"]
+TOY_TASKS = {"toy_gen", "toy_choice", "toy_text", "toy_dialog"}
+
+
+def environment(**more: str) -> dict[str, str]:
+    """This process's, with nothing in it that a launcher or an earlier test set."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("TOY_", "RAY_"))}
+    paths = os.pathsep.join([str(TESTS.parent), str(TESTS)])
+    return {**kept, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", **more}
+
+
+def toy(folder: Path, tasks: str = "toy_gen,toy_choice", *more: str, model: str = "toy[path=toy]") -> list[str]:
+    """An evaluation of the toy model, or of one in odd.py."""
+    file = TOY if model.startswith("toy[") and set(tasks.split(",")) <= TOY_TASKS else ODD
+    return ["eval", model, tasks, "--task_paths", str(file), "--output_dir", str(folder), "--quiet", *more]
+
+
+def start(command: Sequence[str], **more: str) -> subprocess.Popen[str]:
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, env=environment(**more), stdout=pipe, stderr=pipe, text=True, start_new_session=True)
+
+
+def ended(process: subprocess.Popen[str], seconds: float = 120) -> tuple[int, str]:
+    """The exit code and all that was said on standard error."""
+    try:
+        _, said = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        process.terminate()  # a launcher ends its ranks, after half a minute with force
+        process.communicate(timeout=60)
+        raise
+    return process.returncode, said
+
+
+def run(arguments: Sequence[str], **more: str) -> tuple[int, str]:
+    """In one process."""
+    return ended(start([sys.executable, *MILL, *arguments], **more))
+
+
+def torchrun(ranks: int, arguments: Sequence[str], program: Sequence[str] = MILL) -> list[str]:
+    port = str(free_port())
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", str(ranks), "--master_port", port]
+    return [*launcher, *program, *arguments]
+
+
+def run_ranks(ranks: int, arguments: Sequence[str], program: Sequence[str] = MILL, **more: str) -> tuple[int, str]:
+    return ended(start(torchrun(ranks, arguments, program), **more))
+
+
+def by_hand(ranks: int, arguments: Sequence[str], program: Sequence[str] = MILL, **more: str) -> list[subprocess.Popen[str]]:
+    """Ranks that no launcher watches."""
+    meeting = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), **more}
+    command = [sys.executable, *program, *arguments]
+    return [start(command, RANK=str(rank), LOCAL_RANK=str(rank), **meeting) for rank in range(ranks)]
+
+
+def until(holds: Callable[[], Any], seconds: float = 60) -> Any:
+    """What a condition gives as soon as it holds."""
+    deadline = time.monotonic() + seconds
+    while not (found := holds()):
+        assert time.monotonic() < deadline, "it never came"
+        time.sleep(0.02)
+    return found
+
+
+def lines(file: Path) -> list[str]:
+    return file.read_text().splitlines() if file.exists() else []
+
+
+def told(said: str) -> list[str]:
+    """What mill itself has to say: launchers say much more."""
+    return [line for line in said.splitlines() if line.startswith("mill")]

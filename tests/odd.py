@@ -1,0 +1,162 @@
+"""Backends and tasks that are hard on whoever runs them in several processes, beside those of toy.py."""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+from pathlib import Path
+from typing import Any
+
+from toy import ToyChoice, ToyGeneration, ToyModel
+
+from mill.api.ranks import rank
+from mill.api.registry import register_model, register_task
+from mill.api.request import GENERATE, LOGLIKELIHOOD, Request, generation_options
+from mill.api.response import Response
+from mill.api.task import RenderSettings, Sample
+from mill.models.hf import TransformersModel
+
+
+def add_line(file: str, text: str) -> int:
+    """Append a line to a file that several processes share, and say how many it has."""
+    with Path(file).open("a") as handle:
+        handle.write(text + "\n")
+    return len(Path(file).read_text().splitlines())
+
+
+@register_model("watched")
+class WatchedModel(ToyModel):
+    """The toy, told by its spec what to do: that reaches workers whose environment was made before.
+
+    It takes `delay` seconds for a request, writes its key and the process's number to `log`, and fails on `fails`.
+    """
+
+    def __init__(self, path: str, batch_size: int = 4, delay: float = 0.0, log: str = "", fails: str = "") -> None:
+        super().__init__(path, batch_size)
+        self.delay, self.log, self.fails = delay, log, fails
+
+    def _note(self, request: Request) -> int:
+        time.sleep(self.delay)
+        if self.log:
+            add_line(self.log, f"{request.key} {os.getpid()}")
+        if self.fails and self.fails in request.text:
+            raise ValueError(f"cannot read {self.fails}")
+        return super()._note(request)
+
+
+@register_model("stepping")
+class SteppingModel(ToyModel):
+    """Computes every batch together with all ranks; each batch is a line in the file <steps>-<rank>."""
+
+    lock_step = True
+
+    def __init__(self, path: str, steps: str, batch_size: int = 4) -> None:
+        super().__init__(path, batch_size)
+        self.steps = steps
+
+    def _step(self, kind: str) -> None:
+        add_line(f"{self.steps}-{rank()}", kind)
+
+    def _generate_batch(self, batch: list[Request], gen_kwargs: dict[str, Any]) -> list[Response]:
+        self._step("generate")
+        return super()._generate_batch(batch, gen_kwargs)
+
+    def _loglikelihood_batch(self, batch: list[Request]) -> list[tuple[float, bool]]:
+        self._step("choose")
+        return super()._loglikelihood_batch(batch)
+
+    def _loglikelihood_rolling_single(self, request: Request) -> float:
+        self._step("read")
+        return super()._loglikelihood_rolling_single(request)
+
+
+@register_model("deadly")
+class DeadlyModel(ToyModel):
+    """A question with `poison` in it ends the process, the first `deaths` times it is asked; each is a line in `tombs`."""
+
+    def __init__(self, path: str, poison: str, tombs: str, deaths: int, batch_size: int = 4) -> None:
+        super().__init__(path, batch_size)
+        self.poison, self.tombs, self.deaths = poison, tombs, deaths
+
+    def _note(self, request: Request) -> int:
+        if self.poison in request.text and add_line(self.tombs, request.text) <= self.deaths:
+            os._exit(1)
+        return super()._note(request)
+
+
+@register_model("quitting")
+class QuittingModel(ToyModel):
+    """A backend that takes itself for a program."""
+
+    def _note(self, request: Request) -> int:
+        if "17" in request.text:
+            raise SystemExit(3)
+        return super()._note(request)
+
+
+@register_model("hungry")
+class HungryModel(ToyModel):
+    """Needs 200 MB for each request of a batch; the first process at the table may take 500 MB, so that few fit at once."""
+
+    def __init__(self, path: str, table: str, batch_size: int = 4) -> None:
+        super().__init__(path, batch_size)
+        self.table = table
+
+    def load(self) -> None:
+        if add_line(self.table, str(os.getpid())) == 1:
+            pages = int(Path("/proc/self/statm").read_text().split()[0])
+            most = pages * os.sysconf("SC_PAGE_SIZE") + 500_000_000
+            resource.setrlimit(resource.RLIMIT_AS, (most, most))
+
+    def _generate_batch(self, batch: list[Request], gen_kwargs: dict[str, Any]) -> list[Response]:
+        plate = bytearray(200_000_000 * len(batch))
+        add_line(self.table, f"{os.getpid()} ate {len(plate)}")
+        return super()._generate_batch(batch, gen_kwargs)
+
+
+@register_model("latecoming")
+class LatecomingModel(HungryModel):
+    """The first process at the table finds no weights; the others take their time."""
+
+    def load(self) -> None:
+        if add_line(self.table, str(os.getpid())) == 1:
+            raise ValueError("no weights")
+        time.sleep(3)
+
+
+@register_model("stumbling")
+class StumblingModel(TransformersModel):
+    """On rank 1 the second pass through its second layer fails, as when memory runs out in the middle of a network."""
+
+    passes = 0
+
+    @property
+    def model(self) -> Any:
+        fresh, model = self._model is None, super().model
+        if fresh and rank() == 1:
+            model.model.layers[1].register_forward_pre_hook(self._stumble)
+        return model
+
+    def _stumble(self, *_: Any) -> None:
+        self.passes += 1
+        if self.passes == 2:
+            raise RuntimeError("out of memory")
+
+
+@register_task("toy_uneven")
+class ToyUneven(ToyGeneration):
+    """Answers of very different lengths."""
+
+    def requests(self, sample: Sample, settings: RenderSettings) -> list[Request]:
+        options = generation_options(max_gen_toks=3 + 9 * (int(sample.id) % 4))
+        return [Request(GENERATE, sample.doc["question"], options=options)]
+
+
+@register_task("toy_overlong")
+class ToyOverlong(ToyChoice):
+    """The first two samples ask the same; the choices of the last fit no window, so that nothing is computed for them."""
+
+    def requests(self, sample: Sample, settings: RenderSettings) -> list[Request]:
+        length = 900 if sample.id == "2" else 1
+        return [Request(LOGLIKELIHOOD, "which?", f" {choice}" + " zq" * length) for choice in range(3)]

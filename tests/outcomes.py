@@ -1,0 +1,50 @@
+"""What runs leave behind, as anybody with a JSON reader sees it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+
+def recorded(out: Path) -> dict[str, dict[str, Any]]:
+    """Whole lines of all record files: answers without their times, by key."""
+    found = {}
+    for file in out.glob("*/*/record/*.jsonl"):
+        for line in file.read_bytes().split(b"\n")[:-1]:
+            entry = json.loads(line)
+            found[entry["key"]] = {name: value for name, value in entry["response"].items() if name != "seconds"}
+    return found
+
+
+def samples(out: Path) -> dict[str, list[dict[str, Any]]]:
+    found = {}
+    for file in out.glob("*/*/samples/*.jsonl"):
+        rows = [json.loads(line) for line in file.read_bytes().split(b"\n")[:-1]]
+        for row in rows:
+            row["responses"] = [[{**answer, "seconds": 0} for answer in repeat] for repeat in row["responses"]]
+        found[file.name] = rows
+    return found
+
+
+def scores(out: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(only(out, "results.json").read_text())
+    return found
+
+
+def sessions(out: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(only(out, "manifest.json").read_text())["sessions"]
+    return found
+
+
+def only(out: Path, name: str) -> Path:
+    """The file of this name in the one run there is."""
+    (found,) = out.glob(f"*/*/{name}")
+    return found
+
+
+def assert_same_end(out: Path, whole: Path) -> None:
+    """Sample by sample as if nothing had happened."""
+    assert recorded(out) == recorded(whole)
+    assert samples(out) == samples(whole)
+    assert scores(out) == scores(whole)
