@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from mill.api.errors import MillError, ModelError
+from mill.api.errors import MillError, ModelBroken, ModelError
 from mill.api.request import CLASSIFY, GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, ZERO_SHOT, Request
 from mill.api.response import Response
 from mill.api.secrets import scrub
@@ -74,7 +74,7 @@ def run_batches(
             # The longest come first and may be the only ones that do not fit: that says nothing about the rest.
             failures += not out_of_memory
             if failures >= GIVE_UP_AFTER and not succeeded:
-                raise ModelError(f"the model failed on each of the first {failures} requests: {describe(error)}") from error
+                raise ModelBroken(f"the model failed on each of the first {failures} requests: {describe(error)}") from error
             for request in batch[0].requests:
                 yield request, Response(error=_single_failure(error, batch[0]))
             continue

@@ -48,6 +48,10 @@ class ModelError(MillError):
     """A model that is missing, does not load, or fails on every request."""
 
 
+class ModelBroken(ModelError):
+    """A model that fails on all it is asked first: asking on would only take time."""
+
+
 class RunError(MillError):
     """A run folder that cannot be read or written."""
 

@@ -232,12 +232,14 @@ def watched(kind: str, requests: Sequence[Request], observer: Observer | None) -
         yield _Bar(progress)
 
 
+def options_text(request: Request) -> str:
+    """A request's options as a literal; equal ones have equal texts."""
+    return repr(sorted(request.options.items()))
+
+
 def _by_options(requests: Sequence[Request]) -> list[tuple[dict[str, Any], list[Request]]]:
     """Requests that share decoding options share batches."""
 
-    def options_of(request: Request) -> str:
-        return repr(sorted(request.options.items()))
-
-    ordered = sorted(requests, key=options_of)
-    groups = ((options, list(group)) for options, group in groupby(ordered, key=options_of))
+    ordered = sorted(requests, key=options_text)
+    groups = ((options, list(group)) for options, group in groupby(ordered, key=options_text))
     return [(dict(group[0].options), group) for _, group in groups]

@@ -72,9 +72,17 @@ class Bundles:
             if len(requests) == 1 and deaths >= MOST_DEATHS:
                 return list(requests)
             middle = (len(requests) + 1) // 2 if deaths > 1 else len(requests)
-            self._returned.extend(list(part) for part in (requests[:middle], requests[middle:]) if part)
-            self._changed.notify_all()
+            self._return(requests[:middle], requests[middle:])
             return []
+
+    def put_back(self, requests: Sequence[Request]) -> None:
+        """What a worker that lives did not come to."""
+        with self._changed:
+            self._return(requests)
+
+    def _return(self, *parts: Sequence[Request]) -> None:
+        self._returned.extend(list(part) for part in parts if part)
+        self._changed.notify_all()
 
     def _next(self) -> list[Request]:
         wanted = max(self._least, SHARE * self._left / self._workers)

@@ -5,11 +5,13 @@ A rank that has fewer is given copies of a request to fill up with. Their answer
 
 from __future__ import annotations
 
+import ast
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from mill.api.model import MillModel
+from mill.api.model import MillModel, options_text
 from mill.api.progress import Progress
 from mill.api.request import KINDS, Request
 from mill.api.response import Response
@@ -37,10 +39,9 @@ class LockStepExecutor(Executor):
         return any(self.ranks.exchange(active))
 
     def _compute(self, kind: str, requests: list[Request], found: dict[str, Response]) -> None:
-        most = max(self.ranks.exchange(len(requests)))
-        if not most:
+        fillers = self._fillers(kind, requests)
+        if not requests and not fillers:
             return
-        fillers = [replace(self.padding[kind], resps=[]) for _ in range(most - len(requests))]
         self.engine.load()
         with Progress(kind, len(requests), quiet=self.quiet) as progress:
             watcher = _WithoutFillers(Recorder(self.store, self.tally, progress, found), fillers)
@@ -49,6 +50,17 @@ class LockStepExecutor(Executor):
             self.model.settle()
             self.tally.answering_s += time.perf_counter() - started
         self.tally.padded += len(fillers)
+
+    def _fillers(self, kind: str, requests: Iterable[Request]) -> list[Request]:
+        """As many as the rank with the most has more, of each set of options: those are batches of their own."""
+        mine = Counter(map(options_text, requests))
+        counts = self.ranks.exchange(mine)
+        most = {text: max(count.get(text, 0) for count in counts) for count in counts for text in count}
+        return [
+            replace(self.padding[kind], options=dict(ast.literal_eval(text)), resps=[])
+            for text in sorted(most)
+            for _ in range(most[text] - mine[text])
+        ]
 
 
 class _WithoutFillers:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mill.api.batching import describe
-from mill.api.errors import MillError, ModelError
+from mill.api.errors import MillError, ModelBroken, ModelError
 from mill.api.files import import_file
 from mill.api.notice import hear, notice
 from mill.api.request import Request
@@ -55,6 +55,8 @@ class News:
     answers: list[tuple[int, Response]]
     notes: list[str]
     failure: str | None = None
+    broken: bool = False
+    """Whether the failure is that the model failed on all it was asked."""
     lost: str | None = None
     """Why this worker is of no use any more, though others may be."""
 
@@ -109,7 +111,7 @@ class Worker:
                 yield News(answers, self._notes(), lost=str(item))
                 return
             if isinstance(item, BaseException):
-                yield News(answers, self._notes(), _told(item))
+                yield News(answers, self._notes(), _told(item), broken=isinstance(item, ModelBroken))
                 return
             if answers:
                 yield News(answers, self._notes())
@@ -166,7 +168,7 @@ def _pass_on(news: News) -> None:
     if news.lost is not None:
         raise HandLost(news.lost)
     if news.failure is not None:
-        raise ModelError(news.failure)
+        raise (ModelBroken if news.broken else ModelError)(news.failure)
 
 
 class RayCluster:

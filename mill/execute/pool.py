@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from mill.api.batching import Observer, describe
-from mill.api.errors import MillError, ModelError
+from mill.api.errors import MillError, ModelBroken, ModelError
 from mill.api.model import MillModel
 from mill.api.notice import notice
 from mill.api.request import Request
@@ -53,11 +53,13 @@ class Pool:
         self._threads: list[threading.Thread] = []
         self._said: dict[str, None] = {}
         self._deaths = 0
+        self._proven, self._doubts = False, 0
 
     def load(self) -> None:
         """Workers start with their first bundle, all at once: those that are ready do not wait for the others."""
 
     def answer(self, kind: str, requests: Sequence[Request], observer: Observer) -> None:
+        self._proven, self._doubts = False, 0
         bundles = Bundles(requests, self.workers)
         news: queue.Queue[Any] = queue.Queue()
         self._threads = [
@@ -93,6 +95,7 @@ class Pool:
                 continue
             for request, response in item:
                 observer.answered(request, response)
+                self._proven = self._proven or not response.failed
             if item:
                 answered, deaths = answered + len(item), 0
             bundles.done(len(item))
@@ -114,6 +117,12 @@ class Pool:
                 given_up = bundles.give_back(list(left.values()))
                 why = f"the worker died each of the {MOST_DEATHS} times it was asked: {lost}"
                 news.put([(request, Response(error=why)) for request in given_up])
+            except ModelBroken as broken:
+                self._doubts += 1
+                if self._doubts > self.workers and not self._proven:
+                    news.put(broken)
+                    return
+                bundles.put_back(list(left.values()))  # what fails may stand together: others have had better luck, or will
             except BaseException as error:
                 news.put(error if isinstance(error, MillError) else ModelError(f"a worker failed: {describe(error)}"))
                 return

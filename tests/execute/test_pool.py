@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from mill.api.errors import MillError, ModelError, RunError
+from mill.api.errors import MillError, ModelBroken, ModelError, RunError
+from mill.api.model import MillModel
 from mill.api.request import GENERATE, LOGLIKELIHOOD, Request
 from mill.api.response import Response
 from mill.execute import pool as pool_module
-from mill.execute.pool import HandLost, Pool, Tell
+from mill.execute.pool import HandLost, HereHand, Pool, Tell
 
 SOON = 20.0
 
@@ -217,6 +218,43 @@ def test_an_error_that_no_other_worker_would_avoid_ends_the_run(error: MillError
         ask(pool, asked(60))
     pool.close()
     assert [hand.ended for hand in agency.hands] == [1] * len(agency.hands)
+
+
+class Picky(MillModel):
+    """Fails on questions with certain numbers; `asked` is shared by all workers."""
+
+    batch_size = 4
+
+    def __init__(self, fails: range, asked: list[str]) -> None:
+        self.fails, self.asked = fails, asked
+
+    @property
+    def model_name(self) -> str:
+        return "picky"
+
+    def _generate_batch(self, batch: list[Request], gen_kwargs: dict[str, Any]) -> list[str]:
+        self.asked += [request.text for request in batch]
+        if any(int(request.text.split()[1]) in self.fails for request in batch):
+            raise ValueError("not this one")
+        return ["yes"] * len(batch)
+
+
+@pytest.mark.parametrize("workers", [2, 5])
+@pytest.mark.parametrize("fails", [range(30), range(90, 150)])
+def test_failures_that_stand_together_are_no_broken_model(workers: int, fails: range) -> None:
+    """A worker's first bundle may hold nothing else, since what looks alike is handed out together."""
+    requests = asked(200)
+    seen = ask(Pool(lambda number: HereHand(Picky(fails, [])), workers), requests)
+    assert all_answered(seen, requests)
+    assert sum(response.failed for response in seen.answers.values()) == len(fails)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_a_broken_model_is_told_before_all_of_it_was_tried(workers: int) -> None:
+    tried: list[str] = []
+    with pytest.raises(ModelBroken, match="not this one"):
+        ask(Pool(lambda number: HereHand(Picky(range(5000), tried)), workers), asked(5000))
+    assert len(tried) < 200
 
 
 def test_a_worker_that_cannot_open_the_model_ends_the_run() -> None:
