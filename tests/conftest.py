@@ -53,23 +53,24 @@ def tiny_model_without_bos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def demo_model() -> str:
-    """The spec of SmolLM2-135M, as `make test` fetches it."""
-    return f"hf[path={_demo_weights()},dtype=float32,max_context_length=1024]"
-
-
-@pytest.fixture(scope="session")
-def llama() -> Iterator[str]:
-    """The URL of a real llama-server with the demo's weights."""
-    with llama_server(_demo_weights()) as url:
-        yield url
-
-
-def _demo_weights() -> Path:
+def demo_weights() -> Path:
+    """SmolLM2-135M, as `make test` fetches it."""
     file = ROOT / ".demo/model/SmolLM2-135M-Instruct.Q4_1.gguf"
     if not file.is_file():
         pytest.skip("the demo model was not fetched: python scripts/fetch_demo.py")
     return file
+
+
+@pytest.fixture(scope="session")
+def demo_model(demo_weights: Path) -> str:
+    return f"hf[path={demo_weights},dtype=float32,max_context_length=1024]"
+
+
+@pytest.fixture(scope="session")
+def llama(demo_weights: Path) -> Iterator[str]:
+    """The URL of a real llama-server with the demo's weights."""
+    with llama_server(demo_weights) as url:
+        yield url
 
 
 def make_tiny_model(folder: Path, *, bos: bool, seed: int = 0) -> Path:

@@ -47,9 +47,13 @@ def ended(process: subprocess.Popen[str], seconds: float = 120) -> tuple[int, st
     return process.returncode, said
 
 
-def run(arguments: Sequence[str], **more: str) -> tuple[int, str]:
+def launched(arguments: Sequence[str], **more: str) -> subprocess.Popen[str]:
     """In one process."""
-    return ended(start([sys.executable, *MILL, *arguments], **more))
+    return start([sys.executable, *MILL, *arguments], **more)
+
+
+def run(arguments: Sequence[str], **more: str) -> tuple[int, str]:
+    return ended(launched(arguments, **more))
 
 
 def torchrun(ranks: int, arguments: Sequence[str], program: Sequence[str] = MILL) -> list[str]:

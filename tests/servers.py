@@ -72,8 +72,7 @@ def llama_server(model: Path, *, exact: bool = False, slots: int = 2) -> Iterato
     `exact` keeps keys and values in float32 and leaves out flash attention, which rounds to 16 bits on a CPU.
     """
     port = free_port()
-    command = [sys.executable, "-c", LLAMA, str(model), str(port), str(os.getpid()), "exact" if exact else "", str(slots)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = start_llama(model, port, exact=exact, slots=slots)
     try:
         url = f"http://127.0.0.1:{port}"
         wait_for(url, process)
@@ -83,14 +82,21 @@ def llama_server(model: Path, *, exact: bool = False, slots: int = 2) -> Iterato
         process.wait()
 
 
+def start_llama(model: Path, port: int, *, exact: bool = False, slots: int = 2) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-c", LLAMA, str(model), str(port), str(os.getpid()), "exact" if exact else "", str(slots)]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
 Answer = Callable[["FaultServer", str, dict[str, Any]], Any]
 
 
 class FaultServer:
     """Answers every POST with what `answer(server, path, body)` returns: a JSON object, or a Fault."""
 
-    def __init__(self, answer: Answer, models: tuple[str, ...] = ("m",)) -> None:
-        self.answer, self.models = answer, models
+    def __init__(self, answer: Answer, models: tuple[str, ...] = ("m",), port: int = 0) -> None:
+        self.answer, self.models, self.port = answer, models, port
+        self.told: dict[str, Any] = {}
+        """What it tells of each model, beside the name."""
         self.calls: list[tuple[str, dict[str, Any]]] = []
         self.headers: list[dict[str, str]] = []
         self.now = self.most = 0
@@ -108,7 +114,7 @@ class FaultServer:
             def do_GET(self) -> None:
                 outer.headers.append(dict(self.headers))
                 if self.path == "/v1/models":
-                    self.reply(200, {"data": [{"id": name} for name in outer.models]})
+                    self.reply(200, {"data": [{"id": name, **outer.told} for name in outer.models]})
                 else:
                     self.reply(404, {"error": {"message": "no such route"}})
 
@@ -144,7 +150,7 @@ class FaultServer:
             def handle_error(self, *_: Any) -> None:
                 pass
 
-        self.server = Server(("127.0.0.1", 0), Handler)
+        self.server = Server(("127.0.0.1", self.port), Handler)
         self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
         return self

@@ -52,6 +52,10 @@ class ModelBroken(ModelError):
     """A model that fails on all it is asked first: asking on would only take time."""
 
 
+class ServerGone(ModelError):
+    """A server that nobody answers for."""
+
+
 class RunError(MillError):
     """A run folder that cannot be read or written."""
 

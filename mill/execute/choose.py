@@ -6,13 +6,13 @@ import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mill.api.errors import MissingPackage, ModelError, SpecError
+from mill.api.errors import MissingPackage, SpecError
 from mill.api.files import imported_files
 from mill.api.model import MillModel
 from mill.api.ranks import world_size
 from mill.execute.engine import Engine, HereEngine
 from mill.execute.on_ray import Opening, RayCluster, RayHand, environment
-from mill.execute.pool import HandLost, HereHand, Pool
+from mill.execute.pool import HereHand, Pool, portable_identity, take_up
 from mill.models.open import open_model
 from mill.models.spec import Spec, addresses_of, at_address, is_served
 
@@ -65,24 +65,13 @@ def check_servers(spec: Spec, model: MillModel, wait: float) -> None:
     for address in addresses_of(spec)[1:]:
         other = open_model(at_address(spec, address))
         other.ready(wait)
-        if _served(other) != _served(model):
+        if portable_identity(other) != portable_identity(model):
             raise SpecError(f"{address} does not serve the same model as {addresses_of(spec)[0]}")
 
 
-def _served(model: MillModel) -> dict[str, object]:
-    return {name: value for name, value in model.identity().items() if name != "base_url"}
-
-
 def _on_servers(specs: Sequence[Spec], model: MillModel, workers: int) -> Pool:
-    def hire(number: int) -> HereHand:
-        other = open_model(specs[number % len(specs)], batch_size=model.batch_size)
-        try:
-            other.ready()
-        except ModelError as error:  # it was there when the run was planned, and may come back
-            raise HandLost(str(error)) from error
-        return HereHand(other)
-
-    return Pool(hire, workers)
+    identity = portable_identity(model)
+    return Pool(lambda number: HereHand(take_up(specs[number % len(specs)], model.batch_size, identity)), workers)
 
 
 class RayEngine(Pool):
@@ -92,7 +81,7 @@ class RayEngine(Pool):
         super().__init__(self._hire, workers)
         served = is_served(specs[0])
         self._cluster = RayCluster(choice.address, workers, choice.gpus_per_worker, served=served)
-        identity = None if served else model.identity()
+        identity = portable_identity(model)
         self._openings = [Opening(spec, model.batch_size, imported_files(), identity, environment()) for spec in specs]
 
     def load(self) -> None:

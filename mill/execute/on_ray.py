@@ -22,8 +22,7 @@ from mill.api.files import import_file
 from mill.api.notice import hear, notice
 from mill.api.request import Request
 from mill.api.response import Response
-from mill.execute.pool import PATIENCE_S, HandLost, Tell, answer_bundle
-from mill.models.open import open_model
+from mill.execute.pool import PATIENCE_S, HandLost, Tell, answer_bundle, take_up
 from mill.models.remote_code import FORBIDDEN
 from mill.models.server import KEY_VARIABLES
 from mill.models.spec import Spec
@@ -40,7 +39,7 @@ class Opening:
     spec: Spec
     batch_size: int | None
     files: tuple[str, ...]
-    identity: Mapping[str, Any] | None
+    identity: Mapping[str, Any]
     environment: Mapping[str, str]
 
 
@@ -73,11 +72,10 @@ class Worker:
         try:
             for file in opening.files:
                 import_file(file, "file")
-            self.model = open_model(opening.spec, batch_size=opening.batch_size)
-            self.model.ready()
-            if opening.identity is not None and self.model.identity() != opening.identity:
-                raise ModelError(f"a worker finds another model under {opening.spec.backend} than the command does")
+            self.model = take_up(opening.spec, opening.batch_size, opening.identity)
             self.model.load()
+        except HandLost as lost:
+            return News([], self._notes(), lost=str(lost))
         except Exception as error:
             return News([], self._notes(), _told(error))
         return News([], self._notes())

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from mill.api.batching import Observer, as_response, describe
-from mill.api.errors import MillError, ModelError, SpecError
+from mill.api.errors import MillError, ModelError, ServerGone, SpecError
 from mill.api.message import Message
 from mill.api.model import MillModel, watched
 from mill.api.notice import notice
@@ -22,10 +22,14 @@ from mill.models.media import content_part
 
 KEY_VARIABLES = ("MILL_API_KEY", "OPENAI_API_KEY")
 POLL_S = 0.5
+MOST_OUTAGES = 2  # in a row, before the question that was asked alone is to blame
 
 
 class ServerModel(MillModel):
     """A subclass says how it looks at its server (`_look`) and how it asks one question of each kind."""
+
+    patience_s = 300.0
+    """How long a server that went away is waited for; nothing where others can take over."""
 
     def __init__(self, model: str, base_url: str, *, api_key: str | None, timeout: float, concurrency: int) -> None:
         if not base_url.startswith(("http://", "https://")):
@@ -75,7 +79,7 @@ class ServerModel(MillModel):
             except Failure as failure:
                 coming = failure.kind == "connection" or failure.status == 503
                 if not coming or time.monotonic() >= deadline:
-                    raise ModelError(self._not_ready(failure)) from failure
+                    raise (ServerGone if coming else ModelError)(self._not_ready(failure)) from failure
                 time.sleep(POLL_S)
 
     def _not_ready(self, failure: Failure) -> str:
@@ -117,8 +121,30 @@ class ServerModel(MillModel):
                 found[id(request)] = response
                 watching.answered(request, response)
 
-            self.client.run_all(sorted(requests, key=lambda request: request.text), _shielded(asks[kind]), done)
+            left, outages = sorted(requests, key=lambda request: request.text), 0
+            while left:
+                # A question may be what ends the server: after an outage without a single answer they go one by one.
+                asked, known = left[:1] if outages else left, len(found)
+                try:
+                    self.client.run_all(asked, _shielded(asks[kind]), done)
+                    outages = 0
+                except ServerGone as gone:
+                    self._await_return(gone)
+                    outages = 0 if len(found) > known else outages + 1
+                    if outages > MOST_OUTAGES:
+                        done(asked[0], Failure("cut", f"the server went away each of the last {MOST_OUTAGES} times"))
+                left = [request for request in left if id(request) not in found]
         return [found[id(request)] for request in requests]
+
+    def _await_return(self, gone: ServerGone) -> None:
+        """Until the server is there again, with the same model; raises where that does not happen."""
+        if not self.patience_s:
+            raise gone
+        notice(f"{gone}; waiting for it to come back, {self.patience_s:.0f} s at most")
+        identity = self.identity()
+        self.ready(self.patience_s)
+        if self.identity() != identity:
+            raise ModelError(f"{self.base_url} came back with another model; what was answered before is kept")
 
 
 def _shielded(ask: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:

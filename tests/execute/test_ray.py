@@ -17,13 +17,12 @@ from typing import Any
 import pytest
 
 from tests.launching import (
-    MILL,
     TESTS,
     ended,
     environment,
+    launched,
     lines,
     run,
-    start,
     told,
     toy,
     until,
@@ -116,7 +115,7 @@ def test_workers_give_what_one_process_gives(workers: int, cluster: Cluster, alo
 def test_ray_of_this_machine_needs_no_preparation_and_leaves_nothing(alone: Path, tmp_path: Path) -> None:
     """Resumed with another number of workers, once from an interruption such as a scheduler sends it."""
     log, out = tmp_path / "log", tmp_path / "out"
-    running = start([sys.executable, *MILL, *toy(out, TASKS, *on_ray(2), model=watched(log, 0.05))])
+    running = launched(toy(out, TASKS, *on_ray(2), model=watched(log, 0.05)))
     until(lambda: len(recorded(out)) > 8)
     running.send_signal(signal.SIGTERM)
     began = time.monotonic()
@@ -141,7 +140,7 @@ def of_driver(pid: int) -> list[int]:
 def test_a_killed_driver_takes_its_ray_along_and_loses_nothing(alone: Path, tmp_path: Path) -> None:
     log, out = tmp_path / "log", tmp_path / "out"
     command = toy(out, TASKS, *on_ray(2), model=watched(log, 0.05))
-    running = start([sys.executable, *MILL, *command])
+    running = launched(command)
     until(lambda: len(recorded(out)) > 8)
     assert of_driver(running.pid)
     running.kill()
@@ -157,7 +156,7 @@ def test_a_killed_driver_takes_its_ray_along_and_loses_nothing(alone: Path, tmp_
 def test_a_killed_worker_is_replaced_and_nothing_is_lost(cluster: Cluster, alone: Path, tmp_path: Path) -> None:
     log, out = tmp_path / "log", tmp_path / "out"
     command = toy(out, TASKS, *on_ray(2, cluster), model=watched(log, 0.02))
-    running = start([sys.executable, *MILL, *command], **cluster.token)
+    running = launched(command, **cluster.token)
     until(lambda: len(recorded(out)) > 8)
     os.kill(int(lines(log)[0].split()[1]), signal.SIGKILL)
     code, said = ended(running)
@@ -214,7 +213,7 @@ def test_failing_samples_that_stand_together_are_errors_as_in_one_process(cluste
 
 def test_a_backend_that_exits_keeps_nobody_waiting(cluster: Cluster, tmp_path: Path) -> None:
     command = toy(tmp_path, "toy_gen", *on_ray(2, cluster), model="quitting[path=toy]")
-    code, said = ended(start([sys.executable, *MILL, *command], **cluster.token), 30)
+    code, said = ended(launched(command, **cluster.token), 30)
     assert code != 0 and len(told(said)) == 1 and "SystemExit" in said, said
 
 
@@ -251,9 +250,7 @@ def test_clip_sees_alike_on_workers(cluster: Cluster, tmp_path: Path) -> None:
 
 def test_two_runs_share_a_cluster(cluster: Cluster, alone: Path, tmp_path: Path) -> None:
     """Each wants all of its cores."""
-    both = [
-        start([sys.executable, *MILL, *toy(tmp_path / name, TASKS, *on_ray(2, cluster))], **cluster.token) for name in "ab"
-    ]
+    both = [launched(toy(tmp_path / name, TASKS, *on_ray(2, cluster)), **cluster.token) for name in "ab"]
     assert [ended(process)[0] for process in both] == [0, 0]
     assert_same_end(tmp_path / "a", alone)
     assert_same_end(tmp_path / "b", alone)
@@ -263,7 +260,7 @@ def test_a_head_that_is_killed_is_told_and_the_run_goes_on_without_ray(alone: Pa
     log, out, cluster = tmp_path / "log", tmp_path / "out", Cluster()
     try:
         command = toy(out, TASKS, *on_ray(2, cluster), model=watched(log, 0.1))
-        running = start([sys.executable, *MILL, *command], **cluster.token)
+        running = launched(command, **cluster.token)
         until(lambda: len(recorded(out)) > 8)
     finally:
         cluster.kill()

@@ -11,8 +11,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from mill.api.errors import ServerGone
 from mill.api.secrets import excerpt
-from mill.models.http.failure import UNREACHABLE, Failure, http_failure
+from mill.models.http.failure import Failure, http_failure
 from mill.models.http.gate import FIRST_LIMIT, Gate
 
 T = TypeVar("T")
@@ -52,7 +53,8 @@ class Client:
     ) -> None:
         """Do `work` for every item and hand each result or Failure to `done` the moment it is there.
 
-        There are at most `concurrency` coroutines and connections, however many items; an interrupt cancels them all.
+        There are at most `concurrency` coroutines and connections, however many items; an interrupt cancels them all, and
+        so does a server that cannot be reached any more: that says nothing about an item, and raises ServerGone.
         """
         asyncio.run(self._run_all(iter(items), work, done))
 
@@ -62,6 +64,8 @@ class Client:
                 try:
                     result = await work(item)
                 except Failure as failure:
+                    if failure.kind == "connection":
+                        raise ServerGone(str(failure)) from failure
                     result = failure
                 done(item, result)
 
@@ -194,7 +198,7 @@ class _told_apart:
         if isinstance(error, asyncio.TimeoutError):
             raise Failure("timeout", f"no answer from {self.url} within {self.timeout:g} s") from error
         if isinstance(error, aiohttp.ClientConnectorError):
-            raise Failure("connection", f"{UNREACHABLE}{self.url}: {_os_words(error)}") from error
+            raise Failure("connection", f"cannot reach {self.url}: {_os_words(error)}") from error
         if isinstance(error, aiohttp.InvalidURL):
             raise Failure("http", f"{self.url} is not a URL") from error
         if isinstance(error, (aiohttp.ClientError, OSError)):

@@ -12,7 +12,6 @@ from mill.api.secrets import excerpt, scrub
 _TRANSIENT = {408, 425, 429, 500, 502, 503, 504}
 _THROTTLED = {429, 503}
 LONGEST_WAIT_S = 120.0
-UNREACHABLE = "cannot reach "  # how the words begin when nobody listens
 
 
 class Failure(Exception):

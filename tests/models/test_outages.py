@@ -1,0 +1,157 @@
+"""A server that goes away in the middle of the work: waited for, checked when it is back, and never taken for an answer."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mill.api.errors import ModelError, ServerGone
+from mill.api.request import GENERATE, Request, generation_options
+from mill.api.response import Response
+from mill.models.http import client
+from mill.models.open import open_model
+from tests.launching import ended, launched, run, toy, until
+from tests.outcomes import recorded, samples, scores
+from tests.servers import FaultServer, free_port, start_llama, wait_for
+
+AWAY_S = 1.0  # longer than a call is tried with these pauses
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr("mill.models.server.POLL_S", 0.05)
+
+
+class Restarting:
+    """A server that goes away when it is asked something it cannot bear, and is started again after a while."""
+
+    def __init__(self, deadly: Callable[[str, int], bool], *, root: str = "a", returns: bool = True) -> None:
+        self.deadly, self.root, self.returns = deadly, root, returns
+        self.asked: Counter[str] = Counter()
+        self.port, self.lock = free_port(), threading.Lock()
+        self.up: FaultServer | None = self._start("a")
+        self.url = self.up.url
+
+    def _start(self, root: str) -> FaultServer:
+        server = FaultServer(self._answer, port=self.port)
+        server.told["root"] = root
+        return server.__enter__()
+
+    def _answer(self, server: FaultServer, path: str, body: dict[str, Any]) -> Any:
+        prompt = body["prompt"]
+        with self.lock:
+            if server is not self.up:
+                raise ConnectionError("gone")  # a connection that was open
+            self.asked[prompt] += 1
+            if self.deadly(prompt, self.asked[prompt]):
+                self.up = None
+                threading.Thread(target=self._restart, args=(server,), daemon=True).start()
+                raise ConnectionError("gone")
+        return {"choices": [{"text": f"re: {prompt}", "finish_reason": "stop"}]}
+
+    def _restart(self, server: FaultServer) -> None:
+        server.__exit__()
+        time.sleep(AWAY_S)
+        if self.returns:
+            with self.lock:
+                self.up = self._start(self.root)
+
+    def close(self) -> None:
+        self.returns = False
+        with self.lock:
+            if self.up is not None:
+                self.up.__exit__()
+
+
+@pytest.fixture
+def restarting() -> Iterator[Callable[..., Restarting]]:
+    made: list[Restarting] = []
+
+    def make(*arguments: Any, **more: Any) -> Restarting:
+        made.append(Restarting(*arguments, **more))
+        return made[-1]
+
+    yield make
+    for server in made:
+        server.close()
+
+
+class Seen:
+    def __init__(self) -> None:
+        self.times: dict[str, list[Response]] = {}
+
+    def answered(self, request: Request, response: Response) -> None:
+        self.times.setdefault(request.text, []).append(response)
+
+
+def ask(server: Restarting, count: int = 40, patience: float = 20.0) -> dict[str, Response]:
+    """Every answer, each of which was told once."""
+    model: Any = open_model(f"openai-compat[model=m,base_url={server.url},concurrency=4]")
+    model.patience_s = patience
+    model.ready()
+    seen = Seen()
+    options = generation_options(max_gen_toks=4)
+    model.generate_until([Request(GENERATE, f"q {number:02}", options=options) for number in range(count)], seen)
+    assert all(len(answers) == 1 for answers in seen.times.values())
+    return {text: answers[0] for text, answers in seen.times.items()}
+
+
+def test_a_server_that_is_started_again_answers_the_rest(restarting: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    server = restarting(lambda prompt, times: prompt in ("q 07", "q 25") and times == 1)
+    found = ask(server)
+    assert len(found) == 40 and all(response.text == f"re: {text}" for text, response in found.items())
+    assert "waiting for it to come back" in capsys.readouterr().err
+
+
+def test_a_question_that_always_ends_the_server_is_an_error_of_its_own(restarting: Any) -> None:
+    found = ask(restarting(lambda prompt, times: prompt == "q 07"))
+    assert [text for text, response in found.items() if response.failed] == ["q 07"]
+    assert "went away" in str(found["q 07"].error) and len(found) == 40
+
+
+def test_a_server_that_stays_away_ends_the_run_and_no_sample_is_blamed(restarting: Any) -> None:
+    with pytest.raises(ServerGone, match="cannot reach"):
+        ask(restarting(lambda prompt, times: prompt == "q 07", returns=False), patience=0.5)
+
+
+def test_a_server_that_comes_back_with_another_model_is_not_asked(restarting: Any) -> None:
+    server = restarting(lambda prompt, times: prompt == "q 07" and times == 1, root="b")
+    with pytest.raises(ModelError, match="came back with another model"):
+        ask(server)
+
+
+def test_a_real_server_that_is_killed_and_started_again(demo_weights: Path, tmp_path: Path) -> None:
+    """The same scores as with one that nothing happened to, in one command."""
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+
+    def command(out: str) -> list[str]:
+        more = ["--limit", "24", "--gen_kwargs", "max_gen_toks=8"]
+        return toy(tmp_path / out, "toy_gen", *more, model=f"llama-cpp[base_url={url}]")
+
+    server = start_llama(demo_weights, port)
+    try:
+        wait_for(url, server)
+        assert run(command("alone"))[0] == 0
+        running = launched(command("out"))
+        until(lambda: len(recorded(tmp_path / "out")) > 4)
+        server.kill()
+        server.wait()
+        assert running.poll() is None, "it ended before the server did"
+        server = start_llama(demo_weights, port)
+        code, said = ended(running)
+    finally:
+        server.kill()
+        server.wait()
+    assert code == 0, said
+    texts = [
+        [row["responses"][0][0]["text"] for row in samples(tmp_path / out)["toy_gen.jsonl"]] for out in ("out", "alone")
+    ]
+    assert texts[0] == texts[1] and scores(tmp_path / "out") == scores(tmp_path / "alone")
