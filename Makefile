@@ -7,6 +7,9 @@ DEMO := .demo
 DEMO_MODEL := mill/models/configs/smollm2/smollm2_135m_instruct.py
 DEMO_MMLU := mmlu_anatomy,mmlu_astronomy,mmlu_marketing
 
+# Processes that test at once; more than there are cores, since many tests wait for processes of their own.
+TESTERS ?= 3
+
 ENGINE_DIR := .engines
 # vLLM has CPU builds for Linux alone.
 ENGINES ?= $(if $(filter Linux,$(shell uname -s)),vllm) mlx vllm-mlx
@@ -34,7 +37,7 @@ demo: fetch
 
 test: $(VENV)/dev fetch lint browser cluster audit
 	$(MAKE) -j 4 engines
-	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(TESTERS) --dist loadfile --no-loadscope-reorder
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check .

@@ -91,15 +91,15 @@ def command(
     Given again, it submits only what failed or was never done; cells that are queued or running are left alone. A job whose
     time is over goes back to the queue and goes on where it stopped.
     """
-    if not local and importlib.util.find_spec("submitit") is None:
-        raise MissingPackage("mill schedule", "submitit", "slurm")
-    limits = read_cluster(cluster, local=local)
     folder = chosen_output_dir(ctx, output_dir).resolve()
     if forget:
         shots = [] if n_shots is None else _shots(n_shots)
         count = forget_cells(folder, split_list(models), split_list(tasks), shots)
         click.echo(f"{count} cells are not scheduled any more")
-        return 0 if count else 1
+        return int(count == 0)
+    if not local and importlib.util.find_spec("submitit") is None:
+        raise MissingPackage("mill schedule", "submitit", "slurm")
+    limits = read_cluster(cluster, local=local)
     cells = _cells(split_list(models), split_list(tasks), _shots(n_shots), folder, given)
     states = _states(cells, folder, local=local)
     todo = [cell for cell in cells if states[cell.key] == TO_DO]

@@ -11,8 +11,9 @@ from mill.api.files import imported_files
 from mill.api.model import MillModel
 from mill.api.ranks import world_size
 from mill.execute.engine import Engine, HereEngine
+from mill.execute.hands import HereHand, portable_identity, take_up
 from mill.execute.on_ray import Opening, RayCluster, RayHand, environment
-from mill.execute.pool import HereHand, Pool, portable_identity, take_up
+from mill.execute.pool import Pool
 from mill.models.open import open_model
 from mill.models.spec import Spec, addresses_of, at_address, is_served
 

@@ -22,11 +22,12 @@ from mill.api.files import import_file
 from mill.api.notice import hear, notice
 from mill.api.request import Request
 from mill.api.response import Response
-from mill.execute.pool import PATIENCE_S, HandLost, Tell, answer_bundle, take_up
+from mill.execute.hands import HandLost, Tell, answer_bundle, take_up
 from mill.models.remote_code import FORBIDDEN
 from mill.models.server import KEY_VARIABLES
 from mill.models.spec import Spec
 
+PATIENCE_S = 10.0  # for a cluster that is there to answer
 CHUNK_S = 0.1  # answers that come within this time travel together
 # What a worker on another machine must know of this one's environment; keys go with the actor's arguments, never in logs.
 _PASSED_ON = ("MILL_DATA", "MILL_CACHE", "HF_HUB_OFFLINE", "HF_HOME", "HF_TOKEN", FORBIDDEN, *KEY_VARIABLES)

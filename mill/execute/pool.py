@@ -9,42 +9,19 @@ import contextlib
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from mill.api.batching import Observer, describe
-from mill.api.errors import MillError, ModelBroken, ModelError, ServerGone
-from mill.api.model import MillModel
+from mill.api.errors import MillError, ModelBroken, ModelError
 from mill.api.notice import notice
 from mill.api.request import Request
 from mill.api.response import Response
 from mill.execute.bundles import MOST_DEATHS, Bundles
-from mill.models.open import open_model
-from mill.models.server import ServerModel
-from mill.models.spec import Spec
+from mill.execute.hands import Hand, HandLost, Tell
 
-PATIENCE_S = 10.0
-RETURN_S = 30.0  # for a server to come back, each time a worker is hired for it
 LEAVE_S = 2.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 20.0  # before a lost worker is replaced
-
-Tell = Callable[[list[tuple[int, Response]]], None]
-"""Takes answers as they come, each with the place of its request in the bundle."""
-
-
-class HandLost(Exception):
-    """A worker is gone, by no fault of what it was asked that is known."""
-
-
-class Hand(Protocol):
-    """One worker."""
-
-    def answer(self, kind: str, requests: Sequence[Request], tell: Tell) -> None:
-        """Answer a bundle; raises HandLost when the worker dies, and a MillError when the model cannot go on."""
-
-    def remarks(self) -> list[str]: ...
-
-    def end(self) -> None: ...
 
 
 class Pool:
@@ -171,53 +148,3 @@ def _teller(left: dict[int, Request], news: queue.Queue[Any]) -> Tell:
         news.put([(left.pop(place), response) for place, response in answers if place in left])
 
     return tell
-
-
-def answer_bundle(model: MillModel, kind: str, requests: Sequence[Request], tell: Tell) -> None:
-    """Have a model answer a bundle. A server that cannot be reached is a lost worker: others may reach theirs."""
-    places = {id(request): place for place, request in enumerate(requests)}
-
-    class Watching:
-        def answered(self, request: Request, response: Response) -> None:
-            tell([(places[id(request)], response)])
-
-    try:
-        getattr(model, kind)(requests, Watching())
-    except ServerGone as gone:
-        raise HandLost(str(gone)) from gone
-
-
-def take_up(spec: Spec, batch_size: int | None, identity: Mapping[str, Any]) -> MillModel:
-    """A worker's model, ready to be loaded, which must be the one with this identity. A server that went away may come back,
-    but while others can answer nobody waits for it in the middle of a bundle."""
-    model = open_model(spec, batch_size=batch_size)
-    try:
-        model.ready(RETURN_S)
-    except ServerGone as gone:
-        raise HandLost(str(gone)) from gone
-    if portable_identity(model) != identity:
-        raise ModelError(f"a worker finds another model under {spec.backend} than the command does")
-    if isinstance(model, ServerModel):
-        model.patience_s = 0.0
-    return model
-
-
-def portable_identity(model: MillModel) -> dict[str, Any]:
-    """What a model is, wherever it is served."""
-    return {name: value for name, value in model.identity().items() if name != "base_url"}
-
-
-class HereHand:
-    """A worker that is a thread of this process: for models behind servers, which only wait."""
-
-    def __init__(self, model: MillModel) -> None:
-        self.model = model
-
-    def answer(self, kind: str, requests: Sequence[Request], tell: Tell) -> None:
-        answer_bundle(self.model, kind, requests, tell)
-
-    def remarks(self) -> list[str]:
-        return self.model.remarks()
-
-    def end(self) -> None:
-        self.model.clean()

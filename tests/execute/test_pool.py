@@ -16,7 +16,8 @@ from mill.api.model import MillModel
 from mill.api.request import GENERATE, LOGLIKELIHOOD, Request
 from mill.api.response import Response
 from mill.execute import pool as pool_module
-from mill.execute.pool import HandLost, HereHand, Pool, Tell
+from mill.execute.hands import HandLost, HereHand, Tell
+from mill.execute.pool import Pool
 
 SOON = 20.0
 
