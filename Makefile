@@ -52,7 +52,7 @@ browser:
 
 # Scheduling is tested on a real SLURM of one machine; elsewhere those tests are skipped and say so.
 cluster:
-	@command -v slurmctld >/dev/null || ! command -v apt-get >/dev/null || [ "$$(id -u)" != 0 ] || \
+	@PATH=$$PATH:/usr/sbin command -v slurmctld >/dev/null || ! command -v apt-get >/dev/null || [ "$$(id -u)" != 0 ] || \
 	  { apt-get update -qq && apt-get install -qq -y --no-install-recommends slurm-wlm munge >/dev/null; } || \
 	  echo "slurm could not be installed: its tests are skipped"
 

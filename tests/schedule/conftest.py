@@ -18,7 +18,8 @@ PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue")
 @pytest.fixture(scope="session")
 def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """A node with four cores, as SLURM counts them; SLURM_CONF leads to it."""
-    missing = [program for program in PROGRAMS if shutil.which(program) is None]
+    daemons = f"{os.environ['PATH']}:/usr/sbin"  # where an ordinary PATH does not lead
+    missing = [program for program in PROGRAMS if shutil.which(program, path=daemons) is None]
     if missing:
         pytest.skip(f"SLURM is not installed: there is no {', '.join(missing)}")
     if os.getuid() != 0:
@@ -26,7 +27,7 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     folder = tmp_path_factory.mktemp("slurm")
     ports = {"SLURM_CTLD_PORT": str(free_port()), "SLURM_D_PORT": str(free_port())}
     try:
-        subprocess.run([str(SCRIPT), "start", str(folder)], env={**os.environ, **ports}, check=True, timeout=90)
+        subprocess.run([str(SCRIPT), "start", str(folder)], env={**os.environ, **ports, "PATH": daemons}, check=True, timeout=90)
         os.environ["SLURM_CONF"] = str(folder / "slurm.conf")
         yield
     finally:
