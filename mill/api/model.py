@@ -55,6 +55,8 @@ class MillModel(ABC):
     batch_size: int | None = None
     max_batch_tokens: int | None = None
     use_chat_template: bool = False
+    accelerators: int = 1
+    """How many a copy of the model takes, where there are any."""
     lock_step: bool = False
     """Whether all ranks must compute every batch together, as sharded models do; they are then asked equally often."""
 

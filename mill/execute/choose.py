@@ -15,7 +15,7 @@ from mill.execute.hands import HereHand, portable_identity, take_up
 from mill.execute.on_ray import Opening, RayCluster, RayHand, environment
 from mill.execute.pool import Pool
 from mill.models.open import open_model
-from mill.models.spec import Spec, addresses_of, at_address, is_served
+from mill.models.spec import Spec, addresses_of, at_address
 
 HERE, RAY = "here", "ray"
 ENGINES = (HERE, RAY)
@@ -80,8 +80,7 @@ class RayEngine(Pool):
 
     def __init__(self, choice: EngineChoice, specs: Sequence[Spec], model: MillModel, workers: int) -> None:
         super().__init__(self._hire, workers)
-        served = is_served(specs[0])
-        self._cluster = RayCluster(choice.address, workers, choice.gpus_per_worker, served=served)
+        self._cluster = RayCluster(choice.address, workers, choice.gpus_per_worker, model.accelerators)
         identity = portable_identity(model)
         self._openings = [Opening(spec, model.batch_size, imported_files(), identity, environment()) for spec in specs]
 

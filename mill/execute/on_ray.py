@@ -173,8 +173,9 @@ def _pass_on(news: News) -> None:
 class RayCluster:
     """A Ray cluster for the time of a run: the one at `address`, else one of this machine's own."""
 
-    def __init__(self, address: str | None, workers: int, gpus: float | None, *, served: bool) -> None:
-        self.address, self.workers, self.gpus, self.served = address, workers, gpus, served
+    def __init__(self, address: str | None, workers: int, gpus: float | None, accelerators: int) -> None:
+        """`gpus` is what a person wants each worker to have, `accelerators` what the model takes where there are any."""
+        self.address, self.workers, self.gpus, self.accelerators = address, workers, gpus, accelerators
         self._actor: Any = None
         self._joined = False
         self._head = ""
@@ -225,14 +226,14 @@ class RayCluster:
         self._actor = ray.remote(Worker).options(**self._resources(there), max_restarts=0)
 
     def _resources(self, there: Mapping[str, float]) -> dict[str, float]:
-        """A worker's share: whole cores where there are enough, and one accelerator where there are any."""
-        cores, accelerators = there.get("CPU", 1.0), there.get("GPU", 0.0)
+        """A worker's share: whole cores where there are enough, and the accelerators its model takes."""
+        cores, found = there.get("CPU", 1.0), there.get("GPU", 0.0)
         share = cores / self.workers
-        gpus = self.gpus if self.gpus is not None else (0.0 if self.served or not accelerators else 1.0)
-        if gpus * self.workers > accelerators:
+        gpus = self.gpus if self.gpus is not None else (float(self.accelerators) if found else 0.0)
+        if gpus * self.workers > found:
             raise ModelError(
                 f"{self.workers} workers with {gpus:g} GPUs each need {gpus * self.workers:g}, the cluster has "
-                f"{accelerators:g}: take fewer --workers, or a smaller --gpus_per_worker"
+                f"{found:g}: take fewer --workers, or a smaller --gpus_per_worker"
             )
         return {"num_cpus": float(int(share)) if share >= 1 else share * 0.99, "num_gpus": gpus}
 

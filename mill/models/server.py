@@ -28,6 +28,7 @@ MOST_OUTAGES = 2  # in a row, before the question that was asked alone is to bla
 class ServerModel(MillModel):
     """A subclass says how it looks at its server (`_look`) and how it asks one question of each kind."""
 
+    accelerators = 0
     patience_s = 300.0
     """How long a server that went away is waited for; nothing where others can take over."""
 

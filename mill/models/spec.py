@@ -123,11 +123,6 @@ def make_spec(model: str, *, backend: str = "", base_url: str = "", if_served: b
     return Spec(spec.backend, {**spec.arguments, argument: base_url})
 
 
-def is_served(spec: Spec) -> bool:
-    """Whether a model is behind a server, so that a process that asks it computes nothing itself."""
-    return spec.backend in _ADDRESS_ARGUMENT
-
-
 def addresses_of(spec: Spec) -> list[str]:
     """The addresses that a spec gives, separated by commas, of servers that all serve the model."""
     given = spec.arguments.get(_ADDRESS_ARGUMENT.get(spec.backend, ""), "")

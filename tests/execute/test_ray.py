@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from mill.execute.on_ray import RayCluster
 from tests.launching import (
     TESTS,
     ended,
@@ -300,6 +301,22 @@ def test_what_cannot_be_is_refused_in_one_line(more: list[str], words: str, tmp_
     assert code == 2
     (line,) = told(said)
     assert words in line
+
+
+@pytest.mark.parametrize(
+    ("workers", "wanted", "takes", "there", "share"),
+    [
+        (2, None, 1, {"CPU": 8.0, "GPU": 4.0}, {"num_cpus": 4.0, "num_gpus": 1.0}),
+        (2, None, 2, {"CPU": 9.0, "GPU": 4.0}, {"num_cpus": 4.0, "num_gpus": 2.0}),
+        (4, 0.5, 1, {"CPU": 8.0, "GPU": 2.0}, {"num_cpus": 2.0, "num_gpus": 0.5}),
+        (2, None, 0, {"CPU": 8.0, "GPU": 4.0}, {"num_cpus": 4.0, "num_gpus": 0.0}),
+        (2, None, 2, {"CPU": 8.0}, {"num_cpus": 4.0, "num_gpus": 0.0}),
+    ],
+)
+def test_a_worker_gets_what_its_model_takes(
+    workers: int, wanted: float | None, takes: int, there: dict[str, float], share: dict[str, float]
+) -> None:
+    assert RayCluster(None, workers, wanted, takes)._resources(there) == share
 
 
 def test_too_many_accelerators_are_refused_for_every_model(cluster: Cluster, tmp_path: Path) -> None:

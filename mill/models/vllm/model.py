@@ -52,7 +52,7 @@ class VLLMModel(MediaModel):
     ) -> None:
         self.source = loading.locate(path, revision)
         self.batch_size, self.use_chat_template, self.add_bos_token = batch_size, use_chat_template, add_bos_token
-        self.trust_remote_code = trust_remote_code
+        self.trust_remote_code, self.accelerators = trust_remote_code, tensor_parallel_size
         self.engine = {
             "dtype": dtype,
             "gpu_memory_utilization": gpu_memory_utilization,
