@@ -65,8 +65,9 @@ def run_batches(
         started = time.perf_counter()
         answers, error = _call(hook, batch)
         if error is not None:
-            free_memory()  # here, where no traceback holds the failed batch's tensors any more
             out_of_memory = is_out_of_memory(error)
+            if out_of_memory:
+                free_memory()  # here, where no traceback holds the failed batch's tensors any more
             if len(batch) > 1:
                 queue.extendleft(reversed(batch))
                 width, successes = (len(batch) // 2 if out_of_memory else 1), 0

@@ -75,7 +75,6 @@ class Pool:
                 continue
             for request, response in item:
                 observer.answered(request, response)
-                self._proven = self._proven or not response.failed
             if item:
                 answered, deaths = answered + len(item), 0
             bundles.done(len(item))
@@ -88,7 +87,7 @@ class Pool:
         while self._ready(number, bundles, news) and (bundle := bundles.take()) is not None:
             left = dict(enumerate(bundle))
             try:
-                self._hands[number].answer(kind, bundle, _teller(left, news))
+                self._hands[number].answer(kind, bundle, self._teller(left, news))
                 if left:
                     raise ModelError(f"a worker answered {len(bundle) - len(left)} of {len(bundle)} requests")
             except HandLost as lost:
@@ -130,6 +129,15 @@ class Pool:
             with contextlib.suppress(Exception):  # it is gone already, or nobody can end it
                 hand.end()
 
+    def _teller(self, left: dict[int, Request], news: queue.Queue[Any]) -> Tell:
+        """Passes answers on and takes their requests off the list of what is left."""
+
+        def tell(answers: list[tuple[int, Response]]) -> None:
+            self._proven = self._proven or not all(response.failed for _, response in answers)
+            news.put([(left.pop(place), response) for place, response in answers if place in left])
+
+        return tell
+
     def remarks(self) -> list[str]:
         """What the workers' models said of themselves, and how many workers died."""
         died = [f"workers that died and were replaced: {self._deaths}"] if self._deaths else []
@@ -139,12 +147,3 @@ class Pool:
         for number in list(self._hands):
             self._drop(number)
         self._let_finish()  # before whoever hires leaves the cluster that a thread speaks to
-
-
-def _teller(left: dict[int, Request], news: queue.Queue[Any]) -> Tell:
-    """Passes answers on and takes their requests off the list of what is left."""
-
-    def tell(answers: list[tuple[int, Response]]) -> None:
-        news.put([(left.pop(place), response) for place, response in answers if place in left])
-
-    return tell

@@ -241,7 +241,7 @@ class Picky(MillModel):
 
 
 @pytest.mark.parametrize("workers", [2, 5])
-@pytest.mark.parametrize("fails", [range(30), range(90, 150)])
+@pytest.mark.parametrize("fails", [range(20), range(90, 150)])
 def test_failures_that_stand_together_are_no_broken_model(workers: int, fails: range) -> None:
     """A worker's first bundle may hold nothing else, since what looks alike is handed out together."""
     requests = asked(200)

@@ -84,19 +84,22 @@ def test_forbidden_code_never_runs_and_is_refused_in_one_line(
 def test_workers_on_ray_are_told_and_run_no_forbidden_code(
     mill: Mill, own_model: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from mill.execute.hands import portable_identity
     from mill.execute.on_ray import Opening, Worker, environment
+    from mill.models.open import open_model
     from mill.models.spec import parse_spec
 
     spec, marker = own_model
+    identity = portable_identity(open_model(parse_spec(spec)))
     monkeypatch.setattr("mill.api.notice._listeners", [])
     monkeypatch.setenv(FORBIDDEN, "1")
     passed_on = environment()
     assert passed_on[FORBIDDEN] == "1"
     monkeypatch.setenv(FORBIDDEN, "")
-    failure = Worker().open(Opening(parse_spec(spec), None, (), None, passed_on)).failure
+    failure = Worker().open(Opening(parse_spec(spec), None, (), identity, passed_on)).failure
     assert failure is not None and "cannot load the config" in failure and "\n" not in failure
     assert not marker.exists()
-    assert Worker().open(Opening(parse_spec(spec), None, (), None, {FORBIDDEN: ""})).failure is None
+    assert Worker().open(Opening(parse_spec(spec), None, (), identity, {FORBIDDEN: ""})).failure is None
     assert marker.exists(), "without the word it runs"
 
 
