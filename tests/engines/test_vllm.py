@@ -1,4 +1,4 @@
-"""Real engines, each in its own environment (`make engines`): the conformance suite, and the log-likelihoods of hf."""
+"""A real vLLM, in process and as a server: the conformance suite, and what hf computes from the same weights."""
 
 from __future__ import annotations
 
@@ -10,27 +10,9 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from servers import free_port, serving
-from vlm import make_llava
-
-ROOT = Path(__file__).parents[2]
-MODEL = ROOT / ".demo/model/smollm2"
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
-
-
-def engine(name: str) -> Path:
-    folder = ROOT / ".engines" / name
-    if not (folder / "ready").is_file() or not (MODEL / "config.json").is_file():
-        pytest.skip(f"the engine {name} is not prepared: make engines")
-    return folder / "bin"
-
-
-def conform(python: Path | str, *arguments: str) -> str:
-    command = [str(python), "-m", "mill", "conform", *arguments]
-    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=900)
-    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
-    return done.stdout
+from tests.engines.prepared import ENVIRONMENT, MODEL, ROOT, conform, engine
+from tests.servers import free_port, serving
+from tests.vlm import make_llava
 
 
 def test_vllm_in_process_conforms_and_scores_like_hf() -> None:
@@ -85,47 +67,6 @@ def test_vllm_behind_openai_compat_conforms_and_scores_like_hf() -> None:
         spec = f"http://127.0.0.1:{port}/v1[model=smollm2,bos_token_id=1]"
         out = conform(sys.executable, spec, "--reference", f"hf[path={MODEL},dtype=float32]", "--wait", "180")
     assert "18 passed, 0 failed, 1 skipped" in out
-
-
-def test_mlx_lm_conforms() -> None:
-    out = conform(engine("mlx") / "python", f"mlx-lm[path={MODEL},max_context_length=256]")
-    assert "17 passed, 0 failed, 1 skipped" in out
-    assert "' Paris' -0.258" in out  # what hf and vLLM compute from these weights
-
-
-def test_vllm_mlx_conforms_in_what_it_serves() -> None:
-    binary, port = engine("vllm-mlx") / "vllm-mlx", free_port()
-    with serving(ENVIRONMENT, str(binary), "serve", str(MODEL), "--host", "127.0.0.1", "--port", str(port)):
-        out = conform(sys.executable, f"vllm-mlx[base_url=http://127.0.0.1:{port}]", "--wait", "60")
-    assert "10 passed, 0 failed, 8 skipped" in out
-
-
-SHARED_PREFIXES = """
-import sys
-from mill.api.request import GENERATE, LOGLIKELIHOOD, Request, generation_options
-from mill.models.mlx_lm import MlxModel
-start = "Here is a list of capitals. France: Paris. Spain: Madrid."
-tails = [" Italy:", " Germany:", " Italy: Rome. Peru:", ""]
-asked = [Request(GENERATE, start + tail, options=generation_options(max_gen_toks=6)) for tail in tails]
-model = MlxModel(sys.argv[1], max_context_length=256)
-together = [answer.text for answer in model.generate_until(asked)]
-alone = []
-for one in asked:
-    model._warm = None
-    alone += [answer.text for answer in model.generate_until([one])]
-assert together == alone, (together, alone)
-(scored,) = model.loglikelihood([Request(LOGLIKELIHOOD, start, " Italy: Rome.", options={"logprobs": "all"})])
-whole = scored.distribution
-assert whole.shape[0] == len(scored.tokens) and abs(sum(token.logprob for token in scored.tokens) - scored.score) < 1e-3
-assert all(abs(float(row[token.id]) - token.logprob) < 1e-4 for row, token in zip(whole, scored.tokens))
-print("equal")
-"""
-
-
-def test_mlx_lm_keeps_the_prefix_of_prompts_and_tells_distributions() -> None:
-    command = [str(engine("mlx") / "python"), "-c", SHARED_PREFIXES, str(MODEL)]
-    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0 and "equal" in done.stdout, done.stderr[-2000:]
 
 
 def test_compare_finds_hf_and_vllm_alike(tmp_path: Path) -> None:
