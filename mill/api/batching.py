@@ -51,15 +51,16 @@ def run_batches(
     *,
     limits: BatchLimits,
     free_memory: Callable[[], None] = lambda: None,
+    proven: bool = False,
 ) -> Iterator[tuple[Request, Response]]:
     """Yield every request with its response. Memory running out halves the batch; the size grows again when it fits.
 
-    A unit that fails alone becomes error responses. A hook that fails `GIVE_UP_AFTER` times before its first success is
-    broken, not unlucky: that raises.
+    A unit that fails alone becomes error responses. A hook that fails `GIVE_UP_AFTER` times before its first success, on the
+    longest units and then on the shortest, is broken, not unlucky: that raises, unless it is `proven`.
     """
     queue = deque(sorted(units, key=lambda unit: unit.cost, reverse=True))
     widest = limits.requests or len(queue) or 1
-    width, successes, failures, succeeded = widest, 0, 0, False
+    width, successes, failures, succeeded = widest, 0, 0, proven
     while queue:
         batch = _take(queue, width, limits.tokens)
         started = time.perf_counter()
@@ -78,6 +79,8 @@ def run_batches(
                 raise ModelBroken(f"the model failed on each of the first {failures} requests: {describe(error)}") from error
             for request in batch[0].requests:
                 yield request, Response(error=_single_failure(error, batch[0]))
+            if failures >= GIVE_UP_AFTER // 2 and not succeeded and queue:
+                queue.appendleft(queue.pop())  # what is wrong may be wrong with long ones alone
             continue
         succeeded = True
         seconds = (time.perf_counter() - started) / sum(len(unit.requests) for unit in batch)

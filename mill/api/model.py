@@ -59,6 +59,8 @@ class MillModel(ABC):
     """How many a copy of the model takes, where there are any."""
     lock_step: bool = False
     """Whether all ranks must compute every batch together, as sharded models do; they are then asked equally often."""
+    _proven: bool = False
+    """Whether it has ever answered."""
 
     @property
     @abstractmethod
@@ -179,7 +181,9 @@ class MillModel(ABC):
     def _run_units(self, units: Sequence[Unit], hook: Hook, limits: BatchLimits, observer: Observer) -> dict[int, Response]:
         """Run units in batches, tell the observer of each answer, and return the responses by id() of their requests."""
         found: dict[int, Response] = {}
-        for request, response in run_batches(units, hook, limits=limits, free_memory=self._free_memory):
+        answers = run_batches(units, hook, limits=limits, free_memory=self._free_memory, proven=self._proven)
+        for request, response in answers:
+            self._proven = self._proven or not response.failed
             found[id(request)] = response
             observer.answered(request, response)
         return found

@@ -129,9 +129,12 @@ def generation_options(**given: Any) -> dict[str, Any]:
 
 def _as_number(name: str, value: Any) -> float:
     try:
-        return float(value)
+        number = float(value)
     except (TypeError, ValueError):
-        raise SpecError(f"the decoding option {name}={value} is not a number") from None
+        number = math.nan
+    if not math.isfinite(number):
+        raise SpecError(f"the decoding option {name}={value} is not a number")
+    return number
 
 
 def _plain(value: Any) -> Any:

@@ -108,8 +108,15 @@ def hide(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     words = []
     for place, word in enumerate(argv):
         free = place > 0 and argv[place - 1].lstrip("-").replace("-", "_") in _FREE_TEXT
-        words.append(word if free or "[" not in word else _IN_TEXT.sub(put_away, word))
-    return [word if " " in word else _IN_ADDRESS.sub(put_away, word) for word in words], hidden
+        if not free:
+            word = _IN_ADDRESS.sub(put_away, _IN_TEXT.sub(put_away, word) if "[" in word else word)
+        words.append(word)
+    return words, hidden
+
+
+def names_hidden(value: object) -> bool:
+    """Whether a value of a spec stands for a secret that was on the command line."""
+    return isinstance(value, str) and f"${_HIDDEN}" in value
 
 
 _HIDDEN = "MILL_SECRET_"

@@ -12,7 +12,7 @@ import click
 
 from mill.api.errors import Interrupted, MissingPackage, SpecError
 from mill.api.request import generation_options
-from mill.api.secrets import is_secret
+from mill.api.secrets import is_secret, names_hidden
 from mill.api.task import RenderSettings
 from mill.cli.options import (
     chosen_output_dir,
@@ -131,9 +131,9 @@ def _cells(models: list[str], tasks: list[str], shots: list[int | None], folder:
     found = []
     for text in models:
         spec = resolve_spec(make_spec(text))
-        secret = next((name for name in spec.arguments if is_secret(name)), None)
+        secret = next((name for name, value in spec.arguments.items() if is_secret(name) or names_hidden(value)), None)
         if secret:
-            raise SpecError(f"{secret} in a model spec would be stored with the jobs: set MILL_API_KEY in the environment")
+            raise SpecError(f"a secret in {secret} would be stored with the jobs: set MILL_API_KEY in the environment")
         for task in tasks:
             refuse_early(select([task]), spec.backend)
         model = open_model(spec)

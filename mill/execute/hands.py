@@ -65,7 +65,9 @@ def take_up(spec: Spec, batch_size: int | None, identity: Mapping[str, Any]) -> 
 
 def portable_identity(model: MillModel) -> dict[str, Any]:
     """What a model is, wherever it is served."""
-    return {name: value for name, value in model.identity().items() if name != "base_url"}
+    found = model.identity()
+    parameters = {name: value for name, value in found.get("parameters", {}).items() if name != "api_base"}
+    return {**{name: value for name, value in found.items() if name != "base_url"}, "parameters": parameters}
 
 
 class HereHand:

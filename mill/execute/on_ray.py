@@ -28,6 +28,7 @@ from mill.models.server import KEY_VARIABLES
 from mill.models.spec import Spec
 
 PATIENCE_S = 10.0  # for a cluster that is there to answer
+ROOM_S = 60.0  # after which a worker that is not ready yet is told of
 CHUNK_S = 0.1  # answers that come within this time travel together
 # What a worker on another machine must know of this one's environment; keys go with the actor's arguments, never in logs.
 _PASSED_ON = ("MILL_DATA", "MILL_CACHE", "HF_HUB_OFFLINE", "HF_HOME", "HF_TOKEN", FORBIDDEN, *KEY_VARIABLES)
@@ -136,7 +137,10 @@ class RayHand:
         import ray
 
         with _lost_when_dead():
-            _pass_on(ray.get(self.actor.open.remote(opening)))
+            opened = self.actor.open.remote(opening)
+            while not ray.wait([opened], timeout=ROOM_S)[0]:
+                notice("a worker waits for room on the Ray cluster, or loads its model")
+            _pass_on(ray.get(opened))
 
     def answer(self, kind: str, requests: Sequence[Request], tell: Tell) -> None:
         import ray
@@ -222,20 +226,26 @@ class RayCluster:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, ended_by)  # Ray's own way to end tells nobody
         self._head = ray.get_runtime_context().gcs_address
-        there: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
-        self._actor = ray.remote(Worker).options(**self._resources(there), max_restarts=0)
+        machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+        self._actor = ray.remote(Worker).options(**self._resources(machines), max_restarts=0)
 
-    def _resources(self, there: Mapping[str, float]) -> dict[str, float]:
-        """A worker's share: whole cores where there are enough, and the accelerators its model takes."""
-        cores, found = there.get("CPU", 1.0), there.get("GPU", 0.0)
-        share = cores / self.workers
+    def _resources(self, machines: Sequence[Mapping[str, float]]) -> dict[str, float]:
+        """A worker's share: the accelerators its model takes, and as many cores as each of them can have. No worker is ever
+        spread over two machines."""
+        found = sum(machine.get("GPU", 0.0) for machine in machines)
         gpus = self.gpus if self.gpus is not None else (float(self.accelerators) if found else 0.0)
-        if gpus * self.workers > found:
+
+        def places(cores: float) -> int:
+            return sum(min(_times(one.get("CPU", 0.0), cores), _times(one.get("GPU", 0.0), gpus)) for one in machines)
+
+        if places(0.0) < self.workers:
             raise ModelError(
-                f"{self.workers} workers with {gpus:g} GPUs each need {gpus * self.workers:g}, the cluster has "
+                f"{self.workers} workers with {gpus:g} GPUs each do not fit on the machines of the cluster, which have "
                 f"{found:g}: take fewer --workers, or a smaller --gpus_per_worker"
             )
-        return {"num_cpus": float(int(share)) if share >= 1 else share * 0.99, "num_gpus": gpus}
+        most = int(max(machine.get("CPU", 0.0) for machine in machines))
+        shares = [*map(float, range(most, 0, -1)), *(0.99 / parts for parts in range(1, self.workers + 1))]
+        return {"num_cpus": next((cores for cores in shares if places(cores) >= self.workers), 0.0), "num_gpus": gpus}
 
     def dismiss(self) -> None:
         """End all workers, also those that are still on their way: nobody waits for them any more."""
@@ -266,6 +276,11 @@ def _check_listening(address: str, patience: float = 0.0) -> None:
                 why = error.strerror or error
                 raise ModelError(f"nothing answers at the Ray cluster's address {address}: {why}") from error
         time.sleep(1.0)
+
+
+def _times(there: float, part: float) -> int:
+    """How often a part fits into what is there; nothing fits any number of times."""
+    return int(there / part + 1e-9) if part else 1 << 30
 
 
 @contextlib.contextmanager

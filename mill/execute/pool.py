@@ -9,6 +9,7 @@ import contextlib
 import queue
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,8 +21,13 @@ from mill.api.response import Response
 from mill.execute.bundles import MOST_DEATHS, Bundles
 from mill.execute.hands import Hand, HandLost, Tell
 
+PATIENCE_S = 0.2
 LEAVE_S = 2.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 20.0  # before a lost worker is replaced
+
+
+class _NotHired(HandLost):
+    """A worker that was lost before it began."""
 
 
 class Pool:
@@ -30,6 +36,9 @@ class Pool:
     def __init__(self, hire: Callable[[int], Hand], workers: int) -> None:
         self.hire, self.workers = hire, workers
         self._hands: dict[int, Hand] = {}
+        self._hiring: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
+        self._busy: set[int] = set()
+        self._closings = 0
         self._threads: list[threading.Thread] = []
         self._said: dict[str, None] = {}
         self._deaths = 0
@@ -52,7 +61,16 @@ class Pool:
             self._listen(bundles, news, len(requests), observer)
         finally:
             bundles.stop()
+            self._keep(news, observer)
         self._let_finish()
+
+    def _keep(self, news: queue.Queue[Any], observer: Observer) -> None:
+        """Hand on the answers that came before an end that was not foreseen."""
+        with contextlib.suppress(queue.Empty, MillError):  # that end may be a full disk
+            while True:
+                item = news.get_nowait()
+                for request, response in item if isinstance(item, list) else ():
+                    observer.answered(request, response)
 
     def _let_finish(self) -> None:
         """Wait for the threads a moment; one may still be waiting for a machine."""
@@ -68,10 +86,13 @@ class Pool:
             if isinstance(item, MillError):
                 raise item
             if isinstance(item, HandLost):
-                self._deaths, deaths = self._deaths + 1, deaths + 1
+                started = not isinstance(item, _NotHired)
+                self._deaths += started
+                deaths += started or not self._busy  # somebody who is in the middle of an answer is worth waiting for
                 if deaths > MOST_DEATHS * self.workers + MOST_DEATHS:
                     raise ModelError(f"{deaths} workers died and none has answered since: {item}")
-                notice(f"a worker died ({item}); another one goes on with what it left")
+                goes_on = "another one goes on with what it left" if started else "it is tried again"
+                notice(f"a worker {'died' if started else 'could not start'} ({item}); {goes_on}")
                 continue
             for request, response in item:
                 observer.answered(request, response)
@@ -87,7 +108,7 @@ class Pool:
         while self._ready(number, bundles, news) and (bundle := bundles.take()) is not None:
             left = dict(enumerate(bundle))
             try:
-                self._hands[number].answer(kind, bundle, self._teller(left, news))
+                self._ask(number, kind, bundle, self._teller(left, news))
                 if left:
                     raise ModelError(f"a worker answered {len(bundle) - len(left)} of {len(bundle)} requests")
             except HandLost as lost:
@@ -108,20 +129,41 @@ class Pool:
         with contextlib.suppress(HandLost, KeyError):  # gone, or never there
             self._said |= dict.fromkeys(self._hands[number].remarks())
 
+    def _ask(self, number: int, kind: str, bundle: Sequence[Request], tell: Tell) -> None:
+        self._busy.add(number)
+        try:
+            self._hands[number].answer(kind, bundle, tell)
+        finally:
+            self._busy.discard(number)
+
     def _ready(self, number: int, bundles: Bundles, news: queue.Queue[Any]) -> bool:
         """Have a worker under this number; False when there is none and nobody needs one any more."""
         pause = FIRST_PAUSE_S
         while number not in self._hands and not bundles.over:
             try:
-                self._hands[number] = self.hire(number)
+                self._engage(number, bundles)
             except HandLost as lost:
-                news.put(lost)
+                news.put(_NotHired(str(lost)))
                 time.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE_S)
             except BaseException as error:
                 news.put(error if isinstance(error, MillError) else ModelError(f"a worker failed: {describe(error)}"))
                 return False
         return number in self._hands
+
+    def _engage(self, number: int, bundles: Bundles) -> None:
+        """One at a time under each number: a thread of an earlier round of questions may still be at it."""
+        while not self._hiring[number].acquire(timeout=PATIENCE_S):
+            if bundles.over:
+                return
+        try:
+            if number not in self._hands:
+                closings, hand = self._closings, self.hire(number)
+                self._hands[number] = hand
+                if closings != self._closings:  # nobody will close it
+                    self._drop(number)
+        finally:
+            self._hiring[number].release()
 
     def _drop(self, number: int) -> None:
         hand = self._hands.pop(number, None)
@@ -144,6 +186,7 @@ class Pool:
         return [*self._said, *died]
 
     def close(self) -> None:
+        self._closings += 1
         for number in list(self._hands):
             self._drop(number)
         self._let_finish()  # before whoever hires leaves the cluster that a thread speaks to

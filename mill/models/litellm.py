@@ -12,7 +12,7 @@ from mill.api.message import IMAGE
 from mill.api.model import TEXT_KINDS, ModelCapabilities
 from mill.api.request import Request
 from mill.api.response import Response
-from mill.api.secrets import excerpt, redact, remember
+from mill.api.secrets import excerpt, is_secret, redact, remember
 from mill.models.http import Failure, Reply
 from mill.models.openai_compat.answers import read_answer
 from mill.models.server import ServerModel, messages_of
@@ -46,8 +46,11 @@ class LiteLLMModel(ServerModel):
     ) -> None:
         # LiteLLM finds the address itself; the HTTP core only lends its gate and its retries.
         super().__init__(model, "https://litellm", api_key=None, timeout=timeout, concurrency=concurrency)
+        self.client.front_door = False
         self._key, self._timeout, self.parameters = api_key, timeout, parameters
-        remember(api_key)
+        found_by_litellm = [value for name, value in os.environ.items() if is_secret(name)]
+        for key in (api_key, *found_by_litellm):
+            remember(key)
         self.capabilities = ModelCapabilities(
             {"text", IMAGE}, supports_chat_template=True, kinds=TEXT_KINDS, concurrency=concurrency
         )

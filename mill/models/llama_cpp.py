@@ -67,7 +67,9 @@ class LlamaCppModel(ServerModel):
             body = {"content": bos, "add_special": False, "parse_special": True}
             self._bos_id = next(iter(self.client.probe("POST", "/tokenize", body).body["tokens"]), None)
         slots = int(self._props.get("total_slots", 1))
-        self.concurrency = self.client.concurrency = min(slots, self._most or slots)
+        self.concurrency = min(slots, self._most or slots)
+        if not self.client.steady:  # a width that was asked for stays
+            self.client.concurrency = self.concurrency
         self.capabilities = _capabilities(self._window, self.client.concurrency)
 
     def weight_bytes(self) -> int | None:

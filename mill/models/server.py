@@ -9,8 +9,8 @@ from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from mill.api.batching import Observer, as_response, describe
-from mill.api.errors import MillError, ModelError, ServerGone, SpecError
+from mill.api.batching import GIVE_UP_AFTER, Observer, as_response, describe
+from mill.api.errors import MillError, ModelBroken, ModelError, ServerGone, SpecError
 from mill.api.message import Message
 from mill.api.model import MillModel, watched
 from mill.api.notice import notice
@@ -20,9 +20,12 @@ from mill.api.secrets import remember, split_password
 from mill.models.http import Client, Failure
 from mill.models.media import content_part
 
+Ask = Callable[[Request], Awaitable[Response]]
+
 KEY_VARIABLES = ("MILL_API_KEY", "OPENAI_API_KEY")
 POLL_S = 0.5
 MOST_OUTAGES = 2  # in a row, before the question that was asked alone is to blame
+MOST_BLAMED = 3  # in a row, before the server itself is
 
 
 class ServerModel(MillModel):
@@ -45,7 +48,8 @@ class ServerModel(MillModel):
         base_url, login = split_password(base_url)
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         if login and not key:
-            headers = {"Authorization": f"Basic {base64.b64encode(login.encode()).decode()}"}
+            remember(both := base64.b64encode(login.encode()).decode())
+            headers = {"Authorization": f"Basic {both}"}
         self.model = model
         self.base_url = base_url.rstrip("/").removesuffix("/v1").rstrip("/")
         self.concurrency = concurrency
@@ -78,7 +82,7 @@ class ServerModel(MillModel):
             try:
                 return self._look()
             except Failure as failure:
-                coming = failure.kind == "connection" or failure.status == 503
+                coming = failure.away or failure.kind == "timeout" or failure.status == 503
                 if not coming or time.monotonic() >= deadline:
                     raise (ServerGone if coming else ModelError)(self._not_ready(failure)) from failure
                 time.sleep(POLL_S)
@@ -106,7 +110,7 @@ class ServerModel(MillModel):
 
     def _answer(self, kind: str, requests: Sequence[Request], observer: Observer | None) -> list[Response]:
         """Send all requests, neighbours with a common start one after another so that the server's cache serves them."""
-        asks: dict[str, Callable[[Request], Awaitable[Response]]] = {
+        asks: dict[str, Ask] = {
             GENERATE: self._generate,
             MULTI_ROUND: self._generate,
             LOGLIKELIHOOD: self._score,
@@ -115,27 +119,45 @@ class ServerModel(MillModel):
         if kind not in asks:
             raise self._cannot(kind)
         found: dict[int, Response] = {}
+        failures = 0
         with watched(kind, requests, observer) as watching:
 
             def done(request: Request, result: Response | Failure) -> None:
+                nonlocal failures
                 response = Response(error=str(result)) if isinstance(result, Failure) else as_response(result, kind)
                 found[id(request)] = response
                 watching.answered(request, response)
+                self._proven, failures = self._proven or not response.failed, failures + response.failed
+                if failures >= GIVE_UP_AFTER and not self._proven:
+                    raise ModelBroken(f"the server failed on each of the first {failures} requests: {response.error}")
 
-            left, outages = sorted(requests, key=lambda request: request.text), 0
-            while left:
-                # A question may be what ends the server: after an outage without a single answer they go one by one.
-                asked, known = left[:1] if outages else left, len(found)
-                try:
-                    self.client.run_all(asked, _shielded(asks[kind]), done)
-                    outages = 0
-                except ServerGone as gone:
-                    self._await_return(gone)
-                    outages = 0 if len(found) > known else outages + 1
-                    if outages > MOST_OUTAGES:
-                        done(asked[0], Failure("cut", f"the server went away each of the last {MOST_OUTAGES} times"))
-                left = [request for request in left if id(request) not in found]
+            self._ask_through_outages(sorted(requests, key=lambda request: request.text), _shielded(asks[kind]), done)
         return [found[id(request)] for request in requests]
+
+    def _ask_through_outages(self, left: list[Request], ask: Ask, done: Callable[[Request, Any], None]) -> None:
+        """Until every question has its result. One may be what ends the server: after an outage without a single result they
+        go one by one, and one that sees the server leave again and again is to blame."""
+        outages = blamed = 0
+        while left:
+            results: set[int] = set()
+
+            def told(request: Request, result: Any, results: set[int] = results) -> None:
+                done(request, result)
+                results.add(id(request))
+
+            asked = left[:1] if outages else left
+            try:
+                self.client.run_all(asked, ask, told)
+                outages = blamed = 0
+            except ServerGone as gone:
+                self._await_return(gone)
+                outages = 0 if results else outages + 1
+                if outages > MOST_OUTAGES:
+                    outages, blamed = 1, blamed + 1
+                    if blamed >= MOST_BLAMED:
+                        raise ModelBroken(f"{self.base_url} goes away whatever it is asked: {gone}") from gone
+                    told(asked[0], Failure("cut", f"the server went away each of the last {MOST_OUTAGES} times"))
+            left = [request for request in left if id(request) not in results]
 
     def _await_return(self, gone: ServerGone) -> None:
         """Until the server is there again, with the same model; raises where that does not happen."""
@@ -148,7 +170,7 @@ class ServerModel(MillModel):
             raise ModelError(f"{self.base_url} came back with another model; what was answered before is kept")
 
 
-def _shielded(ask: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+def _shielded(ask: Ask) -> Ask:
     """An answer of a shape that nobody foresaw is an error of its request, not the end of the run."""
 
     async def asked(request: Request) -> Response:

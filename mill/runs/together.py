@@ -32,7 +32,7 @@ def agree(ranks: Ranks, jobs: Sequence[Job]) -> None:
     """All ranks must have planned the same: a machine with other data would answer other questions."""
     digest = hashlib.blake2b(digest_size=16)
     for job in jobs:
-        digest.update(f"{job.task.name}\0{job.sample.id}\0".encode())
+        digest.update(f"{job.task.name}\0{job.sample.id}\0".encode("utf-8", "surrogatepass"))
         for request in job.open_requests():
             digest.update(request.key.encode())
     found = ranks.exchange(digest.hexdigest())

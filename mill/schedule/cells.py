@@ -1,4 +1,4 @@
-"""The cells of a matrix of models, tasks and shots, and the file beside the results that remembers them."""
+"""The cells of a matrix of models, tasks and shots, and the files beside the results that remember them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mill.runs.evaluate import Run
 from mill.runs.folder import MANIFEST, RESULTS, RunFolder, find_runs, read_json, short_hash, write_atomically
 
 FOLDER = "schedule"
-CELLS = "cells.json"
+CELLS = "cells"
 
 
 @dataclass(frozen=True)
@@ -61,10 +61,13 @@ class Cell:
         """What is not there yet, a line for each task."""
         folder = output_dir / self.run
         if not folder.resolve().is_relative_to(output_dir.resolve()):
-            raise RunError(f"{output_dir / FOLDER / CELLS} names the run {self.run!r}, which is outside of {output_dir}")
-        with _readable(folder):
-            results = RunFolder(folder).read(RESULTS).get("tasks", {})
-            found = [(task, expected.missing(results.get(task))) for task, expected in self.expected.items()]
+            raise RunError(f"{_file(output_dir, self)} names the run {self.run!r}, which is outside of {output_dir}")
+        try:
+            with _readable(folder):
+                results = RunFolder(folder).read(RESULTS).get("tasks", {})
+                found = [(task, expected.missing(results.get(task))) for task, expected in self.expected.items()]
+        except RunError as error:  # one damaged run does not hide the others
+            return [f"{task}: {error}" for task in self.expected]
         return [f"{task}: {what}" for task, what in found if what]
 
 
@@ -77,9 +80,12 @@ def cell_of(run: Run, model: str, task: str, n_shots: int | None, argv: Sequence
 
 def read_cells(output_dir: Path) -> dict[str, Cell]:
     """Every cell that was ever scheduled into this folder, by key."""
-    file = output_dir / FOLDER / CELLS
-    with _readable(file):
-        return {key: _cell(entry) for key, entry in read_json(file).items()}
+    found = []
+    for file in (output_dir / FOLDER / CELLS).glob("*.json"):
+        with _readable(file):
+            found.append(_cell(read_json(file)))
+    found.sort(key=lambda cell: (cell.model, cell.task, cell.n_shots or 0, cell.argv))
+    return {cell.key: cell for cell in found}
 
 
 def _cell(entry: Mapping[str, Any]) -> Cell:
@@ -102,29 +108,29 @@ def _readable(place: Path) -> Iterator[None]:
 
 
 def remember_cells(output_dir: Path, cells: Iterable[Cell]) -> None:
-    """Add cells to the file, with the jobs they were last submitted as."""
+    """Keep cells, each in a file of its own so that commands do not disturb each other, with its last job."""
     known = read_cells(output_dir)
     for cell in cells:
         earlier = known.get(cell.key)
-        known[cell.key] = cell if cell.job or earlier is None else replace(cell, job=earlier.job)
-    _write_cells(output_dir, known)
+        kept = cell if cell.job or earlier is None else replace(cell, job=earlier.job)
+        if kept != earlier:
+            write_atomically(_file(output_dir, cell), json.dumps(asdict(kept), indent=2, ensure_ascii=False) + "\n")
 
 
 def forget_cells(output_dir: Path, models: Sequence[str], tasks: Sequence[str], shots: Sequence[int | None]) -> int:
-    """Take cells off the file, by what they were scheduled as; how many there were. No `shots` means all."""
-    known = read_cells(output_dir)
-    left = {
-        key: cell
-        for key, cell in known.items()
-        if cell.model not in models or cell.task not in tasks or (shots and cell.n_shots not in shots)
-    }
-    _write_cells(output_dir, left)
-    return len(known) - len(left)
+    """Remove cells, by what they were scheduled as; how many there were. No `shots` means all."""
+    found = [
+        cell
+        for cell in read_cells(output_dir).values()
+        if cell.model in models and cell.task in tasks and (not shots or cell.n_shots in shots)
+    ]
+    for cell in found:
+        _file(output_dir, cell).unlink(missing_ok=True)
+    return len(found)
 
 
-def _write_cells(output_dir: Path, known: Mapping[str, Cell]) -> None:
-    text = json.dumps({key: asdict(cell) for key, cell in known.items()}, indent=2, ensure_ascii=False)
-    write_atomically(output_dir / FOLDER / CELLS, text + "\n")
+def _file(output_dir: Path, cell: Cell) -> Path:
+    return output_dir / FOLDER / CELLS / f"{cell.key}.json"
 
 
 def unscheduled(output_dir: Path) -> list[tuple[str, str, str]]:

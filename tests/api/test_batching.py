@@ -238,7 +238,25 @@ def test_a_hook_that_fails_on_everything_raises_at_the_eighth_failure() -> None:
         run(units("abcdefghij"), hook, requests=1)
     assert str(raised.value) == "the model failed on each of the first 8 requests: ValueError: no such layer"
     assert isinstance(raised.value.__cause__, ValueError)
-    assert hook.batches == list("abcdefgh")
+    assert hook.batches == list("abcd") + list("jihg")  # the longest, and then the shortest
+
+
+def test_long_ones_that_all_fail_do_not_condemn_the_short() -> None:
+    def fail(word: str) -> None:
+        if len(word) > 1:
+            raise ValueError("too long")
+
+    long = [unit(f"long {number}", cost=9) for number in range(20)]
+    found = run([*long, *units("abcdefghij")], Echo(fail), requests=1)
+    assert [name for name, response in found.items() if not response.failed] == list("jabcdefghi") and len(found) == 30
+
+
+def test_a_proven_hook_may_fail_on_everything() -> None:
+    def fail(word: str) -> None:
+        raise ValueError("no")
+
+    found = list(run_batches(units("abcdefghij"), Echo(fail), limits=BatchLimits(1), proven=True))
+    assert len(found) == 10 and all(response.failed for _, response in found)
 
 
 def test_seven_failures_are_seven_errors() -> None:

@@ -228,7 +228,7 @@ def test_keys_in_a_spec_are_refused_and_shown_nowhere(mill: Mill, submitted: lis
     Path("config.py").write_text('model = {"type": "toy", "path": "a", "api_key": "sk-in-a-file"}\n')
     for spec in ("toy[path=a,api_key=sk-inline-0]", "config.py"):
         code, out, err = mill(spec)
-        assert code == 2 and "api_key in a model spec would be stored with the jobs: set MILL_API_KEY" in err
+        assert code == 2 and "a secret in api_key would be stored with the jobs: set MILL_API_KEY" in err
         assert "sk-in" not in out + err
     assert not submitted and not list((tmp_path / "out").rglob("*.json"))
 

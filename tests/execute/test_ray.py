@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from mill.api.errors import ModelError
 from mill.execute.on_ray import RayCluster
 from tests.launching import (
     TESTS,
@@ -303,20 +304,37 @@ def test_what_cannot_be_is_refused_in_one_line(more: list[str], words: str, tmp_
     assert words in line
 
 
+LAPTOP, NODE = {"CPU": 2.0}, {"CPU": 8.0, "GPU": 4.0}
+
+
 @pytest.mark.parametrize(
-    ("workers", "wanted", "takes", "there", "share"),
+    ("workers", "wanted", "takes", "machines", "share"),
     [
-        (2, None, 1, {"CPU": 8.0, "GPU": 4.0}, {"num_cpus": 4.0, "num_gpus": 1.0}),
-        (2, None, 2, {"CPU": 9.0, "GPU": 4.0}, {"num_cpus": 4.0, "num_gpus": 2.0}),
-        (4, 0.5, 1, {"CPU": 8.0, "GPU": 2.0}, {"num_cpus": 2.0, "num_gpus": 0.5}),
-        (2, None, 0, {"CPU": 8.0, "GPU": 4.0}, {"num_cpus": 4.0, "num_gpus": 0.0}),
-        (2, None, 2, {"CPU": 8.0}, {"num_cpus": 4.0, "num_gpus": 0.0}),
+        (2, None, 1, [LAPTOP], (1.0, 0.0)),
+        (3, None, 1, [LAPTOP], (0.495, 0.0)),
+        (1, None, 1, [LAPTOP, LAPTOP], (2.0, 0.0)),
+        (3, None, 1, [LAPTOP, LAPTOP], (1.0, 0.0)),
+        (2, None, 1, [NODE], (4.0, 1.0)),
+        (2, None, 2, [{"CPU": 9.0, "GPU": 4.0}], (4.0, 2.0)),
+        (4, 0.5, 1, [{"CPU": 8.0, "GPU": 2.0}], (2.0, 0.5)),
+        (2, None, 0, [NODE], (4.0, 0.0)),
+        (8, None, 1, [NODE, NODE, {"CPU": 64.0}], (2.0, 1.0)),
+        (3, 0.1, 1, [{"CPU": 3.0, "GPU": 0.3}], (1.0, 0.1)),
     ],
 )
-def test_a_worker_gets_what_its_model_takes(
-    workers: int, wanted: float | None, takes: int, there: dict[str, float], share: dict[str, float]
+def test_a_worker_gets_what_its_model_takes_on_one_machine(
+    workers: int, wanted: float | None, takes: int, machines: list[dict[str, float]], share: tuple[float, float]
 ) -> None:
-    assert RayCluster(None, workers, wanted, takes)._resources(there) == share
+    found = RayCluster(None, workers, wanted, takes)._resources(machines)
+    assert (found["num_cpus"], found["num_gpus"]) == share
+
+
+@pytest.mark.parametrize(
+    ("workers", "takes", "gpus"), [(5, 1, [2.0, 2.0]), (2, 2, [1.0, 1.0, 1.0, 1.0]), (1, 8, [4.0, 4.0])]
+)
+def test_more_than_the_machines_have_is_refused(workers: int, takes: int, gpus: list[float]) -> None:
+    with pytest.raises(ModelError, match="do not fit on the machines"):
+        RayCluster(None, workers, None, takes)._resources([{"CPU": 8.0, "GPU": count} for count in gpus])
 
 
 def test_too_many_accelerators_are_refused_for_every_model(cluster: Cluster, tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def logs(out: Path) -> str:
 
 
 def cells(out: Path) -> dict[str, Any]:
-    return dict(json.loads((out / "schedule/cells.json").read_text()))
+    return {file.stem: json.loads(file.read_text()) for file in (out / "schedule/cells").glob("*.json")}
 
 
 def jobs(out: Path) -> set[str]:

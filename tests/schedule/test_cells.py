@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 from mill.api.errors import MillError
 from mill.api.task import RenderSettings
 from mill.runs.evaluate import Run, prepare
-from mill.schedule.cells import Cell, Expected, cell_of, read_cells, remember_cells, unscheduled
+from mill.schedule.cells import Cell, Expected, cell_of, forget_cells, read_cells, remember_cells, unscheduled
 from mill.tasks.load import load_files, select
 
 TOY = Path(__file__).parents[1] / "toy.py"
@@ -34,8 +35,8 @@ def planned(out: Path, task: str = "toy_gen", limit: int | None = None) -> tuple
 
 
 def write_cells(out: Path, content: Any) -> None:
-    (out / "schedule").mkdir(parents=True)
-    (out / "schedule/cells.json").write_text(json.dumps(content))
+    (out / "schedule/cells").mkdir(parents=True)
+    (out / "schedule/cells/k.json").write_text(json.dumps(content))
 
 
 @pytest.mark.parametrize(
@@ -81,6 +82,23 @@ def test_cells_are_read_as_they_were_remembered(tmp_path: Path) -> None:
     assert CELL.key != other.key and (CELL.shots, other.shots, replace(CELL, n_shots=None).shots) == ("0", "5", "-")
 
 
+def test_commands_at_the_same_time_lose_none_of_each_others_cells(tmp_path: Path) -> None:
+    def remember(worker: int) -> None:
+        for number in range(25):
+            remember_cells(tmp_path, [replace(CELL, argv=("eval", str(worker), str(number)), job=f"{worker}_{number}")])
+
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(remember, range(3)))
+    assert len({cell.job for cell in read_cells(tmp_path).values()}) == 75
+
+
+def test_a_damaged_result_is_missing_and_hides_no_other(tmp_path: Path) -> None:
+    (tmp_path / CELL.run).mkdir(parents=True)
+    (tmp_path / CELL.run / "results.json").write_text("{")
+    (missing,) = CELL.missing(tmp_path)
+    assert missing.startswith("toy_gen: cannot read")
+
+
 def test_a_job_is_remembered_until_there_is_a_newer_one(tmp_path: Path) -> None:
     remember_cells(tmp_path, [replace(CELL, job="7_1")])
     remember_cells(tmp_path, [CELL])
@@ -95,7 +113,7 @@ def test_runs_that_were_started_by_hand_are_checked_too(tmp_path: Path, monkeypa
     assert unscheduled(tmp_path) == [("a", "toy_gen", "no result")]
     remember_cells(tmp_path, [cell])
     assert unscheduled(tmp_path) == [], "it was scheduled: the cell tells what is missing"
-    (tmp_path / "schedule/cells.json").unlink()
+    forget_cells(tmp_path, [cell.model], [cell.task], [])
     run.execute(quiet=True)
     assert unscheduled(tmp_path) == []
 
@@ -121,24 +139,24 @@ def test_a_cell_that_leads_out_of_the_output_folder_is_not_followed(tmp_path: Pa
 @pytest.mark.parametrize(
     "content",
     [
-        {"k": {}},
-        {"k": []},
-        {"k": {"model": "m", "unknown": 1, "expected": {}, "argv": []}},
-        {"k": {"model": "m", "task": "t", "n_shots": 0, "argv": [], "run": "r", "expected": {"t": {"n": 1}}}},
-        {"k": {"model": "m", "task": "t", "n_shots": 0, "argv": [], "run": 5, "expected": {}}},
-        {"k": {"model": "m", "task": "t", "n_shots": "0", "argv": [], "run": "r", "expected": {}}},
-        {"k": {"model": "m", "task": "t", "n_shots": 0, "argv": [1], "run": "r", "expected": {}}},
+        {},
+        [],
+        {"model": "m", "unknown": 1, "expected": {}, "argv": []},
+        {"model": "m", "task": "t", "n_shots": 0, "argv": [], "run": "r", "expected": {"t": {"n": 1}}},
+        {"model": "m", "task": "t", "n_shots": 0, "argv": [], "run": 5, "expected": {}},
+        {"model": "m", "task": "t", "n_shots": "0", "argv": [], "run": "r", "expected": {}},
+        {"model": "m", "task": "t", "n_shots": 0, "argv": [1], "run": "r", "expected": {}},
     ],
 )
 def test_a_file_of_another_shape_is_refused_in_one_line(tmp_path: Path, content: Any) -> None:
     write_cells(tmp_path, content)
-    with pytest.raises(MillError, match=r"cells\.json"):
+    with pytest.raises(MillError, match=r"k\.json"):
         read_cells(tmp_path)
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "3"])
 def test_a_file_that_is_no_object_is_refused_in_one_line(tmp_path: Path, text: str) -> None:
     write_cells(tmp_path, None)
-    (tmp_path / "schedule/cells.json").write_text(text)
-    with pytest.raises(MillError, match=r"cells\.json"):
+    (tmp_path / "schedule/cells/k.json").write_text(text)
+    with pytest.raises(MillError, match=r"k\.json"):
         read_cells(tmp_path)

@@ -45,6 +45,8 @@ class Client:
     concurrency: int = 32
     steady: bool = False
     """Whether `concurrency` calls are under way from the start, instead of as many as the server is found to like."""
+    front_door: bool = True
+    """Whether the address is that of a server, which can be looked at."""
     _session: Any = field(default=None, repr=False)
     _gate: Gate | None = field(default=None, repr=False)
 
@@ -64,7 +66,7 @@ class Client:
                 try:
                     result = await work(item)
                 except Failure as failure:
-                    if failure.kind == "connection":
+                    if failure.away and await self._is_away():
                         raise ServerGone(str(failure)) from failure
                     result = failure
                 done(item, result)
@@ -77,6 +79,16 @@ class Client:
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _is_away(self) -> bool:
+        """Whether not even the front door answers; any other word, also a refusal, comes from somebody."""
+        if not self.front_door:
+            return False
+        try:
+            await self._once("GET", "/", None, PROBE_TIMEOUT_S)
+        except Failure as failure:
+            return failure.away or failure.kind == "timeout"
+        return False
 
     def probe(self, method: str, path: str, body: Any = None, timeout: float = PROBE_TIMEOUT_S) -> Reply:
         """One call without retries, for health checks and questions about the server."""

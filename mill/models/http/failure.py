@@ -27,6 +27,11 @@ class Failure(Exception):
         return self.kind != "http" or self.status in _TRANSIENT
 
     @property
+    def away(self) -> bool:
+        """Whether the server may not be there: nobody listens, or whoever stands before it finds nobody."""
+        return self.kind in ("connection", "cut") or self.status in (502, 504)
+
+    @property
     def throttled(self) -> bool:
         """Whether the server asks for less."""
         return self.kind == "http" and self.status in _THROTTLED
