@@ -97,6 +97,8 @@ class FaultServer:
         self.answer, self.models, self.port = answer, models, port
         self.told: dict[str, Any] = {}
         """What it tells of each model, beside the name."""
+        self.down: Fault | None = None
+        """What everybody gets instead of an answer, as from a proxy whose server is away."""
         self.calls: list[tuple[str, dict[str, Any]]] = []
         self.headers: list[dict[str, str]] = []
         self.now = self.most = 0
@@ -113,7 +115,9 @@ class FaultServer:
 
             def do_GET(self) -> None:
                 outer.headers.append(dict(self.headers))
-                if self.path == "/v1/models":
+                if outer.down is not None:
+                    outer.down.play(self)
+                elif self.path == "/v1/models":
                     self.reply(200, {"data": [{"id": name, **outer.told} for name in outer.models]})
                 else:
                     self.reply(404, {"error": {"message": "no such route"}})
@@ -126,7 +130,7 @@ class FaultServer:
                     outer.now += 1
                     outer.most = max(outer.most, outer.now)
                 try:
-                    found = outer.answer(outer, self.path, body)
+                    found = outer.down or outer.answer(outer, self.path, body)
                 finally:
                     with outer.lock:
                         outer.now -= 1

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from mill.api.errors import MillError, RunError
+from mill.api.errors import MillError, RunError, SpecError
 from mill.api.notice import notice
 from mill.cli.options import chosen_output_dir, output_dir_option
 from mill.report.collect import NUMBERS, as_csv, as_json, as_markdown, cells, collect, shown_columns
@@ -43,10 +43,14 @@ def command(
     """
     folder = chosen_output_dir(ctx, output_dir)
     if check:
+        if out or form != "table":
+            raise SpecError("--check prints its list: leave out --out and --format")
         return _check(folder, model, task)
     rows = [row for row in collect(folder) if model in row["model"] and (task in row["task"] or task in row["benchmark"])]
     if out:
         ending = Path(out).suffix.lstrip(".").replace("markdown", "md")
+        if ending and ending not in _FORMATS and form == "table":
+            raise SpecError(f"--out {out}: endings are {', '.join(f'.{name}' for name in _FORMATS)}, or give --format")
         form = ending if ending in _FORMATS and form == "table" else form
         form = "csv" if form == "table" else form
         write_atomically(Path(out), _FORMATS[form](rows))

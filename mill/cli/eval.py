@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from mill.api.errors import Interrupted, MillError, SpecError
-from mill.api.ranks import world_size
+from mill.api.ranks import rank, world_size
 from mill.api.request import generation_options
 from mill.api.task import RenderSettings
 from mill.cli.options import (
@@ -139,7 +139,7 @@ def evaluate(options: EvalOptions) -> int:
         for model in options.models
     ]
     if options.dry_run:
-        for run in runs:
+        for run in runs if rank() == 0 else ():
             print_plan(run)
         return 0
     failed = [_execute(run, options, number) for number, run in enumerate(runs)]
@@ -165,6 +165,12 @@ def _execute(run: Run, options: EvalOptions, number: int) -> bool:
         return False
     print_outcome(outcome)
     return outcome.errors + outcome.judge_failures > 0
+
+
+def _judge(text: str | None) -> str:
+    if text is not None and not text.strip():
+        raise SpecError("--judge names no model")
+    return text or ""
 
 
 def _options(given: Mapping[str, Any], output_dir: Path, task_paths: tuple[str, ...]) -> EvalOptions:
@@ -200,7 +206,7 @@ def _options(given: Mapping[str, Any], output_dir: Path, task_paths: tuple[str, 
         base_url=given["base_url"] or "",
         exact=bool(given["exact"]),
         choice=EngineChoice(given["engine"] or HERE, given["workers"], given["address"], given["gpus_per_worker"]),
-        judge=given["judge"] or "",
+        judge=_judge(given["judge"]),
     )
 
 

@@ -132,5 +132,5 @@ def _fail(message: str, code: int, debug: bool) -> int:
     from mill.api.ranks import rank
 
     where = f" (rank {rank()})" if rank() else ""
-    print(f"mill{where}: {redact_text(message)}", file=sys.stderr)
+    sys.stderr.write(f"mill{where}: {redact_text(message)}\n")  # in one piece: other ranks may write too
     return code

@@ -93,6 +93,8 @@ def command(
     """
     folder = chosen_output_dir(ctx, output_dir).resolve()
     if forget:
+        if dry_run or local:
+            raise SpecError("--forget goes with neither --dry_run nor --local: it starts nothing")
         shots = [] if n_shots is None else _shots(n_shots)
         count = forget_cells(folder, split_list(models), split_list(tasks), shots)
         click.echo(f"{count} cells are not scheduled any more")

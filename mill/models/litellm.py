@@ -46,7 +46,7 @@ class LiteLLMModel(ServerModel):
     ) -> None:
         # LiteLLM finds the address itself; the HTTP core only lends its gate and its retries.
         super().__init__(model, "https://litellm", api_key=None, timeout=timeout, concurrency=concurrency)
-        self.client.front_door = False
+        self.client.verify = None
         self._key, self._timeout, self.parameters = api_key, timeout, parameters
         found_by_litellm = [value for name, value in os.environ.items() if is_secret(name)]
         for key in (api_key, *found_by_litellm):

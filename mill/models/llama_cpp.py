@@ -56,11 +56,14 @@ class LlamaCppModel(ServerModel):
             "use_chat_template": self.use_chat_template,
         }
 
-    def _look(self) -> None:
+    def _recognize(self) -> None:
         self.client.probe("GET", "/health")
         self._props = dict(self.client.probe("GET", "/props").body)
         entries = self.client.probe("GET", "/v1/models").body.get("data") or [{}]
         self._props["meta"] = entries[0].get("meta") or {}
+
+    def _look(self) -> None:
+        self._recognize()
         self._vocabulary = int(self._props["meta"].get("n_vocab", 0))
         bos = str(self._props.get("bos_token") or "")
         if bos:

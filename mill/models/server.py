@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+import copy
 import os
 import time
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from mill.api.batching import GIVE_UP_AFTER, Observer, as_response, describe
@@ -53,7 +55,7 @@ class ServerModel(MillModel):
         self.model = model
         self.base_url = base_url.rstrip("/").removesuffix("/v1").rstrip("/")
         self.concurrency = concurrency
-        self.client = Client(self.base_url, headers, timeout=timeout, concurrency=concurrency)
+        self.client = Client(self.base_url, headers, timeout=timeout, concurrency=concurrency, verify=self._verify)
         self._remarks: list[str] = []
 
     @property
@@ -98,6 +100,26 @@ class ServerModel(MillModel):
     @abstractmethod
     def _look(self) -> None:
         """Check that the server is there and has the model, and learn what it can do. Raises Failure or ModelError."""
+
+    def _recognize(self) -> None:
+        """Ask the server which model it has, without making it compute anything. `identity` tells the answer."""
+        return None
+
+    def _verify(self) -> None:
+        """Raise where the server is gone, or has another model than it had; called in a thread of its own."""
+        now = copy.copy(self)
+        now.client = replace(self.client, _session=None, _gate=None, _doubt=None)
+        try:
+            now._recognize()
+        except Failure as failure:
+            if failure.away:
+                raise ServerGone(str(failure)) from failure
+            return  # it only has no time for us
+        self._check_same(now)
+
+    def _check_same(self, now: ServerModel) -> None:
+        if now.identity() != self.identity():
+            raise ModelError(f"{self.base_url} came back with another model; what was answered before is kept")
 
     async def _generate(self, request: Request) -> Response:
         raise self._cannot(GENERATE)
@@ -164,10 +186,9 @@ class ServerModel(MillModel):
         if not self.patience_s:
             raise gone
         notice(f"{gone}; waiting for it to come back, {self.patience_s:.0f} s at most")
-        identity = self.identity()
+        before = copy.copy(self)
         self.ready(self.patience_s)
-        if self.identity() != identity:
-            raise ModelError(f"{self.base_url} came back with another model; what was answered before is kept")
+        before._check_same(self)
 
 
 def _shielded(ask: Ask) -> Ask:

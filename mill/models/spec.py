@@ -126,7 +126,7 @@ def make_spec(model: str, *, backend: str = "", base_url: str = "", if_served: b
 def addresses_of(spec: Spec) -> list[str]:
     """The addresses that a spec gives, separated by commas, of servers that all serve the model."""
     given = spec.arguments.get(_ADDRESS_ARGUMENT.get(spec.backend, ""), "")
-    return [part.strip() for part in str(given).split(",") if part.strip()]
+    return sorted(part.strip() for part in str(given).split(",") if part.strip())  # in whatever order they are given
 
 
 def at_address(spec: Spec, address: str) -> Spec:

@@ -18,11 +18,11 @@ class VllmMlxModel(OpenAICompatModel):
     def identity(self) -> dict[str, Any]:
         return {**super().identity(), "backend": "vllm-mlx"}
 
-    def _look(self) -> None:
+    def _recognize(self) -> None:
         health = self.client.probe("GET", "/health").body or {}
         if health.get("model_loaded") is False:
             raise Failure("http", "the server has loaded no model yet", status=503)
         loaded = health.get("model_name")
         if self.model and loaded and loaded != self.model:
             raise ModelError(f"{self.base_url} has loaded {loaded}, not {self.model}")
-        super()._look()
+        super()._recognize()

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from mill.api.errors import ModelError, ServerGone
+from mill.api.errors import ModelBroken, ModelError, ServerGone
 from mill.api.request import GENERATE, Request, generation_options
 from mill.api.response import Response
 from mill.models.http import client
 from mill.models.open import open_model
 from tests.launching import ended, launched, run, toy, until
 from tests.outcomes import recorded, samples, scores
-from tests.servers import FaultServer, free_port, start_llama, wait_for
+from tests.servers import Fault, FaultServer, cut, free_port, start_llama, status, wait_for
 
 AWAY_S = 1.0  # longer than a call is tried with these pauses
 
@@ -32,8 +32,11 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 class Restarting:
     """A server that goes away when it is asked something it cannot bear, and is started again after a while."""
 
-    def __init__(self, deadly: Callable[[str, int], bool], *, root: str = "a", returns: bool = True) -> None:
-        self.deadly, self.root, self.returns = deadly, root, returns
+    def __init__(
+        self, deadly: Callable[[str, int], bool], *, root: str = "a", returns: bool = True, away: float = AWAY_S
+    ) -> None:
+        self.deadly, self.root, self.returns, self.away = deadly, root, returns, away
+        self.starts = 1
         self.asked: Counter[str] = Counter()
         self.port, self.lock = free_port(), threading.Lock()
         self.up: FaultServer | None = self._start("a")
@@ -58,9 +61,10 @@ class Restarting:
 
     def _restart(self, server: FaultServer) -> None:
         server.__exit__()
-        time.sleep(AWAY_S)
+        time.sleep(self.away)
         if self.returns:
             with self.lock:
+                self.starts += 1
                 self.up = self._start(self.root)
 
     def close(self) -> None:
@@ -91,12 +95,12 @@ class Seen:
         self.times.setdefault(request.text, []).append(response)
 
 
-def ask(server: Restarting, count: int = 40, patience: float = 20.0) -> dict[str, Response]:
+def ask(url: str, count: int = 40, patience: float = 20.0, seen: Seen | None = None) -> dict[str, Response]:
     """Every answer, each of which was told once."""
-    model: Any = open_model(f"openai-compat[model=m,base_url={server.url},concurrency=4]")
+    model: Any = open_model(f"openai-compat[model=m,base_url={url},concurrency=4]")
     model.patience_s = patience
     model.ready()
-    seen = Seen()
+    seen = seen or Seen()
     options = generation_options(max_gen_toks=4)
     model.generate_until([Request(GENERATE, f"q {number:02}", options=options) for number in range(count)], seen)
     assert all(len(answers) == 1 for answers in seen.times.values())
@@ -105,26 +109,63 @@ def ask(server: Restarting, count: int = 40, patience: float = 20.0) -> dict[str
 
 def test_a_server_that_is_started_again_answers_the_rest(restarting: Any, capsys: pytest.CaptureFixture[str]) -> None:
     server = restarting(lambda prompt, times: prompt in ("q 07", "q 25") and times == 1)
-    found = ask(server)
+    found = ask(server.url)
     assert len(found) == 40 and all(response.text == f"re: {text}" for text, response in found.items())
     assert "waiting for it to come back" in capsys.readouterr().err
 
 
 def test_a_question_that_always_ends_the_server_is_an_error_of_its_own(restarting: Any) -> None:
-    found = ask(restarting(lambda prompt, times: prompt == "q 07"))
+    found = ask(restarting(lambda prompt, times: prompt == "q 07").url)
     assert [text for text, response in found.items() if response.failed] == ["q 07"]
     assert "went away" in str(found["q 07"].error) and len(found) == 40
 
 
 def test_a_server_that_stays_away_ends_the_run_and_no_sample_is_blamed(restarting: Any) -> None:
     with pytest.raises(ServerGone, match="cannot reach"):
-        ask(restarting(lambda prompt, times: prompt == "q 07", returns=False), patience=0.5)
+        ask(restarting(lambda prompt, times: prompt == "q 07", returns=False).url, patience=0.5)
 
 
-def test_a_server_that_comes_back_with_another_model_is_not_asked(restarting: Any) -> None:
-    server = restarting(lambda prompt, times: prompt == "q 07" and times == 1, root="b")
+@pytest.mark.parametrize("away", [0.0, 0.05, AWAY_S])
+def test_nothing_is_taken_from_a_server_that_comes_back_with_another_model(restarting: Any, away: float) -> None:
+    """However soon it is back."""
+    server, seen = restarting(lambda prompt, times: prompt == "q 07" and times == 1, root="b", away=away), Seen()
     with pytest.raises(ModelError, match="came back with another model"):
-        ask(server)
+        ask(server.url, seen=seen)
+    assert len(seen.times) <= 8 + 4 and not any(answers[0].failed for answers in seen.times.values())
+
+
+def test_a_server_that_goes_away_whatever_it_is_asked_is_given_up(restarting: Any) -> None:
+    server = restarting(lambda prompt, times: prompt.startswith("q"), away=0.05)
+    with pytest.raises(ModelBroken, match="goes away whatever it is asked"):
+        ask(server.url)
+    assert server.starts < 15
+
+
+def answer(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
+    return {"choices": [{"text": f"re: {body['prompt']}", "finish_reason": "stop"}]}
+
+
+@pytest.mark.parametrize("sign", [status(502), cut()], ids=["502", "cut"])
+def test_a_server_behind_a_proxy_is_waited_for_too(sign: Fault) -> None:
+    def going(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
+        if body["prompt"] == "q 07" and server.calls.count((path, body)) == 1:
+            server.down = sign
+            threading.Timer(AWAY_S, lambda: setattr(server, "down", None)).start()
+        return answer(server, path, body)
+
+    with FaultServer(going) as server:
+        found = ask(server.url)
+    assert len(found) == 40 and not any(response.failed for response in found.values())
+
+
+def test_a_server_that_fails_on_everything_ends_the_run() -> None:
+    def failing(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
+        return status(400, "no such thing") if body["prompt"].startswith("q") else answer(server, path, body)
+
+    with FaultServer(failing) as server:
+        with pytest.raises(ModelBroken, match="failed on each of the first 8 requests: HTTP 400: no such thing"):
+            ask(server.url, 200)
+        assert len(server.calls) < 40
 
 
 def test_a_real_server_that_is_killed_and_started_again(demo_weights: Path, tmp_path: Path) -> None:

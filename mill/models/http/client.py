@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from mill.api.errors import ServerGone
 from mill.api.secrets import excerpt
 from mill.models.http.failure import Failure, http_failure
 from mill.models.http.gate import FIRST_LIMIT, Gate
@@ -45,10 +44,11 @@ class Client:
     concurrency: int = 32
     steady: bool = False
     """Whether `concurrency` calls are under way from the start, instead of as many as the server is found to like."""
-    front_door: bool = True
-    """Whether the address is that of a server, which can be looked at."""
+    verify: Callable[[], None] | None = None
+    """Raises where the server at the address is gone or not the one that it was; None where there is nothing to look at."""
     _session: Any = field(default=None, repr=False)
     _gate: Gate | None = field(default=None, repr=False)
+    _doubt: _Doubt | None = field(default=None, repr=False)
 
     def run_all(
         self, items: Iterable[T], work: Callable[[T], Awaitable[Any]], done: Callable[[T, Any | Failure], None]
@@ -56,7 +56,7 @@ class Client:
         """Do `work` for every item and hand each result or Failure to `done` the moment it is there.
 
         There are at most `concurrency` coroutines and connections, however many items; an interrupt cancels them all, and
-        so does a server that cannot be reached any more: that says nothing about an item, and raises ServerGone.
+        so does what `verify` raises: that says nothing about an item.
         """
         asyncio.run(self._run_all(iter(items), work, done))
 
@@ -66,8 +66,6 @@ class Client:
                 try:
                     result = await work(item)
                 except Failure as failure:
-                    if failure.away and await self._is_away():
-                        raise ServerGone(str(failure)) from failure
                     result = failure
                 done(item, result)
 
@@ -79,16 +77,6 @@ class Client:
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def _is_away(self) -> bool:
-        """Whether not even the front door answers; any other word, also a refusal, comes from somebody."""
-        if not self.front_door:
-            return False
-        try:
-            await self._once("GET", "/", None, PROBE_TIMEOUT_S)
-        except Failure as failure:
-            return failure.away or failure.kind == "timeout"
-        return False
 
     def probe(self, method: str, path: str, body: Any = None, timeout: float = PROBE_TIMEOUT_S) -> Reply:
         """One call without retries, for health checks and questions about the server."""
@@ -107,17 +95,21 @@ class Client:
         return await self.guarded(lambda: self._stream_once(path, body))
 
     async def guarded(self, call: Callable[[], Awaitable[Reply]]) -> Reply:
-        """A call through the gate, again with a growing pause while its Failure is transient."""
-        assert self._gate is not None
+        """A call through the gate, again with a growing pause while its Failure is transient. Where a connection was cut or
+        refused, the server is looked at before anything else is taken from it: another one may stand there by now."""
+        assert self._gate is not None and self._doubt is not None
         pause = FIRST_PAUSE_S
         for attempt in range(1, THROTTLED_ATTEMPTS + 1):
             await self._gate.enter()
             ok = False
             try:
                 reply = await call()
+                await self._doubt.over()
                 ok = True
                 return Reply(reply.body, reply.seconds, attempt, reply.first_token_s, reply.token_times)
             except Failure as failure:
+                if failure.away and self.verify is not None:
+                    await self._doubt.settle(self.verify)
                 if not failure.transient or attempt >= _most_attempts(failure):
                     raise
                 if failure.throttled:
@@ -174,6 +166,33 @@ def _most_attempts(failure: Failure) -> int:
     return TIMEOUT_ATTEMPTS if failure.kind == "timeout" else ATTEMPTS
 
 
+class _Doubt:
+    """Whether somebody is looking at the server right now, and what came of it."""
+
+    def __init__(self) -> None:
+        self._looking, self._looks = asyncio.Lock(), 0
+        self._error: Exception | None = None
+
+    async def over(self) -> None:
+        """Wait until nobody looks any more; raises what the last look did."""
+        async with self._looking:
+            if self._error is not None:
+                raise self._error
+
+    async def settle(self, verify: Callable[[], None]) -> None:
+        """Look at the server, unless somebody else did so while this one waited for it."""
+        looks = self._looks
+        async with self._looking:
+            if self._error is None and looks == self._looks:
+                try:
+                    await asyncio.to_thread(verify)
+                except Exception as error:
+                    self._error = error
+                self._looks += 1
+            if self._error is not None:
+                raise self._error
+
+
 class _Opened:
     """A session and a gate for the length of one event loop."""
 
@@ -187,10 +206,11 @@ class _Opened:
         self.client._session = aiohttp.ClientSession(connector=connector, headers=self.client.headers)
         most = self.client.concurrency
         self.client._gate = Gate(most, first=most if self.client.steady else FIRST_LIMIT)
+        self.client._doubt = _Doubt()
 
     async def __aexit__(self, *_: object) -> None:
         await self.client._session.close()
-        self.client._session = self.client._gate = None
+        self.client._session = self.client._gate = self.client._doubt = None
 
 
 class _told_apart:

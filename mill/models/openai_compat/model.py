@@ -76,7 +76,7 @@ class OpenAICompatModel(ServerModel):
     # What the server is.
 
     def _look(self) -> None:
-        self._find_model()
+        self._recognize()
         scores = self.chat is not True and self._scores_prompts()
         self.capabilities = ModelCapabilities(
             self.modalities,
@@ -88,7 +88,7 @@ class OpenAICompatModel(ServerModel):
             rivals=routes.NEXT_TOKENS if scores and self._tokenizes else 0,
         )
 
-    def _find_model(self) -> None:
+    def _recognize(self) -> None:
         """Hold the model's name against the server's list; a server with one model needs no name."""
         listed = self.client.probe("GET", "/v1/models").body
         entries = {entry["id"]: entry for entry in (listed or {}).get("data", []) if "id" in entry}
