@@ -191,7 +191,13 @@ class Run:
         if self.judging is None:
             return ["not judged: --judge MODEL names a judge"]
         failed = _judge_failures(scored)
+        unread = sum(
+            value == 0.0 and None not in texts
+            for one in scored
+            for value, texts in zip(one.values.get("judge_read", ()), one.record.judgements, strict=False)
+        )
         told = [f"judged by {self.judging.model.model_name}"]
+        told += [f"{unread} judgements could not be read and have no value"] if unread else []
         return [*told, *([f"{failed} questions to the judge failed and count as not read"] if failed else [])]
 
 

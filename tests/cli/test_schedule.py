@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from mill.api.secrets import hide
 from mill.cli.main import run
 from mill.schedule.jobs import jobs_under_way
 
@@ -449,3 +450,31 @@ def test_a_queue_that_cannot_be_asked_submits_nothing_twice(
     assert code != 0 and why in err and len(submitted) == 1
     code, out, err = check()
     assert code == 1 and "unknown" in out and why in err
+
+
+@pytest.mark.parametrize("option", ["--dry_run", "--local"])
+def test_forgetting_is_done_or_not(mill: Mill, check: Mill, submitted: list[list[str]], option: str) -> None:
+    mill("toy[path=a]")
+    code, _, err = mill("toy[path=a]", "toy_gen", "--forget", option)
+    assert code == 2 and "--forget" in err
+    assert "1 results are missing" in check()[1]
+
+
+@pytest.mark.parametrize("options", [("--out", "x.csv"), ("--format", "json")])
+def test_the_check_takes_no_options_that_it_would_ignore(check: Mill, mill: Mill, options: tuple[str, str]) -> None:
+    Path("out").mkdir()
+    code, _, err = check(*options)
+    assert code == 2 and "leave out --out and --format" in err
+
+
+def test_a_table_goes_to_no_file_of_another_kind(mill: Mill, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("out").mkdir()
+    assert run(["collect", "--output_dir", "out", "--out", "x.pdf"]) == 2
+    assert "endings are .csv, .json, .md" in capsys.readouterr().err and not Path("x.pdf").exists()
+
+
+def test_a_password_that_was_on_the_command_line_is_refused(mill: Mill, submitted: list[list[str]]) -> None:
+    hidden, _ = hide(["openai-compat[model=m, base_url=http://someone:hunter22@127.0.0.1:1]"])
+    assert "hunter22" not in hidden[0]
+    code, _, err = mill(hidden[0])
+    assert code == 2 and "a secret in base_url would be stored with the jobs" in err and not submitted

@@ -371,3 +371,74 @@ def test_remarks_are_said_once_and_those_of_the_lost_are_let_go() -> None:
     pool.close()
     assert sorted(pool.remarks()) == ["hand 0", "hand 2", "slow"]
     assert [hand.ended for hand in hands] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), ModelError("no")], ids=["interrupt", "error"])
+def test_answers_that_came_before_an_end_are_handed_on(error: BaseException) -> None:
+    """The observer is slow, as a full disk is, so that many have come when it ends."""
+    ready = threading.Event()
+
+    def before(hand: FakeHand, request: Request) -> None:
+        if request.text == "question 029":
+            ready.set()
+            if isinstance(error, ModelError):
+                raise error
+
+    def slow() -> None:
+        if not seen.times:
+            ready.wait(SOON)
+            if isinstance(error, KeyboardInterrupt):
+                seen.before = lambda: None
+                raise error
+
+    seen = Seen(slow)
+    pool = Pool(Agency(before).hire, 1)
+    with pytest.raises(type(error)):
+        ask(pool, asked(30), seen)
+    assert len(seen.times) >= 28
+
+
+def test_a_worker_that_takes_its_time_is_hired_once_however_many_rounds_there_are() -> None:
+    hired: list[int] = []
+    come = threading.Event()
+
+    def hire(number: int) -> FakeHand:
+        hired.append(number)
+        if number == 1:
+            come.wait(SOON)
+        return FakeHand(number, lambda hand, request: time.sleep(0.001))
+
+    pool = Pool(hire, 2)
+    for _ in range(3):
+        assert all_answered(ask(pool, asked(20)), asked(20))
+    come.set()
+    assert sorted(hired) == [0, 1]
+
+
+def test_a_worker_that_comes_after_the_end_is_ended() -> None:
+    come, late = threading.Event(), FakeHand(1)
+
+    def hire(number: int) -> FakeHand:
+        if number == 1:
+            come.wait(SOON)
+            return late
+        return FakeHand(number)
+
+    pool = Pool(hire, 2)
+    ask(pool, asked(20))
+    pool.close()
+    come.set()
+    deadline = time.monotonic() + SOON
+    while not late.ended and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert late.ended == 1
+
+
+def test_a_worker_in_the_middle_of_an_answer_is_waited_for_though_no_other_can_start() -> None:
+    def hire(number: int) -> FakeHand:
+        if number:
+            raise HandLost("cannot reach it")
+        return FakeHand(number, lambda hand, request: time.sleep(1.5 if request.text == "question 000" else 0))
+
+    seen = ask(Pool(hire, 4), asked(20))
+    assert all_answered(seen, asked(20))

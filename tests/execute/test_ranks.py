@@ -85,13 +85,21 @@ def test_a_rank_may_have_nothing_to_do(tmp_path: Path) -> None:
 
 
 def test_accelerate_starts_ranks_too(alone: Path, tmp_path: Path) -> None:
+    """With --multi_gpu, also where there is none: otherwise it starts one process."""
     launcher = [sys.executable, "-m", "accelerate.commands.launch", "--num_processes", "2", "--num_machines", "1"]
-    more = ["--cpu", "--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", str(free_port())]
+    more = ["--multi_gpu", "--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", str(free_port())]
     command = [*launcher, *more, "-m", "mill", *toy(tmp_path / "out", TASKS)]
     code, said = ended(start(command, TOY_LOG=str(tmp_path / "log")))
     assert code == 0, said
     assert_same_end(tmp_path / "out", alone / "out")
     assert len(lines(tmp_path / "log")) == len(lines(alone / "log"))
+    assert len(list((tmp_path / "out").glob("*/*/record/*.jsonl"))) == 2
+
+
+def test_a_dry_run_is_shown_once(tmp_path: Path) -> None:
+    both = by_hand(2, toy(tmp_path / "out", "toy_gen", "--dry_run"))
+    shown = [process.communicate(timeout=60)[0] for process in both]
+    assert "toy_gen" in shown[0] and shown[1] == ""
 
 
 def test_sampled_repeats_and_dialogs_are_drawn_alike(tmp_path: Path) -> None:

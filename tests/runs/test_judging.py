@@ -251,7 +251,8 @@ def test_verdicts_that_cannot_be_read_are_shown_and_have_no_value(mill: Mill) ->
     code, out, _ = mill("eval", "answerer", "judged")
     assert code == 0 and value("judge_read") == 0.7 and result()["metrics"]["judge"]["n"] == 7
     assert value("judge_agreement") == 1.0 and result()["metrics"]["judge_kappa"]["n"] == 7
-    assert "judge_read" in out and result()["notes"] == ["judged by Grader"]
+    assert "judge_read" in out
+    assert result()["notes"] == ["judged by Grader", "3 judgements could not be read and have no value"]
 
 
 def test_a_judge_of_whom_nothing_can_be_read_has_no_scores(mill: Mill) -> None:
