@@ -65,9 +65,12 @@ def take_up(spec: Spec, batch_size: int | None, identity: Mapping[str, Any]) -> 
 
 def portable_identity(model: MillModel) -> dict[str, Any]:
     """What a model is, wherever it is served."""
-    found = model.identity()
-    parameters = {name: value for name, value in found.get("parameters", {}).items() if name != "api_base"}
-    return {**{name: value for name, value in found.items() if name != "base_url"}, "parameters": parameters}
+
+    def without_addresses(told: Mapping[str, Any]) -> dict[str, Any]:
+        kept = {name: value for name, value in told.items() if name not in ("base_url", "api_base")}
+        return {name: without_addresses(value) if isinstance(value, Mapping) else value for name, value in kept.items()}
+
+    return without_addresses(model.identity())
 
 
 class HereHand:

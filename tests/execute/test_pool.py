@@ -16,8 +16,9 @@ from mill.api.model import MillModel
 from mill.api.request import GENERATE, LOGLIKELIHOOD, Request
 from mill.api.response import Response
 from mill.execute import pool as pool_module
-from mill.execute.hands import HandLost, HereHand, Tell
+from mill.execute.hands import HandLost, HereHand, Tell, portable_identity
 from mill.execute.pool import Pool
+from mill.models.open import open_model
 
 SOON = 20.0
 
@@ -371,6 +372,12 @@ def test_remarks_are_said_once_and_those_of_the_lost_are_let_go() -> None:
     pool.close()
     assert sorted(pool.remarks()) == ["hand 0", "hand 2", "slow"]
     assert [hand.ended for hand in hands] == [1, 1, 1]
+
+
+def test_a_model_is_the_same_on_every_server() -> None:
+    one, other = (open_model(f"litellm[model=openai/m,api_base=http://{host}:1,top_p=1]") for host in ("a", "b"))
+    assert one.identity() != other.identity() and portable_identity(one) == portable_identity(other)
+    assert portable_identity(one)["parameters"] == {"top_p": 1}
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), ModelError("no")], ids=["interrupt", "error"])
