@@ -27,9 +27,10 @@ from mill.models.remote_code import remote_code_forbidden
 from mill.models.spec import make_spec, split_list
 from mill.report.tables import print_table
 from mill.runs.evaluate import plan_run
-from mill.runs.folder import check_writable
+from mill.runs.folder import RunFolder, check_writable
 from mill.runs.plan import parse_limit, refuse_early
-from mill.schedule.cells import Cell, cell_of, forget_cells, read_cells, remember_cells
+from mill.runs.turns import taking_turns
+from mill.schedule.cells import FOLDER, Cell, cell_of, forget_cells, read_cells, remember_cells
 from mill.schedule.cluster import Cluster, read_cluster
 from mill.schedule.jobs import jobs_under_way, run_here, submit
 from mill.tasks.load import load_builtin, load_files, select
@@ -103,18 +104,22 @@ def command(
         raise MissingPackage("mill schedule", "submitit", "slurm")
     limits = read_cluster(cluster, local=local)
     cells = _cells(split_list(models), split_list(tasks), _shots(n_shots), folder, given)
-    states = _states(cells, folder, local=local)
-    todo = [cell for cell in cells if states[cell.key] == TO_DO]
     if dry_run:
+        states = _states(cells, folder, local=local)
         _show(cells, states, folder)
-        arrays = -(-len(todo) // limits.array_size)
-        click.echo(f"would submit {len(todo)} of {len(cells)} cells in {arrays} array{'s' * (arrays != 1)}: {_told(limits)}")
+        count = sum(state == TO_DO for state in states.values())
+        arrays = -(-count // limits.array_size)
+        click.echo(f"would submit {count} of {len(cells)} cells in {arrays} array{'s' * (arrays != 1)}: {_told(limits)}")
         return 0
-    remember_cells(folder, cells)
-    if not todo:
-        _show(cells, states, folder)
-        return 0
-    return _run_here(todo, limits, folder) if local else _submit(todo, limits, folder)
+    # Two commands that submit at once would both find a cell missing; cells that run here take turns by themselves.
+    with contextlib.nullcontext() if local else taking_turns(RunFolder(folder / FOLDER), [FOLDER]):
+        states = _states(cells, folder, local=local)
+        remember_cells(folder, cells)
+        todo = [cell for cell in cells if states[cell.key] == TO_DO]
+        if not todo:
+            _show(cells, states, folder)
+            return 0
+        return _run_here(todo, limits, folder) if local else _submit(todo, limits, folder)
 
 
 def _cells(models: list[str], tasks: list[str], shots: list[int | None], folder: Path, given: dict[str, Any]) -> list[Cell]:

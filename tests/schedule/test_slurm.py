@@ -7,6 +7,7 @@ import os
 import subprocess
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -54,13 +55,14 @@ class Seen:
 
 @pytest.fixture(scope="module")
 def seen(slurm: None, tmp_path_factory: pytest.TempPathFactory) -> Seen:
-    """Eight cells in two arrays, two at once in each, and the same command again in the middle."""
+    """Eight cells in two arrays, two at once in each, by a command that is given twice at the same time."""
     folder = tmp_path_factory.mktemp("matrix")
     found = Seen(folder / "out")
     limits = cluster_file(folder, at_once=2, array_size=4)
     told = {"TOY_N": "6", "TOY_DELAY": "0.15", "MILL_API_KEY": KEY}
-    first = schedule(found.out, MODELS, TASKS, *SHOTS, *limits, **told)
-    again = schedule(found.out, MODELS, TASKS, *SHOTS, *limits, **told)
+    with ThreadPoolExecutor(2) as two:
+        both = two.map(lambda _: schedule(found.out, MODELS, TASKS, *SHOTS, *limits, **told), range(2))
+    first, again = sorted(both, key=lambda done: "submitted" not in done.stdout)
     found.submitted, found.again = first.stdout, again.stdout
     assert (first.returncode, again.returncode) == (0, 0), first.stderr + again.stderr
     found.check_meanwhile = check(found.out)
