@@ -118,17 +118,17 @@ def as_response(answer: Any, kind: str) -> Response:
     if isinstance(answer, Response):
         response = answer
     elif isinstance(answer, str):
-        response = Response(text=answer)
+        response = Response.of(text=answer)
     elif isinstance(answer, tuple) and len(answer) == 2:
-        response = Response(score=float(answer[0]), is_greedy=bool(answer[1]))
+        response = Response.of(score=float(answer[0]), is_greedy=bool(answer[1]))
     elif isinstance(answer, (int, float)):
-        response = Response(score=float(answer))
+        response = Response.of(score=float(answer))
     else:
         return Response(error=f"the backend returned {type(answer).__name__} for {kind}")
     if response.failed:
         return response
-    scores = [response.score, *(score for _, score in response.ranking or ())]
-    if any(math.isnan(score) for score in scores if score is not None):
+    senseless = response.score is not None and math.isnan(response.score)
+    if senseless or (response.ranking and any(math.isnan(score) for _, score in response.ranking)):
         return Response(error="the score is NaN", prompt_tokens=response.prompt_tokens)
     field = _ANSWER_FIELD[kind]
     if getattr(response, field) is None:

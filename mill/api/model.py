@@ -183,7 +183,8 @@ class MillModel(ABC):
         found: dict[int, Response] = {}
         answers = run_batches(units, hook, limits=limits, free_memory=self._free_memory, proven=self._proven)
         for request, response in answers:
-            self._proven = self._proven or not response.failed
+            if not self._proven:
+                self._proven = not response.failed
             found[id(request)] = response
             observer.answered(request, response)
         return found

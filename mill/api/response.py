@@ -69,13 +69,14 @@ class Response:
     def empty(self) -> bool:
         return self.error is None and self.score is None and self.label is None and not (self.text or "").strip()
 
+    @classmethod
+    def of(cls, **given: Any) -> Response:
+        """What the constructor makes, in less than half of the time: every answer comes through here."""
+        return _changed(_NOTHING, given)
+
     def timed(self, seconds: float) -> Response:
         """The same answer with the time it took, where it has none."""
-        if self.seconds is not None:
-            return self
-        found = object.__new__(Response)  # every answer comes through here, and replace() takes as long as writing it down
-        found.__dict__.update(self.__dict__, seconds=seconds)
-        return found
+        return self if self.seconds is not None else _changed(self, {"seconds": seconds})
 
     def to_dict(self) -> dict[str, Any]:
         """Only what is set; non-finite numbers as strings, so that the line stays JSON."""
@@ -99,9 +100,17 @@ class Response:
             known["ranking"] = tuple((label, float(score)) for label, score in known["ranking"])
         if "tokens" in known:
             known["tokens"] = tuple(map(Token.from_list, known["tokens"]))
-        return cls(**known)
+        return cls.of(**known)
 
 
+def _changed(response: Response, given: Mapping[str, Any]) -> Response:
+    """As replace() of dataclasses, which takes as long as writing an answer down."""
+    found = object.__new__(Response)
+    found.__dict__.update(response.__dict__, **given)
+    return found
+
+
+_NOTHING = Response()
 _FIELDS = {f.name for f in fields(Response)}
 
 
