@@ -21,7 +21,7 @@ from mill.api.response import Response
 from mill.execute.bundles import MOST_DEATHS, Bundles
 from mill.execute.hands import Hand, HandLost, Tell
 
-PATIENCE_S = 0.2
+POLL_S = 0.2
 LEAVE_S = 2.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 20.0  # before a lost worker is replaced
 
@@ -153,7 +153,7 @@ class Pool:
 
     def _engage(self, number: int, bundles: Bundles) -> None:
         """One at a time under each number: a thread of an earlier round of questions may still be at it."""
-        while not self._hiring[number].acquire(timeout=PATIENCE_S):
+        while not self._hiring[number].acquire(timeout=POLL_S):
             if bundles.over:
                 return
         try:
