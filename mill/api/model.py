@@ -246,7 +246,6 @@ def options_text(request: Request) -> str:
 
 def _by_options(requests: Sequence[Request]) -> list[tuple[dict[str, Any], list[Request]]]:
     """Requests that share decoding options share batches."""
-
     ordered = sorted(requests, key=options_text)
     groups = ((options, list(group)) for options, group in groupby(ordered, key=options_text))
     return [(dict(group[0].options), group) for _, group in groups]
