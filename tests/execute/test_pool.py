@@ -350,7 +350,7 @@ def test_an_observer_that_raises_ends_it_at_once_and_all_workers_end(error: Base
     pool.close()
     assert time.monotonic() - began < 5, "it waits for bundles that nobody wants any more"
     assert agency.hands and all(hand.ended == 1 for hand in agency.hands)
-    assert len(told) == 3
+    assert 3 <= len(told) < 300, "only answers that were on their way are handed on after the end"
 
 
 def test_remarks_are_said_once_and_those_of_the_lost_are_let_go() -> None:
