@@ -302,6 +302,10 @@ class TransformersModel(MediaModel):
                     self.shares = False
                     return
                 most = min(most, len(left)) // 2
+            else:
+                del decoder  # nothing refers back to it: its room is free without a search for cycles
+                memory.empty_caches()
+                return
             del decoder
             self._free_memory()
 
