@@ -136,6 +136,10 @@ class MillModel(ABC):
         """Called on every rank after each group of requests where the model runs in lock-step: wait for the others."""
         return None
 
+    def variables(self) -> Sequence[str]:
+        """Environment variables that a copy of the model needs on another machine, beside those of data and hubs."""
+        return ()
+
     def weight_bytes(self) -> int | None:
         """How large the weights are where they lie; None where that is not known."""
         return None

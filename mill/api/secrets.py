@@ -53,6 +53,11 @@ def split_password(address: str) -> tuple[str, str | None]:
     return found.group(1) + found.group(3), f"{unquote(name)}:{password}"
 
 
+def variables_in(address: str) -> list[str]:
+    """The environment variable that stands for the password in an address, if one does."""
+    return re.findall(r"://[^/@\s:]*:\$(\w+)@", address)
+
+
 def is_secret(name: str) -> bool:
     """Whether an argument's name says that its value is one; `add_bos_token` and `eos_token` do not."""
     return _WHOLE.fullmatch(name) is not None

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import click
@@ -30,7 +31,7 @@ COMMANDS = {
     "conform": ("mill.cli.conform", "Check that a backend keeps the contract."),
     "score": ("mill.cli.score", "Score a recorded run again, without the model."),
 }
-INTERRUPTED = 130
+INTERRUPTED, TERMINATED = 130, 143  # as shells give them: 128 and the signal's number
 
 
 class LazyGroup(click.Group):
@@ -81,10 +82,17 @@ def cli(ctx: click.Context, output_dir: str | None, debug: bool) -> None:
 
 def main(argv: list[str] | None = None) -> None:
     """The entry point of `mill` and `infer-check`. SIGTERM, as schedulers send it, ends a command as Ctrl-C does."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    terminated: list[int] = []
+
+    def terminate(number: int, frame: FrameType | None) -> None:
+        terminated.append(number)
+        signal.default_int_handler(number, frame)
+
+    signal.signal(signal.SIGTERM, terminate)
     if argv is None:
         _put_secrets_away()
-    sys.exit(run(sys.argv[1:] if argv is None else argv))
+    code = run(sys.argv[1:] if argv is None else argv)
+    sys.exit(TERMINATED if terminated and code == INTERRUPTED else code)
 
 
 def _put_secrets_away() -> None:

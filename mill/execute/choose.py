@@ -12,8 +12,9 @@ from mill.api.model import MillModel
 from mill.api.ranks import world_size
 from mill.execute.engine import Engine, HereEngine
 from mill.execute.hands import HereHand, portable_identity, take_up
-from mill.execute.on_ray import Opening, RayCluster, RayHand, environment
+from mill.execute.on_ray import RayCluster, RayHand
 from mill.execute.pool import Pool
+from mill.execute.ray_worker import Opening, environment
 from mill.models.open import open_model
 from mill.models.spec import Spec, addresses_of, at_address
 
@@ -82,7 +83,7 @@ class RayEngine(Pool):
         super().__init__(self._hire, workers)
         self._cluster = RayCluster(choice.address, workers, choice.gpus_per_worker, model.accelerators)
         identity = portable_identity(model)
-        self._openings = [Opening(spec, model.batch_size, imported_files(), identity, environment()) for spec in specs]
+        self._openings = [Opening(spec, model.batch_size, imported_files(), identity, environment(model)) for spec in specs]
 
     def load(self) -> None:
         self._cluster.join()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import queue
 import secrets
 import signal
 import socket
@@ -13,118 +12,17 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from mill.api.batching import describe
-from mill.api.errors import MillError, ModelBroken, ModelError
-from mill.api.files import import_file
-from mill.api.notice import hear, notice
+from mill.api.errors import ModelBroken, ModelError
+from mill.api.notice import notice
 from mill.api.request import Request
-from mill.api.response import Response
-from mill.execute.hands import HandLost, Tell, answer_bundle, take_up
-from mill.models.remote_code import FORBIDDEN
-from mill.models.server import KEY_VARIABLES
-from mill.models.spec import Spec
+from mill.execute.hands import HandLost, Tell
+from mill.execute.ray_worker import News, Opening, Worker
 
 PATIENCE_S = 10.0  # for a cluster that is there to answer
 ROOM_S = 60.0  # after which a worker that is not ready yet is told of
-CHUNK_S = 0.1  # answers that come within this time travel together
-# What a worker on another machine must know of this one's environment; keys go with the actor's arguments, never in logs.
-_PASSED_ON = ("MILL_DATA", "MILL_CACHE", "HF_HUB_OFFLINE", "HF_HOME", "HF_TOKEN", FORBIDDEN, *KEY_VARIABLES)
-
-
-@dataclass(frozen=True)
-class Opening:
-    """What a worker needs to open the model: the spec, the files that register backends, and the identity it must have."""
-
-    spec: Spec
-    batch_size: int | None
-    files: tuple[str, ...]
-    identity: Mapping[str, Any]
-    environment: Mapping[str, str]
-
-
-def environment() -> dict[str, str]:
-    return {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
-
-
-@dataclass(frozen=True)
-class News:
-    """What a worker tells: answers with the places of their requests, notes for people, and why it cannot go on."""
-
-    answers: list[tuple[int, Response]]
-    notes: list[str]
-    failure: str | None = None
-    broken: bool = False
-    """Whether the failure is that the model failed on all it was asked."""
-    lost: str | None = None
-    """Why this worker is of no use any more, though others may be."""
-
-
-class Worker:
-    """The actor: holds the model and answers bundles. What goes wrong is told as text, since few exceptions travel."""
-
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-        hear(self.notes.append)
-
-    def open(self, opening: Opening) -> News:
-        os.environ.update(opening.environment)
-        try:
-            for file in opening.files:
-                import_file(file, "file")
-            self.model = take_up(opening.spec, opening.batch_size, opening.identity)
-            self.model.load()
-        except HandLost as lost:
-            return News([], self._notes(), lost=str(lost))
-        except Exception as error:
-            return News([], self._notes(), _told(error))
-        return News([], self._notes())
-
-    def remarks(self) -> list[str]:
-        return self.model.remarks()
-
-    def answer(self, kind: str, requests: list[Request]) -> Iterator[News]:
-        """Answers as they come, a few at a time."""
-        found: queue.Queue[Any] = queue.Queue()
-
-        def work() -> None:
-            try:
-                answer_bundle(self.model, kind, requests, found.put)
-                found.put(None)
-            except BaseException as error:  # a library that calls exit() would leave the driver waiting
-                found.put(error)
-
-        threading.Thread(target=work, daemon=True).start()
-        item = found.get()
-        while item is not None:
-            answers, until = [], time.monotonic() + CHUNK_S
-            while isinstance(item, list):
-                answers += item
-                try:
-                    item = found.get(timeout=max(0.0, until - time.monotonic()))
-                except queue.Empty:
-                    item = []
-                    break
-            if isinstance(item, HandLost):
-                yield News(answers, self._notes(), lost=str(item))
-                return
-            if isinstance(item, BaseException):
-                yield News(answers, self._notes(), _told(item), broken=isinstance(item, ModelBroken))
-                return
-            if answers:
-                yield News(answers, self._notes())
-            if item == []:
-                item = found.get()
-
-    def _notes(self) -> list[str]:
-        found, self.notes[:] = list(self.notes), []
-        return found
-
-
-def _told(error: BaseException) -> str:
-    return str(error) if isinstance(error, MillError) else describe(error)
 
 
 class RayHand:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mill.api.errors import ModelError
@@ -58,6 +58,11 @@ class LiteLLMModel(ServerModel):
 
     def identity(self) -> dict[str, Any]:
         return {"backend": "litellm", "model": self.model, "parameters": redact(self.parameters)}
+
+    def variables(self) -> Sequence[str]:
+        """LiteLLM reads keys and addresses from variables named after providers."""
+        provider = self.model.partition("/")[0].upper()
+        return [name for name in os.environ if name.endswith("_API_KEY") or name.startswith(f"{provider}_")]
 
     def _look(self) -> None:
         """Without a call: is the provider known, and is its key there?"""

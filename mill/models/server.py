@@ -18,7 +18,7 @@ from mill.api.model import MillModel, watched
 from mill.api.notice import notice
 from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, Request
 from mill.api.response import Response
-from mill.api.secrets import remember, split_password
+from mill.api.secrets import remember, split_password, variables_in
 from mill.models.http import Client, Failure
 from mill.models.media import content_part
 
@@ -47,6 +47,7 @@ class ServerModel(MillModel):
         key = api_key or next((os.environ[name] for name in KEY_VARIABLES if os.environ.get(name)), None)
         key = key.strip() if key else key
         remember(key)
+        self._variables = (*KEY_VARIABLES, *variables_in(base_url))
         base_url, login = split_password(base_url)
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         if login and not key:
@@ -69,6 +70,9 @@ class ServerModel(MillModel):
 
     def remarks(self) -> list[str]:
         return list(self._remarks)
+
+    def variables(self) -> Sequence[str]:
+        return self._variables
 
     def _remark(self, text: str, *, aloud: bool = True) -> None:
         """Say it now, and keep it for whoever reads the scores."""

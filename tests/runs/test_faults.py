@@ -117,7 +117,7 @@ def interrupted(out: Path, log: Path, *, after: int, env: Mapping[str, str] | No
     run = start(out, log, delay=0.01, env=env)
     until_answering(run, log, answers=after)
     run.send_signal(signal.SIGTERM)
-    assert run.wait(PATIENCE_S) == 130
+    assert run.wait(PATIENCE_S) == 143
 
 
 def test_a_disk_that_fills_up_while_answers_come(undisturbed: Path, tmp_path: Path, disk: Disk) -> None:

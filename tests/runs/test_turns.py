@@ -121,7 +121,7 @@ def test_other_tasks_of_the_same_run_are_not_waited_for(tmp_path: Path) -> None:
     assert at_work.poll() is None and "waiting" not in told(quick)
     assert list(scores(out)["tasks"]) == ["toy_choice"]
     at_work.send_signal(signal.SIGTERM)
-    assert at_work.wait(PATIENCE_S) == 130
+    assert at_work.wait(PATIENCE_S) == 143
     go_on(out, slow, tasks="toy_gen,toy_text")
     assert sorted(scores(out)["tasks"]) == ["toy_choice", "toy_gen", "toy_text"]
 
@@ -151,7 +151,7 @@ def test_a_waiter_that_is_terminated_leaves_the_other_in_peace(undisturbed: Path
     waiter = start(out, second)
     until(lambda: "waiting for it to end" in told(second), "the notice")
     waiter.send_signal(signal.SIGTERM)
-    assert waiter.wait(PATIENCE_S) == 130
+    assert waiter.wait(PATIENCE_S) == 143
     assert at_work.wait(PATIENCE_S) == 0
     assert not computed(second)
     assert_same_end(out, undisturbed)

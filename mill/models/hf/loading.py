@@ -16,6 +16,7 @@ from mill.api.errors import ModelError
 from mill.api.notice import notice
 from mill.models.device import choose_device, cpu_has_bfloat16
 from mill.models.fingerprint import file_digest, folder_digest, weights_size
+from mill.models.hf import gguf_once
 from mill.models.remote_code import announce_remote_code
 
 
@@ -125,7 +126,10 @@ def load_weights(
         arguments["attn_implementation"] = attn_implementation
     if device is None:
         arguments["device_map"] = device_map
-    model = _load(_auto_class(config, multimodal), source, "weights", **arguments)
+    try:
+        model = _load(_auto_class(config, multimodal), source, "weights", **arguments)
+    finally:
+        gguf_once.forget()
     return (model if device is None else model.to(device)).eval()
 
 
@@ -151,7 +155,7 @@ def _load(auto: Any, source: Source, what: str, **arguments: Any) -> Any:
     if arguments.get("trust_remote_code") and not source.gguf:
         announce_remote_code(source.path, source.revision)
     try:
-        with _quiet():
+        with _quiet(), gguf_once.read_once() if source.gguf else contextlib.nullcontext():
             return auto.from_pretrained(**source.arguments(), **arguments)
     except Exception as error:  # transformers, safetensors and remote code raise what they like
         raise ModelError(f"cannot load the {what} of {source.name}: {_reason(error, source)}") from error
