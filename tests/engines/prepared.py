@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -18,6 +20,20 @@ def engine(name: str) -> Path:
     if not (folder / "ready").is_file() or not (MODEL / "config.json").is_file():
         pytest.skip(f"the engine {name} is not prepared: make engines")
     return folder / "bin"
+
+
+def shallow(folder: Path, layers: int = 4) -> Path:
+    """The first layers of the model: what it says is nonsense, but an engine that is slow on a CPU says it in good time."""
+    from safetensors.torch import load_file, save_file
+
+    shutil.copytree(MODEL, folder, ignore=shutil.ignore_patterns("*.safetensors"))
+    config = json.loads((MODEL / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers": layers}))
+    above = tuple(f"model.layers.{number}." for number in range(layers, config["num_hidden_layers"]))
+    weights = load_file(MODEL / "model.safetensors")
+    kept = {name: one for name, one in weights.items() if not name.startswith(above)}
+    save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
 
 
 def conform(python: Path | str, *arguments: str) -> str:
