@@ -16,7 +16,7 @@ ENGINES ?= $(if $(filter Linux,$(shell uname -s)),vllm) mlx vllm-mlx
 # What mill itself needs inside an engine's environment; the engine brings the rest.
 CORE := click rich aiohttp pyyaml pyarrow
 
-.PHONY: demo test lint fetch engines test-engines browser cluster audit clean
+.PHONY: demo test lint fetch engines test-engines programs audit clean
 
 $(VENV)/core: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -35,8 +35,8 @@ demo: fetch
 	  $(DEMO_MMLU),hellaswag,arc_easy,arc_challenge,gsm8k,$(DEMO)/data/wikipedia.jsonl --limit 12 --output_dir results
 	@echo "all scores: $(BIN)/mill collect --output_dir results"
 
-test: $(VENV)/dev fetch lint browser cluster audit
-	$(MAKE) -j 4 engines
+test: $(VENV)/dev
+	$(MAKE) -j 4 lint engines programs audit
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(TESTERS) --dist loadfile --no-loadscope-reorder
 
 lint: $(VENV)/dev
@@ -44,17 +44,14 @@ lint: $(VENV)/dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Reports are looked at in Chromium. Where it can neither be found nor installed, those tests are skipped and say so.
-browser:
-	@command -v chromium >/dev/null || ! command -v apt-get >/dev/null || [ "$$(id -u)" != 0 ] || \
-	  { apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium fonts-dejavu-core >/dev/null; } || \
-	  echo "chromium could not be installed: the browser tests are skipped"
-
-# Scheduling is tested on a real SLURM of one machine; elsewhere those tests are skipped and say so.
-cluster:
-	@PATH=$$PATH:/usr/sbin command -v slurmctld >/dev/null || ! command -v apt-get >/dev/null || [ "$$(id -u)" != 0 ] || \
-	  { apt-get update -qq && apt-get install -qq -y --no-install-recommends slurm-wlm munge >/dev/null; } || \
-	  echo "slurm could not be installed: its tests are skipped"
+# Reports are looked at in Chromium, and scheduling is tested on a SLURM of one machine. What can neither be found nor installed
+# is missing in the tests, which say so.
+programs:
+	@missing=; command -v chromium >/dev/null || missing="chromium fonts-dejavu-core"; \
+	PATH=$$PATH:/usr/sbin command -v slurmctld >/dev/null || missing="$$missing slurm-wlm munge"; \
+	[ -z "$$missing" ] || ! command -v apt-get >/dev/null || [ "$$(id -u)" != 0 ] || \
+	  { apt-get update -qq && apt-get install -qq -y --no-install-recommends $$missing >/dev/null; } || \
+	  echo "could not be installed, so tests are skipped: $$missing"
 
 # For information: known vulnerabilities of what is installed. Never fails a build, nor does a network without the list.
 audit: $(VENV)/dev
