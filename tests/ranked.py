@@ -12,7 +12,7 @@ import time
 
 from mill.execute import ranks
 
-ranks.BEAT_S, ranks.SILENCE_S = 0.3, 4.0
+ranks.BEAT_S, ranks.SILENCE_S = 0.3, 8.0
 rank = os.environ["RANK"]
 own = {name.removeprefix(f"RANK{rank}_"): value for name, value in os.environ.items() if name.startswith(f"RANK{rank}_")}
 os.environ.update(own)

@@ -344,7 +344,7 @@ def interrupted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
     wait_for((folder / "log").exists)
     below = children(process.pid)
     process.send_signal(request.param)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=60)
     return folder, process.returncode, err, below
 
 

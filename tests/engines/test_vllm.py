@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.engines.prepared import ENVIRONMENT, MODEL, ROOT, conform, engine
+from tests.launching import ended, start, toy
+from tests.outcomes import recorded
 from tests.servers import free_port, serving
 from tests.vlm import make_llava
 
@@ -67,6 +69,25 @@ def test_vllm_behind_openai_compat_conforms_and_scores_like_hf() -> None:
         spec = f"http://127.0.0.1:{port}/v1[model=smollm2,bos_token_id=1]"
         out = conform(sys.executable, spec, "--reference", f"hf[path={MODEL},dtype=float32]", "--wait", "180")
     assert "18 passed, 0 failed, 1 skipped" in out
+
+
+def test_vllm_on_a_worker_of_ray_answers_like_hf(tmp_path: Path) -> None:
+    specs = {
+        str(engine("vllm") / "python"): f"vllm[path={MODEL},dtype=float32,max_model_len=256,enforce_eager=true]",
+        sys.executable: f"hf[path={MODEL},dtype=float32]",
+    }
+    found = []
+    for (python, spec), more in zip(specs.items(), (["--engine", "ray"], []), strict=True):
+        place = tmp_path / spec.partition("[")[0]
+        command = [python, "-m", "mill", *toy(place, "toy_gen,toy_choice", *more, model=spec)]
+        code, said = ended(start(command, VLLM_CPU_KVCACHE_SPACE="1", TOY_N="4"), 600)
+        assert code == 0, said
+        found.append(recorded(place))
+    on_ray, here = found
+    assert on_ray.keys() == here.keys() and len(here) == 16
+    for key, answer in here.items():
+        assert on_ray[key].get("text") == answer.get("text")
+        assert on_ray[key].get("score") == pytest.approx(answer.get("score"), abs=1e-3)
 
 
 def test_compare_finds_hf_and_vllm_alike(tmp_path: Path) -> None:

@@ -127,7 +127,7 @@ def test_a_rank_killed_under_torchrun_ends_all_and_loses_nothing(alone: Path, tm
     launcher = start(torchrun(2, toy(tmp_path / "out", TASKS)), TOY_DELAY="0.05", TOY_LOG=str(log))
     until(lambda: len(recorded(tmp_path / "out")) > 8)
     os.kill(rank_process(launcher, 1), signal.SIGKILL)
-    code, said = ended(launcher, 30)
+    code, said = ended(launcher, 60)
     assert code != 0
     assert [line for line in told(said) if "nothing that was answered is lost" in line]
     known = recorded(tmp_path / "out")
@@ -144,9 +144,9 @@ def test_a_rank_killed_without_a_launcher_is_missed(killed: int, alone: Path, tm
     until(lambda: len(recorded(tmp_path / "out")) > 8)
     both[killed].kill()
     began = time.monotonic()
-    code, said = ended(both[1 - killed], 30)
+    code, said = ended(both[1 - killed], 60)
     both[killed].communicate()
-    assert code == 1 and time.monotonic() - began < 15
+    assert code == 1 and time.monotonic() - began < 45
     (line,) = told(said)
     assert ("rank 1 gave no sign of life" if killed else "the store of the launcher is gone") in line
     known = recorded(tmp_path / "out")
@@ -168,7 +168,7 @@ def test_a_rank_with_other_data_is_refused_on_all(tmp_path: Path) -> None:
 def test_a_rank_that_is_refused_early_ends_the_others(tmp_path: Path) -> None:
     began = time.monotonic()
     code, said = run_ranks(2, toy(tmp_path / "out"), UNALIKE, RANK1_TOY_N="many")
-    assert code != 0 and time.monotonic() - began < 30
+    assert code != 0 and time.monotonic() - began < 50
     assert any(line.startswith("mill (rank 1): ") and "toy_gen cannot be rendered" in line for line in told(said))
 
 
@@ -256,7 +256,7 @@ def test_torchrun_passes_an_interruption_on(alone: Path, tmp_path: Path) -> None
     launcher = start(torchrun(2, toy(tmp_path / "out", TASKS)), TOY_DELAY="0.05", TOY_LOG=str(log))
     until(lambda: len(recorded(tmp_path / "out")) > 8)
     launcher.terminate()
-    code, said = ended(launcher, 30)
+    code, said = ended(launcher, 60)
     assert code != 0 and any("nothing that was answered is lost" in line for line in told(said))
     assert [session["ended"] for session in sessions(tmp_path / "out")] == ["interrupted"]
     assert run(toy(tmp_path / "out", TASKS))[0] == 0

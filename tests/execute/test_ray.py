@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import re
 import secrets
 import signal
@@ -18,6 +19,8 @@ import pytest
 
 from mill.api.errors import ModelError
 from mill.execute.on_ray import RayCluster
+from mill.tasks.cifar10 import CLASSES
+from mill.tasks.shapes import PAIRS, draw
 from tests.launching import (
     TESTS,
     ended,
@@ -122,7 +125,7 @@ def test_ray_of_this_machine_needs_no_preparation_and_leaves_nothing(alone: Path
     running.send_signal(signal.SIGTERM)
     began = time.monotonic()
     code, said = ended(running, 60)
-    assert code == 143 and time.monotonic() - began < 15
+    assert code == 143 and time.monotonic() - began < 40
     assert told(said) == ["mill: interrupted; nothing that was answered is lost: the same command goes on from here"]
     assert [session["ended"] for session in sessions(out)] == ["interrupted"]
     known = set(recorded(out))
@@ -131,7 +134,7 @@ def test_ray_of_this_machine_needs_no_preparation_and_leaves_nothing(alone: Path
     assert code == 0, said
     assert not known & set(computed(log))
     assert_same_end(out, alone)
-    until(lambda: not of_driver(running.pid), 20)
+    until(lambda: not of_driver(running.pid))
 
 
 def of_driver(pid: int) -> list[int]:
@@ -146,7 +149,7 @@ def test_a_killed_driver_takes_its_ray_along_and_loses_nothing(alone: Path, tmp_
     until(lambda: len(recorded(out)) > 8)
     assert of_driver(running.pid)
     running.kill()
-    until(lambda: not of_driver(running.pid), 20)
+    until(lambda: not of_driver(running.pid))
     running.communicate()
     known = set(recorded(out))
     log.unlink()
@@ -238,16 +241,32 @@ def test_a_real_model_answers_alike_on_workers(cluster: Cluster, tiny_model: Pat
         assert found[key].get("score") == pytest.approx(answer.get("score"), abs=1e-5)
 
 
+def sees_alike(cluster: Cluster, folder: Path, model: str, task: str, **more: str) -> None:
+    """A worker ranks the labels of pictures as one process does."""
+    folders = folder / "out", folder / "alone"
+    for place, engine in zip(folders, (on_ray(1, cluster), []), strict=True):
+        command = ["eval", model, task, "--limit", "30", "--output_dir", str(place), "--quiet", *engine]
+        code, said = run(command, **cluster.token, **more)
+        assert code == 0, said
+    found, expected = (samples(place)[f"{task}.jsonl"] for place in folders)
+    assert [row["responses"] for row in found] == [row["responses"] for row in expected]
+    assert scores(folders[0]) == scores(folders[1])
+
+
 def test_clip_sees_alike_on_a_worker(cluster: Cluster, tmp_path: Path) -> None:
     pytest.importorskip("open_clip")
-    folders = tmp_path / "out", tmp_path / "alone"
-    for folder, more in zip(folders, (on_ray(1, cluster), []), strict=True):
-        command = ["eval", str(CLIP), "shapes_unseen", "--limit", "30", "--output_dir", str(folder), "--quiet", *more]
-        code, said = run(command, **cluster.token)
-        assert code == 0, said
-    found, expected = (samples(folder)["shapes_unseen.jsonl"] for folder in folders)
-    assert [row["values"] for row in found] == [row["values"] for row in expected]
-    assert scores(folders[0]) == scores(folders[1])
+    sees_alike(cluster, tmp_path, str(CLIP), "shapes_unseen")
+
+
+def test_timm_sees_alike_on_a_worker(cluster: Cluster, tmp_path: Path) -> None:
+    timm, torch = pytest.importorskip("timm"), pytest.importorskip("torch")
+    torch.save(timm.create_model("test_vit", num_classes=10).state_dict(), tmp_path / "weights.pth")
+    for number, name in enumerate(CLASSES):
+        place = tmp_path / "data/uoft-cs/cifar10/test" / name
+        place.mkdir(parents=True)
+        draw(*PAIRS[number], random.Random(number)).save(place / "0.png")
+    model = f"timm[path=test_vit,num_classes=10,checkpoint={tmp_path / 'weights.pth'}]"
+    sees_alike(cluster, tmp_path, model, "cifar10_supervised", MILL_DATA=str(tmp_path / "data"))
 
 
 def test_two_runs_share_a_cluster(cluster: Cluster, alone: Path, tmp_path: Path) -> None:
@@ -282,7 +301,7 @@ def test_a_head_that_is_killed_is_told_and_the_run_goes_on_without_ray(alone: Pa
 def test_an_address_where_nobody_is_is_refused_in_seconds(tmp_path: Path) -> None:
     began = time.monotonic()
     code, said = run(toy(tmp_path, "toy_gen", "--engine", "ray", "--address", f"127.0.0.1:{free_port()}"))
-    assert code != 0 and time.monotonic() - began < 15
+    assert code != 0 and time.monotonic() - began < 40
     (line,) = told(said)
     assert "nothing answers" in line
 

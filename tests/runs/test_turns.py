@@ -138,7 +138,7 @@ def test_a_waiter_goes_on_at_once_when_the_one_at_work_is_killed(undisturbed: Pa
     known, began = recorded(out), time.monotonic()
     assert known
     assert waiter.wait(PATIENCE_S) == 0
-    assert time.monotonic() - began < turns.SILENCE_S / 4
+    assert time.monotonic() - began < turns.SILENCE_S / 2
     assert Counter(computed(second)) == Counter(recorded(undisturbed).keys() - known.keys())
     assert_same_end(out, undisturbed)
     assert not leftovers(out)
@@ -162,13 +162,13 @@ def test_a_live_process_is_waited_for_and_a_dead_one_is_not(folder: RunFolder, o
     tell(folder, other)
     assert not turn_comes(folder, within=0.3)
     tell(folder, {**other, "tasks": ["u"]})
-    assert turn_comes(folder, within=5)
+    assert turn_comes(folder, within=15)
     tell(folder, {**other, "born": "another process had this number"})
-    assert turn_comes(folder, within=5)
+    assert turn_comes(folder, within=15)
     tell(folder, other)
     os.kill(other["pid"], signal.SIGKILL)
     os.waitpid(other["pid"], 0)
-    assert turn_comes(folder, within=5)
+    assert turn_comes(folder, within=15)
     assert left(folder) == []
 
 
@@ -178,7 +178,7 @@ def test_a_killed_process_that_its_parent_does_not_reap_is_not_waited_for(folder
     tell(folder, other)
     os.kill(other["pid"], signal.SIGKILL)
     until(lambda: ") Z " in Path(f"/proc/{other['pid']}/stat").read_text(), "the zombie")
-    assert turn_comes(folder, within=2)
+    assert turn_comes(folder, within=15)
 
 
 def test_a_silent_process_of_another_machine_is_waited_for_a_while(
@@ -187,8 +187,8 @@ def test_a_silent_process_of_another_machine_is_waited_for_a_while(
     monkeypatch.setattr(turns, "SILENCE_S", 0.6)
     place = tell(folder, {**other, "machine": "elsewhere", "pid": 1})
     began = time.monotonic()
-    assert turn_comes(folder, within=5)
-    assert 0.6 <= time.monotonic() - began < 3
+    assert turn_comes(folder, within=15)
+    assert time.monotonic() - began >= 0.6
     assert not place.exists()
 
 
@@ -196,7 +196,7 @@ def test_a_process_of_another_machine_that_gives_signs_is_waited_for(
     folder: RunFolder, other: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By its beats, not by the times of the file, which another machine's clock may have made."""
-    monkeypatch.setattr(turns, "SILENCE_S", 0.4)
+    monkeypatch.setattr(turns, "SILENCE_S", 1.5)
     over = threading.Event()
 
     def beat() -> None:
@@ -210,7 +210,7 @@ def test_a_process_of_another_machine_that_gives_signs_is_waited_for(
     tell(folder, {**other, "machine": "elsewhere"})
     thread = threading.Thread(target=beat)
     thread.start()
-    assert not turn_comes(folder, within=1.5)
+    assert not turn_comes(folder, within=3)
     over.set()
     thread.join()
 
@@ -239,7 +239,7 @@ def test_what_is_no_file_of_ours_keeps_nobody(folder: RunFolder) -> None:
         place = folder.path / "working" / f"other{number}.json"
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(text)
-    assert turn_comes(folder, within=5)
+    assert turn_comes(folder, within=15)
 
 
 @pytest.mark.parametrize("clock", [1, -1])

@@ -191,7 +191,7 @@ def run_watched(*argv: str, **environment: str) -> tuple[int, str, list[str]]:
             hidden = hidden or (bool(own) and KEY not in own)
             seen += [line for line in [*lines.values(), *([own] if hidden else [])] if leaks(line)]
             time.sleep(0.02)
-        out, _ = process.communicate(timeout=5)
+        out, _ = process.communicate(timeout=60)
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)

@@ -167,7 +167,7 @@ def test_garbage_inside_a_stream_is_an_error() -> None:
 
 def test_an_interrupt_cancels_what_is_under_way() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background
-    with FaultServer(lambda *_: stall(5)) as server:
+    with FaultServer(lambda *_: stall(25)) as server:
         caller = Client(server.url, timeout=30.0)
 
         async def work(_: int) -> Any:
@@ -177,7 +177,7 @@ def test_an_interrupt_cancels_what_is_under_way() -> None:
         threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
         with pytest.raises(KeyboardInterrupt):
             caller.run_all(range(100), work, lambda *_: None)
-        assert time.monotonic() - started < 3
+        assert time.monotonic() - started < 15
 
 
 def run_gate(most: int, serve: Callable[[int], float], calls: int) -> Gate:
