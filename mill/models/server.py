@@ -28,6 +28,11 @@ KEY_VARIABLES = ("MILL_API_KEY", "OPENAI_API_KEY")
 POLL_S = 0.5
 MOST_OUTAGES = 2  # in a row, before the question that was asked alone is to blame
 MOST_BLAMED = 3  # in a row, before the server itself is
+MOST_FAILED = 16  # in a row, before it is asked something that it answered before
+
+
+class _InDoubt(Exception):
+    """So many questions failed in a row that it may be the server's fault."""
 
 
 class ServerModel(MillModel):
@@ -58,6 +63,8 @@ class ServerModel(MillModel):
         self.concurrency = concurrency
         self.client = Client(self.base_url, headers, timeout=timeout, concurrency=concurrency, verify=self._verify)
         self._remarks: list[str] = []
+        self._answered: tuple[Ask, Request] | None = None
+        """A question that it answered, and how it was asked."""
 
     @property
     def model_name(self) -> str:
@@ -145,22 +152,27 @@ class ServerModel(MillModel):
         if kind not in asks:
             raise self._cannot(kind)
         found: dict[int, Response] = {}
-        failures = 0
+        ask, failures = _shielded(asks[kind]), 0
         with watched(kind, requests, observer) as watching:
 
-            def done(request: Request, result: Response | Failure) -> None:
+            def done(request: Request, result: Response | Failure) -> bool:
+                """Whether the server itself is in doubt."""
                 nonlocal failures
                 response = Response(error=str(result)) if isinstance(result, Failure) else as_response(result, kind)
                 found[id(request)] = response
                 watching.answered(request, response)
-                self._proven, failures = self._proven or not response.failed, failures + response.failed
+                if not response.failed:
+                    failures, self._proven, self._answered = 0, True, (ask, request)
+                    return False
+                failures += 1
                 if failures >= GIVE_UP_AFTER and not self._proven:
                     raise ModelBroken(f"the server failed on each of the first {failures} requests: {response.error}")
+                return failures % MOST_FAILED == 0
 
-            self._ask_through_outages(sorted(requests, key=lambda request: request.text), _shielded(asks[kind]), done)
+            self._ask_through_outages(sorted(requests, key=lambda request: request.text), ask, done)
         return [found[id(request)] for request in requests]
 
-    def _ask_through_outages(self, left: list[Request], ask: Ask, done: Callable[[Request, Any], None]) -> None:
+    def _ask_through_outages(self, left: list[Request], ask: Ask, done: Callable[[Request, Any], bool]) -> None:
         """Until every question has its result. One may be what ends the server: after an outage without a single result they
         go one by one, and one that sees the server leave again and again is to blame."""
         outages = blamed = 0
@@ -168,8 +180,9 @@ class ServerModel(MillModel):
             results: set[int] = set()
 
             def told(request: Request, result: Any, results: set[int] = results) -> None:
-                done(request, result)
                 results.add(id(request))
+                if done(request, result):
+                    raise _InDoubt
 
             asked = left[:1] if outages else left
             try:
@@ -182,8 +195,24 @@ class ServerModel(MillModel):
                     outages, blamed = 1, blamed + 1
                     if blamed >= MOST_BLAMED:
                         raise ModelBroken(f"{self.base_url} goes away whatever it is asked: {gone}") from gone
-                    told(asked[0], Failure("cut", f"the server went away each of the last {MOST_OUTAGES} times"))
+                    done(asked[0], Failure("cut", f"the server went away each of the last {MOST_OUTAGES} times"))
+                    results.add(id(asked[0]))
+            except _InDoubt:
+                self._ask_again()
             left = [request for request in left if id(request) not in results]
+
+    def _ask_again(self) -> None:
+        """Something that it answered before: where that fails too, it is the server that fails and not the questions."""
+        assert self._answered is not None
+        ask, request = self._answered
+        results: list[Response | Failure] = []
+        try:
+            self.client.run_all([request], ask, lambda _, result: results.append(result))
+        except ServerGone as gone:
+            return self._await_return(gone)
+        error = str(results[0]) if isinstance(results[0], Failure) else results[0].error
+        if error is not None:
+            raise ServerGone(f"{self.base_url} answers nothing any more, not even what it answered before: {error}")
 
     def _await_return(self, gone: ServerGone) -> None:
         """Until the server is there again, with the same model; raises where that does not happen."""

@@ -18,7 +18,7 @@ from mill.models.http import client
 from mill.models.open import open_model
 from tests.launching import ended, launched, run, toy, until
 from tests.outcomes import recorded, samples, scores
-from tests.servers import Fault, FaultServer, cut, free_port, start_llama, status, wait_for
+from tests.servers import Fault, FaultServer, cut, free_port, stall, start_llama, status, wait_for
 
 AWAY_S = 1.0  # longer than a call is tried with these pauses
 
@@ -95,9 +95,11 @@ class Seen:
         self.times.setdefault(request.text, []).append(response)
 
 
-def ask(url: str, count: int = 40, patience: float = 20.0, seen: Seen | None = None) -> dict[str, Response]:
+def ask(
+    url: str, count: int = 40, patience: float = 20.0, seen: Seen | None = None, timeout: float = 120.0
+) -> dict[str, Response]:
     """Every answer, each of which was told once."""
-    model: Any = open_model(f"openai-compat[model=m,base_url={url},concurrency=4]")
+    model: Any = open_model(f"openai-compat[model=m,base_url={url},concurrency=4,timeout={timeout}]")
     model.patience_s = patience
     model.ready()
     seen = seen or Seen()
@@ -118,6 +120,43 @@ def test_a_question_that_always_ends_the_server_is_an_error_of_its_own(restartin
     found = ask(restarting(lambda prompt, times: prompt == "q 07").url)
     assert [text for text, response in found.items() if response.failed] == ["q 07"]
     assert "went away" in str(found["q 07"].error) and len(found) == 40
+
+
+class Spoilt:
+    """A server that fails on some questions, or on all once it was asked so many."""
+
+    def __init__(self, fault: Fault, *, bad: Callable[[str], bool] = lambda prompt: False, good: int = 1 << 30) -> None:
+        self.fault, self.bad, self.good, self.asked = fault, bad, good, Counter[str]()
+
+    def __call__(self, server: FaultServer, path: str, body: dict[str, Any]) -> Any:
+        prompt = body["prompt"]
+        self.asked[prompt] += 1
+        if self.bad(prompt) or len(self.asked) > self.good:
+            return self.fault
+        return {"choices": [{"text": f"re: {prompt}", "finish_reason": "stop"}]}
+
+
+FAULTS = {"silent": stall(20), "broken": status(500, "the engine is dead")}
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+def test_a_server_that_answers_nothing_any_more_ends_the_run_early(fault: Fault) -> None:
+    answers, seen = Spoilt(fault, good=30), Seen()
+    with FaultServer(answers) as server, pytest.raises(ServerGone, match="not even what it answered before"):
+        ask(server.url, count=400, seen=seen, timeout=1.0)
+    assert len(seen.times) < 30 + 16 + 8
+    assert sum(not answers[0].failed for answers in seen.times.values()) <= 30
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+def test_a_server_that_fails_on_many_neighbours_is_asked_on(fault: Fault) -> None:
+    answers = Spoilt(fault, bad=lambda prompt: prompt in BAD)
+    with FaultServer(answers) as server:
+        found = ask(server.url, count=60, timeout=1.0)
+    assert len(found) == 60 and {text for text, response in found.items() if response.failed} == BAD
+
+
+BAD = {f"q {number:02}" for number in range(20, 38)}
 
 
 def test_a_server_that_stays_away_ends_the_run_and_no_sample_is_blamed(restarting: Any) -> None:
