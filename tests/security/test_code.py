@@ -85,15 +85,16 @@ def test_workers_on_ray_are_told_and_run_no_forbidden_code(
     mill: Mill, own_model: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from mill.execute.hands import portable_identity
-    from mill.execute.on_ray import Opening, Worker, environment
+    from mill.execute.ray_worker import Opening, Worker, environment
     from mill.models.open import open_model
     from mill.models.spec import parse_spec
 
     spec, marker = own_model
-    identity = portable_identity(open_model(parse_spec(spec)))
+    model = open_model(parse_spec(spec))
+    identity = portable_identity(model)
     monkeypatch.setattr("mill.api.notice._listeners", [])
     monkeypatch.setenv(FORBIDDEN, "1")
-    passed_on = environment()
+    passed_on = environment(model)
     assert passed_on[FORBIDDEN] == "1"
     monkeypatch.setenv(FORBIDDEN, "")
     failure = Worker().open(Opening(parse_spec(spec), None, (), identity, passed_on)).failure
