@@ -74,8 +74,10 @@ def tell(folder: RunFolder, told: dict[str, Any], name: str = "other") -> Path:
     return place
 
 
-def turn_comes(folder: RunFolder, within: float, tasks: tuple[str, ...] = ("t",)) -> bool:
-    """Whether a turn comes within so many seconds; afterwards the way is made free."""
+def turn_comes(
+    folder: RunFolder, within: float, tasks: tuple[str, ...] = ("t",), silence: Callable[[], None] = lambda: None
+) -> bool:
+    """Whether a turn comes within so many seconds; afterwards the way is made free, once whoever gives signs is silenced."""
     came, free = threading.Event(), threading.Event()
 
     def take() -> None:
@@ -87,6 +89,7 @@ def turn_comes(folder: RunFolder, within: float, tasks: tuple[str, ...] = ("t",)
     thread.start()
     found = came.wait(within)
     if not found:
+        silence()
         for file in (folder.path / "working").glob("other*.json"):
             file.unlink()
     free.set()
@@ -210,9 +213,12 @@ def test_a_process_of_another_machine_that_gives_signs_is_waited_for(
     tell(folder, {**other, "machine": "elsewhere"})
     thread = threading.Thread(target=beat)
     thread.start()
-    assert not turn_comes(folder, within=3)
-    over.set()
-    thread.join()
+
+    def silence() -> None:
+        over.set()
+        thread.join()
+
+    assert not turn_comes(folder, within=3, silence=silence)
 
 
 def test_the_file_of_the_one_at_work_is_kept_fresh_and_then_removed(
