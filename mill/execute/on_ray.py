@@ -11,7 +11,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from mill.api.batching import describe
@@ -22,6 +22,7 @@ from mill.execute.hands import HandLost, Tell
 from mill.execute.ray_worker import News, Opening, Worker
 
 PATIENCE_S = 10.0  # for a cluster that is there to answer
+POLL_S = 5.0  # between two looks at a cluster from which a worker is expected
 ROOM_S = 60.0  # after which a worker that is not ready yet is told of
 
 
@@ -31,13 +32,18 @@ class RayHand:
     def __init__(self, actor: Any) -> None:
         self.actor = actor
 
-    def open(self, opening: Opening) -> None:
+    def open(self, opening: Opening, check: Callable[[], None]) -> None:
+        """`check` raises where there is nobody any more to wait for."""
         import ray
 
         with _lost_when_dead():
             opened = self.actor.open.remote(opening)
-            while not ray.wait([opened], timeout=ROOM_S)[0]:
-                notice("a worker waits for room on the Ray cluster, or loads its model")
+            told = time.monotonic()
+            while not ray.wait([opened], timeout=POLL_S)[0]:
+                check()
+                if time.monotonic() - told > ROOM_S:
+                    told = time.monotonic()
+                    notice("a worker waits for room on the Ray cluster, or loads its model")
             _pass_on(ray.get(opened))
 
     def answer(self, kind: str, requests: Sequence[Request], tell: Tell) -> None:
@@ -80,19 +86,27 @@ class RayCluster:
         self.address, self.workers, self.gpus, self.accelerators = address, workers, gpus, accelerators
         self._actor: Any = None
         self._joined = False
-        self._head = ""
+        self._head = self._node = ""
         self._hands: list[RayHand] = []
 
     def hire(self, opening: Opening) -> RayHand:
-        _check_listening(self._head, patience=PATIENCE_S)
+        self._check()
         hand = RayHand(self._actor.remote())
         self._hands.append(hand)
         try:
-            hand.open(opening)
+            hand.open(opening, self._check)
         except BaseException:
             hand.end()
             raise
         return hand
+
+    def _check(self) -> None:
+        """Refuse to wait for a cluster whose head is gone, or that this process is no part of any more."""
+        import ray
+
+        _check_listening(self._head, patience=PATIENCE_S)
+        if not any(node["Alive"] and node["NodeID"] == self._node for node in ray.nodes()):  # type: ignore[no-untyped-call]
+            raise ModelError("the node of the Ray cluster that this command is on died")
 
     def join(self) -> None:
         if self._joined:
@@ -106,6 +120,7 @@ class RayCluster:
             os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
         import ray
 
+        _hush(ray)
         if ray.is_initialized():
             raise ModelError("this process is in a Ray cluster already: mill joins or starts its own")
         self._joined = True  # also where what follows fails half-way
@@ -123,7 +138,8 @@ class RayCluster:
             raise ModelError(f"{where} cannot be reached: {describe(error)}{token}") from error
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, ended_by)  # Ray's own way to end tells nobody
-        self._head = ray.get_runtime_context().gcs_address
+        context = ray.get_runtime_context()
+        self._head, self._node = context.gcs_address, context.get_node_id()
         machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
         self._actor = ray.remote(Worker).options(**self._resources(machines), max_restarts=0)
 
@@ -158,6 +174,12 @@ class RayCluster:
 
             ray.shutdown()
             self._joined = False
+
+
+def _hush(ray: Any) -> None:
+    """Ray prints pages about each machine that dies on standard output, where results belong; the pool says it in a line."""
+    with contextlib.suppress(AttributeError):  # a name of Ray's own, which it may change
+        ray._private.worker.print_to_stdstream = lambda *_, **__: None
 
 
 def _check_listening(address: str, patience: float = 0.0) -> None:
