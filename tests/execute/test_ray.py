@@ -1,17 +1,9 @@
-"""Workers on Ray, and several servers, give what one process gives; whoever dies, nothing is lost and nobody waits."""
+"""Workers on Ray, and several servers, give what one process gives."""
 
 from __future__ import annotations
 
-import contextlib
-import os
 import random
-import re
-import secrets
-import signal
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,100 +13,14 @@ from mill.api.errors import ModelError
 from mill.execute.on_ray import RayCluster
 from mill.tasks.cifar10 import CLASSES
 from mill.tasks.shapes import PAIRS, draw
-from tests.launching import (
-    TESTS,
-    ended,
-    environment,
-    launched,
-    lines,
-    run,
-    told,
-    toy,
-    until,
-)
-from tests.outcomes import assert_same_end, recorded, samples, scores, sessions
+from tests.launching import TESTS, ended, launched, run, told, toy, until
+from tests.outcomes import assert_same_end, recorded, samples, scores
+from tests.ray_cluster import TASKS, Cluster, computed, on_ray, watched
 from tests.servers import FaultServer, cut, free_port
 
 pytest.importorskip("ray")
 pytestmark = pytest.mark.skipif(not Path("/proc").exists(), reason="looks for Ray's processes in /proc")
-TASKS = "toy_gen,toy_choice,toy_text,toy_dialog"
 CLIP = TESTS.parent / "mill/models/configs/clip/shapes.py"
-
-
-class Cluster:
-    """`ray start --head` on this machine: its address, and the token that lets one in."""
-
-    def __init__(self, cores: int = 2) -> None:
-        self.port = str(free_port())
-        self.token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(16)}
-        said = self._ray("start", "--head", "--port", self.port, "--num-cpus", str(cores), "--include-dashboard", "false")
-        found = re.search(r"--address='([^']+)'", said)
-        assert found, said
-        self.address = found[1]
-
-    def _ray(self, *arguments: str) -> str:
-        script = "from ray.scripts.scripts import main; main()"
-        command = [sys.executable, "-c", script, *arguments, "--disable-usage-stats"]
-        done = subprocess.run(command, env=environment(**self.token), capture_output=True, text=True, timeout=120)
-        return done.stdout + done.stderr
-
-    def processes(self) -> list[int]:
-        """Ray's own; they name the head's address. Workers end with the raylet."""
-        ours = re.compile(rf"site-packages/ray/.*[:=]{self.port}\b")
-        return [pid for pid, words in processes() if ours.search(words)]
-
-    def grow(self) -> list[int]:
-        """Another machine joins, as far as Ray can tell; these are its processes."""
-        before = self.processes()
-        self._ray("start", "--address", self.address, "--num-cpus", "1")
-        return [pid for pid in self.processes() if pid not in before]
-
-    def kill(self) -> None:
-        while found := self.processes():
-            kill(found)
-            time.sleep(0.1)
-
-
-def kill(processes: list[int]) -> None:
-    for pid in processes:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-
-
-def processes() -> Iterator[tuple[int, str]]:
-    """Every process that runs, with its command."""
-    for place in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if words := (place / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"):
-                yield int(place.name), words
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    made = Cluster()
-    yield made
-    made.kill()
-
-
-@pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What one process gives."""
-    folder = tmp_path_factory.mktemp("alone")
-    assert run(toy(folder, TASKS))[0] == 0
-    return folder
-
-
-def on_ray(workers: int, cluster: Cluster | None = None) -> list[str]:
-    return ["--engine", "ray", "--workers", str(workers), *(["--address", cluster.address] if cluster else [])]
-
-
-def watched(log: Path, delay: float = 0.0) -> str:
-    return f"watched[path=toy,delay={delay},log={log}]"
-
-
-def computed(log: Path) -> list[str]:
-    """The keys of what was computed."""
-    return [line.split()[0] for line in lines(log)]
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
@@ -125,118 +31,6 @@ def test_workers_give_what_one_process_gives(workers: int, cluster: Cluster, alo
     assert_same_end(out, alone)
     assert sorted(computed(log)) == sorted(recorded(alone)), "each is computed once"
     assert said.strip() == ""
-
-
-def test_ray_of_this_machine_needs_no_preparation_and_leaves_nothing(alone: Path, tmp_path: Path) -> None:
-    """Resumed with another number of workers, once from an interruption such as a scheduler sends it."""
-    log, out = tmp_path / "log", tmp_path / "out"
-    running = launched(toy(out, TASKS, *on_ray(2), model=watched(log, 0.05)))
-    until(lambda: len(recorded(out)) > 8)
-    running.send_signal(signal.SIGTERM)
-    began = time.monotonic()
-    code, said = ended(running, 60)
-    assert code == 143 and time.monotonic() - began < 40
-    assert told(said) == ["mill: interrupted; nothing that was answered is lost: the same command goes on from here"]
-    assert [session["ended"] for session in sessions(out)] == ["interrupted"]
-    known = set(recorded(out))
-    log.unlink()
-    code, said = run(toy(out, TASKS, *on_ray(3), model=watched(log, 0.05)))
-    assert code == 0, said
-    assert not known & set(computed(log))
-    assert_same_end(out, alone)
-    until(lambda: not of_driver(running.pid))
-
-
-def of_driver(pid: int) -> list[int]:
-    """The processes of the Ray that a driver started: its session is named after the driver."""
-    return [found for found, words in processes() if re.search(rf"session_[\d_-]+_{pid}\b", words)]
-
-
-def test_a_killed_driver_takes_its_ray_along_and_loses_nothing(alone: Path, tmp_path: Path) -> None:
-    log, out = tmp_path / "log", tmp_path / "out"
-    command = toy(out, TASKS, *on_ray(2), model=watched(log, 0.05))
-    running = launched(command)
-    until(lambda: len(recorded(out)) > 8)
-    assert of_driver(running.pid)
-    running.kill()
-    until(lambda: not of_driver(running.pid))
-    running.communicate()
-    known = set(recorded(out))
-    log.unlink()
-    assert run(toy(out, TASKS, model=watched(log, 0.05)))[0] == 0
-    assert known and not known & set(computed(log))
-    assert_same_end(out, alone)
-
-
-def test_a_killed_worker_is_replaced_and_nothing_is_lost(cluster: Cluster, alone: Path, tmp_path: Path) -> None:
-    log, out = tmp_path / "log", tmp_path / "out"
-    command = toy(out, TASKS, *on_ray(2, cluster), model=watched(log, 0.02))
-    running = launched(command, **cluster.token)
-    until(lambda: len(recorded(out)) > 8)
-    os.kill(int(lines(log)[0].split()[1]), signal.SIGKILL)
-    code, said = ended(running)
-    assert code == 0, said
-    assert "note: a worker died (killed or crashed)" in said
-    assert_same_end(out, alone)
-    assert "workers that died and were replaced: 1" in sessions(out)[0]["remarks"]
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_request_that_kills_its_worker_twice_is_answered_in_the_end(
-    workers: int, cluster: Cluster, tmp_path: Path
-) -> None:
-    model = f"deadly[path=toy,poison=toy_gen 17,deaths=2,tombs={tmp_path}/tombs]"
-    code, said = run(toy(tmp_path / "out", "toy_gen", *on_ray(workers, cluster), model=model), **cluster.token)
-    assert code == 0, said
-    assert run(toy(tmp_path / "alone", "toy_gen"))[0] == 0
-    assert_same_end(tmp_path / "out", tmp_path / "alone")
-    assert len(lines(tmp_path / "tombs")) == 3
-
-
-def test_a_request_that_always_kills_its_worker_is_an_error_of_its_own(cluster: Cluster, tmp_path: Path) -> None:
-    model = f"deadly[path=toy,poison=toy_gen 17,deaths=99,tombs={tmp_path}/tombs]"
-    code, said = run(toy(tmp_path / "out", "toy_gen", *on_ray(2, cluster), model=model), **cluster.token)
-    assert code == 1, said
-    rows = {row["id"]: row["error"] for row in samples(tmp_path / "out")["toy_gen.jsonl"]}
-    assert [sample for sample, error in rows.items() if error] == ["17"]
-    assert "the worker died each of the 3 times it was asked" in rows["17"]
-    assert run(toy(tmp_path / "alone", "toy_gen"))[0] == 0
-    found, expected = recorded(tmp_path / "out"), recorded(tmp_path / "alone")
-    assert found.keys() == expected.keys()
-    assert sum(found[key] != expected[key] for key in expected) == 1
-
-
-def test_a_worker_with_little_memory_takes_smaller_batches(cluster: Cluster, tmp_path: Path) -> None:
-    model = f"hungry[path=toy,table={tmp_path}/table]"
-    code, said = run(toy(tmp_path / "out", "toy_gen", *on_ray(2, cluster), model=model), **cluster.token)
-    assert code == 0, said
-    assert run(toy(tmp_path / "alone", "toy_gen"))[0] == 0
-    assert_same_end(tmp_path / "out", tmp_path / "alone")
-    poor = lines(tmp_path / "table")[0]
-    eaten = [int(line.split()[2]) for line in lines(tmp_path / "table") if line.startswith(f"{poor} ate")]
-    assert eaten and max(eaten) <= 400_000_000
-
-
-def test_failing_samples_that_stand_together_are_errors_as_in_one_process(cluster: Cluster, tmp_path: Path) -> None:
-    """Samples 20 to 29 may be all that is in a bundle: that is no reason to give the model up."""
-    model = "watched[path=toy,fails=2]"
-    code, said = run(toy(tmp_path / "out", "toy_gen", *on_ray(2, cluster), model=model), **cluster.token)
-    assert code == 1 and told(said) == [], said
-    assert run(toy(tmp_path / "alone", "toy_gen", model=model))[0] == 1
-    assert_same_end(tmp_path / "out", tmp_path / "alone")
-
-
-def test_a_backend_that_exits_keeps_nobody_waiting(cluster: Cluster, tmp_path: Path) -> None:
-    command = toy(tmp_path, "toy_gen", *on_ray(2, cluster), model="quitting[path=toy]")
-    code, said = ended(launched(command, **cluster.token), 30)
-    assert code != 0 and len(told(said)) == 1 and "SystemExit" in said, said
-
-
-def test_a_worker_that_cannot_open_the_model_says_so_while_another_is_on_its_way(cluster: Cluster, tmp_path: Path) -> None:
-    command = toy(tmp_path / "out", "toy_gen", *on_ray(2, cluster), model=f"latecoming[path=toy,table={tmp_path}/table]")
-    code, said = run(command, **cluster.token)
-    assert code == 1
-    assert said.splitlines() == ["mill: toy: ValueError: no weights"]
 
 
 def test_a_real_model_answers_alike_on_workers(cluster: Cluster, tiny_model: Path, tmp_path: Path) -> None:
@@ -285,44 +79,6 @@ def test_two_runs_share_a_cluster(cluster: Cluster, alone: Path, tmp_path: Path)
     assert [ended(process)[0] for process in both] == [0, 0]
     assert_same_end(tmp_path / "a", alone)
     assert_same_end(tmp_path / "b", alone)
-
-
-def test_a_machine_that_is_lost_leaves_its_work_to_the_others(alone: Path, tmp_path: Path) -> None:
-    log, out, cluster = tmp_path / "log", tmp_path / "out", Cluster(cores=1)
-    try:
-        other = cluster.grow()
-        running = launched(toy(out, TASKS, *on_ray(2, cluster), model=watched(log, 0.04)), **cluster.token)
-        until(lambda: len({line.split()[1] for line in lines(log)}) == 2)
-        kill(other)
-        code, said = ended(running)
-    finally:
-        cluster.kill()
-    assert code == 0 and "note: a worker died" in said, said
-    assert_same_end(out, alone)
-
-
-@pytest.mark.parametrize("part", ["", "raylet"], ids=["head", "node"])
-def test_a_cluster_that_dies_is_told_and_the_run_goes_on_without_ray(part: str, alone: Path, tmp_path: Path) -> None:
-    """All of it, or only what manages the machine that the command runs on."""
-    log, out, cluster = tmp_path / "log", tmp_path / "out", Cluster()
-    try:
-        command = toy(out, TASKS, *on_ray(2, cluster), model=watched(log, 0.04))
-        running = launched(command, **cluster.token)
-        until(lambda: len(recorded(out)) > 8)
-        kill([pid for pid, words in processes() if pid in cluster.processes() and part in words.split()[0]])
-        began = time.monotonic()
-        code, said = ended(running, 90)
-    finally:
-        cluster.kill()
-    assert code > 0 and time.monotonic() - began < 80
-    (line,) = told(said)
-    assert (cluster.address if not part else "that this command is on died") in line
-    assert [session["ended"] for session in sessions(out)] == ["failed"]
-    known = set(recorded(out))
-    log.unlink(missing_ok=True)
-    assert run(toy(out, TASKS, model=watched(log, 0.04)))[0] == 0
-    assert known and not known & set(computed(log))
-    assert_same_end(out, alone)
 
 
 def test_an_address_where_nobody_is_is_refused_in_seconds(tmp_path: Path) -> None:

@@ -1,0 +1,80 @@
+"""A Ray cluster for tests: started, enlarged and killed on this machine, and seen through /proc."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.launching import environment, lines
+from tests.servers import free_port
+
+TASKS = "toy_gen,toy_choice,toy_text,toy_dialog"
+
+
+class Cluster:
+    """`ray start --head` on this machine: its address, and the token that lets one in."""
+
+    def __init__(self, cores: int = 2) -> None:
+        self.port = str(free_port())
+        self.token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(16)}
+        said = self._ray("start", "--head", "--port", self.port, "--num-cpus", str(cores), "--include-dashboard", "false")
+        found = re.search(r"--address='([^']+)'", said)
+        assert found, said
+        self.address = found[1]
+
+    def _ray(self, *arguments: str) -> str:
+        script = "from ray.scripts.scripts import main; main()"
+        command = [sys.executable, "-c", script, *arguments, "--disable-usage-stats"]
+        done = subprocess.run(command, env=environment(**self.token), capture_output=True, text=True, timeout=120)
+        return done.stdout + done.stderr
+
+    def processes(self) -> list[int]:
+        """Ray's own; they name the head's address. Workers end with the raylet."""
+        ours = re.compile(rf"site-packages/ray/.*[:=]{self.port}\b")
+        return [pid for pid, words in processes() if ours.search(words)]
+
+    def grow(self) -> list[int]:
+        """Another machine joins, as far as Ray can tell; these are its processes."""
+        before = self.processes()
+        self._ray("start", "--address", self.address, "--num-cpus", "1")
+        return [pid for pid in self.processes() if pid not in before]
+
+    def kill(self) -> None:
+        while found := self.processes():
+            kill(found)
+            time.sleep(0.1)
+
+
+def kill(processes: list[int]) -> None:
+    for pid in processes:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def processes() -> Iterator[tuple[int, str]]:
+    """Every process that runs, with its command."""
+    for place in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if words := (place / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"):
+                yield int(place.name), words
+
+
+def on_ray(workers: int, cluster: Cluster | None = None) -> list[str]:
+    return ["--engine", "ray", "--workers", str(workers), *(["--address", cluster.address] if cluster else [])]
+
+
+def watched(log: Path, delay: float = 0.0) -> str:
+    return f"watched[path=toy,delay={delay},log={log}]"
+
+
+def computed(log: Path) -> list[str]:
+    """The keys of what was computed."""
+    return [line.split()[0] for line in lines(log)]
