@@ -56,6 +56,10 @@ class ServerGone(ModelError):
     """A server that nobody answers for."""
 
 
+class ServerBroken(ServerGone):
+    """A server that is there, and answers nothing any more."""
+
+
 class RunError(MillError):
     """A run folder that cannot be read or written."""
 

@@ -11,7 +11,7 @@ from itertools import groupby
 from typing import Any
 
 from mill.api.batching import BatchLimits, Hook, Observer, Unit, as_response, run_batches
-from mill.api.errors import CannotServe, ModelError
+from mill.api.errors import CannotServe, ModelBroken, ModelError
 from mill.api.progress import Progress
 from mill.api.request import CLASSIFY, GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, ZERO_SHOT, Request
 from mill.api.response import Response
@@ -59,8 +59,8 @@ class MillModel(ABC):
     """How many a copy of the model takes, where there are any."""
     lock_step: bool = False
     """Whether all ranks must compute every batch together, as sharded models do; they are then asked equally often."""
-    _proven: bool = False
-    """Whether it has ever answered."""
+    proof: Request | None = None
+    """Something that it answered: a model that has done so and now fails is not broken from the start."""
 
     @property
     @abstractmethod
@@ -136,6 +136,12 @@ class MillModel(ABC):
         """Called on every rank after each group of requests where the model runs in lock-step: wait for the others."""
         return None
 
+    def prove(self, proof: Request) -> None:
+        """Answer something that this model answered elsewhere; raises where it cannot."""
+        (found,) = getattr(self, proof.kind)([proof], Unseen())
+        if found.failed:
+            raise ModelBroken(f"the model fails even on what it answered before: {found.error}")
+
     def variables(self) -> Sequence[str]:
         """Environment variables that a copy of the model needs on another machine, beside those of data and hubs."""
         return ()
@@ -185,10 +191,10 @@ class MillModel(ABC):
     def _run_units(self, units: Sequence[Unit], hook: Hook, limits: BatchLimits, observer: Observer) -> dict[int, Response]:
         """Run units in batches, tell the observer of each answer, and return the responses by id() of their requests."""
         found: dict[int, Response] = {}
-        answers = run_batches(units, hook, limits=limits, free_memory=self._free_memory, proven=self._proven)
-        for request, response in answers:
-            if not self._proven:
-                self._proven = not response.failed
+        proven = self.proof is not None
+        for request, response in run_batches(units, hook, limits=limits, free_memory=self._free_memory, proven=proven):
+            if self.proof is None and not response.failed:
+                self.proof = request
             found[id(request)] = response
             observer.answered(request, response)
         return found
@@ -221,6 +227,13 @@ class MillModel(ABC):
 
     def _cannot(self, kind: str) -> CannotServe:
         return CannotServe(f"{self.model_name} ({type(self).__name__}) does not answer {kind} requests")
+
+
+class Unseen:
+    """An observer that shows nothing."""
+
+    def answered(self, request: Request, response: Response) -> None:
+        return None
 
 
 class _Bar:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from mill.api.batching import describe
 from mill.api.labels import Labels
 from mill.api.message import IMAGE, Media, Message
-from mill.api.model import MillModel
+from mill.api.model import MillModel, Unseen
 from mill.api.request import GENERATE, LOGLIKELIHOOD, ROLLING, ZERO_SHOT, Request, generation_options
 from mill.api.response import Response
 from mill.tasks.shapes import PAIRS, class_name, draw
@@ -64,25 +64,18 @@ def _verdict(name: str, check: Check, model: MillModel) -> Verdict:
         return Verdict(name, "fail", f"raised {describe(error)}")
 
 
-class _Silent:
-    """An observer that shows nothing."""
-
-    def answered(self, request: Request, response: Response) -> None:
-        return None
-
-
 def generate(model: MillModel, *contexts: str | tuple[Message, ...], draw: int = 0, **options: object) -> list[Response]:
     if not model.capabilities.serves(GENERATE):
         raise Skipped("writes no text")
     chosen = generation_options(**{"max_gen_toks": 12, **options})
     requests = [Request(GENERATE, context, options=chosen, draw=draw) for context in contexts]
-    return model.generate_until(requests, _Silent())
+    return model.generate_until(requests, Unseen())
 
 
 def score(model: MillModel, *pairs: tuple[str, str]) -> list[Response]:
     if not model.capabilities.serves(LOGLIKELIHOOD):
         raise Skipped("gives no log-probabilities")
-    return model.loglikelihood([Request(LOGLIKELIHOOD, context, rest) for context, rest in pairs], _Silent())
+    return model.loglikelihood([Request(LOGLIKELIHOOD, context, rest) for context, rest in pairs], Unseen())
 
 
 def text_of(response: Response) -> str:
@@ -247,8 +240,8 @@ def ranking(model: MillModel) -> str:
     labels = Labels(tuple(class_name(*pair) for pair in PAIRS[:12]))
     pictures = [Media(IMAGE, draw(colour, shape, random.Random(shape))) for colour, shape in PAIRS[:4]]
     requests = [Request(ZERO_SHOT, (Message("user", (picture,)),), labels=labels) for picture in pictures]
-    together = model.zero_shot_classify(requests, _Silent())
-    alone = [model.zero_shot_classify([request], _Silent())[0] for request in requests]
+    together = model.zero_shot_classify(requests, Unseen())
+    alone = [model.zero_shot_classify([request], Unseen())[0] for request in requests]
     for one, other in zip(together, alone, strict=True):
         expect(one.error is None and one.label in labels.names, f"no label: {one.error or one.label}")
         scores = [score for _, score in one.ranking or ()]
@@ -261,7 +254,7 @@ def document(model: MillModel) -> str:
     if not model.capabilities.serves(ROLLING):
         raise Skipped("gives no log-probabilities")
     text = "The cat sat on the mat. The dog lay by the door."
-    (found,) = model.loglikelihood_rolling([Request(ROLLING, text)], _Silent())
+    (found,) = model.loglikelihood_rolling([Request(ROLLING, text)], Unseen())
     whole = score_of(score(model, ("", text))[0])
     expect(math.isclose(score_of(found), whole, abs_tol=20 * NEAR), f"rolling {found.score} but whole {whole}")
     return f"{score_of(found):.3f}"

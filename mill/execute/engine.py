@@ -6,11 +6,16 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from mill.api.batching import Observer
+from mill.api.errors import ModelBroken
 from mill.api.model import MillModel
 from mill.api.request import Request
+from mill.api.response import Response
 
 
 class Engine(Protocol):
+    proof: Request | None
+    """Something that this model is known to have answered: where it fails on all it is asked, it is asked that."""
+
     def load(self) -> None:
         """Get ready to answer; called before the first request, so that rates count work alone."""
 
@@ -24,17 +29,37 @@ class Engine(Protocol):
         """Free what computing took."""
 
 
+class _Told:
+    """An observer that remembers of what it was told."""
+
+    def __init__(self, observer: Observer) -> None:
+        self.observer = observer
+        self.requests: set[int] = set()
+
+    def answered(self, request: Request, response: Response) -> None:
+        self.requests.add(id(request))
+        self.observer.answered(request, response)
+
+
 class HereEngine:
     """The model itself, in this process."""
 
     def __init__(self, model: MillModel) -> None:
         self.model = model
+        self.proof: Request | None = None
 
     def load(self) -> None:
         self.model.load()
 
     def answer(self, kind: str, requests: Sequence[Request], observer: Observer) -> None:
-        getattr(self.model, kind)(requests, observer)
+        told = _Told(observer)
+        try:
+            getattr(self.model, kind)(requests, told)
+        except ModelBroken:
+            if self.proof is None or self.model.lock_step:
+                raise
+            self.model.prove(self.proof)  # which raises too where the model is broken; else only these questions fail
+            getattr(self.model, kind)([request for request in requests if id(request) not in told.requests], observer)
 
     def remarks(self) -> list[str]:
         return self.model.remarks()

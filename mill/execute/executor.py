@@ -78,6 +78,7 @@ class Executor:
             if known is not None:
                 self.tally.known += 1
                 found[key] = known
+                self.engine.proof = clone
             else:
                 pending[key] = clone
         self._compute(kind, list(pending.values()), found)

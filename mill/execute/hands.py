@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from mill.api.errors import ModelError, ServerGone
+from mill.api.errors import MillError, ModelError, ServerGone
 from mill.api.model import MillModel
 from mill.api.request import Request
 from mill.api.response import Response
@@ -28,6 +28,9 @@ class Hand(Protocol):
 
     def answer(self, kind: str, requests: Sequence[Request], tell: Tell) -> None:
         """Answer a bundle; raises HandLost when the worker dies, and a MillError when the model cannot go on."""
+
+    def prove(self, proof: Request) -> None:
+        """Answer what another worker answered; raises HandLost where that fails."""
 
     def remarks(self) -> list[str]: ...
 
@@ -54,8 +57,10 @@ def take_up(spec: Spec, batch_size: int | None, identity: Mapping[str, Any]) -> 
     model = open_model(spec, batch_size=batch_size)
     try:
         model.ready(RETURN_S)
-    except ServerGone as gone:
-        raise HandLost(str(gone)) from gone
+    except MillError as error:
+        if isinstance(model, ServerModel):  # which was looked at before: others may be better off
+            raise HandLost(str(error)) from error
+        raise
     if portable_identity(model) != identity:
         raise ModelError(f"a worker finds another model under {spec.backend} than the command does")
     if isinstance(model, ServerModel):
@@ -73,6 +78,13 @@ def portable_identity(model: MillModel) -> dict[str, Any]:
     return without_addresses(model.identity())
 
 
+def prove(model: MillModel, proof: Request) -> None:
+    try:
+        model.prove(proof)
+    except ModelError as error:
+        raise HandLost(str(error)) from error
+
+
 class HereHand:
     """A worker that is a thread of this process: for models behind servers, which only wait."""
 
@@ -81,6 +93,9 @@ class HereHand:
 
     def answer(self, kind: str, requests: Sequence[Request], tell: Tell) -> None:
         answer_bundle(self.model, kind, requests, tell)
+
+    def prove(self, proof: Request) -> None:
+        prove(self.model, proof)
 
     def remarks(self) -> list[str]:
         return self.model.remarks()

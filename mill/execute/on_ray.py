@@ -55,6 +55,12 @@ class RayHand:
                 tell(news.answers)
                 _pass_on(news)
 
+    def prove(self, proof: Request) -> None:
+        import ray
+
+        with _lost_when_dead():
+            _pass_on(ray.get(self.actor.prove.remote(proof)))
+
     def remarks(self) -> list[str]:
         import ray
 

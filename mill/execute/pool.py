@@ -41,24 +41,31 @@ class Pool:
         self._closings = 0
         self._threads: list[threading.Thread] = []
         self._said: dict[str, None] = {}
-        self._deaths = 0
-        self._proven, self._doubts = False, 0
+        self._deaths = self._doubts = 0
+        self.proof: Request | None = None
+        self._lost: set[int] = set()
 
     def load(self) -> None:
         """Workers start with their first bundle, all at once: those that are ready do not wait for the others."""
 
     def answer(self, kind: str, requests: Sequence[Request], observer: Observer) -> None:
-        self._proven, self._doubts = False, 0
+        self._doubts = 0
         bundles = Bundles(requests, self.workers)
         news: queue.Queue[Any] = queue.Queue()
-        self._threads = [
-            threading.Thread(target=self._work, args=(number, kind, bundles, news), daemon=True)
-            for number in range(min(self.workers, bundles.groups))
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._threads = []
+
+        def reinforce() -> None:
+            """Somebody who was not needed so far: the others' machines or servers may stay away."""
+            number = len(self._threads)
+            if number < self.workers:
+                thread = threading.Thread(target=self._work, args=(number, kind, bundles, news), daemon=True)
+                self._threads.append(thread)
+                thread.start()
+
+        for _ in range(bundles.groups):
+            reinforce()
         try:
-            self._listen(bundles, news, len(requests), observer)
+            self._listen(bundles, news, len(requests), observer, reinforce)
         finally:
             bundles.stop()
             self._keep(news, observer)
@@ -78,7 +85,9 @@ class Pool:
         for thread in self._threads:
             thread.join(timeout=max(0.0, until - time.monotonic()))
 
-    def _listen(self, bundles: Bundles, news: queue.Queue[Any], total: int, observer: Observer) -> None:
+    def _listen(
+        self, bundles: Bundles, news: queue.Queue[Any], total: int, observer: Observer, reinforce: Callable[[], None]
+    ) -> None:
         """Hand answers on, in the thread that asked, until all are there."""
         answered, deaths = 0, 0
         while answered < total:
@@ -93,6 +102,7 @@ class Pool:
                     raise ModelError(f"{deaths} workers died and none has answered since: {item}")
                 goes_on = "another one goes on with what it left" if started else "it is tried again"
                 notice(f"a worker {'died' if started else 'could not start'} ({item}); {goes_on}")
+                reinforce()
                 continue
             for request, response in item:
                 observer.answered(request, response)
@@ -119,15 +129,25 @@ class Pool:
                 news.put([(request, Response(error=why)) for request in given_up])
             except ModelBroken as broken:
                 self._doubts += 1
-                if self._doubts > self.workers and not self._proven:
+                if self._doubts > self.workers and self.proof is None:
                     news.put(broken)
                     return
                 bundles.put_back(list(left.values()))  # what fails may stand together: others have had better luck, or will
+                self._hold_to_proof(number, news)
             except BaseException as error:
                 news.put(error if isinstance(error, MillError) else ModelError(f"a worker failed: {describe(error)}"))
                 return
         with contextlib.suppress(HandLost, KeyError):  # gone, or never there
             self._said |= dict.fromkeys(self._hands[number].remarks())
+
+    def _hold_to_proof(self, number: int, news: queue.Queue[Any]) -> None:
+        """Have a worker answer what another one answered; who cannot is dismissed."""
+        if self.proof is not None and number in self._hands:
+            try:
+                self._hands[number].prove(self.proof)
+            except HandLost as lost:
+                self._drop(number)
+                news.put(lost)
 
     def _ask(self, number: int, kind: str, bundle: Sequence[Request], tell: Tell) -> None:
         self._busy.add(number)
@@ -160,12 +180,19 @@ class Pool:
             if number not in self._hands:
                 closings, hand = self._closings, self.hire(number)
                 self._hands[number] = hand
+                if number in self._lost and self.proof is not None:
+                    try:
+                        hand.prove(self.proof)  # a server that answers nothing is there all the same
+                    except HandLost:
+                        self._drop(number)
+                        raise
                 if closings != self._closings:  # nobody will close it
                     self._drop(number)
         finally:
             self._hiring[number].release()
 
     def _drop(self, number: int) -> None:
+        self._lost.add(number)
         hand = self._hands.pop(number, None)
         if hand is not None:
             with contextlib.suppress(Exception):  # it is gone already, or nobody can end it
@@ -175,7 +202,9 @@ class Pool:
         """Passes answers on and takes their requests off the list of what is left."""
 
         def tell(answers: list[tuple[int, Response]]) -> None:
-            self._proven = self._proven or not all(response.failed for _, response in answers)
+            if self.proof is None:
+                good = (left[place] for place, response in answers if place in left and not response.failed)
+                self.proof = next(good, None)
             news.put([(left.pop(place), response) for place, response in answers if place in left])
 
         return tell

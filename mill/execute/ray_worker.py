@@ -17,7 +17,7 @@ from mill.api.model import MillModel
 from mill.api.notice import hear
 from mill.api.request import Request
 from mill.api.response import Response
-from mill.execute.hands import HandLost, answer_bundle, take_up
+from mill.execute.hands import HandLost, answer_bundle, prove, take_up
 from mill.models.remote_code import FORBIDDEN
 from mill.models.spec import Spec
 
@@ -72,6 +72,13 @@ class Worker:
             return News([], self._notes(), lost=str(lost))
         except Exception as error:
             return News([], self._notes(), _told(error))
+        return News([], self._notes())
+
+    def prove(self, proof: Request) -> News:
+        try:
+            prove(self.model, proof)
+        except HandLost as lost:
+            return News([], self._notes(), lost=str(lost))
         return News([], self._notes())
 
     def remarks(self) -> list[str]:

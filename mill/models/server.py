@@ -7,32 +7,24 @@ import copy
 import os
 import time
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from mill.api.batching import GIVE_UP_AFTER, Observer, as_response, describe
-from mill.api.errors import MillError, ModelBroken, ModelError, ServerGone, SpecError
+from mill.api.batching import Observer
+from mill.api.errors import ModelError, ServerBroken, ServerGone, SpecError, UnknownName
 from mill.api.message import Message
 from mill.api.model import MillModel, watched
 from mill.api.notice import notice
 from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, Request
 from mill.api.response import Response
 from mill.api.secrets import remember, split_password, variables_in
+from mill.models.asking import Ask, Asking, answer_of
 from mill.models.http import Client, Failure
 from mill.models.media import content_part
 
-Ask = Callable[[Request], Awaitable[Response]]
-
 KEY_VARIABLES = ("MILL_API_KEY", "OPENAI_API_KEY")
 POLL_S = 0.5
-MOST_OUTAGES = 2  # in a row, before the question that was asked alone is to blame
-MOST_BLAMED = 3  # in a row, before the server itself is
-MOST_FAILED = 16  # in a row, before it is asked something that it answered before
-
-
-class _InDoubt(Exception):
-    """So many questions failed in a row that it may be the server's fault."""
 
 
 class ServerModel(MillModel):
@@ -63,8 +55,6 @@ class ServerModel(MillModel):
         self.concurrency = concurrency
         self.client = Client(self.base_url, headers, timeout=timeout, concurrency=concurrency, verify=self._verify)
         self._remarks: list[str] = []
-        self._answered: tuple[Ask, Request] | None = None
-        """A question that it answered, and how it was asked."""
 
     @property
     def model_name(self) -> str:
@@ -118,15 +108,22 @@ class ServerModel(MillModel):
 
     def _verify(self) -> None:
         """Raise where the server is gone, or has another model than it had; called in a thread of its own."""
-        now = copy.copy(self)
-        now.client = replace(self.client, _session=None, _gate=None, _doubt=None)
+        now = self._copy()
         try:
             now._recognize()
+        except UnknownName as error:  # it may have to load the model first
+            raise ServerGone(str(error)) from error
         except Failure as failure:
             if failure.away:
                 raise ServerGone(str(failure)) from failure
             return  # it only has no time for us
         self._check_same(now)
+
+    def _copy(self) -> ServerModel:
+        """The same server, seen anew."""
+        found = copy.copy(self)
+        found.client = replace(self.client, _session=None, _gate=None, _doubt=None)
+        return found
 
     def _check_same(self, now: ServerModel) -> None:
         if now.identity() != self.identity():
@@ -143,99 +140,53 @@ class ServerModel(MillModel):
 
     def _answer(self, kind: str, requests: Sequence[Request], observer: Observer | None) -> list[Response]:
         """Send all requests, neighbours with a common start one after another so that the server's cache serves them."""
-        asks: dict[str, Ask] = {
+        if kind not in self._asks():
+            raise self._cannot(kind)
+        with watched(kind, requests, observer) as watching:
+            asking = Asking(self, self._asks()[kind], watching)
+            asking.run(sorted(requests, key=lambda request: request.text))
+        return [asking.found[id(request)] for request in requests]
+
+    def _asks(self) -> dict[str, Ask]:
+        return {
             GENERATE: self._generate,
             MULTI_ROUND: self._generate,
             LOGLIKELIHOOD: self._score,
             ROLLING: self._score_document,
         }
-        if kind not in asks:
-            raise self._cannot(kind)
-        found: dict[int, Response] = {}
-        ask, failures = _shielded(asks[kind]), 0
-        with watched(kind, requests, observer) as watching:
 
-            def done(request: Request, result: Response | Failure) -> bool:
-                """Whether the server itself is in doubt."""
-                nonlocal failures
-                response = Response(error=str(result)) if isinstance(result, Failure) else as_response(result, kind)
-                found[id(request)] = response
-                watching.answered(request, response)
-                if not response.failed:
-                    failures, self._proven, self._answered = 0, True, (ask, request)
-                    return False
-                failures += 1
-                if failures >= GIVE_UP_AFTER and not self._proven:
-                    raise ModelBroken(f"the server failed on each of the first {failures} requests: {response.error}")
-                return failures % MOST_FAILED == 0
+    def prove(self, proof: Request) -> None:
+        """Ask something that was answered before: where that fails, it is the server that fails and not what it is asked."""
+        self.proof = proof
+        self.client.run_all([proof], lambda _: self.ask_again(), _raised)
 
-            self._ask_through_outages(sorted(requests, key=lambda request: request.text), ask, done)
-        return [found[id(request)] for request in requests]
-
-    def _ask_through_outages(self, left: list[Request], ask: Ask, done: Callable[[Request, Any], bool]) -> None:
-        """Until every question has its result. One may be what ends the server: after an outage without a single result they
-        go one by one, and one that sees the server leave again and again is to blame."""
-        outages = blamed = 0
-        while left:
-            results: set[int] = set()
-
-            def told(request: Request, result: Any, results: set[int] = results) -> None:
-                results.add(id(request))
-                if done(request, result):
-                    raise _InDoubt
-
-            asked = left[:1] if outages else left
-            try:
-                self.client.run_all(asked, ask, told)
-                outages = blamed = 0
-            except ServerGone as gone:
-                self._await_return(gone)
-                outages = 0 if results else outages + 1
-                if outages > MOST_OUTAGES:
-                    outages, blamed = 1, blamed + 1
-                    if blamed >= MOST_BLAMED:
-                        raise ModelBroken(f"{self.base_url} goes away whatever it is asked: {gone}") from gone
-                    done(asked[0], Failure("cut", f"the server went away each of the last {MOST_OUTAGES} times"))
-                    results.add(id(asked[0]))
-            except _InDoubt:
-                self._ask_again()
-            left = [request for request in left if id(request) not in results]
-
-    def _ask_again(self) -> None:
-        """Something that it answered before: where that fails too, it is the server that fails and not the questions."""
-        assert self._answered is not None
-        ask, request = self._answered
-        results: list[Response | Failure] = []
-        try:
-            self.client.run_all([request], ask, lambda _, result: results.append(result))
-        except ServerGone as gone:
-            return self._await_return(gone)
-        error = str(results[0]) if isinstance(results[0], Failure) else results[0].error
+    async def ask_again(self) -> None:
+        """The same while other questions are under way."""
+        assert self.proof is not None
+        error = (await answer_of(self.proof, self._asks()[self.proof.kind])).error
         if error is not None:
-            raise ServerGone(f"{self.base_url} answers nothing any more, not even what it answered before: {error}")
+            raise ServerBroken(f"{self.base_url} answers nothing any more, not even what it answered before: {error}")
 
-    def _await_return(self, gone: ServerGone) -> None:
+    def await_return(self, gone: ServerGone) -> None:
         """Until the server is there again, with the same model; raises where that does not happen."""
         if not self.patience_s:
             raise gone
         notice(f"{gone}; waiting for it to come back, {self.patience_s:.0f} s at most")
-        before = copy.copy(self)
-        self.ready(self.patience_s)
-        before._check_same(self)
+        deadline = time.monotonic() + self.patience_s
+        while True:
+            now = self._copy()
+            try:
+                now._recognize()
+                return self._check_same(now)
+            except (Failure, UnknownName) as error:
+                if time.monotonic() >= deadline:
+                    raise ServerGone(f"{gone}; it did not come back in {self.patience_s:.0f} s ({error})") from error
+            time.sleep(POLL_S)
 
 
-def _shielded(ask: Ask) -> Ask:
-    """An answer of a shape that nobody foresaw is an error of its request, not the end of the run."""
-
-    async def asked(request: Request) -> Response:
-        try:
-            return await ask(request)
-        except (MillError, Failure):
-            raise
-        except Exception as error:
-            return Response(error=f"the server's answer could not be read: {describe(error)}")
-
-    return asked
+def _raised(_: Any, result: Any) -> None:
+    if isinstance(result, Failure):
+        raise result
 
 
 def messages_of(request: Request) -> list[dict[str, Any]]:

@@ -40,6 +40,9 @@ class FakeHand:
             self.asked += 1
             tell([(place, Response(text=f"re: {request.text}"))])
 
+    def prove(self, proof: Request) -> None:
+        return None
+
     def remarks(self) -> list[str]:
         return ["slow", f"hand {self.number}"]
 

@@ -7,6 +7,7 @@ import json
 import os
 import random
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -98,19 +99,21 @@ class Client:
         """A call through the gate, again with a growing pause while its Failure is transient. Where a connection was cut or
         refused, the server is looked at before anything else is taken from it: another one may stand there by now."""
         assert self._gate is not None and self._doubt is not None
-        pause = FIRST_PAUSE_S
-        for attempt in range(1, THROTTLED_ATTEMPTS + 1):
+        pause, tries = FIRST_PAUSE_S, Counter[int]()
+        while True:
             await self._gate.enter()
             ok = False
             try:
                 reply = await call()
                 await self._doubt.over()
                 ok = True
-                return Reply(reply.body, reply.seconds, attempt, reply.first_token_s, reply.token_times)
+                return Reply(reply.body, reply.seconds, tries.total() + 1, reply.first_token_s, reply.token_times)
             except Failure as failure:
                 if failure.away and self.verify is not None:
                     await self._doubt.settle(self.verify)
-                if not failure.transient or attempt >= _most_attempts(failure):
+                most = _most_attempts(failure)
+                tries[most] += 1  # those of one kind say nothing about another
+                if not failure.transient or tries[most] >= most:
                     raise
                 if failure.throttled:
                     await self._gate.push_back(failure.retry_after)
@@ -118,7 +121,6 @@ class Client:
                 await self._gate.leave(ok=ok)
             await asyncio.sleep(pause * random.uniform(0.5, 1.5))
             pause = min(pause * 2, LONGEST_PAUSE_S)
-        raise AssertionError("the last attempt returns or raises")
 
     async def _once(self, method: str, path: str, body: Any, timeout: float) -> Reply:
         started = time.perf_counter()
