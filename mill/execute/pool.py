@@ -11,6 +11,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Any
 
 from mill.api.batching import Observer, describe
@@ -53,11 +54,11 @@ class Pool:
         bundles = Bundles(requests, self.workers)
         news: queue.Queue[Any] = queue.Queue()
         self._threads = []
+        numbers = iter(sorted(range(self.workers), key=lambda number: number in self._lost and number not in self._hands))
 
         def reinforce() -> None:
             """Somebody who was not needed so far: the others' machines or servers may stay away."""
-            number = len(self._threads)
-            if number < self.workers:
+            for number in islice(numbers, 1):
                 thread = threading.Thread(target=self._work, args=(number, kind, bundles, news), daemon=True)
                 self._threads.append(thread)
                 thread.start()

@@ -7,7 +7,9 @@ few seconds, and what ends one of them ends all: rank 0 watches the others and t
 from __future__ import annotations
 
 import _thread
+import atexit
 import contextlib
+import itertools
 import json
 import threading
 import time
@@ -57,6 +59,7 @@ class Ranks:
         self.rank, self.size = ranks.rank(), ranks.world_size()
         self._prefix = f"mill/{number}"
         self._store = _rendezvous()
+        _give_signs(self.rank)
         self._over = threading.Event()
         self._failure: str | None = None
         self._exchanges = 0
@@ -69,7 +72,6 @@ class Ranks:
     @contextmanager
     def joined(self) -> Iterator[None]:
         """One of the ranks while the block lasts. What ends the block here ends it everywhere."""
-        self._set(f"beat/{self.rank}", "0")
         self._thread.start()
         try:
             yield
@@ -133,19 +135,16 @@ class Ranks:
             time.sleep(_POLL_S)
 
     def _watch(self) -> None:
-        """Give signs of life and look for those of the others; an end of theirs interrupts this process."""
+        """Look for signs of life of the others; an end of theirs interrupts this process."""
         watched = range(1, self.size) if self.first else range(1)
         signs = {other: ("", time.monotonic()) for other in watched}
-        joined, beat = time.monotonic(), 0
+        joined = time.monotonic()
         while not self._over.wait(BEAT_S):
-            beat += 1
             try:
-                self._set(f"beat/{self.rank}", str(beat))
                 if self._check(["failure"]):
                     return self._end(self._get("failure"))
                 for other in watched:
-                    name = f"beat/{other}"
-                    sign = self._get(name) if self._check([name]) else ""
+                    sign = self._call(lambda other=other: _last_sign(self._store, other))  # type: ignore[misc]
                     last, when = signs[other]
                     patience = SILENCE_S if sign else JOIN_S
                     if self._check([f"left/{other}"]):
@@ -177,6 +176,35 @@ class Ranks:
             return ask()
         except RuntimeError as error:  # torch's errors of the network are of this kind
             raise RankLost(f"the store of the launcher is gone: {describe(error)}") from error
+
+
+@cache
+def _give_signs(rank: int) -> None:
+    """Signs of life as long as the process lives: between two runs of a command rank 0 scores, and others wait."""
+    store, over = _rendezvous(), threading.Event()
+
+    def beat() -> None:
+        for number in itertools.count():
+            try:
+                store.set(f"mill/beat/{rank}", str(number))
+            except RuntimeError:  # the store is gone, as whoever asks it will see
+                return
+            if over.wait(BEAT_S):
+                return
+
+    thread = threading.Thread(target=beat, daemon=True)
+    thread.start()
+
+    def end() -> None:
+        over.set()
+        thread.join(timeout=BEAT_S)
+
+    atexit.register(end)
+
+
+def _last_sign(store: Any, rank: int) -> str:
+    name = f"mill/beat/{rank}"
+    return store.get(name).decode() if store.check([name]) else ""
 
 
 @cache

@@ -6,6 +6,8 @@ ends a run because its server is broken must not leave errors behind that only m
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -31,9 +33,9 @@ class Asking:
     def __init__(self, server: ServerModel, ask: Ask, observer: Observer) -> None:
         self.server, self.ask, self.observer = server, ask, observer
         self.found: dict[int, Response] = {}
-        self._held: list[tuple[Request, Response]] = []
-        self._failures = 0
-        self._trusted = False
+        self._held: list[tuple[float, Request, Response]] = []
+        self._trusted, self._failures = 0.0, 0
+        """Until when the server is known to answer, and how many questions have failed in a row."""
 
     def run(self, left: Sequence[Request]) -> None:
         """Until every question has its answer. One may be what ends the server: after an outage without a single answer they
@@ -42,6 +44,7 @@ class Asking:
         while left:
             answered = len(self.found)
             asked = left[:1] if outages else left
+            self._looking = asyncio.Lock()  # of the event loop that follows
             try:
                 self.server.client.run_all(asked, self._ask, self._done)
                 self._settle()
@@ -60,36 +63,45 @@ class Asking:
             left = [request for request in left if id(request) not in self.found]
 
     async def _ask(self, request: Request) -> Response:
+        async with self._looking:
+            started = time.monotonic()
         response = await answer_of(request, self.ask)
+        async with self._looking:
+            await self._weigh(request, response, started)
+        return response
+
+    async def _weigh(self, request: Request, response: Response, started: float) -> None:
+        """What an answer says of the server. While it is in doubt nobody goes on."""
         if not response.failed:
-            self._failures, self.server.proof = 0, request
-            return response
+            self._failures, self._trusted = 0, max(self._trusted, started)
+            if self.server.proof is None or len(request.text) < len(self.server.proof.text):
+                self.server.proof = request
+            return
         self._failures += 1
         if self.server.proof is None and self._failures >= GIVE_UP_AFTER:
             raise ModelBroken(f"the server failed on each of the first {self._failures} requests: {response.error}")
         if self.server.proof is not None and self._failures % MOST_FAILED == 0:
+            began = time.monotonic()
             await self.server.ask_again()
-            self._trusted = True
-        return response
+            self._trusted = max(self._trusted, began)
 
     def _done(self, request: Request, response: Any) -> None:
         if response.failed:
-            self._held.append((request, response))
-        if self._trusted or not response.failed:
-            self._release()
-        if not response.failed:
+            self._held.append((time.monotonic(), request, response))
+        else:
             self._tell(request, response)
+        self._release(self._trusted)
 
     def _settle(self) -> None:
         """All were asked; the last ones failed."""
         if self._held and self.server.proof is not None:
             self.server.prove(self.server.proof)
-        self._release()
+        self._release(time.monotonic())
 
-    def _release(self) -> None:
-        """The server answers: what failed is the questions' own fault."""
-        held, self._held, self._trusted = self._held, [], False
-        for request, response in held:
+    def _release(self, trusted: float) -> None:
+        """What failed before the server was asked something that it answered is the questions' own fault."""
+        while self._held and self._held[0][0] <= trusted:
+            _, request, response = self._held.pop(0)
             self._tell(request, response)
 
     def _tell(self, request: Request, response: Response) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import copy
 import os
@@ -25,6 +26,7 @@ from mill.models.media import content_part
 
 KEY_VARIABLES = ("MILL_API_KEY", "OPENAI_API_KEY")
 POLL_S = 0.5
+SECOND_THOUGHTS_S = (1.0, 4.0)  # before a server that was there all the time is called broken
 
 
 class ServerModel(MillModel):
@@ -161,11 +163,16 @@ class ServerModel(MillModel):
         self.client.run_all([proof], lambda _: self.ask_again(), _raised)
 
     async def ask_again(self) -> None:
-        """The same while other questions are under way."""
+        """The same while other questions are under way. Who answers only after a while was away, and is not broken."""
         assert self.proof is not None
-        error = (await answer_of(self.proof, self._asks()[self.proof.kind])).error
-        if error is not None:
-            raise ServerBroken(f"{self.base_url} answers nothing any more, not even what it answered before: {error}")
+        for pause in (0.0, *SECOND_THOUGHTS_S):
+            await asyncio.sleep(pause)
+            error = (await answer_of(self.proof, self._asks()[self.proof.kind])).error
+            if error is None and pause:
+                raise ServerGone(f"{self.base_url} answered nothing for a while")
+            if error is None:
+                return
+        raise ServerBroken(f"{self.base_url} answers nothing any more, not even what it answered before: {error}")
 
     def await_return(self, gone: ServerGone) -> None:
         """Until the server is there again, with the same model; raises where that does not happen."""

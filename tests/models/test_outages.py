@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from mill.api.errors import ModelBroken, ModelError, ServerGone
-from mill.api.request import GENERATE, Request, generation_options
+from mill.api.errors import ModelBroken, ModelError, ServerBroken, ServerGone
+from mill.api.request import GENERATE, LOGLIKELIHOOD, Request, generation_options
 from mill.api.response import Response
 from mill.models.http import client
 from mill.models.open import open_model
@@ -27,6 +27,7 @@ AWAY_S = 1.0  # longer than a call is tried with these pauses
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "FIRST_PAUSE_S", 0.01)
     monkeypatch.setattr("mill.models.server.POLL_S", 0.05)
+    monkeypatch.setattr("mill.models.server.SECOND_THOUGHTS_S", (0.5,))
 
 
 class Restarting:
@@ -154,6 +155,70 @@ def test_a_server_that_fails_on_many_neighbours_is_asked_on(fault: Fault) -> Non
     with FaultServer(answers) as server:
         found = ask(server.url, count=60, timeout=1.0)
     assert len(found) == 60 and {text for text, response in found.items() if response.failed} == BAD
+
+
+def test_what_failed_while_a_server_was_not_itself_is_asked_again() -> None:
+    """As one that is back, whose proxy finds it before it is warm."""
+    cold = threading.Event()
+
+    def answer(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
+        if not cold.is_set() and body["prompt"] == "q 20":
+            cold.set()
+            server.down = status(404, "warming up")
+            threading.Timer(0.3, lambda: setattr(server, "down", None)).start()
+        return {"choices": [{"text": "yes", "finish_reason": "stop"}]}
+
+    with FaultServer(answer) as server:
+        found = ask(server.url, count=400)
+    assert cold.is_set() and len(found) == 400 and not any(response.failed for response in found.values())
+
+
+def test_scores_that_are_no_numbers_are_failures_too() -> None:
+    good = threading.Semaphore(30)
+
+    def answer(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
+        if path == "/tokenize" or "prompt_logprobs" in body:
+            return status(404)
+        words = body["prompt"].split(" ")
+        value = -1.0 if good.acquire(blocking=False) else float("nan")
+        places = [max(0, sum(len(word) + 1 for word in words[:place]) - 1) for place in range(len(words) + 1)]
+        told = {
+            "tokens": [*words, "x"],
+            "token_logprobs": [None, *[value] * len(words)],
+            "top_logprobs": [None, *[{"a": value}] * len(words)],
+            "text_offset": places,
+        }
+        return {"choices": [{"text": "x", "finish_reason": "stop", "logprobs": told}]}
+
+    with FaultServer(answer) as server:
+        model = open_model(f"openai-compat[model=m,base_url={server.url},concurrency=4]")
+        model.ready()
+        with pytest.raises(ServerBroken, match="NaN"):
+            model.loglikelihood([Request(LOGLIKELIHOOD, f"q {number:04} what", " choice") for number in range(100)])
+
+
+def test_a_run_of_which_only_failing_samples_are_left_comes_to_its_end(tmp_path: Path) -> None:
+    def answer(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
+        if "toy_gen 1" in body["prompt"]:
+            return status(400, "not this one")
+        return {"choices": [{"text": "yes", "finish_reason": "stop"}], "usage": {"prompt_tokens": 3}}
+
+    with FaultServer(answer) as server:
+        command = toy(tmp_path, "toy_gen", model=f"openai-compat[model=m,base_url={server.url}]")
+        for _ in range(2):
+            code, said = run(command)
+            assert code == 1 and said == ""
+    assert sum(bool(row["error"]) for row in samples(tmp_path)["toy_gen.jsonl"]) == 11
+
+
+@pytest.mark.parametrize("fault", [status(400, "bad"), status(401, "revoked")], ids=["refused", "locked"])
+def test_a_server_among_several_that_answers_nothing_any_more_leaves_no_errors(fault: Fault, tmp_path: Path) -> None:
+    bad = Spoilt(fault, good=6)
+    with FaultServer(Spoilt(fault)) as first, FaultServer(bad) as second:
+        both = toy(tmp_path, "toy_gen", "--base_url", f"{first.url},{second.url}", model="openai-compat[model=m]")
+        code, said = run(both)
+    assert code == 0 and "not even what it answered before" in said, said
+    assert len(bad.asked) > 6 and len(recorded(tmp_path)) == 40
 
 
 BAD = {f"q {number:02}" for number in range(20, 38)}
