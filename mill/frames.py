@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mill.api.errors import MissingPackage
+from mill.api.errors import MissingPackage, SpecError, UnknownName
 from mill.api.model import MillModel
 from mill.api.task import RenderSettings, Task
 from mill.checks.compare import compare as make_check
@@ -18,6 +18,7 @@ from mill.models.spec import Spec, parse_spec, split_list
 from mill.runs.evaluate import Outcome, plan_run, prepare
 from mill.runs.folder import check_writable
 from mill.runs.judging import open_judge
+from mill.runs.plan import parse_limit
 from mill.tasks.load import Selection, load_builtin, select
 from mill.tasks.suite import select_suites
 
@@ -66,7 +67,7 @@ def evaluate(
 ) -> Evaluation:
     """Run tasks on a model, as `mill eval` does. `settings` are those of RenderSettings: n_shots, seed, gen_kwargs, …"""
     pandas = _pandas("mill.evaluate")
-    selection, rendering, place = _selection(tasks), RenderSettings(**settings), Path(output_dir)
+    selection, rendering, place = _selection(tasks), _rendering(settings), Path(output_dir)
     grader = parse_spec(judge) if isinstance(judge, str) else judge
     if isinstance(model, MillModel):
         check_writable(place)
@@ -90,7 +91,7 @@ def compare(
     a: Model,
     b: Model | Sequence[Model],
     *,
-    prompts: str = "numerics",
+    prompts: str | None = None,
     tasks: Tasks | None = None,
     labels: Sequence[str | None] | None = None,
     output_dir: str | Path = "results",
@@ -99,12 +100,22 @@ def compare(
     quiet: bool = True,
     **settings: Any,
 ) -> Comparison:
-    """Compare models with the first, on a prompt suite or on tasks, as `mill compare` and `mill sweep` do."""
+    """Compare models with the first, on a prompt suite or on tasks, as `mill compare` and `mill sweep` do.
+
+    Without tasks the suite `numerics` is asked.
+    """
     pandas = _pandas("mill.compare")
     models = [a, *(b if isinstance(b, Sequence) and not isinstance(b, str) else [b])]
-    rendering = RenderSettings(**{**settings, "gen_kwargs": {"logprobs": RIVALS, **settings.get("gen_kwargs", {})}})
-    selection = _selection(tasks) if tasks is not None else Selection(select_suites(split_list(prompts)), ())
-    asked = Asked(selection, rendering, Path(output_dir), limit, quiet)
+    if len(models) < 2:
+        raise SpecError("mill.compare needs a model to compare with the first")
+    if labels is not None and len(labels) != len(models):
+        raise SpecError(f"{len(labels)} labels for {len(models)} models")
+    if tasks is not None and prompts is not None:
+        raise SpecError("give prompts or tasks, not both")
+    rendering = _rendering({**settings, "gen_kwargs": {"logprobs": RIVALS, **settings.get("gen_kwargs", {})}})
+    suites = Selection(select_suites(split_list(prompts or "numerics")), ())
+    selection = _selection(tasks) if tasks is not None else suites
+    asked = Asked(selection, rendering, Path(output_dir), parse_limit(limit), quiet)
     specs = [_spec_of(model) if isinstance(model, MillModel) else _parsed(model) for model in models]
     named = labelled(specs, labels or [None] * len(models))
     subjects = [_subject(label, spec, model, asked) for (label, spec), model in zip(named, models, strict=True)]
@@ -117,6 +128,14 @@ def compare(
     ]
     samples = [{"label": one.label, **row} for one in check.variants for row in one.rows]
     return Comparison(pandas.DataFrame(figures), pandas.DataFrame(samples), check)
+
+
+def _rendering(settings: Mapping[str, Any]) -> RenderSettings:
+    known = [one.name for one in fields(RenderSettings)]
+    for name in settings:
+        if name not in known:
+            raise UnknownName("argument", name, known, hint=f"settings are {', '.join(known)}")
+    return RenderSettings(**settings)
 
 
 def _pandas(what: str) -> Any:

@@ -76,7 +76,7 @@ def test_the_worked_examples_of_contributing_run(
     for name in [name for name in sys.modules if name.startswith("mill_file_")]:
         monkeypatch.delitem(sys.modules, name)
     for line in "\n".join(code_blocks("CONTRIBUTING.md", "")).splitlines():
-        assert run([*shlex.split(line)[1:], "--task_paths", "metric.py", "--output_dir", "out"]) == 0
+        assert run([*shlex.split(line)[1:], "--output_dir", "out"]) == 0
     assert "exact_match" in capsys.readouterr().out
     results = [json.loads(file.read_text())["tasks"]["shout"]["metrics"] for file in Path("out").glob("*/*/results.json")]
     assert [(found["exact_match"]["value"], found["longest"]["value"]) for found in results] == [(1.0, 5.0)]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import mill
-from mill.api.errors import SpecError
+from mill.api.errors import MillError, SpecError
 from mill.models.open import open_model
 
 SHORT = {"limit": 3, "gen_kwargs": {"max_gen_toks": 6}}
@@ -49,3 +51,38 @@ def test_compare_refuses_labels_that_clash(tiny_model: Path, tmp_path: Path) -> 
 def test_an_unknown_name_is_no_part_of_mill() -> None:
     with pytest.raises(AttributeError, match="grind"):
         _ = mill.grind  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"limit": -1}, "a count of at least 1"),
+        ({"limit": 0}, "a count of at least 1"),
+        ({"limit": 1.5}, "up to 1.0"),
+        ({"limit": -0.5}, "above 0"),
+        ({"n_shots": -1}, "n_shots=-1: at least 0"),
+        ({"n_shots": 2.5}, "n_shots=2.5"),
+        ({"seed": "a"}, "seed='a'"),
+        ({"repeats": 0}, "repeats=0: at least 1"),
+        ({"limt": 1}, "unknown argument 'limt'"),
+        ({"tasks": []}, "no task is given"),
+    ],
+)
+def test_what_the_command_line_refuses_is_refused_here_too(
+    settings: dict[str, Any], words: str, tiny_model: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(MillError, match=re.escape(words)):
+        mill.evaluate(spec(tiny_model), **{"tasks": "numerics", "output_dir": tmp_path, **settings})
+    assert not list(tmp_path.rglob("*.jsonl"))
+
+
+def test_compare_refuses_what_it_would_drop(tiny_model: Path, tmp_path: Path) -> None:
+    own = spec(tiny_model)
+    for more, words in (
+        ({"b": []}, "needs a model"),
+        ({"b": own, "labels": ["a"]}, "1 labels for 2 models"),
+        ({"b": own, "prompts": "numerics", "tasks": "reasoning"}, "not both"),
+        ({"b": own, "limit": -1}, "a count of at least 1"),
+    ):
+        with pytest.raises(SpecError, match=words):
+            mill.compare(own, output_dir=tmp_path, **more)  # type: ignore[arg-type]

@@ -12,11 +12,17 @@ from mill.api.batching import describe
 from mill.api.errors import MillError, SpecError
 
 _imported: dict[str, str] = {}
+_digests: dict[str, str] = {}
 
 
 def imported_files() -> tuple[str, ...]:
     """Every file imported so far, in order: what another process must import to know the same names."""
     return tuple(path for name, path in _imported.items() if name in sys.modules)
+
+
+def source_digest(module: str) -> str | None:
+    """What stood in a file when it was imported under this name; None for modules that are no such files."""
+    return _digests.get(module)
 
 
 def import_file(path: str | Path, what: str) -> ModuleType:
@@ -32,6 +38,7 @@ def import_file(path: str | Path, what: str) -> ModuleType:
         raise SpecError(f"{what} {path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
+    _digests[name] = hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:

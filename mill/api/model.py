@@ -12,6 +12,7 @@ from typing import Any
 
 from mill.api.batching import BatchLimits, Hook, Observer, Unit, as_response, run_batches
 from mill.api.errors import CannotServe, ModelBroken, ModelError
+from mill.api.files import source_digest
 from mill.api.progress import Progress
 from mill.api.request import CLASSIFY, GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, ZERO_SHOT, Request
 from mill.api.response import Response
@@ -227,6 +228,12 @@ class MillModel(ABC):
 
     def _cannot(self, kind: str) -> CannotServe:
         return CannotServe(f"{self.model_name} ({type(self).__name__}) does not answer {kind} requests")
+
+
+def identity_of(model: MillModel) -> dict[str, Any]:
+    """A model's identity, with the source of a backend that is a person's own file: edited, it is another model."""
+    source = source_digest(type(model).__module__)
+    return {**model.identity(), **({"source": source} if source else {})}
 
 
 class Unseen:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
+from mill.api.errors import SpecError
 from mill.api.message import Context, Media, Message
 from mill.api.request import CLASSIFY, GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, ZERO_SHOT, Request, generation_options
 from mill.api.response import Response
@@ -54,6 +55,14 @@ class RenderSettings:
     apply_chat_template: bool = False
     same_shots: bool = False
     """The first examples of their split for every question, instead of a draw for each."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("n_shots", 0), ("seed", None), ("repeats", 1)):
+            value = getattr(self, name)
+            if value is None and name == "n_shots":
+                continue
+            if not isinstance(value, int) or (least is not None and value < least):
+                raise SpecError(f"{name}={value!r}: " + ("a whole number" if least is None else f"at least {least}"))
 
     def options(self, **defaults: Any) -> dict[str, Any]:
         """Decoding options: a task's defaults, what the run asks for on top, and the run's seed."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from mill.api.errors import MillError, ModelError, ServerGone
-from mill.api.model import MillModel
+from mill.api.model import MillModel, identity_of
 from mill.api.request import Request
 from mill.api.response import Response
 from mill.models.open import open_model
@@ -75,7 +75,7 @@ def portable_identity(model: MillModel) -> dict[str, Any]:
         kept = {name: value for name, value in told.items() if name not in ("base_url", "api_base")}
         return {name: without_addresses(value) if isinstance(value, Mapping) else value for name, value in kept.items()}
 
-    return without_addresses(model.identity())
+    return without_addresses(identity_of(model))
 
 
 def prove(model: MillModel, proof: Request) -> None:

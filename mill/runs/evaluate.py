@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mill.api.errors import MillError, RunError
-from mill.api.model import MillModel
+from mill.api.model import MillModel, identity_of
 from mill.api.notice import notice
 from mill.api.task import Benchmark, RenderSettings, Task
 from mill.execute.choose import EngineChoice, check_servers, make_engine
@@ -258,7 +258,7 @@ def plan_run(
     their own and neither take answers from others nor lend them any.
     """
     plans = plan_tasks(model, selection, settings, limit)
-    identity = model.identity()
+    identity = identity_of(model)
     shown = {**manifest.shown_settings(settings), **({"condition": condition} if condition else {})}
     shown |= {"judge": judging.label} if judging is not None else {}
     folder = newest_generation(run_folder(output_dir, model.model_name, identity, shown), fresh=fresh)

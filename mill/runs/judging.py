@@ -9,7 +9,7 @@ from typing import Any
 
 from mill.api.batching import describe
 from mill.api.errors import CannotServe, SpecError
-from mill.api.model import MillModel
+from mill.api.model import MillModel, identity_of
 from mill.api.notice import notice
 from mill.api.request import GENERATE, Request
 from mill.api.response import Response
@@ -89,6 +89,6 @@ def open_judge(spec: Spec, selection: Selection, output_dir: Path, *, wait: floa
     model.ready(wait)
     if not model.capabilities.serves(GENERATE):
         raise CannotServe(f"{model.model_name} writes no text, so it cannot judge")
-    identity = model.identity()
+    identity = identity_of(model)
     folder = run_folder(output_dir, model.model_name, identity, {"condition": "judge"})
     return Judging(model, identity, folder.path)

@@ -73,6 +73,9 @@ def plan_tasks(
     model: MillModel, selection: Selection, settings: RenderSettings, limit: int | float | None
 ) -> list[TaskPlan]:
     """Hold every task against the model, load its data and render its requests. All refusals happen here."""
+    limit = parse_limit(limit)
+    if not selection.tasks:
+        raise SpecError("no task is given: `mill ls tasks` lists them")
     chat = settings.apply_chat_template or model.use_chat_template
     settings = replace(settings, apply_chat_template=chat)
     served = [(task, _served(task, model)) for task in selection.tasks]

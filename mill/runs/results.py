@@ -7,10 +7,12 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import mill.metrics  # noqa: F401  registers the built-in metrics
+from mill.api.batching import describe
+from mill.api.errors import MillError, RunError
 from mill.api.registry import metrics
 from mill.api.response import encode_float
 from mill.api.task import Benchmark, Task, Value
-from mill.metrics.estimate import Estimate, pool
+from mill.metrics.estimate import NOTHING, Estimate, pool
 from mill.runs.folder import RESULTS, RunFolder
 from mill.runs.samples import ScoredSample, metrics_of
 from mill.runs.shared import Word, say, standing
@@ -77,7 +79,7 @@ def summarize(task: Task, scored: Sequence[ScoredSample], *, n_shots: int, total
         errors=len(failures),
         truncated=sum(one.record.truncated for one in scored),
         cut_short=sum(one.record.cut_short for one in scored),
-        metrics={name: metrics.get(how)(_valued(good, name)) for name, how in _metrics(task, good).items()},
+        metrics={name: _estimate(name, how, _valued(good, name)) for name, how in _metrics(task, good).items()},
         failures=failures[:MOST_LISTED],
         data_hash=data_hash,
     )
@@ -85,6 +87,19 @@ def summarize(task: Task, scored: Sequence[ScoredSample], *, n_shots: int, total
 
 def _metrics(task: Task, scored: Sequence[ScoredSample]) -> dict[str, str]:
     return metrics_of(task, (one.record for one in scored))
+
+
+def _estimate(name: str, how: str, values: Sequence[list[Value]]) -> Estimate:
+    """A metric of no samples is no number, whoever wrote it."""
+    if not values:
+        return NOTHING
+    try:
+        found: Estimate = metrics.get(how)(values)
+    except MillError:
+        raise
+    except Exception as error:
+        raise RunError(f"the metric {how} of {name} raised {describe(error)}") from error
+    return found
 
 
 def _valued(scored: Sequence[ScoredSample], metric: str) -> list[list[Value]]:

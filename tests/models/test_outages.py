@@ -178,7 +178,7 @@ def test_scores_that_are_no_numbers_are_failures_too() -> None:
 
     def answer(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
         if path == "/tokenize" or "prompt_logprobs" in body:
-            return status(404)
+            return status(404 if path == "/tokenize" else 400)
         words = body["prompt"].split(" ")
         value = -1.0 if good.acquire(blocking=False) else float("nan")
         places = [max(0, sum(len(word) + 1 for word in words[:place]) - 1) for place in range(len(words) + 1)]

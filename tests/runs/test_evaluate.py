@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,10 +14,12 @@ import pandas as pd
 import pytest
 
 from mill.api.errors import RunError
+from mill.api.registry import register_metric
 from mill.api.task import RenderSettings
 from mill.runs.evaluate import Outcome, prepare
 from mill.runs.folder import RunFolder
 from mill.runs.rescore import score_again
+from mill.runs.results import _estimate
 from mill.tasks.load import load_files, make_task, select
 
 TOY = str(Path(__file__).parent.parent / "toy.py")
@@ -30,8 +34,6 @@ def log(tmp_path: Path) -> Path:
 @pytest.fixture
 def evaluate(tmp_path: Path, log: Path, monkeypatch: pytest.MonkeyPatch) -> Evaluate:
     """Run the toy model; the log then holds what this run computed."""
-    import sys
-
     for name in [name for name in sys.modules if name.startswith("mill_file_toy")]:
         del sys.modules[name]
     load_files((TOY,))
@@ -340,3 +342,45 @@ def test_tasks_whose_names_differ_only_in_odd_characters_keep_their_own_samples(
     outcome = evaluate("x/y,x_y", limit=2)
     assert outcome.folder.samples_file("x/y") != outcome.folder.samples_file("x_y")
     assert [rows(outcome, name)[0]["task"] for name in ("x/y", "x_y")] == ["x/y", "x_y"]
+
+
+def test_a_metric_is_not_asked_about_no_samples_and_one_that_raises_is_named() -> None:
+    @register_metric("largest_of_test")
+    def largest(samples: Any) -> Any:
+        return max(value for repeats in samples for value in repeats)
+
+    assert math.isnan(_estimate("longest", "largest_of_test", []).value)
+    with pytest.raises(RunError, match="the metric largest_of_test of longest raised TypeError"):
+        _estimate("longest", "largest_of_test", [["a", 1]])
+
+
+def test_a_backend_whose_file_was_edited_is_another_model(
+    evaluate: Evaluate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, values = tmp_path / "own.py", []
+    for how in ("upper", "lower"):
+        for name in [name for name in sys.modules if name.startswith("mill_file_own")]:
+            monkeypatch.delitem(sys.modules, name)
+        file.write_text(OWN_BACKEND.replace("HOW", how))
+        run = prepare(f"{file}[path=demo]", select(["toy_gen"]), RenderSettings(), output_dir=tmp_path / "out", limit=2)
+        outcome = run.execute(quiet=True)
+        values.append([one.record.responses[0][0].text for one in outcome.scored["toy_gen"]])
+    assert values[0] == [text.upper() for text in values[1]] != values[1]
+
+
+OWN_BACKEND = """
+from mill.api.model import MillModel
+from mill.api.registry import register_model
+
+@register_model("own")
+class Own(MillModel):
+    def __init__(self, path):
+        self.path = path
+
+    @property
+    def model_name(self):
+        return self.path
+
+    def _generate_batch(self, batch, gen_kwargs):
+        return [request.context.HOW() for request in batch]
+"""

@@ -136,7 +136,7 @@ class TransformersModel(MediaModel):
         return self._model
 
     def load(self) -> None:
-        _ = self.model
+        _ = self.model, self.shares  # the weights are loaded and tried: neither is time in which anything is answered
 
     def settle(self) -> None:
         if self._passes is not None:
