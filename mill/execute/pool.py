@@ -9,7 +9,7 @@ import contextlib
 import queue
 import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any
@@ -24,6 +24,7 @@ from mill.execute.hands import Hand, HandLost, Tell
 
 POLL_S = 0.2
 LEAVE_S = 2.0
+MOST_DOUBTS = 2  # bundles of which a worker answers nothing, before it waits for others to answer
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 20.0  # before a lost worker is replaced
 
 
@@ -42,7 +43,8 @@ class Pool:
         self._closings = 0
         self._threads: list[threading.Thread] = []
         self._said: dict[str, None] = {}
-        self._deaths = self._doubts = 0
+        self._deaths = 0
+        self._doubts: Counter[int] = Counter()
         self.proof: Request | None = None
         self._lost: set[int] = set()
 
@@ -50,7 +52,7 @@ class Pool:
         """Workers start with their first bundle, all at once: those that are ready do not wait for the others."""
 
     def answer(self, kind: str, requests: Sequence[Request], observer: Observer) -> None:
-        self._doubts = 0
+        self._doubts.clear()
         bundles = Bundles(requests, self.workers)
         news: queue.Queue[Any] = queue.Queue()
         self._threads = []
@@ -129,17 +131,25 @@ class Pool:
                 why = f"the worker died each of the {MOST_DEATHS} times it was asked: {lost}"
                 news.put([(request, Response(error=why)) for request in given_up])
             except ModelBroken as broken:
-                self._doubts += 1
-                if self._doubts > self.workers and self.proof is None:
+                bundles.put_back(list(left.values()))  # what fails may stand together: others have had better luck, or will
+                self._doubts[number] += 1
+                if not self._await_proof(number, bundles):
                     news.put(broken)
                     return
-                bundles.put_back(list(left.values()))  # what fails may stand together: others have had better luck, or will
                 self._hold_to_proof(number, news)
             except BaseException as error:
                 news.put(error if isinstance(error, MillError) else ModelError(f"a worker failed: {describe(error)}"))
                 return
         with contextlib.suppress(HandLost, KeyError):  # gone, or never there
             self._said |= dict.fromkeys(self._hands[number].remarks())
+
+    def _await_proof(self, number: int, bundles: Bundles) -> bool:
+        """Whether there is hope for a worker that failed on all it was asked: somebody answers, or may yet."""
+        while self.proof is None and self._doubts[number] >= MOST_DOUBTS and not bundles.over:
+            if sum(count >= MOST_DOUBTS for count in self._doubts.values()) >= len(self._threads):
+                return False
+            time.sleep(POLL_S)
+        return True
 
     def _hold_to_proof(self, number: int, news: queue.Queue[Any]) -> None:
         """Have a worker answer what another one answered; who cannot is dismissed."""

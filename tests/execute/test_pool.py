@@ -356,6 +356,43 @@ def test_an_observer_that_raises_ends_it_at_once_and_all_workers_end(error: Base
     assert 3 <= len(told) < 300, "only answers that were on their way are handed on after the end"
 
 
+def test_a_worker_that_was_not_needed_takes_over_from_one_that_stays_away() -> None:
+    """As a second server does when there is only one question left."""
+    hired: list[int] = []
+
+    def hire(number: int) -> FakeHand:
+        hired.append(number)
+        if number == 0:
+            raise HandLost("cannot reach it")
+        return FakeHand(number)
+
+    pool, only = Pool(hire, 3), asked(1)
+    assert all_answered(ask(pool, only), only)
+    assert hired[0] == 0 and 1 in hired
+    pool._lost.add(0)
+    hired.clear()
+    assert all_answered(ask(pool, only), only) and hired == [], "whoever answers is asked first"
+
+
+def test_a_worker_that_cannot_answer_what_another_did_is_dismissed() -> None:
+    """Its server is there, and refuses everything."""
+
+    class Useless(FakeHand):
+        def answer(self, kind: str, requests: Sequence[Request], tell: Tell) -> None:
+            if self.number == 1:
+                raise ModelBroken("the server failed on each of the first 8 requests")
+            super().answer(kind, requests, tell)
+
+        def prove(self, proof: Request) -> None:
+            if self.number == 1:
+                raise HandLost("not even what was answered before")
+
+    requests = asked(300)
+    pool = Pool(lambda number: Useless(number, lambda hand, request: time.sleep(0.001)), 2)
+    assert all_answered(seen := ask(pool, requests), requests)
+    assert not any(response.failed for response in seen.answers.values())
+
+
 def test_remarks_are_said_once_and_those_of_the_lost_are_let_go() -> None:
     class Mute(FakeHand):
         def remarks(self) -> list[str]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from mill.execute import ranks
 from tests.launching import (
     TESTS,
     by_hand,
@@ -267,3 +268,31 @@ def test_one_rank_alone_is_no_launch(tmp_path: Path) -> None:
     """WORLD_SIZE without RANK says nothing, and a world of one needs no store."""
     assert run(toy(tmp_path / "a", "toy_gen"), WORLD_SIZE="8")[0] == 0
     assert run(toy(tmp_path / "b", "toy_gen"), WORLD_SIZE="1", RANK="0")[0] == 0
+
+
+def test_signs_of_life_go_on_between_two_runs_of_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 0 may score for an hour while the others wait for it to begin the next model."""
+    kept: dict[str, bytes] = {}
+
+    class Store:
+        def set(self, name: str, text: str) -> None:
+            kept[name] = text.encode()
+
+        def check(self, names: list[str]) -> bool:
+            return all(name in kept for name in names)
+
+        def get(self, name: str) -> bytes:
+            return kept[name]
+
+    store = Store()
+    monkeypatch.setattr(ranks, "_rendezvous", lambda: store)
+    monkeypatch.setattr(ranks, "BEAT_S", 0.01)
+    monkeypatch.setattr(ranks.atexit, "register", ends := [].append)  # type: ignore[var-annotated]
+    assert ranks._last_sign(store, 0) == ""
+    ranks._give_signs.__wrapped__(0)
+    until(lambda: int(ranks._last_sign(store, 0) or 0) > 3)
+    (end,) = ends.__self__
+    end()
+    last = ranks._last_sign(store, 0)
+    time.sleep(0.1)
+    assert ranks._last_sign(store, 0) == last

@@ -78,6 +78,12 @@ def test_retry_after_is_read_as_seconds_or_as_a_date_and_bounded() -> None:
     assert failure.parse_retry_after(None) is None
 
 
+def test_failures_of_one_kind_leave_the_patience_with_another() -> None:
+    answers = iter([*[status(429)] * client.ATTEMPTS, status(500), {"fine": True}])
+    with FaultServer(lambda *_: next(answers)) as server:
+        assert ask(server) == [{"fine": True}]
+
+
 def test_a_stall_is_a_timeout_that_names_the_limit() -> None:
     with FaultServer(lambda *_: stall(3)) as server:
         (found,) = ask(server, timeout=0.3)
