@@ -27,6 +27,7 @@ from mill.models.media import content_part
 KEY_VARIABLES = ("MILL_API_KEY", "OPENAI_API_KEY")
 POLL_S = 0.5
 SECOND_THOUGHTS_S = (1.0, 4.0)  # before a server that was there all the time is called broken
+LONG_S = 30.0
 
 
 class ServerModel(MillModel):
@@ -165,6 +166,7 @@ class ServerModel(MillModel):
     async def ask_again(self) -> None:
         """The same while other questions are under way. Who answers only after a while was away, and is not broken."""
         assert self.proof is not None
+        began = time.monotonic()
         for pause in (0.0, *SECOND_THOUGHTS_S):
             await asyncio.sleep(pause)
             error = (await answer_of(self.proof, self._asks()[self.proof.kind])).error
@@ -172,6 +174,8 @@ class ServerModel(MillModel):
                 raise ServerGone(f"{self.base_url} answered nothing for a while")
             if error is None:
                 return
+            if time.monotonic() - began > LONG_S:  # it was given time enough
+                break
         raise ServerBroken(f"{self.base_url} answers nothing any more, not even what it answered before: {error}")
 
     def await_return(self, gone: ServerGone) -> None:
