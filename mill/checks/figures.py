@@ -13,7 +13,6 @@ from mill.metrics.divergence import Gap
 from mill.metrics.estimate import Estimate, around
 from mill.metrics.paired import (
     clustered_mean,
-    difference,
     exponential,
     inside,
     mcnemar,
@@ -21,6 +20,7 @@ from mill.metrics.paired import (
     p_of_zero,
     percentile,
     rate,
+    rate_difference,
 )
 
 NEAR_TIE = 0.1  # nats: closer than this, the two best tokens change places by rounding alone
@@ -68,12 +68,11 @@ def _right(pairs: Sequence[Pair]) -> Figures:
     if not known:
         return Figures()
     n, worse, better = len(known), known.count((True, False)), known.count((False, True))
-    drop = difference([(float(b), float(a)) for a, b in known])
     return Figures(
         {
             "acc_baseline": rate(sum(a for a, _ in known), n),
             "acc": rate(sum(b for _, b in known), n),
-            "acc_drop": drop,
+            "acc_drop": rate_difference(worse, better, n),
             "regression_rate": rate(worse, n),
             "improvement_rate": rate(better, n),
         },

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from mill.metrics.estimate import NOTHING, Estimate, around, wilson
+from mill.metrics.estimate import NOTHING, Z95, Estimate, around, wilson
 
 MOST_EXACT = 500  # binomials are whole numbers up to here, then products of logarithms
 
@@ -32,9 +32,16 @@ def mcnemar(regressions: int, improvements: int) -> float:
     return min(1.0, 2 * tail)
 
 
-def difference(pairs: Sequence[tuple[float, float]]) -> Estimate:
-    """The mean of second minus first over samples, with the error of paired values."""
-    return mean_of([b - a for a, b in pairs])
+def rate_difference(worse: int, better: int, n: int) -> Estimate:
+    """How much of n was lost, with the interval of Agresti and Min (2005): half a sample is added to each way a pair may
+    turn out, so that few samples without a change do not say that nothing can change."""
+    if not n:
+        return NOTHING
+    value = (worse - better) / n
+    stderr = math.sqrt(max(0.0, (worse + better) / n - value**2) / (n - 1)) if n > 1 else None
+    middle = (worse - better) / (n + 2)
+    reach = Z95 * math.sqrt(worse + better + 1 - (worse - better) ** 2 / (n + 2)) / (n + 2)
+    return Estimate(value, stderr, max(-1.0, min(value, middle - reach)), min(1.0, max(value, middle + reach)), n)
 
 
 def mean_of(values: Sequence[float]) -> Estimate:

@@ -12,7 +12,6 @@ import pytest
 from mill.metrics.estimate import NOTHING, Estimate, around
 from mill.metrics.paired import (
     clustered_mean,
-    difference,
     exponential,
     inside,
     mcnemar,
@@ -20,6 +19,7 @@ from mill.metrics.paired import (
     p_of_zero,
     percentile,
     rate,
+    rate_difference,
 )
 
 stats = pytest.importorskip("scipy.stats")
@@ -90,14 +90,37 @@ def test_percentiles_of_nothing_nan_and_infinity() -> None:
     assert percentile([2.0], 0.99) == 2.0
 
 
-def test_means_and_differences_agree_with_scipy() -> None:
+def test_means_agree_with_scipy() -> None:
     draw = random.Random(5)
-    pairs = [(draw.gauss(0, 1), draw.gauss(0.5, 2)) for _ in range(80)]
-    gaps = [b - a for a, b in pairs]
-    found = difference(pairs)
-    assert found.value == pytest.approx(float(np.mean(gaps)))
-    assert found.stderr == pytest.approx(float(stats.sem(gaps)))
-    assert found == mean_of(gaps)
+    values = [draw.gauss(0.5, 2) for _ in range(80)]
+    found = mean_of(values)
+    assert found.value == pytest.approx(float(np.mean(values)))
+    assert found.stderr == pytest.approx(float(stats.sem(values)))
+
+
+@pytest.mark.parametrize(("worse", "better", "n"), [(0, 0, 4), (3, 1, 20), (0, 7, 40), (5, 0, 5), (12, 12, 100)])
+def test_a_difference_of_rates_has_scipys_error_and_an_interval_that_does_not_collapse(
+    worse: int, better: int, n: int
+) -> None:
+    found = rate_difference(worse, better, n)
+    gaps = [1.0] * worse + [-1.0] * better + [0.0] * (n - worse - better)
+    assert found.value == pytest.approx(float(np.mean(gaps))) and found.stderr == pytest.approx(float(stats.sem(gaps)))
+    assert found.low is not None and found.high is not None
+    assert -1 <= found.low <= found.value <= found.high <= 1 and found.high - found.low > 0.05
+    # As Agresti and Min do it: the interval of Wald, after half a sample more in each of the four cells.
+    b, c, m = worse + 0.5, better + 0.5, n + 2
+    middle, reach = (b - c) / m, 1.959964 * math.sqrt(b + c - (b - c) ** 2 / m) / m
+    assert found.low == pytest.approx(max(-1, min(middle - reach, found.value)), abs=1e-6)
+    assert found.high == pytest.approx(min(1, max(middle + reach, found.value)), abs=1e-6)
+
+
+def test_the_interval_of_a_difference_holds_what_it_promises() -> None:
+    """With twelve samples of which few change, Wald's interval holds the truth far less often than 95 % of the time."""
+    draw, held = np.random.default_rng(3), 0
+    for worse, better, _ in draw.multinomial(12, [0.10, 0.05, 0.85], 4000):
+        found = rate_difference(int(worse), int(better), 12)
+        held += (found.low or 0) <= 0.05 <= (found.high or 0)
+    assert held / 4000 > 0.94
 
 
 def test_a_mean_of_one_value_has_no_error() -> None:

@@ -366,3 +366,9 @@ def test_identity_reads_a_hub_config_with_the_models_own_say_about_remote_code(
     monkeypatch.setattr(loading, "load_config", load_config)
     identity = TransformersModel("org/name", trust_remote_code=trusted).identity()
     assert (identity["weights"], asked) == ("org/name@abc", [trusted])
+
+
+def test_a_folder_without_weights_is_refused_before_anything_is_loaded(tiny_model: Path, tmp_path: Path) -> None:
+    shutil.copytree(tiny_model, tmp_path / "bare", ignore=shutil.ignore_patterns("*.safetensors"))
+    with pytest.raises(ModelError, match="bare has no weights"):
+        open_model(f"hf[path={tmp_path / 'bare'}]")

@@ -19,6 +19,8 @@ from mill.models.fingerprint import file_digest, folder_digest, weights_size
 from mill.models.hf import gguf_once
 from mill.models.remote_code import announce_remote_code
 
+WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf")
+
 
 @dataclass(frozen=True)
 class Source:
@@ -73,6 +75,8 @@ def locate(path: str, revision: str | None) -> Source:
             if len(ggufs) == 1:
                 return Source(str(expanded), gguf=ggufs[0].name, local=True)
             raise ModelError(f"model folder {path} has no config.json")
+        if not any(any(expanded.glob(pattern)) for pattern in WEIGHTS):
+            raise ModelError(f"model folder {path} has no weights: none of {', '.join(WEIGHTS)}")
         return Source(str(expanded.resolve()), local=True)
     if path.startswith(("/", "./", "../", "~")) or path.count("/") > 1:
         raise ModelError(f"model folder {path} does not exist")
