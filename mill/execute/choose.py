@@ -16,6 +16,7 @@ from mill.execute.on_ray import RayCluster, RayHand
 from mill.execute.pool import Pool
 from mill.execute.ray_worker import Opening, environment
 from mill.models.open import open_model
+from mill.models.server import ServerModel
 from mill.models.spec import Spec, addresses_of, at_address
 
 HERE, RAY = "here", "ray"
@@ -73,14 +74,18 @@ def check_servers(spec: Spec, model: MillModel, wait: float) -> None:
 
 def _on_servers(specs: Sequence[Spec], model: MillModel, workers: int) -> Pool:
     identity = portable_identity(model)
-    return Pool(lambda number: HereHand(take_up(specs[number % len(specs)], model.batch_size, identity)), workers)
+
+    def hire(number: int) -> HereHand:
+        return HereHand(take_up(specs[number % len(specs)], model.batch_size, identity))
+
+    return Pool(hire, workers, servers=True)
 
 
 class RayEngine(Pool):
     """A pool on Ray; the cluster is reached when there is something to compute, and left when that is done."""
 
     def __init__(self, choice: EngineChoice, specs: Sequence[Spec], model: MillModel, workers: int) -> None:
-        super().__init__(self._hire, workers)
+        super().__init__(self._hire, workers, servers=isinstance(model, ServerModel))
         self._cluster = RayCluster(choice.address, workers, choice.gpus_per_worker, model.accelerators)
         identity = portable_identity(model)
         self._openings = [Opening(spec, model.batch_size, imported_files(), identity, environment(model)) for spec in specs]

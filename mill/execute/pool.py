@@ -33,10 +33,13 @@ class _NotHired(HandLost):
 
 
 class Pool:
-    """`hire(n)` starts worker number n and returns when it is ready; it raises HandLost or a MillError."""
+    """`hire(n)` starts worker number n and returns when it is ready; it raises HandLost or a MillError.
 
-    def __init__(self, hire: Callable[[int], Hand], workers: int) -> None:
-        self.hire, self.workers = hire, workers
+    Workers that only stand for `servers` must answer something before they are trusted again.
+    """
+
+    def __init__(self, hire: Callable[[int], Hand], workers: int, *, servers: bool = False) -> None:
+        self.hire, self.workers, self.servers = hire, workers, servers
         self._hands: dict[int, Hand] = {}
         self._hiring: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
         self._busy: set[int] = set()
@@ -191,7 +194,7 @@ class Pool:
             if number not in self._hands:
                 closings, hand = self._closings, self.hire(number)
                 self._hands[number] = hand
-                if number in self._lost and self.proof is not None:
+                if self.servers and number in self._lost and self.proof is not None:
                     try:
                         hand.prove(self.proof)  # a server that answers nothing is there all the same
                     except HandLost:
