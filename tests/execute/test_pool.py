@@ -388,7 +388,7 @@ def test_a_worker_that_cannot_answer_what_another_did_is_dismissed() -> None:
                 raise HandLost("not even what was answered before")
 
     requests = asked(300)
-    pool = Pool(lambda number: Useless(number, lambda hand, request: time.sleep(0.001)), 2)
+    pool = Pool(lambda number: Useless(number, lambda hand, request: time.sleep(0.001)), 2, servers=True)
     assert all_answered(seen := ask(pool, requests), requests)
     assert not any(response.failed for response in seen.answers.values())
 
