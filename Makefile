@@ -14,7 +14,7 @@ ENGINE_DIR := .engines
 # vLLM has CPU builds for Linux alone.
 ENGINES ?= $(if $(filter Linux,$(shell uname -s)),vllm) mlx vllm-mlx
 # What mill itself needs inside an engine's environment; the engine brings the rest.
-CORE := click rich aiohttp pyyaml pyarrow
+CORE := click rich aiohttp pyyaml pyarrow msgspec rapidfuzz
 
 .PHONY: demo test lint fetch engines test-engines programs audit clean
 

@@ -10,8 +10,9 @@ from typing import Any
 
 from mill.api.errors import RunError
 from mill.api.response import encode_float
+from mill.api.storage import slug, write_atomically
 from mill.metrics.estimate import Estimate
-from mill.runs.folder import read_json, short_hash, slug, write_atomically
+from mill.runs.folder import read_json, short_hash
 from mill.runs.results import read_estimate
 
 FILE, FOLDER, VERSION = "check.json", "checks", 1

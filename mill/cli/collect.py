@@ -9,10 +9,10 @@ import click
 
 from mill.api.errors import MillError, RunError, SpecError
 from mill.api.notice import notice
+from mill.api.storage import write_atomically
 from mill.cli.options import chosen_output_dir, output_dir_option
 from mill.report.collect import NUMBERS, as_csv, as_json, as_markdown, cells, collect, shown_columns
 from mill.report.tables import print_table
-from mill.runs.folder import write_atomically
 from mill.schedule.cells import Cell, read_cells, unscheduled
 from mill.schedule.jobs import jobs_under_way
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import click
 
+from mill.api.storage import write_atomically
 from mill.checks.gate import GateFailed, judge, parse_rules
 from mill.checks.result import find_checks, read_check
 from mill.cli.check_options import add_summary
 from mill.report.checks import summary_markdown
 from mill.report.junit import as_junit
-from mill.runs.folder import write_atomically
 
 EXAMPLES = """
 \b

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
+from mill.api.storage import write_atomically
 from mill.checks.gate import judge, parse_rules
 from mill.checks.result import Check, find_checks, read_check
-from mill.runs.folder import write_atomically
 
 SUFFIXES = {"html": ".html", "json": ".json", "md": ".md", "junit": ".xml"}
 EXAMPLES = """

@@ -10,20 +10,15 @@ working/*.json         who is at work; see turns.py
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-import os
-import re
-import secrets
-import socket
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mill.api.errors import RunError
+from mill.api.storage import slug, unique_name, write_atomically
 
 MANIFEST, RESULTS, SAMPLES = "manifest.json", "results.json", "samples"
 LONGEST_NAME = 120
@@ -110,44 +105,9 @@ def read_json(file: Path) -> dict[str, Any]:
     return found
 
 
-def write_atomically(file: Path, text: str) -> None:
-    """A reader, or the next run after a crash, finds the old content or the new, never half of it.
-
-    A link is followed, and what is no regular file (a pipe, a device) is written to as it is.
-    """
-    draft: Path | None = None
-    try:
-        file = file.resolve()
-        if file.exists() and not file.is_file():
-            file.write_text(text, encoding="utf-8", errors="surrogatepass")
-            return
-        file.parent.mkdir(parents=True, exist_ok=True)
-        draft = file.with_name(f".{unique_name()}")
-        with draft.open("w", encoding="utf-8", errors="surrogatepass") as handle:
-            handle.write(text)
-            handle.flush()
-            os.fsync(handle.fileno())
-        draft.replace(file)
-    except OSError as error:
-        if draft is not None:
-            with contextlib.suppress(OSError):
-                draft.unlink()  # a disk that is full needs its room
-        raise RunError(f"cannot write {file}: {error.strerror or error}") from error
-
-
-def unique_name() -> str:
-    """A file name that no other process takes, on this machine or another; it begins with the time, for people."""
-    return f"{time.strftime('%Y%m%dT%H%M%S')}-{slug(socket.gethostname())}-{os.getpid()}-{secrets.token_hex(4)}"
-
-
 def short_hash(content: Mapping[str, Any]) -> str:
     text = json.dumps(content, sort_keys=True, default=str)
     return hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
-
-
-def slug(text: str) -> str:
-    """A name that is safe as a file name anywhere."""
-    return re.sub(r"[^A-Za-z0-9._=-]+", "_", text).strip("._") or "_"
 
 
 def _show(value: Any) -> str:

@@ -13,10 +13,11 @@ from typing import Any
 
 from mill import __version__
 from mill.api.secrets import redact, redact_command
+from mill.api.storage import unique_name
 from mill.api.task import RenderSettings
 from mill.execute.executor import Tally
 from mill.models.spec import Spec
-from mill.runs.folder import MANIFEST, RunFolder, unique_name
+from mill.runs.folder import MANIFEST, RunFolder
 from mill.runs.plan import TaskPlan
 from mill.runs.shared import TOP, Word, say, standing
 

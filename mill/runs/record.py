@@ -18,7 +18,7 @@ from mill.api.errors import RunError
 from mill.api.request import Request
 from mill.api.response import Response
 from mill.api.secrets import scrub
-from mill.runs.folder import unique_name
+from mill.api.storage import unique_name
 from mill.runs.index import Index
 
 FOLDER = "record"

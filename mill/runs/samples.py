@@ -12,9 +12,9 @@ from typing import Any
 from mill.api.batching import describe
 from mill.api.errors import RunError
 from mill.api.response import Response, encode_float
+from mill.api.storage import write_atomically
 from mill.api.task import Sample, Task, Value
 from mill.execute.jobs import Job
-from mill.runs.folder import write_atomically
 
 
 @dataclass(frozen=True)

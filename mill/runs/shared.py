@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from mill.runs.folder import RunFolder, read_json, unique_name, write_atomically
+from mill.api.storage import unique_name, write_atomically
+from mill.runs.folder import RunFolder, read_json
 
 PARTS = "parts"
 TOP = ""  # the section of what stands at the top of a file itself

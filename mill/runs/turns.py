@@ -21,7 +21,8 @@ from typing import Any
 
 from mill.api.errors import RunError
 from mill.api.notice import notice
-from mill.runs.folder import RunFolder, read_json, unique_name, write_atomically
+from mill.api.storage import unique_name, write_atomically
+from mill.runs.folder import RunFolder, read_json
 
 WORKING = "working"
 BEAT_S = 5.0

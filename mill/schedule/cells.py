@@ -11,8 +11,9 @@ from typing import Any
 
 from mill.api.batching import describe
 from mill.api.errors import RunError
+from mill.api.storage import write_atomically
 from mill.runs.evaluate import Run
-from mill.runs.folder import MANIFEST, RESULTS, RunFolder, find_runs, read_json, short_hash, write_atomically
+from mill.runs.folder import MANIFEST, RESULTS, RunFolder, find_runs, read_json, short_hash
 
 FOLDER = "schedule"
 CELLS = "cells"

@@ -13,7 +13,7 @@ from typing import Any
 
 from mill.api.batching import describe
 from mill.api.errors import MillError
-from mill.runs.folder import unique_name
+from mill.api.storage import unique_name
 from mill.schedule.cells import FOLDER, Cell
 from mill.schedule.cluster import Cluster
 

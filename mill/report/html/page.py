@@ -9,13 +9,13 @@ from functools import cache
 from pathlib import Path
 
 from mill import __version__
+from mill.api.storage import write_atomically
 from mill.checks.glossary import FIGURES, title
 from mill.checks.result import Check
 from mill.report.checks import figure_rows, told
 from mill.report.html.drawn import charts
 from mill.report.html.samples import sample_list
 from mill.report.html.tag import Html, joined, tag
-from mill.runs.folder import write_atomically
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{}'; base-uri 'none'; form-action 'none'"
 

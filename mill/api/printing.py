@@ -1,0 +1,19 @@
+"""Text that mill did not write itself (model output, server messages, names in files) on its way to a terminal or a log."""
+
+from __future__ import annotations
+
+import re
+
+# C0 and C1 controls but tab and newline, DEL, and the marks that turn the direction of what follows.
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_BLANKS = re.compile(r"\s+")
+
+
+def printable(text: str) -> str:
+    """The text with every control character shown as an escape (`\\x1b`), so that none reaches the terminal."""
+    return _CONTROLS.sub(lambda found: f"\\x{ord(found[0]):02x}" if ord(found[0]) < 256 else f"\\u{ord(found[0]):04x}", text)
+
+
+def one_line(text: str) -> str:
+    """The same in a single line."""
+    return printable(_BLANKS.sub(" ", text).strip())

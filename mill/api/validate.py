@@ -1,0 +1,61 @@
+"""Data from outside (files, servers, other people's code) checked against a type, once, where it comes in.
+
+A type is a dataclass, a `msgspec.Struct`, or anything else that msgspec understands. What does not fit is one line that names
+the file or URL and the field.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from mill.api.errors import DataError, MillError
+from mill.api.storage import read_bytes
+
+T = TypeVar("T")
+
+Number = float | Literal["NaN", "Infinity", "-Infinity"]
+"""A float as mill writes it to JSON, which has no NaN and no infinity; `float()` reads it."""
+
+_FIELD = re.compile(r"(.*?) - at `([^`]*)`$", re.DOTALL)
+
+
+def parse_json(raw: str | bytes, where: object, error: type[MillError] = DataError) -> Any:
+    """JSON of any shape. Text that is no JSON, or nested deeper than Python can read, is refused."""
+    try:
+        text = raw if isinstance(raw, str) else raw.decode("utf-8", "surrogatepass")
+        return json.loads(text)
+    except (ValueError, RecursionError) as cause:
+        raise error(f"{where} is not valid JSON: {_one_line(cause)}") from cause
+
+
+def convert(data: Any, kind: type[T] | Any, where: object, error: type[MillError] = DataError) -> T:
+    """`data`, as JSON gives it, as an instance of `kind`. Fields that `kind` does not have are ignored."""
+    import msgspec
+
+    try:
+        found: T = msgspec.convert(data, kind)
+    except (msgspec.ValidationError, OverflowError, RecursionError) as cause:
+        raise error(f"{where} is not valid: {_field_error(str(cause))}") from cause
+    return found
+
+
+def read_file(file: Path, kind: type[T] | Any, error: type[MillError] = DataError) -> T:
+    """A JSON file as an instance of `kind`; raises FileNotFoundError where there is none."""
+    return convert(parse_json(read_bytes(file, error), file, error), kind, file, error)
+
+
+def _field_error(message: str) -> str:
+    """msgspec's "Expected `int`, got `str` - at `$.a[0].b`" as "a[0].b: expected int, got str"."""
+    found = _FIELD.match(message)
+    text, path = (found[1], found[2]) if found else (message, "$")
+    field = path.removeprefix("$").removeprefix(".")
+    text = text.replace("`", "")
+    text = text[:1].lower() + text[1:]
+    return f"{field}: {text}" if field else text
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__
