@@ -1,5 +1,5 @@
-"""Reading and writing files in folders that others may have filled: no links are followed, no device is read, a file is whole
-or not there."""
+"""Reading and writing files in folders that others may have filled: no link is followed, no device is read, and a file is
+whole or not there."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def write_atomically(file: Path, text: str, *, root: Path | None = None) -> None
     """A reader, or the next run after a crash, finds the old content or the new, never half of it.
 
     With `root`, the folder that a person named, `file` is one that mill chose below it: links between the two are refused,
-    and a link in the place of the file is replaced. Without, the person named the file itself: a link is followed, and what is
-    no regular file (a pipe, a device) is written to as it is.
+    and a link in the place of the file is replaced. Without, the person named the file itself: a link is followed, and what
+    is no regular file (a pipe, a device) is written to as it is.
 
     The text is written as UTF-8; a lone surrogate becomes `\\udXXX`, which every JSON reader takes.
     """

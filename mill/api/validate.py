@@ -1,7 +1,7 @@
 """Data from outside (files, servers, other people's code) checked against a type, once, where it comes in.
 
-A type is a dataclass, a `msgspec.Struct`, or anything else that msgspec understands. What does not fit is one line that names
-the file or URL and the field.
+A type is a dataclass, a `msgspec.Struct`, or anything else that msgspec understands. What does not fit is one line that
+names the file or URL and the field.
 """
 
 from __future__ import annotations
