@@ -35,6 +35,8 @@ class ModelCapabilities:
     concurrency: int = 1
     rivals: int | None = 0
     """How many of the likeliest tokens it names at each place of a scored continuation; None is the whole vocabulary."""
+    scores_dialogs: bool = True
+    """Whether it scores a continuation after messages, not only after plain text."""
 
     def serves(self, kind: str) -> bool:
         kinds = self.kinds

@@ -31,7 +31,7 @@ def parse_json(raw: str | bytes, where: object, error: type[MillError] = DataErr
         raise error(f"{where} is not valid JSON: {_one_line(cause)}") from cause
 
 
-def convert(data: Any, kind: type[T] | Any, where: object, error: type[MillError] = DataError) -> T:
+def convert(data: Any, kind: type[T], where: object, error: type[MillError] = DataError) -> T:
     """`data`, as JSON gives it, as an instance of `kind`. Fields that `kind` does not have are ignored."""
     import msgspec
 
@@ -42,7 +42,7 @@ def convert(data: Any, kind: type[T] | Any, where: object, error: type[MillError
     return found
 
 
-def read_file(file: Path, kind: type[T] | Any, error: type[MillError] = DataError) -> T:
+def read_file(file: Path, kind: type[T], error: type[MillError] = DataError) -> T:
     """A JSON file as an instance of `kind`; raises FileNotFoundError where there is none."""
     return convert(parse_json(read_bytes(file, error), file, error), kind, file, error)
 

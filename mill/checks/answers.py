@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from mill.api.errors import MillError, RunError
 from mill.api.request import GENERATE, MULTI_ROUND, ROLLING
 from mill.api.response import Response, Token
-from mill.api.task import Task
+from mill.api.task import Task, Value
 from mill.runs.folder import RunFolder
+from mill.runs.plan import hash_docs
 from mill.runs.record import Record
 from mill.runs.samples import ScoredSample, read_samples, score_sample
+from mill.tasks.suite import ANSWERED
+
+TEXT, CHOICE, DOCUMENT = "text", "choice", "document"
 
 
 @dataclass(frozen=True)
 class Answer:
     """The answer to one sample. `text` is what was generated, or the choice that was the likeliest.
 
-    `scores` are the log-probabilities of a sample's choices or of its document; `units` are the document's words.
+    `form` says which: generated text, a choice (or label), or a document that was only scored. `value` is the sample's
+    value of the task's first metric; `scores` are the log-probabilities of a sample's choices or of its document; `units`
+    are the document's words.
     """
 
     task: str
@@ -28,12 +34,16 @@ class Answer:
     prompt: str
     gold: Any
     text: str
+    form: str = TEXT
+    doc_hash: str = ""
+    question: str = ""
+    """Digests of the sample's data and of what the model was asked: answers to other data are not compared, whatever their
+    ids."""
     extracted: Any = None
     comparable: bool = False
     """Whether an answer can be extracted from samples like this, so that it may flip."""
-    right: bool | None = None
-    spoken: bool = True
-    """Whether there is a text to compare; a scored document has none."""
+    value: float | None = None
+    finish_reason: str | None = None
     tokens: tuple[Token, ...] | None = None
     scores: tuple[float, ...] = ()
     units: float = 0.0
@@ -41,10 +51,21 @@ class Answer:
     seconds: float | None = None
     first_token_s: float | None = None
     output_tokens: int = 0
+    retries: int = 0
 
     @property
-    def key(self) -> tuple[str, str]:
-        return self.task, self.id
+    def empty(self) -> bool:
+        """Whether the model generated nothing, as an instruct model may without its chat template."""
+        return self.form == TEXT and self.error is None and not self.text.strip()
+
+    @property
+    def cut_short(self) -> bool:
+        """Whether the answer ended at the token limit instead of by itself."""
+        return self.finish_reason == "length"
+
+    @property
+    def filtered(self) -> bool:
+        return self.finish_reason == "content_filter"
 
 
 def answers_of(task: Task, scored: Sequence[ScoredSample]) -> list[Answer]:
@@ -60,33 +81,48 @@ def _answer(task: Task, scored: ScoredSample) -> Answer:
         error = "not answered"
     if error is None and scored.error is not None and scored.error.startswith("scoring failed"):
         error = scored.error
-    generated = task.kind in (GENERATE, MULTI_ROUND)
+    form = _form(task)
     extracted = None if error is not None else task.extracted(record.sample, responses)
     values = {name: scored.values[name][0] for name in task.metrics if name in scored.values}
-    primary = next(iter(values.values()), None)
     return Answer(
         task=task.name,
         id=record.sample.id,
         category=task.category(record.sample) or task.name,
         prompt=record.prompt,
         gold=record.target,
-        text=_text(responses, extracted, generated) if error is None else "",
+        text=_text(responses, extracted, form) if error is None else "",
+        form=form,
+        doc_hash=hash_docs([record.sample.doc]),
+        question=record.keys[0][0] if record.keys and record.keys[0] else "",
         extracted=extracted,
         comparable=task.extracts(record.sample),
-        right=primary == 1.0 if primary in (0.0, 1.0) and record.target is not None else None,
-        spoken=task.kind != ROLLING,
-        tokens=responses[-1].tokens if generated and responses else None,
-        scores=() if generated else tuple(response.score for response in responses if response.score is not None),
+        value=_first_value(values) if error is None else None,
+        finish_reason=responses[-1].finish_reason if responses else None,
+        tokens=responses[-1].tokens if form == TEXT and responses else None,
+        scores=() if form == TEXT else tuple(response.score for response in responses if response.score is not None),
         units=next((float(value[1]) for value in values.values() if isinstance(value, (tuple, list))), 0.0),
         error=error,
         seconds=_total([response.seconds for response in responses]),
         first_token_s=responses[0].first_token_s if responses else None,
         output_tokens=sum(response.output_tokens or 0 for response in responses),
+        retries=sum(getattr(response, "retries", 0) for response in responses),
     )
 
 
-def _text(responses: Sequence[Response], extracted: Any, generated: bool) -> str:
-    if generated:
+def _form(task: Task) -> str:
+    if task.kind in (GENERATE, MULTI_ROUND):
+        return TEXT
+    return DOCUMENT if task.kind == ROLLING else CHOICE
+
+
+def _first_value(values: Mapping[str, Value]) -> float | None:
+    """The value of the task's first metric. Whether a prompt was answered at all says nothing about the answer."""
+    name, value = next(iter(values.items()), (ANSWERED, None))
+    return None if name == ANSWERED or value is None or isinstance(value, (tuple, list)) else float(value)
+
+
+def _text(responses: Sequence[Response], extracted: Any, form: str) -> str:
+    if form == TEXT:
         return responses[-1].text or ""
     return str(extracted) if extracted is not None else (responses[0].label or "")
 

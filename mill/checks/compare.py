@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -10,14 +11,17 @@ from typing import Any
 from mill.api.errors import RunError
 from mill.api.response import Token
 from mill.api.task import Task
-from mill.checks.answers import Answer, read_answers
-from mill.checks.figures import forced_figures, forced_series, free_figures, group_figures
+from mill.checks.answers import read_answers
+from mill.checks.figures import FORCED, forced_figures, forced_series, free_figures, group_figures
 from mill.checks.forced import NAME, ForcedGaps, forced_texts, read_gaps, rivals_of
-from mill.checks.pairing import Pair, pair_up
+from mill.checks.glossary import counted
+from mill.checks.notes import answer_notes
+from mill.checks.pairing import Pair, Pairing, pair_up
 from mill.checks.result import Check, Variant
 from mill.checks.shown import around, shown
-from mill.checks.subjects import Answered, Asked, Subject, answer
-from mill.metrics.paired import percentile
+from mill.checks.subjects import Answered, Asked, Subject, answer, with_template
+from mill.checks.verdict import verdict
+from mill.metrics.paired import largest, mean_of, percentile, rate
 from mill.runs.folder import RunFolder
 from mill.runs.manifest import shown_settings
 from mill.tasks.forced import ForcedTask, ForcedText
@@ -27,6 +31,7 @@ TOKENS_AROUND = 3
 
 def compare(command: str, subjects: Sequence[Subject], asked: Asked, *, forced_tokens: int) -> Check:
     """The first subject is the baseline. Each model is loaded once: its own answers, then the baseline's as forced texts."""
+    asked = with_template(asked, subjects)
     runs = [subject.plan(asked) for subject in subjects]  # refused here, before anything is loaded
     rivals = rivals_of([subject.model for subject in subjects]) if forced_tokens else None
     free: list[Answered] = []
@@ -37,7 +42,8 @@ def compare(command: str, subjects: Sequence[Subject], asked: Asked, *, forced_t
         if rivals is None:
             continue
         if not place:
-            texts = forced_texts(free[0], forced_tokens)
+            dialogs = all(subject.model.capabilities.scores_dialogs for subject in subjects)
+            texts = forced_texts(free[0], forced_tokens, dialogs=dialogs)
         if texts:
             again = subject.plan_apart(asked, NAME, [ForcedTask(NAME, texts, rivals[place])])
             forced.append(answer(subject, again, asked))
@@ -46,7 +52,7 @@ def compare(command: str, subjects: Sequence[Subject], asked: Asked, *, forced_t
     variants = []
     for place, candidate in enumerate(free[1:], 1):
         gaps = read_gaps(forced[0], forced[place]) if forced else None
-        variant = compared(candidate.subject.label, baseline, candidate.answers, gaps)
+        variant = compared(candidate.subject.label, pair_up(baseline, candidate.answers), gaps)
         variant.notes += _why_not_forced(subjects[0], candidate.subject, forced_tokens, texts, gaps)
         variant.notes += candidate.remarks()
         variants.append(_described(variant, candidate))
@@ -65,10 +71,12 @@ def compare_runs(
     labels = [label or _run_label(folder) for label, folder in zip(given, folders, strict=True)]
     if labels[0] == labels[1]:
         labels = [f"{label} {sign}" for label, sign in zip(labels, "AB", strict=True)]
-    variant = compared(labels[1], answers[0], answers[1], None)
+    pairing = pair_up(answers[0], answers[1])
+    if not pairing.pairs:
+        why = "the same tasks, but of other data" if pairing.other_data else "they are of other tasks"
+        raise RunError(f"{first} and {second} have no sample in common: {why}")
+    variant = compared(labels[1], pairing, None)
     variant.run = str(second)
-    if not variant.counts["samples"]:
-        raise RunError(f"{first} and {second} have no sample in common: they are of other tasks")
     variant.notes.append("recorded runs: no text was scored by both, so there are no divergences of distributions")
     tasks = sorted({one.task for one in answers[0]} & {one.task for one in answers[1]})
     return Check("compare", tasks, [variant], labels[0], {"runs": [str(first), str(second)]})
@@ -78,25 +86,43 @@ def _run_label(folder: RunFolder) -> str:
     return str(folder.manifest()["model"]["name"]).rstrip("/").rpartition("/")[2]
 
 
-def compared(label: str, baseline: Sequence[Answer], candidate: Sequence[Answer], gaps: ForcedGaps | None) -> Variant:
+def compared(label: str, pairing: Pairing, gaps: ForcedGaps | None) -> Variant:
     """All that two runs' answers tell."""
-    pairs, alone = pair_up(baseline, candidate)
+    pairs = pairing.pairs
     figures = free_figures(pairs)
-    series: dict[str, Any] = {}
-    if gaps is not None and gaps.texts:
-        figures.add(forced_figures(list(gaps.texts.values())))
-        series = forced_series(list(gaps.texts.values()))
-    notes = [f"{alone} samples are in one run only and are left out"] if alone else []
-    return Variant(
-        label,
-        figures=figures.estimates,
-        p_values=figures.p_values,
-        counts=figures.counts,
-        groups=group_figures(pairs),
-        series=series,
-        rows=[row_of(pair, gaps) for pair in pairs],
-        notes=notes,
-    )
+    variant = Variant(label, groups=group_figures(pairs), rows=[row_of(pair, gaps) for pair in pairs])
+    if gaps is not None:
+        texts = list(gaps.texts.values())
+        figures.estimates["unscored_rate"] = rate(gaps.failed + gaps.other_tokens, gaps.asked)
+        if texts:
+            figures.add(forced_figures(texts))
+            variant.series = forced_series(texts)
+        _say_what_is_missing(variant, gaps)
+    variant.figures, variant.p_values, variant.counts = figures.estimates, figures.p_values, figures.counts
+    variant.notes = [*_unpaired(pairing), *answer_notes(figures.counts)]
+    variant.verdict = verdict(variant)
+    return variant
+
+
+def _say_what_is_missing(variant: Variant, gaps: ForcedGaps) -> None:
+    """Texts that an engine could not score are a fault of it; texts that are other tokens to it are only left out."""
+    for name in FORCED:
+        if gaps.failed:
+            variant.unmeasured[name] = f"{gaps.failed} of {gaps.asked} texts could not be scored by both: {gaps.error}"
+        elif gaps.other_tokens:
+            variant.partial[name] = f"{gaps.other_tokens} of {gaps.asked} texts are other tokens to the two engines"
+
+
+def _unpaired(pairing: Pairing) -> list[str]:
+    found = []
+    if pairing.other_data:
+        found.append(f"{pairing.other_data} samples have the same id but other data in the two runs and are left out")
+    only = pairing.alone - 2 * pairing.other_data
+    if only > 0:
+        found.append(f"{only} samples are in one run only and are left out")
+    if pairing.other_prompts:
+        found.append(f"{pairing.other_prompts} of {len(pairing.pairs)} prompts differ: the runs have other settings")
+    return found
 
 
 def _templates(subjects: Sequence[Subject], asked: Asked) -> list[str]:
@@ -130,10 +156,16 @@ def _why_not_forced(
         found.append(f"{gaps.other_tokens} of {len(texts)} texts are other tokens to the two engines and have no KL")
     if gaps.failed:
         found.append(f"{gaps.failed} of {len(texts)} texts could not be scored by both and have no KL: {gaps.error}")
+    if any(text.plain for text in texts):
+        found.append("KL is of prompts as plain text: an engine scores no dialogs, so the chat template was left out there")
     if gaps.texts and not gaps.exact:
         found.append("KL is a lower bound: an engine names only its likeliest tokens, the others count as one")
-    bad = sum(gap.kl != gap.kl for gaps_of_text in gaps.texts.values() for gap in gaps_of_text)
-    return [*found, f"{bad} places have NaN log-probabilities"] if bad else found
+    bad = sum(not math.isfinite(gap.kl) for gaps_of_text in gaps.texts.values() for gap in gaps_of_text)
+    return (
+        [*found, f"{counted(bad, 'position')} of {gaps.positions} NaN or infinite: they are part of every figure"]
+        if bad
+        else found
+    )
 
 
 def row_of(pair: Pair, gaps: ForcedGaps | None) -> dict[str, Any]:
@@ -147,7 +179,7 @@ def row_of(pair: Pair, gaps: ForcedGaps | None) -> dict[str, Any]:
         "gold": a.gold,
         "texts": [a.text, b.text],
         "extracted": [a.extracted, b.extracted],
-        "right": [a.right, b.right],
+        "right": list(pair.right),
         "errors": [a.error, b.error],
         "severity": pair.severity,
         "similarity": pair.similarity,
@@ -161,7 +193,7 @@ def row_of(pair: Pair, gaps: ForcedGaps | None) -> dict[str, Any]:
     of_text = gaps.texts.get(f"{a.task}/{a.id}") if gaps else None
     if of_text:
         values = [gap.kl for gap in of_text]
-        row["kl"] = {"mean": sum(values) / len(values), "max": max(values), "median": percentile(values, 0.5)}
+        row["kl"] = {"mean": mean_of(values).value, "max": largest(values), "median": percentile(values, 0.5)}
         row["kl_places"] = values
     return row
 

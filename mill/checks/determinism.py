@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from mill.checks.answers import Answer
+from mill.checks.answers import DOCUMENT, Answer
 from mill.checks.figures import NEAR_TIE
-from mill.checks.pairing import part
-from mill.checks.passes import Pass, make_passes
+from mill.checks.notes import answer_notes
+from mill.checks.pairing import part, score_shift
+from mill.checks.passes import Condition, Pass, make_passes
 from mill.checks.result import Check, Variant
 from mill.checks.shown import around, shown
-from mill.checks.subjects import Asked, Subject
+from mill.checks.subjects import Asked, Subject, with_template
+from mill.checks.verdict import repeat_verdict
 from mill.metrics import estimate
-from mill.metrics.paired import inside, mean_of, rate
+from mill.metrics.paired import bounded_mean, largest, mean_of, rate
 from mill.runs.manifest import shown_settings
 
 WIDTHS = (None, 1, 2, 3)  # passes take turns: as many at once as the engine likes, one, two, three
@@ -24,10 +27,12 @@ ALONE, AMONG, ALL = "alone", "among others", "all runs"
 
 
 def determinism(subject: Subject, asked: Asked, *, runs: int) -> Check:
-    """`runs` passes over all prompts. Those with one request at a time show the engine's own noise; the others, what the
-    company in a batch adds to it."""
+    """`runs` passes over all prompts. Those with one request at a time show the engine's own noise; the others, what other
+    requests in the batch add to it."""
+    asked = with_template(asked, [subject])
     widths = [width for width, _ in zip(itertools.cycle(WIDTHS), range(runs), strict=False)]
-    passes, notes = make_passes(subject, asked, [(f"pass {place}", width) for place, width in enumerate(widths, 1)])
+    wanted = [Condition(f"pass {number}", width) for number, width in enumerate(widths, 1)]
+    passes, notes = make_passes(subject, asked, wanted, resume=True)
     groups = {ALL: passes}
     if len({one.width for one in passes}) > 1:
         groups |= {ALONE: [one for one in passes if one.width == 1], AMONG: [one for one in passes if one.width != 1]}
@@ -42,27 +47,46 @@ def determinism(subject: Subject, asked: Asked, *, runs: int) -> Check:
 
 
 def repeated(label: str, passes: Sequence[Pass]) -> Variant:
-    """How the answers to each prompt agree over passes. A failed request is an answer of its own: not the same."""
+    """How the answers to each prompt agree over passes. A failed request is an answer of its own: not the same. Prompts to
+    which every answer is empty show nothing, and are left out of what is shown and counted beside it."""
     samples = list(zip(*(one.answers for one in passes), strict=True))
-    rows = [_row(answers) for answers in samples]
+    told = [answers for answers in samples if not all(answer.empty for answer in answers)]
+    rows = [_row(answers) for answers in told]
     parted = [row for row in rows if row["distinct"] > 1 or row["failed"]]
     margins = [row["parting"]["margin"] for row in parted if row.get("parting") and row["parting"]["margin"] is not None]
     noise = [row["score_range"] for row in rows if row["score_range"] is not None]
     failed = sum(row["failed"] for row in rows)
     figures = {
         "identical_rate": rate(len(rows) - len(parted), len(rows)),
-        "most_common_share": inside(mean_of([row["share"] for row in rows])),
+        "most_common_share": bounded_mean([row["share"] for row in rows]),
         "distinct_outputs": mean_of([float(row["distinct"]) for row in rows]),
-        "failure_rate": rate(failed, len(rows) * len(passes)),
+        "failure_rate": rate(failed, len(samples) * len(passes)),
+        "empty_rate": rate(sum(any(answer.empty for answer in answers) for answers in samples), len(samples)),
+        "cut_rate": rate(sum(any(answer.cut_short for answer in answers) for answers in samples), len(samples)),
     }
     if noise:
-        figures["logprob_noise_max"] = estimate.around(max(noise), None, len(noise))
+        figures["logprob_noise_max"] = estimate.around(largest(noise), None, len(noise))
     if margins:
         figures["parting_margin"] = mean_of(margins)
     counts = {"samples": len(rows), "runs": len(passes), "failed": failed, "parted": len(parted)}
     counts["near_ties"] = sum(margin < NEAR_TIE for margin in margins)
     rows.sort(key=lambda row: (row["share"], row["task"], row["id"]))
-    return Variant(label, figures=figures, counts=counts, rows=rows)
+    variant = Variant(label, figures=figures, counts=counts, rows=rows, notes=_notes(samples))
+    variant.verdict = repeat_verdict(variant)
+    return variant
+
+
+def _notes(samples: Sequence[Sequence[Answer]]) -> list[str]:
+    empty = [answers for answers in samples if any(answer.empty for answer in answers)]
+    return answer_notes(
+        {
+            "samples": len(samples),
+            "empty": len(empty),
+            "both_empty": sum(all(answer.empty for answer in answers) for answers in empty),
+            "cut_short": sum(any(answer.cut_short for answer in answers) for answers in samples),
+            "filtered": sum(any(answer.filtered for answer in answers) for answers in samples),
+        }
+    )
 
 
 def _row(answers: Sequence[Answer]) -> dict[str, Any]:
@@ -93,12 +117,14 @@ def _row(answers: Sequence[Answer]) -> dict[str, Any]:
 
 def _said(answer: Answer) -> str:
     """What tells one answer from another: the text, of a scored document the score."""
-    return answer.text if answer.spoken else f"{answer.scores}"
+    return f"{answer.scores}" if answer.form == DOCUMENT else answer.text
 
 
 def _score_range(answers: Sequence[Answer]) -> float | None:
-    """The widest spread of any log-probability over the passes."""
+    """The widest spread of any log-probability over the passes; infinite where one became impossible in some of them."""
     scores = [answer.scores for answer in answers if answer.scores]
     if not scores:
         return None
-    return float(max(max(column) - min(column) for column in zip(*scores, strict=False)))
+    if len({len(one) for one in scores}) > 1:
+        return math.inf  # not even the same number of choices
+    return largest([score_shift(min(column), max(column)) for column in zip(*scores, strict=True)])

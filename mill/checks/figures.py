@@ -1,4 +1,8 @@
-"""Figures of two runs over the same samples, each with its interval."""
+"""Figures of two runs over the same samples, each with its interval.
+
+Every figure is defined for every input: a NaN or an infinity is part of it and shows in it, and what could not be
+measured is left out by name, never by leaving samples out.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +12,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mill.checks.pairing import Pair
+from mill.checks.answers import TEXT
+from mill.checks.pairing import Pair, score_shift
 from mill.metrics.divergence import Gap
 from mill.metrics.estimate import Estimate, around
 from mill.metrics.paired import (
+    bounded_mean,
     clustered_mean,
+    clustered_rate,
     exponential,
     inside,
+    largest,
     mcnemar,
     mean_of,
     p_of_zero,
@@ -25,6 +33,7 @@ from mill.metrics.paired import (
 
 NEAR_TIE = 0.1  # nats: closer than this, the two best tokens change places by rounding alone
 KL_SHARES = {"kl_median": 0.5, "kl_p90": 0.9, "kl_p95": 0.95, "kl_p99": 0.99}
+FORCED = ("kl_mean", *KL_SHARES, "kl_max", "delta_p_rms", "top1_agreement", "ppl_ratio", "nonfinite_rate")
 MOST_PLACES = 64  # of a text whose agreement is shown place by place
 
 
@@ -48,23 +57,66 @@ def free_figures(pairs: Sequence[Pair]) -> Figures:
     found.counts = {"samples": n, "failed": sum(pair.failed for pair in pairs)}
     found.counts |= {f"severity_{tier}": count for tier, count in Counter(pair.severity for pair in pairs).items()}
     found.estimates["failure_rate"] = rate(found.counts["failed"], n)
-    spoken = [pair for pair in pairs if pair.a.spoken]
-    if spoken:
-        found.estimates["match_rate"] = rate(sum(pair.identical for pair in spoken), len(spoken))
-    found.estimates["similarity"] = inside(mean_of([pair.similarity for pair in pairs]))
-    flips = [pair.flipped for pair in pairs if pair.flipped is not None]
+    found.add(_texts(pairs))
+    flips = [pair for pair in pairs if pair.flipped is not None]
     if flips:
-        found.counts["flips"] = sum(flips)
-        found.estimates["flip_rate"] = rate(sum(flips), len(flips))
+        flipped = [pair for pair in flips if pair.flipped]
+        found.counts |= {"flips": len(flipped), "flips_cut_short": sum(_cut_short(pair) for pair in flipped)}
+        found.estimates["flip_rate"] = rate(len(flipped), len(flips))
     found.add(_right(pairs))
     found.add(_parted(pairs))
     found.add(_scored(pairs))
     return found
 
 
+def _texts(pairs: Sequence[Pair]) -> Figures:
+    """Of generated answers: how many there are at all, and how alike they are."""
+    generated = [pair for pair in pairs if pair.a.form == TEXT]
+    if not generated:
+        return Figures()
+    n = len(generated)
+    empty, both = sum(pair.a.empty or pair.b.empty for pair in generated), sum(pair.both_empty for pair in generated)
+    cut, filtered = sum(map(_cut_short, generated)), sum(pair.a.filtered or pair.b.filtered for pair in generated)
+    found = Figures(
+        {"empty_rate": rate(empty, n), "cut_rate": rate(cut, n), "filtered_rate": rate(filtered, n)},
+        counts={"empty": empty, "both_empty": both, "cut_short": cut, "filtered": filtered},
+    )
+    compared = [pair for pair in generated if pair.texts]
+    if compared:
+        found.estimates["match_rate"] = rate(sum(pair.identical for pair in compared), len(compared))
+        found.estimates["similarity"] = bounded_mean([pair.similarity for pair in compared])
+    return found
+
+
+def _cut_short(pair: Pair) -> bool:
+    return pair.a.cut_short or pair.b.cut_short
+
+
 def _right(pairs: Sequence[Pair]) -> Figures:
-    """Accuracy on both sides, and whether more got worse than better."""
-    known = [pair.rightness for pair in pairs if pair.rightness is not None]
+    """Accuracy where a task's values are all 0 or 1, the mean score where they are graded, on both sides."""
+    by_task: dict[str, list[Pair]] = {}
+    for pair in pairs:
+        if pair.valued:
+            by_task.setdefault(pair.a.task, []).append(pair)
+    binary: list[tuple[bool, bool]] = []
+    graded: list[tuple[float, float]] = []
+    for members in by_task.values():
+        values = [value for pair in members for value in (pair.a.value, pair.b.value) if value is not None]
+        if all(value in (0.0, 1.0) for value in values):
+            binary += [(pair.a.value == 1.0, pair.b.value == 1.0) for pair in members]
+        else:
+            worst = min(0.0, *values)  # what a failed request is worth
+            graded += [(_or(pair.a.value, worst), _or(pair.b.value, worst)) for pair in members]
+    found = _accuracy(binary)
+    found.add(_graded(graded))
+    return found
+
+
+def _or(value: float | None, otherwise: float) -> float:
+    return otherwise if value is None else value
+
+
+def _accuracy(known: Sequence[tuple[bool, bool]]) -> Figures:
     if not known:
         return Figures()
     n, worse, better = len(known), known.count((True, False)), known.count((False, True))
@@ -81,65 +133,85 @@ def _right(pairs: Sequence[Pair]) -> Figures:
     )
 
 
+def _graded(known: Sequence[tuple[float, float]]) -> Figures:
+    if not known:
+        return Figures()
+    drop = mean_of([a - b for a, b in known])
+    return Figures(
+        {"score_baseline": mean_of([a for a, _ in known]), "score": mean_of([b for _, b in known]), "score_drop": drop},
+        {"score_drop": p_of_zero(drop, len(known) - 1)},
+        {"graded": len(known), "score_regressions": sum(b < a for a, b in known)},
+    )
+
+
 def _parted(pairs: Sequence[Pair]) -> Figures:
-    """How many texts part, where, and how many of them not for a near-tie."""
-    parted = [pair.parting for pair in pairs if pair.parting is not None]
+    """How many texts part, where, and how many of them not for a near-tie. A margin that is not known is no near-tie."""
+    texts = [pair for pair in pairs if pair.texts]
+    if not texts:
+        return Figures()
+    parted = [pair.parting for pair in texts if pair.parting is not None]
     found = Figures(counts={"parted": len(parted)})
-    places = [float(parting.token) for parting in parted if parting.token is not None]
-    if places:
-        found.estimates["first_parting"] = inside(mean_of(places), last=math.inf)
+    indexes = [float(parting.token) for parting in parted if parting.token is not None]
+    if indexes:
+        found.estimates["first_parting"] = inside(mean_of(indexes), last=math.inf)
     margins = [parting.margin for parting in parted if parting.margin is not None]
+    near = sum(margin < NEAR_TIE for margin in margins)
     if margins:
-        clear = sum(margin >= NEAR_TIE for margin in margins)
-        found.counts |= {"near_ties": len(margins) - clear, "clear_partings": clear}
+        found.counts |= {"near_ties": near, "clear_partings": len(parted) - near}
         found.estimates["parting_margin"] = mean_of(margins)
-        if len(margins) == len(parted):
-            found.estimates["clear_parting_rate"] = rate(clear, len(pairs))
+    if margins or not parted:
+        found.estimates["clear_parting_rate"] = rate(len(parted) - near, len(texts))
     return found
 
 
 def _scored(pairs: Sequence[Pair]) -> Figures:
     """Of choices and documents, which both engines score as they are."""
     both = [pair for pair in pairs if not pair.failed and pair.a.scores and len(pair.a.scores) == len(pair.b.scores)]
-    shifts = [[abs(b - a) for a, b in zip(pair.a.scores, pair.b.scores, strict=True)] for pair in both]
-    finite = [[shift for shift in of_one if math.isfinite(shift)] for of_one in shifts]
-    if not any(finite):
+    if not both:
         return Figures()
-    most = max(shift for of_one in finite for shift in of_one)
-    found = Figures({"logprob_shift": clustered_mean(finite), "logprob_shift_max": around(most, None, len(both))})
+    shifts = [[score_shift(a, b) for a, b in zip(pair.a.scores, pair.b.scores, strict=True)] for pair in both]
+    most = largest([shift for of_one in shifts for shift in of_one])
+    found = Figures({"logprob_shift": inside(clustered_mean(shifts), last=math.inf)})
+    found.estimates["logprob_shift_max"] = around(most, None, len(both))
     documents = [pair for pair in both if pair.a.units]
     if documents:
-        per_unit = [[(pair.a.scores[0] - pair.b.scores[0]) / pair.a.units] * round(pair.a.units) for pair in documents]
-        ratio = clustered_mean(per_unit)
-        found.estimates["ppl_ratio"] = exponential(ratio)
-        found.p_values["ppl_ratio"] = p_of_zero(ratio)
+        per_unit = [[_per_unit(pair)] * max(1, round(pair.a.units)) for pair in documents]
+        found.add(_perplexity_ratio(per_unit))
     return found
 
 
+def _per_unit(pair: Pair) -> float:
+    a, b = pair.a.scores[0], pair.b.scores[0]
+    return 0.0 if a == b else (a - b) / pair.a.units
+
+
+def _perplexity_ratio(groups: Sequence[Sequence[float]]) -> Figures:
+    """From differences of log-probabilities, baseline minus candidate, in groups that are independent of each other."""
+    ratio = clustered_mean(groups)
+    return Figures({"ppl_ratio": exponential(ratio)}, {"ppl_ratio": p_of_zero(ratio, sum(map(bool, groups)) - 1)})
+
+
 def forced_figures(texts: Sequence[Sequence[Gap]]) -> Figures:
-    """Of texts that both engines scored token by token; places of one text are not independent."""
+    """Of texts that both engines scored token by token; positions of one text are not independent.
+
+    A position that is NaN or infinite on one side is part of every figure: NaN makes it NaN, an infinite divergence makes it
+    infinite, and no greedy token agrees with NaN.
+    """
     gaps = [gap for of_text in texts for gap in of_text]
-    finite = [[gap for gap in of_text if math.isfinite(gap.kl)] for of_text in texts]
-    good = [gap for of_text in finite for gap in of_text]
-    found = Figures(counts={"places": len(gaps), "nonfinite_places": len(gaps) - len(good), "forced_texts": len(texts)})
-    found.estimates["nonfinite_rate"] = rate(len(gaps) - len(good), len(gaps))
+    nonfinite = sum(not math.isfinite(gap.kl) for gap in gaps)
+    found = Figures(counts={"places": len(gaps), "nonfinite_places": nonfinite, "forced_texts": len(texts)})
+    found.estimates["nonfinite_rate"] = rate(nonfinite, len(gaps))
     if not gaps:
         return found
-    # One NaN makes the mean NaN: what is not known is not left out of a figure that gates read.
+    values, n = [gap.kl for gap in gaps], len(gaps)
     found.estimates["kl_mean"] = inside(clustered_mean([[gap.kl for gap in of_text] for of_text in texts]), last=math.inf)
-    if not good:
-        return found
-    values, n = [gap.kl for gap in good], len(good)
     for name, share in KL_SHARES.items():
         found.estimates[name] = around(percentile(values, share), None, n)
-    found.estimates["kl_max"] = around(max(values), None, n)
-    squares = clustered_mean([[gap.delta_p**2 for gap in of_text] for of_text in finite])
+    found.estimates["kl_max"] = around(largest(values), None, n)
+    squares = clustered_mean([[gap.delta_p**2 for gap in of_text] for of_text in texts])
     found.estimates["delta_p_rms"] = _root(squares)
-    same = clustered_mean([[float(gap.same_top) for gap in of_text] for of_text in finite])
-    found.estimates["top1_agreement"] = inside(same)
-    ratio = clustered_mean([[gap.first - gap.second for gap in of_text] for of_text in finite])
-    found.estimates["ppl_ratio"] = exponential(ratio)
-    found.p_values["ppl_ratio"] = p_of_zero(ratio)
+    found.estimates["top1_agreement"] = clustered_rate([[float(gap.same_top) for gap in of_text] for of_text in texts])
+    found.add(_perplexity_ratio([[gap.first - gap.second for gap in of_text] for of_text in texts]))
     return found
 
 
@@ -153,14 +225,13 @@ def _root(estimate: Estimate) -> Estimate:
 
 
 def forced_series(texts: Sequence[Sequence[Gap]]) -> dict[str, Any]:
-    """What charts of forced texts are drawn from: every divergence, and the agreement place by place."""
+    """What charts of forced texts are drawn from: every finite divergence, and the agreement place by place."""
     finite = [gap.kl for of_text in texts for gap in of_text if math.isfinite(gap.kl)]
     longest = min(MOST_PLACES, max((len(of_text) for of_text in texts), default=0))
     places = []
     for place in range(longest):
-        here = [of_text[place] for of_text in texts if place < len(of_text) and math.isfinite(of_text[place].kl)]
-        if here:
-            places.append({"place": place, "agreement": sum(gap.same_top for gap in here) / len(here), "n": len(here)})
+        here = [of_text[place] for of_text in texts if place < len(of_text)]
+        places.append({"place": place, "agreement": sum(gap.same_top for gap in here) / len(here), "n": len(here)})
     return {"kl": finite, "agreement_by_place": places}
 
 
@@ -172,7 +243,7 @@ def group_figures(pairs: Sequence[Pair]) -> list[dict[str, Any]]:
     found = []
     for (task, category), members in sorted(groups.items()):
         figures = free_figures(members)
-        wanted = ("match_rate", "flip_rate", "acc_baseline", "acc")
+        wanted = ("match_rate", "flip_rate", "acc_baseline", "acc", "score_baseline", "score")
         rates = {name: figures.estimates[name] for name in wanted if name in figures.estimates}
         entry = {name: [one.value, one.low, one.high, one.n] for name, one in rates.items()}
         found.append({"task": task, "category": category, "n": len(members), **entry})

@@ -30,10 +30,16 @@ class ForcedGaps:
     """The gaps of each text that both engines scored, by task/sample, and how many texts have none."""
 
     texts: dict[str, list[Gap]] = field(default_factory=dict)
+    asked: int = 0
+    """How many texts both engines should have scored."""
     other_tokens: int = 0
     failed: int = 0
     error: str = ""
     """Why the first of the failed could not be scored."""
+
+    @property
+    def positions(self) -> int:
+        return sum(map(len, self.texts.values()))
 
     @property
     def exact(self) -> bool:
@@ -51,20 +57,24 @@ def rivals_of(models: Sequence[MillModel]) -> list[int | str] | None:
     return [MOST_RIVALS if count is None else min(count, MOST_RIVALS) for count in told]
 
 
-def forced_texts(baseline: Answered, most_tokens: int) -> list[ForcedText]:
-    """The baseline's answers: the beginning of what it generated, or the choice it made.
+def forced_texts(baseline: Answered, most_tokens: int, *, dialogs: bool) -> list[ForcedText]:
+    """The baseline's answers: the first tokens of what it generated, or the choice it made.
 
     Where it generated nothing, as a model does that waits for a chat template, the end of the prompt takes its place.
+    Without `dialogs`, as one of the engines scores none, a dialog of text becomes plain text.
     """
     texts = []
     for plan in baseline.run.plans:
         if plan.task.kind in (GENERATE, LOGLIKELIHOOD):
             for job in plan.jobs:
                 context, text = job.requests[0].context, _continuation(job, most_tokens)
+                plain = not isinstance(context, str) and not dialogs and not job.requests[0].media
+                if plain:
+                    context = "\n\n".join(message.text for message in context) + "\n\n"  # type: ignore[union-attr]
                 if text is not None and not text.strip():
                     context, text = _halves(context, most_tokens)
                 if text:
-                    texts.append(ForcedText(f"{plan.task.name}/{job.sample.id}", context, text))
+                    texts.append(ForcedText(f"{plan.task.name}/{job.sample.id}", context, text, plain))
     return texts
 
 
@@ -97,15 +107,15 @@ def _cut(response: Response, most_tokens: int) -> str:
 
 
 def read_gaps(baseline: Answered, candidate: Answered) -> ForcedGaps:
-    """Place by place, where the token ids are the same on both sides."""
-    found = ForcedGaps()
+    """Position by position, where the tokens are the same on both sides."""
     first, second = _responses(baseline), _responses(candidate)
+    found = ForcedGaps(asked=len(first))
     for name, a in first.items():
         b = second.get(name)
         if b is None or not a.tokens or not b.tokens:
             found.failed += 1
             found.error = found.error or a.error or (b.error if b else None) or "an engine named no tokens"
-        elif [token.id for token in a.tokens] != [token.id for token in b.tokens]:
+        elif [token.name for token in a.tokens] != [token.name for token in b.tokens]:
             found.other_tokens += 1
         else:
             found.texts[name] = _gaps(_Side(a, baseline.run.folder), _Side(b, candidate.run.folder))
@@ -114,7 +124,10 @@ def read_gaps(baseline: Answered, candidate: Answered) -> ForcedGaps:
 
 def _responses(answered: Answered) -> dict[str, Response]:
     scored = answered.outcome.scored[NAME]
-    return {one.record.sample.id: one.record.responses[0][0] for one in scored if one.record.responses[0]}
+    return {
+        one.record.sample.id: one.record.responses[0][0] if one.record.responses[0] else Response(error="not answered")
+        for one in scored
+    }
 
 
 class _Side:

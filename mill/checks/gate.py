@@ -1,4 +1,9 @@
-"""Rules that a check must keep: `flip_rate>0.02, kl_mean>0.05, acc_drop>0.01@p<0.05` name what makes it fail."""
+"""Rules that a check must keep, and whether it does: kept, broken, or inconclusive.
+
+`--fail_on "flip_rate>0.02"` names what was measured and must not be; `--fail_on "acc_drop>0.01@p<0.05"` what must not be
+shown by a test; `--require "acc_drop<0.01"` what the data must show: the whole 95 % interval has to lie on the right
+side. Where the samples are too few to tell, the rule is inconclusive: it has not passed.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +14,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mill.api.errors import MillError, SpecError, UnknownName
-from mill.checks.glossary import FIGURES, written
+from mill.checks.glossary import FIGURES, counted, written
 from mill.checks.result import Check, Variant
+from mill.metrics.estimate import Estimate
 
+KEPT, BROKEN, INCONCLUSIVE = "kept", "broken", "inconclusive"
 _OPERATORS: dict[str, Callable[[float, float], bool]] = {
     ">=": operator.ge,
     "<=": operator.le,
@@ -28,68 +35,161 @@ class GateFailed(MillError):
     exit_code = 3
 
 
+class GateInconclusive(MillError):
+    """A check with too few samples to say whether it keeps a rule."""
+
+    exit_code = 5
+
+
+@dataclass(frozen=True)
+class RuleOutcome:
+    """What became of one rule on one variant. `reason` is empty where it is simply kept."""
+
+    rule: Rule
+    variant: str
+    status: str
+    reason: str = ""
+
+    @property
+    def told(self) -> str:
+        """The reason with whose it is."""
+        return f"{self.variant}: {self.reason}" if self.variant else self.reason
+
+
 @dataclass(frozen=True)
 class Rule:
-    """Broken where the figure is as the rule says and, with a p-value, where that is below its bound too."""
+    """`required` rules say what must hold, the others what must not."""
 
     text: str
     figure: str
     compare: str
     bound: float
     p_below: float | None = None
+    required: bool = False
 
-    def broken_by(self, variant: Variant) -> str | None:
-        """Why a variant breaks the rule. A figure that was not measured, or is NaN, breaks it: nobody knows better."""
+    def judge(self, variant: Variant) -> RuleOutcome:
+        """A figure that was not measured, or is NaN, breaks every rule on it: nobody knows better."""
         estimate = variant.figures.get(self.figure)
+        if self.figure in variant.unmeasured:
+            return self._outcome(variant, BROKEN, f"{self.figure} could not be measured: {variant.unmeasured[self.figure]}")
         if estimate is None:
-            return f"{variant.label}: {self.figure} was not measured"
+            return self._outcome(variant, BROKEN, f"{self.figure} was not measured")
         if math.isnan(estimate.value):
-            return f"{variant.label}: {self.figure} is NaN"
-        if not _OPERATORS[self.compare](estimate.value, self.bound):
-            return None
-        told = f"{variant.label}: {self.figure} is {written(self.figure, estimate.value)}"
-        if estimate.low is not None and estimate.high is not None:
-            told += f" ({written(self.figure, estimate.low)} to {written(self.figure, estimate.high)})"
-        if self.p_below is None:
-            return f"{told}, which is {self.compare} {self.bound:g}"
-        p = variant.p_values.get(self.figure)
+            return self._outcome(variant, BROKEN, f"{self.figure} is NaN")
+        if self.required:
+            return self._outcome(variant, *self._required(estimate))
+        if self.p_below is not None:
+            return self._outcome(variant, *self._tested(estimate, variant.p_values.get(self.figure)))
+        beyond = self._holds(estimate.value)
+        return self._outcome(variant, BROKEN if beyond else KEPT, self._told(estimate) if beyond else "")
+
+    def _outcome(self, variant: Variant, status: str, reason: str) -> RuleOutcome:
+        partly = variant.partial.get(self.figure)
+        return RuleOutcome(self, variant.label, status, f"{reason} ({partly})" if partly and reason else partly or reason)
+
+    def _holds(self, value: float) -> bool:
+        return _OPERATORS[self.compare](value, self.bound)
+
+    def _required(self, estimate: Estimate) -> tuple[str, str]:
+        """Kept where the whole interval is on the right side, broken where none of it is."""
+        low, high = estimate.low, estimate.high
+        if not math.isfinite(estimate.value) or not FIGURES[self.figure].interval:
+            low = high = estimate.value
+        if low is None or high is None:
+            return INCONCLUSIVE, f"{self._told(estimate)}: too few samples for an interval"
+        holds = (self._holds(low), self._holds(high))
+        if all(holds):
+            return KEPT, ""
+        if any(holds):
+            return INCONCLUSIVE, f"{self._told(estimate)}; n = {estimate.n} is too few to show {self.text}"
+        return BROKEN, f"{self._told(estimate)}, and {self.text} is required"
+
+    def _tested(self, estimate: Estimate, p: float | None) -> tuple[str, str]:
+        """Broken where the value is beyond the bound and the test says that this is no chance; kept where the interval shows
+        that it is not beyond."""
+        assert self.p_below is not None
+        beyond = self._holds(estimate.value)
         if p is None or math.isnan(p):
-            return f"{told}, and there is no test of {self.figure}"
-        return f"{told}, which is {self.compare} {self.bound:g} with p = {p:.3g}" if p < self.p_below else None
+            return INCONCLUSIVE, f"{self._told(estimate)}: too few samples for a test"
+        if beyond and p < self.p_below:
+            return BROKEN, f"{self._told(estimate)} with p = {p:.3g}"
+        worst = estimate.high if self.compare.startswith(">") else estimate.low
+        if worst is not None and not self._holds(worst):
+            return KEPT, ""
+        return INCONCLUSIVE, f"{self._told(estimate)}, p = {p:.3g}; n = {estimate.n} is too few to rule out {self.text}"
+
+    def _told(self, estimate: Estimate) -> str:
+        shown = f"{self.figure} is {written(self.figure, estimate.value)}"
+        if estimate.low is not None and estimate.high is not None:
+            shown += f" ({written(self.figure, estimate.low)} to {written(self.figure, estimate.high)})"
+        sign = f", which is {self.compare} {self.bound:g}"
+        return shown + (sign if not self.required and self._holds(estimate.value) else "")
 
 
-def parse_rules(text: str) -> list[Rule]:
+def parse_rules(fail_on: str | None, require: str | None = None) -> list[Rule]:
+    """The rules of both options; a rule that no value or every value would break is refused."""
     rules = []
-    for part in filter(str.strip, text.split(",")):
-        found = _RULE.fullmatch(part)
-        if not found:
-            raise SpecError(f"--fail-on: {part.strip()!r} is no rule; write figure>number or figure>number@p<0.05")
-        name, compare, bound, p_below = found.groups()
-        try:
-            rules.append(Rule(part.strip(), name, compare, float(bound), float(p_below) if p_below else None))
-        except ValueError:
-            raise SpecError(f"--fail-on: {part.strip()!r} holds no number that can be read") from None
-    if not rules:
-        raise SpecError("--fail-on names no rule; write for instance flip_rate>0.02")
+    for option, text, required in (("--fail-on", fail_on, False), ("--require", require, True)):
+        if text is None:
+            continue
+        parts = [part for part in text.split(",") if part.strip()]
+        if not parts:
+            raise SpecError(
+                f"{option} names no rule; write for instance {'acc_drop<0.01' if required else 'flip_rate>0.02'}"
+            )
+        rules += [_parse(part, option, required) for part in parts]
     return rules
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """One rule on one variant; `reason` is None where it is kept."""
+def _parse(part: str, option: str, required: bool) -> Rule:
+    found = _RULE.fullmatch(part)
+    if not found:
+        raise SpecError(f"{option}: {part.strip()!r} is no rule; write figure>number" + _or_test(required))
+    name, compare, bound, p_below = found.groups()
+    if required and p_below:
+        raise SpecError(
+            f"{option}: {part.strip()!r} has a p-value; a requirement goes by the interval: {name}{compare}{bound}"
+        )
+    try:
+        rule = Rule(part.strip(), name, compare, float(bound), float(p_below) if p_below else None, required)
+    except ValueError:
+        raise SpecError(f"{option}: {part.strip()!r} holds no number that can be read") from None
+    _refuse_senseless(rule, option)
+    return rule
 
-    rule: Rule
-    variant: str
-    reason: str | None
+
+def _or_test(required: bool) -> str:
+    return "" if required else " or figure>number@p<0.05"
 
 
-def judge(check: Check, rules: Sequence[Rule]) -> list[Verdict]:
-    """Every rule on every variant. A figure that no variant has is a misspelt rule, not a broken one."""
+def _refuse_senseless(rule: Rule, option: str) -> None:
+    """A rule whose outcome does not depend on the figure is a mistake, and would pass every gate or none."""
+    if rule.p_below is not None and not 0 < rule.p_below < 1:
+        raise SpecError(f"{option}: {rule.text!r}: a p-value is between 0 and 1")
+    figure = FIGURES.get(rule.figure)
+    if figure is None:  # a name that is not known is refused with suggestions, where the check's own figures are known
+        return
+    if rule.p_below is not None and not figure.tested:
+        known = ", ".join(name for name, one in FIGURES.items() if one.tested)
+        raise SpecError(f"{option}: {rule.text!r}: there is a test of {known} alone; leave out @p, or use --require")
+    ends = [rule._holds(figure.low), rule._holds(figure.high)]
+    if all(ends) or not any(ends):
+        always = "always" if all(ends) else "never"
+        raise SpecError(
+            f"{option}: {rule.text!r} is {always} true: {rule.figure} lies between {figure.low:g} and {figure.high:g}"
+        )
+
+
+def judge(check: Check, rules: Sequence[Rule]) -> list[RuleOutcome]:
+    """Every rule on every variant. A figure that no variant has is a misspelt rule, not a broken one; a check without
+    variants measured nothing, and breaks every rule."""
     known = {name for variant in check.variants for name in variant.figures}
     for rule in rules:
         if rule.figure not in known | set(FIGURES):
             raise UnknownName("figure", rule.figure, known | set(FIGURES), hint=f"this check has {', '.join(sorted(known))}")
-    return [Verdict(rule, variant.label, rule.broken_by(variant)) for rule in rules for variant in check.variants]
+    if not check.variants:
+        return [RuleOutcome(rule, "", BROKEN, "the check measured nothing") for rule in rules]
+    return [rule.judge(variant) for rule in rules for variant in check.variants]
 
 
 def check_names(rules: Sequence[Rule]) -> None:
@@ -97,3 +197,22 @@ def check_names(rules: Sequence[Rule]) -> None:
     for rule in rules:
         if rule.figure not in FIGURES:
             raise UnknownName("figure", rule.figure, FIGURES, hint="docs/checks.md lists them")
+
+
+def conclude(judged: Sequence[tuple[Check, Sequence[RuleOutcome]]], *, strict: bool) -> str:
+    """What to say where all rules are kept; raises where one is broken or inconclusive. `strict` makes that broken too."""
+    told: dict[str, list[str]] = {KEPT: [], BROKEN: [], INCONCLUSIVE: []}
+    total = sum(len(outcomes) for _, outcomes in judged)
+    for check, outcomes in judged:
+        for outcome in outcomes:
+            status = BROKEN if strict and outcome.status == INCONCLUSIVE else outcome.status
+            if outcome.reason:
+                told[status].append(f"{check.name}: {outcome.told}" if len(judged) > 1 else outcome.told)
+    if told[BROKEN]:
+        raise GateFailed(f"{len(told[BROKEN])} of {counted(total, 'rule')} broken: {'; '.join(told[BROKEN])}")
+    if told[INCONCLUSIVE]:
+        few = told[INCONCLUSIVE]
+        raise GateInconclusive(f"{len(few)} of {counted(total, 'rule')} inconclusive: {'; '.join(few)}")
+    where = f" on {counted(len(judged), 'check')}" if len(judged) > 1 else ""
+    texts = dict.fromkeys(outcome.rule.text for _, outcomes in judged for outcome in outcomes)
+    return f"all rules kept{where}: {', '.join(texts)}" + "".join(f"\n  {text}" for text in told[KEPT])

@@ -10,48 +10,81 @@ RATE, NATS, SECONDS, FACTOR, NUMBER = "rate", "nats", "seconds", "factor", "numb
 
 @dataclass(frozen=True)
 class Figure:
+    """`low` and `high` bound the values that are possible; `interval` is False for figures that have none, such as
+    percentiles; `tested` says that there is a p-value."""
+
     title: str
     kind: str
     about: str
+    low: float = 0.0
+    high: float = math.inf
+    interval: bool = True
+    tested: bool = False
+
+
+def _rate(title: str, about: str) -> Figure:
+    return Figure(title, RATE, about, high=1.0)
+
+
+def _plain(title: str, kind: str, about: str) -> Figure:
+    return Figure(title, kind, about, interval=False)
 
 
 FIGURES: dict[str, Figure] = {
-    "failure_rate": Figure("failed requests", RATE, "samples without an answer on either side; they count as changed"),
-    "match_rate": Figure("same text", RATE, "samples whose answers are equal to the last character"),
-    "similarity": Figure("similarity", NUMBER, "how alike the answers are, 0 to 1; the severity tiers stand on it"),
-    "flip_rate": Figure("answer flips", RATE, "samples whose extracted answer is another one"),
-    "acc_baseline": Figure("accuracy, baseline", RATE, "right answers of the baseline, where gold is known"),
-    "acc": Figure("accuracy", RATE, "right answers, where gold is known"),
-    "acc_drop": Figure("accuracy lost", RATE, "baseline minus this one; p by McNemar's exact test"),
-    "regression_rate": Figure("regressions", RATE, "right before, wrong now"),
-    "improvement_rate": Figure("improvements", RATE, "wrong before, right now"),
+    "failure_rate": _rate("failed requests", "samples without an answer on either side; they count as changed"),
+    "match_rate": _rate("same text", "samples whose answers are equal to the last character"),
+    "empty_rate": _rate("empty answers", "samples where an engine generated nothing; two empty answers are no agreement"),
+    "cut_rate": _rate("cut off", "samples where an answer ended at the token limit"),
+    "filtered_rate": _rate("filtered", "samples where a server withheld an answer (finish_reason content_filter)"),
+    "similarity": Figure("similarity", NUMBER, "how alike the answers are, 0 to 1; severity tiers stand on it", high=1.0),
+    "flip_rate": _rate("answer flips", "samples whose extracted answer is another one"),
+    "acc_baseline": _rate("accuracy, baseline", "right answers of the baseline, where gold is known"),
+    "acc": _rate("accuracy", "right answers, where gold is known"),
+    "acc_drop": Figure(
+        "accuracy lost", RATE, "baseline minus this one; p by McNemar's exact test", low=-1.0, high=1.0, tested=True
+    ),
+    "score_baseline": Figure("score, baseline", NUMBER, "mean of values that are not only 0 or 1", low=-math.inf),
+    "score": Figure(
+        "score", NUMBER, "mean of values that are not only 0 or 1; a failed request has the lowest", low=-math.inf
+    ),
+    "score_drop": Figure(
+        "score lost", NUMBER, "baseline minus this one; p by the paired t-test", low=-math.inf, tested=True
+    ),
+    "regression_rate": _rate("regressions", "right before, wrong now"),
+    "improvement_rate": _rate("improvements", "wrong before, right now"),
     "first_parting": Figure("first other token", NUMBER, "the place of the first token that differs, over texts that part"),
     "parting_margin": Figure("margin where they part", NATS, "by how much the baseline preferred its token there"),
-    "clear_parting_rate": Figure("clear partings", RATE, "texts that part where the two best tokens were no near-tie"),
+    "clear_parting_rate": _rate("clear partings", "texts that part where the two best tokens were no near-tie"),
     "logprob_shift": Figure("log-prob shift", NATS, "mean change of a choice's or document's log-probability"),
-    "logprob_shift_max": Figure("largest shift", NATS, "the largest such change"),
+    "logprob_shift_max": _plain("largest shift", NATS, "the largest such change"),
     "kl_mean": Figure("KL mean", NATS, "divergence from the baseline's next-token distribution, on the same tokens"),
-    "kl_median": Figure("KL median", NATS, "half of the places lie below"),
-    "kl_p90": Figure("KL 90 %", NATS, "nine of ten places lie below"),
-    "kl_p95": Figure("KL 95 %", NATS, "19 of 20 places lie below"),
-    "kl_p99": Figure("KL 99 %", NATS, "99 of 100 places lie below"),
-    "kl_max": Figure("KL max", NATS, "the worst place"),
-    "delta_p_rms": Figure("RMS of delta p", RATE, "root mean square change of the probability of the token there"),
-    "top1_agreement": Figure("same top token", RATE, "places where both find the same token likeliest"),
-    "ppl_ratio": Figure("perplexity ratio", FACTOR, "perplexity over the baseline's, on the same tokens; 1 is equal"),
-    "nonfinite_rate": Figure("NaN or infinite", RATE, "places whose divergence is no finite number"),
-    "identical_rate": Figure("always the same", RATE, "prompts whose answer is the same in every run"),
-    "most_common_share": Figure("most common answer", RATE, "share of runs that give a prompt's most common answer"),
+    "kl_median": _plain("KL median", NATS, "half of the places lie below"),
+    "kl_p90": _plain("KL 90 %", NATS, "nine of ten places lie below"),
+    "kl_p95": _plain("KL 95 %", NATS, "19 of 20 places lie below"),
+    "kl_p99": _plain("KL 99 %", NATS, "99 of 100 places lie below"),
+    "kl_max": _plain("KL max", NATS, "the worst place"),
+    "delta_p_rms": _rate("RMS of delta p", "root mean square change of the probability of the token there"),
+    "top1_agreement": _rate("same top token", "places where both find the same token likeliest"),
+    "ppl_ratio": Figure(
+        "perplexity ratio", FACTOR, "perplexity over the baseline's, on the same tokens; 1 is equal", tested=True
+    ),
+    "unscored_rate": _rate("texts not scored", "texts that both should have scored and one could not; they break KL rules"),
+    "nonfinite_rate": _rate("NaN or infinite", "places whose divergence is no finite number"),
+    "identical_rate": _rate("always the same", "prompts whose answer is the same in every run"),
+    "most_common_share": _rate("most common answer", "share of runs that give a prompt's most common answer"),
     "distinct_outputs": Figure("distinct answers", NUMBER, "different answers a prompt gets"),
-    "logprob_noise_max": Figure("log-prob noise", NATS, "the widest spread of a log-probability over runs"),
+    "logprob_noise_max": _plain("log-prob noise", NATS, "the widest spread of a log-probability over runs"),
+    "retry_rate": _rate("retried requests", "requests that were refused or cut off at first and sent again"),
     "requests_per_s": Figure("requests a second", NUMBER, "answered requests over the time of answering"),
     "tokens_per_s": Figure("tokens a second", NUMBER, "generated tokens over the time of answering"),
-    "latency_p50": Figure("latency, median", SECONDS, "from request to whole answer"),
-    "latency_p95": Figure("latency, 95 %", SECONDS, "19 of 20 answers are faster"),
-    "latency_p99": Figure("latency, 99 %", SECONDS, "99 of 100 answers are faster"),
-    "first_token_p50": Figure("first token, median", SECONDS, "from request to the first token"),
-    "first_token_p95": Figure("first token, 95 %", SECONDS, "19 of 20 are faster"),
-    "first_token_p99": Figure("first token, 99 %", SECONDS, "99 of 100 are faster"),
+    "latency_p50": _plain(
+        "latency, median", SECONDS, "from the first try of a request to its whole answer, waits between tries included"
+    ),
+    "latency_p95": _plain("latency, 95 %", SECONDS, "19 of 20 answers are faster"),
+    "latency_p99": _plain("latency, 99 %", SECONDS, "99 of 100 answers are faster"),
+    "first_token_p50": _plain("first token, median", SECONDS, "from request to the first token"),
+    "first_token_p95": _plain("first token, 95 %", SECONDS, "19 of 20 are faster"),
+    "first_token_p99": _plain("first token, 99 %", SECONDS, "99 of 100 are faster"),
 }
 
 
@@ -75,3 +108,7 @@ def written(name: str, value: float | None) -> str:
     if kind == FACTOR:
         return f"{value:.4f}"
     return f"{value:.3f}" if abs(value) < 100 else f"{value:,.0f}"
+
+
+def counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from mill.api.response import Token
-from mill.checks.answers import Answer
+from mill.checks.answers import CHOICE, DOCUMENT, TEXT, Answer
 from mill.metrics.similarity import common_start, severity, similarity
+
+EMPTY, FAILED = "empty", "failed"  # severities beside those of similarity
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,8 @@ class Parting:
 
 @dataclass(frozen=True)
 class Pair:
-    """A failed request is a changed answer: nobody got what the baseline gave."""
+    """A failed request is a changed answer: nobody got what the baseline gave. Two empty answers are no agreement: neither
+    engine said anything."""
 
     a: Answer
     b: Answer
@@ -34,57 +37,88 @@ class Pair:
         return self.a.error is not None or self.b.error is not None
 
     @property
+    def both_empty(self) -> bool:
+        return self.a.empty and self.b.empty
+
+    @property
+    def texts(self) -> bool:
+        """Whether two texts can be compared."""
+        return self.a.form == TEXT and not self.both_empty
+
+    @property
     def identical(self) -> bool:
-        return not self.failed and self.a.text == self.b.text and (self.a.spoken or self.a.scores == self.b.scores)
+        if self.failed or self.both_empty:
+            return False
+        return self.a.scores == self.b.scores if self.a.form == DOCUMENT else self.a.text == self.b.text
 
     @cached_property
     def similarity(self) -> float:
         if self.failed:
             return 0.0
-        if self.a.spoken:
+        if self.a.form == CHOICE:
+            return float(self.identical)
+        if self.a.form == TEXT:
             return similarity(self.a.text, self.b.text)
         # A scored document: the smaller perplexity over the larger.
-        return math.exp(-abs(self.a.scores[0] - self.b.scores[0]) / max(1.0, self.a.units)) if self.a.scores else 1.0
+        shift = score_shift(self.a.scores[0], self.b.scores[0]) if self.a.scores and self.b.scores else 0.0
+        return math.exp(-shift / max(1.0, self.a.units))
 
     @property
     def severity(self) -> str:
-        return "failed" if self.failed else severity(self.similarity)
+        if self.failed:
+            return FAILED
+        return EMPTY if self.both_empty else severity(self.similarity)
 
     @property
     def flipped(self) -> bool | None:
-        """Whether the extracted answer is another one; None for samples from which none is extracted."""
-        if not (self.a.comparable or self.b.comparable):
+        """Whether the extracted answer is another one; None for samples from which none is extracted, or nothing to extract
+        from."""
+        if not (self.a.comparable or self.b.comparable) or self.both_empty:
             return None
         return self.failed or self.a.extracted != self.b.extracted
 
     @property
-    def rightness(self) -> tuple[bool, bool] | None:
-        """(baseline right, candidate right), where gold is known; a failed request is not right."""
-        failed_with_gold = self.failed and self.a.gold is not None
-        if self.a.right is None and self.b.right is None and not failed_with_gold:
-            return None
-        return bool(self.a.right), bool(self.b.right)
+    def valued(self) -> bool:
+        """Whether the sample counts in a score. A failed request does, where the other side or the gold answer says that
+        there was something to get."""
+        return self.a.value is not None or self.b.value is not None or (self.failed and self.a.gold is not None)
+
+    @property
+    def right(self) -> tuple[bool | None, bool | None]:
+        """Whether each side is right; None where its value is neither 0 nor 1."""
+        return _right(self.a), _right(self.b)
 
     @cached_property
     def parting(self) -> Parting | None:
-        if self.failed or self.identical or not self.a.spoken:
+        if self.failed or self.identical or not self.texts:
             return None
         return part(self.a, self.b)
 
 
+def _right(answer: Answer) -> bool | None:
+    return answer.value == 1.0 if answer.value in (0.0, 1.0) else None
+
+
+def score_shift(one: float, other: float) -> float:
+    """By how much a log-probability changed. What is impossible to both engines has not changed."""
+    return 0.0 if one == other else abs(other - one)
+
+
 def part(a: Answer, b: Answer) -> Parting:
+    """Where an answer ends before the other, the engine that went on says how clear that was."""
     char = common_start(a.text, b.text)
     if not a.tokens or not b.tokens:
         return Parting(char)
-    place = common_start(_names(a.tokens, b.tokens), _names(b.tokens, a.tokens))
-    return Parting(char, place, margin_at(a.tokens, place))
+    index = common_start(_names(a.tokens, b.tokens), _names(b.tokens, a.tokens))
+    margin = margin_at(a.tokens, index)
+    return Parting(char, index, margin_at(b.tokens, index) if index >= len(a.tokens) else margin)
 
 
-def margin_at(tokens: Sequence[Token], place: int) -> float | None:
+def margin_at(tokens: Sequence[Token], index: int) -> float | None:
     """How much likelier the best token was than the second, in nats."""
-    if place >= len(tokens) or len(tokens[place].top) < 2:
+    if index >= len(tokens) or len(tokens[index].top) < 2:
         return None
-    (_, best), (_, second) = tokens[place].top[:2]
+    (_, best), (_, second) = tokens[index].top[:2]
     return best - second if math.isfinite(best - second) else None
 
 
@@ -94,8 +128,55 @@ def _names(tokens: Sequence[Token], others: Sequence[Token]) -> list[int | str]:
     return [token.id if by_id and token.id is not None else token.text for token in tokens]
 
 
-def pair_up(first: Sequence[Answer], second: Sequence[Answer]) -> tuple[list[Pair], int]:
-    """Answers to the same samples as pairs, and how many samples only one side has."""
-    others = {answer.key: answer for answer in second}
-    pairs = [Pair(answer, others[answer.key]) for answer in first if answer.key in others]
-    return pairs, len(first) + len(second) - 2 * len(pairs)
+@dataclass(frozen=True)
+class Pairing:
+    """Answers to the same samples as pairs, and what could not be paired."""
+
+    pairs: list[Pair]
+    alone: int = 0
+    """Samples that only one side has."""
+    other_data: int = 0
+    """Of those, samples that have the same task and id on both sides, but other data."""
+    other_prompts: int = 0
+    """Pairs whose prompts differ: the same data, rendered with other settings."""
+
+
+Waiting = dict[tuple[str, str], dict[str, Answer]]
+"""Task and digest -> the answers that have no partner yet, by id."""
+
+
+def pair_up(first: Sequence[Answer], second: Sequence[Answer]) -> Pairing:
+    """Pair answers to the same data, whatever its ids; equal rows go by id, then by order."""
+    waiting: Waiting = {}
+    for answer in second:
+        for digest in _digests(answer):
+            waiting.setdefault((answer.task, digest), {})[answer.id] = answer
+    pairs, unpaired = [], []
+    for answer in first:
+        other = _take_partner(answer, waiting)
+        if other is None:
+            unpaired.append(answer)
+        else:
+            pairs.append(Pair(answer, other))
+    left = {(one.task, one.id) for bucket in waiting.values() for one in bucket.values()}
+    return Pairing(
+        pairs,
+        alone=len(first) + len(second) - 2 * len(pairs),
+        other_data=sum((answer.task, answer.id) in left for answer in unpaired),
+        other_prompts=sum(pair.a.prompt != pair.b.prompt for pair in pairs),
+    )
+
+
+def _digests(answer: Answer) -> list[str]:
+    return [digest for digest in (answer.doc_hash, answer.question) if digest] or [f"id {answer.id}"]
+
+
+def _take_partner(answer: Answer, waiting: Waiting) -> Answer | None:
+    for digest in _digests(answer):
+        bucket = waiting.get((answer.task, digest))
+        if bucket:
+            other = bucket.get(answer.id) or next(iter(bucket.values()))
+            for one in _digests(other):
+                del waiting[other.task, one][other.id]
+            return other
+    return None

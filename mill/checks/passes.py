@@ -1,4 +1,4 @@
-"""The same questions several times over, each time under a condition of its own, such as how many are under way at once."""
+"""The same questions several times over, each time under a condition of its own, such as how many are in flight at once."""
 
 from __future__ import annotations
 
@@ -8,11 +8,20 @@ from typing import Any
 
 from mill.checks.answers import Answer
 from mill.checks.subjects import Asked, Subject, answer
+from mill.runs.evaluate import Run
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A pass that is wanted: `width` requests in flight at once, None for as many as the backend likes."""
+
+    name: str
+    width: int | None
 
 
 @dataclass(frozen=True)
 class Pass:
-    """`width` requests were under way at once; None is as many as the backend likes. `sessions` tell how long it took."""
+    """A pass that was made. `sessions` tell how long it took."""
 
     name: str
     width: int | None
@@ -24,15 +33,46 @@ class Pass:
         return sum(float(session.get(name, 0)) for session in self.sessions)
 
 
-def make_passes(subject: Subject, asked: Asked, wanted: Sequence[tuple[str, int | None]]) -> tuple[list[Pass], list[str]]:
-    """A run for each (name, width), one after another on one loaded model, and what a reader must know about them."""
-    passes, notes = [], []
-    for place, (name, width) in enumerate(wanted):
-        if not subject.model.set_width(width):
-            width = None
-            notes = [f"{subject.spec.backend} does not let one choose how many requests are under way at once"]
-        run = subject.plan_apart(asked, f"{name} x{width or 'auto'}")
-        done = answer(subject, run, asked, keep_model=place + 1 < len(wanted))
+def make_passes(
+    subject: Subject, asked: Asked, wanted: Sequence[Condition], *, resume: bool
+) -> tuple[list[Pass], list[str]]:
+    """A run for each condition, one after another on one loaded model, and what a reader must know about them.
+
+    What was measured before is not measured again by reading it: a check that ended starts anew. One that was interrupted
+    goes on where it stopped, if `resume` says that its passes need not be of one time.
+    """
+    wanted, notes = _widths(subject, wanted)
+    resumed = resume and not asked.fresh and _unfinished([_plan(subject, asked, one) for one in wanted])
+    if resumed:
+        notes.append("goes on from an interrupted check: some passes are of an earlier time")
+    passes = []
+    for number, condition in enumerate(wanted, 1):
+        run = _plan(subject, asked, condition, fresh=not resumed)
+        subject.model.set_width(condition.width)
+        done = answer(subject, run, asked, keep_model=number < len(wanted))
         sessions = run.folder.manifest()["sessions"]
-        passes.append(Pass(name, width, done.answers, str(run.folder.path), sessions))
+        passes.append(Pass(condition.name, condition.width, done.answers, str(run.folder.path), sessions))
     return passes, notes + subject.model.remarks()
+
+
+def _widths(subject: Subject, wanted: Sequence[Condition]) -> tuple[list[Condition], list[str]]:
+    """Without widths where the backend does not let them be chosen."""
+    if subject.model.set_width(wanted[0].width):
+        return list(wanted), []
+    note = f"{subject.spec.backend} does not let one choose how many requests are in flight at once"
+    return [Condition(one.name, None) for one in wanted], [note]
+
+
+def _plan(subject: Subject, asked: Asked, condition: Condition, *, fresh: bool = False) -> Run:
+    return subject.plan_apart(asked, f"{condition.name} x{condition.width or 'auto'}", fresh=fresh)
+
+
+def _unfinished(runs: Sequence[Run]) -> bool:
+    """Whether a check was begun and did not come to its end: some answers of these runs are recorded, and not all."""
+    counts = [
+        sum(run.record.lookup(clone.key) is not None for clone in request.clones())
+        for run in runs
+        for job in run.jobs
+        for request in job.open_requests()
+    ]
+    return any(counts) and not all(counts)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from mill.api.errors import RunError
 from mill.api.response import encode_float
-from mill.api.storage import slug, write_atomically
+from mill.api.storage import read_bytes, slug, write_atomically
+from mill.api.validate import convert, parse_json
 from mill.metrics.estimate import Estimate
-from mill.runs.folder import read_json, short_hash
+from mill.runs.folder import short_hash
 from mill.runs.results import read_estimate
 
 FILE, FOLDER, VERSION = "check.json", "checks", 1
@@ -23,7 +24,8 @@ class Variant:
     """One side of a check: a model against the baseline, a level of load, a way of repeating.
 
     `figures` are estimates by name, `p_values` of those that have a test, `counts` plain numbers, `series` what charts are
-    drawn from, `rows` one entry a sample.
+    drawn from, `rows` one entry a sample. `unmeasured` says why a figure could not be measured on all samples, which breaks
+    rules on it; `partial` names what a figure leaves out for a reason that is no fault. `verdict` is the first sentence.
     """
 
     label: str
@@ -38,6 +40,9 @@ class Variant:
     series: dict[str, Any] = field(default_factory=dict)
     rows: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    unmeasured: dict[str, str] = field(default_factory=dict)
+    partial: dict[str, str] = field(default_factory=dict)
+    verdict: str = ""
 
 
 @dataclass
@@ -50,6 +55,11 @@ class Check:
     notes: list[str] = field(default_factory=list)
     created: str = field(default_factory=lambda: time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
     version: int = VERSION
+
+    @property
+    def name(self) -> str:
+        """How messages call it."""
+        return f"{self.command} {', '.join(variant.label for variant in self.variants)} on {', '.join(self.tasks)}"
 
     @property
     def against(self) -> bool:
@@ -67,41 +77,51 @@ class Check:
     def save(self, output_dir: Path) -> Path:
         """Write the check below an output folder and return its file."""
         file = self.folder(output_dir) / FILE
-        write_atomically(file, self.to_json())
+        write_atomically(file, self.to_json(), root=output_dir)
         return file
 
     def to_json(self) -> str:
         return json.dumps(_plain(asdict(self)), ensure_ascii=False, indent=1) + "\n"
 
 
-def read_check(place: Path) -> Check:
-    """A check from its file or its folder; one of another version is refused."""
-    file = place / FILE if place.is_dir() else place
-    if not file.exists():
-        raise RunError(f"{place} holds no check: there is no {FILE} in it")
-    data = read_json(file)
-    if data.get("version") != VERSION:
-        raise RunError(f"{file} is of version {data.get('version')}, this mill reads version {VERSION}: run the check again")
+def read_check(path: Path) -> Check:
+    """A check from its file or its folder; one of another version, or with a field that is wrong, is refused."""
+    from mill.checks.schema import CheckFile, ComparedRow, RepeatedRow
+
+    file = path / FILE if path.is_dir() else path
     try:
-        variants = [_variant(one) for one in data["variants"]]
-        return Check(**{**data, "variants": variants, "tasks": list(data["tasks"])})
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise RunError(f"{file} is not whole: {error}") from error
+        data = parse_json(read_bytes(file), file, RunError)
+    except FileNotFoundError:
+        raise RunError(f"{path} holds no check: there is no {FILE} in it") from None
+    if isinstance(data, dict) and data.get("version") != VERSION:
+        raise RunError(f"{file} is of version {data.get('version')}, this mill reads version {VERSION}: run the check again")
+    convert(data, CheckFile, file, RunError)
+    for number, variant in enumerate(data["variants"]):
+        for index, row in enumerate(variant["rows"]):
+            kind = RepeatedRow if "distinct" in row else ComparedRow
+            convert(row, kind, f"{file}: variants[{number}].rows[{index}]", RunError)
+    return Check(**{**_known(Check, data), "variants": [_variant(one) for one in data["variants"]]})
 
 
 def _variant(data: dict[str, Any]) -> Variant:
     figures = {name: read_estimate(value) for name, value in data["figures"].items()}
     p_values = {name: float(value) for name, value in data["p_values"].items()}
-    return Variant(**{**data, "figures": figures, "p_values": p_values})
+    return Variant(**{**_known(Variant, data), "figures": figures, "p_values": p_values})
 
 
-def find_checks(place: Path) -> list[Path]:
+def _known(kind: type[Any], data: dict[str, Any]) -> dict[str, Any]:
+    """Without what a newer version may have added."""
+    names = {one.name for one in fields(kind)}
+    return {name: value for name, value in data.items() if name in names}
+
+
+def find_checks(path: Path) -> list[Path]:
     """The checks in a folder: the one it holds itself, or all below it, oldest first."""
-    if place.is_file() or (place / FILE).exists():
-        return [place]
-    found = sorted(place.rglob(FILE), key=lambda file: file.stat().st_mtime)
+    if path.is_file() or (path / FILE).exists():
+        return [path]
+    found = sorted(path.rglob(FILE), key=lambda file: (file.lstat().st_mtime, file))
     if not found:
-        raise RunError(f"{place} holds no check; `mill compare`, `sweep`, `diff`, `stress` and `determinism` write them")
+        raise RunError(f"{path} holds no check; `mill compare`, `sweep`, `diff`, `stress` and `determinism` write them")
     return found
 
 

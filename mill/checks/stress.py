@@ -1,68 +1,133 @@
-"""`stress`: the same prompts under growing load. Does the engine still answer, the same, and how fast?"""
+"""`stress`: the same prompts under growing load. Does the engine still answer, the same, and how fast?
+
+Every level is measured now, several times, the levels taking turns, after a pass that is not counted: otherwise the first
+level would pay for a cold engine, and a prompt cache that the first level filled would make the others look fast.
+"""
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from mill.checks.answers import Answer
 from mill.checks.compare import row_of
 from mill.checks.figures import free_figures
-from mill.checks.pairing import pair_up
-from mill.checks.passes import Pass, make_passes
+from mill.checks.notes import answer_notes
+from mill.checks.pairing import Pair, pair_up
+from mill.checks.passes import Condition, Pass, make_passes
 from mill.checks.result import Check, Variant
-from mill.checks.subjects import Asked, Subject
+from mill.checks.subjects import Asked, Subject, with_template
+from mill.checks.verdict import verdict
 from mill.metrics.estimate import Estimate, around
-from mill.metrics.paired import percentile, rate
+from mill.metrics.paired import mean_of, percentile, rate
 from mill.models.server import ServerModel
 from mill.runs.manifest import shown_settings
 
 SHARES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
-KEPT = ("match_rate", "similarity", "flip_rate", "acc", "acc_baseline", "acc_drop", "clear_parting_rate")
+KEPT = (
+    "match_rate", "similarity", "flip_rate", "acc", "acc_baseline", "acc_drop", "score", "score_baseline", "score_drop",
+    "empty_rate", "cut_rate", "filtered_rate", "clear_parting_rate",
+)  # fmt: skip
+CACHED = (
+    "prompts were sent before they were measured, so a server's prompt cache may serve them; --distinct_prompts does not"
+)
+DISTINCT = "each pass put a line of its own before every prompt, so no prompt cache serves it; answers are not compared"
 
 
-def stress(subject: Subject, asked: Asked, *, levels: Sequence[int]) -> Check:
-    """A pass for each level; the lowest is what the others are held against."""
-    passes, notes = make_passes(subject, asked, [(f"load {level}", level) for level in levels])
+def stress(
+    subject: Subject,
+    asked: Asked,
+    *,
+    levels: Sequence[int],
+    repetitions: int = 3,
+    distinct_prompts: bool = False,
+) -> Check:
+    """A variant for each level; the lowest is what the others are held against."""
+    asked = with_template(asked, [subject])
+    _warm_up(subject, asked, max(levels))
+    by_level: dict[int, list[Pass]] = {level: [] for level in levels}
+    notes: list[str] = []
+    for number in range(repetitions):
+        turn = [*levels[number % len(levels) :], *levels[: number % len(levels)]]  # none is always the first
+        for level in turn:
+            wanted = [Condition(f"load {level}, {number + 1} of {repetitions}", level)]
+            passes, notes = make_passes(subject, _distinct(asked) if distinct_prompts else asked, wanted, resume=False)
+            by_level[level] += passes
+    subject.model.clean()
     served = isinstance(subject.model, ServerModel)
     if not served:
         notes.append("no latencies: a model in this process answers in batches")
-    variants = [_level(level, one, passes[0], served=served) for level, one in zip(levels, passes, strict=True)]
+    notes.append(DISTINCT if distinct_prompts else CACHED)
+    base = by_level[levels[0]]
+    variants = [_level(level, by_level[level], base, served=served, compared=not distinct_prompts) for level in levels]
     for variant in variants:
         variant.model, variant.backend = subject.model.model_name, subject.spec.backend
     settings = {**shown_settings(asked.settings), "limit": asked.limit, "concurrency": list(levels)}
+    settings |= {"repetitions": repetitions, "distinct_prompts": distinct_prompts}
     return Check("stress", asked.tasks, variants, variants[0].label, settings, notes)
 
 
-def _level(level: int, one: Pass, base: Pass, *, served: bool) -> Variant:
-    pairs, _ = pair_up(base.answers, one.answers)
-    compared = free_figures(pairs)
-    failed = sum(answer.error is not None for answer in one.answers)
-    figures = {"failure_rate": rate(failed, len(one.answers))}
-    figures |= {name: compared.estimates[name] for name in KEPT if name in compared.estimates}
-    figures |= _speed(one)
+def _warm_up(subject: Subject, asked: Asked, most: int) -> None:
+    """Every prompt once, for one token: the engine is loaded, and all levels find its caches as full."""
+    short = replace(asked.settings, gen_kwargs={**asked.settings.gen_kwargs, "max_gen_toks": 1})
+    make_passes(subject, replace(asked, settings=short, quiet=True), [Condition("warm-up", most)], resume=False)
+
+
+def _distinct(asked: Asked) -> Asked:
+    """Prompts that no cache has seen: a line in front of each that says nothing."""
+    line = f"[{secrets.token_hex(4)}]"
+    system = f"{line}\n{asked.settings.system_prompt or ''}".strip()
+    return replace(asked, settings=replace(asked.settings, system_prompt=system))
+
+
+def _level(level: int, passes: Sequence[Pass], base: Sequence[Pass], *, served: bool, compared: bool) -> Variant:
+    answers = [answer for one in passes for answer in one.answers]
+    failed = sum(answer.error is not None for answer in answers)
+    figures = {"failure_rate": rate(failed, len(answers))}
+    variant = Variant(f"concurrency {level}", run=passes[0].run, series={"errors": _errors(answers)})
+    variant.counts = {"samples": len(passes[0].answers), "repetitions": len(passes)}
+    if compared:
+        pairs = _least_alike(passes, base)
+        found = free_figures(pairs)
+        figures |= {name: found.estimates[name] for name in KEPT if name in found.estimates}
+        variant.p_values = {name: p for name, p in found.p_values.items() if name in figures}
+        variant.counts |= found.counts
+        variant.rows = [row_of(pair, None) for pair in pairs if not pair.identical]
+        variant.notes = answer_notes(found.counts)
+    variant.counts |= {"failed": failed, "concurrency": level, "retries": sum(answer.retries for answer in answers)}
     if served:
-        figures |= _latencies("latency", [answer.seconds for answer in one.answers if answer.error is None])
-        figures |= _latencies("first_token", [answer.first_token_s for answer in one.answers if answer.error is None])
-    return Variant(
-        f"concurrency {level}",
-        run=one.run,
-        figures=figures,
-        p_values=compared.p_values,
-        counts={**compared.counts, "failed": failed, "concurrency": level},
-        series={"errors": _errors(one.answers)},
-        rows=[row_of(pair, None) for pair in pairs if not pair.identical],
-    )
+        figures["retry_rate"] = rate(sum(answer.retries > 0 for answer in answers), len(answers))
+        good = [answer for answer in answers if answer.error is None]
+        figures |= _latencies("latency", [answer.seconds for answer in good])
+        figures |= _latencies("first_token", [answer.first_token_s for answer in good])
+    variant.figures = figures | _speed(passes)
+    variant.verdict = verdict(variant) if compared else f"{failed} of {len(answers)} requests failed"
+    return variant
 
 
-def _speed(one: Pass) -> dict[str, Estimate]:
-    """Work over the time in which the model answered, over all sessions of the pass."""
-    seconds = one.total("answering_s")
-    if not seconds:
-        return {}
-    answered = one.total("computed") - one.total("failed")
-    rates = {"requests_per_s": answered / seconds, "tokens_per_s": one.total("output_tokens") / seconds}
-    return {name: around(value, None, int(answered)) for name, value in rates.items() if value}
+def _least_alike(passes: Sequence[Pass], base: Sequence[Pass]) -> list[Pair]:
+    """For each prompt, of all repetitions, the answer that is least like the first one at the lowest level. At the lowest
+    level itself that is the engine's own noise."""
+    reference, found = base[0].answers, dict[int, Pair]()
+    for one in passes if passes is not base else passes[1:] or passes:
+        for pair in pair_up(reference, one.answers).pairs:
+            known = found.get(id(pair.a))
+            if known is None or (pair.identical, pair.similarity) < (known.identical, known.similarity):
+                found[id(pair.a)] = pair
+    return list(found.values())
+
+
+def _speed(passes: Sequence[Pass]) -> dict[str, Estimate]:
+    """Work over the time in which the model answered: the mean over repetitions, and their spread as the interval."""
+    rates: dict[str, list[float]] = {"requests_per_s": [], "tokens_per_s": []}
+    for one in passes:
+        seconds = one.total("answering_s")
+        if seconds:
+            rates["requests_per_s"].append((one.total("computed") - one.total("failed")) / seconds)
+            rates["tokens_per_s"].append(one.total("output_tokens") / seconds)
+    return {name: mean_of(values) for name, values in rates.items() if any(values)}
 
 
 def _latencies(name: str, seconds: Sequence[float | None]) -> dict[str, Estimate]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mill.api.errors import SpecError
@@ -19,6 +19,7 @@ from mill.runs.evaluate import Outcome, Run, plan_run
 from mill.runs.folder import check_writable
 from mill.runs.plan import refuse_early
 from mill.tasks.load import Selection
+from mill.tasks.suite import SuiteTask
 
 APART = "runs"  # below the checks, where `mill collect` does not look
 
@@ -37,10 +38,23 @@ class Asked:
     quiet: bool = False
     wait: float = 0.0
     fresh: bool = False
+    chat: bool | None = False
+    """Whether prompts go through the chat template; None asks the models (`with_template`)."""
 
     @property
     def tasks(self) -> list[str]:
         return [task.name for task in self.selection.tasks]
+
+
+def with_template(asked: Asked, subjects: Sequence[Subject]) -> Asked:
+    """With the chat template on or off for all models alike. Where nobody said, prompts go through it if every model has
+    one: an instruct model may have nothing to say without. Benchmarks stay as they are defined."""
+    chat = asked.chat
+    if chat is None:
+        prompts = all(isinstance(task, SuiteTask) for task in asked.selection.tasks)
+        chat = prompts and all(subject.model.has_chat_template() for subject in subjects)
+    chat = chat or asked.settings.apply_chat_template
+    return replace(asked, chat=chat, settings=replace(asked.settings, apply_chat_template=chat))
 
 
 @dataclass(frozen=True)
@@ -55,10 +69,11 @@ class Subject:
         """A run as `mill eval` makes it; refused here if the model cannot serve what is asked."""
         return self._plan(asked, asked.selection, asked.output_dir, asked.limit, "")
 
-    def plan_apart(self, asked: Asked, condition: str, tasks: Sequence[Task] = ()) -> Run:
+    def plan_apart(self, asked: Asked, condition: str, tasks: Sequence[Task] = (), *, fresh: bool = False) -> Run:
         """A run that only a check reads, under a condition of its own; of other tasks than asked where they are given."""
         selection = Selection(tuple(tasks), ()) if tasks else asked.selection
         limit = None if tasks else asked.limit
+        asked = replace(asked, fresh=asked.fresh or fresh)
         return self._plan(asked, selection, asked.output_dir / FOLDER / APART, limit, condition)
 
     def _plan(self, asked: Asked, selection: Selection, place: Path, limit: int | float | None, condition: str) -> Run:

@@ -11,9 +11,10 @@ from typing import Any
 import click
 
 from mill.api.errors import Interrupted, SpecError
+from mill.api.printing import printable
 from mill.api.request import generation_options
 from mill.api.task import RenderSettings
-from mill.checks.gate import GateFailed, Rule, check_names, judge, parse_rules
+from mill.checks.gate import Rule, check_names, conclude, judge, parse_rules
 from mill.checks.result import Check
 from mill.checks.subjects import RIVALS, Asked
 from mill.cli.options import Decorator, chosen_output_dir, parse_pairs, remote_code_option, split_paths, task_paths_option
@@ -23,11 +24,34 @@ from mill.tasks.load import Selection, load_builtin, load_files, select
 from mill.tasks.suite import select_suites
 
 
-def check_options(default_prompts: str) -> Decorator:
-    """The options of every check command, in the order that --help shows them."""
+def rule_options() -> list[Decorator]:
+    """What a check must keep; the same for commands that make a check and for those that read one."""
+    return [
+        click.option(
+            "--fail_on",
+            default=None,
+            help='What must not be: "flip_rate>0.02, acc_drop>0.01@p<0.05"; exit code 3, or 5 where n is too small.',
+        ),
+        click.option(
+            "--require",
+            default=None,
+            help='What the 95 % interval must show: "acc_drop<0.01"; exit code 3 or 5 where it does not. For CI.',
+        ),
+        click.option("--strict", is_flag=True, help="An inconclusive rule counts as broken."),
+    ]
+
+
+def check_options(default_prompts: str, *, chat: bool | None = None) -> Decorator:
+    """The options of every check command, in the order that --help shows them. `chat` is the default of --chat."""
+    default = "on for prompts, where every model has one" if chat is None else "on"
     options: list[Decorator] = [
         click.option("--prompts", default=None, help=f"Prompt suite, or a .jsonl file. [default: {default_prompts}]"),
         click.option("--tasks", default=None, help="Tasks or benchmarks instead of prompts, comma-separated."),
+        click.option(
+            "--chat/--no_chat",
+            default=chat,
+            help=f"Through the chat template, or as plain text. [default: {default}]",
+        ),
         click.option(
             "--limit",
             "--num_prompts",
@@ -54,16 +78,18 @@ def check_options(default_prompts: str) -> Decorator:
             default=None,
             help="Where runs and checks go. [default: results]",
         ),
-        click.option(
-            "--fail_on",
-            default=None,
-            help='Rules that end in exit code 3: "flip_rate>0.02, acc_drop>0.01@p<0.05".',
-        ),
+        *rule_options(),
         click.option("--report/--no_report", default=True, help="Write report.html beside the check."),
         click.option("--wait", type=click.FloatRange(min=0), default=0.0, help="Seconds to wait for a server to come up."),
         click.option("--fresh", is_flag=True, help="Ask everything anew, beside what is recorded."),
         click.option("--quiet", is_flag=True, help="No progress."),
     ]
+
+    return with_options(options)
+
+
+def with_options(options: Sequence[Decorator]) -> Decorator:
+    """A decorator that adds options in the order that --help shows them."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         for option in reversed(options):
@@ -80,6 +106,7 @@ class CheckOptions:
     asked: Asked
     rules: list[Rule]
     report: bool
+    strict: bool = False
 
 
 def read_options(
@@ -88,12 +115,11 @@ def read_options(
     *,
     default_prompts: str,
     rivals: int | None = RIVALS,
-    chat: bool = False,
 ) -> CheckOptions:
     """Refuses what cannot be before a model is looked at. `rivals` are asked for beside every generated token."""
     load_builtin()
     load_files(split_paths(given["task_paths"]))
-    rules = parse_rules(given["fail_on"]) if given["fail_on"] is not None else []
+    rules = parse_rules(given["fail_on"], given["require"])
     check_names(rules)
     gen_kwargs = parse_pairs(given["gen_kwargs"], "--gen_kwargs")
     if given["max_tokens"]:
@@ -106,7 +132,6 @@ def read_options(
         seed=given["seed"],
         gen_kwargs=gen_kwargs,
         system_prompt=given["system_prompt"],
-        apply_chat_template=chat,
     )
     asked = Asked(
         selection=select_prompts(given["prompts"], given["tasks"], default_prompts),
@@ -116,8 +141,9 @@ def read_options(
         quiet=given["quiet"],
         wait=given["wait"],
         fresh=given["fresh"],
+        chat=given["chat"],
     )
-    return CheckOptions(asked, rules, given["report"])
+    return CheckOptions(asked, rules, given["report"], given["strict"])
 
 
 def select_prompts(prompts: str | None, tasks: str | None, default: str) -> Selection:
@@ -145,17 +171,14 @@ def finish(options: CheckOptions, make: Callable[[], Check]) -> int:
         written.append(write_report([check], file.with_name("report.html")))
     for one in written:
         click.echo(f"written: {one}")
-    add_summary(summary_markdown(check))
-    return end(check, options.rules)
+    add_summary(summary_markdown(check, judge(check, options.rules)))
+    return end(check, options.rules, strict=options.strict)
 
 
-def end(check: Check, rules: Sequence[Rule]) -> int:
-    """0, or 1 where requests failed; a broken rule raises."""
-    broken = [verdict.reason for verdict in judge(check, rules) if verdict.reason] if rules else []
-    if broken:
-        raise GateFailed(f"{len(broken)} of {len(rules) * len(check.variants)} rules broken: {'; '.join(broken)}")
+def end(check: Check, rules: Sequence[Rule], *, strict: bool) -> int:
+    """0, or 1 where requests failed; a rule that is broken or inconclusive raises."""
     if rules:
-        click.echo(f"all rules kept: {', '.join(rule.text for rule in rules)}")
+        click.echo(printable(conclude([(check, judge(check, rules))], strict=strict)))
     return int(any(variant.counts.get("failed") for variant in check.variants))
 
 

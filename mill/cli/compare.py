@@ -14,13 +14,13 @@ from mill.cli.check_options import check_options, finish, read_options
 from mill.cli.options import Decorator, base_url_option
 
 PROMPTS = "numerics"
-OF_RUNS = ("runs", "label_a", "label_b", "task_paths", "output_dir", "fail_on", "report", "quiet")
+OF_RUNS = ("runs", "label_a", "label_b", "task_paths", "output_dir", "fail_on", "require", "strict", "report", "quiet")
 EXAMPLES = """
 \b
 Examples:
   mill compare mlx-community/Llama-3.1-8B-Instruct-bf16 mlx-community/Llama-3.1-8B-Instruct-4bit
   mill compare ollama:llama3.1:8b-instruct-q4_K_M ollama:llama3.1:8b-instruct-q8_0 --prompts reasoning
-  mill compare org/base org/tuned --tasks mmlu_anatomy,gsm8k --limit 100 --fail-on "acc_drop>0.01@p<0.05"
+  mill compare org/base org/tuned --tasks mmlu,gsm8k --require "acc_drop<0.01"
   mill compare --runs results/a-1234/default results/b-5678/default
 """
 
@@ -41,10 +41,11 @@ def forced_option() -> Decorator:
 @check_options(PROMPTS)
 @click.pass_context
 def command(ctx: click.Context, /, a: str | None, b: str | None, runs: tuple[str, str] | None, **given: Any) -> int:
-    """Compare model B with model A, the baseline, on prompts or tasks. Prompts go to both as plain text, without a chat
-    template, so that templates make no difference.
+    """Compare model B with model A, the baseline, on prompts or tasks. Prompts go through the chat template where both
+    models have one; --no_chat sends plain text to completions, so that templates make no difference.
 
-    The exit code is 0, 1 when requests failed, 2 when the input is refused, 3 when a rule of --fail-on is broken.
+    The exit code is 0, 1 when requests failed, 2 when the input is refused, 3 when a rule is broken, 5 when the samples
+    are too few to tell.
     """
     from mill.checks.compare import compare, compare_runs
     from mill.checks.subjects import labelled, open_subjects

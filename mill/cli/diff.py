@@ -24,22 +24,16 @@ Examples:
 @click.option("--model", required=True, help="The model, as every backend calls it.")
 @click.option("--backends", required=True, help="Comma-separated; the first is the baseline.")
 @click.option("--base_urls", default=None, help="Addresses, in the order of --backends; empty for none.")
-@click.option(
-    "--chat/--no_chat",
-    default=True,
-    show_default=True,
-    help="Through the chat template, or as plain text.",
-)
 @forced_option()
-@check_options(PROMPTS)
+@check_options(PROMPTS, chat=True)
 @click.pass_context
-def command(ctx: click.Context, /, model: str, backends: str, base_urls: str | None, chat: bool, **given: Any) -> int:
+def command(ctx: click.Context, /, model: str, backends: str, base_urls: str | None, **given: Any) -> int:
     """Does another engine give the same answers? The first backend is what the others are held against."""
     from mill.checks.compare import compare
     from mill.checks.subjects import labelled, open_subjects
     from mill.models.spec import make_spec
 
-    options = read_options(ctx, given, default_prompts=PROMPTS, chat=chat)
+    options = read_options(ctx, given, default_prompts=PROMPTS)
     names = [part.strip() for part in backends.split(",") if part.strip()]
     if len(names) < 2:
         raise SpecError(f"--backends {backends!r}: at least two are needed")

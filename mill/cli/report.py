@@ -7,8 +7,9 @@ from pathlib import Path
 import click
 
 from mill.api.storage import write_atomically
-from mill.checks.gate import judge, parse_rules
+from mill.checks.gate import Rule, judge, parse_rules
 from mill.checks.result import Check, find_checks, read_check
+from mill.cli.check_options import rule_options, with_options
 
 SUFFIXES = {"html": ".html", "json": ".json", "md": ".md", "junit": ".xml"}
 EXAMPLES = """
@@ -28,12 +29,13 @@ Examples:
 @click.option(
     "--output", type=click.Path(), default=None, help="Where to. [default: report.* in the folder; - for the terminal]"
 )
-@click.option("--fail_on", default=None, help="Rules whose verdicts a JUnit file tells.")
-def command(folder: str, form: str, output: str | None, fail_on: str | None) -> int:
-    """Render the checks of FOLDER. It opens without a network and needs no model."""
+@with_options(rule_options()[:2])
+def command(folder: str, form: str, output: str | None, fail_on: str | None, require: str | None) -> int:
+    """Render the checks of FOLDER, with what became of rules where they are given (md, junit). It opens without a network
+    and needs no model."""
     place = Path(folder)
     checks = [read_check(one) for one in find_checks(place)]
-    text = _rendered(checks, form, fail_on)
+    text = _rendered(checks, form, parse_rules(fail_on, require))
     if output == "-":
         click.echo(text)
         return 0
@@ -43,7 +45,7 @@ def command(folder: str, form: str, output: str | None, fail_on: str | None) -> 
     return 0
 
 
-def _rendered(checks: list[Check], form: str, fail_on: str | None) -> str:
+def _rendered(checks: list[Check], form: str, rules: list[Rule]) -> str:
     from mill.report.checks import summary_markdown
     from mill.report.html import report_page
     from mill.report.junit import as_junit
@@ -51,9 +53,8 @@ def _rendered(checks: list[Check], form: str, fail_on: str | None) -> str:
     if form == "html":
         return report_page(checks)
     if form == "md":
-        return "\n".join(summary_markdown(check) for check in checks)
+        return "\n".join(summary_markdown(check, judge(check, rules)) for check in checks)
     if form == "junit":
-        rules = parse_rules(fail_on) if fail_on else []
         return as_junit([(check, judge(check, rules)) for check in checks])
     if len(checks) == 1:
         return checks[0].to_json()

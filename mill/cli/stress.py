@@ -13,6 +13,7 @@ from mill.cli.options import base_url_option
 
 PROMPTS = "reasoning"
 MOST = 1024
+REPETITIONS = 3
 EXAMPLES = """
 \b
 Examples:
@@ -28,10 +29,19 @@ Examples:
 @click.option(
     "--concurrency", default="1,2,4,8,16", show_default=True, help="Levels; the lowest is what the others are held against."
 )
+@click.option(
+    "--repetitions", type=click.IntRange(min=1), default=REPETITIONS, show_default=True, help="Times each level is measured."
+)
+@click.option(
+    "--distinct_prompts",
+    is_flag=True,
+    help="A line of its own before every prompt, so that no prompt cache serves it; answers are not compared then.",
+)
 @check_options(PROMPTS)
 @click.pass_context
 def command(ctx: click.Context, /, model: str, backend: str | None, concurrency: str, **given: Any) -> int:
-    """Does load change the answers? Each level tells consistency, failures, throughput and latencies."""
+    """Does load change the answers? Each level shows consistency, failures, throughput and latencies. Every call measures
+    anew; levels take turns after a warm-up."""
     from mill.checks.stress import stress
     from mill.checks.subjects import label_of, open_subject
     from mill.models.open import resolve_spec, takes_argument
@@ -43,7 +53,8 @@ def command(ctx: click.Context, /, model: str, backend: str | None, concurrency:
     if takes_argument(spec.backend, "stream"):  # streamed answers tell when their first token came
         spec = replace(spec, arguments={"stream": True, **spec.arguments})
     subject = open_subject(label_of(spec), spec, options.asked)
-    return finish(options, lambda: stress(subject, options.asked, levels=levels))
+    how = {name: given[name] for name in ("repetitions", "distinct_prompts")}
+    return finish(options, lambda: stress(subject, options.asked, levels=levels, **how))
 
 
 def _levels(text: str) -> list[int]:

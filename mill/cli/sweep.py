@@ -28,7 +28,8 @@ Examples:
 @check_options(PROMPTS)
 @click.pass_context
 def command(ctx: click.Context, /, models: str, baseline: str | None, backend: str | None, **given: Any) -> int:
-    """Compare every model with the baseline, on prompts or tasks, as plain text without a chat template."""
+    """Compare every model with the baseline, on prompts or tasks; prompts go through the chat template where all have
+    one."""
     from mill.checks.compare import compare
     from mill.checks.subjects import labelled, open_subjects
     from mill.models.spec import make_spec, split_list

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from mill.api.registry import register_metric
 from mill.api.task import Value
-from mill.metrics.estimate import NOTHING, Z95, Estimate, around, wilson
+from mill.metrics.estimate import NOTHING, Estimate, around, exact_interval
+from mill.metrics.paired import clustered_rate, mean_of
 
 Repeats = Sequence[Value]
 
@@ -16,26 +17,21 @@ Repeats = Sequence[Value]
 def mean(samples: Sequence[Repeats]) -> Estimate:
     """The mean over samples of the mean over repeats; the error is over samples, since repeats of one are not independent.
 
-    Values of 0 and 1 get the Wilson interval, others the normal one.
+    Values of 0 and 1 get the exact interval, others Student's.
     """
     numbers = [[_number(value) for value in repeats] for repeats in samples]
     values = [sum(repeats) / len(repeats) for repeats in numbers]
-    n = len(values)
-    if not n:
-        return NOTHING
-    if not all(map(math.isfinite, values)):  # shown as what it is, with no interval around it
-        return around(sum(values) / n, None, n)
-    average = math.fsum(values) / n
-    if n < 2:
-        return around(average, None, n)
-    stderr = math.hypot(*(value - average for value in values)) / math.sqrt((n - 1) * n)
+    found = mean_of(values)
+    if found.stderr is None:  # too few, or not all finite: shown as what it is, with no interval around it
+        return found
     if all(value in (0.0, 1.0) for value in values):
-        low, high = wilson(math.fsum(values), n)
-        return Estimate(average, stderr, low, high, n)
-    estimate = around(average, stderr, n)
-    if all(value in (0.0, 1.0) for repeats in numbers for value in repeats):  # a proportion cannot leave 0..1
-        return Estimate(average, stderr, max(0.0, average - Z95 * stderr), min(1.0, average + Z95 * stderr), n)
-    return estimate
+        low, high = exact_interval(round(math.fsum(values)), len(values))
+    elif all(value in (0.0, 1.0) for repeats in numbers for value in repeats):
+        repeated = clustered_rate(numbers)
+        low, high = min(repeated.low or 0.0, found.value), max(repeated.high or 1.0, found.value)
+    else:
+        return found
+    return Estimate(found.value, found.stderr, low, high, found.n)
 
 
 @register_metric("perplexity")

@@ -28,7 +28,7 @@ class Gap:
     @property
     def delta_p(self) -> float:
         """How much more probable the second engine finds the token."""
-        return math.exp(self.second) - math.exp(self.first)
+        return math.exp(min(self.second, 0.0)) - math.exp(min(self.first, 0.0))
 
 
 def exact_gaps(one: np.ndarray, other: np.ndarray, tokens: Sequence[int]) -> list[Gap]:
@@ -42,8 +42,8 @@ def exact_gaps(one: np.ndarray, other: np.ndarray, tokens: Sequence[int]) -> lis
             terms = np.where(weight > 0, weight * (p - q), 0.0)
             if np.isnan(p).any() or np.isnan(q).any():
                 terms = np.array([math.nan])
-        same = bool(p.argmax() == q.argmax())
         total = float(terms.sum())
+        same = not math.isnan(total) and bool(p.argmax() == q.argmax())  # a NaN has no greedy token to agree with
         # Rounding may take a divergence of nothing below it; NaN stays as it is.
         found.append(Gap(0.0 if total < 0 else total, float(p[token]), float(q[token]), same, True))
     return found
@@ -57,7 +57,7 @@ def bounded_gap(one: Known, other: Known, token: int | str, first: float, second
     """
     both = {name: (one[name], other[name]) for name in one if name in other}
     both[token] = (first, second)
-    if any(math.isnan(value) for pair in both.values() for value in pair):
+    if any(map(math.isnan, (first, second, *one.values(), *other.values()))):
         return Gap(math.nan, first, second, False, False)
     total = sum(_term(p, q) for p, q in both.values())
     rest_p = 1 - math.fsum(math.exp(p) for p, _ in both.values())
@@ -65,12 +65,13 @@ def bounded_gap(one: Known, other: Known, token: int | str, first: float, second
     if rest_p > 0:
         # What is left of q is a difference of rounded numbers: a larger one keeps the bound a bound.
         total += rest_p * math.log(rest_p / max(rest_q, LEAST_REST))
-    return Gap(max(0.0, total), first, second, _best(one) == _best(other), False)
+    same = bool(one) and bool(other) and _best(one) == _best(other)
+    return Gap(max(0.0, total), first, second, same, False)
 
 
 def _term(p: float, q: float) -> float:
     return math.exp(p) * (p - q) if p > -math.inf else 0.0
 
 
-def _best(known: Known) -> int | str | None:
-    return max(known, key=lambda name: known[name], default=None)
+def _best(known: Known) -> int | str:
+    return max(known, key=lambda name: known[name])

@@ -1,4 +1,4 @@
-"""A figure with its standard error and 95 % interval, and how figures of several tasks become one."""
+"""A value with its standard error and 95 % interval, and how the values of several tasks become one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-Z95 = 1.959963984540054
+from mill.metrics.distributions import beta_quantile, t_quantile
+
+TAIL = 0.025  # outside of a 95 % interval, on either side
 
 
 @dataclass(frozen=True)
@@ -23,38 +25,71 @@ class Estimate:
 NOTHING = Estimate(math.nan, None, None, None, 0)
 
 
-def around(value: float, stderr: float | None, n: int) -> Estimate:
-    """The normal interval around a value."""
+def around(value: float, stderr: float | None, n: int, df: float | None = None) -> Estimate:
+    """Student's interval around a value; the degrees of freedom are n - 1 unless given."""
     if stderr is None:
         return Estimate(value, None, None, None, n)
-    return Estimate(value, stderr, value - Z95 * stderr, value + Z95 * stderr, n)
+    reach = t_quantile(max(1.0, n - 1 if df is None else df)) * stderr
+    return Estimate(value, stderr, value - reach, value + reach, n)
 
 
-def wilson(successes: float, n: int) -> tuple[float, float]:
-    """The Wilson score interval of a proportion: it stays inside 0..1 and does not collapse at 0 or 1."""
-    p, z2 = successes / n, Z95 * Z95
-    centre = (p + z2 / (2 * n)) / (1 + z2 / n)
-    half = Z95 / (1 + z2 / n) * math.sqrt(p * (1 - p) / n + z2 / (4 * n * n))
-    low = 0.0 if successes == 0 else centre - half
-    high = 1.0 if successes == n else centre + half
+def exact_interval(successes: float, n: float) -> tuple[float, float]:
+    """The interval of Clopper and Pearson: it holds the true proportion in at least 95 of 100 cases, whatever it is, and
+    does not collapse at 0 or 1. An effective sample size need not be a whole number."""
+    low = 0.0 if successes <= 0 else beta_quantile(TAIL, successes, n - successes + 1)
+    high = 1.0 if successes >= n else beta_quantile(1 - TAIL, successes + 1, n - successes)
     return low, high
 
 
+def is_proportion(estimate: Estimate) -> bool:
+    """Whether this is a mean of values that are all 0 or 1: only those have just this standard error."""
+    value, n = estimate.value, estimate.n
+    if not 0 <= value <= 1 or n < 1:
+        return False
+    if estimate.stderr is None:
+        return n == 1 and value in (0.0, 1.0)
+    return math.isclose(estimate.stderr**2 * (n - 1), value * (1 - value), rel_tol=1e-6, abs_tol=1e-12)
+
+
 def pool(parts: Sequence[Estimate], *, weighted: bool) -> Estimate:
-    """The mean over tasks: by number of samples (each sample counts alike) or plain (each task counts alike)."""
+    """The mean over tasks: by number of samples (each sample counts alike) or plain (each task counts alike).
+
+    Tasks without a single value do not count; who shows the mean says over how many it is.
+    """
     parts = [part for part in parts if part.n]
     if not parts:
         return NOTHING
     n = sum(part.n for part in parts)
     weights = [part.n / n if weighted else 1 / len(parts) for part in parts]
     value = sum(weight * part.value for weight, part in zip(weights, parts, strict=True))
-    errors = [part.stderr for part in parts]
-    if any(error is None for error in errors):
+    if any(part.stderr is None for part in parts):
         return around(value, None, n)
-    variance = sum((weight * (error or 0.0)) ** 2 for weight, error in zip(weights, errors, strict=True))
-    mean = around(value, math.sqrt(variance), n)
-    if mean.low is None or mean.high is None:
-        return mean
-    if all(0 <= bound <= 1 for part in parts for bound in (part.low, part.high) if bound is not None):  # proportions
-        return Estimate(value, mean.stderr, max(0.0, mean.low), min(1.0, mean.high), n)
+    variances = [(weight * (part.stderr or 0.0)) ** 2 for weight, part in zip(weights, parts, strict=True)]
+    stderr = math.sqrt(sum(variances))
+    if all(map(is_proportion, parts)):
+        low, high = _pooled_interval(value, stderr, weights, [part.n for part in parts])
+        return Estimate(value, stderr, low, high, n)
+    mean = around(value, stderr, n, _satterthwaite(variances, [part.n - 1 for part in parts]))
+    if mean.low is not None and mean.high is not None and all(_inside_unit(part) for part in parts):
+        return Estimate(value, stderr, max(0.0, mean.low), min(1.0, mean.high), n)
     return mean
+
+
+def _pooled_interval(value: float, stderr: float, weights: Sequence[float], counts: Sequence[int]) -> tuple[float, float]:
+    """The exact interval at the effective sample size (Korn and Graubard 1998), which is never taken for larger than it
+    would be with one proportion in all tasks: few samples may show no variance where there is some."""
+    effective = 1 / sum(weight**2 / n for weight, n in zip(weights, counts, strict=True))
+    if stderr:
+        effective = min(effective, value * (1 - value) / stderr**2)
+    return exact_interval(min(value, 1.0) * effective, effective)
+
+
+def _satterthwaite(variances: Sequence[float], dfs: Sequence[int]) -> float:
+    """The degrees of freedom of a sum of independent estimates."""
+    total = sum(variances)
+    below = sum(variance**2 / max(1, df) for variance, df in zip(variances, dfs, strict=True))
+    return total**2 / below if below and math.isfinite(below) else math.inf
+
+
+def _inside_unit(part: Estimate) -> bool:
+    return all(bound is None or 0 <= bound <= 1 for bound in (part.low, part.high))

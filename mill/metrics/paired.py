@@ -1,4 +1,4 @@
-"""Statistics of two runs over the same samples: what pairing tells that two separate intervals do not."""
+"""Statistics of two runs over the same samples: what pairing shows that two separate intervals do not."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from mill.metrics.estimate import NOTHING, Z95, Estimate, around, wilson
+from mill.metrics.distributions import t_p_value
+from mill.metrics.estimate import NOTHING, Estimate, around, exact_interval
 
+Z95 = 1.959963984540054
 MOST_EXACT = 500  # binomials are whole numbers up to here, then products of logarithms
 
 
 def rate(hits: int, n: int) -> Estimate:
-    """A share of n with its Wilson interval."""
+    """A share of n with its exact interval."""
     if not n:
         return NOTHING
     p = hits / n
-    low, high = wilson(hits, n)
+    low, high = exact_interval(hits, n)
     return Estimate(p, math.sqrt(p * (1 - p) / n), low, high, n)
 
 
@@ -45,31 +47,76 @@ def rate_difference(worse: int, better: int, n: int) -> Estimate:
 
 
 def mean_of(values: Sequence[float]) -> Estimate:
-    """A mean with the normal interval of independent values."""
+    """A mean with Student's interval of independent values."""
     n = len(values)
     if not n:
         return NOTHING
-    average = math.fsum(values) / n
+    average = _mean(values)
     if n < 2 or not all(map(math.isfinite, values)):
         return around(average, None, n)
     return around(average, math.hypot(*(value - average for value in values)) / math.sqrt((n - 1) * n), n)
 
 
-def clustered_mean(groups: Sequence[Sequence[float]]) -> Estimate:
-    """The mean over all values of all groups; the error is over groups, since places of one text are not independent.
+def bounded_mean(values: Sequence[float]) -> Estimate:
+    """A mean of values between 0 and 1. The interval is that of the values with a 0 and a 1 added, so that it does not
+    collapse where all values are alike: a sample of ones does not say that there are only ones."""
+    found = mean_of(values)
+    if not values or not math.isfinite(found.value):
+        return found
+    wide = mean_of([*values, 0.0, 1.0])
+    assert wide.low is not None and wide.high is not None
+    return replace(found, low=max(0.0, min(wide.low, found.value)), high=min(1.0, max(wide.high, found.value)))
 
-    A ratio of sums, linearised; `n` counts values.
+
+def clustered_mean(groups: Sequence[Sequence[float]]) -> Estimate:
+    """The mean over all values of all groups; the error is over groups, since positions of one text are not independent.
+
+    A ratio of sums, linearised, with Student's interval; `n` counts values.
     """
     groups = [group for group in groups if group]
     n = sum(map(len, groups))
     if not n:
         return NOTHING
-    average = math.fsum(value for group in groups for value in group) / n
+    average = _mean([value for group in groups for value in group])
     if len(groups) < 2 or not math.isfinite(average):
         return around(average, None, n)
+    return around(average, _clustered_error(groups, average), n, len(groups) - 1)
+
+
+def clustered_rate(groups: Sequence[Sequence[float]]) -> Estimate:
+    """The share of ones among zeros and ones that come in groups, such as the positions of texts.
+
+    The exact interval at the effective sample size. How alike the values of one group are is estimated with two groups
+    added, one of zeros and one of ones: a few groups without a zero do not show that zeros would come alone.
+    """
+    groups = [group for group in groups if group]
+    n, k = sum(map(len, groups)), len(groups)
+    if not n:
+        return NOTHING
+    p = _mean([value for group in groups for value in group])
+    if not math.isfinite(p):
+        return around(p, None, n)
+    typical = max(1, round(n / k))
+    smoothed = [*groups, [0.0] * typical, [1.0] * typical]
+    q = sum(map(math.fsum, smoothed)) / sum(map(len, smoothed))
+    error = _clustered_error(smoothed, q)
+    effective = min(float(n), q * (1 - q) / error**2)
+    low, high = exact_interval(min(p, 1.0) * effective, effective)
+    return Estimate(p, _clustered_error(groups, p) if k > 1 else None, low, high, n)
+
+
+def _clustered_error(groups: Sequence[Sequence[float]], average: float) -> float:
     residuals = [math.fsum(group) - average * len(group) for group in groups]
     k = len(groups)
-    return around(average, math.hypot(*residuals) * math.sqrt(k / (k - 1)) / n, n)
+    return math.hypot(*residuals) * math.sqrt(k / (k - 1)) / sum(map(len, groups))
+
+
+def _mean(values: Sequence[float]) -> float:
+    """Where infinities of both signs cancel, nothing is known: NaN."""
+    try:
+        return math.fsum(values) / len(values)
+    except (ValueError, OverflowError):
+        return sum(values) / len(values)
 
 
 def inside(estimate: Estimate, first: float = 0.0, last: float = 1.0) -> Estimate:
@@ -87,16 +134,18 @@ def exponential(estimate: Estimate) -> Estimate:
     return Estimate(value, value * estimate.stderr, _exp(estimate.low), _exp(estimate.high), estimate.n)
 
 
-def p_of_zero(estimate: Estimate) -> float:
-    """The two-sided p-value that the true value is 0, by the normal distribution; 1 where there is no error to tell by.
+def p_of_zero(estimate: Estimate, df: float) -> float:
+    """The two-sided p-value that the true value is 0, by Student's t; NaN where there is no error to tell by.
 
     An infinite value is not 0, and of NaN nothing is known.
     """
     if not math.isfinite(estimate.value):
         return math.nan if math.isnan(estimate.value) else 0.0
+    if estimate.stderr is None or df < 1:
+        return math.nan
     if not estimate.stderr:
-        return 1.0 if estimate.stderr is None or estimate.value == 0 else 0.0
-    return math.erfc(abs(estimate.value / estimate.stderr) / math.sqrt(2))
+        return 1.0 if estimate.value == 0 else 0.0
+    return t_p_value(estimate.value / estimate.stderr, df)
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -104,11 +153,16 @@ def percentile(values: Sequence[float], share: float) -> float:
     if not values or any(map(math.isnan, values)):
         return math.nan
     ordered = sorted(values)
-    place = share * (len(ordered) - 1)
-    low = math.floor(place)
-    if low + 1 >= len(ordered) or ordered[low] == ordered[low + 1]:
-        return ordered[low]
-    return ordered[low] + (ordered[low + 1] - ordered[low]) * (place - low)
+    position = share * (len(ordered) - 1)
+    below = math.floor(position)
+    if below + 1 >= len(ordered) or ordered[below] == ordered[below + 1]:
+        return ordered[below]
+    return ordered[below] + (ordered[below + 1] - ordered[below]) * (position - below)
+
+
+def largest(values: Sequence[float]) -> float:
+    """NaN where one of them is, or where there are none."""
+    return math.nan if not values or any(map(math.isnan, values)) else max(values)
 
 
 def _exp(value: float) -> float:

@@ -9,13 +9,14 @@ from typing import Any
 
 TIERS = (("identical", 1.0), ("minor", 0.8), ("moderate", 0.5), ("severe", 0.0))
 _LONG = 2000  # characters beyond which words are matched instead
+_MOST_WORDS = 50_000
 # Words with what separates them; of scripts without spaces every character is one.
 _WORDS = re.compile(r"[^\W\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]+|.", re.DOTALL)
 
 
 def similarity(one: str, other: str) -> float:
-    """From 0 to 1: twice the matching characters over all of them. Common beginnings and ends match by themselves; what
-    lies between is matched by difflib, word by word where it is long."""
+    """From 0 to 1: twice the matching characters over all of them. Common prefixes and suffixes match by themselves; what
+    lies between is matched by difflib, or word by word by rapidfuzz where it is long."""
     if one == other:
         return 1.0
     start = common_start(one, other)
@@ -34,8 +35,12 @@ def _matching(a: str, b: str) -> int:
     """Characters that match in order."""
     if max(len(a), len(b)) <= _LONG:
         return sum(block.size for block in difflib.SequenceMatcher(None, a, b, autojunk=False).get_matching_blocks())
+    from rapidfuzz.distance import LCSseq
+
     words, others = _WORDS.findall(a), _WORDS.findall(b)
-    blocks = difflib.SequenceMatcher(None, words, others, autojunk=True).get_matching_blocks()
+    if max(len(words), len(others)) > _MOST_WORDS:  # which words match takes memory; how many does not
+        return round(LCSseq.normalized_similarity(words, others) * max(len(a), len(b)))
+    blocks = LCSseq.opcodes(words, others).as_matching_blocks()
     return sum(len(word) for block in blocks for word in words[block.a : block.a + block.size])
 
 

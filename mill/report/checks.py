@@ -1,9 +1,16 @@
-"""Checks on the terminal and in Markdown: every figure with its interval, a column for each variant."""
+"""Checks on the terminal and in Markdown: the verdict first, then every figure with its interval, a column for each
+variant."""
 
 from __future__ import annotations
 
-from mill.checks.glossary import FIGURES, title, written
+from collections.abc import Sequence
+
+from mill.api.printing import one_line, printable
+from mill.checks.gate import RuleOutcome
+from mill.checks.glossary import FIGURES, counted, title, written
+from mill.checks.pairing import EMPTY, FAILED
 from mill.checks.result import Check, Variant
+from mill.checks.verdict import first_sentences
 from mill.metrics.similarity import TIERS
 from mill.report.tables import console, dash, print_table
 
@@ -15,14 +22,16 @@ def print_check(check: Check) -> None:
     if check.against:
         head += f", against {check.baseline}"
     out = console()
+    for sentence in first_sentences(check.variants):
+        out.print(printable(sentence), markup=False, soft_wrap=True)
     for part in _fitting(check.variants, out.width):
         labels = [variant.label for variant in part]
         print_table(head, ("figure", *labels), _joined(part), numbers=labels)
     for variant in check.variants:
         for line in told(variant):
-            out.print(f"{variant.label}: {line}", markup=False, soft_wrap=True)
+            out.print(printable(f"{variant.label}: {line}"), markup=False, soft_wrap=True)
     for note in check.notes:
-        out.print(note, markup=False, soft_wrap=True)
+        out.print(printable(note), markup=False, soft_wrap=True)
 
 
 def _joined(variants: list[Variant]) -> list[list[str]]:
@@ -50,7 +59,7 @@ def figure_rows(variants: list[Variant], between: str = "–") -> list[tuple[str
     """A row for each figure that any of them has, in the order of the glossary."""
     names = [name for name in FIGURES if any(name in variant.figures for variant in variants)]
     rows = [(title(name), [_cell(variant, name, between) for variant in variants]) for name in names]
-    tiers = [tier for tier, _ in TIERS] + ["failed"]
+    tiers = [tier for tier, _ in TIERS] + [EMPTY, FAILED]
     if any(f"severity_{tier}" in variant.counts for variant in variants for tier in tiers):
         shown = [" / ".join(str(variant.counts.get(f"severity_{tier}", 0)) for tier in tiers) for variant in variants]
         rows.append((" / ".join(tiers), [(text, "") for text in shown]))
@@ -73,11 +82,15 @@ def told(variant: Variant) -> list[str]:
     """What a reader of the table must know: how many samples it rests on, what parted, and remarks."""
     counts, found = variant.counts, []
     if "samples" in counts:
-        line = f"{counts['samples']} samples"
+        line = counted(counts["samples"], "sample")
         if counts.get("runs"):
-            line += f" x {counts['runs']} runs"
+            line += f" x {counted(counts['runs'], 'run')}"
+        if counts.get("repetitions"):
+            line += f" x {counted(counts['repetitions'], 'repetition')}"
         if counts.get("failed"):
             line += f", {counts['failed']} failed"
+        if counts.get("retries"):
+            line += f", {counts['retries']} retries"
         if counts.get("parted"):
             line += f", {counts['parted']} part"
             line += f" ({counts['near_ties']} at a near-tie)" if counts.get("near_ties") else ""
@@ -89,9 +102,12 @@ def told(variant: Variant) -> list[str]:
     return found + variant.notes
 
 
-def summary_markdown(check: Check) -> str:
-    """The check as GitHub-flavoured Markdown."""
-    lines = [f"### mill {check.command}: {_escape(', '.join(check.tasks))}", ""]
+def summary_markdown(check: Check, outcomes: Sequence[RuleOutcome] = ()) -> str:
+    """The check as GitHub-flavoured Markdown, with what became of its rules."""
+    lines = [f"### mill {_escape(check.command)}: {_escape(', '.join(check.tasks))}", ""]
+    lines += [f"**{_escape(sentence)}**  " for sentence in first_sentences(check.variants)] + [""]
+    lines += [f"- rule `{outcome.rule.text}`: {outcome.status} {_escape(outcome.told)}".rstrip() for outcome in outcomes]
+    lines += [""] if outcomes else []
     if check.against:
         lines += [f"Baseline: **{_escape(check.baseline)}**", ""]
     lines += ["| figure | " + " | ".join(_escape(variant.label) for variant in check.variants) + " |"]
@@ -105,5 +121,5 @@ def summary_markdown(check: Check) -> str:
 
 def _escape(text: str) -> str:
     """Nothing of a model's name or message is read as Markdown or HTML."""
-    text = " ".join(text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").splitlines())
-    return "".join(f"\\{char}" if char in "\\|*_`[]" else char for char in text)
+    text = one_line(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return "".join(f"\\{char}" if char in "\\|*_`[]#!~" else char for char in text)

@@ -1,31 +1,34 @@
-"""Verdicts of checks as JUnit XML, which CI systems show."""
+"""What became of a check's rules as JUnit XML, which CI systems show."""
 
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence
 
-from mill.checks.gate import Verdict
+from mill.checks.gate import KEPT, RuleOutcome
 from mill.checks.result import Check
+from mill.checks.verdict import first_sentences
 
 
-def as_junit(judged: Sequence[tuple[Check, Sequence[Verdict]]]) -> str:
-    """A suite for each check, a case for each rule on each variant; without rules a case for each variant."""
+def as_junit(judged: Sequence[tuple[Check, Sequence[RuleOutcome]]]) -> str:
+    """A suite for each check, a case for each rule on each variant; without rules a case for each variant. A rule that is
+    inconclusive has not passed: it is a failure of that type. The verdicts stand in the suite's output."""
     root = ET.Element("testsuites", name="mill")
-    for check, verdicts in judged:
-        failures = sum(verdict.reason is not None for verdict in verdicts)
+    for check, outcomes in judged:
+        failures = sum(outcome.status != KEPT for outcome in outcomes)
         name = f"{check.command} {' '.join(check.tasks)}"
-        count = len(verdicts) or len(check.variants)
+        count = len(outcomes) or len(check.variants)
         suite = ET.SubElement(
             root, "testsuite", name=_clean(name), tests=str(count), failures=str(failures), timestamp=check.created
         )
-        for verdict in verdicts:
-            case = ET.SubElement(suite, "testcase", classname=_clean(verdict.variant), name=verdict.rule.text)
-            if verdict.reason:
-                ET.SubElement(case, "failure", message=_clean(verdict.reason))
-        if not verdicts:
+        for outcome in outcomes:
+            case = ET.SubElement(suite, "testcase", classname=_clean(outcome.variant), name=outcome.rule.text)
+            if outcome.status != KEPT:
+                ET.SubElement(case, "failure", type=outcome.status, message=_clean(outcome.told))
+        if not outcomes:
             for variant in check.variants:
                 ET.SubElement(suite, "testcase", classname=_clean(variant.label), name=check.command)
+        ET.SubElement(suite, "system-out").text = _clean("\n".join(first_sentences(check.variants)))
     ET.indent(root)
     return ET.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
 

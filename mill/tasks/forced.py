@@ -13,11 +13,12 @@ from mill.api.task import RenderSettings, Sample, Task, TaskType, Value
 
 @dataclass(frozen=True)
 class ForcedText:
-    """A context as it went to the model, and what is scored after it."""
+    """A context as it went to the model, and what is scored after it; `plain` where a dialog became plain text."""
 
     id: str
     context: Context
     continuation: str
+    plain: bool = False
 
 
 class ForcedTask(Task):

@@ -27,6 +27,7 @@ FOLDER = Path(long_context.__file__).parent
 DEFAULT_MAX_TOKENS = 256
 _ALIASES = {"adversarial-numerics": "numerics"}
 FREE = "free"  # the category of a prompt that names none
+ANSWERED = "answered"  # the metric that says whether there is any answer
 
 
 class SuiteTask(Task):
@@ -48,7 +49,7 @@ class SuiteTask(Task):
     @property
     def metrics(self) -> Mapping[str, str]:  # type: ignore[override]
         gold = any("answer" in sample.doc for sample in self._samples)
-        return {"acc": "mean", "answered": "mean"} if gold else {"answered": "mean"}
+        return {"acc": "mean", ANSWERED: "mean"} if gold else {ANSWERED: "mean"}
 
     def samples(self) -> Sequence[Sample]:
         return self._samples
@@ -69,7 +70,7 @@ class SuiteTask(Task):
         right: Value = None
         if "answer" in sample.doc:
             right = float(is_right(sample.doc["extract"], self.extracted(sample, responses), sample.doc["answer"]))
-        return {"acc": right, "answered": float(bool((responses[0].text or "").strip()))}
+        return {"acc": right, ANSWERED: float(bool((responses[0].text or "").strip()))}
 
     def category(self, sample: Sample) -> str:
         return str(sample.doc["category"])

@@ -46,6 +46,25 @@ def test_long_texts_without_spaces_are_alike_too() -> None:
     assert similarity(f"\u4e00{text}\u4e01", f"\u4e02{text}\u4e03") > 0.99
 
 
+def test_a_long_text_whose_ends_differ_is_nearly_the_same() -> None:
+    """Repeated words are no junk: a text that says the same sentence again and again is matched like any other."""
+    text = "the cat sat on the mat and the dog ran. " * 120
+    assert similarity(f"A {text}one", f"B {text}two") == pytest.approx(1 - 4 / len(f"A {text}one"), abs=1e-9)
+    dots = "ab. " * 1200
+    assert similarity(f"x{dots}y", f"z{dots}w") > 0.999
+
+
+def test_long_unrelated_texts_are_not_alike() -> None:
+    draw = random.Random(7)
+    one, other = (" ".join(f"{name}{draw.randrange(10**6)}" for _ in range(2000)) for name in ("p", "q"))
+    assert severity(similarity(one, other)) == "severe"
+
+
+def test_very_long_texts_are_compared_in_bounded_memory() -> None:
+    words = "alpha beta gamma delta " * 20_000
+    assert similarity(f"x {words} y", f"z {words} w") > 0.999
+
+
 def test_common_start() -> None:
     assert common_start("abc", "abd") == 2
     assert common_start("ab", "abc") == 2

@@ -86,6 +86,7 @@ class OpenAICompatModel(ServerModel):
             kinds=TEXT_KINDS | LOGPROB_KINDS if scores else TEXT_KINDS,
             concurrency=self.client.concurrency,
             rivals=routes.NEXT_TOKENS if scores and self._tokenizes else 0,
+            scores_dialogs=False,
         )
 
     def _recognize(self) -> None:

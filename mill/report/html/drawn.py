@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mill.checks.glossary import title, written
+from mill.checks.pairing import EMPTY, FAILED
 from mill.checks.result import Check, Variant
 from mill.metrics.similarity import TIERS
 from mill.report.html.charts import Axis, Point, Series, dot_chart, heat_map, line_chart, matrix
@@ -194,7 +195,7 @@ def _heat(variants: Sequence[Variant]) -> list[Html]:
     for variant in variants:
         by_key = {(row["task"], row["id"]): row for row in variant.rows}
         rows.append((variant.label, [_cell(key[1], by_key.get(key)) for key in keys]))
-    return [heat_map("Every prompt, by how much its answer changed", rows, [*(tier for tier, _ in TIERS), "failed"])]
+    return [heat_map("Every prompt, by how much its answer changed", rows, [*(tier for tier, _ in TIERS), EMPTY, FAILED])]
 
 
 def _cell(name: str, row: dict[str, Any] | None) -> tuple[str, str]:

@@ -12,6 +12,7 @@ from mill import __version__
 from mill.api.storage import write_atomically
 from mill.checks.glossary import FIGURES, title
 from mill.checks.result import Check
+from mill.checks.verdict import first_sentences
 from mill.report.checks import figure_rows, told
 from mill.report.html.drawn import charts
 from mill.report.html.samples import sample_list
@@ -64,6 +65,7 @@ def _section(check: Check) -> Html:
         "section",
         tag("h2", f"{check.command} on {', '.join(check.tasks)}"),
         tag("p", tag("b", labels), against, f" · {check.created}", class_="sub"),
+        [tag("p", sentence, class_="verdict") for sentence in first_sentences(check.variants)],
         _table(check),
         tag("ul", notes, [tag("li", note) for note in check.notes], class_="notes"),
         tag("div", charts(check), class_="charts"),

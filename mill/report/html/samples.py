@@ -11,7 +11,7 @@ from mill.checks.result import Check, Variant
 from mill.report.html.tag import Html, joined, tag
 
 MOST_ROWS = 200  # samples shown of each variant
-_ORDER = ("failed", "severe", "moderate", "minor", "identical")
+_ORDER = ("failed", "severe", "moderate", "minor", "empty", "identical")
 Row = dict[str, Any]
 
 

@@ -1,0 +1,126 @@
+"""What `check.json` must hold, so that a file which is old, edited or a stranger's is refused by the field that is wrong."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
+
+from mill.api.validate import Number
+
+Count = Annotated[int, Meta(ge=0)]
+Severity = Literal["identical", "minor", "moderate", "severe", "empty", "failed"]
+
+
+class EstimateFile(Struct):
+    value: Number
+    stderr: Number | None
+    low: Number | None
+    high: Number | None
+    n: Count
+
+
+class TokenFile(Struct):
+    text: str
+    logprob: Number
+    top: list[tuple[int | str, Number]] = []
+
+
+class PartingFile(Struct):
+    char: int
+    token: int | None = None
+    margin: Number | None = None
+    tokens: tuple[TokenFile | None, TokenFile | None] | None = None
+
+
+class ComparedRow(Struct):
+    """A sample that two engines answered."""
+
+    task: str
+    id: str
+    category: str
+    prompt: str
+    texts: tuple[str, str]
+    extracted: tuple[Any, Any]
+    right: tuple[bool | None, bool | None]
+    errors: tuple[str | None, str | None]
+    severity: Severity
+    similarity: Number
+    flipped: bool | None
+    gold: Any = None
+    parting: PartingFile | None = None
+    kl: dict[str, Number] | None = None
+    kl_places: list[Number] | None = None
+
+
+class RepeatedRow(Struct):
+    """A sample that one engine answered several times; the two most common answers."""
+
+    task: str
+    id: str
+    category: str
+    prompt: str
+    share: Number
+    distinct: Annotated[int, Meta(ge=1)]
+    failed: Count
+    texts: Annotated[list[str], Meta(min_length=1, max_length=2)]
+    errors: Annotated[list[str | None], Meta(min_length=1, max_length=2)]
+    times: list[Count]
+    score_range: Number | None = None
+    parting: PartingFile | None = None
+
+
+class GroupFile(Struct):
+    """Rates are value, low, high and n."""
+
+    task: str
+    category: str
+    n: Count
+    match_rate: Annotated[list[Number | None], Meta(min_length=3, max_length=4)] | None = None
+    flip_rate: Annotated[list[Number | None], Meta(min_length=3, max_length=4)] | None = None
+
+
+class PlaceFile(Struct):
+    place: Count
+    agreement: Number
+    n: Annotated[int, Meta(ge=1)]
+
+
+class ErrorFile(Struct):
+    id: str
+    error: str
+
+
+class SeriesFile(Struct):
+    kl: list[Number] = []
+    agreement_by_place: list[PlaceFile] = []
+    errors: list[ErrorFile] = []
+
+
+class VariantFile(Struct):
+    label: str
+    figures: dict[str, EstimateFile]
+    p_values: dict[str, Number]
+    counts: dict[str, int]
+    groups: list[GroupFile]
+    series: SeriesFile
+    rows: list[dict[str, Any]]
+    notes: list[str]
+    model: str = ""
+    backend: str = ""
+    run: str = ""
+    size: int | None = None
+    unmeasured: dict[str, str] = {}
+    partial: dict[str, str] = {}
+    verdict: str = ""
+
+
+class CheckFile(Struct):
+    version: int
+    command: Literal["compare", "sweep", "diff", "stress", "determinism"]
+    tasks: list[str]
+    variants: list[VariantFile]
+    settings: dict[str, Any]
+    notes: list[str]
+    created: str
+    baseline: str = ""
