@@ -151,13 +151,13 @@ def pair_up(first: Sequence[Answer], second: Sequence[Answer]) -> Pairing:
     for answer in second:
         for digest in _digests(answer):
             waiting.setdefault((answer.task, digest), {})[answer.id] = answer
-    pairs, unpaired = [], []
-    for answer in first:
-        other = _take_partner(answer, waiting)
-        if other is None:
-            unpaired.append(answer)
-        else:
-            pairs.append(Pair(answer, other))
+    partners: dict[int, Answer] = {}
+    for same_id in (True, False):
+        for answer in first:
+            if id(answer) not in partners and (other := _take_partner(answer, waiting, same_id=same_id)) is not None:
+                partners[id(answer)] = other
+    pairs = [Pair(answer, partners[id(answer)]) for answer in first if id(answer) in partners]
+    unpaired = [answer for answer in first if id(answer) not in partners]
     left = {(one.task, one.id) for bucket in waiting.values() for one in bucket.values()}
     return Pairing(
         pairs,
@@ -171,12 +171,12 @@ def _digests(answer: Answer) -> list[str]:
     return [digest for digest in (answer.doc_hash, answer.question) if digest] or [f"id {answer.id}"]
 
 
-def _take_partner(answer: Answer, waiting: Waiting) -> Answer | None:
+def _take_partner(answer: Answer, waiting: Waiting, *, same_id: bool) -> Answer | None:
     for digest in _digests(answer):
-        bucket = waiting.get((answer.task, digest))
-        if bucket:
-            other = bucket.get(answer.id) or next(iter(bucket.values()))
+        bucket = waiting.get((answer.task, digest), {})
+        other = bucket.get(answer.id) if same_id else next(iter(bucket.values()), None)
+        if other is not None:
             for one in _digests(other):
-                del waiting[other.task, one][other.id]
+                waiting[other.task, one].pop(other.id, None)
             return other
     return None

@@ -97,7 +97,7 @@ def read_check(path: Path) -> Check:
         raise RunError(f"{file} is of version {data.get('version')}, this mill reads version {VERSION}: run the check again")
     convert(data, CheckFile, file, RunError)
     for number, variant in enumerate(data["variants"]):
-        for index, row in enumerate(variant["rows"]):
+        for index, row in enumerate(variant.get("rows", [])):
             kind = RepeatedRow if "distinct" in row else ComparedRow
             convert(row, kind, f"{file}: variants[{number}].rows[{index}]", RunError)
     return Check(**{**_known(Check, data), "variants": [_variant(one) for one in data["variants"]]})
@@ -105,7 +105,7 @@ def read_check(path: Path) -> Check:
 
 def _variant(data: dict[str, Any]) -> Variant:
     figures = {name: read_estimate(value) for name, value in data["figures"].items()}
-    p_values = {name: float(value) for name, value in data["p_values"].items()}
+    p_values = {name: float(value) for name, value in data.get("p_values", {}).items()}
     return Variant(**{**_known(Variant, data), "figures": figures, "p_values": p_values})
 
 

@@ -91,21 +91,21 @@ class ErrorFile(Struct):
     error: str
 
 
-class SeriesFile(Struct):
-    kl: list[Number] = []
-    agreement_by_place: list[PlaceFile] = []
-    errors: list[ErrorFile] = []
+class SeriesFile(Struct, frozen=True):
+    kl: tuple[Number, ...] = ()
+    agreement_by_place: tuple[PlaceFile, ...] = ()
+    errors: tuple[ErrorFile, ...] = ()
 
 
 class VariantFile(Struct):
     label: str
     figures: dict[str, EstimateFile]
-    p_values: dict[str, Number]
-    counts: dict[str, int]
-    groups: list[GroupFile]
-    series: SeriesFile
-    rows: list[dict[str, Any]]
-    notes: list[str]
+    p_values: dict[str, Number] = {}
+    counts: dict[str, int] = {}
+    groups: list[GroupFile] = []
+    series: SeriesFile = SeriesFile()
+    rows: list[dict[str, Any]] = []
+    notes: list[str] = []
     model: str = ""
     backend: str = ""
     run: str = ""
@@ -120,7 +120,7 @@ class CheckFile(Struct):
     command: Literal["compare", "sweep", "diff", "stress", "determinism"]
     tasks: list[str]
     variants: list[VariantFile]
-    settings: dict[str, Any]
-    notes: list[str]
-    created: str
+    settings: dict[str, Any] = {}
+    notes: list[str] = []
+    created: str = ""
     baseline: str = ""

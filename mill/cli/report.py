@@ -34,8 +34,9 @@ def command(folder: str, form: str, output: str | None, fail_on: str | None, req
     """Render the checks of FOLDER, with what became of rules where they are given (md, junit). It opens without a network
     and needs no model."""
     place = Path(folder)
+    rules = parse_rules(fail_on, require)
     checks = [read_check(one) for one in find_checks(place)]
-    text = _rendered(checks, form, parse_rules(fail_on, require))
+    text = _rendered(checks, form, rules)
     if output == "-":
         click.echo(text)
         return 0

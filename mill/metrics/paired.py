@@ -84,25 +84,30 @@ def clustered_mean(groups: Sequence[Sequence[float]]) -> Estimate:
 
 
 def clustered_rate(groups: Sequence[Sequence[float]]) -> Estimate:
-    """The share of ones among zeros and ones that come in groups, such as the positions of texts.
-
-    The exact interval at the effective sample size. How alike the values of one group are is estimated with two groups
-    added, one of zeros and one of ones: a few groups without a zero do not show that zeros would come alone.
-    """
+    """The share of ones among zeros and ones that come in groups, such as the positions of texts: the exact interval at the
+    effective sample size."""
     groups = [group for group in groups if group]
-    n, k = sum(map(len, groups)), len(groups)
+    n = sum(map(len, groups))
     if not n:
         return NOTHING
     p = _mean([value for group in groups for value in group])
     if not math.isfinite(p):
         return around(p, None, n)
-    typical = max(1, round(n / k))
+    effective, least = _effective_size(groups), _effective_size([[1.0] * len(group) for group in groups])
+    low, high = exact_interval(min(p, 1.0) * effective, effective)
+    # Nothing is known better than it would be if all values were alike.
+    low, high = min(low, exact_interval(least, least)[0]), max(high, exact_interval(0, least)[1])
+    return Estimate(p, _clustered_error(groups, p) if len(groups) > 1 else None, low, high, n)
+
+
+def _effective_size(groups: Sequence[Sequence[float]]) -> float:
+    """How many independent values these are worth. How alike the values of one group are is estimated with two groups added,
+    one of zeros and one of ones: a few groups without a zero do not show that zeros would come alone."""
+    n = sum(map(len, groups))
+    typical = max(1, round(n / len(groups)))
     smoothed = [*groups, [0.0] * typical, [1.0] * typical]
     q = sum(map(math.fsum, smoothed)) / sum(map(len, smoothed))
-    error = _clustered_error(smoothed, q)
-    effective = min(float(n), q * (1 - q) / error**2)
-    low, high = exact_interval(min(p, 1.0) * effective, effective)
-    return Estimate(p, _clustered_error(groups, p) if k > 1 else None, low, high, n)
+    return min(float(n), q * (1 - q) / _clustered_error(smoothed, q) ** 2)
 
 
 def _clustered_error(groups: Sequence[Sequence[float]], average: float) -> float:

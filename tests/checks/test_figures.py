@@ -6,13 +6,16 @@ import math
 from typing import Any
 
 import pytest
+from scipy import stats
 
 from mill.api.response import Token
-from mill.checks.answers import Answer
+from mill.checks.answers import CHOICE, DOCUMENT, Answer
 from mill.checks.compare import compared
 from mill.checks.figures import forced_figures, forced_series, free_figures, group_figures
 from mill.checks.forced import ForcedGaps
-from mill.checks.pairing import Pair
+from mill.checks.gate import BROKEN, KEPT, judge, parse_rules
+from mill.checks.pairing import Pair, Pairing, pair_up
+from mill.checks.result import Check
 from mill.metrics.divergence import Gap
 
 
@@ -21,7 +24,7 @@ def answer(text: str = "", *, id: str = "1", category: str = "c", **known: Any) 
 
 
 def given(text: str, right: bool, **known: Any) -> Answer:
-    return answer(text, extracted=text, comparable=True, right=right, **known)
+    return answer(text, extracted=text, comparable=True, value=float(right), **known)
 
 
 FAILED = answer(comparable=True, error="HTTP 500")
@@ -44,6 +47,7 @@ def test_a_table_of_six_samples() -> None:
     assert found["failure_rate"] == (1 / 6, 6)
     assert found["match_rate"] == (3 / 6, 6)
     assert found["similarity"] == (3 / 6, 6)
+    assert found["empty_rate"] == found["cut_rate"] == found["filtered_rate"] == (0.0, 6)
     assert found["flip_rate"] == (3 / 5, 5)
     assert found["acc_baseline"] == (3 / 5, 5)
     assert found["acc"] == (2 / 5, 5)
@@ -57,6 +61,7 @@ def test_counts_and_p_values_of_the_table() -> None:
     assert found.p_values["acc_drop"] == 1.0  # two worse, one better: 2 * (1 + 3) / 8
     wanted = {"samples": 6, "failed": 1, "flips": 3, "regressions": 2, "improvements": 1, "parted": 2}
     wanted |= {"severity_identical": 3, "severity_severe": 2, "severity_failed": 1}
+    wanted |= {"empty": 0, "both_empty": 0, "cut_short": 0, "filtered": 0, "flips_cut_short": 0}
     assert found.counts == wanted
 
 
@@ -91,7 +96,8 @@ def test_a_sample_with_gold_that_fails_on_both_sides_is_right_on_neither() -> No
 
 
 def test_without_gold_there_is_no_accuracy_and_without_extraction_no_flip() -> None:
-    assert set(values([Pair(answer("a"), answer("b"))])) == {"failure_rate", "match_rate", "similarity"}
+    always = {"failure_rate", "match_rate", "similarity", "empty_rate", "cut_rate", "filtered_rate"}
+    assert set(values([Pair(answer("a"), answer("b"))])) == always
 
 
 def parted(place: int, margin: float | None) -> Pair:
@@ -111,25 +117,47 @@ def test_partings_at_near_ties_are_told_from_clear_ones() -> None:
     assert (found.estimates["clear_parting_rate"].value, found.estimates["clear_parting_rate"].n) == (2 / 4, 4)
 
 
-def test_a_margin_that_is_not_known_leaves_the_rate_of_clear_partings_out() -> None:
-    found = free_figures([parted(1, 0.5), parted(2, None)])
-    assert "clear_parting_rate" not in found.estimates
-    assert found.estimates["first_parting"].n == 2
+def test_a_margin_that_is_not_known_counts_as_clear() -> None:
+    """One baseline answer that ends first must not take the figure away from all the others."""
+    found = free_figures([parted(1, 0.5), parted(2, None), parted(3, 0.05), TABLE[5]])
+    assert (found.estimates["clear_parting_rate"].value, found.estimates["clear_parting_rate"].n) == (2 / 4, 4)
+    assert found.estimates["first_parting"].n == 3
+
+
+def test_clear_partings_of_engines_without_log_probabilities_are_not_measured() -> None:
+    assert "clear_parting_rate" not in free_figures([parted(1, None)]).estimates
+    assert free_figures([TABLE[5]]).estimates["clear_parting_rate"].value == 0.0  # no text parts
+
+
+def test_where_the_baseline_ends_first_the_other_engine_says_how_clear_that_was() -> None:
+    top = ((1, -0.1), (2, -2.6))
+    longer = tuple(Token(n, "x", -0.1, top) for n in range(3))
+    pair = Pair(answer("xx", tokens=longer[:2]), answer("xxx", tokens=longer))
+    assert pair.parting is not None and pair.parting.margin == pytest.approx(2.5)
 
 
 def test_a_margin_that_is_nan_is_no_near_tie() -> None:
     found = free_figures([parted(1, math.nan), parted(2, 0.05)])
     assert found.counts["near_ties"] == 1
-    assert "clear_parting_rate" not in found.estimates or found.estimates["clear_parting_rate"].value > 0
+    assert found.estimates["clear_parting_rate"].value == 0.5
 
 
 def test_scores_of_choices() -> None:
-    a, b = answer(" x", scores=(-1.0, -2.0)), answer(" x", scores=(-1.5, -2.25))
-    far = Pair(answer(" x", scores=(-1.0,)), answer(" x", scores=(-4.0,)))
+    a, b = answer(" x", scores=(-1.0, -2.0), form=CHOICE), answer(" x", scores=(-1.5, -2.25), form=CHOICE)
+    far = Pair(answer(" x", scores=(-1.0,), form=CHOICE), answer(" x", scores=(-4.0,), form=CHOICE))
     found = free_figures([Pair(a, b), far, Pair(a, FAILED)]).estimates
     assert found["logprob_shift"].value == pytest.approx((0.5 + 0.25 + 3.0) / 3)
     assert found["logprob_shift_max"].value == 3.0
-    assert "ppl_ratio" not in found
+    assert "ppl_ratio" not in found and "match_rate" not in found  # a choice is no text
+
+
+def test_a_choice_that_became_impossible_is_an_infinite_shift() -> None:
+    steady = Pair(answer(scores=(-1.0, -math.inf), form=CHOICE), answer(scores=(-1.0, -math.inf), form=CHOICE))
+    found = free_figures([steady]).estimates
+    assert (found["logprob_shift"].value, found["logprob_shift_max"].value) == (0.0, 0.0)
+    gone = Pair(answer(scores=(-1.0, -3.0), form=CHOICE), answer(scores=(-1.0, -math.inf), form=CHOICE))
+    found = free_figures([steady, gone]).estimates
+    assert (found["logprob_shift"].value, found["logprob_shift_max"].value) == (math.inf, math.inf)
 
 
 def test_the_perplexity_ratio_of_documents_weighs_each_word_alike() -> None:
@@ -140,11 +168,18 @@ def test_the_perplexity_ratio_of_documents_weighs_each_word_alike() -> None:
     found = free_figures(pairs)
     assert found.estimates["ppl_ratio"].value == pytest.approx(math.exp(40 / 150))
     assert found.estimates["ppl_ratio"].n == 150
-    assert 0 < found.p_values["ppl_ratio"] < 0.05
+    assert found.p_values["ppl_ratio"] == pytest.approx(2 * stats.t.sf(_t_of_two_documents(), 1))
+
+
+def _t_of_two_documents() -> float:
+    """Log-ratios of 10 in 50 words and 30 in 100 words: their mean over its linearised error."""
+    mean = 40 / 150
+    residuals = [10 - 50 * mean, 30 - 100 * mean]
+    return float(mean / (math.hypot(*residuals) * math.sqrt(2) / 150))
 
 
 def document(score: float) -> Answer:
-    return answer(scores=(score,), units=50.0, spoken=False)
+    return answer(scores=(score,), units=50.0, form=DOCUMENT)
 
 
 def test_documents_that_are_only_scored_are_not_called_the_same_text() -> None:
@@ -191,16 +226,39 @@ def test_the_interval_of_kl_is_over_texts() -> None:
     estimate = forced_figures(TEXTS).estimates["kl_mean"]
     error = math.sqrt((0.1**2 + 0.05**2 + 0.15**2) * 3 / 2) / 4
     assert estimate.stderr == pytest.approx(error)
-    assert (estimate.low, estimate.high) == pytest.approx((0.15 - 1.959964 * error, 0.15 + 1.959964 * error))
+    reach = stats.t.ppf(0.975, 2) * error  # three texts: two degrees of freedom
+    assert (estimate.low, estimate.high) == pytest.approx((max(0.0, 0.15 - reach), 0.15 + reach))
     assert forced_figures([[gap(0.0)], [gap(0.0)], [gap(0.9)]]).estimates["kl_mean"].low == 0.0  # no KL is below 0
 
 
-def test_places_without_a_finite_divergence_are_counted() -> None:
+DIVERGENCES = ("kl_mean", "kl_median", "kl_p90", "kl_p95", "kl_p99", "kl_max")
+
+
+def test_positions_without_a_finite_divergence_are_counted() -> None:
     found = forced_figures([*TEXTS, [gap(math.nan), gap(math.inf, -1.0, -math.inf)]])
     assert (found.estimates["nonfinite_rate"].value, found.estimates["nonfinite_rate"].n) == (2 / 6, 6)
     assert found.counts["nonfinite_places"] == 2
-    only = forced_figures([[gap(math.nan)]])
-    assert set(only.estimates) == {"nonfinite_rate", "kl_mean"} and math.isnan(only.estimates["kl_mean"].value)
+
+
+def test_infinite_divergences_are_part_of_every_figure() -> None:
+    """Twelve of 72 positions where the candidate finds the token impossible: nothing about them is fine."""
+    broken = gap(math.inf, -1.0, -math.inf, same=False)
+    texts = [[*[gap(0.0)] * 10, *[broken] * 2] for _ in range(6)]
+    found = forced_figures(texts)
+    values = {name: estimate.value for name, estimate in found.estimates.items()}
+    assert values["kl_mean"] == values["kl_max"] == values["kl_p99"] == values["kl_p90"] == math.inf
+    assert values["kl_median"] == 0.0
+    assert values["top1_agreement"] == pytest.approx(60 / 72)
+    assert values["delta_p_rms"] == pytest.approx(math.sqrt(12 / 72) * math.exp(-1.0))
+    assert values["ppl_ratio"] == math.inf and found.p_values["ppl_ratio"] == 0.0
+
+
+def test_nan_makes_every_divergence_nan_and_agrees_with_nothing() -> None:
+    found = forced_figures([*TEXTS, [Gap(math.nan, -1.0, math.nan, False, True)]])
+    values = {name: estimate.value for name, estimate in found.estimates.items()}
+    assert all(math.isnan(values[name]) for name in (*DIVERGENCES, "delta_p_rms", "ppl_ratio"))
+    assert math.isnan(found.p_values["ppl_ratio"])
+    assert values["top1_agreement"] == 3 / 5
 
 
 def test_agreement_place_by_place() -> None:
@@ -227,8 +285,89 @@ def test_categories_have_rates_of_their_own() -> None:
 def test_a_variant_tells_every_sample_and_what_is_left_out() -> None:
     first = [given("5", True, id="1"), given("6", True, id="2")]
     second = [given("5", True, id="1"), given("7", False, id="3")]
-    gaps = ForcedGaps({"t/1": [gap(0.5), gap(0.25), gap(0.0)]})
-    variant = compared("b", first, second, gaps)
+    gaps = ForcedGaps({"t/1": [gap(0.5), gap(0.25), gap(0.0)]}, asked=1)
+    variant = compared("b", pair_up(first, second), gaps)
     assert variant.counts["samples"] == 1 and variant.figures["kl_max"].value == 0.5
     assert variant.notes == ["2 samples are in one run only and are left out"]
     assert variant.rows[0]["kl"] == {"mean": 0.25, "max": 0.5, "median": 0.25}
+
+
+def graded(value: float | None, **known: Any) -> Answer:
+    return answer("x", value=value, **known)
+
+
+def test_graded_values_have_a_mean_difference_with_the_paired_t_test() -> None:
+    """From 0.9 to about 0.12, and one sample that happens to be 1 and 1: no accuracy of that one alone."""
+    before = [1.0, *(0.9 + 0.002 * k for k in range(39))]
+    after = [1.0, *(0.12 + 0.003 * (k % 7) for k in range(39))]
+    found = free_figures([Pair(graded(a), graded(b)) for a, b in zip(before, after, strict=True)])
+    assert "acc" not in found.estimates
+    drop = found.estimates["score_drop"]
+    differences = [a - b for a, b in zip(before, after, strict=True)]
+    assert (drop.value, drop.n) == (pytest.approx(sum(differences) / 40), 40)
+    expected = stats.ttest_rel(before, after)
+    assert found.p_values["score_drop"] == pytest.approx(expected.pvalue, rel=1e-6)
+    interval = expected.confidence_interval()
+    assert (drop.low, drop.high) == pytest.approx((interval.low, interval.high))
+    assert found.estimates["score_baseline"].value == pytest.approx(sum(before) / 40)
+    assert found.estimates["score"].value == pytest.approx(sum(after) / 40)
+
+
+def test_a_failed_request_has_the_lowest_graded_value() -> None:
+    pairs = [Pair(graded(0.8), answer(error="HTTP 500")), Pair(graded(0.5), graded(0.5))]
+    assert free_figures(pairs).estimates["score"].value == 0.25
+    below = [Pair(graded(-2.0), answer(error="HTTP 500")), Pair(graded(0.5), graded(0.5))]
+    assert free_figures(below).estimates["score"].value == -0.75
+
+
+def test_tasks_of_zeros_and_ones_stay_accuracy_beside_graded_ones() -> None:
+    def of(task: str, value: float) -> Answer:
+        return Answer(task, "1", "c", "p", None, "x", value=value)
+
+    found = free_figures([Pair(of("exact", 1.0), of("exact", 0.0)), Pair(of("graded", 0.25), of("graded", 0.5))])
+    assert (found.estimates["acc_drop"].value, found.estimates["acc_drop"].n) == (1.0, 1)
+    assert (found.estimates["score_drop"].value, found.estimates["score_drop"].n) == (-0.25, 1)
+
+
+def test_two_empty_answers_are_no_agreement() -> None:
+    silent = [Pair(answer("", comparable=True), answer("", comparable=True))] * 11
+    said = [Pair(given(str(n), True), given(str(n if n else 9), True)) for n in range(4)]
+    found = free_figures([*silent, *said])
+    assert (found.estimates["match_rate"].value, found.estimates["match_rate"].n) == (3 / 4, 4)
+    assert (found.estimates["flip_rate"].value, found.estimates["flip_rate"].n) == (1 / 4, 4)
+    assert (found.estimates["empty_rate"].value, found.estimates["empty_rate"].n) == (11 / 15, 15)
+    assert (found.counts["empty"], found.counts["both_empty"], found.counts["severity_empty"]) == (11, 11, 11)
+    only = free_figures(silent)
+    assert not {"match_rate", "flip_rate", "similarity"} & set(only.estimates)
+
+
+def test_an_empty_answer_to_what_the_baseline_answered_is_a_change() -> None:
+    found = free_figures([Pair(given("5", True), answer("", comparable=True, value=0.0))])
+    assert found.estimates["match_rate"].value == 0.0 and found.estimates["flip_rate"].value == 1.0
+
+
+def test_flips_of_answers_that_were_cut_off_are_counted() -> None:
+    cut = given("6", False, finish_reason="length")
+    pairs = [
+        Pair(given("5", True), cut),
+        Pair(given("5", True), given("7", False)),
+        Pair(given("5", True), given("5", True)),
+    ]
+    variant = compared("b", Pairing(pairs), None)
+    assert (variant.counts["cut_short"], variant.counts["flips"], variant.counts["flips_cut_short"]) == (1, 2, 1)
+    assert any("1 of 3 samples have an answer that ended at the token limit, 1 of 2 flips" in note for note in variant.notes)
+
+
+def test_texts_that_one_engine_could_not_score_break_rules_on_divergences() -> None:
+    gaps = ForcedGaps({"t/1": [gap(0.0)]}, asked=3, failed=2, error="the score is NaN")
+    variant = compared("b", Pairing([TABLE[0]]), gaps)
+    assert variant.figures["unscored_rate"].value == pytest.approx(2 / 3)
+    (outcome,) = judge(Check("compare", ["t"], [variant]), parse_rules("kl_mean>5"))
+    assert outcome.status == BROKEN and "2 of 3 texts could not be scored by both: the score is NaN" in outcome.reason
+
+
+def test_texts_that_are_other_tokens_are_said_beside_the_rule() -> None:
+    gaps = ForcedGaps({"t/1": [gap(0.0)]}, asked=3, other_tokens=2)
+    variant = compared("b", Pairing([TABLE[0]]), gaps)
+    (outcome,) = judge(Check("compare", ["t"], [variant]), parse_rules("kl_mean>5"))
+    assert outcome.status == KEPT and "2 of 3 texts are other tokens" in outcome.reason

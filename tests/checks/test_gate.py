@@ -8,10 +8,21 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from mill.api.errors import MillError, SpecError, UnknownName
-from mill.checks.gate import GateFailed, check_names, judge, parse_rules
+from mill.checks.gate import (
+    BROKEN,
+    INCONCLUSIVE,
+    KEPT,
+    GateFailed,
+    GateInconclusive,
+    RuleOutcome,
+    check_names,
+    conclude,
+    judge,
+    parse_rules,
+)
 from mill.checks.result import Check, Variant
-from mill.metrics.estimate import around
-from mill.metrics.paired import rate
+from mill.metrics.estimate import Estimate, around
+from mill.metrics.paired import rate, rate_difference
 from mill.report.junit import as_junit
 
 
@@ -20,9 +31,14 @@ def check(**values: float) -> Check:
     return Check("compare", ["t"], [Variant("b", figures=figures, p_values={"acc_drop": 0.03})], "a")
 
 
+def judged(rule: str, **values: float) -> RuleOutcome:
+    (outcome,) = judge(check(**values), parse_rules(rule))
+    return outcome
+
+
 def broken(rule: str, **values: float) -> str | None:
-    (verdict,) = judge(check(**values), parse_rules(rule))
-    return verdict.reason
+    outcome = judged(rule, **values)
+    return outcome.told if outcome.status == BROKEN else None
 
 
 def test_rules_are_read() -> None:
@@ -49,12 +65,86 @@ def test_a_bound_is_broken_on_its_side(rule: str, breaks: bool) -> None:
 
 def test_a_p_value_must_be_below_its_bound_too() -> None:
     assert broken("acc_drop>0.01@p<0.05", acc_drop=0.2) == "b: acc_drop is 20.0 %, which is > 0.01 with p = 0.03"
-    assert broken("acc_drop>0.01@p<0.03", acc_drop=0.2) is None
-    assert broken("acc_drop>0.01@p<0.05", acc_drop=0.0) is None
+    assert judged("acc_drop>0.01@p<0.03", acc_drop=0.2).status == INCONCLUSIVE
 
 
-def test_a_figure_without_a_test_breaks_a_rule_that_wants_one() -> None:
-    assert broken("flip_rate>0.1@p<0.05", flip_rate=0.2) == "b: flip_rate is 20.0 %, and there is no test of flip_rate"
+def lost(worse: int, better: int, n: int, p: float) -> Check:
+    figures = {"acc_drop": rate_difference(worse, better, n)}
+    return Check("compare", ["t"], [Variant("b", figures=figures, p_values={"acc_drop": p})])
+
+
+def test_a_test_that_cannot_tell_keeps_nothing() -> None:
+    """15 points lost on 60 samples with p = 0.078 is no pass; nor are 60 samples without a change proof of one point."""
+    few = lost(15, 6, 60, 0.078)
+    (outcome,) = judge(few, parse_rules("acc_drop>0.01@p<0.05"))
+    assert outcome.status == INCONCLUSIVE
+    assert outcome.reason.startswith("acc_drop is 15.0 % (") and "p = 0.078; n = 60 is too few" in outcome.reason
+    (outcome,) = judge(lost(0, 0, 60, 1.0), parse_rules("acc_drop>0.01@p<0.05"))
+    assert outcome.status == INCONCLUSIVE
+    (outcome,) = judge(lost(0, 0, 400, 1.0), parse_rules("acc_drop>0.01@p<0.05"))
+    assert outcome.status == KEPT
+
+
+@pytest.mark.parametrize(
+    ("worse", "better", "n", "status"),
+    [(0, 0, 400, KEPT), (0, 0, 60, INCONCLUSIVE), (30, 30, 400, INCONCLUSIVE), (90, 10, 400, BROKEN), (10, 90, 400, KEPT)],
+)
+def test_a_requirement_goes_by_the_whole_interval(worse: int, better: int, n: int, status: str) -> None:
+    (outcome,) = judge(lost(worse, better, n, 0.5), parse_rules(None, "acc_drop<0.01"))
+    assert outcome.status == status
+
+
+def test_a_requirement_needs_an_interval_unless_the_figure_has_none() -> None:
+    one = Check(
+        "stress", ["t"], [Variant("b", figures={"kl_mean": around(0.0, None, 1), "latency_p95": around(0.2, None, 9)})]
+    )
+    kl, latency = judge(one, parse_rules(None, "kl_mean<0.1, latency_p95<0.5"))
+    assert (kl.status, latency.status) == (INCONCLUSIVE, KEPT)
+    (outcome,) = judge(one, parse_rules(None, "latency_p95<0.1"))
+    assert outcome.status == BROKEN
+
+
+def test_infinite_and_nan_figures_keep_no_requirement() -> None:
+    spoilt = {"kl_mean": Estimate(math.inf, None, None, None, 9), "ppl_ratio": Estimate(math.nan, None, None, None, 9)}
+    found = judge(Check("compare", ["t"], [Variant("b", figures=spoilt)]), parse_rules(None, "kl_mean<5, ppl_ratio<50"))
+    assert [outcome.status for outcome in found] == [BROKEN, BROKEN]
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "flip_rate>2",
+        "flip_rate>1",
+        "flip_rate>=0",
+        "flip_rate>-1",
+        "match_rate<=1",
+        "acc_drop>1",
+        "kl_mean<0",
+        "ppl_ratio<0",
+    ],
+)
+@pytest.mark.parametrize("option", ["fail_on", "require"])
+def test_a_rule_that_does_not_depend_on_the_figure_is_refused(rule: str, option: str) -> None:
+    with pytest.raises(SpecError, match=r"true: .* lies between"):
+        parse_rules(**{"fail_on": None, option: rule})
+
+
+def test_a_p_value_needs_a_test_of_the_figure() -> None:
+    with pytest.raises(SpecError, match="there is a test of acc_drop, score_drop, ppl_ratio alone"):
+        parse_rules("flip_rate>0.1@p<0.05")
+    for p in ("0", "1", "2"):
+        with pytest.raises(SpecError, match="a p-value is between 0 and 1"):
+            parse_rules(f"acc_drop>0.1@p<{p}")
+    with pytest.raises(SpecError, match="goes by the interval"):
+        parse_rules(None, "acc_drop<0.1@p<0.05")
+
+
+def test_a_check_without_variants_keeps_no_rule() -> None:
+    nothing = Check("compare", ["t"], [])
+    (outcome,) = judge(nothing, parse_rules("flip_rate>0.1"))
+    assert (outcome.status, outcome.told) == (BROKEN, "the check measured nothing")
+    with pytest.raises(GateFailed, match="1 of 1 rule broken: the check measured nothing"):
+        conclude([(nothing, [outcome])], strict=False)
 
 
 def test_what_is_not_known_breaks_a_rule() -> None:
@@ -67,19 +157,19 @@ def test_what_is_not_known_breaks_a_rule() -> None:
 def test_a_p_value_that_is_nan_does_not_keep_a_rule() -> None:
     spoilt = check(acc_drop=0.5)
     spoilt.variants[0].p_values["acc_drop"] = math.nan
-    assert judge(spoilt, parse_rules("acc_drop>0.01@p<0.05"))[0].reason is not None
+    assert judge(spoilt, parse_rules("acc_drop>0.01@p<0.05"))[0].status == INCONCLUSIVE
 
 
 def test_the_interval_is_told() -> None:
     one = Check("compare", ["t"], [Variant("b", figures={"flip_rate": rate(5, 10)})])
-    (verdict,) = judge(one, parse_rules("flip_rate>0.1"))
-    assert verdict.reason == "b: flip_rate is 50.0 % (23.7 % to 76.3 %), which is > 0.1"
+    (outcome,) = judge(one, parse_rules("flip_rate>0.1"))
+    assert outcome.told == "b: flip_rate is 50.0 % (18.7 % to 81.3 %), which is > 0.1"
 
 
 def test_every_rule_is_held_against_every_variant() -> None:
     two = Check("sweep", ["t"], [Variant(label, figures={"acc": rate(n, 10)}) for label, n in (("b", 9), ("c", 3))])
     found = judge(two, parse_rules("acc<0.5, acc>0.95"))
-    assert [(one.rule.text, one.variant, one.reason is None) for one in found] == [
+    assert [(one.rule.text, one.variant, one.status == KEPT) for one in found] == [
         ("acc<0.5", "b", True),
         ("acc<0.5", "c", False),
         ("acc>0.95", "b", True),
@@ -122,8 +212,26 @@ def test_malformed_rules_are_refused(text: str) -> None:
         parse_rules(text)
 
 
-def test_a_broken_rule_ends_with_exit_code_3() -> None:
+def test_exit_codes() -> None:
     assert (GateFailed.exit_code, issubclass(GateFailed, MillError)) == (3, True)
+    assert (GateInconclusive.exit_code, issubclass(GateInconclusive, MillError)) == (5, True)
+
+
+def test_broken_rules_name_their_check_and_count_in_plain_english() -> None:
+    rules = parse_rules("flip_rate>0.1")
+    two = [(one, judge(one, rules)) for one in (check(flip_rate=0.2), check(flip_rate=0.0))]
+    with pytest.raises(GateFailed, match=r"^1 of 2 rules broken: compare b on t: b: flip_rate is 20.0 %, which is > 0.1$"):
+        conclude(two, strict=False)
+    assert conclude(two[1:], strict=False) == "all rules kept: flip_rate>0.1"
+
+
+def test_inconclusive_is_broken_where_that_is_asked_for() -> None:
+    few = lost(0, 0, 60, 1.0)
+    held = [(few, judge(few, parse_rules(None, "acc_drop<0.01")))]
+    with pytest.raises(GateInconclusive, match=r"1 of 1 rule inconclusive: b: acc_drop is 0\.00 %"):
+        conclude(held, strict=False)
+    with pytest.raises(GateFailed, match="1 of 1 rule broken"):
+        conclude(held, strict=True)
 
 
 def junit(*checks: Check, rules: str = "") -> ET.Element:
@@ -139,9 +247,18 @@ def test_junit_counts_cases_and_failures() -> None:
     assert (compare.get("tests"), compare.get("failures")) == ("2", "0")
     assert len(root.findall(".//testcase")) == 6
     (failure,) = root.findall(".//failure")
-    assert failure.get("message") == "c: acc is 30.0 % (10.8 % to 60.3 %), which is < 0.5"
+    assert failure.get("message") == "c: acc is 30.0 % (6.67 % to 65.2 %), which is < 0.5"
     (case,) = [case for case in root.iter("testcase") if case.find("failure") is not None]
     assert (case.get("classname"), case.get("name")) == ("c", "acc<0.5")
+
+
+def test_junit_shows_the_verdict_and_does_not_pass_what_is_inconclusive() -> None:
+    few = lost(0, 0, 60, 1.0)
+    few.variants[0].verdict = "cannot tell at this n"
+    root = ET.fromstring(as_junit([(few, judge(few, parse_rules(None, "acc_drop<0.01")))]))
+    (failure,) = root.findall(".//failure")
+    assert failure.get("type") == "inconclusive" and root[0].get("failures") == "1"
+    assert root.findtext(".//system-out") == "b: cannot tell at this n"
 
 
 def test_junit_without_rules_has_a_case_for_each_variant() -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 
 from mill.api.response import Token
-from mill.checks.answers import Answer
+from mill.checks.answers import DOCUMENT, Answer
 from mill.checks.pairing import Pair, Parting, margin_at, pair_up
 
 TOP = ((1, -0.1), (2, -2.5))
@@ -55,7 +56,7 @@ def test_texts_part_by_characters_where_an_engine_tells_no_tokens() -> None:
 
 def test_a_text_that_ends_earlier_parts_at_its_end() -> None:
     a, b = answer("ab", tokens=tokens("a", "b")), answer("abc", tokens=tokens("a", "b", "c"))
-    assert Pair(a, b).parting == Parting(char=2, token=2, margin=None)
+    assert Pair(a, b).parting == Parting(char=2, token=2, margin=pytest.approx(2.4))  # by the engine that went on
     assert Pair(b, a).parting == Parting(char=2, token=2, margin=pytest.approx(2.4))
 
 
@@ -85,15 +86,65 @@ def test_an_answer_flips_when_another_one_is_extracted() -> None:
     assert Pair(answer("x"), answer("y")).flipped is None
 
 
-def test_rightness_is_known_where_gold_is() -> None:
-    assert Pair(answer(right=True), answer(right=False)).rightness == (True, False)
-    assert Pair(answer(right=True), answer(error="timeout")).rightness == (True, False)
-    assert Pair(answer(), answer()).rightness is None
+def test_a_sample_is_right_or_wrong_where_its_value_is_1_or_0() -> None:
+    assert Pair(answer(value=1.0), answer(value=0.0)).right == (True, False)
+    assert Pair(answer(value=0.5), answer(value=None)).right == (None, None)
+
+
+def test_a_sample_counts_in_a_score_where_there_is_something_to_get() -> None:
+    assert Pair(answer(value=1.0), answer(error="timeout")).valued
+    assert not Pair(answer(), answer()).valued and not Pair(answer(), answer(error="timeout")).valued
+    gold = Answer("t", "1", "c", "p", "42", "", error="timeout")
+    assert Pair(gold, gold).valued
 
 
 def test_only_samples_of_both_runs_are_paired() -> None:
     first = [answer("a", id="1"), answer("b", id="2"), answer("c", id="2", task="other")]
     second = [answer("d", id="2"), answer("e", id="3")]
-    pairs, alone = pair_up(first, second)
-    assert [(pair.a.text, pair.b.text) for pair in pairs] == [("b", "d")]
-    assert alone == 3
+    found = pair_up(first, second)
+    assert [(pair.a.text, pair.b.text) for pair in found.pairs] == [("b", "d")]
+    assert (found.alone, found.other_data) == (3, 0)
+
+
+def row(id: str, data: str, prompt: str = "p") -> Answer:
+    return Answer("t", id, "c", prompt, None, f"answer to {data}", doc_hash=data, question=f"asked {data} {prompt}")
+
+
+def test_other_data_under_the_same_ids_is_no_pair() -> None:
+    found = pair_up([row("1", "x"), row("2", "y")], [row("1", "z"), row("2", "y")])
+    assert [(pair.a.id, pair.b.id) for pair in found.pairs] == [("2", "2")]
+    assert (found.alone, found.other_data) == (2, 1)
+
+
+def test_the_same_data_under_other_ids_is_a_pair() -> None:
+    found = pair_up([row("1", "x"), row("2", "y")], [row("7", "y"), row("8", "x")])
+    assert [(pair.a.id, pair.b.id) for pair in found.pairs] == [("1", "8"), ("2", "7")]
+    assert (found.alone, found.other_data, found.other_prompts) == (0, 0, 0)
+
+
+def test_equal_rows_are_paired_once_each_by_id() -> None:
+    found = pair_up([row("1", "x"), row("2", "x"), row("3", "x")], [row("2", "x"), row("9", "x")])
+    assert [(pair.a.id, pair.b.id) for pair in found.pairs] == [("1", "9"), ("2", "2")]
+    assert found.alone == 1
+
+
+def test_the_same_data_with_other_prompts_is_said() -> None:
+    assert pair_up([row("1", "x", "0 shots")], [row("1", "x", "5 shots")]).other_prompts == 1
+
+
+def test_many_equal_rows_are_paired_quickly() -> None:
+    """Every row the same: a search through those that wait would take minutes."""
+    rows = [row(str(n), "x") for n in range(20_000)]
+    assert len(pair_up(rows, list(reversed(rows))).pairs) == 20_000
+
+
+def test_two_empty_answers_are_not_identical() -> None:
+    pair = Pair(answer("  "), answer(""))
+    assert pair.both_empty and not pair.identical and not pair.texts and pair.severity == "empty"
+    assert Pair(answer("x"), answer("")).texts
+
+
+def test_documents_that_are_impossible_to_both_are_alike() -> None:
+    gone = answer(scores=(-math.inf,), units=5.0, form=DOCUMENT)
+    assert Pair(gone, gone).similarity == 1.0 and Pair(gone, gone).identical
+    assert Pair(answer(scores=(-5.0,), units=5.0, form=DOCUMENT), gone).similarity == 0.0

@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 
 from mill.api.errors import RunError
+from mill.checks.answers import Answer
+from mill.checks.compare import row_of
+from mill.checks.pairing import Pair
 from mill.checks.result import Check, Variant, find_checks, read_check
 from mill.metrics.estimate import Estimate
 
@@ -31,7 +34,8 @@ def made(label: str = "b") -> Check:
         {"samples": 3},
         notes=["\u00e9"],
     )
-    variant.rows = [{"id": "1", "texts": ["a\x00\ud800", "b"], "kl": {"mean": math.nan}}]
+    pair = Pair(Answer("t", "1", "c", "p", None, "a\x00\ud800"), Answer("t", "1", "c", "p", None, "b"))
+    variant.rows = [{**row_of(pair, None), "kl": {"mean": math.nan}}]
     return Check("compare", ["t"], [variant], "a", {"limit": None}, ["a note"])
 
 
@@ -102,8 +106,6 @@ GOOD = {"version": 1, "command": "compare", "tasks": ["t"], "variants": []}
         {**GOOD, "variants": [{"label": "a", "figures": {}, "p_values": []}]},
         {**GOOD, "variants": [{"label": "a", "figures": {"acc": 1}}]},
         {**GOOD, "variants": [{"label": "a", "figures": {"acc": {"value": "soon"}}}]},
-        {**GOOD, "variants": [{"label": "a", "figures": {}, "unknown": 1}]},
-        {**GOOD, "more": 1},
         {**GOOD, "tasks": None},
     ],
 )
@@ -111,3 +113,32 @@ def test_a_file_that_is_not_whole_is_refused(tmp_path: Path, data: Any) -> None:
     (tmp_path / "check.json").write_text(data if isinstance(data, str) else json.dumps(data))
     with pytest.raises(RunError):
         read_check(tmp_path)
+
+
+def test_what_a_newer_version_adds_is_left_out(tmp_path: Path) -> None:
+    data = {**GOOD, "more": 1, "variants": [{"label": "a", "figures": {}, "unknown": 1}]}
+    (tmp_path / "check.json").write_text(json.dumps(data))
+    assert read_check(tmp_path).variants[0].label == "a"
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "field"),
+    [
+        (["variants", 0, "rows", 0, "severity"], "odd", "rows[0] is not valid: severity: invalid enum value 'odd'"),
+        (["variants", 0, "rows", 0, "texts"], ["only one"], "rows[0] is not valid: texts:"),
+        (["variants", 0, "figures", "kl_mean", "value"], "soon", "variants[0].figures[...].value:"),
+        (["variants", 0, "counts"], None, "variants[0].counts: expected object, got null"),
+        (["command"], "shell\nlines", "command: invalid enum value"),
+        (["variants", 0, "series"], {"kl": ["x"]}, "variants[0].series.kl[0]:"),
+    ],
+)
+def test_a_field_that_is_wrong_is_named(tmp_path: Path, path: list[Any], value: Any, field: str) -> None:
+    data = json.loads(made().to_json())
+    inner = data
+    for step in path[:-1]:
+        inner = inner[step]
+    inner[path[-1]] = value
+    (tmp_path / "check.json").write_text(json.dumps(data))
+    with pytest.raises(RunError) as refused:
+        read_check(tmp_path)
+    assert str(tmp_path / "check.json") in str(refused.value) and field in str(refused.value)

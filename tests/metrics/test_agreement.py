@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 from statsmodels.stats.inter_rater import cohens_kappa
 
 from mill.metrics.agreement import kappa
@@ -43,8 +44,8 @@ def test_value_and_standard_error_are_those_of_statsmodels(table: list[list[int]
     else:
         assert found.stderr is not None and found.low is not None and found.high is not None
         assert math.isclose(found.stderr, math.sqrt(max(0.0, expected.var_kappa)), abs_tol=1e-7)
-        assert math.isclose(found.low, found.value - 1.959963984540054 * found.stderr, abs_tol=1e-9)
-        assert math.isclose(found.high, found.value + 1.959963984540054 * found.stderr, abs_tol=1e-9)
+        assert math.isclose(found.low, found.value - stats.t.ppf(0.975, found.n - 1) * found.stderr, abs_tol=1e-9)
+        assert math.isclose(found.high, found.value + stats.t.ppf(0.975, found.n - 1) * found.stderr, abs_tol=1e-9)
 
 
 def test_a_table_worked_out_by_hand() -> None:

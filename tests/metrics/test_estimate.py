@@ -4,46 +4,49 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from mill.metrics.estimate import NOTHING, Estimate, around, pool, wilson
+from mill.metrics import mean
+from mill.metrics.estimate import NOTHING, Estimate, around, exact_interval, is_proportion, pool
 
 LARGE = Estimate(0.5, 0.04, 0.4216, 0.5784, 30)
 SMALL = Estimate(0.9, 0.03, 0.8412, 0.9588, 10)
 
 
 @pytest.mark.parametrize(("right", "n"), [(0, 1), (1, 1), (0, 20), (20, 20), (1, 3), (7, 10), (333, 1000), (9999, 10000)])
-def test_wilson_agrees_with_scipy(right: int, n: int) -> None:
-    expected = stats.binomtest(right, n).proportion_ci(0.95, method="wilson")
-    assert wilson(right, n) == pytest.approx((expected.low, expected.high), abs=1e-12)
+def test_the_exact_interval_is_scipys(right: int, n: int) -> None:
+    expected = stats.binomtest(right, n).proportion_ci(0.95, method="exact")
+    assert exact_interval(right, n) == pytest.approx((expected.low, expected.high), abs=1e-11)
 
 
-def test_wilson_of_three_in_four_by_hand() -> None:
-    z2 = 3.8414588206941227
-    centre, spread = 0.75 + z2 / 8, math.sqrt(z2 * (0.1875 / 4 + z2 / 64))
-    scale = 1 + z2 / 4
-    assert wilson(3, 4) == pytest.approx(((centre - spread) / scale, (centre + spread) / scale))
+def test_the_exact_interval_of_all_right_by_hand() -> None:
+    """All of n right happens with a probability of p to the n: 2.5 % of the time at the lower end."""
+    assert exact_interval(20, 20) == (pytest.approx(0.025 ** (1 / 20)), 1.0)
+    assert exact_interval(0, 20) == (0.0, pytest.approx(1 - 0.025 ** (1 / 20)))
 
 
 @settings(deadline=None)
 @given(n=st.integers(1, 100_000), share=st.floats(0, 1))
-def test_wilson_stays_between_zero_and_one(n: int, share: float) -> None:
-    low, high = wilson(round(n * share), n)
+def test_the_exact_interval_stays_between_zero_and_one(n: int, share: float) -> None:
+    low, high = exact_interval(round(n * share), n)
     assert 0.0 <= low < high <= 1.0
+    assert low <= round(n * share) / n <= high
 
 
-@pytest.mark.parametrize("n", [1, 7, 10, 500])
-def test_wilson_does_not_collapse_when_all_are_wrong_or_all_are_right(n: int) -> None:
-    reach = 3.8414588206941227 / (n + 3.8414588206941227)
-    assert wilson(0, n) == pytest.approx((0.0, reach), abs=1e-12)
-    assert wilson(n, n) == pytest.approx((1.0 - reach, 1.0), abs=1e-12)
+@settings(deadline=None)
+@given(n=st.integers(1, 2000), data=st.data())
+def test_more_right_answers_never_lower_the_interval(n: int, data: st.DataObject) -> None:
+    k = data.draw(st.integers(0, n - 1))
+    (low, high), (next_low, next_high) = exact_interval(k, n), exact_interval(k + 1, n)
+    assert next_low >= low and next_high >= high
 
 
-def test_the_normal_interval_reaches_1_96_standard_errors() -> None:
-    expected = stats.norm.interval(0.95, loc=10.0, scale=0.5)
+def test_the_interval_of_a_mean_is_students() -> None:
+    expected = stats.t.interval(0.95, df=6, loc=10.0, scale=0.5)
     found = around(10.0, 0.5, 7)
     assert (found.value, found.stderr, found.n) == (10.0, 0.5, 7)
     assert (found.low, found.high) == pytest.approx(expected)
@@ -64,7 +67,9 @@ def test_a_plain_pool_counts_each_task_alike() -> None:
     found = pool([LARGE, SMALL], weighted=False)
     assert found.value == pytest.approx(0.7)
     assert found.stderr == pytest.approx(0.025)  # sqrt(0.02^2 + 0.015^2)
-    assert (found.low, found.high) == pytest.approx((0.7 - 1.959964 * 0.025, 0.7 + 1.959964 * 0.025), abs=1e-6)
+    df = 0.000625**2 / (0.0004**2 / 29 + 0.000225**2 / 9)  # Welch and Satterthwaite
+    reach = stats.t.ppf(0.975, df) * 0.025
+    assert (found.low, found.high) == pytest.approx((0.7 - reach, 0.7 + reach), abs=1e-9)
     assert found.n == 40
 
 
@@ -101,9 +106,32 @@ def test_infinity_in_a_part_is_infinity_in_the_pool() -> None:
     assert pool([LARGE, Estimate(math.inf, math.nan, math.nan, math.nan, 10)], weighted=False).value == math.inf
 
 
-def test_the_mean_of_proportions_stays_inside_0_and_1() -> None:
-    from mill.metrics import mean
+def test_the_mean_of_tasks_that_are_all_right_does_not_collapse() -> None:
+    """Two tasks of ten, all right: as 20 of 20."""
+    both = [mean([[1.0]] * 10)] * 2
+    for weighted in (True, False):
+        found = pool(both, weighted=weighted)
+        assert (found.value, found.low, found.high) == (1.0, pytest.approx(0.025 ** (1 / 20)), 1.0)
 
+
+@pytest.mark.parametrize(("p", "tasks", "n"), [(0.99, 2, 10), (0.97, 2, 10), (0.97, 5, 20), (0.6, 3, 5)])
+@pytest.mark.parametrize("weighted", [True, False])
+def test_the_interval_of_a_benchmark_covers(p: float, tasks: int, n: int, weighted: bool) -> None:
+    draw, held = np.random.default_rng(1), 0
+    for _ in range(300):
+        parts = [mean([[float(right)] for right in draw.random(n) < p]) for _ in range(tasks)]
+        found = pool(parts, weighted=weighted)
+        held += (found.low or 0.0) <= p <= (found.high or 1.0)
+    assert held / 300 > 0.92
+
+
+def test_a_task_of_zeros_and_ones_is_known_by_its_error() -> None:
+    assert is_proportion(mean([[1.0]] * 7 + [[0.0]] * 3)) and is_proportion(mean([[1.0]] * 4))
+    assert not is_proportion(mean([[0.7], [0.75], [0.65]]))
+    assert not is_proportion(mean([[7.0], [8.0]]))
+
+
+def test_the_mean_of_proportions_stays_inside_0_and_1() -> None:
     found = pool([mean([[0.0]] * 4 + [[1.0]]), mean([[0.0]] * 5)], weighted=True)
-    assert found.low == 0.0
+    assert found.low is not None and 0.0 <= found.low < 0.01
     assert found.high is not None and 0.1 < found.high < 0.5

@@ -21,10 +21,11 @@ import pytest
 
 from mill.api.response import Token
 from mill.checks.answers import Answer
-from mill.checks.compare import compared, row_of
+from mill.checks.compare import compared as compare_pairs
+from mill.checks.compare import row_of
 from mill.checks.determinism import repeated
 from mill.checks.forced import ForcedGaps
-from mill.checks.pairing import Pair
+from mill.checks.pairing import Pair, pair_up
 from mill.checks.passes import Pass
 from mill.checks.result import Check, Variant
 from mill.checks.shown import MOST_CHARS
@@ -50,6 +51,10 @@ def tokens(text: str) -> tuple[Token, ...]:
     return tuple(Token(None, piece, -0.1, ((piece, -0.1), ("rival", -2.6))) for piece in re.findall(r"\s*\S+|\s+$", text))
 
 
+def compared(label: str, first: list[Answer], second: list[Answer], gaps: ForcedGaps | None) -> Variant:
+    return compare_pairs(label, pair_up(first, second), gaps)
+
+
 def said(name: str, category: str, text: str, **more: Any) -> Answer:
     prompt = more.pop("prompt", f"Question {name}?")
     return Answer("maths", name, category, prompt, more.pop("gold", None), text, tokens=tokens(text), **more)
@@ -57,7 +62,7 @@ def said(name: str, category: str, text: str, **more: Any) -> Answer:
 
 def solved(name: str, text: str, gold: str) -> Answer:
     final = text.rpartition(" ")[2]
-    return said(name, "arithmetic", text, gold=gold, extracted=final, comparable=True, right=final == gold)
+    return said(name, "arithmetic", text, gold=gold, extracted=final, comparable=True, value=float(final == gold))
 
 
 def asked(name: str, text: str) -> Answer:
@@ -164,9 +169,9 @@ HACKS = (
     "&lt;b&gt; &amp;",
 )
 HOSTILE = " ".join(HACKS)
-CONTROL = "\x00\x07\x1b[31m\r\x0b\u202e\ud800\udfff\U0001f600"
-LEGAL = CONTROL.replace("\ud800\udfff", "\ufffd" * 6)  # a lone surrogate is three bad bytes to a browser
-SEEN = "␀␇␛[31m␍␋␦" + "\ufffd" * 6 + "\U0001f600"
+CONTROL = "\x00\x07\x1b[31m\r\x0b\u202e\udfff\ud800\U0001f600"
+LEGAL = CONTROL.replace("\udfff\ud800", "\\udfff\\ud800")  # lone surrogates are no UTF-8: they are written as escapes
+SEEN = "␀␇␛[31m␍␋␦\\udfff\\ud800\U0001f600"
 LONG = "W" * 300
 
 
@@ -174,7 +179,7 @@ def hostile_check(control: str = CONTROL) -> Check:
     bad = HOSTILE + control
 
     def answer(place: int, text: str, error: str | None = None) -> Answer:
-        about = {"gold": {bad: [bad]}, "extracted": text, "comparable": True, "right": not place, "error": error}
+        about = {"gold": {bad: [bad]}, "extracted": text, "comparable": True, "value": float(not place), "error": error}
         return Answer(bad, f"{place} {bad}", f"{place} {bad}", f"\n{place} {bad}", text=text, tokens=tokens(text), **about)
 
     first = [answer(place, f"{bad} {place} {LONG}") for place in range(3)]
@@ -387,8 +392,8 @@ def test_variants_of_unknown_size_are_dots_in_named_rows(open_report: Open) -> N
     flips = page.locator("figure", has_text="Answer flips").first
     assert flips.locator(".name").all_text_contents() == ["Q8_0", "Q4_K_M"]
     assert flips.locator("circle title").all_text_contents() == [
-        "Q8_0: 0.00 % (0.00 % to 56.1 %)",
-        "Q4_K_M: 100.0 % (43.9 % to 100.0 %)",
+        "Q8_0: 0.00 % (0.00 % to 70.8 %)",
+        "Q4_K_M: 100.0 % (29.2 % to 100.0 %)",
     ]
     names, dots = numbers(flips.locator(".name"), "y"), numbers(flips.locator("circle"), "cx", "cy")
     assert [abs(name[0] - dot[1]) < 8 for name, dot in zip(names, dots, strict=True)] == [True, True]
@@ -479,7 +484,7 @@ def test_categories_are_a_matrix_with_the_worst_first(open_report: Open) -> None
     ]
     same = page.locator("figure", has_text=CATEGORIES[1]).locator("td")
     told = same.evaluate_all("all => all.map(one => one.title)")
-    assert told[:3] == ["50.0 % of 2, 9.45 % to 90.5 %", "0.00 % of 2, 0.00 % to 65.8 %", "100.0 % of 2, 34.2 % to 100.0 %"]
+    assert told[:3] == ["50.0 % of 2, 1.26 % to 98.7 %", "0.00 % of 2, 0.00 % to 84.2 %", "100.0 % of 2, 15.8 % to 100.0 %"]
     shades = same.evaluate_all("all => all.map(one => getComputedStyle(one).backgroundColor)")
     assert shades[0] == shades[5]  # 50 %
     assert shades[1] == shades[3]  # 0 %
@@ -489,7 +494,7 @@ def test_categories_are_a_matrix_with_the_worst_first(open_report: Open) -> None
 def test_a_rate_of_flips_is_told_of_those_that_can_flip(open_report: Open) -> None:
     page = open_report(compare_check())
     logic = page.locator("figure", has_text=CATEGORIES[0]).locator("tr", has_text="logic").locator("td").last
-    assert logic.get_attribute("title") == "100.0 % of 1, 20.7 % to 100.0 %"  # nothing is extracted from the essay
+    assert logic.get_attribute("title") == "100.0 % of 1, 2.50 % to 100.0 %"  # nothing is extracted from the essay
 
 
 def test_one_category_in_two_tasks_is_two_rows(open_report: Open) -> None:
@@ -520,10 +525,10 @@ def test_a_matrix_of_many_variants_is_read_without_scrolling(open_report: Open) 
 
 def test_severities_are_named_by_colour(open_report: Open) -> None:
     heat = open_report(compare_check()).locator("figure", has_text=HEAT)
-    kinds = ["identical", "minor", "moderate", "severe", "failed"]
+    kinds = ["identical", "minor", "moderate", "severe", "empty", "failed"]
     assert heat.locator(".key").all_text_contents() == kinds
     keys = heat.locator(".swatch").evaluate_all("all => all.map(one => getComputedStyle(one).backgroundColor)")
-    assert len(set(keys)) == 5
+    assert len(set(keys)) == 6
     fills = heat.locator("rect").evaluate_all("all => all.map(one => [one.classList[1], getComputedStyle(one).fill])")
     named = dict(zip([f"s-{kind}" for kind in kinds], keys, strict=True))
     assert {kind: named[kind] for kind, _ in fills} == dict(fills)
@@ -574,11 +579,11 @@ def test_the_table_holds_every_figure(open_report: Open) -> None:
     page = open_report(compare_check())
     assert texts(page, ".figures thead th") == ["", "Q8_0", "Q4_K_M"]
     flips = page.locator(".figures tbody tr", has_text="answer flips")
-    assert flips.locator("td").all_inner_texts() == ["0.00 % (0.00 % – 56.1 %)", "100.0 % (43.9 % – 100.0 %)"]
-    assert flips.locator("td small").all_text_contents() == [" (0.00 % – 56.1 %)", " (43.9 % – 100.0 %)"]
+    assert flips.locator("td").all_inner_texts() == ["0.00 % (0.00 % – 70.8 %)", "100.0 % (29.2 % – 100.0 %)"]
+    assert flips.locator("td small").all_text_contents() == [" (0.00 % – 70.8 %)", " (29.2 % – 100.0 %)"]
     assert page.locator(".figures tr", has_text="accuracy lost").locator("small").last.inner_text().endswith(") p=1")
     assert flips.locator("th").get_attribute("title") == "samples whose extracted answer is another one"
-    assert texts(page, ".figures tbody tr:last-child td") == ["5 / 1 / 0 / 0 / 0", "1 / 3 / 0 / 1 / 1"]
+    assert texts(page, ".figures tbody tr:last-child td") == ["5 / 1 / 0 / 0 / 0 / 0", "1 / 3 / 0 / 1 / 0 / 1"]
 
 
 def test_a_check_names_what_it_is_against(open_report: Open) -> None:
@@ -845,7 +850,7 @@ def test_hostile_text_is_shown_and_never_run(open_report: Open) -> None:
     is_harmless(page)
     for selector in ("h2", ".sub b >> nth=0", ".figures thead th >> nth=1", ".notes li >> nth=0", ".notes li >> nth=-1"):
         assert HOSTILE in page.locator(selector).inner_text()
-    gold = HOSTILE + LEGAL.replace("\u202e", "␦")
+    gold = HOSTILE + CONTROL.replace("\u202e", "␦")
     assert json.loads(page.locator(".gold code").first.text_content())[gold] == [gold]
     for selector in ("summary", ".prompt", ".side h5", ".error", "option"):
         assert HOSTILE in " ".join(page.locator(selector).all_inner_texts())

@@ -20,6 +20,7 @@ from mill.models.pairs import Pair, make_pair, move_spaces
 from mill.models.server import ServerModel, messages_of
 from mill.models.spec import OLLAMA_URL
 
+NO_CHAT = (400, 404, 405, 422, 500, 501)  # how servers say that there is no chat
 MOST_STOPS = 4  # what OpenAI's API takes; the rest is cut here
 _OPTIONS = {"until", "max_gen_toks", "temperature", "seed", "logprobs"}
 NO_BOS = "the first token of a text without context is not scored, unless the tokenizer puts a BOS: give bos_token_id=..."
@@ -58,6 +59,7 @@ class OpenAICompatModel(ServerModel):
         self._served: dict[str, Any] = {}
         self._route: routes.Route | None = None
         self._tokenizes = self._names_next = False
+        self._chats: bool | None = True if chat else None
         self._next = NextTokens(self._ask_next)
 
     def identity(self) -> dict[str, Any]:
@@ -132,6 +134,18 @@ class OpenAICompatModel(ServerModel):
             self._remark(f"{self.base_url} has no /tokenize: contexts are told from continuations by character offsets")
         self._names_next = self._tokenizes and routes.names_next_tokens(self.client, self.model)
         return True
+
+    def has_chat_template(self) -> bool:
+        """Whether the server takes chat messages, asked once: it refuses them where its model has no template."""
+        if self._chats is None:
+            body = {"model": self.model, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
+            try:
+                reply = self.client.probe("POST", "/v1/chat/completions", body, timeout=self.client.timeout)
+                read_answer(reply, [])
+                self._chats = True
+            except Failure as failure:
+                self._chats = failure.kind == "http" and failure.status not in NO_CHAT
+        return self._chats
 
     # Generation.
 
