@@ -97,12 +97,14 @@ def compare(
     output_dir: str | Path = "results",
     limit: int | float | None = None,
     forced_tokens: int = FORCED_TOKENS,
+    chat: bool | None = None,
     quiet: bool = True,
     **settings: Any,
 ) -> Comparison:
     """Compare models with the first, on a prompt suite or on tasks, as `mill compare` and `mill sweep` do.
 
-    Without tasks the suite `numerics` is asked.
+    Without tasks the suite `numerics` is asked. Prompts go through the chat template where every model has one, unless `chat`
+    says otherwise. The first sentence about each candidate is `check.variants[i].verdict`.
     """
     pandas = _pandas("mill.compare")
     models = [a, *(b if isinstance(b, Sequence) and not isinstance(b, str) else [b])]
@@ -117,7 +119,7 @@ def compare(
         selection = _selection(tasks)
     else:
         selection = Selection(select_suites(split_list(prompts or "numerics")), ())
-    asked = Asked(selection, rendering, Path(output_dir), parse_limit(limit), quiet)
+    asked = Asked(selection, rendering, Path(output_dir), parse_limit(limit), quiet, chat=chat)
     specs = [_spec_of(model) if isinstance(model, MillModel) else _parsed(model) for model in models]
     named = labelled(specs, labels or [None] * len(models))
     subjects = [_subject(label, spec, model, asked) for (label, spec), model in zip(named, models, strict=True)]

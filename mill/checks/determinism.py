@@ -19,7 +19,7 @@ from mill.checks.shown import around, shown
 from mill.checks.subjects import Asked, Subject, with_template
 from mill.checks.verdict import repeat_verdict
 from mill.metrics import estimate
-from mill.metrics.paired import bounded_mean, largest, mean_of, rate
+from mill.metrics.paired import bounded_mean, inside, largest, mean_of, rate
 from mill.runs.manifest import shown_settings
 
 WIDTHS = (None, 1, 2, 3)  # passes take turns: as many at once as the engine likes, one, two, three
@@ -59,7 +59,7 @@ def repeated(label: str, passes: Sequence[Pass]) -> Variant:
     figures = {
         "identical_rate": rate(len(rows) - len(parted), len(rows)),
         "most_common_share": bounded_mean([row["share"] for row in rows]),
-        "distinct_outputs": mean_of([float(row["distinct"]) for row in rows]),
+        "distinct_outputs": inside(mean_of([float(row["distinct"]) for row in rows]), 1.0, float(len(passes))),
         "failure_rate": rate(failed, len(samples) * len(passes)),
         "empty_rate": rate(sum(any(answer.empty for answer in answers) for answers in samples), len(samples)),
         "cut_rate": rate(sum(any(answer.cut_short for answer in answers) for answers in samples), len(samples)),
@@ -67,7 +67,7 @@ def repeated(label: str, passes: Sequence[Pass]) -> Variant:
     if noise:
         figures["logprob_noise_max"] = estimate.around(largest(noise), None, len(noise))
     if margins:
-        figures["parting_margin"] = mean_of(margins)
+        figures["parting_margin"] = inside(mean_of(margins), last=math.inf)
     counts = {"samples": len(rows), "runs": len(passes), "failed": failed, "parted": len(parted)}
     counts["near_ties"] = sum(margin < NEAR_TIE for margin in margins)
     rows.sort(key=lambda row: (row["share"], row["task"], row["id"]))

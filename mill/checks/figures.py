@@ -158,7 +158,7 @@ def _parted(pairs: Sequence[Pair]) -> Figures:
     near = sum(margin < NEAR_TIE for margin in margins)
     if margins:
         found.counts |= {"near_ties": near, "clear_partings": len(parted) - near}
-        found.estimates["parting_margin"] = mean_of(margins)
+        found.estimates["parting_margin"] = inside(mean_of(margins), last=math.inf)
     if margins or not parted:
         found.estimates["clear_parting_rate"] = rate(len(parted) - near, len(texts))
     return found
@@ -209,7 +209,7 @@ def forced_figures(texts: Sequence[Sequence[Gap]]) -> Figures:
         found.estimates[name] = around(percentile(values, share), None, n)
     found.estimates["kl_max"] = around(largest(values), None, n)
     squares = clustered_mean([[gap.delta_p**2 for gap in of_text] for of_text in texts])
-    found.estimates["delta_p_rms"] = _root(squares)
+    found.estimates["delta_p_rms"] = _root(inside(squares))
     found.estimates["top1_agreement"] = clustered_rate([[float(gap.same_top) for gap in of_text] for of_text in texts])
     found.add(_perplexity_ratio([[gap.first - gap.second for gap in of_text] for of_text in texts]))
     return found

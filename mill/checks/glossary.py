@@ -72,7 +72,7 @@ FIGURES: dict[str, Figure] = {
     "nonfinite_rate": _rate("NaN or infinite", "places whose divergence is no finite number"),
     "identical_rate": _rate("always the same", "prompts whose answer is the same in every run"),
     "most_common_share": _rate("most common answer", "share of runs that give a prompt's most common answer"),
-    "distinct_outputs": Figure("distinct answers", NUMBER, "different answers a prompt gets"),
+    "distinct_outputs": Figure("distinct answers", NUMBER, "different answers a prompt gets", low=1.0),
     "logprob_noise_max": _plain("log-prob noise", NATS, "the widest spread of a log-probability over runs"),
     "retry_rate": _rate("retried requests", "requests that were refused or cut off at first and sent again"),
     "requests_per_s": Figure("requests a second", NUMBER, "answered requests over the time of answering"),

@@ -400,8 +400,8 @@ def test_variants_of_unknown_size_are_dots_in_named_rows(open_report: Open) -> N
     grid = {tick.text_content(): float(tick.get_attribute("x")) for tick in flips.locator(".tick").all()}
     assert [dot[0] for dot in dots] == [grid["0 %"], grid["100 %"]]
     (first, second), width = numbers(flips.locator(".whisker"), "x1", "x2"), grid["100 %"] - grid["0 %"]
-    assert first == pytest.approx([grid["0 %"], grid["0 %"] + 0.561 * width], abs=0.2)
-    assert second == pytest.approx([grid["0 %"] + 0.439 * width, grid["100 %"]], abs=0.2)
+    assert first == pytest.approx([grid["0 %"], grid["0 %"] + 0.708 * width], abs=0.2)
+    assert second == pytest.approx([grid["0 %"] + 0.292 * width, grid["100 %"]], abs=0.2)
     keys = page.locator("figure", has_text="Distribution of KL").locator(".swatch")
     assert flips.locator("circle").evaluate_all(COLOURS) == keys.evaluate_all(COLOURS)  # one variant, one colour
 
