@@ -103,8 +103,8 @@ def compare(
 ) -> Comparison:
     """Compare models with the first, on a prompt suite or on tasks, as `mill compare` and `mill sweep` do.
 
-    Without tasks the suite `numerics` is asked. Prompts go through the chat template where every model has one, unless `chat`
-    says otherwise. The first sentence about each candidate is `check.variants[i].verdict`.
+    Without tasks the suite `numerics` is asked. Prompts go through the chat template where every model has one, unless
+    `chat` says otherwise. The first sentence about each candidate is `check.variants[i].verdict`.
     """
     pandas = _pandas("mill.compare")
     models = [a, *(b if isinstance(b, Sequence) and not isinstance(b, str) else [b])]

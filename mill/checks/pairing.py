@@ -118,7 +118,7 @@ def margin_at(tokens: Sequence[Token], index: int) -> float | None:
     """How much likelier the best token was than the second, in nats."""
     if index >= len(tokens) or len(tokens[index].top) < 2:
         return None
-    (_, best), (_, second) = tokens[index].top[:2]
+    best, second = sorted((value for _, value in tokens[index].top), reverse=True)[:2]
     return best - second if math.isfinite(best - second) else None
 
 
