@@ -27,6 +27,7 @@ from mill.metrics.paired import (
     mean_of,
     p_of_zero,
     percentile,
+    positive_mean,
     rate,
     rate_difference,
 )
@@ -171,7 +172,7 @@ def _scored(pairs: Sequence[Pair]) -> Figures:
         return Figures()
     shifts = [[score_shift(a, b) for a, b in zip(pair.a.scores, pair.b.scores, strict=True)] for pair in both]
     most = largest([shift for of_one in shifts for shift in of_one])
-    found = Figures({"logprob_shift": inside(clustered_mean(shifts), last=math.inf)})
+    found = Figures({"logprob_shift": positive_mean(shifts)})
     found.estimates["logprob_shift_max"] = around(most, None, len(both))
     documents = [pair for pair in both if pair.a.units]
     if documents:
@@ -204,7 +205,7 @@ def forced_figures(texts: Sequence[Sequence[Gap]]) -> Figures:
     if not gaps:
         return found
     values, n = [gap.kl for gap in gaps], len(gaps)
-    found.estimates["kl_mean"] = inside(clustered_mean([[gap.kl for gap in of_text] for of_text in texts]), last=math.inf)
+    found.estimates["kl_mean"] = positive_mean([[gap.kl for gap in of_text] for of_text in texts])
     for name, share in KL_SHARES.items():
         found.estimates[name] = around(percentile(values, share), None, n)
     found.estimates["kl_max"] = around(largest(values), None, n)

@@ -11,6 +11,8 @@ from mill.api.registry import register_metric
 from mill.api.task import Value
 from mill.metrics.estimate import NOTHING, Estimate, around
 
+FEWEST = 30  # samples, below which the large-sample error makes no interval
+
 
 @register_metric("kappa")
 def kappa(samples: Sequence[Sequence[Value]]) -> Estimate:
@@ -36,4 +38,7 @@ def kappa(samples: Sequence[Sequence[Value]]) -> Estimate:
         return (float(one == other) - agreed - (1 - value) * chance) / (1 - by_chance)
 
     variance = sum(sum(influence(*pair) for pair in repeats) ** 2 for repeats in rated) / n**2
-    return around(value, math.sqrt(variance) if sum(map(bool, rated)) > 1 else None, len(samples))
+    stderr = math.sqrt(variance) if sum(map(bool, rated)) > 1 else None
+    if len(samples) < FEWEST:
+        return Estimate(value, stderr, None, None, len(samples))
+    return around(value, stderr, len(samples))

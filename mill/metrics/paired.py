@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from mill.metrics.distributions import t_p_value
+from mill.metrics.distributions import t_p_value, t_quantile
 from mill.metrics.estimate import NOTHING, Estimate, around, exact_interval
 
 Z95 = 1.959963984540054
@@ -81,6 +81,17 @@ def clustered_mean(groups: Sequence[Sequence[float]]) -> Estimate:
     if len(groups) < 2 or not math.isfinite(average):
         return around(average, None, n)
     return around(average, _clustered_error(groups, average), n, len(groups) - 1)
+
+
+def positive_mean(groups: Sequence[Sequence[float]]) -> Estimate:
+    """The mean of values that are not negative and mostly small, such as divergences. The interval is the wider of Student's
+    and of that of the logarithm: a few texts seldom show the largest values."""
+    found = inside(clustered_mean(groups), last=math.inf)
+    if not found.stderr or found.low is None or not found.value:
+        return found
+    reach = t_quantile(sum(map(bool, groups)) - 1) * found.stderr / found.value
+    low = min(found.low, found.value * math.exp(-reach))
+    return replace(found, low=low, high=found.value * _exp(reach))
 
 
 def clustered_rate(groups: Sequence[Sequence[float]]) -> Estimate:
