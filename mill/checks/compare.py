@@ -98,6 +98,7 @@ def compared(label: str, pairing: Pairing, gaps: ForcedGaps | None) -> Variant:
             figures.add(forced_figures(texts))
             variant.series = forced_series(texts)
         _say_what_is_missing(variant, gaps)
+    figures.estimates["unpaired_rate"] = rate(pairing.alone, pairing.alone + len(pairs))
     variant.figures, variant.p_values, variant.counts = figures.estimates, figures.p_values, figures.counts
     variant.notes = [*_unpaired(pairing), *answer_notes(figures.counts)]
     variant.verdict = verdict(variant)

@@ -32,6 +32,7 @@ def _plain(title: str, kind: str, about: str) -> Figure:
 
 FIGURES: dict[str, Figure] = {
     "failure_rate": _rate("failed requests", "samples without an answer on either side; they count as changed"),
+    "unpaired_rate": _rate("not compared", "samples that only one side has, or that are other data on the two sides"),
     "match_rate": _rate("same text", "samples whose answers are equal to the last character"),
     "empty_rate": _rate("empty answers", "samples where an engine generated nothing; two empty answers are no agreement"),
     "cut_rate": _rate("cut off", "samples where an answer ended at the token limit"),

@@ -1,0 +1,183 @@
+"""Ten faults of engines, servers and runs that a gate must not let pass, each beside a twin without it that passes."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mill.cli.main import run
+from tests.servers import Fault, FaultServer
+
+PLANTED = str(Path(__file__).with_name("planted.py"))
+KEPT, BROKEN = 0, 3
+QUIET = ["--quiet", "--no_report"]
+Gate = Callable[..., int]
+
+
+@pytest.fixture
+def gated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Gate:
+    """Make a check, then hold it against a rule with `mill gate`; the exit code of the gate."""
+    for name in [name for name in sys.modules if name.startswith("mill_file_")]:
+        del sys.modules[name]
+    monkeypatch.chdir(tmp_path)
+
+    def call(rule: str, *check: str) -> int:
+        assert run([*check, *QUIET, "--output_dir", "out", "--task_paths", PLANTED]) in (0, 1)
+        newest = max(Path("out/checks").glob("*/check.json"), key=lambda file: file.stat().st_mtime_ns)
+        return run(["gate", str(newest.parent), "--fail_on", rule])
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("fault", "rule"),
+    [
+        ("nan", "kl_max>5"),
+        ("nan", "kl_p99>5"),
+        ("nan", "ppl_ratio>50"),
+        ("nan", "top1_agreement<0.9"),
+        ("inf", "kl_max>5"),
+        ("inf", "kl_p90>5"),
+        ("inf", "ppl_ratio>50"),
+        ("inf", "nonfinite_rate>0"),
+        ("wrong logit", "kl_mean>0.01"),
+        ("wrong logit", "top1_agreement<0.99"),
+    ],
+)
+def test_wrong_distributions(gated: Gate, fault: str, rule: str) -> None:
+    """NaN, infinite and wrong log-probabilities: two of twelve positions of each text, or one logit everywhere."""
+    check = ["compare", "planted[path=base]", "--prompts", "reasoning", "--limit", "6", "--max_tokens", "12"]
+    assert gated(rule, *check, "planted[path=twin]") == KEPT
+    assert gated(rule, *check, f"planted[path=bad,fault={fault}]") == BROKEN
+
+
+def completion(text: str, **more: Any) -> dict[str, Any]:
+    return {"choices": [{"text": text, "finish_reason": "stop", **more}], "usage": {"completion_tokens": 2}, "model": "m"}
+
+
+def served(answer: Callable[[str], Any]) -> Callable[[FaultServer, str, dict[str, Any]], Any]:
+    """A server of plain completions that scores nothing and knows no chat."""
+
+    def reply(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
+        scored = "echo" in body or "prompt_logprobs" in body
+        return answer(body["prompt"]) if path == "/v1/completions" and not scored else {"choices": []}
+
+    return reply
+
+
+def compare_servers(gated: Gate, rule: str, good: Callable[[str], Any], other: Callable[[str], Any]) -> int:
+    with FaultServer(served(good)) as one, FaultServer(served(other)) as two:
+        specs = [f"openai-compat[model=m,base_url={server.url}]" for server in (one, two)]
+        labels = ["--label_a", "a", "--label_b", "b"]
+        return gated(rule, "compare", *specs, *labels, "--prompts", "reasoning", "--limit", "12", "--no_chat")
+
+
+def plain(prompt: str) -> Any:
+    return completion(f"answer {len(prompt)}")
+
+
+def test_filtered_answers(gated: Gate) -> None:
+    def filtered(prompt: str) -> Any:
+        return completion(f"answer {len(prompt)}", finish_reason="content_filter" if len(prompt) % 2 else "stop")
+
+    assert compare_servers(gated, "filtered_rate>0", plain, plain) == KEPT
+    assert compare_servers(gated, "filtered_rate>0", plain, filtered) == BROKEN
+
+
+def test_another_model_behind_the_address(gated: Gate, capsys: pytest.CaptureFixture[str]) -> None:
+    def another(prompt: str) -> Any:
+        return {**completion(f"reply {len(prompt) % 7}"), "model": "quite-another"}
+
+    assert compare_servers(gated, "match_rate<1", plain, plain) == KEPT
+    capsys.readouterr()
+    assert compare_servers(gated, "match_rate<1", plain, another) == BROKEN
+    out, err = capsys.readouterr()
+    assert "quite-another" in out + err
+
+
+def stream(text: str, *, whole: bool) -> Fault:
+    """Events of a streamed completion; without its last one, partial text looks like an answer."""
+    events: list[dict[str, Any]] = [{"choices": [{"text": part}], "model": "m"} for part in text.split()]
+    if whole:
+        events.append({"choices": [{"text": "", "finish_reason": "stop"}], "model": "m"})
+    body = "".join(f"data: {json.dumps(event)}\n\n" for event in events) + "data: [DONE]\n\n"
+
+    def play(handler: Any) -> None:
+        handler.send_response(200)
+        handler.send_header("Content-Type", "text/event-stream")
+        handler.send_header("Content-Length", str(len(body)))
+        handler.end_headers()
+        handler.wfile.write(body.encode())
+
+    return Fault(play)
+
+
+def stressed(gated: Gate, rule: str, server: FaultServer) -> int:
+    """At an address that stays the same, so that what was measured before lies in the same folder."""
+    model = ["stress", "--model", "m", "--backend", "openai-compat", "--base_url", server.url]
+    return gated(rule, *model, "--concurrency", "1", "--repetitions", "1", "--prompts", "reasoning", "--limit", "4")
+
+
+@pytest.mark.parametrize(("whole", "code"), [(True, KEPT), (False, BROKEN)])
+def test_truncated_streams(gated: Gate, whole: bool, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mill.models.http.client.FIRST_PAUSE_S", 0.001)
+
+    def answer(prompt: str) -> Any:
+        cut = len(prompt) % 2 and "one two three" not in prompt
+        return stream("so it is", whole=whole or not cut)
+
+    with FaultServer(served(answer)) as server:
+        assert stressed(gated, "failure_rate>0", server) == code
+
+
+def test_stale_latencies(gated: Gate) -> None:
+    pause = [0.0]
+
+    def answer(prompt: str) -> Any:
+        time.sleep(pause[0])
+        return stream("so it is", whole=True)
+
+    with FaultServer(served(answer)) as server:
+        assert stressed(gated, "latency_p50>0.3", server) == KEPT
+        assert stressed(gated, "latency_p50>0.3", server) == KEPT
+        pause[0] = 0.5
+        assert stressed(gated, "latency_p50>0.3", server) == BROKEN
+
+
+def test_a_graded_drop(gated: Gate) -> None:
+    """From 0.9 to 0.12 on all samples but one, whose value happens to be 1 on both sides."""
+    check = ["compare", "planted[path=base]", "--tasks", "planted_graded", "--forced_tokens", "0"]
+    rule = "score_drop>0.05@p<0.05"
+    assert gated(rule, *check, "planted[path=twin]") == KEPT
+    assert gated(rule, *check, "planted[path=bad,fault=wrong logit]") == BROKEN
+
+
+def evaluated(name: str) -> str:
+    argv = ["eval", f"planted[path={name}]", "planted_first", "--task_paths", PLANTED, "--quiet", "--output_dir", name]
+    assert run(argv) == 0
+    (manifest,) = Path(name).glob("*/*/manifest.json")
+    return str(manifest.parent)
+
+
+def test_other_data(gated: Gate, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    first, twin = evaluated("first"), evaluated("twin")
+    assert gated("unpaired_rate>0", "compare", "--runs", first, twin) == KEPT
+    monkeypatch.setenv("PLANTED_OTHER_ROWS", "10")
+    assert gated("unpaired_rate>0", "compare", "--runs", first, evaluated("partly")) == BROKEN
+    monkeypatch.setenv("PLANTED_OTHER_ROWS", "40")
+    other = evaluated("other")
+    assert run(["compare", "--runs", first, other, *QUIET, "--task_paths", PLANTED, "--fail_on", "acc_drop>0.01"]) == 2
+    assert "the same tasks, but of other data" in capsys.readouterr().err
+
+
+def test_a_task_that_fails(gated: Gate) -> None:
+    check = ["compare", "planted[path=base]", "--tasks", "planted_first,planted_second", "--forced_tokens", "0"]
+    for rule in ("failure_rate>0", "acc_drop>0.01"):
+        assert gated(rule, *check, "planted[path=twin]") == KEPT
+        assert gated(rule, *check, "planted[path=bad,fault=second fails]") == BROKEN
