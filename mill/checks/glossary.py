@@ -20,10 +20,12 @@ class Figure:
     high: float = math.inf
     interval: bool = True
     tested: bool = False
+    quiet: bool = False
+    """Left out of tables where it is 0 on all sides."""
 
 
-def _rate(title: str, about: str) -> Figure:
-    return Figure(title, RATE, about, high=1.0)
+def _rate(title: str, about: str, *, quiet: bool = False) -> Figure:
+    return Figure(title, RATE, about, high=1.0, quiet=quiet)
 
 
 def _plain(title: str, kind: str, about: str) -> Figure:
@@ -32,11 +34,15 @@ def _plain(title: str, kind: str, about: str) -> Figure:
 
 FIGURES: dict[str, Figure] = {
     "failure_rate": _rate("failed requests", "samples without an answer on either side; they count as changed"),
-    "unpaired_rate": _rate("not compared", "samples that only one side has, or that are other data on the two sides"),
+    "unpaired_rate": _rate(
+        "not compared", "samples that only one side has, or that are other data on the two sides", quiet=True
+    ),
     "match_rate": _rate("same text", "samples whose answers are equal to the last character"),
     "empty_rate": _rate("empty answers", "samples where an engine generated nothing; two empty answers are no agreement"),
     "cut_rate": _rate("cut off", "samples where an answer ended at the token limit"),
-    "filtered_rate": _rate("filtered", "samples where a server withheld an answer (finish_reason content_filter)"),
+    "filtered_rate": _rate(
+        "filtered", "samples where a server withheld an answer (finish_reason content_filter)", quiet=True
+    ),
     "similarity": Figure("similarity", NUMBER, "how alike the answers are, 0 to 1; severity tiers stand on it", high=1.0),
     "flip_rate": _rate("answer flips", "samples whose extracted answer is another one"),
     "acc_baseline": _rate("accuracy, baseline", "right answers of the baseline, where gold is known"),
@@ -69,7 +75,9 @@ FIGURES: dict[str, Figure] = {
     "ppl_ratio": Figure(
         "perplexity ratio", FACTOR, "perplexity over the baseline's, on the same tokens; 1 is equal", tested=True
     ),
-    "unscored_rate": _rate("texts not scored", "texts that both should have scored and one could not; they break KL rules"),
+    "unscored_rate": _rate(
+        "texts not scored", "texts that both should have scored and one could not; they break KL rules", quiet=True
+    ),
     "nonfinite_rate": _rate("NaN or infinite", "places whose divergence is no finite number"),
     "identical_rate": _rate("always the same", "prompts whose answer is the same in every run"),
     "most_common_share": _rate("most common answer", "share of runs that give a prompt's most common answer"),

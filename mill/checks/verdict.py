@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mill.checks.glossary import written
+from mill.checks.glossary import counted, written
 from mill.checks.result import Variant
 from mill.metrics.estimate import Estimate
 
@@ -111,7 +111,9 @@ def _needed(name: str, variant: Variant, margin: float) -> str:
     changed = variant.counts.get("regressions", 0) + variant.counts.get("improvements", 0)
     needed = math.ceil(_POWER * (changed + 1) / (estimate.n + 2) / margin**2)
     return (
-        f"; about {_rounded(needed)} samples would tell a change of {100 * margin:g} points" if needed > estimate.n else ""
+        f"; about {_rounded(needed)} samples would tell a change of {counted(round(100 * margin), 'point')}"
+        if needed > estimate.n
+        else ""
     )
 
 

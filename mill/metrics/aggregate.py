@@ -52,7 +52,10 @@ def bits_per_unit(samples: Sequence[Repeats]) -> Estimate:
     rate = _rate(samples)
     if not rate.n:
         return NOTHING
-    return around(-rate.value / math.log(2), None if rate.stderr is None else rate.stderr / math.log(2), rate.n)
+    if rate.stderr is None or rate.low is None or rate.high is None:
+        return around(-rate.value / math.log(2), None, rate.n)
+    value, stderr, low, high = (one / math.log(2) for one in (-rate.value, rate.stderr, -rate.high, -rate.low))
+    return Estimate(value, stderr, low, high, rate.n)
 
 
 def _rate(samples: Sequence[Repeats]) -> Estimate:
@@ -65,7 +68,9 @@ def _rate(samples: Sequence[Repeats]) -> Estimate:
     if n < 2:
         return around(rate, None, n)
     residuals = math.fsum((score - rate * unit) ** 2 for score, unit in pairs)
-    return around(rate, math.sqrt(residuals * n / (n - 1)) / units, n)
+    # Documents of unlike lengths are worth fewer than they are.
+    effective = units**2 / math.fsum(unit**2 for _, unit in pairs)
+    return around(rate, math.sqrt(residuals * n / (n - 1)) / units, n, effective - 1)
 
 
 def _pair(repeats: Repeats) -> tuple[float, float]:

@@ -57,13 +57,17 @@ Cell = tuple[str, str]  # a value, and its interval with what else belongs to it
 
 def figure_rows(variants: list[Variant], between: str = "–") -> list[tuple[str, list[Cell]]]:
     """A row for each figure that any of them has, in the order of the glossary."""
-    names = [name for name in FIGURES if any(name in variant.figures for variant in variants)]
+    names = [name for name in FIGURES if any(_shown(variant, name) for variant in variants)]
     rows = [(title(name), [_cell(variant, name, between) for variant in variants]) for name in names]
     tiers = [tier for tier, _ in TIERS] + [EMPTY, FAILED]
     if any(f"severity_{tier}" in variant.counts for variant in variants for tier in tiers):
         shown = [" / ".join(str(variant.counts.get(f"severity_{tier}", 0)) for tier in tiers) for variant in variants]
         rows.append((" / ".join(tiers), [(text, "") for text in shown]))
     return rows
+
+
+def _shown(variant: Variant, name: str) -> bool:
+    return name in variant.figures and not (FIGURES[name].quiet and variant.figures[name].value == 0)
 
 
 def _cell(variant: Variant, name: str, between: str) -> Cell:
