@@ -36,12 +36,10 @@ random = np.random.default_rng(20)
 
 
 def held(draw: Draw, truth: float, n: int, trials: int) -> float:
-    """The share of trials whose interval holds the truth; a trial without an interval holds nothing."""
-    count = 0
-    for _ in range(trials):
-        found = draw(n)
-        count += found.low is not None and found.high is not None and found.low <= truth <= found.high
-    return count / trials
+    """The share of trials whose interval holds the truth; NaN where there are too few samples for an interval."""
+    found = [draw(n) for _ in range(trials)]
+    known = [(one.low, one.high) for one in found if one.low is not None and one.high is not None]
+    return sum(low <= truth <= high for low, high in known) / trials if known else math.nan
 
 
 def exact_rate(p: float) -> list[float]:
@@ -153,7 +151,7 @@ def show(title: str, rows: Sequence[tuple[str, list[float]]]) -> None:
     print(f"\n| {title} | " + " | ".join(f"n = {n}" for n in SIZES) + " |")
     print("| --- |" + " ---: |" * len(SIZES))
     for name, shares in rows:
-        print(f"| {name} | " + " | ".join(f"{100 * share:.1f}" for share in shares) + " |")
+        print(f"| {name} | " + " | ".join("-" if math.isnan(share) else f"{100 * share:.1f}" for share in shares) + " |")
 
 
 def main() -> None:
