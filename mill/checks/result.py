@@ -67,7 +67,7 @@ class Check:
     def save(self, output_dir: Path) -> Path:
         """Write the check below an output folder and return its file."""
         file = self.folder(output_dir) / FILE
-        write_atomically(file, self.to_json())
+        write_atomically(file, self.to_json(), root=output_dir)
         return file
 
     def to_json(self) -> str:
