@@ -125,25 +125,29 @@ class Record:
         """Write an answer down. A distribution goes to a file of its own first, whose name then stands in the answer."""
         if response.distribution is not None and not isinstance(response.distribution, str):
             response = replace(response, distribution=self._put_distribution(request.key, response.distribution))
-        response = without_secrets(response)
-        self._append(request.key, request.kind, request.deterministic and self.lends, response)
-        return response
+        return self._append(request.key, request.kind, request.deterministic and self.lends, without_secrets(response))
 
     def adopt(self, line: Mapping[str, Any]) -> None:
         """Write down an answer that another process sends, unless it is known."""
         key, response = line["key"], Response.from_dict(line["response"])
         known = self._own.find(key)
         if known is None or known.failed:
-            self._append(key, line["kind"], line["deterministic"] and self.lends, response)
+            self._append(key, line["kind"], line["deterministic"] and self.lends, without_secrets(response))
 
-    def _append(self, key: str, kind: str, deterministic: bool, response: Response) -> None:
+    def _append(self, key: str, kind: str, deterministic: bool, response: Response) -> Response:
         line = (
             f'{{"key": "{key}", "kind": "{kind}", "deterministic": {_word(deterministic)}, '
             f'"failed": {_word(response.failed)}, "response": {_encode(response.to_dict())}}}\n'
         )
-        offset = self._write(utf8(line))
+        try:
+            encoded = line.encode()
+        except UnicodeEncodeError:  # lone surrogates; two of them side by side are read back as the character they make
+            encoded = utf8(line)
+            response = Response.from_dict(json.loads(encoded)["response"])
+        offset = self._write(encoded)
         self._own.add(key, self._name, offset, deterministic=deterministic, failed=response.failed)
         self._own.skip(self._name, self._end)
+        return response
 
     def _write(self, line: bytes) -> int:
         """Append a line and say where it begins. It is in the kernel's hands then: it survives the end of this process."""

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mill.api import storage
 from mill.api.errors import RunError
 from mill.api.request import GENERATE, LOGLIKELIHOOD, Request
 from mill.api.response import Response
@@ -27,8 +28,12 @@ ODD = "lone \ud800 surrogate, \u2028 line and \u2029 paragraph, \x85 and \r\n, \
 SCORED = Request(LOGLIKELIHOOD, "a", " b", options={"logprobs": "all"})
 
 
-def ask(number: int, **options: Any) -> Request:
-    return Request(GENERATE, f"question {number}", options=options)
+def ask(number: int, kind: str = GENERATE, **options: Any) -> Request:
+    return Request(kind, f"question {number}", options=options)
+
+
+def kind_of(response: Response) -> str:
+    return GENERATE if response.score is None else LOGLIKELIHOOD
 
 
 def line(key: str, text: str, *, failed: bool = False) -> bytes:
@@ -74,9 +79,9 @@ def test_a_line_means_the_same_whether_its_beginning_is_matched_or_it_is_parsed(
     answers: list[tuple[Response, bool]],
 ) -> None:
     with tempfile.TemporaryDirectory() as place:
-        written = Record(Path(place) / "run")
+        written, kept = Record(Path(place) / "run"), []
         for number, (response, sampled) in enumerate(answers):
-            written.put(ask(number, temperature=float(sampled)), response)
+            kept.append(written.put(ask(number, kind_of(response), temperature=float(sampled)), response))
         written.close()
         for file in (Path(place) / "run/record").glob("*.jsonl"):
             for one in file.read_bytes().split(b"\n")[:-1]:
@@ -84,8 +89,8 @@ def test_a_line_means_the_same_whether_its_beginning_is_matched_or_it_is_parsed(
                 append(Path(place) / "other/record" / file.name, json.dumps(turned).encode() + b"\n")
         fast, whole = Index(Path(place) / "run/record"), Index(Path(place) / "other/record")
         assert len(fast) == len(whole) == len(answers)
-        for number, (response, sampled) in enumerate(answers):
-            key = ask(number, temperature=float(sampled)).key
+        for number, (response, (_, sampled)) in enumerate(zip(kept, answers, strict=True)):
+            key = ask(number, kind_of(response), temperature=float(sampled)).key
             for index in (fast, whole):
                 place = index.find(key)
                 assert place is not None and Response.from_dict(index.answer(place)) == response
@@ -188,7 +193,7 @@ def test_a_line_completed_between_two_reads_is_not_damage(tmp_path: Path, monkey
     append(tmp_path / "a.jsonl", first + second)
     pieces = (first + second[:-20], b"", second[-20:], b"")
     with monkeypatch.context() as patched:
-        patched.setattr(Path, "open", lambda *_, **__: io.BufferedReader(Growing(*pieces)))
+        patched.setattr(storage, "open_regular", lambda *_: io.BufferedReader(Growing(*pieces)))
         index = Index(tmp_path)
     assert answer(index, "1") == {"text": "x"} and answer(index, "2") is None
     index.refresh()
