@@ -41,6 +41,8 @@ def convert(data: Any, kind: Any, where: object, error: type[MillError] = DataEr
 
     try:
         return msgspec.convert(data, kind)
+    except UnicodeEncodeError as cause:  # msgspec's word for a lone surrogate in a name
+        raise error(f"{where} is not valid: a name or a number holds a character that is none") from cause
     except (msgspec.ValidationError, OverflowError, RecursionError) as cause:
         raise error(f"{where} is not valid: {_field_error(str(cause))}") from cause
 

@@ -236,7 +236,7 @@ def distribution_file(run: Path, name: str) -> Path:
     try:
         file = root / name
         inside = file.resolve().is_relative_to(root.resolve())
-    except (OSError, ValueError, TypeError):  # too long, or no name at all
+    except (OSError, ValueError, TypeError, RuntimeError):  # too long, a loop of links, or no name at all
         inside = False
     if not inside:
         raise RunError(f"an answer in {run} names the file {name!r}, which is outside of {root}")

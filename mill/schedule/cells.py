@@ -70,7 +70,11 @@ class Cell:
     def missing(self, output_dir: Path) -> list[str]:
         """What is not there yet, a line for each task."""
         folder = output_dir / self.run
-        if not folder.resolve().is_relative_to(output_dir.resolve()):
+        try:
+            inside = folder.resolve().is_relative_to(output_dir.resolve())
+        except (OSError, ValueError, RuntimeError):  # no name of a file at all
+            inside = False
+        if not inside:
             raise RunError(f"{_file(output_dir, self)} names the run {self.run!r}, which is outside of {output_dir}")
         try:
             results = _results(RunFolder(folder))

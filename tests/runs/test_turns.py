@@ -255,9 +255,9 @@ def test_never_two_at_work_at_once(folder: RunFolder, monkeypatch: pytest.Monkey
     inside: list[int] = []
     most: list[int] = []
 
-    def slowly(file: Path, text: str) -> None:
+    def slowly(file: Path, told: Any, **how: Any) -> None:
         time.sleep(0.01)  # as over a network
-        write(file, text)
+        write(file, told, **how)
 
     def take(number: int, delay: float) -> None:
         time.sleep(delay)
