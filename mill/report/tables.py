@@ -27,7 +27,11 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
     from rich.text import Text
 
     table = Table(
-        title=Text(printable(title)) if title else None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0)
+        title=Text(printable(title)) if title else None,
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
     )
     for column in columns:
         right = column in numbers

@@ -115,15 +115,21 @@ def check_writable(output_dir: Path) -> None:
     A folder that is not there yet is not made here, since the command may still be refused: where it would be made is tried.
     """
     try:
-        place = output_dir.absolute()
-        while not place.exists():
-            place = place.parent
-        probe = place / f".probe-{unique_name()}"
+        probe = _nearest(output_dir.absolute()) / f".probe-{unique_name()}"
         probe.write_text("")
         probe.unlink()
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         raise RunError(f"cannot write to the output folder {output_dir}: {why}") from error
+
+
+def _nearest(folder: Path) -> Path:
+    """The folder, or the first one above it that is there."""
+    try:
+        folder.stat()
+    except FileNotFoundError:
+        return _nearest(folder.parent)
+    return folder
 
 
 def find_runs(output_dir: Path) -> list[RunFolder]:

@@ -96,14 +96,13 @@ class Index:
     def answer(self, place: Place) -> Mapping[str, Any]:
         """The recorded answer, as it was written and as `Response.from_dict` takes it."""
         name, offset = self._names[place >> 50], place >> 2 & (1 << 48) - 1
-        file, where = self.folder / name, f"at byte {offset}"
         try:
             handle = self._handle(name)
             handle.seek(offset)
             line = parse_json(handle.readline(), "the line", RunError)
             return checked(line["response"] if isinstance(line, dict) else line, ResponseEntry, "the answer")
         except (OSError, KeyError, MillError) as error:
-            raise damaged(file, where, error) from error
+            raise damaged(self.folder / name, f"at byte {offset}", error) from error
 
     def close(self) -> None:
         for handle in self._handles.values():

@@ -15,8 +15,8 @@ for _ in range(400):
     DEEP = [DEEP]
 
 VALUES: tuple[Any, ...] = (
-    None, True, False, 0, -1, 3, 1.5, 10**40, -(10**400), float("nan"), float("inf"), "", "text", "7", "NaN", "\ud800", "../up", "a\0b",
-    [], [None], {}, {"a": None}, [[]], [{}], DEEP,
+    None, True, False, 0, -1, 3, 1.5, 10**40, -(10**400), float("nan"), float("inf"),
+    "", "text", "7", "NaN", "\ud800", "../up", "a\0b", [], [None], {}, {"a": None}, [[]], [{}], DEEP,
 )  # fmt: skip
 Step = str | int
 

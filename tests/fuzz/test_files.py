@@ -1,5 +1,5 @@
-"""Files of real runs, changed by hand, by a disk or by somebody else: every command reads them or refuses them in a line, and
-no score changes unless an answer or the data did."""
+"""Files of real runs, changed by hand, by a disk or by somebody else: every command reads them or refuses them in a line,
+and no score changes unless an answer or the data did."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,6 @@ import pytest
 from mill.api.storage import write_json
 from mill.cli.main import run
 from mill.runs import turns
-from mill.runs.folder import RunFolder
 from mill.schedule.cells import Cell, Expected, remember_cells
 from tests.fuzz.mutations import ODD_FILES, mutate
 
@@ -54,7 +53,9 @@ class Folder:
 
     def files(self) -> list[Path]:
         """Those that are mutated: of the first run, and of the scheduler."""
-        return sorted(file for file in self.content if not file.is_relative_to(self.other.parent) and "checks" not in file.parts)
+        return sorted(
+            file for file in self.content if not file.is_relative_to(self.other.parent) and "checks" not in file.parts
+        )
 
     def restore(self) -> None:
         for file in [*self.path.rglob("*")]:
@@ -99,7 +100,18 @@ def commands(place: Path) -> Commands:
     out, other = str(place / "out"), str(place / "other")
     return {
         "eval": ["eval", "toy[path=a]", TASKS, "--output_dir", out, "--quiet", "--task_paths", TOY],
-        "other settings": ["eval", "toy[path=a]", "toy_gen", "--seed", "1", "--output_dir", out, "--quiet", "--task_paths", TOY],
+        "other settings": [
+            "eval",
+            "toy[path=a]",
+            "toy_gen",
+            "--seed",
+            "1",
+            "--output_dir",
+            out,
+            "--quiet",
+            "--task_paths",
+            TOY,
+        ],
         "score": ["score", "{run}", "--task_paths", TOY],
         "compare": ["compare", "--runs", "{run}", "{other}", "--output_dir", other, "--no_report", "--task_paths", TOY],
         "collect": ["collect", "--output_dir", out],
@@ -129,11 +141,15 @@ def folder(place: Path, monkeypatch: pytest.MonkeyPatch, commands: Commands) -> 
     found = Folder(out)
     told = {"host": "gone", "machine": turns._machine(), "pid": 1, "born": "no", "tasks": ["toy_gen"], "working": True}
     write_json(found.run / "working" / "20200101.json", {**told, "beat": 3}, root=out)
-    expected = {"toy_gen": Expected(N, 1, json.loads((found.run / "results.json").read_bytes())["tasks"]["toy_gen"]["data_hash"])}
+    expected = {
+        "toy_gen": Expected(N, 1, json.loads((found.run / "results.json").read_bytes())["tasks"]["toy_gen"]["data_hash"])
+    }
     remember_cells(out, [Cell("toy[path=a]", "toy_gen", 0, ("eval", "toy"), str(found.run.relative_to(out)), expected)])
     found = Folder(out)
     for argv in commands.values():
-        argv[:] = [part.format(run=found.run, other=found.other) if "{" in part and "[" not in part else part for part in argv]
+        argv[:] = [
+            part.format(run=found.run, other=found.other) if "{" in part and "[" not in part else part for part in argv
+        ]
         monkeypatch.setattr("mill.api.notice._said", set())
         code, said = call(argv)
         assert code == 0, said
@@ -150,7 +166,9 @@ def edited(before: bytes, after: bytes, fields: tuple[str, ...]) -> bool:
             with contextlib.suppress(ValueError, TypeError, AttributeError, KeyError, RecursionError):
                 whole = json.loads(line.decode("utf-8", "surrogatepass").lstrip("\ufeff"))
                 told = whole if "doc" in whole else whole["response"]
-                found.setdefault(repr(whole.get("key", whole.get("id"))), []).append({name: told.get(name) for name in fields})
+                found.setdefault(repr(whole.get("key", whole.get("id"))), []).append(
+                    {name: told.get(name) for name in fields}
+                )
         return found
 
     then, now = held(before), held(after)
@@ -161,7 +179,7 @@ def verify(folder: Folder, name: str, file: Path, code: int, said: str, after: b
     assert code in FINE and "unexpected" not in said and "Traceback" not in said, said
     before = folder.content[file]
     if name in ("collect", "ls", "collect as json"):
-        assert code == 0 and str(folder.other) in said or name == "collect" and "b " in said, said
+        assert code == 0 and ("\nb " if name == "collect" else str(folder.other)) in said, said
     if after is not None and file.parent.name == "record" and edited(before, after, ANSWER):
         return
     if name == "score" and after is not None and file.parent.name == "samples" and edited(before, after, ("doc", "keys")):
@@ -173,7 +191,11 @@ def verify(folder: Folder, name: str, file: Path, code: int, said: str, after: b
 def same(found: Any, wanted: Any) -> bool:
     """Equal but for the order in which numbers were added up."""
     if isinstance(wanted, dict):
-        return isinstance(found, dict) and found.keys() == wanted.keys() and all(same(found[key], wanted[key]) for key in wanted)
+        return (
+            isinstance(found, dict)
+            and found.keys() == wanted.keys()
+            and all(same(found[key], wanted[key]) for key in wanted)
+        )
     if isinstance(wanted, (list, tuple)):
         return len(found) == len(wanted) and all(map(same, found, wanted))
     return bool(found == pytest.approx(wanted, rel=1e-9)) if isinstance(wanted, float) else bool(found == wanted)
@@ -182,26 +204,22 @@ def same(found: Any, wanted: Any) -> bool:
 def test_no_change_of_a_file_ends_a_command_with_a_traceback_or_another_score(
     folder: Folder, commands: Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    failures: list[str] = []
-    files, counts, spent = folder.files(), Counter[tuple[str, int]](), Counter[str]()
+    files, counts, failures = folder.files(), Counter[tuple[str, int]](), []
     for case in range(CASES):
         dice = random.Random(case)
-        name = ORDER[case % len(ORDER)]
-        file = dice.choice(files)
+        name, file = ORDER[case % len(ORDER)], dice.choice(files)
         after = mutate(file.name, folder.content[file], dice)
         file.write_bytes(after)
         monkeypatch.setattr("mill.api.notice._said", set())
-        began = time.perf_counter()
         code, said = call(commands[name])
-        spent[name] += time.perf_counter() - began
         counts[name, code] += 1
         try:
             verify(folder, name, file, code, said, after)
         except AssertionError as error:
             failures.append(f"case {case}: {name} with {file.relative_to(folder.path)}: {str(error)[:600]}")
         folder.restore()
+    print(f"{CASES} mutants of {len(files)} files: {dict(counts)}")
     assert not failures, f"{len(failures)} of {CASES}\n" + "\n".join(failures[:20])
-    print(f"{CASES} mutants of {len(files)} files: {dict(counts)}; seconds: {dict(spent)}")
 
 
 @pytest.mark.parametrize("what", ODD_FILES)
@@ -218,3 +236,27 @@ def test_what_is_no_file_is_refused_by_name_and_hides_no_other_run(
             assert time.monotonic() - began < 10
             verify(folder, name, file, code, said, None)
             folder.restore()
+
+
+@pytest.mark.xfail(reason="check.json is not read through a schema yet", strict=False)
+def test_no_change_of_a_check_ends_a_report_or_a_gate_with_a_traceback(
+    folder: Folder, commands: Commands, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert call(commands["compare"])[0] == 0
+    (file,) = (place / "other").rglob("check.json")
+    content, counts, failures = file.read_bytes(), Counter[tuple[str, int]](), []
+    readers = {
+        **{
+            form: ["report", str(file.parent), "--format", form, "--output", "-"] for form in ("html", "json", "md", "junit")
+        },
+        "gate": ["gate", str(file.parent), "--fail_on", "flip_rate>0.5,identical_rate<0.1"],
+    }
+    for case in range(CASES // 4):
+        name = list(readers)[case % len(readers)]
+        file.write_bytes(mutate(file.name, content, random.Random(case)))
+        code, said = call(readers[name])
+        counts[name, code] += 1
+        if code not in FINE or "unexpected" in said or "Traceback" in said:
+            failures.append(f"case {case}: {name}: {said[-300:]}")
+    print(f"{CASES // 4} mutants of a check: {dict(counts)}")
+    assert not failures, f"{len(failures)} of {CASES // 4}\n" + "\n".join(failures[:20])

@@ -348,3 +348,67 @@ def test_an_answer_computed_again_for_its_lost_distribution_is_found_afterwards(
     assert Record(tmp_path / "two").get(SCORED) is None
     put(tmp_path / "two", SCORED, whole)
     assert Record(tmp_path / "two").get(SCORED) is not None
+
+
+@pytest.mark.parametrize(
+    ("kind", "response"),
+    [
+        (GENERATE, {}),
+        (GENERATE, {"seconds": 0.1}),
+        (GENERATE, {"text": None}),
+        (GENERATE, {"score": -1.0}),
+        (LOGLIKELIHOOD, {"text": "x"}),
+        (LOGLIKELIHOOD, {"is_greedy": True}),
+        (LOGLIKELIHOOD, {"score": None}),
+        ("classify", {"text": "x"}),
+        ("nosuch", {"text": "x"}),
+    ],
+)
+def test_a_line_that_lacks_what_its_kind_needs_is_no_answer(
+    tmp_path: Path, kind: str, response: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is ignored, told, and asked again; and its line never stands before the answer that comes then."""
+    request = ask(1, kind if kind != "nosuch" else GENERATE)
+    entry = {"key": request.key, "kind": kind, "deterministic": True, "failed": False, "response": response}
+    file = tmp_path / "run/record" / "0.jsonl"
+    append(file, json.dumps(entry).encode() + b"\n" + line(ask(2).key, "whole"))
+    record = Record(tmp_path / "run")
+    assert record.get(request) is None and record.get(ask(2)) == Response(text="whole")
+    assert f"{file}: 1 lines hold no answer of their kind" in capsys.readouterr().err
+    answer = {"classify": Response(label="a"), LOGLIKELIHOOD: Response(score=-2.0)}.get(request.kind, Response(text="new"))
+    record.put(request, answer)
+    record.close()
+    for again in (record, Record(tmp_path / "run")):
+        assert again.get(request) == answer
+
+
+@pytest.mark.parametrize("said", [True, False])
+def test_a_line_that_says_failed_wrongly_is_read_by_its_answer(tmp_path: Path, said: bool) -> None:
+    response = {"text": "x"} if said else {"error": "x"}
+    entry = {"key": ask(1).key, "kind": GENERATE, "deterministic": True, "failed": said, "response": response}
+    append(tmp_path / "run/record/0.jsonl", json.dumps(entry).encode() + b"\n")
+    assert Record(tmp_path / "run").get(ask(1)) == (Response(text="x") if said else None)
+
+
+def test_an_answer_with_a_field_of_another_type_is_damage(tmp_path: Path) -> None:
+    put(tmp_path / "run", ask(1), Response(text="x", output_tokens=3))
+    file = only_file(tmp_path / "run")
+    file.write_bytes(file.read_bytes().replace(b'"output_tokens": 3', b'"output_tokens": "3"'))
+    with pytest.raises(
+        RunError, match=r"damaged at byte 0 \(the answer is not valid: output_tokens: expected int \| null, got str\)"
+    ):
+        Record(tmp_path / "run").get(ask(1))
+
+
+def test_a_damaged_record_of_another_run_is_told_and_not_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    append(tmp_path / "one/record/0.jsonl", b"{}\n")
+    put(tmp_path / "two", ask(1, temperature=0.0), Response(text="x"))
+    record = Record(tmp_path / "three", [tmp_path / "one", tmp_path / "two"])
+    assert record.get(ask(1, temperature=0.0)) == Response(text="x")
+    assert "no answers are taken from another run" in capsys.readouterr().err
+
+
+def test_lines_are_of_utf8_and_of_json(tmp_path: Path) -> None:
+    put(tmp_path / "run", ask(1), Response(text=ODD))
+    raw = only_file(tmp_path / "run").read_bytes()
+    assert b"\\ud800" in raw and json.loads(raw.decode("utf-8"))["response"]["text"] == ODD
