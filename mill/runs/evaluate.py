@@ -136,6 +136,8 @@ class Run:
                 with contextlib.suppress(RunError) if ended == "failed" else contextlib.nullcontext():
                     self._refuse_removed()
                     session.write(self.folder, tally=executor.tally, ended=ended, remarks=executor.engine.remarks())
+            elif ended == "finished":
+                self.record.refuse_removed()
 
     def _refuse_removed(self) -> None:
         """A folder that was removed under the run is not made again: it would look like a run, and have no answers."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import mill.metrics  # noqa: F401  registers the built-in metrics
@@ -120,27 +120,37 @@ def write_results(folder: RunFolder, results: Mapping[str, TaskResult], benchmar
     earlier = entries(folder, RESULTS, "tasks", TaskResultEntry)
     kept = [result for result in results.values() if not _larger(earlier.get(result.task), result)]
     say(folder, RESULTS, {"tasks": {one.task: Word(one.to_dict(), weight=one.n) for one in kept}} if kept else {})
+    changed = {
+        one.task for one in kept if one.task not in earlier or TaskResult.of(earlier[one.task]).to_dict() != one.to_dict()
+    }
     for _ in range(_ATTEMPTS):  # whoever writes a task's result at the same time changes its benchmarks too
-        changed = _changed_means(folder, results, benchmarks)
-        if not changed:
+        means = _changed_means(folder, results, benchmarks, changed)
+        if not means:
             break
-        say(folder, RESULTS, {"benchmarks": changed})
+        say(folder, RESULTS, {"benchmarks": means})
     return {result.task for result in kept}
 
 
-def _changed_means(folder: RunFolder, results: Mapping[str, TaskResult], benchmarks: Sequence[Benchmark]) -> dict[str, Word]:
-    """The means that differ from what the folder has, computed from the results that it has."""
+def _changed_means(
+    folder: RunFolder, results: Mapping[str, TaskResult], benchmarks: Sequence[Benchmark], changed: set[str]
+) -> dict[str, Word]:
+    """The means that differ from what the folder has, computed from the results that it has.
+
+    A benchmark that nobody has registered here cannot be computed: where one of its tasks has `changed`, it loses its mean.
+    """
     written = entries(folder, RESULTS, "benchmarks", BenchmarkEntry)
     counting = {name: TaskResult.of(one) for name, one in entries(folder, RESULTS, "tasks", TaskResultEntry).items()}
     planned = entries(folder, MANIFEST, "tasks", TaskEntry)
     asked = {one.asked or name: name for name, one in planned.items()} | {name: one.task for name, one in results.items()}
     by_name = {name: counting[task] for name, task in asked.items() if task in counting}
     known = {**_registered(written), **{one.name: one for one in benchmarks}}
+    before = {name: BenchmarkResult.of(one) for name, one in written.items()}
     means = summarize_benchmarks(by_name, list(known.values()))
+    means += [replace(one, metrics={}) for name, one in before.items() if name not in known and changed & set(one.tasks)]
     return {
         mean.benchmark: Word(mean.to_dict(), weight=mean.n)
         for mean in means
-        if mean.benchmark not in written or mean.to_dict() != BenchmarkResult.of(written[mean.benchmark]).to_dict()
+        if mean.benchmark not in before or mean.to_dict() != before[mean.benchmark].to_dict()
     }
 
 

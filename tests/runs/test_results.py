@@ -95,3 +95,13 @@ def test_a_benchmark_inside_another_is_renewed_with_it(evaluate: Evaluate) -> No
     assert (mean(first, "outer"), mean(first)) == ((1.0, 12), (1.0, 8))
     again = evaluate("g1", right={"g1": False})
     assert (mean(again, "outer"), mean(again)) == ((pytest.approx(2 / 3), 12), (0.5, 8))
+
+
+def test_a_mean_of_a_benchmark_that_is_not_known_any_more_does_not_outlive_its_tasks(evaluate: Evaluate) -> None:
+    """How it was made is not known here: no mean is better than one of other results."""
+    tasks.add("own", Benchmark("own", ("g1", "g2")))
+    assert mean(evaluate("own"), "own") == (1.0, 8)
+    del tasks._entries["own"]
+    assert mean(evaluate("g1"), "own") == (1.0, 8), "nothing has changed"
+    again = evaluate("g1", right={"g1": False})
+    assert again["benchmarks"]["own"]["metrics"] == {}
