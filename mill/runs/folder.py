@@ -20,7 +20,7 @@ from typing import Any
 from mill.api.errors import RunError
 from mill.api.storage import read_bytes, slug, unique_name, write_json
 from mill.api.validate import convert, parse_json
-from mill.runs.schema import Manifest, Results, View, checked
+from mill.runs.schema import Manifest, Results, View, checked, refuse_misnamed
 
 MANIFEST, RESULTS, SAMPLES = "manifest.json", "results.json", "samples"
 LONGEST_NAME = 120
@@ -62,7 +62,11 @@ class RunFolder:
 
     def results(self) -> Results:
         """The scores; none where the run has not come so far."""
-        return convert(read_json(self.path / RESULTS), Results, self.path / RESULTS, RunError)
+        file = self.path / RESULTS
+        found = convert(read_json(file), Results, file, RunError)
+        refuse_misnamed(found.tasks, file)
+        refuse_misnamed(found.benchmarks, file)
+        return found
 
     def write(self, name: str, content: Mapping[str, Any]) -> None:
         write_json(self.path / name, content, root=self.root, indent=2)

@@ -209,5 +209,13 @@ def checked(data: Mapping[str, Any], kind: type[Any], where: object) -> Mapping[
     return data
 
 
+def refuse_misnamed(entries: Mapping[str, Any], where: object) -> None:
+    """Results stand under the names of what they are of: under another one they would count twice."""
+    for name, entry in entries.items():
+        of = {TaskResultEntry: "task", BenchmarkEntry: "benchmark"}.get(type(entry))
+        if of is not None and getattr(entry, of) != name:
+            raise RunError(f"{where} is not valid: {name}.{of}: it is {getattr(entry, of)!r}, which is another one")
+
+
 def read_response(data: Any, where: object) -> Response:
     return Response.from_dict(checked(data, ResponseEntry, where))
