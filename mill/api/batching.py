@@ -130,13 +130,14 @@ def as_response(answer: Any, kind: str) -> Response:
     senseless = response.score is not None and math.isnan(response.score)
     if senseless or (response.ranking and any(math.isnan(score) for _, score in response.ranking)):
         return Response(error="the score is NaN", prompt_tokens=response.prompt_tokens)
-    field = _ANSWER_FIELD[kind]
+    field = ANSWER_FIELD[kind]
     if getattr(response, field) is None:
         return Response(error=f"the backend returned no {field} for {kind}")
     return response
 
 
-_ANSWER_FIELD = {
+# What an answer of each kind must have.
+ANSWER_FIELD = {
     GENERATE: "text",
     MULTI_ROUND: "text",
     LOGLIKELIHOOD: "score",

@@ -93,7 +93,7 @@ class Response:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Response:
-        known = {name: value for name, value in data.items() if name in _FIELDS}
+        known = {name: value for name, value in data.items() if name in _FIELDS and value is not None}
         if "score" in known:
             known["score"] = float(known["score"])
         if "ranking" in known:

@@ -30,6 +30,11 @@ def remember(secret: str | None) -> None:
         _known.add(secret)
 
 
+def any_known() -> bool:
+    """Whether there is anything to take out."""
+    return bool(_known)
+
+
 def scrub(text: str) -> str:
     """A text without the secrets that are known."""
     for secret in _known:

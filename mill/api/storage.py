@@ -4,70 +4,116 @@ whole or not there."""
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import secrets
 import socket
 import stat
 import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import IO, Any
 
 from mill.api.errors import MillError, RunError
+from mill.api.response import encode_float
 
 MOST_BYTES = 1 << 30  # of one file that is read as a whole
+MOST_LINE = 1 << 28  # bytes of one line of a file that is read by lines
+
+Content = str | bytes | Callable[[IO[bytes]], object]
 
 
-def read_bytes(file: Path, error: type[MillError] = RunError) -> bytes:
-    """The content of a regular file. A pipe or a device (`/dev/zero` behind a link) is refused instead of read for ever.
+def open_regular(file: Path, error: type[MillError] = RunError) -> IO[bytes]:
+    """A regular file, open for reading. A pipe or a device (`/dev/zero` behind a link) is refused, never waited for.
 
     Raises FileNotFoundError where there is none.
     """
     try:
         descriptor = os.open(file, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))  # opening a pipe waits for its writer
-        with os.fdopen(descriptor, "rb") as handle:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                raise error(f"{file} is not a regular file")
-            if status.st_size > MOST_BYTES:
-                raise error(f"{file} is larger than {MOST_BYTES >> 30} GiB")
-            return handle.read()
     except FileNotFoundError:
         raise
     except (OSError, ValueError) as cause:
         raise error(f"cannot read {file}: {getattr(cause, 'strerror', None) or cause}") from cause
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise error(f"{file} is not a regular file")
+    return os.fdopen(descriptor, "rb")
 
 
-def write_atomically(file: Path, text: str, *, root: Path | None = None) -> None:
+def read_bytes(file: Path, error: type[MillError] = RunError) -> bytes:
+    """The content of a regular file; raises FileNotFoundError where there is none."""
+    with open_regular(file, error) as handle:
+        if os.fstat(handle.fileno()).st_size > MOST_BYTES:
+            raise error(f"{file} is larger than {MOST_BYTES >> 30} GiB")
+        try:
+            return handle.read()
+        except OSError as cause:
+            raise error(f"cannot read {file}: {cause.strerror or cause}") from cause
+
+
+def read_lines(file: Path, start: int = 0, error: type[MillError] = RunError) -> Iterator[tuple[int, bytes]]:
+    """The lines of a regular file with their offsets, each with its newline; the last may have none.
+
+    Raises FileNotFoundError where there is no file.
+    """
+    with open_regular(file, error) as handle:
+        try:
+            handle.seek(start)
+            while line := handle.readline(MOST_LINE):
+                if len(line) == MOST_LINE:
+                    raise error(f"{file} has a line longer than {MOST_LINE >> 20} MiB at byte {start}")
+                yield start, line
+                start += len(line)
+        except OSError as cause:
+            raise error(f"cannot read {file}: {cause.strerror or cause}") from cause
+
+
+def write_atomically(file: Path, content: Content, *, root: Path | None = None, sync: bool = True) -> None:
     """A reader, or the next run after a crash, finds the old content or the new, never half of it.
 
     With `root`, the folder that a person named, `file` is one that mill chose below it: links between the two are refused,
     and a link in the place of the file is replaced. Without, the person named the file itself: a link is followed, and what
     is no regular file (a pipe, a device) is written to as it is.
 
-    The text is written as UTF-8; a lone surrogate becomes `\\udXXX`, which every JSON reader takes.
+    Text is written as UTF-8; a lone surrogate becomes `\\udXXX`, which JSON readers take. `content` may also be bytes, or a
+    function that writes to an open file. Without `sync` the file may be lost when the machine stops, never torn.
     """
-    content = text.encode("utf-8", "backslashreplace")
     draft: Path | None = None
     try:
         if root is None:
             file = file.resolve()
             if file.exists() and not file.is_file():
-                file.write_bytes(content)
+                with file.open("wb") as handle:
+                    _fill(handle, content)
                 return
-        else:
-            refuse_links(file.parent, root)
-        file.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(file.parent, root=root)
         draft = file.with_name(f".{unique_name()}")
         with draft.open("xb") as handle:
-            handle.write(content)
-            handle.flush()
-            os.fsync(handle.fileno())
+            _fill(handle, content)
+            if sync:
+                handle.flush()
+                os.fsync(handle.fileno())
         draft.replace(file)
-    except OSError as error:
+    except (OSError, ValueError) as error:
         if draft is not None:
             with contextlib.suppress(OSError):
                 draft.unlink()  # a disk that is full needs its room
-        raise RunError(f"cannot write {file}: {error.strerror or error}") from error
+        raise RunError(f"cannot write {file}: {getattr(error, 'strerror', None) or error}") from error
+
+
+def _fill(handle: IO[bytes], content: Content) -> None:
+    if callable(content):
+        content(handle)
+    else:
+        handle.write(utf8(content) if isinstance(content, str) else content)
+
+
+def make_folder(folder: Path, *, root: Path | None) -> None:
+    """A folder below `root` and those above it, none of them a link."""
+    if root is not None:
+        refuse_links(folder, root)
+    folder.mkdir(parents=True, exist_ok=True)
 
 
 def refuse_links(folder: Path, root: Path) -> None:
@@ -78,6 +124,34 @@ def refuse_links(folder: Path, root: Path) -> None:
         if folder == folder.parent:
             raise RunError(f"{folder} is not below {root}")
         folder = folder.parent
+
+
+def write_json(file: Path, data: Any, *, root: Path | None, indent: int | None = None) -> None:
+    write_atomically(file, json_text(data, indent=indent) + "\n", root=root)
+
+
+def json_text(data: Any, *, indent: int | None = None) -> str:
+    """JSON that every reader takes: no NaN and no infinity but their names as strings. What JSON has no form for is text."""
+    try:
+        try:
+            return json.dumps(data, ensure_ascii=False, default=str, allow_nan=False, indent=indent)
+        except ValueError:
+            return json.dumps(_finite(data), ensure_ascii=False, default=str, indent=indent)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise RunError(f"{type(data).__name__} cannot be written as JSON: {error}") from error
+
+
+def _finite(data: Any) -> Any:
+    if isinstance(data, Mapping):
+        return {key: _finite(value) for key, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [_finite(value) for value in data]
+    return encode_float(data) if isinstance(data, float) else data
+
+
+def utf8(text: str) -> bytes:
+    """UTF-8 of any text; a lone surrogate, which has none, as `\\udXXX`."""
+    return text.encode("utf-8", "backslashreplace")
 
 
 def unique_name() -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, overload
 
 from mill.api.errors import DataError, MillError
 from mill.api.storage import read_bytes
@@ -31,18 +31,27 @@ def parse_json(raw: str | bytes, where: object, error: type[MillError] = DataErr
         raise error(f"{where} is not valid JSON: {_one_line(cause)}") from cause
 
 
-def convert(data: Any, kind: type[T], where: object, error: type[MillError] = DataError) -> T:
+@overload
+def convert(data: Any, kind: type[T], where: object, error: type[MillError] = ...) -> T: ...
+@overload
+def convert(data: Any, kind: Any, where: object, error: type[MillError] = ...) -> Any: ...
+def convert(data: Any, kind: Any, where: object, error: type[MillError] = DataError) -> Any:
     """`data`, as JSON gives it, as an instance of `kind`. Fields that `kind` does not have are ignored."""
     import msgspec
 
     try:
-        found: T = msgspec.convert(data, kind)
+        return msgspec.convert(data, kind)
+    except UnicodeEncodeError as cause:  # msgspec's word for a lone surrogate in a name
+        raise error(f"{where} is not valid: a name or a number holds a character that is none") from cause
     except (msgspec.ValidationError, OverflowError, RecursionError) as cause:
         raise error(f"{where} is not valid: {_field_error(str(cause))}") from cause
-    return found
 
 
-def read_file(file: Path, kind: type[T], error: type[MillError] = DataError) -> T:
+@overload
+def read_file(file: Path, kind: type[T], error: type[MillError] = ...) -> T: ...
+@overload
+def read_file(file: Path, kind: Any, error: type[MillError] = ...) -> Any: ...
+def read_file(file: Path, kind: Any, error: type[MillError] = DataError) -> Any:
     """A JSON file as an instance of `kind`; raises FileNotFoundError where there is none."""
     return convert(parse_json(read_bytes(file, error), file, error), kind, file, error)
 

@@ -168,7 +168,7 @@ def finish(options: CheckOptions, make: Callable[[], Check]) -> int:
     if options.report:
         from mill.report.html import write_report
 
-        written.append(write_report([check], file.with_name("report.html")))
+        written.append(write_report([check], file.with_name("report.html"), root=options.asked.output_dir))
     for one in written:
         click.echo(f"written: {one}")
     add_summary(summary_markdown(check, judge(check, options.rules)))

@@ -9,7 +9,7 @@ import click
 
 from mill.api.errors import MillError, RunError, SpecError
 from mill.api.notice import notice
-from mill.api.storage import write_atomically
+from mill.api.storage import utf8, write_atomically
 from mill.cli.options import chosen_output_dir, output_dir_option
 from mill.report.collect import NUMBERS, as_csv, as_json, as_markdown, cells, collect, shown_columns
 from mill.report.tables import print_table
@@ -61,7 +61,7 @@ def command(
         if not rows:
             click.echo(f"no scores under {folder}")
     else:
-        click.echo(_FORMATS[form](rows), nl=False)
+        click.echo(utf8(_FORMATS[form](rows)), nl=False)
     return 0
 
 

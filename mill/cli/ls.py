@@ -10,10 +10,12 @@ from mill.api.errors import RunError
 from mill.api.notice import notice
 from mill.api.registry import models, tasks
 from mill.api.task import Benchmark
+from mill.api.validate import convert
 from mill.cli.options import chosen_output_dir, output_dir_option, split_paths, task_paths_option
 from mill.models.table import BACKENDS
 from mill.report.tables import print_table
-from mill.runs.folder import RESULTS, find_runs
+from mill.runs.folder import find_runs
+from mill.runs.schema import Manifest, SessionEntry
 from mill.tasks.load import load_builtin, load_files
 
 
@@ -78,11 +80,11 @@ def _runs(output_dir: Path) -> list[list[str]]:
     rows = []
     for folder in find_runs(output_dir):
         try:
-            known, results = folder.manifest(), folder.read(RESULTS).get("tasks", {})
+            known, results = convert(folder.manifest(), Manifest, folder.path, RunError), folder.results()
         except RunError as error:  # one damaged run does not hide the others
             notice(f"left out: {error}")
             continue
-        last = known["sessions"][-1] if known["sessions"] else {"started": "-", "ended": "running or killed"}
-        counts = [sum(task[count] for task in results.values()) for count in ("n", "errors")]
-        rows.append([str(folder.path), ", ".join(known["tasks"]), *map(str, counts), f"{last['started']} {last['ended']}"])
+        last = known.sessions[-1] if known.sessions else SessionEntry(ended="running or killed")
+        counts = [sum(getattr(task, count) for task in results.tasks.values()) for count in ("n", "errors")]
+        rows.append([str(folder.path), ", ".join(known.tasks), *map(str, counts), f"{last.started} {last.ended}"])
     return rows

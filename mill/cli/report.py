@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from mill.api.storage import write_atomically
+from mill.api.storage import utf8, write_atomically
 from mill.checks.gate import Rule, judge, parse_rules
 from mill.checks.result import Check, find_checks, read_check
 from mill.cli.check_options import rule_options, with_options
@@ -38,10 +38,11 @@ def command(folder: str, form: str, output: str | None, fail_on: str | None, req
     checks = [read_check(one) for one in find_checks(place)]
     text = _rendered(checks, form, rules)
     if output == "-":
-        click.echo(text)
+        click.echo(utf8(text))
         return 0
-    file = Path(output) if output else (place if place.is_dir() else place.parent) / f"report{SUFFIXES[form]}"
-    write_atomically(file, text)
+    given = place if place.is_dir() else place.parent
+    file = Path(output) if output else given / f"report{SUFFIXES[form]}"
+    write_atomically(file, text, root=None if output else given)
     click.echo(f"written: {file}")
     return 0
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-import json
 import os
 from pathlib import Path
 
+from mill.api.errors import MillError
+from mill.api.storage import write_json
+from mill.api.validate import read_file
+
+_MEMO = "fingerprints.json"
 _SUFFIXES = {
     ".safetensors",
     ".bin",
@@ -63,23 +68,19 @@ def cache_folder() -> Path:
 
 
 def _read_memo() -> dict[str, str]:
+    """Digests by file; none where the memo is missing or not as mill writes it."""
+    file = cache_folder() / _MEMO
     try:
-        found = json.loads((cache_folder() / "fingerprints.json").read_text())
-        return found if isinstance(found, dict) else {}
-    except (OSError, ValueError):
+        return read_file(file, dict[str, str])
+    except (MillError, FileNotFoundError):
         return {}
 
 
 def _write_memo(memo: dict[str, str]) -> None:
     """A memo that cannot be written only costs time."""
     folder = cache_folder()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        draft = folder / f"fingerprints.{os.getpid()}.tmp"
-        draft.write_text(json.dumps(memo))
-        draft.replace(folder / "fingerprints.json")
-    except OSError:
-        return
+    with contextlib.suppress(MillError):
+        write_json(folder / _MEMO, memo, root=folder)
 
 
 def _sha256(handle: object) -> str:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from pathlib import Path
 from typing import Any
 
 from mill.api.errors import RunError
 from mill.api.notice import notice
-from mill.api.response import encode_float
+from mill.api.storage import json_text
 from mill.metrics.estimate import Estimate
 from mill.report.tables import number
-from mill.runs.folder import RESULTS, find_runs
+from mill.runs.folder import find_runs
 from mill.runs.results import BenchmarkResult, TaskResult
 
 COLUMNS = (
@@ -31,14 +30,13 @@ def collect(output_dir: Path) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for folder in find_runs(output_dir):
         try:
-            known, results = folder.manifest(), folder.read(RESULTS)
+            known, results = folder.manifest(), folder.results()
         except RunError as error:  # one damaged run does not hide the others
             notice(f"left out: {error}")
             continue
         base = {"model": known["model"]["name"], "settings": folder.path.name, "run": str(folder.path)}
-        means = [BenchmarkResult.from_dict(entry) for entry in results.get("benchmarks", {}).values()]
-        for entry in results.get("tasks", {}).values():
-            task = TaskResult.from_dict(entry)
+        means = [BenchmarkResult.of(entry) for entry in results.benchmarks.values()]
+        for task in map(TaskResult.of, results.tasks.values()):
             owner = min((mean for mean in means if task.task in mean.tasks), key=lambda mean: len(mean.tasks), default=None)
             more = {
                 "benchmark": owner.benchmark if owner else task.task,
@@ -69,10 +67,7 @@ def as_csv(rows: list[dict[str, Any]]) -> str:
 
 
 def as_json(rows: list[dict[str, Any]]) -> str:
-    plain = [
-        {name: encode_float(value) if isinstance(value, float) else value for name, value in row.items()} for row in rows
-    ]
-    return json.dumps(plain, indent=2, ensure_ascii=False) + "\n"
+    return json_text(rows, indent=2) + "\n"
 
 
 def as_markdown(rows: list[dict[str, Any]]) -> str:

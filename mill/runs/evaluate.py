@@ -12,7 +12,9 @@ from typing import Any
 from mill.api.errors import MillError, RunError
 from mill.api.model import MillModel, identity_of
 from mill.api.notice import notice
+from mill.api.storage import refuse_links
 from mill.api.task import Benchmark, RenderSettings, Task
+from mill.api.validate import convert
 from mill.execute.choose import EngineChoice, check_servers, make_engine
 from mill.execute.engine import HereEngine
 from mill.execute.executor import Executor, Tally
@@ -22,12 +24,14 @@ from mill.execute.ranks import Ranks
 from mill.models.open import open_model, resolve_spec, takes_argument
 from mill.models.spec import Spec, addresses_of, at_address, parse_spec
 from mill.runs import manifest
-from mill.runs.folder import MANIFEST, RunFolder, check_writable, newest_generation, run_folder
+from mill.runs.folder import MANIFEST, RESULTS, RunFolder, check_writable, newest_generation, run_folder
 from mill.runs.judging import Judging, check_prompts, open_judge
 from mill.runs.plan import TaskPlan, plan_tasks, refuse_early
 from mill.runs.record import Record
 from mill.runs.results import BenchmarkResult, TaskResult, summarize, summarize_benchmarks, write_results
 from mill.runs.samples import SampleRecord, ScoredSample, from_job, score_sample, write_samples
+from mill.runs.schema import BenchmarkEntry, SessionEntry, StartedManifest, TaskEntry, TaskResultEntry
+from mill.runs.shared import entries
 from mill.runs.together import agree, answer_together
 from mill.runs.turns import taking_turns
 from mill.tasks.load import Selection
@@ -130,7 +134,16 @@ class Run:
             if written:
                 # On a full disk this fails too, and then the first failure is what people must read.
                 with contextlib.suppress(RunError) if ended == "failed" else contextlib.nullcontext():
+                    self._refuse_removed()
                     session.write(self.folder, tally=executor.tally, ended=ended, remarks=executor.engine.remarks())
+            elif ended == "finished":
+                self.record.refuse_removed()
+
+    def _refuse_removed(self) -> None:
+        """A folder that was removed under the run is not made again: it would look like a run, and have no answers."""
+        self.record.refuse_removed()
+        if not (self.folder.path / MANIFEST).exists():
+            raise RunError(f"{self.folder.path} was removed or moved during the run: run the same command again")
 
     def _score(self, executor: Executor, session: manifest.Session, *, quiet: bool) -> Outcome:
         records = {plan.task.name: [from_job(job) for job in plan.jobs] for plan in self.plans}
@@ -138,8 +151,9 @@ class Run:
         scored = {p.task.name: [score_sample(p.task, record) for record in records[p.task.name]] for p in self.plans}
         results = {plan.asked: self._summarize(plan, scored[plan.task.name]) for plan in self.plans}
         means = summarize_benchmarks(results, self.benchmarks)
-        for name in write_results(self.folder, list(results.values()), means):
-            write_samples(self.folder.samples_file(name), name, scored[name])
+        for name in write_results(self.folder, results, self.benchmarks):
+            write_samples(self.folder.samples_file(name), name, scored[name], self.folder.root)
+        self._refuse_removed()
         return Outcome(
             self.model.model_name,
             self.folder,
@@ -178,7 +192,7 @@ class Run:
         for plan in self.plans:
             if plan.task.name not in covered:
                 unanswered = (ScoredSample(from_job(job), {}, "not answered") for job in plan.jobs)
-                write_samples(self.folder.samples_file(plan.task.name), plan.task.name, unanswered)
+                write_samples(self.folder.samples_file(plan.task.name), plan.task.name, unanswered, self.folder.root)
 
     def _summarize(self, plan: TaskPlan, scored: list[ScoredSample]) -> TaskResult:
         result = summarize(plan.task, scored, n_shots=plan.n_shots, total=plan.total, data_hash=plan.data_hash)
@@ -263,11 +277,25 @@ def plan_run(
     shown |= {"judge": judging.label} if judging is not None else {}
     folder = newest_generation(run_folder(output_dir, model.model_name, identity, shown), fresh=fresh)
     # A run that was started fresh stays so when it is resumed: it never takes answers from its siblings.
-    fresh = fresh or bool(folder.read(MANIFEST).get("fresh"))
-    record = Record(folder.path, [] if fresh or condition else folder.siblings, lends=not condition)
+    fresh = fresh or _was_fresh(folder)
+    siblings = [] if fresh or condition else folder.siblings
+    record = Record(folder.path, siblings, lends=not condition, root=folder.root)
     run = Run(spec, model, plans, selection.benchmarks, settings, identity, folder, record, fresh, condition)
     if judging is not None:
         check_prompts(plans)
         # A run that is computed anew is judged anew.
-        run.judging = replace(judging, folder=folder.path / "judge") if fresh else judging
+        run.judging = replace(judging, folder=folder.path / "judge", root=folder.root) if fresh else judging
     return run
+
+
+def _was_fresh(folder: RunFolder) -> bool:
+    """What an earlier session's manifest says. Files that cannot be read are refused here, before anything is computed."""
+    refuse_links(folder.path, folder.root)
+    for file, section, kind in (
+        (MANIFEST, "tasks", TaskEntry),
+        (MANIFEST, "sessions", SessionEntry),
+        (RESULTS, "tasks", TaskResultEntry),
+        (RESULTS, "benchmarks", BenchmarkEntry),
+    ):
+        entries(folder, file, section, kind)
+    return convert(folder.read(MANIFEST), StartedManifest, folder.path / MANIFEST, RunError).fresh

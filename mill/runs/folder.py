@@ -13,20 +13,30 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from mill.api.errors import RunError
-from mill.api.storage import slug, unique_name, write_atomically
+from mill.api.storage import read_bytes, slug, unique_name, write_json
+from mill.api.validate import convert, parse_json
+from mill.runs.schema import Manifest, Results, View, checked, refuse_misnamed
 
 MANIFEST, RESULTS, SAMPLES = "manifest.json", "results.json", "samples"
 LONGEST_NAME = 120
+LONGEST_LABEL = 80
 
 
 @dataclass(frozen=True)
 class RunFolder:
+    """A run's folder. `root` is the one that a person named: nothing is written through links below it."""
+
     path: Path
+    root: Path = field(default=Path(), compare=False)
+
+    def __post_init__(self) -> None:
+        if self.root == Path():
+            object.__setattr__(self, "root", self.path)
 
     @property
     def siblings(self) -> list[Path]:
@@ -37,17 +47,29 @@ class RunFolder:
         )
 
     def read(self, name: str) -> dict[str, Any]:
-        return read_json(self.path / name)
+        """manifest.json or results.json; empty where there is none. Sections have their shape, entries may hold anything."""
+        found = read_json(self.path / name)
+        checked(found, View, self.path / name)
+        return found
 
     def manifest(self) -> dict[str, Any]:
         """What the run was; refused where the file does not say."""
         found = self.read(MANIFEST)
         if not {"model", "tasks", "settings", "sessions"} <= set(found):
             raise RunError(f"{self.path} is not a run: its {MANIFEST} is missing or not whole; `mill ls runs` lists them")
+        checked(found, Manifest, self.path / MANIFEST)
+        return found
+
+    def results(self) -> Results:
+        """The scores; none where the run has not come so far."""
+        file = self.path / RESULTS
+        found = convert(read_json(file), Results, file, RunError)
+        refuse_misnamed(found.tasks, file)
+        refuse_misnamed(found.benchmarks, file)
         return found
 
     def write(self, name: str, content: Mapping[str, Any]) -> None:
-        write_atomically(self.path / name, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+        write_json(self.path / name, content, root=self.root, indent=2)
 
     def samples_file(self, task: str) -> Path:
         name = slug(task)[:LONGEST_NAME]
@@ -59,11 +81,26 @@ class RunFolder:
 def run_folder(output_dir: Path, model_name: str, identity: Mapping[str, Any], settings: Mapping[str, Any]) -> RunFolder:
     """The folder of a model with settings; the same for the same question, whatever the tasks and the limit."""
     model = f"{slug(model_name)[:80]}-{short_hash(identity)}"
-    label = "-".join(f"{slug(name)}={slug(_show(value))}"[:40] for name, value in settings.items()) or "default"
-    if len(label) > 80:
-        label = label[:80]
-    name = label if label == "default" else f"{label}-{short_hash(settings)}"
-    return RunFolder(output_dir / model / name)
+    name = f"{_label(settings)}-{short_hash(settings)}" if settings else "default"
+    return RunFolder(output_dir / model / name, output_dir)
+
+
+def _label(settings: Mapping[str, Any]) -> str:
+    """As many settings as there is room for, each whole: a value that is cut would be another value."""
+    shown: list[str] = []
+    for name, value in _entries(settings):
+        entry = f"{slug(name)}={slug(str(value))}"
+        if len("-".join([*shown, entry])) <= LONGEST_LABEL:
+            shown.append(entry)
+    return "-".join(shown) or "settings"
+
+
+def _entries(settings: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Each setting by itself, also those inside of others, such as the decoding options."""
+    found: list[tuple[str, Any]] = []
+    for name, value in settings.items():
+        found += _entries(value) if isinstance(value, Mapping) else [(str(name), value)]
+    return found
 
 
 def newest_generation(folder: RunFolder, *, fresh: bool) -> RunFolder:
@@ -73,33 +110,44 @@ def newest_generation(folder: RunFolder, *, fresh: bool) -> RunFolder:
         number += 1
     if fresh and (number > 1 or folder.path.exists()):
         number += 1
-    return folder if number == 1 else RunFolder(folder.path.parent / f"{folder.path.name}~{number}")
+    return folder if number == 1 else RunFolder(folder.path.parent / f"{folder.path.name}~{number}", folder.root)
 
 
 def check_writable(output_dir: Path) -> None:
-    """Make the output folder, or say in one line why that does not work, before anything is computed."""
+    """Say in one line why nothing can be written to the output folder, before anything is computed.
+
+    A folder that is not there yet is not made here, since the command may still be refused: where it would be made is tried.
+    """
     try:
-        output_dir.mkdir(parents=True, exist_ok=True)
-        probe = output_dir / f".probe-{unique_name()}"
+        probe = _nearest(output_dir.absolute()) / f".probe-{unique_name()}"
         probe.write_text("")
         probe.unlink()
-    except OSError as error:
-        raise RunError(f"cannot write to the output folder {output_dir}: {error.strerror or error}") from error
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise RunError(f"cannot write to the output folder {output_dir}: {why}") from error
+
+
+def _nearest(folder: Path) -> Path:
+    """The folder, or the first one above it that is there."""
+    try:
+        folder.stat()
+    except FileNotFoundError:
+        return _nearest(folder.parent)
+    return folder
 
 
 def find_runs(output_dir: Path) -> list[RunFolder]:
     """Every run below an output folder."""
-    return [RunFolder(manifest.parent) for manifest in sorted(output_dir.glob(f"*/*/{MANIFEST}"))]
+    return [RunFolder(manifest.parent, output_dir) for manifest in sorted(output_dir.glob(f"*/*/{MANIFEST}"))]
 
 
 def read_json(file: Path) -> dict[str, Any]:
     """An object from a file; empty where there is none."""
     try:
-        found = json.loads(file.read_text(encoding="utf-8", errors="surrogatepass"))
+        raw = read_bytes(file)
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
-        raise RunError(f"cannot read {file}: {error}") from error
+    found = parse_json(raw, file, RunError)
     if not isinstance(found, dict):
         raise RunError(f"{file} does not hold an object")
     return found
@@ -108,7 +156,3 @@ def read_json(file: Path) -> dict[str, Any]:
 def short_hash(content: Mapping[str, Any]) -> str:
     text = json.dumps(content, sort_keys=True, default=str)
     return hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
-
-
-def _show(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, default=str) if isinstance(value, dict) else str(value)

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from mill.api.errors import RunError
+from mill.api.batching import ANSWER_FIELD
+from mill.api.errors import MillError, RunError
+from mill.api.notice import notice
+from mill.api.storage import open_regular, read_lines
+from mill.api.validate import convert, parse_json
+from mill.runs.schema import RecordLine, ResponseEntry, checked
 
-# A line as `Record` writes it, up to its answer. Whatever looks otherwise is parsed as a whole.
+# A line as `Record` writes it, up to the field of the answer that its kind asks for. Whatever looks otherwise is parsed as a
+# whole.
 _HEAD = re.compile(
-    rb'\{"key": "([0-9a-f#]+)", "kind": "\w+", "deterministic": (true|false), "failed": (true|false), "response": \{'
+    rb'\{"key": "([0-9a-f#]+)", "kind": "(\w+)", "deterministic": (true|false), "failed": (true|false), '
+    rb'"response": \{"(\w+)": (?!null)'
 )
 _OPEN_FILES = 32
 
@@ -47,12 +53,26 @@ class Index:
     def __len__(self) -> int:
         return len(self._places)
 
+    @property
+    def names(self) -> list[str]:
+        """The files that hold answers."""
+        return self._names
+
     def refresh(self) -> None:
         """Read what other processes have written since the last look."""
         for file in sorted(self.folder.glob("*.jsonl")):
+            empty = 0
             for offset, line in self._new_lines(file):
-                key, deterministic, failed = self._head(file, line)
+                head = self._head(file, line)
+                if head is None:
+                    empty += 1
+                    continue
+                key, deterministic, failed = head
                 self.add(key, file.name, offset, deterministic=deterministic, failed=failed)
+            if empty:
+                notice(
+                    f"{file}: {empty} lines hold no answer of their kind; they are ignored, and what they ask is asked again"
+                )
 
     def add(self, key: str, name: str, offset: int, *, deterministic: bool, failed: bool) -> None:
         """Also of a line that this process has written itself, so that `refresh` does not read it again."""
@@ -73,15 +93,15 @@ class Index:
         """Where the answer to a key stands, if there is one."""
         return self._places.get(key)
 
-    def answer(self, place: Place) -> dict[str, Any]:
-        """The recorded answer, as it was written."""
+    def answer(self, place: Place) -> Mapping[str, Any]:
+        """The recorded answer, as it was written and as `Response.from_dict` takes it."""
         name, offset = self._names[place >> 50], place >> 2 & (1 << 48) - 1
         try:
             handle = self._handle(name)
             handle.seek(offset)
-            found: dict[str, Any] = json.loads(handle.readline())["response"]
-            return found
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            line = parse_json(handle.readline(), "the line", RunError)
+            return checked(line["response"] if isinstance(line, dict) else line, ResponseEntry, "the answer")
+        except (OSError, KeyError, MillError) as error:
             raise damaged(self.folder / name, f"at byte {offset}", error) from error
 
     def close(self) -> None:
@@ -99,34 +119,39 @@ class Index:
         if handle is None:
             if len(self._handles) >= _OPEN_FILES:
                 self.close()
-            handle = self._handles[name] = (self.folder / name).open("rb")
+            handle = self._handles[name] = open_regular(self.folder / name)
         return handle
 
     def _new_lines(self, file: Path) -> Iterator[tuple[int, bytes]]:
         """Whole lines with their offsets. The last may be torn, or be on its way: it is left for the next look."""
-        place = self._ends.get(file.name, 0)
         try:
-            with file.open("rb") as handle:
-                handle.seek(place)
-                for line in handle:
-                    if not line.endswith(b"\n"):
-                        break
-                    yield place, line
-                    place += len(line)
-                    self._ends[file.name] = place
-        except OSError as error:
-            raise RunError(f"cannot read {file}: {error}") from error
+            for place, line in read_lines(file, self._ends.get(file.name, 0)):
+                if not line.endswith(b"\n"):
+                    break
+                yield place, line
+                self._ends[file.name] = place + len(line)
+        except FileNotFoundError as error:
+            raise RunError(f"cannot read {file}: {error.strerror}") from error
 
-    def _head(self, file: Path, line: bytes) -> tuple[str, bool, bool]:
-        """(key, deterministic, failed)"""
+    def _head(self, file: Path, line: bytes) -> tuple[str, bool, bool] | None:
+        """(key, deterministic, failed); None of a line that holds no answer of its kind."""
         head = _HEAD.match(line)
         if head and line.endswith(b"}}\n"):
-            return head[1].decode(), head[2] == b"true", head[3] == b"true"
+            needed = b"error" if head[4] == b"true" else _NEEDED.get(head[2])
+            if head[5] == needed:
+                return head[1].decode(), head[3] == b"true", head[4] == b"true"
+        where = f"at byte {self._ends.get(file.name, 0)}"
         try:
-            whole = json.loads(line)
-            return str(whole["key"]), bool(whole.get("deterministic")), "error" in whole["response"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise damaged(file, f"at byte {self._ends.get(file.name, 0)}", error) from error
+            found = convert(parse_json(line, "the line", RunError), RecordLine, "the line", RunError)
+        except RunError as error:
+            raise damaged(file, where, error) from error
+        failed, field = found.response.error is not None, ANSWER_FIELD.get(found.kind)
+        if not failed and (field is None or getattr(found.response, field) is None):
+            return None
+        return found.key, found.deterministic, failed
+
+
+_NEEDED = {kind.encode(): field.encode() for kind, field in ANSWER_FIELD.items()}
 
 
 def damaged(file: Path, where: str, error: Exception) -> RunError:

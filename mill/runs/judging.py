@@ -32,6 +32,8 @@ class Judging:
     model: MillModel
     identity: Mapping[str, Any]
     folder: Path
+    root: Path
+    """The output folder."""
 
     @property
     def label(self) -> str:
@@ -40,7 +42,7 @@ class Judging:
 
     def judge(self, judged: Sequence[tuple[Task, list[SampleRecord]]], *, quiet: bool = False) -> Tally:
         """Ask about every answer of these samples and put what the judge wrote into them."""
-        record = Record(self.folder, lends=False)
+        record = Record(self.folder, lends=False, root=self.root)
         executor = Executor(HereEngine(self.model), record, quiet=quiet)
         asked = [
             (samples, place, [self._requests(task, sample, responses) for responses in sample.responses])
@@ -50,6 +52,7 @@ class Judging:
         ]
         try:
             executor.run(request for _, _, repeats in asked for requests in repeats for request in requests)
+            record.refuse_removed()
         finally:
             record.close()
             executor.engine.close()
@@ -91,4 +94,4 @@ def open_judge(spec: Spec, selection: Selection, output_dir: Path, *, wait: floa
         raise CannotServe(f"{model.model_name} writes no text, so it cannot judge")
     identity = identity_of(model)
     folder = run_folder(output_dir, model.model_name, identity, {"condition": "judge"})
-    return Judging(model, identity, folder.path)
+    return Judging(model, identity, folder.path, output_dir)

@@ -19,7 +19,8 @@ from mill.execute.executor import Tally
 from mill.models.spec import Spec
 from mill.runs.folder import MANIFEST, RunFolder
 from mill.runs.plan import TaskPlan
-from mill.runs.shared import TOP, Word, say, standing
+from mill.runs.schema import SessionEntry, TaskEntry
+from mill.runs.shared import TOP, Word, entries, say
 
 _PACKAGES = ("torch", "transformers", "tokenizers", "datasets", "accelerate", "numpy")
 
@@ -59,13 +60,13 @@ def update_manifest(
 
     Returns the names of tasks whose samples an earlier session has written already, at least as many as now.
     """
-    known = standing(folder, MANIFEST)
+    known = entries(folder, MANIFEST, "tasks", TaskEntry)
     tasks, covered = {}, set()
     for plan in plans:
-        entry, earlier = _task_entry(plan), known.get("tasks", {}).get(plan.task.name)
-        if earlier and earlier.value["data_hash"] == entry["data_hash"] and earlier.value["n"] >= entry["n"]:
+        entry, earlier = _task_entry(plan), known.get(plan.task.name)
+        if earlier and earlier.data_hash == entry["data_hash"] and entry["n"] <= earlier.n <= entry["total"]:
             covered.add(plan.task.name)
-            entry["n"] = earlier.value["n"]
+            entry["n"] = earlier.n
         tasks[plan.task.name] = Word(entry, weight=entry["n"])
     top = {
         "model": {
@@ -96,10 +97,10 @@ class Session:
 
     def write(self, folder: RunFolder, *, tally: Tally, ended: str, remarks: Sequence[str] = ()) -> None:
         """Into the manifest; `ended` is finished, interrupted or failed."""
-        known = standing(folder, MANIFEST).get("sessions", {})
+        known = entries(folder, MANIFEST, "sessions", SessionEntry)
         entry = {
             "id": unique_name(),
-            "order": 1 + max((int(word.value.get("order", 0)) for word in known.values()), default=0),
+            "order": 1 + max((session.order for session in known.values()), default=0),
             "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._started)),
             "seconds": round(self.seconds, 3),
             "ended": ended,

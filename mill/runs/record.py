@@ -6,36 +6,45 @@ of a line loses that line alone. A line is an answer under its request's key; re
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
 from mill.api.errors import RunError
+from mill.api.notice import notice
 from mill.api.request import Request
 from mill.api.response import Response
-from mill.api.secrets import scrub
-from mill.api.storage import unique_name
-from mill.runs.index import Index
+from mill.api.storage import make_folder, unique_name, utf8, write_atomically
+from mill.runs.index import Index, Place
+from mill.runs.scrubbing import without_secrets
 
 FOLDER = "record"
 DISTRIBUTIONS = "distributions"
+LOOK_S = 1.0  # how often a writer looks whether its file is still there
 _encode = json.JSONEncoder(ensure_ascii=False).encode
 
 
 class Record:
     """The answers of one run. Also finds deterministic answers that other runs of the same model recorded."""
 
-    def __init__(self, folder: Path, siblings: list[Path] | None = None, *, lends: bool = True) -> None:
-        """`lends` says whether runs of the same model may take answers from this record."""
-        self.folder, self.lends = folder / FOLDER, lends
+    def __init__(
+        self, folder: Path, siblings: list[Path] | None = None, *, lends: bool = True, root: Path | None = None
+    ) -> None:
+        """`lends` says whether runs of the same model may take answers from this record.
+
+        `root` is the folder that a person named; nothing is written through links below it.
+        """
+        self.folder, self.lends, self.root = folder / FOLDER, lends, root or folder
         self._own = Index(self.folder)
-        self._shared = [Index(sibling / FOLDER) for sibling in siblings or []]
+        self._shared = [index for sibling in siblings or [] if (index := _readable(sibling / FOLDER))]
         self._handle: IO[bytes] | None = None
-        self._name, self._end = "", 0
+        self._name, self._end, self._looked = "", 0, 0.0
 
     def get(self, request: Request) -> Response | None:
         """What `peek` finds; an answer of another run is copied, so that this record is complete by itself."""
@@ -61,25 +70,36 @@ class Record:
         for index in self._shared if request.deterministic else ():
             place = index.find(request.key)
             if place is not None and place.deterministic and not place.failed:
-                found = self._checked(Response.from_dict(index.answer(place)))
+                found = self._lent(index, place)
                 if found is not None and not found.empty:
                     return found
         return None
+
+    def _lent(self, index: Index, place: Place) -> Response | None:
+        """None where the other run's answer cannot be read: this run can do without."""
+        try:
+            return self._checked(Response.from_dict(index.answer(place)))
+        except RunError as error:
+            notice(f"an answer of another run is not used: {error}")
+            return None
 
     def _with_own_distribution(self, key: str, borrowed: Response) -> Response:
         """Linked or copied, so that removing the other run takes nothing from this one."""
         if borrowed.distribution is None:
             return borrowed
         theirs, mine = distribution_file(self.folder.parent, borrowed.distribution), self._distribution(key)
+        draft = mine.with_name(f".{unique_name()}")
         try:
-            mine.parent.mkdir(parents=True, exist_ok=True)
-            if not mine.exists():
-                try:
-                    os.link(theirs, mine)
-                except OSError:  # another disk, or a file system without links
-                    shutil.copyfile(theirs, mine)
-        except OSError as error:
-            raise RunError(f"cannot write {mine}: {error.strerror or error}") from error
+            make_folder(mine.parent, root=self.root)
+            try:
+                os.link(theirs, draft)
+            except OSError:  # another disk, or a file system without links
+                shutil.copyfile(theirs, draft)
+            draft.replace(mine)  # and never through a link in its place
+        except (OSError, shutil.Error) as error:
+            with contextlib.suppress(OSError):
+                draft.unlink()
+            raise RunError(f"cannot write {mine}: {getattr(error, 'strerror', None) or error}") from error
         return replace(borrowed, distribution=self._distribution_name(key))
 
     def _distribution(self, key: str) -> Path:
@@ -90,7 +110,9 @@ class Record:
         return f"{self.folder.parent.name}/{DISTRIBUTIONS}/{key}.npy"
 
     def _checked(self, response: Response) -> Response | None:
-        """None where a distribution's file was removed, as people who need room do."""
+        """None where a distribution's file was removed, as people who need room do, and where the answer is an error."""
+        if response.failed:
+            return None
         if response.distribution is None or distribution_file(self.folder.parent, response.distribution).exists():
             return response
         return None
@@ -103,25 +125,29 @@ class Record:
         """Write an answer down. A distribution goes to a file of its own first, whose name then stands in the answer."""
         if response.distribution is not None and not isinstance(response.distribution, str):
             response = replace(response, distribution=self._put_distribution(request.key, response.distribution))
-        response = _without_secrets(response)
-        self._append(request.key, request.kind, request.deterministic and self.lends, response)
-        return response
+        return self._append(request.key, request.kind, request.deterministic and self.lends, without_secrets(response))
 
     def adopt(self, line: Mapping[str, Any]) -> None:
         """Write down an answer that another process sends, unless it is known."""
         key, response = line["key"], Response.from_dict(line["response"])
         known = self._own.find(key)
         if known is None or known.failed:
-            self._append(key, line["kind"], line["deterministic"] and self.lends, response)
+            self._append(key, line["kind"], line["deterministic"] and self.lends, without_secrets(response))
 
-    def _append(self, key: str, kind: str, deterministic: bool, response: Response) -> None:
+    def _append(self, key: str, kind: str, deterministic: bool, response: Response) -> Response:
         line = (
             f'{{"key": "{key}", "kind": "{kind}", "deterministic": {_word(deterministic)}, '
             f'"failed": {_word(response.failed)}, "response": {_encode(response.to_dict())}}}\n'
         )
-        offset = self._write(line.encode("utf-8", "surrogatepass"))
+        try:
+            encoded = line.encode()
+        except UnicodeEncodeError:  # lone surrogates; two of them side by side are read back as the character they make
+            encoded = utf8(line)
+            response = Response.from_dict(json.loads(encoded)["response"])
+        offset = self._write(encoded)
         self._own.add(key, self._name, offset, deterministic=deterministic, failed=response.failed)
         self._own.skip(self._name, self._end)
+        return response
 
     def _write(self, line: bytes) -> int:
         """Append a line and say where it begins. It is in the kernel's hands then: it survives the end of this process."""
@@ -132,6 +158,9 @@ class Record:
             if written < len(line):
                 handle.write(line[written:])  # says why there was no room for all of it
                 raise OSError(None, "only a part of an answer could be written")
+            if (now := time.monotonic()) - self._looked > LOOK_S:
+                self._looked = now
+                self._refuse_removed()
         except OSError as error:
             self._handle = None  # whatever is written later begins a new file: a torn line must stay the last
             raise RunError(f"cannot write to {self.folder}: {error.strerror or error}") from error
@@ -141,15 +170,8 @@ class Record:
         """The file's name, below the folder of this model's runs, so that runs which lend each other answers find it."""
         import numpy as np
 
-        file = self._distribution(key)
-        draft = file.with_name(f".{file.name}.{unique_name()}")
-        try:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            with draft.open("wb") as handle:
-                np.save(handle, np.asarray(values, dtype=np.float32), allow_pickle=False)
-            draft.replace(file)
-        except OSError as error:
-            raise RunError(f"cannot write {file}: {error.strerror or error}") from error
+        file, array = self._distribution(key), np.asarray(values, dtype=np.float32)
+        write_atomically(file, lambda handle: np.save(handle, array, allow_pickle=False), root=self.root, sync=False)
         return self._distribution_name(key)
 
     def lookup(self, key: str) -> Response | None:
@@ -168,12 +190,44 @@ class Record:
             except OSError as error:
                 raise RunError(f"cannot write to {self.folder}: {error.strerror or error}") from error
 
+    def refuse_removed(self) -> None:
+        """Raise where a file with answers of this run is gone: whoever took it away has the answers, or nobody has."""
+        for name in self._own.names:
+            if not (self.folder / name).exists():
+                raise self._removed(name)
+
+    def _refuse_removed(self) -> None:
+        """The same while a file is being written, also when another has come in its place."""
+        assert self._handle is not None
+        mine = os.fstat(self._handle.fileno())
+        try:
+            there = (self.folder / self._name).stat()
+        except FileNotFoundError:
+            there = None
+        if there is None or not os.path.samestat(mine, there):
+            raise self._removed(self._name)
+
+    def _removed(self, name: str) -> RunError:
+        return RunError(
+            f"{self.folder / name} was removed or moved during the run: what was answered is not recorded there; "
+            "put the folder back, or run the same command again"
+        )
+
     def _open(self) -> IO[bytes]:
         if self._handle is None:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            self._name, self._end = f"{unique_name()}.jsonl", 0
+            make_folder(self.folder, root=self.root)
+            self._name, self._end, self._looked = f"{unique_name()}.jsonl", 0, time.monotonic()
             self._handle = (self.folder / self._name).open("xb", buffering=0)
         return self._handle
+
+
+def _readable(folder: Path) -> Index | None:
+    """The answers of another run; None where they cannot be read, which is that run's trouble and not this one's."""
+    try:
+        return Index(folder)
+    except RunError as error:
+        notice(f"no answers are taken from another run: {error}")
+        return None
 
 
 def distribution_file(run: Path, name: str) -> Path:
@@ -182,20 +236,11 @@ def distribution_file(run: Path, name: str) -> Path:
     try:
         file = root / name
         inside = file.resolve().is_relative_to(root.resolve())
-    except (OSError, ValueError, TypeError):  # too long, or no name at all
+    except (OSError, ValueError, TypeError, RuntimeError):  # too long, a loop of links, or no name at all
         inside = False
     if not inside:
         raise RunError(f"an answer in {run} names the file {name!r}, which is outside of {root}")
     return file
-
-
-def _without_secrets(response: Response) -> Response:
-    """An answer in which a server repeats its key, without it; nearly always the answer as it is."""
-    text, reason = response.text, response.finish_reason
-    clean, clean_reason = scrub(text) if text else text, scrub(reason) if reason else reason
-    if (clean, clean_reason) == (text, reason):
-        return response
-    return replace(response, text=clean, finish_reason=clean_reason, tokens=response.tokens if clean == text else None)
 
 
 def _word(value: bool) -> str:

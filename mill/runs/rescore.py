@@ -3,51 +3,101 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from mill.api.errors import RunError
+from mill.api.notice import notice
 from mill.api.registry import tasks as registry
+from mill.api.response import Response
 from mill.api.task import Benchmark, RenderSettings, Task
+from mill.api.validate import convert
 from mill.execute.executor import Tally
 from mill.execute.jobs import Job, replay
 from mill.runs.evaluate import Outcome
-from mill.runs.folder import RESULTS, RunFolder
+from mill.runs.folder import MANIFEST, RunFolder
 from mill.runs.record import Record
 from mill.runs.results import TaskResult, summarize, summarize_benchmarks, write_results
-from mill.runs.samples import SampleRecord, from_job, read_samples, score_sample, write_samples
+from mill.runs.samples import SampleRecord, ScoredSample, from_job, read_samples, score_sample, write_samples
+from mill.runs.schema import Manifest, TaskEntry
 
 
 def score_again(folder: RunFolder, make_task: Callable[[str], Task]) -> Outcome:
     """Read samples and answers from a run's files and score them with the tasks as they are now."""
-    started, known = time.time(), folder.manifest()
-    record, settings = Record(folder.path), RenderSettings(**known["settings"])
+    started, where = time.time(), folder.path / MANIFEST
+    known = convert(folder.manifest(), Manifest, where, RunError)
+    record = Record(folder.path, root=folder.root)
+    settings = convert(known.settings, RenderSettings, f"settings in {where}", RunError)
+    earlier = folder.results()
     results: dict[str, TaskResult] = {}
-    earlier = folder.read(RESULTS).get("tasks", {})
-    for name, entry in known["tasks"].items():
+    scored: dict[str, list[ScoredSample]] = {}
+    for name, entry in known.tasks.items():
         task = make_task(name)
-        samples = [_answered(task, sample, record, settings) for sample in read_samples(folder.samples_file(name))]
-        scored = [score_sample(task, sample) for sample in samples]
-        result = summarize(task, scored, n_shots=entry["n_shots"], total=entry["total"], data_hash=entry["data_hash"])
-        result.notes = earlier.get(name, {}).get("notes", entry["notes"])  # with those of a judge
-        results[entry["asked"]] = result
-        write_samples(folder.samples_file(name), name, scored)
-    written = folder.read(RESULTS).get("benchmarks", {})
-    benchmarks = [entry for name in written if name in registry and isinstance(entry := registry.get(name), Benchmark)]
+        samples = _answered_samples(folder, task, entry, record, settings)
+        scored[name] = [score_sample(task, sample) for sample in samples]
+        result = summarize(task, scored[name], n_shots=entry.n_shots, total=entry.total, data_hash=entry.data_hash)
+        result.notes = earlier.tasks[name].notes if name in earlier.tasks else entry.notes  # with those of a judge
+        results[name if entry.asked in results else entry.asked or name] = result
+    benchmarks = [
+        one for name in earlier.benchmarks if name in registry and isinstance(one := registry.get(name), Benchmark)
+    ]
     means = summarize_benchmarks(results, benchmarks)
-    write_results(folder, list(results.values()), means)
-    return Outcome(known["model"]["name"], folder, list(results.values()), means, Tally(), time.time() - started)
+    for name in write_results(folder, results, benchmarks):
+        write_samples(folder.samples_file(name), name, scored[name], folder.root)
+    return Outcome(known.model.name, folder, list(results.values()), means, Tally(), time.time() - started)
 
 
-def _answered(task: Task, sample: SampleRecord, record: Record, settings: RenderSettings) -> SampleRecord:
-    """A sample with the answers that the record has under its keys."""
-    if task.multi_round:
-        return _replayed(task, sample, record, settings)
-    found = [[record.lookup(key) for key in keys] for keys in sample.keys]
+def _answered_samples(
+    folder: RunFolder, task: Task, entry: TaskEntry, record: Record, settings: RenderSettings
+) -> list[SampleRecord]:
+    """The samples of a task with the answers that the record has; those that only the samples file has are kept."""
+    file = folder.samples_file(task.name)
+    read = read_samples(file)
+    if len(read) != entry.n:
+        raise RunError(f"{file} has {len(read)} samples and {MANIFEST} says {entry.n}: run the same `mill eval` again")
+    found = [_answered(task, sample, record, settings) for sample in read]
+    kept = sum(from_file for _, from_file in found)
+    if kept:
+        notice(
+            f"{folder.path}: the record lacks answers of {kept} of {entry.n} samples of {task.name}; {file.name} has them"
+        )
+    return [sample for sample, _ in found]
+
+
+def _answered(task: Task, sample: SampleRecord, record: Record, settings: RenderSettings) -> tuple[SampleRecord, bool]:
+    """A sample with its answers, and whether one of them stands in the samples file alone."""
+    stored: dict[str, Response] = {}
+    used = []
+    for keys, given in zip(sample.keys, sample.responses, strict=True):
+        if len(keys) == len(given):  # of an incomplete list nobody knows which is missing
+            stored.update(zip(keys, given, strict=True))
+
+    def lookup(key: str) -> Response | None:
+        found, own = record.lookup(key), stored.get(key)
+        if own is not None and not own.failed and (found is None or found.failed):
+            used.append(key)
+            return own
+        return found
+
+    again = _replayed(task, sample, lookup, settings) if task.multi_round else _looked_up(sample, lookup)
+    if _count(again.responses) < _count(sample.responses):  # nothing is written over by less
+        return sample, True
+    return again, bool(used)
+
+
+def _looked_up(sample: SampleRecord, lookup: Callable[[str], Response | None]) -> SampleRecord:
+    found = [[lookup(key) for key in keys] for keys in sample.keys]
     return replace(sample, responses=[[answer for answer in repeat if answer is not None] for repeat in found])
 
 
-def _replayed(task: Task, sample: SampleRecord, record: Record, settings: RenderSettings) -> SampleRecord:
+def _replayed(
+    task: Task, sample: SampleRecord, lookup: Callable[[str], Response | None], settings: RenderSettings
+) -> SampleRecord:
     """A dialog, led again from its first round with the recorded answers: only so are its later rounds known."""
     job = Job.of(task, sample.sample, settings)
-    replay(job, record.lookup)
+    replay(job, lookup)
     return replace(from_job(job), judgements=sample.judgements)
+
+
+def _count(responses: Sequence[Sequence[Response]]) -> int:
+    return sum(not answer.failed for repeat in responses for answer in repeat)

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import mill.metrics  # noqa: F401  registers the built-in metrics
 from mill.api.batching import describe
 from mill.api.errors import MillError, RunError
-from mill.api.registry import metrics
+from mill.api.registry import metrics, tasks
 from mill.api.response import encode_float
 from mill.api.task import Benchmark, Task, Value
 from mill.metrics.estimate import NOTHING, Estimate, pool
-from mill.runs.folder import RESULTS, RunFolder
+from mill.runs.folder import MANIFEST, RESULTS, RunFolder
 from mill.runs.samples import ScoredSample, metrics_of
-from mill.runs.shared import Word, say, standing
+from mill.runs.schema import BenchmarkEntry, EstimateEntry, TaskEntry, TaskResultEntry
+from mill.runs.shared import Word, entries, say
 
 MOST_LISTED = 20
+_ATTEMPTS = 50
 
 
 @dataclass
@@ -42,9 +44,9 @@ class TaskResult:
         return {**asdict(self), "metrics": {name: _estimate_dict(value) for name, value in self.metrics.items()}}
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> TaskResult:
-        found = {name: read_estimate(value) for name, value in data["metrics"].items()}
-        return cls(**{**data, "metrics": found})
+    def of(cls, entry: TaskResultEntry) -> TaskResult:
+        """As results.json has it."""
+        return cls(**{**asdict(entry), "metrics": _estimates(entry.metrics)})
 
 
 @dataclass
@@ -62,8 +64,9 @@ class BenchmarkResult:
         return {**asdict(self), "metrics": {name: _estimate_dict(value) for name, value in self.metrics.items()}}
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> BenchmarkResult:
-        return cls(**{**data, "metrics": {name: read_estimate(value) for name, value in data["metrics"].items()}})
+    def of(cls, entry: BenchmarkEntry) -> BenchmarkResult:
+        """As results.json has it."""
+        return cls(**{**asdict(entry), "metrics": _estimates(entry.metrics)})
 
 
 def summarize(task: Task, scored: Sequence[ScoredSample], *, n_shots: int, total: int, data_hash: str) -> TaskResult:
@@ -108,38 +111,83 @@ def _valued(scored: Sequence[ScoredSample], metric: str) -> list[list[Value]]:
     return [values for values in found if values]
 
 
-def write_results(folder: RunFolder, results: Sequence[TaskResult], means: Sequence[BenchmarkResult] = ()) -> set[str]:
-    """Write results and say which tasks' were written: not those of which the folder has one over more samples.
+def write_results(folder: RunFolder, results: Mapping[str, TaskResult], benchmarks: Sequence[Benchmark] = ()) -> set[str]:
+    """Write results, by the names they were asked for, and say which tasks' were written: not those of which the folder has
+    one over more samples of the same data. So a run with a small limit never takes the place of the full one.
 
-    So a run with a small limit never takes the place of the full one.
+    The means of benchmarks are those of the results that count then, also of benchmarks that were asked for earlier.
     """
-    known = standing(folder, RESULTS)
-    earlier = {name: word.value for name, word in known.get("tasks", {}).items()}
-    kept = [result for result in results if not _larger(earlier.get(result.task), result)]
-    averaged = {name: word.value["n"] for name, word in known.get("benchmarks", {}).items()}
-    said = {
-        "tasks": {result.task: Word(result.to_dict(), weight=result.n) for result in kept},
-        "benchmarks": {
-            mean.benchmark: Word(mean.to_dict(), weight=mean.n)
-            for mean in means
-            if averaged.get(mean.benchmark, 0) <= mean.n
-        },
+    earlier = entries(folder, RESULTS, "tasks", TaskResultEntry)
+    kept = [result for result in results.values() if not _larger(earlier.get(result.task), result)]
+    say(folder, RESULTS, {"tasks": {one.task: Word(one.to_dict(), weight=one.n) for one in kept}} if kept else {})
+    changed = {
+        one.task for one in kept if one.task not in earlier or TaskResult.of(earlier[one.task]).to_dict() != one.to_dict()
     }
-    say(folder, RESULTS, {section: words for section, words in said.items() if words})
+    for _ in range(_ATTEMPTS):  # whoever writes a task's result at the same time changes its benchmarks too
+        means = _changed_means(folder, results, benchmarks, changed)
+        if not means:
+            break
+        say(folder, RESULTS, {"benchmarks": means})
     return {result.task for result in kept}
 
 
-def _larger(earlier: Mapping[str, Any] | None, result: TaskResult) -> bool:
+def _changed_means(
+    folder: RunFolder, results: Mapping[str, TaskResult], benchmarks: Sequence[Benchmark], changed: set[str]
+) -> dict[str, Word]:
+    """The means that differ from what the folder has, computed from the results that it has.
+
+    A benchmark that nobody has registered here cannot be computed: where one of its tasks has `changed`, it loses its mean.
+    """
+    written = entries(folder, RESULTS, "benchmarks", BenchmarkEntry)
+    counting = {name: TaskResult.of(one) for name, one in entries(folder, RESULTS, "tasks", TaskResultEntry).items()}
+    planned = entries(folder, MANIFEST, "tasks", TaskEntry)
+    asked = {one.asked or name: name for name, one in planned.items()} | {name: one.task for name, one in results.items()}
+    by_name = {name: counting[task] for name, task in asked.items() if task in counting}
+    known = {**_registered(written), **{one.name: one for one in benchmarks}}
+    before = {name: BenchmarkResult.of(one) for name, one in written.items()}
+    means = summarize_benchmarks(by_name, list(known.values()))
+    means += [replace(one, metrics={}) for name, one in before.items() if name not in known and changed & set(one.tasks)]
+    return {
+        mean.benchmark: Word(mean.to_dict(), weight=mean.n)
+        for mean in means
+        if mean.benchmark not in before or mean.to_dict() != before[mean.benchmark].to_dict()
+    }
+
+
+def _registered(names: Iterable[str]) -> dict[str, Benchmark]:
+    """Benchmarks of these names, with those inside of them."""
+    found: dict[str, Benchmark] = {}
+    waiting = list(names)
+    while waiting:
+        name = waiting.pop()
+        entry = tasks.get(name) if name in tasks and name not in found else None
+        if isinstance(entry, Benchmark):
+            found[name] = entry
+            waiting += entry.tasks
+    return found
+
+
+def _leaf_names(benchmark: Benchmark, known: Mapping[str, Benchmark], within: tuple[str, ...] = ()) -> list[str]:
+    """The tasks of a benchmark; of one that contains itself, which cannot be run, itself is one of them."""
+    found = []
+    for name in benchmark.tasks:
+        inner = name in known and name not in within
+        found += _leaf_names(known[name], known, (*within, name)) if inner else [name]
+    return found
+
+
+def _larger(earlier: TaskResultEntry | None, result: TaskResult) -> bool:
     """Whether an earlier result is one of the same task and data over more samples."""
-    if not earlier or (earlier["data_hash"], earlier["version"]) != (result.data_hash, result.version):
+    if earlier is None or (earlier.data_hash, earlier.version) != (result.data_hash, result.version):
         return False
-    return bool(earlier["n"] > result.n)
+    return result.n < earlier.n <= result.total
 
 
 def summarize_benchmarks(results: Mapping[str, TaskResult], benchmarks: Sequence[Benchmark]) -> list[BenchmarkResult]:
-    """The means of benchmarks over the results just made, by the names the tasks were asked for."""
-    lookup: dict[str, TaskResult | Benchmark] = {**results, **{entry.name: entry for entry in benchmarks}}
-    return [_summarize_benchmark(entry, lookup) for entry in benchmarks]
+    """The means of benchmarks whose tasks all have results, by the names the tasks were asked for."""
+    known = {entry.name: entry for entry in benchmarks}
+    whole = [one for one in benchmarks if (leaves := _leaf_names(one, known)) and all(leaf in results for leaf in leaves)]
+    return [_summarize_benchmark(entry, {**results, **known}) for entry in whole]
 
 
 def _summarize_benchmark(benchmark: Benchmark, lookup: Mapping[str, TaskResult | Benchmark]) -> BenchmarkResult:
@@ -180,3 +228,7 @@ def read_estimate(data: Mapping[str, Any]) -> Estimate:
         return None if data[name] is None else float(data[name])
 
     return Estimate(float(data["value"]), read("stderr"), read("low"), read("high"), int(data["n"]))
+
+
+def _estimates(entries: Mapping[str, EstimateEntry]) -> dict[str, Estimate]:
+    return {name: read_estimate(vars(entry)) for name, entry in entries.items()}

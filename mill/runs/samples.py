@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,13 @@ from typing import Any
 from mill.api.batching import describe
 from mill.api.errors import RunError
 from mill.api.response import Response, encode_float
-from mill.api.storage import write_atomically
+from mill.api.storage import json_text, read_lines, write_atomically
 from mill.api.task import Sample, Task, Value
+from mill.api.validate import parse_json
 from mill.execute.jobs import Job
+from mill.runs.schema import SampleLine, checked, read_response
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True)
@@ -117,17 +121,32 @@ def _number(name: str, found: Mapping[str, Value]) -> Value:
     return (parts[0], parts[1]) if len(parts) == 2 else parts[0]
 
 
-def write_samples(file: Path, task: str, scored: Iterable[ScoredSample]) -> None:
-    lines = (json.dumps(_to_dict(task, one), ensure_ascii=False, default=str) for one in scored)
-    write_atomically(file, "".join(f"{line}\n" for line in lines))
+def write_samples(file: Path, task: str, scored: Iterable[ScoredSample], root: Path) -> None:
+    """`root` is the folder that a person named: no link below it is followed."""
+    write_atomically(file, "".join(f"{_line(task, one)}\n" for one in scored), root=root)
+
+
+def _line(task: str, scored: ScoredSample) -> str:
+    """Lone surrogates are written out, and the line says so: as escapes of JSON they would keep DuckDB from reading it."""
+    data = _to_dict(task, scored)
+    text = json_text(data)
+    return json_text({**_mapped(data, _escape), "escaped": True}) if _SURROGATE.search(text) else text
 
 
 def read_samples(file: Path) -> list[SampleRecord]:
-    """Samples as a run wrote them, with the answers they had then."""
+    """Samples as a run wrote them, with the answers they had then. Two lines of one sample are refused."""
+    found: dict[str | int, SampleRecord] = {}
     try:
-        return [_from_dict(json.loads(line)) for line in file.read_bytes().split(b"\n") if line]
-    except (OSError, ValueError, KeyError) as error:
-        raise RunError(f"cannot read {file}: {describe(error)}") from error
+        for number, (_, line) in enumerate(read_lines(file), 1):
+            if line.strip():
+                where = f"{file}, line {number},"
+                sample = _read_line(parse_json(line, where, RunError), where)
+                if sample.sample.id in found:
+                    raise RunError(f"{where} is a second line of sample {sample.sample.id}: remove one of them")
+                found[sample.sample.id] = sample
+    except FileNotFoundError:
+        raise RunError(f"cannot read {file}: there is no such file; `mill eval` writes it") from None
+    return list(found.values())
 
 
 def _to_dict(task: str, scored: ScoredSample) -> dict[str, Any]:
@@ -148,11 +167,36 @@ def _to_dict(task: str, scored: ScoredSample) -> dict[str, Any]:
     }
 
 
-def _from_dict(line: dict[str, Any]) -> SampleRecord:
-    responses = [[Response.from_dict(response) for response in repeat] for repeat in line["responses"]]
+def _read_line(line: Any, where: str) -> SampleRecord:
+    checked(line, SampleLine, where)
+    if line.get("escaped"):
+        line = _mapped(line, _unescape)
+    keys, answers = line["keys"], line["responses"]
+    if not keys or not all(keys):
+        raise RunError(f"{where} is not valid: keys: a list of keys for each repeat is needed")
+    if len(answers) != len(keys) or any(len(given) > len(asked) for given, asked in zip(answers, keys, strict=True)):
+        raise RunError(f"{where} is not valid: responses: an answer for each of the keys is needed")
+    responses = [[read_response(response, where) for response in repeat] for repeat in answers]
     sample = Sample(line["id"], line["doc"])
-    read = (line["target"], line["prompt"], line["continuations"], line["keys"], responses)
+    read = (line["target"], line["prompt"], line["continuations"], keys, responses)
     return SampleRecord(sample, *read, judgements=line.get("judgements", []))
+
+
+def _mapped(data: Any, change: Callable[[str], str]) -> Any:
+    """The same data with every text in it changed."""
+    if isinstance(data, str):
+        return change(data)
+    if isinstance(data, Mapping):
+        return {_mapped(key, change): _mapped(value, change) for key, value in data.items()}
+    return [_mapped(value, change) for value in data] if isinstance(data, (list, tuple)) else data
+
+
+def _escape(text: str) -> str:
+    return _SURROGATE.sub(lambda found: f"\\u{ord(found[0]):04x}", text.replace("\\", "\\\\"))
+
+
+def _unescape(text: str) -> str:
+    return re.sub(r"\\(?:\\|u(d[89a-f][0-9a-f]{2}))", lambda found: chr(int(found[1], 16)) if found[1] else "\\", text)
 
 
 def _plain(value: Value) -> Any:

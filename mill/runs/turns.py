@@ -8,7 +8,6 @@ once, elsewhere after a minute of silence. Should two slip in together, they com
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import socket
 import threading
@@ -17,12 +16,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from mill.api.errors import RunError
 from mill.api.notice import notice
-from mill.api.storage import unique_name, write_atomically
-from mill.runs.folder import RunFolder, read_json
+from mill.api.storage import unique_name, write_json
+from mill.api.validate import read_file
+from mill.runs.folder import RunFolder
+from mill.runs.schema import WorkingEntry
 
 WORKING = "working"
 BEAT_S = 5.0
@@ -33,7 +33,7 @@ _POLL_S = 0.5
 @contextmanager
 def taking_turns(folder: RunFolder, tasks: Sequence[str]) -> Iterator[None]:
     """Wait until nobody else works on one of these tasks, then let others know while the block runs."""
-    mine = _Mine(folder.path / WORKING, tasks)
+    mine = _Mine(folder, tasks)
     waited = False
     try:
         mine.start()
@@ -56,8 +56,9 @@ def taking_turns(folder: RunFolder, tasks: Sequence[str]) -> Iterator[None]:
 class _Mine:
     """This process's file, with a thread that keeps it fresh."""
 
-    def __init__(self, place: Path, tasks: Sequence[str]) -> None:
-        self.place, self.name, self.tasks = place, unique_name(), list(tasks)
+    def __init__(self, folder: RunFolder, tasks: Sequence[str]) -> None:
+        self.place, self.root = folder.path / WORKING, folder.root
+        self.name, self.tasks = unique_name(), list(tasks)
         self._beat, self._working, self._over, self._writing = 0, False, threading.Event(), threading.Lock()
         self._thread = threading.Thread(target=self._keep_fresh, daemon=True)
 
@@ -75,7 +76,7 @@ class _Mine:
             self._working = self._working if working is None else working
             told = {"host": socket.gethostname(), "machine": _machine(), "pid": os.getpid(), "born": _born(os.getpid())}
             told |= {"tasks": self.tasks, "working": self._working, "beat": self._beat}
-            write_atomically(self.file, json.dumps(told) + "\n")
+            write_json(self.file, told, root=self.root)
 
     def stop(self) -> None:
         self._over.set()
@@ -87,7 +88,8 @@ class _Mine:
     def _keep_fresh(self) -> None:
         while not self._over.wait(BEAT_S):
             with contextlib.suppress(RunError):  # a full disk: the work itself will tell
-                self.write()
+                if self.place.is_dir():  # a folder that was removed is not made again
+                    self.write()
 
 
 @dataclass
@@ -95,37 +97,37 @@ class _Watch:
     """What is known of the others: the last sign of each, and when it changed, by this process's clock."""
 
     mine: _Mine
-    _signs: dict[str, tuple[Any, float]] = field(default_factory=dict)
+    _signs: dict[str, tuple[int | None, float]] = field(default_factory=dict)
 
     def ahead(self) -> str | None:
         """Somebody at work on one of my tasks, or waiting longer than I do; None when it is my turn."""
         for name, told in self._alive():
-            if told["working"] or name < self.mine.name:
-                return f"process {told['pid']} on {told['host']}"
+            if told.working or name < self.mine.name:
+                return f"process {told.pid} on {told.host}"
         return None
 
     def clashes(self) -> bool:
         """Whether somebody took a turn at the same time: then both step back, and the one who waits longer goes first."""
-        return any(told["working"] for _, told in self._alive())
+        return any(told.working for _, told in self._alive())
 
-    def _alive(self) -> Iterator[tuple[str, dict[str, Any]]]:
+    def _alive(self) -> Iterator[tuple[str, WorkingEntry]]:
         for file in sorted(self.mine.place.glob("*.json")):
             if file.stem == self.mine.name:
                 continue
-            with contextlib.suppress(RunError, KeyError):  # taken away, or not written by this version
-                told = read_json(file)
-                if told and set(told["tasks"]) & set(self.mine.tasks):
+            with contextlib.suppress(RunError, FileNotFoundError):  # taken away, or not written by this version
+                told = read_file(file, WorkingEntry, RunError)
+                if set(told.tasks) & set(self.mine.tasks):
                     if self._gone(file.stem, told):
                         file.unlink(missing_ok=True)
                     else:
                         yield file.stem, told
 
-    def _gone(self, name: str, told: dict[str, Any]) -> bool:
-        if told["machine"] == _machine():
-            return bool(_born(told["pid"]) != told["born"])
+    def _gone(self, name: str, told: WorkingEntry) -> bool:
+        if told.machine == _machine():
+            return _born(told.pid) != told.born
         beat, seen = self._signs.get(name, (None, 0.0))
-        if beat != told["beat"]:
-            self._signs[name] = (told["beat"], time.monotonic())
+        if beat != told.beat:
+            self._signs[name] = (told.beat, time.monotonic())
             return False
         return time.monotonic() - seen > SILENCE_S
 

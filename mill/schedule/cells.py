@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from mill.api.batching import describe
 from mill.api.errors import RunError
-from mill.api.storage import write_atomically
+from mill.api.storage import refuse_links, write_json
+from mill.api.validate import convert
 from mill.runs.evaluate import Run
 from mill.runs.folder import MANIFEST, RESULTS, RunFolder, find_runs, read_json, short_hash
+from mill.runs.schema import Manifest
 
 FOLDER = "schedule"
 CELLS = "cells"
@@ -34,6 +33,16 @@ class Expected:
         if result["n"] < self.n:
             return f"{result['n']} of {self.n} samples"
         return f"{result['errors']} samples failed" if result["errors"] else None
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What of a result says whether it is whole."""
+
+    n: int
+    version: int
+    data_hash: str
+    errors: int
 
 
 @dataclass(frozen=True)
@@ -61,14 +70,17 @@ class Cell:
     def missing(self, output_dir: Path) -> list[str]:
         """What is not there yet, a line for each task."""
         folder = output_dir / self.run
-        if not folder.resolve().is_relative_to(output_dir.resolve()):
+        try:
+            inside = folder.resolve().is_relative_to(output_dir.resolve())
+        except (OSError, ValueError, RuntimeError):  # no name of a file at all
+            inside = False
+        if not inside:
             raise RunError(f"{_file(output_dir, self)} names the run {self.run!r}, which is outside of {output_dir}")
         try:
-            with _readable(folder):
-                results = RunFolder(folder).read(RESULTS).get("tasks", {})
-                found = [(task, expected.missing(results.get(task))) for task, expected in self.expected.items()]
+            results = _results(RunFolder(folder))
         except RunError as error:  # one damaged run does not hide the others
             return [f"{task}: {error}" for task in self.expected]
+        found = [(task, expected.missing(results.get(task))) for task, expected in self.expected.items()]
         return [f"{task}: {what}" for task, what in found if what]
 
 
@@ -81,31 +93,16 @@ def cell_of(run: Run, model: str, task: str, n_shots: int | None, argv: Sequence
 
 def read_cells(output_dir: Path) -> dict[str, Cell]:
     """Every cell that was ever scheduled into this folder, by key."""
-    found = []
-    for file in (output_dir / FOLDER / CELLS).glob("*.json"):
-        with _readable(file):
-            found.append(_cell(read_json(file)))
+    files = (output_dir / FOLDER / CELLS).glob("*.json")
+    found = [convert(read_json(file), Cell, file, RunError) for file in files]
     found.sort(key=lambda cell: (cell.model, cell.task, cell.n_shots or 0, cell.argv))
     return {cell.key: cell for cell in found}
 
 
-def _cell(entry: Mapping[str, Any]) -> Cell:
-    expected = {task: Expected(**one) for task, one in entry["expected"].items()}
-    cell = Cell(**{**entry, "argv": tuple(entry["argv"]), "expected": expected})
-    words = [cell.model, cell.task, cell.run, cell.job, *cell.argv, *(one.data_hash for one in expected.values())]
-    numbers = [cell.n_shots or 0, *(number for one in expected.values() for number in (one.n, one.version))]
-    if not all(isinstance(word, str) for word in words) or not all(isinstance(number, int) for number in numbers):
-        raise TypeError("a value of the wrong type")
-    return cell
-
-
-@contextmanager
-def _readable(place: Path) -> Iterator[None]:
-    """A file of ours that somebody changed is told in one line."""
-    try:
-        yield
-    except (KeyError, TypeError, AttributeError) as error:
-        raise RunError(f"{place} is not as mill writes it: {describe(error)}") from error
+def _results(folder: RunFolder) -> Mapping[str, Mapping[str, Any]]:
+    found: dict[str, dict[str, Any]] = folder.read(RESULTS).get("tasks", {})
+    convert(found, dict[str, Counts], f"tasks in {folder.path / RESULTS}", RunError)
+    return found
 
 
 def remember_cells(output_dir: Path, cells: Iterable[Cell]) -> None:
@@ -115,7 +112,7 @@ def remember_cells(output_dir: Path, cells: Iterable[Cell]) -> None:
         earlier = known.get(cell.key)
         kept = cell if cell.job or earlier is None else replace(cell, job=earlier.job)
         if kept != earlier:
-            write_atomically(_file(output_dir, cell), json.dumps(asdict(kept), indent=2, ensure_ascii=False) + "\n")
+            write_json(_file(output_dir, cell), asdict(kept), root=output_dir, indent=2)
 
 
 def forget_cells(output_dir: Path, models: Sequence[str], tasks: Sequence[str], shots: Sequence[int | None]) -> int:
@@ -125,6 +122,7 @@ def forget_cells(output_dir: Path, models: Sequence[str], tasks: Sequence[str], 
         for cell in read_cells(output_dir).values()
         if cell.model in models and cell.task in tasks and (not shots or cell.n_shots in shots)
     ]
+    refuse_links(output_dir / FOLDER / CELLS, output_dir)
     for cell in found:
         _file(output_dir, cell).unlink(missing_ok=True)
     return len(found)
@@ -142,18 +140,17 @@ def unscheduled(output_dir: Path) -> list[tuple[str, str, str]]:
         if str(folder.path.relative_to(output_dir)) in scheduled:
             continue
         try:
-            with _readable(folder.path):
-                found += _lacking(folder)
+            found += _lacking(folder)
         except RunError as error:  # one damaged run does not hide the others
             found.append((folder.path.parent.name, folder.path.name, str(error)))
     return found
 
 
 def _lacking(folder: RunFolder) -> list[tuple[str, str, str]]:
-    known, results = folder.read(MANIFEST), folder.read(RESULTS).get("tasks", {})
+    known, results = convert(folder.manifest(), Manifest, folder.path / MANIFEST, RunError), _results(folder)
     found = []
-    for task, entry in known.get("tasks", {}).items():
-        what = Expected(entry["n"], entry["version"], entry["data_hash"]).missing(results.get(task))
+    for task, entry in known.tasks.items():
+        what = Expected(entry.n, entry.version, entry.data_hash).missing(results.get(task))
         if what:
-            found.append((known["model"]["name"], task, what))
+            found.append((known.model.name, task, what))
     return found

@@ -13,7 +13,7 @@ from typing import Any
 
 from mill.api.batching import describe
 from mill.api.errors import MillError
-from mill.api.storage import unique_name
+from mill.api.storage import make_folder, unique_name
 from mill.schedule.cells import FOLDER, Cell
 from mill.schedule.cluster import Cluster
 
@@ -78,6 +78,7 @@ def run_here(cells: Sequence[Cell], cluster: Cluster, output_dir: Path) -> Gener
             while waiting and len(under_way) < cluster.at_once:
                 cell = waiting.pop(0)
                 log = output_dir / FOLDER / LOGS / f"{unique_name()}-{cell.key}.log"
+                make_folder(log.parent, root=output_dir)
                 under_way[cell.key] = (cell, _start(cell, cluster, log), log)
             time.sleep(_POLL_S)
             for key, (cell, process, log) in list(under_way.items()):
@@ -97,9 +98,8 @@ def run_here(cells: Sequence[Cell], cluster: Cluster, output_dir: Path) -> Gener
 
 def _start(cell: Cell, cluster: Cluster, log: Path) -> subprocess.Popen[bytes]:
     ranks = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={cluster.ranks}"] if cluster.ranks > 1 else []
-    log.parent.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, *ranks, "-m", "mill", *cell.argv]
-    with log.open("wb") as told:  # in a group of its own: Ctrl-C ends the command, and the command its cells
+    with log.open("xb") as told:  # in a group of its own: Ctrl-C ends the command, and the command its cells
         return subprocess.Popen(command, stdout=told, stderr=subprocess.STDOUT, start_new_session=True)
 
 
@@ -125,6 +125,7 @@ def jobs_under_way(cells: Iterable[Cell]) -> set[str]:
 def _executor(output_dir: Path) -> Any:
     import submitit
 
+    make_folder(output_dir / FOLDER / LOGS, root=output_dir)
     try:
         # A job goes back to the queue as often as its time is over: each time it has answered more.
         return submitit.AutoExecutor(folder=output_dir / FOLDER / LOGS, cluster="slurm", slurm_max_num_timeout=10**6)

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mill.api import storage
 from mill.api.errors import RunError
 from mill.api.request import GENERATE, LOGLIKELIHOOD, Request
 from mill.api.response import Response
@@ -27,8 +28,12 @@ ODD = "lone \ud800 surrogate, \u2028 line and \u2029 paragraph, \x85 and \r\n, \
 SCORED = Request(LOGLIKELIHOOD, "a", " b", options={"logprobs": "all"})
 
 
-def ask(number: int, **options: Any) -> Request:
-    return Request(GENERATE, f"question {number}", options=options)
+def ask(number: int, kind: str = GENERATE, **options: Any) -> Request:
+    return Request(kind, f"question {number}", options=options)
+
+
+def kind_of(response: Response) -> str:
+    return GENERATE if response.score is None else LOGLIKELIHOOD
 
 
 def line(key: str, text: str, *, failed: bool = False) -> bytes:
@@ -74,9 +79,9 @@ def test_a_line_means_the_same_whether_its_beginning_is_matched_or_it_is_parsed(
     answers: list[tuple[Response, bool]],
 ) -> None:
     with tempfile.TemporaryDirectory() as place:
-        written = Record(Path(place) / "run")
+        written, kept = Record(Path(place) / "run"), []
         for number, (response, sampled) in enumerate(answers):
-            written.put(ask(number, temperature=float(sampled)), response)
+            kept.append(written.put(ask(number, kind_of(response), temperature=float(sampled)), response))
         written.close()
         for file in (Path(place) / "run/record").glob("*.jsonl"):
             for one in file.read_bytes().split(b"\n")[:-1]:
@@ -84,8 +89,8 @@ def test_a_line_means_the_same_whether_its_beginning_is_matched_or_it_is_parsed(
                 append(Path(place) / "other/record" / file.name, json.dumps(turned).encode() + b"\n")
         fast, whole = Index(Path(place) / "run/record"), Index(Path(place) / "other/record")
         assert len(fast) == len(whole) == len(answers)
-        for number, (response, sampled) in enumerate(answers):
-            key = ask(number, temperature=float(sampled)).key
+        for number, (response, (_, sampled)) in enumerate(zip(kept, answers, strict=True)):
+            key = ask(number, kind_of(response), temperature=float(sampled)).key
             for index in (fast, whole):
                 place = index.find(key)
                 assert place is not None and Response.from_dict(index.answer(place)) == response
@@ -188,7 +193,7 @@ def test_a_line_completed_between_two_reads_is_not_damage(tmp_path: Path, monkey
     append(tmp_path / "a.jsonl", first + second)
     pieces = (first + second[:-20], b"", second[-20:], b"")
     with monkeypatch.context() as patched:
-        patched.setattr(Path, "open", lambda *_, **__: io.BufferedReader(Growing(*pieces)))
+        patched.setattr(storage, "open_regular", lambda *_: io.BufferedReader(Growing(*pieces)))
         index = Index(tmp_path)
     assert answer(index, "1") == {"text": "x"} and answer(index, "2") is None
     index.refresh()
@@ -343,3 +348,67 @@ def test_an_answer_computed_again_for_its_lost_distribution_is_found_afterwards(
     assert Record(tmp_path / "two").get(SCORED) is None
     put(tmp_path / "two", SCORED, whole)
     assert Record(tmp_path / "two").get(SCORED) is not None
+
+
+@pytest.mark.parametrize(
+    ("kind", "response"),
+    [
+        (GENERATE, {}),
+        (GENERATE, {"seconds": 0.1}),
+        (GENERATE, {"text": None}),
+        (GENERATE, {"score": -1.0}),
+        (LOGLIKELIHOOD, {"text": "x"}),
+        (LOGLIKELIHOOD, {"is_greedy": True}),
+        (LOGLIKELIHOOD, {"score": None}),
+        ("classify", {"text": "x"}),
+        ("nosuch", {"text": "x"}),
+    ],
+)
+def test_a_line_that_lacks_what_its_kind_needs_is_no_answer(
+    tmp_path: Path, kind: str, response: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is ignored, told, and asked again; and its line never stands before the answer that comes then."""
+    request = ask(1, kind if kind != "nosuch" else GENERATE)
+    entry = {"key": request.key, "kind": kind, "deterministic": True, "failed": False, "response": response}
+    file = tmp_path / "run/record" / "0.jsonl"
+    append(file, json.dumps(entry).encode() + b"\n" + line(ask(2).key, "whole"))
+    record = Record(tmp_path / "run")
+    assert record.get(request) is None and record.get(ask(2)) == Response(text="whole")
+    assert f"{file}: 1 lines hold no answer of their kind" in capsys.readouterr().err
+    answer = {"classify": Response(label="a"), LOGLIKELIHOOD: Response(score=-2.0)}.get(request.kind, Response(text="new"))
+    record.put(request, answer)
+    record.close()
+    for again in (record, Record(tmp_path / "run")):
+        assert again.get(request) == answer
+
+
+@pytest.mark.parametrize("said", [True, False])
+def test_a_line_that_says_failed_wrongly_is_read_by_its_answer(tmp_path: Path, said: bool) -> None:
+    response = {"text": "x"} if said else {"error": "x"}
+    entry = {"key": ask(1).key, "kind": GENERATE, "deterministic": True, "failed": said, "response": response}
+    append(tmp_path / "run/record/0.jsonl", json.dumps(entry).encode() + b"\n")
+    assert Record(tmp_path / "run").get(ask(1)) == (Response(text="x") if said else None)
+
+
+def test_an_answer_with_a_field_of_another_type_is_damage(tmp_path: Path) -> None:
+    put(tmp_path / "run", ask(1), Response(text="x", output_tokens=3))
+    file = only_file(tmp_path / "run")
+    file.write_bytes(file.read_bytes().replace(b'"output_tokens": 3', b'"output_tokens": "3"'))
+    with pytest.raises(
+        RunError, match=r"damaged at byte 0 \(the answer is not valid: output_tokens: expected int \| null, got str\)"
+    ):
+        Record(tmp_path / "run").get(ask(1))
+
+
+def test_a_damaged_record_of_another_run_is_told_and_not_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    append(tmp_path / "one/record/0.jsonl", b"{}\n")
+    put(tmp_path / "two", ask(1, temperature=0.0), Response(text="x"))
+    record = Record(tmp_path / "three", [tmp_path / "one", tmp_path / "two"])
+    assert record.get(ask(1, temperature=0.0)) == Response(text="x")
+    assert "no answers are taken from another run" in capsys.readouterr().err
+
+
+def test_lines_are_of_utf8_and_of_json(tmp_path: Path) -> None:
+    put(tmp_path / "run", ask(1), Response(text=ODD))
+    raw = only_file(tmp_path / "run").read_bytes()
+    assert b"\\ud800" in raw and json.loads(raw.decode("utf-8"))["response"]["text"] == ODD

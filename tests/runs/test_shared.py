@@ -15,6 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mill.api import storage
+from mill.api.errors import RunError
 from mill.api.task import RenderSettings
 from mill.models.spec import Spec
 from mill.runs import shared
@@ -215,3 +217,49 @@ def test_a_manifest_is_whole_before_the_first_session_has_ended(folder: RunFolde
     spec = Spec("toy", {"path": "toy"})
     update_manifest(folder, spec=spec, model_name="toy", identity={}, settings=RenderSettings(), plans=[], fresh=False)
     assert folder.read(MANIFEST)["sessions"] == []
+
+
+def test_thousands_of_parts_are_each_read_once(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command looks at the parts many times, and a run that was resumed often has many."""
+    for number in range(2000):
+        part(folder, f"{number:04}", {"tasks": {"t": (number + 1, 0, {"n": number})}})
+    opened: list[str] = []
+    real = storage.os.open
+    monkeypatch.setattr(storage.os, "open", lambda file, *how: (opened.append(str(file)), real(file, *how))[1])
+    for number in range(5):
+        say(folder, RESULTS, {"tasks": {"u": Word({"n": number})}})
+    assert folder.read(RESULTS)["tasks"] == {"t": {"n": 1999}, "u": {"n": 4}}
+    in_parts = [file for file in opened if "/parts/" in file and not file.startswith(".")]
+    assert len(in_parts) < 2000 + 40
+
+
+def test_a_part_that_changes_is_read_again(folder: RunFolder) -> None:
+    for number in (1, 2, 3):
+        part(folder, "other", {"tasks": {"t": (number, 0, {"n": number})}})
+        assert standing(folder, RESULTS)["tasks"]["t"].value == {"n": number}
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        ({RESULTS: {"tasks": {"t": {"number": None, "weight": 0, "value": 1}}}}, "number: expected int, got null"),
+        ({RESULTS: {"tasks": {"t": {"weight": 0, "value": 1}}}}, "missing required field number"),
+        ({RESULTS: {"tasks": [1]}}, "expected object, got array"),
+        ({RESULTS: 7}, "expected object, got int"),
+        ([], "does not hold an object"),
+    ],
+)
+def test_a_part_that_is_not_as_mill_writes_it_is_refused_by_name(folder: RunFolder, content: Any, what: str) -> None:
+    place = part(folder, "odd", {})
+    place.write_text(json.dumps(content))
+    with pytest.raises(RunError) as caught:
+        standing(folder, RESULTS)
+    assert str(place) in str(caught.value) and what in str(caught.value)
+
+
+def test_what_a_part_of_a_newer_version_says_besides_is_ignored(folder: RunFolder) -> None:
+    place = part(folder, "newer", {"tasks": {"t": (1, 0, {"n": 1})}})
+    told = json.loads(place.read_text())
+    told[RESULTS]["tasks"]["t"]["signed"] = True
+    place.write_text(json.dumps({**told, "version": 3}))
+    assert standing(folder, RESULTS)["tasks"]["t"].value == {"n": 1}

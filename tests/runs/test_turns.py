@@ -251,13 +251,13 @@ def test_what_is_no_file_of_ours_keeps_nobody(folder: RunFolder) -> None:
 @pytest.mark.parametrize("clock", [1, -1])
 def test_never_two_at_work_at_once(folder: RunFolder, monkeypatch: pytest.MonkeyPatch, clock: int) -> None:
     """Also where who comes later has the earlier name: within a second that is up to chance, and clocks differ."""
-    names, write, dice = itertools.count(5000, clock), turns.write_atomically, itertools.cycle([0.0, 0.012, 0.004, 0.02])
+    names, write, dice = itertools.count(5000, clock), turns.write_json, itertools.cycle([0.0, 0.012, 0.004, 0.02])
     inside: list[int] = []
     most: list[int] = []
 
-    def slowly(file: Path, text: str) -> None:
+    def slowly(file: Path, told: Any, **how: Any) -> None:
         time.sleep(0.01)  # as over a network
-        write(file, text)
+        write(file, told, **how)
 
     def take(number: int, delay: float) -> None:
         time.sleep(delay)
@@ -268,7 +268,7 @@ def test_never_two_at_work_at_once(folder: RunFolder, monkeypatch: pytest.Monkey
             inside.remove(number)
 
     monkeypatch.setattr(turns, "unique_name", lambda: str(next(names)))
-    monkeypatch.setattr(turns, "write_atomically", slowly)
+    monkeypatch.setattr(turns, "write_json", slowly)
     for _ in range(15):
         hands = [threading.Thread(target=take, args=(number, next(dice))) for number in range(3)]
         for hand in hands:

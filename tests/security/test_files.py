@@ -13,9 +13,12 @@ import pytest
 
 from mill.api.errors import RunError
 from mill.api.registry import tasks
+from mill.api.request import LOGLIKELIHOOD, Request
+from mill.api.response import Response
 from mill.api.task import Sample
 from mill.checks.forced import _load
 from mill.runs.folder import RunFolder
+from mill.runs.record import Record
 from mill.tasks.load import load_files
 
 ROOT = Path(__file__).parents[2]
@@ -115,6 +118,114 @@ def test_no_code_of_mill_runs_what_a_file_says() -> None:
 
 def modules(node: ast.Import | ast.ImportFrom) -> list[str]:
     return [one.name for one in node.names] if isinstance(node, ast.Import) else [node.module or ""]
+
+
+# Links
+
+VICTIM = "a file of somebody's own\n"
+INSIDE = ["manifest.json", "results.json", "samples/toy_gen.jsonl", "parts", "samples", "record", "working", "distributions"]
+
+
+@pytest.fixture
+def run(mill: Mill, tmp_path: Path) -> Path:
+    """A run in a folder that somebody else may have prepared."""
+    mill("eval", "toy[path=a]", "toy_gen", *TOLD, "--limit", "2")
+    (found,) = (tmp_path / "out").glob("*/*")
+    return found
+
+
+TOLD = ("--task_paths", TOY, "--output_dir", "out", "--quiet")
+
+
+def point_away(place: Path, target: Path) -> None:
+    """Put a link to `target` in the place of a file or folder; what was there stands there too."""
+    if place.is_dir():
+        shutil.copytree(place, target, dirs_exist_ok=True)
+        shutil.rmtree(place)
+    else:
+        place.unlink(missing_ok=True)
+    place.parent.mkdir(exist_ok=True)
+    place.symlink_to(target)
+
+
+@pytest.mark.parametrize("inside", INSIDE)
+@pytest.mark.parametrize("command", ["eval", "score"])
+def test_nothing_is_written_through_a_link_in_a_result_folder(
+    mill: Mill, run: Path, tmp_path: Path, inside: str, command: str
+) -> None:
+    """A link to a file is replaced, or the run refused; one to a folder is refused."""
+    target = tmp_path / "home/target"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if "." in inside:
+        target.write_bytes((run / inside).read_bytes())  # so that it is read well, and would be written over
+    point_away(run / inside, target)
+    before = {file: file.read_bytes() for file in (tmp_path / "home").rglob("*") if file.is_file()}
+    argv = ["eval", "toy[path=a]", "toy_gen", *TOLD] if command == "eval" else ["score", str(run), "--task_paths", TOY]
+    _, said = mill(*argv)
+    assert {file: file.read_bytes() for file in (tmp_path / "home").rglob("*") if file.is_file()} == before
+    assert "Traceback" not in said and "unexpected" not in said
+
+
+@pytest.mark.parametrize("level", ["model", "run"])
+def test_a_run_folder_that_is_a_link_is_refused(mill: Mill, run: Path, tmp_path: Path, level: str) -> None:
+    place, target = (run.parent if level == "model" else run), tmp_path / "target"
+    place.rename(target)
+    place.symlink_to(target)
+    before = all_files(target)
+    code, said = mill("eval", "toy[path=a]", "toy_gen", *TOLD)
+    assert code != 0 and "is a link: mill does not write through links" in said and all_files(target) == before
+
+
+@pytest.mark.parametrize("form", ["md", "html", "json", "junit"])
+def test_a_report_replaces_a_link_in_the_folder_and_follows_one_that_was_named(
+    mill: Mill, run: Path, tmp_path: Path, form: str
+) -> None:
+    mill("compare", "--runs", str(run), str(run), "--output_dir", "stranger", "--no_report", "--task_paths", TOY)
+    (check,) = (tmp_path / "stranger").rglob("check.json")
+    victim = tmp_path / "bashrc"
+    victim.write_text(VICTIM)
+    name = {"junit": "report.xml"}.get(form, f"report.{form}")
+    (check.parent / name).symlink_to(victim)
+    code, said = mill("report", str(check.parent), "--format", form)
+    assert code == 0, said
+    assert victim.read_text() == VICTIM and not (check.parent / name).is_symlink() and (check.parent / name).stat().st_size
+    (tmp_path / "mine").symlink_to(victim)
+    assert mill("report", str(check.parent), "--format", form, "--output", "mine")[0] == 0
+    assert victim.read_text() != VICTIM and (tmp_path / "mine").is_symlink()
+
+
+def test_checks_and_their_reports_are_not_written_through_a_link(mill: Mill, run: Path, tmp_path: Path) -> None:
+    (tmp_path / "target").mkdir()
+    (tmp_path / "stranger").mkdir()
+    (tmp_path / "stranger/checks").symlink_to(tmp_path / "target")
+    code, said = mill("compare", "--runs", str(run), str(run), "--output_dir", "stranger", "--task_paths", TOY)
+    assert code == 2 and "checks is a link" in said and not [*(tmp_path / "target").iterdir()]
+
+
+def test_a_distribution_replaces_a_link_in_its_place(tmp_path: Path) -> None:
+    import numpy as np
+
+    victim, asked = tmp_path / "victim", Request(LOGLIKELIHOOD, "a", " b", options={"logprobs": "all"})
+    victim.write_text(VICTIM)
+    response = Response(score=-1.0, distribution=np.zeros((1, 3), dtype=np.float32))
+    Record(tmp_path / "model/one").put(asked, response)
+    for name in ("one", "two"):
+        place = tmp_path / "model" / name / f"distributions/{asked.key}.npy"
+        place.unlink(missing_ok=True)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.symlink_to(victim)
+    Record(tmp_path / "model/one").put(asked, response)  # computed, and then lent
+    assert Record(tmp_path / "model/two", [tmp_path / "model/one"]).get(asked) is not None
+    assert victim.read_text() == VICTIM
+
+
+@pytest.mark.parametrize("inside", ["schedule", "schedule/cells", "schedule/jobs"])
+def test_the_scheduler_writes_nothing_through_a_link(mill: Mill, tmp_path: Path, inside: str) -> None:
+    (tmp_path / "target").mkdir()
+    (tmp_path / "out" / inside).parent.mkdir(parents=True)
+    (tmp_path / "out" / inside).symlink_to(tmp_path / "target")
+    code, said = mill("schedule", "toy[path=a]", "toy_gen", "--local", "--limit", "1", *TOLD[:4])
+    assert code == 2 and "is a link" in said and not [*(tmp_path / "target").iterdir()]
 
 
 # Names

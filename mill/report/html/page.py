@@ -21,8 +21,9 @@ from mill.report.html.tag import Html, joined, tag
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{}'; base-uri 'none'; form-action 'none'"
 
 
-def write_report(checks: Sequence[Check], file: Path) -> Path:
-    write_atomically(file, report_page(checks))
+def write_report(checks: Sequence[Check], file: Path, *, root: Path | None = None) -> Path:
+    """`root` is the folder that a person named, where mill chose the file below it."""
+    write_atomically(file, report_page(checks), root=root)
     return file
 
 

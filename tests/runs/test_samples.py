@@ -1,0 +1,125 @@
+"""Samples as lines of JSON: every reader takes them, whatever a model or the data holds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mill.api.errors import RunError
+from mill.api.registry import models, tasks
+from mill.api.response import Response
+from mill.api.task import Sample
+from mill.cli.main import run as mill
+from mill.runs.samples import SampleRecord, ScoredSample, _escape, _unescape, read_samples, write_samples
+from tests.runs.faults import TOY
+
+LONE = "a \ud800 b \\ud800 \\\\ \udfff"
+
+
+def scored(text: str, doc: Any = None, number: int = 0) -> ScoredSample:
+    doc = {"question": text} if doc is None else doc
+    record = SampleRecord(Sample(str(number), doc), text, text, [], [["k"]], [[Response(text=text)]])
+    return ScoredSample(record, {"exact_match": [1.0]}, None)
+
+
+def readers(file: Path) -> list[list[str]]:
+    """The prompts of a file as three programs read them."""
+    file.read_bytes().decode("utf-8")
+    plain = [json.loads(line)["prompt"] for line in file.read_bytes().splitlines()]
+    framed = list(pd.read_json(file, lines=True, dtype=False)["prompt"])
+    rows = duckdb.sql(f"select prompt from read_json_auto('{file}', format='newline_delimited')").fetchall()
+    return [plain, framed, [row[0] for row in rows]]
+
+
+def test_lone_surrogates_are_read_by_everybody_and_come_back_as_they_were(tmp_path: Path) -> None:
+    file = tmp_path / "samples.jsonl"
+    write_samples(file, "t", [scored("plain \\ text"), scored(LONE, number=1)], tmp_path)
+    shown = r"a \ud800 b \\ud800 \\\\ \udfff"
+    assert readers(file) == [["plain \\ text", shown]] * 3
+    first, second = read_samples(file)
+    assert first.prompt == "plain \\ text"
+    assert (second.prompt, second.sample.doc, second.responses[0][0].text) == (LONE, {"question": LONE}, LONE)
+
+
+@given(st.text(st.characters() | st.sampled_from("\\\\ud\ud800\udfff8")))
+@settings(deadline=None)
+def test_what_is_written_out_is_read_back(text: str) -> None:
+    shown = _escape(text)
+    shown.encode()
+    assert _unescape(shown) == text
+
+
+def test_a_number_that_json_does_not_have_is_written_by_name(tmp_path: Path) -> None:
+    file = tmp_path / "samples.jsonl"
+    write_samples(file, "t", [scored("x", {"a": float("nan"), "b": [float("inf")], "c": 1.5})], tmp_path)
+    found = json.loads(file.read_text(), parse_constant=lambda name: pytest.fail(name))
+    assert found["doc"] == {"a": "NaN", "b": ["Infinity"], "c": 1.5}
+
+
+@pytest.mark.parametrize("where", ["answers", "data", "model"])
+def test_a_run_with_lone_surrogates_is_read_by_every_command(
+    toy_here: Path, tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    toy, out = models.get("toy"), tmp_path / "out"
+    if where == "answers":
+        monkeypatch.setattr(
+            toy, "_generate_batch", lambda self, batch, options: [Response(text=f"{LONE} {r.key}") for r in batch]
+        )
+    if where == "data":
+        samples = [Sample(str(i), {"question": f"{LONE} {i}", "answer": LONE}) for i in range(3)]
+        tasks.add("toy_gen", type("Odd", (tasks.get("toy_gen"),), {"samples": lambda self: samples}))
+    if where == "model":
+        monkeypatch.setattr(toy, "model_name", "m\ud800")
+    told = ["--output_dir", str(out), "--limit", "3", "--quiet"]
+    assert mill(["eval", "toy[path=a]", "toy_gen", *told]) == 0
+    (run,) = out.glob("*/*")
+    assert len(json.loads((run / "results.json").read_bytes())["tasks"]) == 1
+    for file in out.rglob("*.json*"):
+        file.read_bytes().decode("utf-8")
+    assert readers(run / "samples/toy_gen.jsonl")
+    assert mill(["score", str(run), "--task_paths", str(TOY)]) == 0
+    assert mill(["compare", "--runs", str(run), str(run), "--output_dir", str(out), "--task_paths", str(TOY)]) == 0
+    for form in ("json", "csv", "md"):
+        assert mill(["collect", "--output_dir", str(out), "--out", str(tmp_path / f"scores.{form}")]) == 0
+        (tmp_path / f"scores.{form}").read_bytes().decode("utf-8")
+        capfdbinary.readouterr()
+        assert mill(["collect", "--output_dir", str(out), "--format", form]) == 0
+        capfdbinary.readouterr().out.decode("utf-8")
+    json.loads((tmp_path / "scores.json").read_bytes())
+    for argv in (["collect", "--output_dir", str(out)], ["ls", "runs", "--output_dir", str(out)]):
+        assert mill(argv) == 0
+    capfdbinary.readouterr()
+    assert mill(["report", str(out), "--format", "json", "--output", "-"]) == 0
+    json.loads(capfdbinary.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ({"keys": []}, "keys"),
+        ({"keys": [[]]}, "keys"),
+        ({"keys": [["a"], ["b"]]}, "responses"),
+        ({"responses": [[{"text": "a"}, {"text": "b"}]]}, "responses"),
+        ({"responses": [[{"text": 5}]]}, "responses[0][0].text: expected str | null, got int"),
+        ({"doc": None}, "doc: expected object, got null"),
+        ({"id": None}, "id"),
+        ({"prompt": ["x"]}, "prompt: expected str, got array"),
+    ],
+)
+def test_a_line_that_is_not_as_mill_writes_it_is_refused_by_file_line_and_field(
+    tmp_path: Path, change: dict[str, Any], what: str
+) -> None:
+    file = tmp_path / "samples.jsonl"
+    write_samples(file, "t", [scored("one"), scored("two", number=1)], tmp_path)
+    first, second = (json.loads(line) for line in file.read_bytes().splitlines())
+    file.write_text(json.dumps(first) + "\n" + json.dumps({**second, **change}) + "\n")
+    with pytest.raises(RunError) as caught:
+        read_samples(file)
+    assert f"{file}, line 2, is not valid: {what}" in str(caught.value)
