@@ -31,9 +31,8 @@ class VllmMlxModel(OpenAICompatModel):
         return {**super().identity(), "backend": "vllm-mlx"}
 
     def _recognize(self) -> None:
-        health: Health = convert(
-            self.client.probe("GET", "/health").body or {}, Health, f"{self.base_url}/health", ModelError
-        )
+        told = self.client.probe("GET", "/health").body or {}
+        health: Health = convert(told, Health, f"{self.base_url}/health", ModelError)
         if health.model_loaded is False:
             raise Failure("http", "the server has loaded no model yet", status=503)
         if self.model and health.model_name and not same_model(health.model_name, self.model):

@@ -11,6 +11,7 @@ import pytest
 
 from mill.api.request import GENERATE, LOGLIKELIHOOD, ROLLING, Request, generation_options
 from mill.models.llama_cpp import LlamaCppModel
+from mill.models.llama_cpp.schema import Props, Settings
 from mill.models.open import open_model
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -78,7 +79,7 @@ def older(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
 def test_the_shapes_of_older_servers_are_read() -> None:
     with FaultServer(older) as server:
         model = LlamaCppModel(base_url=server.url)
-        model._props = {"default_generation_settings": {"n_ctx": 64}}
+        model._props = Props(Settings(64))
         model.client.concurrency = 1
         likely, other = model.loglikelihood([Request(LOGLIKELIHOOD, "x", "b"), Request(LOGLIKELIHOOD, "x", "a")])
         options = generation_options(max_gen_toks=1, logprobs=3)

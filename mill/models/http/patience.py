@@ -31,9 +31,8 @@ class Patience:
             self._since = now
         waited = now - self._since
         if (failure.retry_after or 0.0) > LONGEST_REFUSAL_S:
-            raise _ended(
-                failure, f"the server asks to wait {failure.retry_after:.0f} s, longer than {LONGEST_REFUSAL_S:.0f} s"
-            )
+            asked = f"the server asks to wait {failure.retry_after:.0f} s"
+            raise _ended(failure, f"{asked}, longer than {LONGEST_REFUSAL_S:.0f} s")
         if waited + pause > LONGEST_REFUSAL_S:
             raise _ended(failure, f"the server has refused every request for {waited:.0f} s")
         self._due = now + pause
