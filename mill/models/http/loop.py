@@ -29,6 +29,7 @@ class _Beside:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[Any] | None = None
         self._interrupted = False
+        self._ended = threading.Event()  # an interrupted join() takes its thread for ended
         self._value: Any = None
         self._error: BaseException | None = None
 
@@ -37,10 +38,10 @@ class _Beside:
         thread = threading.Thread(target=lambda: context.run(self._run), name="mill-http", daemon=True)
         thread.start()
         try:
-            thread.join()
+            self._ended.wait()
         except BaseException:
             self._cancel()
-            thread.join()
+            self._ended.wait()
             raise
         if self._error is not None:
             raise self._error
@@ -51,6 +52,8 @@ class _Beside:
             self._value = asyncio.run(self._main())
         except BaseException as error:
             self._error = error
+        finally:
+            self._ended.set()
 
     async def _main(self) -> Any:
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
