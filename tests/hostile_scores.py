@@ -174,7 +174,7 @@ LLAMA_SCORES = {
 # What GET /v1/models may answer instead of a list with the model m, and what the one line then says.
 LISTINGS: dict[str, tuple[Any, str]] = {
     "null": (raw("null"), "is no list of models"),
-    "nothing": (raw(b""), "is no list of models: it answered nothing"),
+    "nothing": (raw(b""), "is no list of models: it answered None"),
     "a list": (raw('["m"]'), "is no list of models"),
     "a text": (raw('"m"'), "is no list of models"),
     "a number": (raw("7"), "is no list of models"),

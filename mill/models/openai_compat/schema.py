@@ -120,7 +120,7 @@ def read_logprobs(choice: Choice) -> Logprobs | None:
 def read_models(listed: Any, url: str) -> dict[str, ModelEntry]:
     """The models that a server lists, by name; whatever is no such list is refused in one line."""
     if not isinstance(listed, dict) or not isinstance(listed.get("data"), list):
-        raise ModelError(f"{url} is no list of models: it answered {shown(listed, 80) or 'nothing'}")
+        raise ModelError(f"{url} is no list of models: it answered {shown(listed, 80)}")
     found: ModelList = convert(listed, ModelList, url, ModelError)
     return {entry.id: entry for entry in found.data if entry.id}
 
