@@ -37,7 +37,7 @@ def convert(data: Any, kind: type[T] | Any, where: object, error: type[MillError
 
     try:
         found: T = msgspec.convert(data, kind)
-    except (msgspec.ValidationError, OverflowError, RecursionError) as cause:
+    except (msgspec.ValidationError, OverflowError, RecursionError, UnicodeError) as cause:
         raise error(f"{where} is not valid: {_field_error(str(cause))}") from cause
     return found
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from mill.api.errors import UnknownName
 from mill.api.request import GENERATE, LOGLIKELIHOOD, ROLLING, Request, generation_options
 from mill.models.llama_cpp import LlamaCppModel
 from mill.models.llama_cpp.schema import Props, Settings
@@ -66,6 +67,35 @@ def test_llama_cpp_tells_tokens_with_ids_and_their_rivals(llama: str) -> None:
     assert (paris.id, paris.text) == (7042, " Paris") and paris.logprob == pytest.approx(-0.258, abs=0.06)
     assert len(paris.top) == 10 and paris.top[0] == (7042, paris.logprob)
     assert [value for _, value in paris.top] == sorted((value for _, value in paris.top), reverse=True)
+
+
+def test_another_model_than_the_server_has_is_refused(llama: str) -> None:
+    with pytest.raises(UnknownName, match=r"unknown model at .* 'wrong'; it serves SmolLM2-135M-Instruct\.Q4_1\.gguf"):
+        open_model(f"llama-cpp[base_url={llama},model=wrong]").ready()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "SmolLM2-135M-Instruct.Q4_1.gguf",
+        "SmolLM2-135M-Instruct.Q4_1",
+        "smollm2-135m-instruct",
+        "/elsewhere/SmolLM2-135M-Instruct.Q4_1.gguf",
+    ],
+)
+def test_the_servers_model_may_be_spelt_in_many_ways(llama: str, name: str) -> None:
+    model = open_model(f"llama-cpp[base_url={llama},model={name}]")
+    model.ready()
+    (answer,) = model.generate_until([Request(GENERATE, PARIS, options=generation_options(max_gen_toks=1))])
+    assert (model.model_name, answer.text, model.remarks()) == (name, " Paris", [])
+
+
+def test_the_time_of_an_answer_is_that_of_all_its_calls(llama: str) -> None:
+    model = open_model(f"llama-cpp[base_url={llama}]")
+    model.ready()
+    (answer,) = model.generate_until([Request(GENERATE, PARIS, options=generation_options(max_gen_toks=4))])
+    assert answer.seconds is not None and answer.seconds > 0 and answer.retries == 0
+    assert "retries" not in answer.to_dict()
 
 
 def older(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
