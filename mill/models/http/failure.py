@@ -91,7 +91,7 @@ def _words_of(error: Any) -> str:
 def shown(value: Any, length: int) -> str:
     """The beginning of whatever a server sent, for a message."""
     try:
-        return excerpt(str(value), length)
+        return one_line(excerpt(str(value), length))
     except (RecursionError, ValueError):  # nested too deeply, or a number of thousands of digits
         return f"a {type(value).__name__} that cannot be shown"
 

@@ -93,8 +93,8 @@ class LlamaCppModel(ServerModel):
         self._told = {**told, "meta": (listed.get("data") or [{}])[0].get("meta") or {}}
         served = self._names()
         if self.model and served and not any(same_file(self.model, name) for name in served):
-            shown = ", ".join(dict.fromkeys(one_line(name.rpartition("/")[2] or name) for name in served))
-            raise UnknownName(f"model at {self.base_url}", self.model, served, hint=f"it serves {shown}")
+            shown = list(dict.fromkeys(one_line(name.rpartition("/")[2] or name) for name in served))
+            raise UnknownName(f"model at {self.base_url}", self.model, shown, hint=f"it serves {', '.join(shown)}")
 
     def _names(self) -> list[str]:
         """The file, and what else the server calls it."""

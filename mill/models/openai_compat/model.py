@@ -113,11 +113,12 @@ class OpenAICompatModel(ServerModel):
         entries = read_models(listed, f"{self.base_url}/v1/models")
         if not self.model and len(entries) == 1:
             self.model = next(iter(entries))
-        names = ", ".join(map(one_line, entries)) or "nothing"
+        listed_names = [one_line(name) for name in entries]
+        names = ", ".join(listed_names) or "nothing"
         if not self.model:
             raise ModelError(f"{self.base_url} serves {names}: give one with model=...")
         if self.model not in entries:
-            raise UnknownName(f"model at {self.base_url}", self.model, entries, hint=f"it serves {names}")
+            raise UnknownName(f"model at {self.base_url}", self.model, listed_names, hint=f"it serves {names}")
         self._entry = entries[self.model]
         self._served = next(dict(entry) for entry in listed["data"] if entry.get("id") == self.model)
         self._told_window = None if self.max_context_length else read_window(self._entry, f"{self.base_url}/v1/models")
