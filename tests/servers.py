@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -99,6 +99,8 @@ class FaultServer:
         """What it tells of each model, beside the name."""
         self.down: Fault | None = None
         """What everybody gets instead of an answer, as from a proxy whose server is away."""
+        self.gets: dict[str, Any] = {}
+        """What a GET of a path answers: a JSON object, or a Fault."""
         self.calls: list[tuple[str, dict[str, Any]]] = []
         self.headers: list[dict[str, str]] = []
         self.now = self.most = 0
@@ -117,6 +119,8 @@ class FaultServer:
                 outer.headers.append(dict(self.headers))
                 if outer.down is not None:
                     outer.down.play(self)
+                elif self.path in outer.gets:
+                    self.give(outer.gets[self.path])
                 elif self.path == "/v1/models":
                     self.reply(200, {"data": [{"id": name, **outer.told} for name in outer.models]})
                 else:
@@ -134,6 +138,9 @@ class FaultServer:
                 finally:
                     with outer.lock:
                         outer.now -= 1
+                self.give(found)
+
+            def give(self, found: Any) -> None:
                 if isinstance(found, Fault):
                     found.play(self)
                 else:
@@ -156,7 +163,7 @@ class FaultServer:
 
         self.server = Server(("127.0.0.1", self.port), Handler)
         self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
         return self
 
     def __exit__(self, *_: Any) -> None:
@@ -197,21 +204,36 @@ def cut() -> Fault:
     return Fault(play)
 
 
+def raw(body: bytes | str, code: int = 200, **headers: str) -> Fault:
+    """Bytes as they are, under headers of one's choice."""
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    sent = body.encode() if isinstance(body, str) else body
+    return Fault(lambda handler: handler.reply(code, sent, named))
+
+
 def events(*lines: str, finish: bool = True, pause: float = 0.0) -> Fault:
     """A stream of server-sent events, cut before its end where `finish` is False."""
+    pieces = [f"data: {line}\n\n" for line in lines]
+    return pouring([*pieces, "data: [DONE]\n\n"] if finish else pieces, pause=pause)
+
+
+def pouring(
+    pieces: Iterable[bytes | str], *, pause: float = 0.0, content_type: str = "text/event-stream", **headers: str
+) -> Fault:
+    """A body of unknown length, piece by piece, until there are no more or nobody listens."""
 
     def play(handler: Any) -> None:
         handler.send_response(200)
-        handler.send_header("Content-Type", "text/event-stream")
-        handler.send_header("Connection", "close")
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        for name, value in {"Content-Type": content_type, "Connection": "close", **named}.items():
+            handler.send_header(name, value)
         handler.end_headers()
-        for line in lines:
-            handler.wfile.write(f"data: {line}\n\n".encode())
-            handler.wfile.flush()
-            time.sleep(pause)
-        if finish:
-            handler.wfile.write(b"data: [DONE]\n\n")
         handler.close_connection = True
+        with contextlib.suppress(OSError):
+            for piece in pieces:
+                handler.wfile.write(piece.encode() if isinstance(piece, str) else piece)
+                handler.wfile.flush()
+                time.sleep(pause)
 
     return Fault(play)
 

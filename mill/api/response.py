@@ -43,7 +43,8 @@ class Response:
     `tokens` are those of a generated answer or of a scored continuation, where they were asked for and the engine gives
     them. `distribution` holds, for a continuation scored with `logprobs: "all"`, the log-probabilities of the whole
     vocabulary before each of its tokens: an array as the backend gives it, the name of its file once it is recorded.
-    `first_token_s` is of streamed answers.
+    `first_token_s` is of streamed answers. `retries` counts the calls to a server that had to be made again; their time and
+    pauses are in `seconds`.
     """
 
     text: str | None = None
@@ -59,6 +60,7 @@ class Response:
     truncated_tokens: int = 0
     seconds: float | None = None
     first_token_s: float | None = None
+    retries: int = 0
     distribution: Any = field(default=None, compare=False, repr=False)
 
     @property
@@ -81,8 +83,9 @@ class Response:
     def to_dict(self) -> dict[str, Any]:
         """Only what is set; non-finite numbers as strings, so that the line stays JSON."""
         out = {name: value for name, value in self.__dict__.items() if value is not None}
-        if not out["truncated_tokens"]:
-            del out["truncated_tokens"]
+        for count in ("truncated_tokens", "retries"):
+            if not out[count]:
+                del out[count]
         if "score" in out:
             out["score"] = encode_float(out["score"])
         if "ranking" in out:

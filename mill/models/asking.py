@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from mill.api.batching import GIVE_UP_AFTER, Observer, as_response, describe
 from mill.api.errors import MillError, ModelBroken, ServerBroken, ServerGone
 from mill.api.request import Request
 from mill.api.response import Response
-from mill.models.http import Failure
+from mill.models.http import Failure, counted_calls
 
 if TYPE_CHECKING:
     from mill.models.server import ServerModel
@@ -110,7 +111,15 @@ class Asking:
 
 
 async def answer_of(request: Request, ask: Ask) -> Response:
-    """What comes of a question, failures included. An answer of a shape that nobody foresaw is an error of its request."""
+    """What comes of a question, failures included, with its retries and the time of all its calls."""
+    with counted_calls() as calls:
+        response = await _response_of(request, ask)
+    seconds = response.seconds if response.seconds is None else calls.seconds
+    return replace(response, retries=calls.retries, seconds=seconds) if calls.retries or seconds else response
+
+
+async def _response_of(request: Request, ask: Ask) -> Response:
+    """An answer of a shape that nobody foresaw is an error of its request."""
     try:
         return as_response(await ask(request), request.kind)
     except MillError:

@@ -7,13 +7,16 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mill.api.batching import describe
 from mill.api.errors import ModelError
 from mill.api.message import IMAGE
 from mill.api.model import TEXT_KINDS, ModelCapabilities
 from mill.api.request import Request
 from mill.api.response import Response
 from mill.api.secrets import excerpt, is_secret, redact, remember
+from mill.models.arguments import check_key
 from mill.models.http import Failure, Reply
+from mill.models.http.failure import raise_reported
 from mill.models.openai_compat.answers import read_answer
 from mill.models.server import ServerModel, messages_of
 
@@ -46,7 +49,8 @@ class LiteLLMModel(ServerModel):
     ) -> None:
         # LiteLLM finds the address itself; the HTTP core only lends its gate and its retries.
         super().__init__(model, "https://litellm", api_key=None, timeout=timeout, concurrency=concurrency)
-        self.client.verify = None
+        self.client.verify, self.client.name = None, model
+        api_key = check_key(api_key, "api_key")
         self._key, self._timeout, self.parameters = api_key, timeout, parameters
         found_by_litellm = [value for name, value in os.environ.items() if is_secret(name)]
         for key in (api_key, *found_by_litellm):
@@ -98,8 +102,8 @@ class LiteLLMModel(ServerModel):
             arguments["api_key"] = self._key
         if "logprobs" in options:  # dropped by LiteLLM where the provider has none
             arguments |= {"logprobs": True, "top_logprobs": options["logprobs"]}
-        reply = await self.client.guarded(lambda: _complete(arguments))
-        return read_answer(reply, [*options["until"]])
+        reply = self._of_model(await self.client.guarded(lambda: _complete(arguments)))
+        return read_answer(reply, [*options["until"]], self._remark)
 
 
 async def _complete(arguments: dict[str, Any]) -> Reply:
@@ -108,7 +112,17 @@ async def _complete(arguments: dict[str, Any]) -> Reply:
         found = await litellm.acompletion(**arguments)
     except Exception as error:
         raise as_failure(error) from error
-    return Reply(found.model_dump(), time.perf_counter() - started)
+    return Reply(_body_of(found), time.perf_counter() - started)
+
+
+def _body_of(found: Any) -> Any:
+    """LiteLLM's object in OpenAI's shape."""
+    try:
+        body = found.model_dump()
+    except Exception as error:
+        raise Failure("garbage", f"LiteLLM's answer cannot be read: {describe(error)}") from error
+    raise_reported(body)
+    return body
 
 
 def as_failure(error: Exception) -> Failure:

@@ -13,21 +13,27 @@ from dataclasses import replace
 from typing import Any
 
 from mill.api.batching import Observer
-from mill.api.errors import ModelError, ServerBroken, ServerGone, SpecError, UnknownName
+from mill.api.errors import ModelError, ServerBroken, ServerGone, UnknownName
 from mill.api.message import Message
 from mill.api.model import MillModel, watched
 from mill.api.notice import notice
+from mill.api.printing import one_line
 from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, Request
 from mill.api.response import Response
 from mill.api.secrets import remember, split_password, variables_in
+from mill.models.arguments import check_address, check_key, check_seconds, check_text, check_whole
 from mill.models.asking import Ask, Asking, answer_of
-from mill.models.http import Client, Failure
+from mill.models.http import Client, Failure, Reply
+from mill.models.http.body import BODY_CAP
+from mill.models.http.patience import Patience
 from mill.models.media import content_part
+from mill.models.names import same_model
 
 KEY_VARIABLES = ("MILL_API_KEY", "OPENAI_API_KEY")
 POLL_S = 0.5
 SECOND_THOUGHTS_S = (1.0, 4.0)  # before a server that was there all the time is called broken
 LONG_S = 30.0
+MOST_CONCURRENCY = 1024
 
 
 class ServerModel(MillModel):
@@ -38,15 +44,13 @@ class ServerModel(MillModel):
     """How long a server that went away is waited for; nothing where others can take over."""
 
     def __init__(self, model: str, base_url: str, *, api_key: str | None, timeout: float, concurrency: int) -> None:
-        if not base_url.startswith(("http://", "https://")):
-            raise SpecError(f"base_url={base_url}: a URL starts with http:// or https://")
-        if "," in base_url:
-            raise SpecError(f"base_url={base_url}: several addresses are for mill eval alone")
-        if concurrency < 1:
-            raise SpecError(f"concurrency={concurrency}: at least 1 is needed")
-        key = api_key or next((os.environ[name] for name in KEY_VARIABLES if os.environ.get(name)), None)
-        key = key.strip() if key else key
+        check_text("model", model)
+        check_seconds("timeout", timeout)
+        check_whole("concurrency", concurrency, least=1, most=MOST_CONCURRENCY)
+        named = next((name for name in KEY_VARIABLES if os.environ.get(name)), None)
+        key = check_key(api_key, "api_key") or (check_key(os.environ[named], named) if named else None)
         remember(key)
+        check_address(base_url)
         self._variables = (*KEY_VARIABLES, *variables_in(base_url))
         base_url, login = split_password(base_url)
         headers = {"Authorization": f"Bearer {key}"} if key else {}
@@ -58,6 +62,7 @@ class ServerModel(MillModel):
         self.concurrency = concurrency
         self.client = Client(self.base_url, headers, timeout=timeout, concurrency=concurrency, verify=self._verify)
         self._remarks: list[str] = []
+        self._other_model = False
 
     @property
     def model_name(self) -> str:
@@ -80,6 +85,26 @@ class ServerModel(MillModel):
             notice(text)
         if text not in self._remarks:
             self._remarks.append(text)
+
+    def _names(self) -> Sequence[str]:
+        """What the model may be called in the server's answers."""
+        return [self.model]
+
+    async def _post(self, path: str, body: dict[str, Any], cap: int = BODY_CAP) -> Reply:
+        """A call for the model's own work: whose answer it is gets checked."""
+        return self._of_model(await self.client.post(path, body, cap))
+
+    def _of_model(self, reply: Reply) -> Reply:
+        """The same reply; the first one that another model answered is reported."""
+        named = reply.body.get("model") if isinstance(reply.body, dict) else None
+        known = [name for name in self._names() if name]
+        if self._other_model or not known or not isinstance(named, str) or not named.strip():
+            return reply
+        if not any(same_model(named, name) for name in known):
+            self._other_model = True
+            name = self.client.name or self.base_url
+            self._remark(f"{name} was asked for {known[0]} and answers as {one_line(named[:200])}: is it the same model?")
+        return reply
 
     def ready(self, wait: float = 0.0) -> None:
         """Look at the server; while it cannot be reached or still loads, look again for `wait` seconds."""
@@ -125,7 +150,7 @@ class ServerModel(MillModel):
     def _copy(self) -> ServerModel:
         """The same server, seen anew."""
         found = copy.copy(self)
-        found.client = replace(self.client, _session=None, _gate=None, _doubt=None)
+        found.client = replace(self.client, _session=None, _gate=None, _doubt=None, _patience=Patience())
         return found
 
     def _check_same(self, now: ServerModel) -> None:

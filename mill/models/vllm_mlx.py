@@ -4,11 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from mill.api.errors import ModelError
+from mill.api.printing import one_line
+from mill.api.validate import convert
 from mill.models.http import Failure
+from mill.models.names import same_model
 from mill.models.openai_compat import OpenAICompatModel
 
 DEFAULT_URL = "http://127.0.0.1:8000"
+
+
+class Health(msgspec.Struct):
+    """The answer of /health."""
+
+    model_loaded: bool | None = None
+    model_name: str | None = None
 
 
 class VllmMlxModel(OpenAICompatModel):
@@ -19,10 +31,10 @@ class VllmMlxModel(OpenAICompatModel):
         return {**super().identity(), "backend": "vllm-mlx"}
 
     def _recognize(self) -> None:
-        health = self.client.probe("GET", "/health").body or {}
-        if health.get("model_loaded") is False:
+        told = self.client.probe("GET", "/health").body or {}
+        health: Health = convert(told, Health, f"{self.base_url}/health", ModelError)
+        if health.model_loaded is False:
             raise Failure("http", "the server has loaded no model yet", status=503)
-        loaded = health.get("model_name")
-        if self.model and loaded and loaded != self.model:
-            raise ModelError(f"{self.base_url} has loaded {loaded}, not {self.model}")
+        if self.model and health.model_name and not same_model(health.model_name, self.model):
+            raise ModelError(f"{self.base_url} has loaded {one_line(health.model_name)}, not {self.model}")
         super()._recognize()

@@ -187,7 +187,7 @@ def test_a_response_writes_only_what_is_set() -> None:
 def test_a_full_response_comes_back_from_json_field_by_field() -> None:
     tokens = (Token(7, "é", -0.5, ((7, -0.5), ("other", float("-inf")))), Token(None, "x", -1.0))
     ranking = (("cat", -1.0), ("dog", -2.0))
-    response = Response("é", -1.5, True, "cat", ranking, tokens, "late", "stop", 3, 4, 5, 0.25, 0.125, "default/file.npy")
+    response = Response("é", -1.5, True, "cat", ranking, tokens, "late", "stop", 3, 4, 5, 0.25, 0.125, 2, "default/file.npy")
     assert all(getattr(response, f.name) not in (None, 0) for f in fields(Response))
     found = Response.from_dict(json.loads(json.dumps(response.to_dict())))
     assert found == response and found.distribution == response.distribution

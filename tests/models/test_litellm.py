@@ -84,6 +84,34 @@ def test_any_completion_parameter_reaches_the_provider() -> None:
     assert (body["max_tokens"], body["temperature"], body["stop"]) == (8, 0.0, ["\n"])
 
 
+@pytest.mark.parametrize(
+    ("message", "reason", "words"),
+    [
+        ({"content": "half"}, "content_filter", None),
+        ({"content": None}, "content_filter", None),
+        ({"content": None}, "stop", "has no text"),
+        ({"content": ["Paris"]}, "stop", ""),
+    ],
+)
+def test_odd_answers_of_a_provider_are_errors_or_filtered(message: dict[str, Any], reason: str, words: str | None) -> None:
+    choice = {"index": 0, "finish_reason": reason, "message": {"role": "assistant", **message}}
+    body = {
+        "id": "1",
+        "object": "chat.completion",
+        "created": 1,
+        "model": "m",
+        "choices": [choice],
+        "usage": {"prompt_tokens": -3},
+    }
+    with FaultServer(lambda *_: body) as server:
+        answer = ask(open_model(f"litellm[model=openai/m,api_base={server.url}/v1,api_key=sk-test]"))
+    if words is None:
+        assert (answer.text, answer.finish_reason, answer.error) == (message["content"] or "", "content_filter", None)
+        assert answer.prompt_tokens is None
+    else:
+        assert words in (answer.error or "") and answer.error and answer.text is None
+
+
 def test_a_missing_key_is_told_before_any_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with pytest.raises(ModelError, match="gpt-4o needs a key: set OPENAI_API_KEY, or give api_key="):

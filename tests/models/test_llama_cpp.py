@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from mill.api.errors import UnknownName
 from mill.api.request import GENERATE, LOGLIKELIHOOD, ROLLING, Request, generation_options
 from mill.models.llama_cpp import LlamaCppModel
+from mill.models.llama_cpp.schema import Props, Settings
 from mill.models.open import open_model
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -67,6 +69,35 @@ def test_llama_cpp_tells_tokens_with_ids_and_their_rivals(llama: str) -> None:
     assert [value for _, value in paris.top] == sorted((value for _, value in paris.top), reverse=True)
 
 
+def test_another_model_than_the_server_has_is_refused(llama: str) -> None:
+    with pytest.raises(UnknownName, match=r"unknown model at .* 'wrong'; it serves SmolLM2-135M-Instruct\.Q4_1\.gguf"):
+        open_model(f"llama-cpp[base_url={llama},model=wrong]").ready()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "SmolLM2-135M-Instruct.Q4_1.gguf",
+        "SmolLM2-135M-Instruct.Q4_1",
+        "smollm2-135m-instruct",
+        "/elsewhere/SmolLM2-135M-Instruct.Q4_1.gguf",
+    ],
+)
+def test_the_servers_model_may_be_spelt_in_many_ways(llama: str, name: str) -> None:
+    model = open_model(f"llama-cpp[base_url={llama},model={name}]")
+    model.ready()
+    (answer,) = model.generate_until([Request(GENERATE, PARIS, options=generation_options(max_gen_toks=1))])
+    assert (model.model_name, answer.text, model.remarks()) == (name, " Paris", [])
+
+
+def test_the_time_of_an_answer_is_that_of_all_its_calls(llama: str) -> None:
+    model = open_model(f"llama-cpp[base_url={llama}]")
+    model.ready()
+    (answer,) = model.generate_until([Request(GENERATE, PARIS, options=generation_options(max_gen_toks=4))])
+    assert answer.seconds is not None and answer.seconds > 0 and answer.retries == 0
+    assert "retries" not in answer.to_dict()
+
+
 def older(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
     """What servers answered before they named tokens by id: texts and probabilities."""
     if path == "/tokenize":
@@ -78,7 +109,7 @@ def older(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
 def test_the_shapes_of_older_servers_are_read() -> None:
     with FaultServer(older) as server:
         model = LlamaCppModel(base_url=server.url)
-        model._props = {"default_generation_settings": {"n_ctx": 64}}
+        model._props = Props(Settings(64))
         model.client.concurrency = 1
         likely, other = model.loglikelihood([Request(LOGLIKELIHOOD, "x", "b"), Request(LOGLIKELIHOOD, "x", "a")])
         options = generation_options(max_gen_toks=1, logprobs=3)

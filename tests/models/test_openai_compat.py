@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import time
 from pathlib import Path
@@ -12,13 +13,14 @@ import pytest
 from mill.api.errors import ModelError, UnknownName
 from mill.api.message import Message
 from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, Request, generation_options
-from mill.api.response import Token
+from mill.api.response import Response, Token
 from mill.models.http import client
 from mill.models.open import open_model
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from servers import FaultServer, cut, free_port, garbage, stall, status
 
+TOY = Path(__file__).parents[1] / "toy.py"
 OPTIONS = generation_options(max_gen_toks=8, until=["\n"])
 
 
@@ -364,6 +366,66 @@ def test_a_streamed_answer_is_the_whole_one_and_tells_when_it_began(llama: str) 
         assert (one.text, one.finish_reason, one.output_tokens) == (other.text, other.finish_reason, other.output_tokens)
         assert one.first_token_s is None and other.first_token_s is not None and other.seconds is not None
         assert 0 < other.first_token_s < other.seconds
+
+
+def test_retries_and_their_pauses_stand_in_the_answer() -> None:
+    def answer(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
+        asked = [sent.get("prompt") for _, sent in server.calls].count("slow")
+        busy = body.get("prompt") == "slow" and asked <= 2
+        return status(429, Retry_After="0.4") if busy else text("fine")
+
+    with FaultServer(answer) as server:
+        model = opened(server, concurrency=1)
+        quick, slow = model.generate_until(ask("quick", "slow"))
+    assert (quick.retries, slow.retries) == (0, 2)
+    assert slow.seconds >= 0.8 > quick.seconds
+    assert slow.to_dict()["retries"] == 2 and Response.from_dict(slow.to_dict()).retries == 2
+
+
+def test_retries_of_a_request_that_fails_are_counted_too() -> None:
+    with FaultServer(lambda *_: text("x")) as server:
+        model = opened(server)
+        server.answer = lambda *_: status(500, "boom")
+        (found,) = model.generate_until(ask("a"))
+    assert (found.error, found.retries) == ("HTTP 500: boom", client.ATTEMPTS - 1)
+
+
+def test_a_model_is_asked_inside_a_running_event_loop() -> None:
+    """As in a notebook, where a cell runs on the kernel's loop."""
+
+    async def cell() -> Any:
+        with FaultServer(echoing) as server:
+            model = opened(server)
+            return model.generate_until(ask("a", "b")), model.loglikelihood([Request(LOGLIKELIHOOD, "ab", "cd")])
+
+    (first, second), (scored,) = asyncio.run(cell())
+    assert (first.text, second.text, scored.score) == ("fine", "fine", pytest.approx(-1.99))
+
+
+def test_evaluate_runs_inside_a_running_event_loop(tmp_path: Path) -> None:
+    import mill
+    from mill.api.files import import_file
+
+    import_file(TOY, "task file")
+
+    async def cell() -> Any:
+        with FaultServer(echoing) as server:
+            return mill.evaluate(f"{server.url}[model=m]", "toy_gen", output_dir=tmp_path, limit=4).scores
+
+    (row,) = asyncio.run(cell()).to_dict("records")
+    assert (row["task"], row["n"]) == ("toy_gen", 4)
+
+
+def test_vllm_mlx_with_another_model_is_refused() -> None:
+    with FaultServer(echoing) as server:
+        server.gets["/health"] = {"model_loaded": True, "model_name": "org/other"}
+        with pytest.raises(ModelError, match="has loaded org/other, not m"):
+            open_model(f"vllm-mlx[base_url={server.url},model=m]").ready()
+        server.gets["/health"] = {"model_loaded": True, "model_name": "/models/m"}
+        open_model(f"vllm-mlx[base_url={server.url},model=m]").ready()
+        server.gets["/health"] = {"model_name": 7}
+        with pytest.raises(ModelError, match="/health is not valid: model_name: expected str"):
+            open_model(f"vllm-mlx[base_url={server.url},model=m]").ready()
 
 
 def test_a_real_server_answers_text_and_chat(llama: str) -> None:

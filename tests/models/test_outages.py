@@ -183,7 +183,7 @@ def test_scores_that_are_no_numbers_are_failures_too() -> None:
         value = -1.0 if good.acquire(blocking=False) else float("nan")
         places = [max(0, sum(len(word) + 1 for word in words[:place]) - 1) for place in range(len(words) + 1)]
         told = {
-            "tokens": [*words, "x"],
+            "tokens": [words[0], *(f" {word}" for word in words[1:]), "x"],
             "token_logprobs": [None, *[value] * len(words)],
             "top_logprobs": [None, *[{"a": value}] * len(words)],
             "text_offset": places,

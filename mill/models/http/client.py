@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import random
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from mill.api.secrets import excerpt
-from mill.models.http.failure import Failure, http_failure
+from mill.models.http.body import BODY_CAP, ENCODINGS, parsed, read_events, read_json, refuse_status
+from mill.models.http.failure import Failure, raise_reported
 from mill.models.http.gate import FIRST_LIMIT, Gate
+from mill.models.http.loop import run_to_end
+from mill.models.http.patience import Patience
 
 T = TypeVar("T")
 ATTEMPTS = 6
@@ -26,13 +29,54 @@ PROBE_TIMEOUT_S = 3.0
 
 @dataclass(frozen=True)
 class Reply:
-    """A JSON answer. `first_token_s` and `token_times` are of streamed ones, in seconds after the call went out."""
+    """A JSON answer. All times are in seconds after the call first went out, so they hold its retries and their pauses.
+
+    `first_token_s` and `token_times` are of streamed answers: when the first text came, and each.
+    """
 
     body: Any
     seconds: float
     attempts: int = 1
     first_token_s: float | None = None
     token_times: tuple[float, ...] = ()
+
+    def after(self, delay: float, attempts: int) -> Reply:
+        """The same as seen by who sent the call `delay` seconds before this attempt."""
+        times = tuple(delay + moment for moment in self.token_times)
+        first = None if self.first_token_s is None else delay + self.first_token_s
+        return Reply(self.body, delay + self.seconds, attempts, first, times)
+
+
+class Collector(Protocol):
+    """Makes one answer of the events of a stream."""
+
+    def feed(self, event: Any) -> bool:
+        """Take the next event; returns whether it has text."""
+
+    def whole(self) -> Any:
+        """The body of the answer; raises Failure where it is not complete."""
+
+
+@dataclass
+class Calls:
+    """What the calls of one request took together."""
+
+    retries: int = 0
+    seconds: float = 0.0
+
+
+_calls: ContextVar[Calls | None] = ContextVar("calls", default=None)
+
+
+@contextmanager
+def counted_calls() -> Iterator[Calls]:
+    """Count the calls that are made while this lasts, by whatever the code inside awaits."""
+    calls = Calls()
+    token = _calls.set(calls)
+    try:
+        yield calls
+    finally:
+        _calls.reset(token)
 
 
 @dataclass
@@ -47,6 +91,9 @@ class Client:
     """Whether `concurrency` calls are under way from the start, instead of as many as the server is found to like."""
     verify: Callable[[], None] | None = None
     """Raises where the server at the address is gone or not the one that it was; None where there is nothing to look at."""
+    name: str = ""
+    """What the server is called in messages, where that is not its address."""
+    _patience: Patience = field(default_factory=Patience, repr=False)
     _session: Any = field(default=None, repr=False)
     _gate: Gate | None = field(default=None, repr=False)
     _doubt: _Doubt | None = field(default=None, repr=False)
@@ -59,7 +106,7 @@ class Client:
         There are at most `concurrency` coroutines and connections, however many items; an interrupt cancels them all, and
         so does what `verify` raises: that says nothing about an item.
         """
-        asyncio.run(self._run_all(iter(items), work, done))
+        run_to_end(self._run_all(iter(items), work, done))
 
     async def _run_all(self, items: Any, work: Any, done: Any) -> None:
         async def worker() -> None:
@@ -86,28 +133,30 @@ class Client:
             async with self._open():
                 return await self._once(method, path, body, timeout)
 
-        return asyncio.run(once())
+        return run_to_end(once())
 
-    async def post(self, path: str, body: Any) -> Reply:
-        return await self.guarded(lambda: self._once("POST", path, body, self.timeout))
+    async def post(self, path: str, body: Any, cap: int = BODY_CAP) -> Reply:
+        return await self.guarded(lambda: self._once("POST", path, body, self.timeout, cap))
 
-    async def stream(self, path: str, body: Any) -> Reply:
-        """A streamed answer (server-sent events); the reply's body is the list of its events."""
-        return await self.guarded(lambda: self._stream_once(path, body))
+    async def stream(self, path: str, body: Any, collector: Callable[[], Collector]) -> Reply:
+        """A streamed answer (server-sent events), as the one body that a collector makes of it."""
+        return await self.guarded(lambda: self._stream_once(path, body, collector()))
 
     async def guarded(self, call: Callable[[], Awaitable[Reply]]) -> Reply:
         """A call through the gate, again with a growing pause while its Failure is transient. Where a connection was cut or
         refused, the server is looked at before anything else is taken from it: another one may stand there by now."""
         assert self._gate is not None and self._doubt is not None
-        pause, tries = FIRST_PAUSE_S, Counter[int]()
+        pause, tries, first = FIRST_PAUSE_S, Counter[int](), None
         while True:
             await self._gate.enter()
-            ok = False
+            ok, sent = False, time.perf_counter()
+            first = sent if first is None else first
             try:
                 reply = await call()
                 await self._doubt.over()
                 ok = True
-                return Reply(reply.body, reply.seconds, tries.total() + 1, reply.first_token_s, reply.token_times)
+                self._patience.answered()
+                return _counted(reply.after(sent - first, tries.total() + 1))
             except Failure as failure:
                 if failure.away and self.verify is not None:
                     await self._doubt.settle(self.verify)
@@ -116,50 +165,69 @@ class Client:
                 if not failure.transient or tries[most] >= most:
                     raise
                 if failure.throttled:
+                    self._patience.refused(failure, self.name or self.base_url, failure.retry_after or pause)
                     await self._gate.push_back(failure.retry_after)
             finally:
                 await self._gate.leave(ok=ok)
+            _count_retry()
             await asyncio.sleep(pause * random.uniform(0.5, 1.5))
             pause = min(pause * 2, LONGEST_PAUSE_S)
 
-    async def _once(self, method: str, path: str, body: Any, timeout: float) -> Reply:
+    async def _once(self, method: str, path: str, body: Any, timeout: float, cap: int = BODY_CAP) -> Reply:
         started = time.perf_counter()
-        call = {"json": body, "timeout": _limit(timeout)}
-        async with (
-            _told_apart(self.base_url, timeout),
-            self._session.request(method, self.base_url + path, **call) as answer,
-        ):
-            raw = await answer.read()
-            if answer.status >= 400:
-                raise http_failure(answer.status, raw, answer.headers)
-        return Reply(_read_json(raw), time.perf_counter() - started)
+        async with _told_apart(self.base_url, timeout), self._send(method, path, body, timeout) as answer:
+            await refuse_status(answer)
+            found = await read_json(answer, cap)
+        raise_reported(found)
+        return Reply(found, time.perf_counter() - started)
 
-    async def _stream_once(self, path: str, body: Any) -> Reply:
-        started, events, times = time.perf_counter(), [], []
-        async with _told_apart(self.base_url, self.timeout):
-            limit = _limit(self.timeout)
-            async with self._session.post(self.base_url + path, json={**body, "stream": True}, timeout=limit) as answer:
-                if answer.status >= 400:
-                    raise http_failure(answer.status, await answer.read(), answer.headers)
-                if answer.content_type != "text/event-stream":  # a server that does not stream answers whole
-                    whole = _read_json(await answer.read())
-                    return Reply([whole], time.perf_counter() - started)
-                async for data in _events(answer.content):
-                    if data == b"[DONE]":
-                        break
-                    try:
-                        events.append(json.loads(data))
-                    except ValueError as error:
-                        raise Failure("garbage", f"an event of the stream is not JSON: {excerpt(repr(data), 80)}") from error
+    async def _stream_once(self, path: str, body: Any, collector: Collector) -> Reply:
+        started, times = time.perf_counter(), []
+        body = {**body, "stream": True}
+        async with _told_apart(self.base_url, self.timeout), self._send("POST", path, body, self.timeout) as answer:
+            await refuse_status(answer)
+            if answer.content_type != "text/event-stream":  # a server that does not stream answers whole
+                found = await read_json(answer, BODY_CAP)
+                raise_reported(found)
+                return Reply(found, time.perf_counter() - started)
+            async for name, data in read_events(answer):
+                if data == b"[DONE]":
+                    break
+                if data and collector.feed(_event(name, data)):
                     times.append(time.perf_counter() - started)
-                else:
-                    if not events or not _finished(events[-1]):
-                        raise Failure("cut", "the server ended the stream before the answer was complete")
         first = times[0] if times else None
-        return Reply(events, time.perf_counter() - started, first_token_s=first, token_times=tuple(times))
+        return Reply(collector.whole(), time.perf_counter() - started, first_token_s=first, token_times=tuple(times))
+
+    def _send(self, method: str, path: str, body: Any, timeout: float) -> Any:
+        import aiohttp
+
+        limit = aiohttp.ClientTimeout(total=timeout)
+        return self._session.request(method, self.base_url + path, json=body, timeout=limit, allow_redirects=False)
 
     def _open(self) -> Any:
         return _Opened(self)
+
+
+def _event(name: str, data: bytes) -> Any:
+    """The JSON of an event; raises where it is an error, by its name or by what it holds."""
+    event = parsed(data, "an event of the stream")
+    raise_reported(event)
+    if name == "error":
+        raise_reported({"error": event or "without a message"})
+    return event
+
+
+def _counted(reply: Reply) -> Reply:
+    calls = _calls.get()
+    if calls is not None:
+        calls.seconds += reply.seconds
+    return reply
+
+
+def _count_retry() -> None:
+    calls = _calls.get()
+    if calls is not None:
+        calls.retries += 1
 
 
 def _most_attempts(failure: Failure) -> int:
@@ -205,7 +273,9 @@ class _Opened:
         import aiohttp
 
         connector = aiohttp.TCPConnector(limit=self.client.concurrency)
-        self.client._session = aiohttp.ClientSession(connector=connector, headers=self.client.headers)
+        headers = {**self.client.headers, "Accept-Encoding": ENCODINGS}
+        # Bodies are unpacked here, where they are bounded.
+        self.client._session = aiohttp.ClientSession(connector=connector, headers=headers, auto_decompress=False)
         most = self.client.concurrency
         self.client._gate = Gate(most, first=most if self.client.steady else FIRST_LIMIT)
         self.client._doubt = _Doubt()
@@ -242,30 +312,3 @@ class _told_apart:
 def _os_words(error: Any) -> str:
     number = getattr(error.os_error, "errno", None)
     return os.strerror(number) if number and number > 0 else str(error.os_error)
-
-
-async def _events(content: Any) -> AsyncIterator[bytes]:
-    async for line in content:
-        if line.startswith(b"data:"):
-            yield line[5:].strip()
-
-
-def _read_json(raw: bytes) -> Any:
-    try:
-        return json.loads(raw) if raw else None
-    except ValueError as error:
-        raise Failure("garbage", f"the server's answer is not JSON: {excerpt(repr(raw), 80)}") from error
-
-
-def _finished(event: Any) -> bool:
-    """Whether an event is the last of its answer: OpenAI's finish_reason, or llama.cpp's stop."""
-    if not isinstance(event, dict):
-        return False
-    choices = event.get("choices") or [{}]
-    return bool(event.get("stop") or choices[0].get("finish_reason") or (event.get("usage") and not event.get("choices")))
-
-
-def _limit(timeout: float) -> Any:
-    import aiohttp
-
-    return aiohttp.ClientTimeout(total=timeout)

@@ -9,13 +9,20 @@ from typing import Any
 from mill.api.errors import CannotServe, ModelError, UnknownName
 from mill.api.message import IMAGE
 from mill.api.model import LOGPROB_KINDS, TEXT_KINDS, ModelCapabilities
+from mill.api.printing import one_line
 from mill.api.request import Request
 from mill.api.response import Response, Token
-from mill.api.secrets import excerpt, redact
+from mill.api.secrets import redact
+from mill.models.arguments import check_flag, check_whole
 from mill.models.http import Failure, Reply
+from mill.models.http.body import BODY_CAP, SCORES_CAP
+from mill.models.http.values import shaped
 from mill.models.next_tokens import Distribution, NextTokens, asked_rivals
 from mill.models.openai_compat import scoring as routes
-from mill.models.openai_compat.answers import joined, read_answer
+from mill.models.openai_compat.answers import read_answer
+from mill.models.openai_compat.echo import BOS
+from mill.models.openai_compat.schema import ModelEntry, TokenIds, read_models, read_window
+from mill.models.openai_compat.stream import StreamedAnswer
 from mill.models.pairs import Pair, make_pair, move_spaces
 from mill.models.server import ServerModel, messages_of
 from mill.models.spec import OLLAMA_URL
@@ -27,7 +34,10 @@ NO_BOS = "the first token of a text without context is not scored, unless the to
 NO_ROUTE = "the server returns no log-probabilities of a prompt: it ignores `prompt_logprobs` and `echo`"
 USE_LLAMA_CPP = "; a llama-server is scored by the backend llama-cpp"
 NO_TOKENS = "the server gives no log-probabilities of its answers"
-LEFT_OUT = "the server left out a log-probability"
+STRADDLES = (
+    "a token of the server's tokenizer reaches from the context into the continuation, which then cannot be scored by "
+    "itself: that needs a server with /tokenize"
+)
 
 
 class OpenAICompatModel(ServerModel):
@@ -49,6 +59,13 @@ class OpenAICompatModel(ServerModel):
         **parameters: Any,
     ) -> None:
         super().__init__(model, base_url, api_key=api_key, timeout=timeout, concurrency=concurrency)
+        check_flag("stream", stream)
+        if chat is not None:
+            check_flag("chat", chat)
+        if max_context_length is not None:
+            check_whole("max_context_length", max_context_length, least=2)
+        if bos_token_id is not None:
+            check_whole("bos_token_id", bos_token_id, least=0)
         known = [route.name for route in routes.ROUTES]
         if scoring is not None and scoring not in known:
             raise UnknownName("scoring route", scoring, known, hint=f"it takes {', '.join(known)}")
@@ -57,6 +74,8 @@ class OpenAICompatModel(ServerModel):
         self.modalities, self.stream = set(modalities), stream
         self.capabilities = ModelCapabilities(self.modalities, supports_logprobs=False, supports_chat_template=True)
         self._served: dict[str, Any] = {}
+        self._entry = ModelEntry()
+        self._told_window: int | None = None
         self._route: routes.Route | None = None
         self._tokenizes = self._names_next = False
         self._chats: bool | None = True if chat else None
@@ -94,19 +113,28 @@ class OpenAICompatModel(ServerModel):
     def _recognize(self) -> None:
         """Hold the model's name against the server's list; a server with one model needs no name."""
         listed = self.client.probe("GET", "/v1/models").body
-        entries = {entry["id"]: entry for entry in (listed or {}).get("data", []) if "id" in entry}
+        entries = read_models(listed, f"{self.base_url}/v1/models")
         if not self.model and len(entries) == 1:
             self.model = next(iter(entries))
+        listed_names = [one_line(name) for name in entries]
+        names = ", ".join(listed_names) or "nothing"
+        if not self.model:
+            raise ModelError(f"{self.base_url} serves {names}: give one with model=...")
         if self.model not in entries:
-            if not self.model:
-                raise ModelError(f"{self.base_url} serves {', '.join(entries) or 'nothing'}: give one with model=...")
-            raise UnknownName(f"model at {self.base_url}", self.model, entries, hint=f"it serves {', '.join(entries)}")
-        self._served = entries[self.model]
+            raise UnknownName(f"model at {self.base_url}", self.model, listed_names, hint=f"it serves {names}")
+        self._entry = entries[self.model]
+        self._served = next(dict(entry) for entry in listed["data"] if entry.get("id") == self.model)
+        self._told_window = None if self.max_context_length else read_window(self._entry, f"{self.base_url}/v1/models")
+
+    def _names(self) -> list[str]:
+        told = self._entry
+        aliases = told.aliases if isinstance(told.aliases, list) else []
+        named = [self.model, told.id, told.root, told.parent, *aliases]
+        return [name for name in named if isinstance(name, str)]
 
     @property
     def _window(self) -> int | None:
-        told = self._served.get("max_model_len") or (self._served.get("meta") or {}).get("n_ctx_train")
-        return self.max_context_length or (int(told) if told else None)
+        return self.max_context_length or self._told_window
 
     def _scores_prompts(self) -> bool:
         """Whether the server gives log-probabilities of a prompt; a remark says why where it does not."""
@@ -119,9 +147,7 @@ class OpenAICompatModel(ServerModel):
             self.chat = self.use_chat_template = True
             return False
         if self._route is None:
-            hint = (
-                "; a llama-server is scored by the backend llama-cpp" if self._served.get("owned_by") == "llamacpp" else ""
-            )
+            hint = USE_LLAMA_CPP if self._entry.owned_by == "llamacpp" else ""
             self._remark(NO_ROUTE + hint, aloud=False)  # it matters to a task that needs them, which then says so
             return False
         try:
@@ -169,7 +195,8 @@ class OpenAICompatModel(ServerModel):
         else:
             path, asked = "/v1/chat/completions", {"logprobs": True, "top_logprobs": count}
             body["messages"] = messages_of(request)
-        answer = read_answer(await self._call(path, body, asked if count else {}), stops)
+        reply = self._of_model(await self._call(path, body, asked if count else {}))
+        answer = read_answer(reply, stops, self._remark)
         if count and answer.tokens is None:
             self._remark(NO_TOKENS)
         return answer
@@ -178,9 +205,9 @@ class OpenAICompatModel(ServerModel):
         """Whole or streamed, which tells when the first token came. A server that refuses to tell log-probabilities is asked
         again without."""
         if self.stream and not asked:  # log-probabilities come whole
-            return joined(await self.client.stream(path, {**body, "stream_options": {"include_usage": True}}))
+            return await self.client.stream(path, {**body, "stream_options": {"include_usage": True}}, StreamedAnswer)
         try:
-            return await self.client.post(path, {**body, **asked})
+            return await self.client.post(path, {**body, **asked}, SCORES_CAP if asked else BODY_CAP)
         except Failure as failure:
             if not asked or failure.status not in (400, 422) or "logprob" not in str(failure):
                 raise
@@ -218,12 +245,17 @@ class OpenAICompatModel(ServerModel):
         return replace(answer, tokens=_tokens(pair.continuation, scored.logprobs[part], scored.tops[part]))
 
     async def _score_by_offsets(self, context: str, continuation: str) -> Response:
+        """Without token ids: a continuation is what follows the token that begins with it, and there must be one."""
         scored = await self._score_prompt(context + continuation)
-        if scored.offsets is None:
-            raise Failure("garbage", "the server tells no places of its tokens, and has no /tokenize")
-        inside = [place for place, offset in enumerate(scored.offsets) if offset >= len(context)]
-        logprobs = [scored.logprobs[place] for place in inside]
-        return _response(logprobs, [scored.likeliest[place] for place in inside], inside[0] if inside else 0, 0)
+        starts = scored.starts
+        if starts is None:
+            raise Failure("garbage", "the server has no /tokenize, and its tokens do not add up to the prompt")
+        if context and len(context) not in starts:
+            raise Failure("http", STRADDLES)
+        if not context and BOS not in starts:
+            self._remark(NO_BOS)
+        n_context = max(1, starts.index(len(context))) if context else 1
+        return _response(scored.logprobs[n_context:], scored.likeliest[n_context:], n_context, 0)
 
     async def _score_document(self, request: Request) -> Response:
         """In disjoint windows, each of which starts from the last token of the one before."""
@@ -241,25 +273,23 @@ class OpenAICompatModel(ServerModel):
             begin = max(0, last - 1 - window)
             scored = (await self._score_prompt(ids[begin:last])).logprobs[first - begin :]
             if None in scored:
-                return Response(error=LEFT_OUT)
+                return Response(error=routes.LEFT_OUT)
             total += sum(score for score in scored if score is not None)
         return Response(score=total, prompt_tokens=len(ids))
 
     async def _score_prompt(self, prompt: str | list[int], rivals: int = 0) -> routes.Scored:
         assert self._route is not None, "a server without a route is refused before"
-        extra = {"model": self.model, **self.parameters}
-        return await routes.score_prompt(self.client, self._route, prompt, extra, rivals)
+        body = {**self._route.ask(prompt, rivals), "model": self.model, **self.parameters}
+        reply = await self._post("/v1/completions", body, SCORES_CAP)
+        return routes.read_scored(reply.body, self._route, prompt)
 
     async def _ask_next(self, prefix: tuple[int, ...], count: int) -> Distribution:
-        reply = await self.client.post("/v1/completions", routes.next_tokens_body(self.model, list(prefix)))
+        reply = await self._post("/v1/completions", routes.next_tokens_body(self.model, list(prefix)))
         return routes.read_next_tokens(reply.body)
 
     async def _tokenize(self, text: str) -> list[int]:
-        reply = await self.client.post("/tokenize", {"model": self.model, "prompt": text})
-        try:
-            return [int(token) for token in reply.body["tokens"]]
-        except (KeyError, TypeError, ValueError) as error:
-            raise Failure("garbage", f"/tokenize answered {excerpt(str(reply.body), 80)}") from error
+        reply = await self.client.post("/tokenize", {"model": self.model, "prompt": text}, SCORES_CAP)
+        return shaped(reply.body, TokenIds, "the answer of /tokenize").tokens
 
 
 def _tokens(ids: list[int], logprobs: list[float | None], tops: list[dict[int | str, float]]) -> tuple[Token, ...] | None:
@@ -275,7 +305,7 @@ def _tokens(ids: list[int], logprobs: list[float | None], tops: list[dict[int | 
 
 def _response(logprobs: list[float | None], likeliest: list[bool], prompt_tokens: int, truncated: int) -> Response:
     if not logprobs or None in logprobs:
-        return Response(error=LEFT_OUT)
+        return Response(error=routes.LEFT_OUT)
     return Response(
         score=float(sum(score for score in logprobs if score is not None)),
         is_greedy=all(likeliest),

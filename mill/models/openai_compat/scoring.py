@@ -12,34 +12,46 @@ from dataclasses import dataclass
 from typing import Any
 
 from mill.models.http import Client, Failure
+from mill.models.http.values import log_probability, shaped, token_count
 from mill.models.next_tokens import Distribution
-from mill.models.openai_compat.answers import TOKEN_ID, token_name
+from mill.models.openai_compat.answers import token_name
+from mill.models.openai_compat.echo import prompt_starts
+from mill.models.openai_compat.finish import read_finish
+from mill.models.openai_compat.schema import (
+    Choice,
+    Completion,
+    Logprobs,
+    PromptToken,
+    PromptTokens,
+    read_choice,
+    read_logprobs,
+)
 
 PROBE = "one two three"
 PROBE_TIMEOUT_S = 60.0
 NEXT_TOKENS = 20  # the most that servers give by default
 TIE = 1e-9
-UNREADABLE = (KeyError, IndexError, TypeError, ValueError, AttributeError)
+LEFT_OUT = "the server left out a log-probability"
 
 
 @dataclass(frozen=True)
 class Scored:
-    """A prompt's tokens: the log-probability of each, None for the first, and whether it was the likeliest at its place.
+    """A prompt's tokens: the log-probability of each, None for the first, and whether it was the likeliest at its position.
 
-    `offsets` are the tokens' places in the prompt's text, where the server tells them. `tops` are the likeliest tokens at
-    each place, by id or by text.
+    `starts` are the positions in the prompt at which the tokens of a text begin, where the server tells them; a BOS that the
+    server put before it begins at -1. `tops` are the likeliest tokens at each position, by id or by text.
     """
 
     logprobs: list[float | None]
     likeliest: list[bool]
-    offsets: list[int] | None = None
+    starts: list[int] | None = None
     tops: list[dict[int | str, float]] | None = None
 
 
 class Route(ABC):
-    """One way to score prompts: `ask` makes the body of a call, `read` reads its answer and raises where it is none.
+    """One way to score prompts: `ask` makes the body of a call, `read` reads its answer and raises Failure where it is none.
 
-    `rivals` is how many of the likeliest tokens are wanted at each place.
+    `rivals` is how many of the likeliest tokens are wanted at each position.
     """
 
     name = ""
@@ -48,7 +60,7 @@ class Route(ABC):
     def ask(self, prompt: str | list[int], rivals: int = 0) -> dict[str, Any]: ...
 
     @abstractmethod
-    def read(self, choice: dict[str, Any], prompt: str | list[int]) -> Scored: ...
+    def read(self, completion: Completion, choice: Choice, prompt: str | list[int]) -> Scored: ...
 
 
 class PromptLogprobs(Route):
@@ -57,17 +69,29 @@ class PromptLogprobs(Route):
     def ask(self, prompt: str | list[int], rivals: int = 0) -> dict[str, Any]:
         return {"prompt": prompt, "max_tokens": 1, "prompt_logprobs": rivals, "temperature": 0.0}
 
-    def read(self, choice: dict[str, Any], prompt: str | list[int]) -> Scored:
-        places = choice["prompt_logprobs"]
-        if isinstance(prompt, list):
-            chosen = [place[str(token)] if place else None for place, token in zip(places, prompt, strict=True)]
-        else:
-            chosen = [next(iter(place.values())) if place else None for place in places]
+    def read(self, completion: Completion, choice: Choice, prompt: str | list[int]) -> Scored:
+        rows = shaped({"rows": choice.prompt_logprobs or []}, PromptTokens, "prompt_logprobs of the server's answer").rows
+        if not rows or (isinstance(prompt, list) and len(rows) != len(prompt)):
+            raise _unreadable(f"{len(rows)} entries of prompt_logprobs for {len(prompt)} tokens")
+        names = [str(token) for token in prompt] if isinstance(prompt, list) else [next(iter(row or {}), "") for row in rows]
+        chosen = [_chosen(row, name) for row, name in zip(rows, names, strict=True)]
         return Scored(
-            [float(entry["logprob"]) if entry else None for entry in chosen],
-            [bool(entry and entry["rank"] == 1) for entry in chosen],
-            tops=[{int(token): float(one["logprob"]) for token, one in (place or {}).items()} for place in places],
+            [log_probability(entry.logprob) if entry else None for entry in chosen],
+            [entry is not None and entry.rank == 1 for entry in chosen],
+            tops=[{_token_id(name): log_probability(one.logprob) for name, one in (row or {}).items()} for row in rows],
         )
+
+
+def _chosen(row: dict[str, PromptToken] | None, name: str) -> PromptToken | None:
+    if row and name not in row:
+        raise _unreadable(f"token {name} of the prompt is not among those that the server scored")
+    return row[name] if row else None
+
+
+def _token_id(name: str) -> int:
+    if not name.isdecimal():
+        raise _unreadable(f"{name[:40]!r} is no token id")
+    return int(name)
 
 
 class Echo(Route):
@@ -77,32 +101,48 @@ class Echo(Route):
         by_id = {"return_tokens_as_token_ids": True} if rivals else {}  # vLLM's own; others ignore it
         return {"prompt": prompt, "max_tokens": 1, "echo": True, "logprobs": max(1, rivals), "temperature": 0.0, **by_id}
 
-    def read(self, choice: dict[str, Any], prompt: str | list[int]) -> Scored:
-        """The last entry is of the one token that had to be generated, and is left out."""
-        found = choice["logprobs"]
-        logprobs, tops = found["token_logprobs"], found["top_logprobs"]
-        if isinstance(prompt, list) and len(logprobs) != len(prompt) + 1:
-            raise ValueError(f"{len(logprobs)} log-probabilities for {len(prompt)} tokens and one more")
+    def read(self, completion: Completion, choice: Choice, prompt: str | list[int]) -> Scored:
+        found = read_logprobs(choice) or Logprobs()
+        scores, tops = found.token_logprobs or [], found.top_logprobs or []
+        if not scores or len(scores) != len(tops):
+            raise _unreadable(f"{len(scores)} log-probabilities with the likeliest tokens of {len(tops)}")
+        if isinstance(prompt, list):
+            starts, count = None, _count_of_prompt(completion, len(scores), len(prompt))
+        else:
+            starts = prompt_starts(found, prompt)
+            count = len(scores) - 1 if starts is None else len(starts)  # without positions, as if one token was generated
+        checked = [None if score is None else log_probability(score) for score in scores[:count]]
+        named = [{token_name(token): log_probability(value) for token, value in (top or {}).items()} for top in tops[:count]]
         likeliest = [
-            bool(score is not None and top and score >= max(top.values()) - TIE)
-            for score, top in zip(logprobs, tops, strict=True)
+            score is not None and bool(top) and score >= max(top.values()) - TIE
+            for score, top in zip(checked, named, strict=True)
         ]
-        offsets = found.get("text_offset")
-        named = [{token_name(token): float(value) for token, value in (top or {}).items()} for top in tops[:-1]]
-        return Scored(logprobs[:-1], likeliest[:-1], offsets[:-1] if offsets else None, named)
+        return Scored(checked, likeliest, starts, named)
 
 
-async def score_prompt(
-    client: Client, route: Route, prompt: str | list[int], extra: dict[str, Any], rivals: int = 0
-) -> Scored:
-    """A prompt through a route; an answer that is none is a Failure."""
-    reply = await client.post("/v1/completions", {**route.ask(prompt, rivals), **extra})
-    try:
-        return route.read(reply.body["choices"][0], prompt)
-    except UNREADABLE as error:
-        raise Failure(
-            "garbage", f"the server's log-probabilities cannot be read: {error or type(error).__name__}"
-        ) from error
+def _count_of_prompt(completion: Completion, entries: int, tokens: int) -> int:
+    """How many entries are those of a prompt of so many tokens.
+
+    One more is of the token that had to be generated; a server may leave that out, or generate more, which its counts must
+    then confirm: it may also have put a BOS before the prompt.
+    """
+    usage = completion.usage if isinstance(completion.usage, dict) else {}
+    prompt, generated = (token_count(usage.get(name)) for name in ("prompt_tokens", "completion_tokens"))
+    more = entries - tokens
+    added_bos = prompt == tokens + 1 and more == (generated or 0) + 1
+    if more < 0 or added_bos or (more > 1 and generated != more):
+        raise _unreadable(f"{entries} log-probabilities for {tokens} tokens and one more")
+    return tokens
+
+
+def _unreadable(why: str) -> Failure:
+    return Failure("garbage", f"the server's log-probabilities cannot be read: {why}")
+
+
+def read_scored(body: Any, route: Route, prompt: str | list[int]) -> Scored:
+    completion, choice = read_choice(body)
+    read_finish(choice)
+    return route.read(completion, choice, prompt)
 
 
 ROUTES: tuple[Route, ...] = (PromptLogprobs(), Echo())
@@ -114,13 +154,14 @@ def find_route(client: Client, model: str, wanted: str | None = None) -> Route |
         if wanted not in (None, route.name):
             continue
         try:
-            found = _probe(client, {"model": model, **route.ask(PROBE)})
-            scored = route.read(found, PROBE)
-        except UNREADABLE:
-            continue
+            body = _probe(client, {"model": model, **route.ask(PROBE)})
         except Failure as failure:
-            if failure.status not in (400, 422, 501):
+            if failure.kind != "reported" and failure.status not in (400, 422, 501):
                 raise
+            continue
+        try:
+            scored = read_scored(body, route, PROBE)
+        except Failure:
             continue
         if len(scored.logprobs) >= 3 and None not in scored.logprobs[1:]:
             return route
@@ -130,8 +171,8 @@ def find_route(client: Client, model: str, wanted: str | None = None) -> Route |
 def names_next_tokens(client: Client, model: str) -> bool:
     """Whether the server gives the likeliest next tokens by id."""
     try:
-        _next_distribution(_probe(client, next_tokens_body(model, PROBE)))
-    except (Failure, *UNREADABLE):
+        read_next_tokens(_probe(client, next_tokens_body(model, PROBE)))
+    except Failure:
         return False
     return True
 
@@ -142,19 +183,17 @@ def next_tokens_body(model: str, prompt: str | list[int]) -> dict[str, Any]:
 
 
 def read_next_tokens(body: Any) -> Distribution:
-    try:
-        return _next_distribution(body["choices"][0])
-    except UNREADABLE as error:
-        raise Failure("garbage", "the server's answer has no distribution of the next token") from error
+    """The distribution after a prompt, with tokens named by id."""
+    choice = read_choice(body)[1]
+    read_finish(choice)
+    found = read_logprobs(choice) or Logprobs()
+    top = (found.top_logprobs or [None])[0] or {}
+    named = {token_name(name): log_probability(value) for name, value in top.items()}
+    by_id = {name: value for name, value in named.items() if isinstance(name, int)}
+    if not by_id or len(by_id) != len(top):
+        raise Failure("garbage", "the server's answer has no distribution of the next token by id")
+    return Distribution(by_id, NEXT_TOKENS)
 
 
-def _next_distribution(choice: dict[str, Any]) -> Distribution:
-    top = choice["logprobs"]["top_logprobs"][0]
-    if not all(name.startswith(TOKEN_ID) for name in top):
-        raise ValueError("tokens are not named by id")
-    return Distribution({int(token_name(name)): float(value) for name, value in top.items()}, NEXT_TOKENS)
-
-
-def _probe(client: Client, body: dict[str, Any]) -> dict[str, Any]:
-    choice = client.probe("POST", "/v1/completions", body, timeout=PROBE_TIMEOUT_S).body["choices"][0]
-    return dict(choice)
+def _probe(client: Client, body: dict[str, Any]) -> Any:
+    return client.probe("POST", "/v1/completions", body, timeout=PROBE_TIMEOUT_S).body

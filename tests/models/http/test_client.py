@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -16,8 +18,9 @@ from typing import Any
 
 import pytest
 
-from mill.models.http import Client, Failure, client, failure
+from mill.models.http import Client, Failure, client, counted_calls, failure
 from mill.models.http.gate import Gate
+from mill.models.openai_compat.stream import StreamedAnswer
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from servers import Fault, FaultServer, ask, cut, events, free_port, garbage, stall, status
@@ -69,12 +72,14 @@ def test_retry_after_is_honoured() -> None:
         assert time.monotonic() - started >= 0.6
 
 
-def test_retry_after_is_read_as_seconds_or_as_a_date_and_bounded() -> None:
+def test_retry_after_is_read_as_seconds_or_as_a_date() -> None:
     assert failure.parse_retry_after("7") == 7
     assert failure.parse_retry_after(formatdate(time.time() + 30, usegmt=True)) == pytest.approx(30, abs=2)
-    assert failure.parse_retry_after("99999") == failure.LONGEST_WAIT_S
-    assert failure.parse_retry_after("-5") == 0
-    assert failure.parse_retry_after("soon") is None
+    assert failure.parse_retry_after("99999") == 99999
+    assert failure.parse_retry_after("-5") == failure.parse_retry_after("-inf") == 0
+    assert failure.parse_retry_after("1e999") == math.inf
+    for odd in ("soon", "nan", "Mon, 99 Foo 2024", "0x10", "1,5"):
+        assert failure.parse_retry_after(odd) is None, odd
     assert failure.parse_retry_after(None) is None
 
 
@@ -143,32 +148,165 @@ def stream(server: FaultServer) -> Any:
     caller, found = Client(server.url, timeout=5.0), []
 
     async def work(_: int) -> Any:
-        return await caller.stream("/ask", {})
+        return await caller.stream("/ask", {}, StreamedAnswer)
 
     caller.run_all([0], work, lambda _, result: found.append(result))
     return found[0]
 
 
+def chunk(text: str | None, finish: str | None = None, **more: Any) -> str:
+    """An event of a streamed completion."""
+    return json.dumps({"choices": [{"index": 0, "text": text, "finish_reason": finish}], **more})
+
+
 def test_a_stream_tells_when_each_token_came() -> None:
-    lines = [json.dumps({"choices": [{"text": word}]}) for word in "abc"]
-    with FaultServer(lambda *_: events(*lines, pause=0.1)) as server:
+    with FaultServer(lambda *_: events(*map(chunk, "abc"), chunk("", "stop"), pause=0.1)) as server:
         reply = stream(server)
-    assert [event["choices"][0]["text"] for event in reply.body] == ["a", "b", "c"]
+    assert reply.body["choices"] == [{"index": 0, "text": "abc", "finish_reason": "stop"}]
     assert reply.first_token_s == reply.token_times[0] < 0.1
     gaps = [later - earlier for earlier, later in zip(reply.token_times, reply.token_times[1:], strict=False)]
-    assert all(gap == pytest.approx(0.1, abs=0.06) for gap in gaps)
+    assert len(gaps) == 2 and all(gap == pytest.approx(0.1, abs=0.06) for gap in gaps)
 
 
-def test_a_stream_cut_in_the_middle_is_an_error_not_a_short_answer() -> None:
-    with FaultServer(lambda *_: events('{"choices": [{"text": "half"}]}', finish=False)) as server:
+def test_the_first_token_is_the_first_text_and_no_empty_chunk() -> None:
+    """Servers open a stream with the role alone, long before the first token is computed."""
+    role = json.dumps({"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}]})
+    with FaultServer(lambda *_: events(role, chunk(None), chunk("yes", "stop"), pause=0.4)) as server:
+        reply = stream(server)
+    assert reply.body["choices"][0]["text"] == "yes"
+    assert reply.first_token_s is not None and 0.8 <= reply.first_token_s <= reply.seconds
+
+
+def test_reasoning_is_text_too() -> None:
+    thought = json.dumps({"choices": [{"index": 0, "delta": {"reasoning_content": "hm"}}]})
+    with FaultServer(lambda *_: events(thought, chunk("yes", "stop"), pause=0.4)) as server:
+        reply = stream(server)
+    assert reply.body["choices"][0]["text"] == "yes" and reply.first_token_s < 0.4
+
+
+UNFINISHED = {
+    "cut before any end": events(chunk("half"), finish=False),
+    "no finish_reason": events(chunk("half")),
+    "only [DONE]": events(),
+    "nothing at all": events(finish=False),
+    "counts alone": events(json.dumps({"choices": [], "usage": {"completion_tokens": 2}})),
+}
+
+
+@pytest.mark.parametrize("fault", UNFINISHED.values(), ids=UNFINISHED)
+def test_a_stream_without_a_finish_reason_is_an_error_not_a_short_answer(fault: Fault) -> None:
+    with FaultServer(lambda *_: fault) as server:
         found = stream(server)
-    assert isinstance(found, Failure) and found.kind == "cut"
+        assert isinstance(found, Failure) and found.kind == "cut"
+        assert len(server.calls) == client.ATTEMPTS
+
+
+@pytest.mark.parametrize("after", [0, 1, 2], ids=["first", "in the middle", "last"])
+def test_an_error_event_at_any_position_is_an_error(after: int) -> None:
+    lines = [chunk("par"), chunk("tial", "stop")]
+    lines.insert(after, json.dumps({"error": {"message": "engine died", "type": "internal"}}))
+    with FaultServer(lambda *_: events(*lines)) as server:
+        found = stream(server)
+    assert isinstance(found, Failure) and str(found) == "the server reported an error: engine died"
+
+
+def test_an_error_that_the_caller_made_is_not_asked_again() -> None:
+    """The twin of a transient one: the code inside of the event says so."""
+    for code, calls in ((400, 1), (500, client.ATTEMPTS)):
+        line = json.dumps({"error": {"message": "no", "code": code}})
+        with FaultServer(lambda *_, line=line: events(line)) as server:
+            assert isinstance(stream(server), Failure)
+            assert len(server.calls) == calls
 
 
 def test_garbage_inside_a_stream_is_an_error() -> None:
     with FaultServer(lambda *_: events('{"choices": [')) as server:
         found = stream(server)
     assert isinstance(found, Failure) and found.kind == "garbage"
+
+
+def test_latency_counts_from_the_first_call_with_retries_and_pauses() -> None:
+    """As a user feels it who waits for the answer."""
+    with FaultServer(once(status(429, Retry_After="0.7"))) as server:
+        caller, found = Client(server.url, timeout=5.0), []
+
+        async def work(_: int) -> Any:
+            with counted_calls() as calls:
+                return await caller.post("/ask", {}), calls
+
+        caller.run_all([0], work, lambda _, result: found.append(result))
+    reply, calls = found[0]
+    assert reply.attempts == 2 and calls.retries == 1
+    assert 0.7 <= reply.seconds == calls.seconds < 5
+
+
+def test_the_first_token_of_a_retried_stream_counts_from_the_first_call() -> None:
+    def answer(server: FaultServer, *_: Any) -> Any:
+        return status(503, Retry_After="0.5") if len(server.calls) == 1 else events(chunk("yes", "stop"))
+
+    with FaultServer(answer) as server:
+        reply = stream(server)
+    assert 0.5 <= reply.first_token_s <= reply.seconds and reply.attempts == 2
+
+
+def test_a_redirect_is_not_followed_and_its_target_gets_no_key() -> None:
+    with FaultServer(lambda *_: {"choices": []}) as other:
+        target = f"{other.url}/ask?key=abc"
+        with FaultServer(lambda *_: status(307, Location=target)) as server:
+            (found,) = ask(server, headers={"Authorization": "Bearer sk-secret"})
+            assert len(server.calls) == 1
+        assert other.headers == [] and other.calls == []
+    assert isinstance(found, Failure) and found.status == 307
+    assert f"redirects to {other.url}/ask; redirects are not followed" in str(found)
+
+
+def test_work_runs_where_an_event_loop_runs_already() -> None:
+    """As in a notebook."""
+
+    async def cell() -> list[Any]:
+        with FaultServer(lambda server, path, body: body) as server:
+            assert Client(server.url).probe("POST", "/ask", {"number": 7}).body == {"number": 7}
+            return ask(server, 3)
+
+    assert asyncio.run(cell()) == [{"number": 0}, {"number": 1}, {"number": 2}]
+
+
+def test_what_work_raises_beside_a_running_loop_is_raised_there() -> None:
+    async def cell() -> None:
+        async def work(_: int) -> None:
+            raise ZeroDivisionError
+
+        Client("http://127.0.0.1:1").run_all([0], work, lambda *_: None)
+
+    with pytest.raises(ZeroDivisionError):
+        asyncio.run(cell())
+
+
+INTERRUPTED = """
+import asyncio, os, signal, sys, threading, time
+sys.path.insert(0, {tests!r})
+from servers import FaultServer, ask, stall
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+async def cell():
+    with FaultServer(lambda *_: stall(60)) as server:
+        threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+        started = time.monotonic()
+        try:
+            ask(server, 20, timeout=60.0)
+        except KeyboardInterrupt:
+            print("interrupted", time.monotonic() - started < 20, flush=True)
+        os._exit(0)
+
+loop = asyncio.new_event_loop()  # as a kernel's: it handles no signals itself
+loop.run_until_complete(cell())
+"""
+
+
+def test_an_interrupt_beside_a_running_loop_cancels_what_is_in_flight() -> None:
+    code = INTERRUPTED.format(tests=str(Path(__file__).parents[2]))
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert ended.stdout.split() == ["interrupted", "True"], ended.stderr
 
 
 def test_an_interrupt_cancels_what_is_under_way() -> None:

@@ -1,17 +1,35 @@
-"""The `llama-cpp` backend: a llama-server, through its own /completion endpoint and token ids."""
+"""One llama-server: its own /completion endpoint, and token ids."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any
 
+from mill.api.errors import ModelError, UnknownName
 from mill.api.model import LOGPROB_KINDS, TEXT_KINDS, ModelCapabilities
+from mill.api.printing import one_line
 from mill.api.request import ALL, Request
 from mill.api.response import Response, Token
-from mill.api.secrets import excerpt
+from mill.api.validate import convert
+from mill.models.arguments import check_flag
 from mill.models.http import Failure
+from mill.models.http.body import BODY_CAP, SCORES_CAP
+from mill.models.http.values import shaped
+from mill.models.llama_cpp.schema import (
+    Completion,
+    Entry,
+    ModelList,
+    Position,
+    Props,
+    Rendered,
+    Row,
+    TokenIds,
+    read_completion,
+    read_logprob,
+)
+from mill.models.names import same_file
 from mill.models.next_tokens import Distribution, NextTokens
+from mill.models.openai_compat.answers import read_counts
 from mill.models.pairs import make_pair, move_spaces
 from mill.models.server import ServerModel, messages_of
 from mill.models.stops import cut_at_stops
@@ -34,54 +52,76 @@ class LlamaCppModel(ServerModel):
         concurrency: int | None = None,
         use_chat_template: bool = False,
     ) -> None:
-        super().__init__(model, base_url, api_key=api_key, timeout=timeout, concurrency=concurrency or 1)
+        width = 1 if concurrency is None else concurrency
+        super().__init__(model, base_url, api_key=api_key, timeout=timeout, concurrency=width)
+        check_flag("use_chat_template", use_chat_template)
         self._most = concurrency
         self.use_chat_template = use_chat_template
         self.capabilities = _capabilities(None, 1)
-        self._props: dict[str, Any] = {}
+        self._told: dict[str, Any] = {}
+        self._props: Props | None = None
+        self._entry = Entry()
         self._vocabulary = 0
         self._bos_id: int | None = None
         self._next = NextTokens(self._ask_distribution)
 
     @property
     def model_name(self) -> str:
-        return self.model or str(self._props.get("model_path", "")).rpartition("/")[2] or self.base_url
+        return self.model or self._file or self.base_url
+
+    @property
+    def _file(self) -> str:
+        return (self._props.model_path or "").rpartition("/")[2] if self._props else ""
 
     def identity(self) -> dict[str, Any]:
         return {
             "backend": "llama-cpp",
             "base_url": self.base_url,
             "model": self.model,
-            "served": {name: self._props.get(name) for name in ("model_path", "build_info", "meta")},
+            "served": {name: self._told.get(name) for name in ("model_path", "build_info", "meta")},
             "use_chat_template": self.use_chat_template,
         }
 
     def _recognize(self) -> None:
+        """What the server has loaded, which must be the model that was asked for."""
         self.client.probe("GET", "/health")
-        self._props = dict(self.client.probe("GET", "/props").body)
-        entries = self.client.probe("GET", "/v1/models").body.get("data") or [{}]
-        self._props["meta"] = entries[0].get("meta") or {}
+        told = self.client.probe("GET", "/props").body
+        listed = self.client.probe("GET", "/v1/models").body
+        self._props = convert(told, Props, f"{self.base_url}/props", ModelError)
+        found: ModelList = convert(listed, ModelList, f"{self.base_url}/v1/models", ModelError)
+        self._entry = (found.data or [Entry()])[0]
+        self._told = {**told, "meta": (listed.get("data") or [{}])[0].get("meta") or {}}
+        served = self._names()
+        if self.model and served and not any(same_file(self.model, name) for name in served):
+            shown = list(dict.fromkeys(one_line(name.rpartition("/")[2] or name) for name in served))
+            raise UnknownName(f"model at {self.base_url}", self.model, shown, hint=f"it serves {', '.join(shown)}")
+
+    def _names(self) -> list[str]:
+        """The file, and what else the server calls it."""
+        props, entry = self._props, self._entry
+        named = [props and props.model_path, props and props.model_alias, entry.id, *(entry.aliases or [])]
+        return [name for name in named if name]
 
     def _look(self) -> None:
         self._recognize()
-        self._vocabulary = int(self._props["meta"].get("n_vocab", 0))
-        bos = str(self._props.get("bos_token") or "")
-        if bos:
-            body = {"content": bos, "add_special": False, "parse_special": True}
-            self._bos_id = next(iter(self.client.probe("POST", "/tokenize", body).body["tokens"]), None)
-        slots = int(self._props.get("total_slots", 1))
-        self.concurrency = min(slots, self._most or slots)
+        assert self._props is not None
+        self._vocabulary = self._entry.meta.n_vocab if self._entry.meta else 0
+        if self._props.bos_token:
+            body = {"content": self._props.bos_token, "add_special": False, "parse_special": True}
+            found = shaped(self.client.probe("POST", "/tokenize", body).body, TokenIds, "the answer of /tokenize")
+            self._bos_id = next(iter(found.tokens), None)
+        self.concurrency = min(self._props.total_slots, self._most or self._props.total_slots)
         if not self.client.steady:  # a width that was asked for stays
             self.client.concurrency = self.concurrency
         self.capabilities = _capabilities(self._window, self.client.concurrency)
 
     def weight_bytes(self) -> int | None:
-        size = self._props["meta"].get("size")
-        return int(size) if size else None
+        return (self._entry.meta.size or None) if self._entry.meta else None
 
     @property
     def _window(self) -> int:
-        return int(self._props["default_generation_settings"]["n_ctx"])
+        assert self._props is not None, "the server is looked at before it is asked"
+        return self._props.default_generation_settings.n_ctx
 
     async def _generate(self, request: Request) -> Response:
         options = request.options
@@ -104,18 +144,18 @@ class LlamaCppModel(ServerModel):
         }
         if "logprobs" in options:
             body["n_probs"] = options["logprobs"]
-        reply = await self.client.post("/completion", body)
-        text = reply.body.get("content") if isinstance(reply.body, dict) else None
-        if not isinstance(text, str):
-            raise Failure("garbage", f"the server's answer has no content: {excerpt(str(reply.body), 120)}")
-        kept, stopped = cut_at_stops(text, options["until"])
-        limited = reply.body.get("stop_type") == "limit" or reply.body.get("stopped_limit")
+        reply = await self._post("/completion", body, SCORES_CAP if "logprobs" in options else BODY_CAP)
+        found = read_completion(reply.body)
+        kept, stopped = cut_at_stops(found.content, options["until"])
+        limited = found.stop_type == "limit" or found.stopped_limit
+        counts = {"evaluated": found.tokens_evaluated, "predicted": found.tokens_predicted}
+        prompt, output = read_counts(counts, ("evaluated", "predicted"), self._remark)
         return Response(
             text=kept,
             finish_reason="length" if limited and not stopped else "stop",
-            tokens=await self._tokens(reply.body) if "logprobs" in options else None,
-            prompt_tokens=reply.body.get("tokens_evaluated"),
-            output_tokens=reply.body.get("tokens_predicted"),
+            tokens=await self._tokens(found) if "logprobs" in options else None,
+            prompt_tokens=prompt,
+            output_tokens=output,
             truncated_tokens=cut,
             seconds=reply.seconds,
         )
@@ -136,9 +176,9 @@ class LlamaCppModel(ServerModel):
             output_tokens=len(pair.continuation),
             truncated_tokens=pair.truncated,
         )
-        return self._told(answer, pair.continuation, steps, asked) if asked else answer
+        return self._with_tokens(answer, pair.continuation, steps, asked) if asked else answer
 
-    def _told(self, answer: Response, ids: list[int], steps: list[Distribution], asked: int | str) -> Response:
+    def _with_tokens(self, answer: Response, ids: list[int], steps: list[Distribution], asked: int | str) -> Response:
         """With the continuation's tokens and their rivals, or the whole distribution before each."""
         shown = 1 if asked == ALL else int(asked)
         told = zip(ids, steps, strict=True)
@@ -180,34 +220,38 @@ class LlamaCppModel(ServerModel):
 
     async def _ask_distribution(self, prefix: tuple[int, ...], count: int) -> Distribution:
         body = {"prompt": list(prefix), "n_predict": 1, "n_probs": count, "temperature": 0.0, "cache_prompt": True}
-        reply = await self.client.post("/completion", body)
-        try:
-            pairs = [
-                (await self._row_id(row), _row_logprob(row)) for row in _rows(reply.body["completion_probabilities"][0])
-            ]
-        except (KeyError, IndexError, TypeError, ValueError) as error:
-            raise Failure("garbage", "the server's answer has no probabilities of the next token") from error
+        reply = await self._post("/completion", body, SCORES_CAP)
+        positions = read_completion(reply.body).completion_probabilities
+        if not positions or not positions[0].rows:
+            raise Failure("garbage", "the server's answer has no probabilities of the next token")
+        pairs = [(await self._row_id(row), read_logprob(row)) for row in positions[0].rows]
         return Distribution(dict(pairs), count)
 
-    async def _tokens(self, body: dict[str, Any]) -> tuple[Token, ...]:
-        """The answer's tokens with the likeliest at their places; older servers give probabilities and texts."""
-        try:
-            tokens = []
-            for entry in body["completion_probabilities"]:
-                top = [(await self._row_id(row), _row_logprob(row)) for row in _rows(entry)]
-                text = entry["token"] if "token" in entry else entry["content"]
-                found = int(entry["id"]) if "id" in entry else await self._row_id({"tok_str": text})
-                logprob = _row_logprob(entry) if "logprob" in entry else dict(top).get(found, math.nan)
-                tokens.append(Token(found, text, logprob, tuple(sorted(top, key=lambda pair: -pair[1]))))
-        except (KeyError, TypeError, ValueError) as error:
-            raise Failure("garbage", "the server's answer has no probabilities of its tokens") from error
-        return tuple(tokens)
+    async def _tokens(self, found: Completion) -> tuple[Token, ...]:
+        """The answer's tokens with the likeliest at their positions; older servers give probabilities and texts."""
+        if found.completion_probabilities is None:
+            raise Failure("garbage", "the server's answer has no probabilities of its tokens")
+        return tuple([await self._token(position) for position in found.completion_probabilities])
 
-    async def _row_id(self, row: dict[str, Any]) -> int:
+    async def _token(self, position: Position) -> Token:
+        top = [(await self._row_id(row), read_logprob(row)) for row in position.rows]
+        text = position.content if position.token is None else position.token
+        if text is None:
+            raise Failure("garbage", "the server's answer has a token without a text")
+        name = position.id if position.id is not None else await self._row_id(Row(tok_str=text))
+        named = position.logprob is not None or position.prob is not None
+        logprob = read_logprob(position) if named else dict(top).get(name)
+        if logprob is None:
+            raise Failure("garbage", "the server's answer has a token without a probability")
+        return Token(name, text, logprob, tuple(sorted(top, key=lambda pair: -pair[1])))
+
+    async def _row_id(self, row: Row) -> int:
         """A token's id; older servers name a token by its text alone."""
-        if "id" in row:
-            return int(row["id"])
-        ids = await self._tokenize(row["tok_str"], special=False)
+        if row.id is not None:
+            return row.id
+        if row.tok_str is None:
+            raise Failure("garbage", "the server's answer has a token without id and text")
+        ids = await self._tokenize(row.tok_str, special=False)
         return ids[0] if len(ids) == 1 else -1
 
     async def _render(self, request: Request) -> str:
@@ -215,29 +259,14 @@ class LlamaCppModel(ServerModel):
         if isinstance(request.context, str) and not self.use_chat_template:
             return request.context
         reply = await self.client.post("/apply-template", {"messages": messages_of(request)})
-        return str(reply.body["prompt"])
+        return shaped(reply.body, Rendered, "the answer of /apply-template").prompt
 
     async def _tokenize(self, text: str, *, special: bool = True) -> list[int]:
-        bos = str(self._props.get("bos_token") or "")
+        bos = (self._props.bos_token if self._props else None) or ""
         add = special and not (bos and text.startswith(bos))
-        reply = await self.client.post("/tokenize", {"content": text, "add_special": add, "parse_special": special})
-        try:
-            return [int(token) for token in reply.body["tokens"]]
-        except (KeyError, TypeError, ValueError) as error:
-            raise Failure("garbage", f"/tokenize answered {excerpt(str(reply.body), 80)}") from error
-
-
-def _rows(entry: dict[str, Any]) -> list[dict[str, Any]]:
-    """The likeliest tokens at a place, in the shapes of newer and older servers."""
-    return list(entry.get("top_logprobs") or entry.get("top_probs") or entry["probs"])
-
-
-def _row_logprob(row: dict[str, Any]) -> float:
-    """Newer servers give log-probabilities, older ones probabilities."""
-    if "logprob" in row:
-        return float(row["logprob"])
-    prob = float(row["prob"])
-    return math.log(prob) if prob > 0 else -math.inf
+        body = {"content": text, "add_special": add, "parse_special": special}
+        reply = await self.client.post("/tokenize", body, SCORES_CAP)
+        return shaped(reply.body, TokenIds, "the answer of /tokenize").tokens
 
 
 def _capabilities(window: int | None, concurrency: int) -> ModelCapabilities:

@@ -1,0 +1,65 @@
+"""Arguments of server backends, checked before anything is sent. A message never shows a key."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+from urllib.parse import urlsplit
+
+from mill.api.errors import SpecError
+from mill.api.secrets import redact_text
+
+
+def check_seconds(name: str, value: Any) -> None:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not number or not math.isfinite(value) or value <= 0:
+        raise SpecError(f"{name}={value}: give a number of seconds above 0, such as {name}=120")
+
+
+def check_whole(name: str, value: Any, *, least: int, most: int | None = None) -> None:
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    if not whole or value < least or (most is not None and value > most):
+        limits = f"from {least} to {most}" if most is not None else f"of at least {least}"
+        raise SpecError(f"{name}={value}: give a whole number {limits}")
+
+
+def check_flag(name: str, value: Any) -> None:
+    if not isinstance(value, bool):
+        raise SpecError(f"{name}={value!r}: give true or false")
+
+
+def check_text(name: str, value: Any) -> None:
+    if not isinstance(value, str):
+        raise SpecError(f"{name}={value!r}: give a text")
+
+
+def check_key(key: Any, where: str) -> str | None:
+    """A key as it goes into a header: without the blanks around it, and refused where it would break the header."""
+    if key is None:
+        return None
+    if not isinstance(key, str):
+        raise SpecError(f"{where}: a key is a text")
+    key = key.strip()
+    if any(ord(char) < 32 or ord(char) == 127 for char in key):
+        raise SpecError(f"{where}: the key holds a line break or another control character; give the key alone")
+    if any(ord(char) > 255 for char in key):
+        raise SpecError(f"{where}: the key holds a character that no HTTP header can carry; give the key as it was issued")
+    return key or None
+
+
+def check_address(base_url: Any) -> None:
+    check_text("base_url", base_url)
+    shown = redact_text(base_url)
+    if not base_url.startswith(("http://", "https://")):
+        raise SpecError(f"base_url={shown}: a URL starts with http:// or https://")
+    if "," in base_url:
+        raise SpecError(f"base_url={shown}: several addresses are for mill eval alone")
+    if any(ord(char) <= 32 or ord(char) == 127 for char in base_url):
+        raise SpecError(f"base_url={shown!r}: a URL has no blanks and no control characters")
+    try:
+        found = urlsplit(base_url)
+        named = found.hostname and (found.port is None or found.port > 0)
+    except ValueError as error:
+        raise SpecError(f"base_url={shown}: {error}") from error
+    if not named:
+        raise SpecError(f"base_url={shown}: no host; write http://host:port")

@@ -1,0 +1,145 @@
+"""Bodies of answers, read in pieces and bounded: no server decides how much memory it takes."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+from mill.api.errors import DataError
+from mill.api.secrets import excerpt
+from mill.api.validate import parse_json
+from mill.models.http.failure import Failure, http_failure, redirect_failure
+
+MIB = 1 << 20
+BODY_CAP = 16 * MIB  # of an answer in text; all caps count what is unpacked
+SCORES_CAP = 256 * MIB  # with the log-probabilities of a long prompt or a whole vocabulary
+ERROR_CAP = MIB
+LINE_CAP = 16 * MIB
+STREAM_CAP = 64 * MIB
+STEP = MIB  # the most that is unpacked at once
+ENCODINGS = "gzip, deflate"  # what is asked for, and what is understood
+
+Unpack = Callable[[bytes], Iterator[bytes]]
+
+
+async def refuse_status(answer: Any) -> None:
+    """Raise for every status that is no success."""
+    if answer.status >= 400:
+        raise http_failure(answer.status, await _beginning(answer), answer.headers)
+    if answer.status >= 300:
+        raise redirect_failure(answer.status, answer.headers.get("Location", ""))
+
+
+async def read_json(answer: Any, cap: int) -> Any:
+    """The whole body, which is JSON or nothing."""
+    raw = b"".join([piece async for piece in _pieces(answer, cap)]).removeprefix(b"\xef\xbb\xbf")
+    return parsed(raw, "the server's answer") if raw else None
+
+
+def parsed(raw: bytes, what: str) -> Any:
+    try:
+        return parse_json(raw, what)
+    except DataError as error:
+        raise Failure("garbage", f"{what} is not JSON: {excerpt(repr(raw[:400]), 80)}") from error
+
+
+async def read_events(answer: Any) -> AsyncIterator[tuple[str, bytes]]:
+    """The server-sent events of a body, each with its name (mostly none); a line of data is one."""
+    name = ""
+    async for line in _lines(answer):
+        if line.startswith(b"data:"):
+            yield name, line[5:].strip()
+        elif line.startswith(b"event:"):
+            name = line[6:].strip().decode("utf-8", "replace")
+        elif not line.strip():
+            name = ""
+
+
+async def _lines(answer: Any) -> AsyncIterator[bytes]:
+    rest = b""
+    async for piece in _pieces(answer, STREAM_CAP):
+        *lines, rest = (rest + piece).split(b"\n") if b"\n" in piece else (rest + piece,)
+        for line in lines:
+            yield line
+        if len(rest) > LINE_CAP:
+            raise Failure("large", f"a line of the stream is longer than {_mib(LINE_CAP)}")
+    if rest:
+        yield rest
+
+
+async def _beginning(answer: Any) -> bytes:
+    """As much of an error's body as can be read: its status is known, whatever else is wrong with it."""
+    found = b""
+    try:
+        async for piece in _pieces(answer, ERROR_CAP):
+            found += piece
+    except Failure:
+        pass
+    return found
+
+
+async def _pieces(answer: Any, cap: int) -> AsyncIterator[bytes]:
+    """A body as it comes, unpacked; raises where it is larger than `cap`."""
+    unpack, finish = _unpacker(answer.headers.get("Content-Encoding", ""))
+    total = 0
+    async for raw in answer.content.iter_any():
+        for piece in unpack(raw):
+            total += len(piece)
+            if total > cap:
+                raise Failure("large", f"the server's answer is larger than {_mib(cap)}, and is not read further")
+            yield piece
+    finish()
+
+
+def _unpacker(encoding: str) -> tuple[Unpack, Callable[[], None]]:
+    """How a body is unpacked piece by piece, and what looks whether it was whole."""
+    encoding = encoding.strip().lower()
+    if encoding in ("", "identity"):
+        return lambda raw: iter((raw,)), lambda: None
+    if encoding not in ("gzip", "x-gzip", "deflate"):
+        raise Failure("garbage", f"the server's answer is packed with {excerpt(encoding, 40)}, which was not asked for")
+    inflate = _Inflate()
+    return inflate.feed, inflate.finish
+
+
+class _Inflate:
+    """gzip or deflate, of one member or several; never more than a step in memory."""
+
+    def __init__(self) -> None:
+        self._zlib: Any = None
+
+    def feed(self, raw: bytes) -> Iterator[bytes]:
+        try:
+            while raw:
+                if self._zlib is None or self._zlib.eof:
+                    if self._zlib is not None and not raw.strip(b"\0"):  # padding after the last member
+                        return
+                    self._zlib = zlib.decompressobj(_window_bits(raw))
+                yield from self._unpacked(raw)
+                raw = self._zlib.unused_data
+        except zlib.error as error:
+            raise Failure("garbage", f"the server's answer cannot be unpacked: {error}") from error
+
+    def _unpacked(self, raw: bytes) -> Iterator[bytes]:
+        while True:
+            piece = self._zlib.decompress(raw, STEP)
+            if piece:
+                yield piece
+            raw = self._zlib.unconsumed_tail
+            if not raw and len(piece) < STEP:
+                return
+
+    def finish(self) -> None:
+        if self._zlib is not None and not self._zlib.eof:
+            raise Failure("cut", "the server's answer ended before all of it was unpacked")
+
+
+def _window_bits(raw: bytes) -> int:
+    """Both headers, or none: some servers send deflate without the one that belongs to it."""
+    bare = raw[0] & 0x0F != 8 and raw[:1] != b"\x1f"
+    return -zlib.MAX_WBITS if bare else zlib.MAX_WBITS | 32
+
+
+def _mib(count: int) -> str:
+    return f"{count / MIB:g} MiB"

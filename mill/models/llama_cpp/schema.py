@@ -1,0 +1,105 @@
+"""What a llama-server answers, field by field, in the shapes of newer and older ones. Whatever is not named is not read."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+
+from mill.models.http import Failure
+from mill.models.http.values import log_of, log_probability, shaped
+
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class Settings(msgspec.Struct):
+    n_ctx: Annotated[int, msgspec.Meta(ge=2)]
+
+
+class Props(msgspec.Struct):
+    """/props: the server and the file that it has loaded."""
+
+    default_generation_settings: Settings
+    total_slots: Positive = 1
+    bos_token: str | None = None
+    model_path: str | None = None
+    model_alias: str | None = None
+
+
+class Meta(msgspec.Struct):
+    n_vocab: Count = 0
+    size: Count | None = None
+
+
+class Entry(msgspec.Struct):
+    id: str | None = None
+    meta: Meta | None = None
+    aliases: list[str] | None = None
+
+
+class ModelList(msgspec.Struct):
+    data: list[Entry] | None = None
+
+
+class Row(msgspec.Struct):
+    """One of the likeliest tokens at a position: by id with a log-probability, or by text with a probability."""
+
+    id: Count | None = None
+    tok_str: str | None = None
+    logprob: float | None = None
+    prob: float | None = None
+
+
+class Position(msgspec.Struct):
+    id: Count | None = None
+    token: str | None = None
+    content: str | None = None
+    logprob: float | None = None
+    prob: float | None = None
+    top_logprobs: list[Row] | None = None
+    top_probs: list[Row] | None = None
+    probs: list[Row] | None = None
+
+    @property
+    def rows(self) -> list[Row]:
+        return self.top_logprobs or self.top_probs or self.probs or []
+
+
+class Completion(msgspec.Struct):
+    content: str
+    stop: bool | None = None
+    stop_type: str | None = None
+    stopped_limit: bool | None = None
+    tokens_evaluated: Any = None
+    tokens_predicted: Any = None
+    completion_probabilities: list[Position] | None = None
+
+
+class TokenIds(msgspec.Struct):
+    """The answer of /tokenize."""
+
+    tokens: list[Count]
+
+
+class Rendered(msgspec.Struct):
+    """The answer of /apply-template."""
+
+    prompt: str
+
+
+def read_completion(body: Any) -> Completion:
+    """A whole answer: one that the server did not end is none."""
+    found = shaped(body, Completion, "the server's answer")
+    if found.stop is False:
+        raise Failure("cut", "the server's answer is not complete: it did not stop")
+    return found
+
+
+def read_logprob(row: Row | Position) -> float:
+    """Newer servers give log-probabilities, older ones probabilities."""
+    if row.logprob is not None:
+        return log_probability(row.logprob)
+    if row.prob is not None:
+        return log_of(row.prob)
+    raise Failure("garbage", "the server's answer has a token without a probability")

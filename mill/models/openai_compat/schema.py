@@ -1,0 +1,134 @@
+"""What servers with OpenAI's API answer, field by field. Whatever is not named here is not read."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+
+from mill.api.errors import ModelError
+from mill.api.validate import convert
+from mill.models.http import Failure
+from mill.models.http.failure import shown
+from mill.models.http.values import shaped
+
+Id = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class TopToken(msgspec.Struct):
+    """One of the likeliest tokens at a position of a chat answer; llama-server adds ids."""
+
+    token: str
+    logprob: float
+    id: int | None = None
+
+
+class ChatToken(TopToken):
+    top_logprobs: list[TopToken] | None = None
+
+
+class Logprobs(msgspec.Struct):
+    """Log-probabilities of tokens: chat's list under `content`, or completions' parallel lists."""
+
+    content: list[ChatToken] | None = None
+    tokens: list[str | int] | None = None
+    token_logprobs: list[float | None] | None = None
+    top_logprobs: list[dict[str, float] | None] | None = None
+    text_offset: list[int] | None = None
+
+
+class PromptToken(msgspec.Struct):
+    logprob: float
+    rank: int | None = None
+
+
+class PromptTokens(msgspec.Struct):
+    """vLLM's `prompt_logprobs`: at each position but the first, tokens by id."""
+
+    rows: list[dict[str, PromptToken] | None]
+
+
+class Message(msgspec.Struct):
+    content: str | None = None
+    reasoning_content: Any = None
+    reasoning: Any = None
+
+
+class Choice(msgspec.Struct):
+    index: int | None = None
+    text: str | None = None
+    message: Message | None = None
+    delta: Message | None = None
+    finish_reason: str | None = None
+    logprobs: Any = None
+    prompt_logprobs: Any = None
+    error: Any = None
+
+
+class Completion(msgspec.Struct):
+    """A whole answer, or an event of a stream: events without choices hold counts alone."""
+
+    choices: list[Choice] | None = None
+    usage: Any = None
+    model: Any = None
+
+
+class ModelEntry(msgspec.Struct):
+    """A model in /v1/models. Servers tell the longest context under several names."""
+
+    id: str | None = None
+    root: str | None = None
+    parent: str | None = None
+    owned_by: Any = None
+    max_model_len: Any = None
+    meta: Any = None
+    aliases: Any = None
+
+
+class ModelList(msgspec.Struct):
+    data: list[ModelEntry]
+
+
+class TokenIds(msgspec.Struct):
+    """The answer of /tokenize."""
+
+    tokens: list[Id]
+
+
+def read_choice(body: Any) -> tuple[Completion, Choice]:
+    """A whole answer and the one choice that was asked for: that of index 0, whatever else came with it."""
+    if not isinstance(body, dict) or not body.get("choices"):
+        raise Failure("garbage", f"the server's answer has no choices: {shown(body, 120)}")
+    completion = shaped(body, Completion, "the server's answer")
+    return completion, first_choice(completion.choices or [])
+
+
+def first_choice(choices: list[Choice]) -> Choice:
+    for position, choice in enumerate(choices):
+        if (position if choice.index is None else choice.index) == 0:
+            return choice
+    raise Failure("garbage", f"the server's answer has no choice of index 0, but {choices[0].index}")
+
+
+def read_logprobs(choice: Choice) -> Logprobs | None:
+    """None where the server gives none, which some write as a list without entries."""
+    if not isinstance(choice.logprobs, dict):
+        return None
+    return shaped(choice.logprobs, Logprobs, "logprobs of the server's answer")
+
+
+def read_models(listed: Any, url: str) -> dict[str, ModelEntry]:
+    """The models that a server lists, by name; whatever is no such list is refused in one line."""
+    if not isinstance(listed, dict) or not isinstance(listed.get("data"), list):
+        raise ModelError(f"{url} is no list of models: it answered {shown(listed, 80)}")
+    found: ModelList = convert(listed, ModelList, url, ModelError)
+    return {entry.id: entry for entry in found.data if entry.id}
+
+
+def read_window(entry: ModelEntry, url: str) -> int | None:
+    """The longest context, where the server tells one; 0 means that it does not."""
+    meta = entry.meta if isinstance(entry.meta, dict) else {}
+    told = entry.max_model_len or meta.get("n_ctx_train")
+    if told and (type(told) is not int or told < 2):
+        raise ModelError(f"{url}: the longest context of {entry.id} is {shown(told, 40)!r}: give max_context_length=...")
+    return told or None
