@@ -23,7 +23,9 @@ from mill.tasks.load import load_builtin, load_files
 @output_dir_option()
 @task_paths_option()
 @click.pass_context
-def command(ctx: click.Context, what: str, filter_text: str, output_dir: str | None, task_paths: tuple[str, ...]) -> int:
+def command(
+    ctx: click.Context, what: str, filter_text: str, output_dir: str | None, task_paths: tuple[list[str], ...]
+) -> int:
     """List models, tasks (the default) or runs; FILTER keeps the rows that contain it.
 
     \b

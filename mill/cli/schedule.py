@@ -11,7 +11,6 @@ from typing import Any
 import click
 
 from mill.api.errors import Interrupted, MissingPackage, SpecError
-from mill.api.request import generation_options
 from mill.api.secrets import is_secret, names_hidden
 from mill.api.task import RenderSettings
 from mill.cli.options import (
@@ -127,7 +126,6 @@ def _cells(models: list[str], tasks: list[str], shots: list[int | None], folder:
     if not models or not tasks:
         raise SpecError("give models and tasks: mill schedule MODELS TASKS")
     gen_kwargs, limit = parse_pairs(given["gen_kwargs"], "--gen_kwargs"), parse_limit(given["limit"])
-    generation_options(**gen_kwargs)
     paths = tuple(str(Path(path).resolve()) for path in split_paths(given["task_paths"]))
     load_builtin()
     load_files(paths)

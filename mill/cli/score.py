@@ -16,7 +16,7 @@ from mill.tasks.load import load_builtin, load_files, make_task
 @click.command("score")
 @click.argument("run", type=click.Path())
 @task_paths_option()
-def command(run: str, task_paths: tuple[str, ...]) -> int:
+def command(run: str, task_paths: tuple[list[str], ...]) -> int:
     """Score the answers recorded in the folder RUN with the tasks as they are now; no model and no data are needed.
 
     \b

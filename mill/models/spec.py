@@ -59,15 +59,18 @@ class Spec:
         return f"{head}[{inner}]" if inner else head
 
 
-def split_list(text: str) -> list[str]:
-    """Split at commas that stand outside brackets and quoted values: `hf[path=a,dtype=b],org/name` has two parts."""
+def split_list(text: str, *, quoted: bool = False) -> list[str]:
+    """Split at commas that stand outside brackets and quoted values: `hf[path=a,dtype=b],org/name` has two parts.
+
+    With `quoted` a whole part may stand in quotes, too.
+    """
     parts, current, quote, depth, escaped = [], "", "", 0, False
     for char in text:
         if quote:
             if char == quote and not escaped:
                 quote = ""
             escaped = char == "\\" and not escaped
-        elif char in "\"'" and current.rstrip().endswith("="):
+        elif char in "\"'" and (current.rstrip().endswith("=") or (quoted and not current.strip())):
             quote = char
         elif char in "[]":
             depth += 1 if char == "[" else -1

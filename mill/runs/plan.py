@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
@@ -50,16 +51,18 @@ class TaskPlan:
         return [request for job in self.jobs for request in job.open_requests()]
 
 
-def parse_limit(text: str | int | float | None) -> int | float | None:
+def parse_limit(given: str | int | float | None) -> int | float | None:
     """A count (`100`) or a fraction of each task (`0.1`, `1.0`). None means all."""
-    if text is None:
+    if given is None:
         return None
-    try:
-        limit = float(text) if "." in str(text) or "e" in str(text).lower() else int(text)
-    except ValueError:
-        limit = -1
-    if limit <= 0 or (isinstance(limit, float) and limit > 1):
-        raise SpecError(f"--limit {text}: give a count of at least 1, or a fraction above 0 and up to 1.0")
+    limit: int | float = -1
+    if isinstance(given, str):
+        with contextlib.suppress(ValueError):
+            limit = float(given) if "." in given or "e" in given.lower() else int(given)
+    elif isinstance(given, (int, float)) and not isinstance(given, bool):
+        limit = given
+    if not limit > 0 or (isinstance(limit, float) and limit > 1):
+        raise SpecError(f"--limit {str(given)[:60]}: give a count of at least 1, or a fraction above 0 and up to 1.0")
     return limit
 
 

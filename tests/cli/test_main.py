@@ -209,13 +209,13 @@ BAD = {
     ),
     "senseless decoding option": (
         ["eval", "toy[path=x]", "toy_gen", "--gen_kwargs", "max_gen_toks=0"],
-        "the decoding option max_gen_toks=0 is not between 1 and inf",
+        "the decoding option max_gen_toks=0 is not between 1 and 1e+09",
     ),
     "decoding option that is no number": (
         ["eval", "toy[path=x]", "toy_gen", "--gen_kwargs", "temperature=hot"],
         "the decoding option temperature=hot is not a number",
     ),
-    "range in run file": (["eval", "--config", "ranges.yaml"], "repeats -4: at least 1 is needed"),
+    "range in run file": (["eval", "--config", "ranges.yaml"], "repeats in ranges.yaml: -4 is not in the range x>=1"),
     "missing run file": (["eval", "--config", "no.yaml"], "cannot read the run file no.yaml: No such file or directory"),
     "run file that is not YAML": (["eval", "--config", "bad.yaml"], "the run file bad.yaml is not YAML"),
     "unknown option in run file": (
