@@ -38,7 +38,7 @@ class Real(click.FloatRange):
 class Limit(ParamType):
     """A count or a fraction."""
 
-    name = "limit"
+    name = "text"
     in_file = (int, float, str)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | float | None:
@@ -48,7 +48,7 @@ class Limit(ParamType):
 class BatchSize(ParamType):
     """A count of at least 1, or `auto`."""
 
-    name = "batch_size"
+    name = "text"
     in_file = (int, str)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:

@@ -15,6 +15,7 @@ from mill.api.files import import_file
 from mill.api.model import ModelCapabilities
 from mill.api.registry import tasks
 from mill.api.task import Benchmark, Task
+from mill.tasks.hooks import check_attributes
 from mill.tasks.text_file import SUFFIXES, TextFile
 
 
@@ -53,10 +54,11 @@ def make_task(name: str) -> Task:
         task = made(name)
     except MillError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise MillError(f"the task {name} cannot be made: {describe(error)}") from error
     if not isinstance(task, Task):
         raise MillError(f"the task {name} is registered as {made!r}, which does not make a Task")
+    check_attributes(task)
     return task
 
 

@@ -304,6 +304,22 @@ FAULTY = {
         "def requests(self, sample, settings): return sample.doc['nothing']",
         "KeyError: 'nothing'",
     ),
+    "no context": (
+        "def requests(self, s, settings): return [Request('generate_until', None, options=settings.options())]",
+        "the task faulty cannot be used: the context of a request of sample 0 is None, not a text or a tuple of messages",
+    ),
+    "options that cannot be hashed": (
+        "def requests(self, s, settings): return [Request('generate_until', 'a', options={**settings.options(), 'x': {1}})]",
+        "the task faulty cannot be used: the options of a request of sample 0 cannot be written as JSON: TypeError",
+    ),
+    "a hook that raises": (
+        "def target(self, sample): raise RuntimeError('gone')",
+        "the task faulty cannot be rendered: target() of sample 0 raised RuntimeError: gone",
+    ),
+    "a hook that ends the program": (
+        "def category(self, sample): raise SystemExit(7)",
+        "the task faulty cannot be rendered: category() of sample 0 raised SystemExit: 7",
+    ),
 }
 
 
