@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from mill.api.errors import Interrupted, SpecError
+from mill.api.printing import echo
 from mill.api.request import generation_options
 from mill.api.task import RenderSettings
 from mill.checks.gate import GateFailed, Rule, check_names, judge, parse_rules
@@ -144,7 +145,7 @@ def finish(options: CheckOptions, make: Callable[[], Check]) -> int:
 
         written.append(write_report([check], file.with_name("report.html")))
     for one in written:
-        click.echo(f"written: {one}")
+        echo(f"written: {one}")
     add_summary(summary_markdown(check))
     return end(check, options.rules)
 
@@ -155,7 +156,7 @@ def end(check: Check, rules: Sequence[Rule]) -> int:
     if broken:
         raise GateFailed(f"{len(broken)} of {len(rules) * len(check.variants)} rules broken: {'; '.join(broken)}")
     if rules:
-        click.echo(f"all rules kept: {', '.join(rule.text for rule in rules)}")
+        echo(f"all rules kept: {', '.join(rule.text for rule in rules)}")
     return int(any(variant.counts.get("failed") for variant in check.variants))
 
 

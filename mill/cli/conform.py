@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from mill.api.printing import echo
 from mill.cli.options import base_url_option, remote_code_option, split_paths, task_paths_option
 from mill.cli.values import Real
 from mill.execute.conformance import conform
@@ -48,5 +49,5 @@ def command(
     print_table(f"{model.model_name} ({type(model).__name__})", ("check", "outcome", "remark"), rows)
     failed = sum(verdict.outcome == "fail" for verdict in verdicts)
     skipped = sum(verdict.outcome == "skip" for verdict in verdicts)
-    click.echo(f"{len(verdicts) - failed - skipped} passed, {failed} failed, {skipped} skipped")
+    echo(f"{len(verdicts) - failed - skipped} passed, {failed} failed, {skipped} skipped")
     return int(failed > 0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +10,10 @@ from typing import Any
 import click
 
 from mill.api.errors import Interrupted, MillError, SpecError
+from mill.api.notice import notice
+from mill.api.printing import echo
 from mill.api.ranks import rank, world_size
+from mill.api.secrets import redact_text
 from mill.api.task import RenderSettings
 from mill.cli.options import (
     base_url_option,
@@ -140,6 +142,10 @@ def evaluate(options: EvalOptions) -> int:
         )
         for model in options.models
     ]
+    for run in runs if rank() == 0 else ():
+        for plan in run.plans:
+            for warning in plan.without_effect():
+                notice(f"{plan.task.name}: {warning}")
     if options.dry_run:
         for run in runs if rank() == 0 else ():
             print_plan(run)
@@ -161,7 +167,7 @@ def _execute(run: Run, options: EvalOptions, number: int) -> bool:
     except MillError as error:
         if world_size() > 1:  # the others have ended too
             raise
-        print(f"mill: {run.model.model_name}: {error}", file=sys.stderr)
+        echo(redact_text(f"mill: {run.model.model_name}: {error}"), err=True)
         return True
     if outcome is None:
         return False

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from mill.api.printing import echo
 from mill.api.storage import write_atomically
 from mill.checks.gate import GateFailed, judge, parse_rules
 from mill.checks.result import find_checks, read_check
@@ -32,11 +33,11 @@ def command(folder: str, fail_on: str, junit: str | None) -> int:
     judged = [(check, judge(check, rules)) for check in checks]
     if junit:
         write_atomically(Path(junit), as_junit(judged))
-        click.echo(f"written: {junit}")
+        echo(f"written: {junit}")
     for check, _ in judged:
         add_summary(summary_markdown(check))
     broken = [verdict.reason for _, verdicts in judged for verdict in verdicts if verdict.reason]
     if broken:
         raise GateFailed(f"{len(broken)} rules broken: {'; '.join(broken)}")
-    click.echo(f"all rules kept on {len(checks)} checks: {', '.join(rule.text for rule in rules)}")
+    echo(f"all rules kept on {len(checks)} checks: {', '.join(rule.text for rule in rules)}")
     return 0

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from mill.api.printing import echo, echo_data
 from mill.api.storage import write_atomically
 from mill.checks.gate import judge, parse_rules
 from mill.checks.result import Check, find_checks, read_check
@@ -35,11 +36,11 @@ def command(folder: str, form: str, output: str | None, fail_on: str | None) -> 
     checks = [read_check(one) for one in find_checks(place)]
     text = _rendered(checks, form, fail_on)
     if output == "-":
-        click.echo(text)
+        echo_data(text if text.endswith("\n") else f"{text}\n")
         return 0
     file = Path(output) if output else (place if place.is_dir() else place.parent) / f"report{SUFFIXES[form]}"
     write_atomically(file, text)
-    click.echo(f"written: {file}")
+    echo(f"written: {file}")
     return 0
 
 

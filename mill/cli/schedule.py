@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from mill.api.errors import Interrupted, MissingPackage, SpecError
+from mill.api.printing import echo
 from mill.api.secrets import is_secret, names_hidden
 from mill.api.task import RenderSettings
 from mill.cli.options import (
@@ -97,7 +98,7 @@ def command(
             raise SpecError("--forget goes with neither --dry_run nor --local: it starts nothing")
         shots = [] if n_shots is None else _shots(n_shots)
         count = forget_cells(folder, split_list(models), split_list(tasks), shots)
-        click.echo(f"{count} cells are not scheduled any more")
+        echo(f"{count} cells are not scheduled any more")
         return int(count == 0)
     if not local and importlib.util.find_spec("submitit") is None:
         raise MissingPackage("mill schedule", "submitit", "slurm")
@@ -108,7 +109,7 @@ def command(
         _show(cells, states, folder)
         count = sum(state == TO_DO for state in states.values())
         arrays = -(-count // limits.array_size)
-        click.echo(f"would submit {count} of {len(cells)} cells in {arrays} array{'s' * (arrays != 1)}: {_told(limits)}")
+        echo(f"would submit {count} of {len(cells)} cells in {arrays} array{'s' * (arrays != 1)}: {_told(limits)}")
         return 0
     # Two commands that submit at once would both find a cell missing; cells that run here take turns by themselves.
     with contextlib.nullcontext() if local else taking_turns(RunFolder(folder / FOLDER), [FOLDER]):
@@ -186,8 +187,8 @@ def _submit(cells: list[Cell], limits: Cluster, folder: Path) -> int:
     for submitted in submit(cells, limits, folder):
         remember_cells(folder, submitted)
         count += len(submitted)
-        click.echo(f"submitted {len(submitted)} cells as {submitted[0].job.partition('_')[0]}")
-    click.echo(f"{count} cells in the queue; `mill collect --check --output_dir {folder}` tells what is missing")
+        echo(f"submitted {len(submitted)} cells as {submitted[0].job.partition('_')[0]}")
+    echo(f"{count} cells in the queue; `mill collect --check --output_dir {folder}` tells what is missing")
     return 0
 
 
@@ -198,11 +199,11 @@ def _run_here(cells: list[Cell], limits: Cluster, folder: Path) -> int:
             for number, (cell, error) in enumerate(ended, 1):
                 remember_cells(folder, [cell])
                 what = f"{cell.model} {cell.task} shots {cell.shots}"
-                click.echo(f"[{number}/{len(cells)}] {what}: {error or 'done'}", err=bool(error))
+                echo(f"[{number}/{len(cells)}] {what}: {error or 'done'}", err=bool(error))
                 failed += error is not None
     except KeyboardInterrupt:
         raise Interrupted("interrupted; nothing that was answered is lost: the same command goes on from here") from None
-    click.echo(f"{len(cells) - failed} of {len(cells)} cells done; `mill collect --output_dir {folder}` shows the scores")
+    echo(f"{len(cells) - failed} of {len(cells)} cells done; `mill collect --output_dir {folder}` shows the scores")
     return int(failed > 0)
 
 

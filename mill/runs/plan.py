@@ -46,6 +46,20 @@ class TaskPlan:
             found.append("this task takes no examples, so --n_shots does not apply")
         if self.jobs and self.jobs[0].settings.gen_kwargs and self.task.kind not in (GENERATE, MULTI_ROUND):
             found.append("this task generates no text, so --gen_kwargs does not apply")
+        return found + self.without_effect()
+
+    def without_effect(self) -> list[str]:
+        """What was asked for of sampling while decoding is greedy."""
+        if not self.jobs or not self.jobs[0].first_request.deterministic:
+            return []
+        settings, found = self.jobs[0].settings, []
+        if settings.repeats > 1:
+            found.append(
+                f"decoding is greedy, so all {settings.repeats} repeats ask for the same answer; "
+                "--gen_kwargs temperature=0.7 would sample"
+            )
+        if settings.gen_kwargs.get("seed") is not None and self.task.kind in (GENERATE, MULTI_ROUND):
+            found.append("decoding is greedy, so the seed of --gen_kwargs has no effect")
         return found
 
     def requests(self) -> list[Request]:

@@ -16,7 +16,7 @@ from mill.api.model import ModelCapabilities
 from mill.api.registry import tasks
 from mill.api.task import Benchmark, Task
 from mill.tasks.hooks import check_attributes
-from mill.tasks.text_file import SUFFIXES, TextFile
+from mill.tasks.text_file import SUFFIXES, file_task
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def load_files(paths: tuple[str, ...]) -> None:
 def make_task(name: str) -> Task:
     """One task by name. A name that belongs to a benchmark is refused here."""
     if name.endswith(SUFFIXES) and name not in tasks:
-        return TextFile(name)
+        return file_task(name)
     made = tasks.get(name, hint="see `mill ls tasks`")
     if isinstance(made, Benchmark):
         raise MillError(f"{name} is a benchmark of several tasks, not a task")

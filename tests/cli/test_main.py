@@ -379,3 +379,28 @@ def test_gen_kwargs_that_do_not_apply_are_told(mill: Mill) -> None:
     code, out, _ = toy(mill, "--limit", "2", "--gen_kwargs", "temperature=0.5", tasks="toy_choice")
     assert code == 0
     assert "toy_choice: this task generates no text, so --gen_kwargs does not apply" in out
+
+
+def test_repeats_of_a_greedy_answer_are_warned_of_once_and_beside_the_score(mill: Mill, tmp_path: Path) -> None:
+    code, out, err = toy(mill, "--limit", "2", "--repeats", "3", "--output_dir", "out")
+    words = "decoding is greedy, so all 3 repeats ask for the same answer"
+    assert code == 0 and err.count(words) == 1 and f"toy_gen: {words}" in out
+    (results,) = (tmp_path / "out").glob("*/*/results.json")
+    assert words in json.loads(results.read_text())["tasks"]["toy_gen"]["notes"][0]
+    _, out, err = toy(mill, "--limit", "2", "--repeats", "3", "--gen_kwargs", "temperature=1")
+    assert "greedy" not in out + err
+
+
+def test_a_seed_of_gen_kwargs_samples_other_answers_and_is_not_ignored_in_silence(mill: Mill, tmp_path: Path) -> None:
+    def answers(*argv: str, where: str) -> list[str]:
+        assert toy(mill, "--limit", "8", "--output_dir", where, *argv)[0] == 0
+        (samples,) = (tmp_path / where).glob("*/*/samples/toy_gen.jsonl")
+        return [json.loads(line)["responses"][0][0]["text"] for line in samples.read_text().splitlines()]
+
+    first = answers("--gen_kwargs", "temperature=1,seed=1", where="a")
+    assert first == answers("--gen_kwargs", "temperature=1", "--seed", "1", where="b")
+    assert first == answers("--gen_kwargs", "temperature=1,seed=1", "--seed", "5", where="c")
+    assert first != answers("--gen_kwargs", "temperature=1,seed=2", where="d")
+    code, out, err = toy(mill, "--limit", "2", "--gen_kwargs", "seed=4")
+    assert code == 0
+    assert all("decoding is greedy, so the seed of --gen_kwargs has no effect" in text for text in (out, err))
