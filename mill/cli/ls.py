@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from mill.api.errors import RunError
+from mill.api.errors import RunError, UnknownName, install_command
 from mill.api.notice import notice
 from mill.api.registry import models, tasks
 from mill.api.task import Benchmark
@@ -45,6 +45,8 @@ def command(
         ),
     }[what]()
     kept = [row for row in rows if filter_text.lower() in " ".join(row).lower()]
+    if filter_text and not kept:
+        raise UnknownName(what.removesuffix("s"), filter_text, [row[0] for row in rows], hint=f"`mill ls {what}` lists all")
     print_table("", columns, kept, numbers=("shots", "samples", "errors"))
     return 0
 
@@ -53,7 +55,7 @@ def _models() -> list[list[str]]:
     rows = []
     for backend in BACKENDS:
         served = ", ".join(task_type.value for task_type in backend.task_types)
-        install = f'pip install "mill[{backend.extra}]"' if backend.extra else "(core)"
+        install = install_command(backend.extra) if backend.extra else "(core)"
         if not backend.shipped:
             install = "(not in this version)"
         rows.append([backend.names[0], ", ".join(backend.names[1:]), served, install])

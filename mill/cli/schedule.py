@@ -12,7 +12,7 @@ import click
 
 from mill.api.errors import Interrupted, MissingPackage, SpecError
 from mill.api.printing import echo
-from mill.api.secrets import is_secret, names_hidden
+from mill.api.secrets import is_secret, names_hidden, redact_addresses
 from mill.api.task import RenderSettings
 from mill.cli.options import (
     chosen_output_dir,
@@ -137,7 +137,7 @@ def _cells(models: list[str], tasks: list[str], shots: list[int | None], folder:
     found = []
     for text in models:
         spec = resolve_spec(make_spec(text))
-        secret = next((name for name, value in spec.arguments.items() if is_secret(name) or names_hidden(value)), None)
+        secret = next((name for name, value in spec.arguments.items() if _holds_secret(name, value)), None)
         if secret:
             raise SpecError(f"a secret in {secret} would be stored with the jobs: set MILL_API_KEY in the environment")
         for task in tasks:
@@ -151,6 +151,10 @@ def _cells(models: list[str], tasks: list[str], shots: list[int | None], folder:
                 argv = ["eval", text, task, "--output_dir", str(folder), "--quiet", *_options(number, given, paths)]
                 found.append(cell_of(run, text, task, number, argv, folder))
     return list({cell.key: cell for cell in found}.values())  # a cell that is named twice is one
+
+
+def _holds_secret(name: str, value: object) -> bool:
+    return is_secret(name) or names_hidden(value) or (isinstance(value, str) and redact_addresses(value) != value)
 
 
 def _options(n_shots: int | None, given: dict[str, Any], paths: tuple[str, ...]) -> list[str]:

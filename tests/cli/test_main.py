@@ -237,7 +237,7 @@ BAD = {
     ),
     "clip answers no text": (["eval", "clip[path=ViT-B-32]", "mmlu"], "which the backend clip does not answer"),
     "timm answers no text": (["eval", "timm[path=resnet50]", "mmlu_pro"], "which the backend timm does not answer"),
-    "missing extra": (["eval", "vllm[path=x]", "mmlu"], 'the backend vllm needs the package vllm: pip install "mill[vllm]"'),
+    "missing extra": (["eval", "vllm[path=x]", "mmlu"], 'the backend vllm needs the package vllm: pip install -e ".[vllm]"'),
     "no chat template": (
         ["eval", "mute.py", "toy_gen", "--task_paths", TOY, "--apply_chat_template"],
         "has no chat template",
@@ -404,3 +404,37 @@ def test_a_seed_of_gen_kwargs_samples_other_answers_and_is_not_ignored_in_silenc
     code, out, err = toy(mill, "--limit", "2", "--gen_kwargs", "seed=4")
     assert code == 0
     assert all("decoding is greedy, so the seed of --gen_kwargs has no effect" in text for text in (out, err))
+
+
+def test_n_is_what_a_value_rests_on_and_failures_stand_apart(mill: Mill, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten asked, one failed: a mean over nine."""
+    monkeypatch.setenv("TOY_FAILS", "toy_gen 3")
+    monkeypatch.setenv("TOY_N", "10")
+    code, out, _ = toy(mill)
+    (row,) = [line.split() for line in out.splitlines() if line.startswith(" toy_gen ")]
+    assert code == 1 and row[-2:] == ["9/10", "1"]
+
+
+@pytest.mark.parametrize(("what", "near"), [("tasks", "mmlu"), ("models", "vllm")])
+def test_a_filter_that_nothing_matches_is_refused(mill: Mill, what: str, near: str) -> None:
+    code, out, err = mill("ls", what, f"{near[:2]}x{near[2:]}")
+    assert code == 2 and out == "" and f"did you mean {near}" in err and len(err.splitlines()) == 1
+
+
+TELLING = """
+from mill.api.registry import models, register_model
+
+@register_model("telling")
+class Telling(models.get("toy")):
+    def count_tokens(self, requests):
+        return 7 if any(request.kind == "loglikelihood" for request in requests) else None
+"""
+
+
+def test_a_dry_run_does_not_take_unknown_tokens_for_none(mill: Mill, tmp_path: Path) -> None:
+    (tmp_path / "telling.py").write_text(TELLING)
+    argv = ("--task_paths", f"{TOY},telling.py", "--limit", "2", "--dry_run")
+    _, out, _ = mill("eval", "telling[path=a]", "toy_gen,toy_gen2", *argv)
+    assert [line.split()[-1] for line in out.splitlines() if line.startswith(" total ")] == ["unknown"]
+    _, out, _ = mill("eval", "telling[path=a]", "toy_gen,toy_choice", *argv)
+    assert [line.split()[-3:] for line in out.splitlines() if line.startswith(" total ")] == [["at", "least", "7"]]

@@ -135,7 +135,7 @@ def test_a_missing_package_is_answered_with_its_install_line(
     monkeypatch.setattr("importlib.util.find_spec", lambda module: None if module == package else ModuleSpec(module, None))
     with pytest.raises(MissingPackage) as raised:
         open_model(f"{name}[path=a]")
-    assert str(raised.value) == f'the backend {name} needs the package {package}: pip install "mill[{extra}]"'
+    assert str(raised.value) == f'the backend {name} needs the package {package}: pip install -e ".[{extra}]"'
 
 
 def test_a_backend_whose_module_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
