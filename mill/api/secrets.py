@@ -98,10 +98,13 @@ def redact_addresses(text: str) -> str:
 
 
 def redact_text(text: str) -> str:
-    """A message without secrets: those that are known, and whatever stands where one would; key=value is an example."""
+    """A message without secrets: those that are known, and whatever stands where one would.
+
+    `key=value` and `key=...` are examples and stay.
+    """
 
     def hidden(match: re.Match[str]) -> str:
-        return match.group(0) if match.group(2).startswith("value") else f"{match.group(1)}***"
+        return match.group(0) if match.group(2).startswith(("value", "...")) else f"{match.group(1)}***"
 
     return redact_addresses(_IN_TEXT.sub(hidden, scrub(text)))
 

@@ -55,6 +55,9 @@ class Sample:
     doc: Mapping[str, Any]
 
 
+MOST = 10**6  # examples before a question, or answers to it
+
+
 @dataclass(frozen=True)
 class RenderSettings:
     """What a person may change about how samples become requests. None keeps the task's own choice."""
@@ -69,16 +72,14 @@ class RenderSettings:
     """The first examples of their split for every question, instead of a draw for each."""
 
     def __post_init__(self) -> None:
-        for name, least in (("n_shots", 0), ("seed", -LARGEST_SEED), ("repeats", 1)):
+        for name, least, most in (("n_shots", 0, MOST), ("seed", -LARGEST_SEED, LARGEST_SEED), ("repeats", 1, MOST)):
             value = getattr(self, name)
             if value is None and name == "n_shots":
                 continue
             if not isinstance(value, int) or isinstance(value, bool):
                 raise SpecError(f"{name}={value!r}: a whole number is needed")
-            if not least <= value <= LARGEST_SEED:
-                raise SpecError(
-                    f"{name}={value}: " + ("at most 64 bits" if name == "seed" else f"at least {least} is needed")
-                )
+            if not least <= value <= most:
+                raise SpecError(f"{name}={str(value)[:60]}: {least} is the least, {most} the most")
         for name in ("apply_chat_template", "same_shots"):
             if not isinstance(getattr(self, name), bool):
                 raise SpecError(f"{name}={getattr(self, name)!r}: true or false is needed")

@@ -12,6 +12,7 @@ from mill.api.notice import notice
 from mill.api.printing import echo, echo_data
 from mill.api.storage import write_atomically
 from mill.cli.options import chosen_output_dir, output_dir_option
+from mill.cli.values import FilePath
 from mill.report.collect import NUMBERS, as_csv, as_json, as_markdown, cells, collect, shown_columns
 from mill.report.tables import print_table
 from mill.schedule.cells import Cell, read_cells, unscheduled
@@ -23,9 +24,7 @@ _FORMATS = {"csv": as_csv, "json": as_json, "md": as_markdown}
 @click.command("collect")
 @output_dir_option()
 @click.option("--format", "form", type=click.Choice(["table", *_FORMATS]), default="table", show_default=True)
-@click.option(
-    "--out", type=click.Path(), default=None, help="Write to a file; its ending (.csv, .json, .md) sets the format."
-)
+@click.option("--out", type=FilePath(), default=None, help="Write to a file; its ending (.csv, .json, .md) sets the format.")
 @click.option("--model", default="", help="Keep models whose name contains this.")
 @click.option("--task", default="", help="Keep tasks and benchmarks whose name contains this.")
 @click.option("--check", is_flag=True, help="List what was scheduled or begun and has no whole result; exit code 1 if any.")

@@ -24,7 +24,7 @@ from mill.cli.options import (
     task_paths_option,
 )
 from mill.cli.run_file import read_run_file
-from mill.cli.values import AUTO, BatchSize, Limit, Pairs, Real, Texts
+from mill.cli.values import AUTO, BatchSize, FilePath, Limit, Pairs, Real, Texts
 from mill.execute.choose import ENGINES, HERE, EngineChoice
 from mill.execute.ranks import Ranks
 from mill.models.remote_code import forbid_remote_code
@@ -92,7 +92,7 @@ class EvalOptions:
 @click.option("--fresh", is_flag=True, default=None, help="Compute everything anew, beside what is recorded.")
 @click.option("--exact", is_flag=True, default=None, help="hf: compute every row by itself, sharing no beginnings.")
 @click.option(
-    "--config", type=click.Path(), default=None, help="A YAML file with any of these options; the command line wins."
+    "--config", type=FilePath(), default=None, help="A YAML file with any of these options; the command line wins."
 )
 @click.option("--dry_run", is_flag=True, default=None, help="Say what would run, without loading weights.")
 @base_url_option()

@@ -14,6 +14,7 @@ from mill.cli.options import chosen_output_dir, output_dir_option, split_paths, 
 from mill.models.table import BACKENDS
 from mill.report.tables import print_table
 from mill.runs.folder import RESULTS, find_runs
+from mill.tasks.hooks import check_metrics
 from mill.tasks.load import load_builtin, load_files, make_task
 
 
@@ -71,6 +72,7 @@ def _tasks() -> list[list[str]]:
             rows.append([name, f"benchmark of {len(entry.tasks)}", "", ""])
         else:
             task = make_task(name)
+            check_metrics(task)
             judged = ["judge"] if task.judge is not None else []
             rows.append([name, task.task_type.value, str(task.n_shots), ", ".join([*task.metrics, *judged])])
     return rows

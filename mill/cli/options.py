@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from mill.cli.values import Texts
+from mill.cli.values import FilePath, Texts
 from mill.cli.values import parse_pairs as parse_pairs
 from mill.models.remote_code import forbid_remote_code
 
@@ -19,7 +19,7 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 def output_dir_option() -> Decorator:
     return click.option(
-        "--output_dir", type=click.Path(), default=None, help=f"Where results lie. [default: {DEFAULT_OUTPUT_DIR}]"
+        "--output_dir", type=FilePath(), default=None, help=f"Where results lie. [default: {DEFAULT_OUTPUT_DIR}]"
     )
 
 

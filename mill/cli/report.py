@@ -10,6 +10,7 @@ from mill.api.printing import echo, echo_data
 from mill.api.storage import write_atomically
 from mill.checks.gate import judge, parse_rules
 from mill.checks.result import Check, find_checks, read_check
+from mill.cli.values import FilePath
 
 SUFFIXES = {"html": ".html", "json": ".json", "md": ".md", "junit": ".xml"}
 EXAMPLES = """
@@ -22,12 +23,12 @@ Examples:
 
 
 @click.command("report", epilog=EXAMPLES)
-@click.argument("folder", type=click.Path())
+@click.argument("folder", type=FilePath())
 @click.option(
     "--format", "form", type=click.Choice(list(SUFFIXES)), default="html", show_default=True, help="What to write."
 )
 @click.option(
-    "--output", type=click.Path(), default=None, help="Where to. [default: report.* in the folder; - for the terminal]"
+    "--output", type=FilePath(), default=None, help="Where to. [default: report.* in the folder; - for the terminal]"
 )
 @click.option("--fail_on", default=None, help="Rules whose verdicts a JUnit file tells.")
 def command(folder: str, form: str, output: str | None, fail_on: str | None) -> int:

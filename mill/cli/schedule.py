@@ -22,6 +22,7 @@ from mill.cli.options import (
     split_paths,
     task_paths_option,
 )
+from mill.cli.values import FilePath
 from mill.models.open import open_model, resolve_spec
 from mill.models.remote_code import remote_code_forbidden
 from mill.models.spec import make_spec, split_list
@@ -62,7 +63,7 @@ A cluster file, all of it optional:
 @click.argument("tasks")
 @click.option("--n_shots", default=None, help="Numbers of examples, comma-separated; default: each task's own.")
 @output_dir_option()
-@click.option("--cluster", type=click.Path(), default=None, help="A YAML file with the limits of a job and of arrays.")
+@click.option("--cluster", type=FilePath(), default=None, help="A YAML file with the limits of a job and of arrays.")
 @click.option("--local", is_flag=True, help="Run the cells as processes of this machine and wait for them.")
 @click.option("--dry_run", is_flag=True, help="Show the matrix and what of it is missing; submit nothing.")
 @click.option("--forget", is_flag=True, help="Take the cells off the list of what is scheduled; results and jobs stay.")

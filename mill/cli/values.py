@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mill.api.errors import SpecError
+from mill.api.files import check_path
 from mill.models.open import guess
 from mill.models.spec import split_list
 from mill.runs.plan import parse_limit
@@ -33,6 +34,15 @@ class Real(click.FloatRange):
         if not math.isfinite(number):
             self.fail(f"{value} is not a finite number", param, ctx)
         return float(number)
+
+
+class FilePath(click.Path):
+    """A path that a file system can have: none that is too long, or holds a NUL."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        found = super().convert(value, param, ctx)
+        check_path(str(found))
+        return found
 
 
 class Limit(ParamType):

@@ -78,9 +78,11 @@ def open_model(spec: Spec | str, *, batch_size: int | None = None) -> MillModel:
         raise ModelError(f"{resolved.backend} made a {type(model).__name__}, not a MillModel")
     model.arguments = arguments
     size = arguments.get("batch_size", batch_size)
+    if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 1):
+        raise SpecError(f"{resolved.backend}[batch_size={size}]: a count of at least 1 is needed; leave it out for auto")
     takes = "batch_size" in arguments_of(cls) and "batch_size" not in arguments
     if size is not None and (model.batch_size is None or takes):  # of the command, or lost in a backend's **kwargs
-        model.batch_size = int(size)
+        model.batch_size = size
     return model
 
 
@@ -136,9 +138,12 @@ def _coerce(value: Any, hint: Any, where: str) -> Any:
     for kind in (int, float):
         if kind in options:
             try:
-                return kind(value)
+                number = kind(value)
             except ValueError:
                 continue
+            if number != number:
+                raise SpecError(f"{where}: {value!r} is not a number")
+            return number
     if str in options or Any in options:
         return value
     if hint is None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import mill.tasks
 from mill.api.batching import describe
 from mill.api.errors import CannotServe, DataError, MillError
-from mill.api.files import import_file
+from mill.api.files import check_path, import_file
 from mill.api.model import ModelCapabilities
 from mill.api.registry import tasks
 from mill.api.task import Benchmark, Task
@@ -36,6 +36,7 @@ def load_builtin() -> None:
 def load_files(paths: tuple[str, ...]) -> None:
     """Import Python files, or all those in a folder, that register tasks or backends."""
     for path in paths:
+        check_path(path)
         files = sorted(Path(path).glob("*.py")) if Path(path).is_dir() else [Path(path)]
         if not files:
             raise DataError(f"task folder {path} has no Python files")

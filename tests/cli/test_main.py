@@ -48,13 +48,35 @@ def test_help_imports_nothing_heavy() -> None:
     assert "Run benchmarks on models." in done.stdout
 
 
-@pytest.mark.parametrize("argv", [["eval", "hff[path=x]", "mmlu"], ["eval", "hf[path=org/name]", "mmul"], ["ls", "models"]])
-def test_refusals_and_lists_come_before_anything_heavy_loads(argv: list[str]) -> None:
-    code = f"import sys\nfrom mill.cli.main import run\nrun({argv!r})\nprint(sorted(sys.modules))"
+LIGHT = {
+    "an unknown backend": ["eval", "hff[path=x]", "mmlu"],
+    "an unknown task": ["eval", "hf[path=org/name]", "mmul"],
+    "a list": ["ls", "models"],
+    "a file that is no model": ["eval", "hf[path=plain.bin]", "toy_gen", "--task_paths", TOY],
+    "a path that is no model": ["eval", "./plain.bin", "toy_gen", "--task_paths", TOY],
+    "a GGUF file by name alone": ["eval", "hf[path=fake.gguf]", "toy_gen", "--task_paths", TOY],
+    "a name that no hub has": ["eval", "hf[path=not a name]", "toy_gen", "--task_paths", TOY],
+    "a model of no provider": ["eval", "litellm[model=x]", "toy_gen", "--task_paths", TOY],
+    "a provider without its key": ["eval", "litellm[model=gpt-4o]", "toy_gen", "--task_paths", TOY],
+    "another one": ["eval", "litellm[model=anthropic/claude-x]", "toy_gen", "--task_paths", TOY],
+    "a task that hosted models cannot serve": ["eval", "litellm[model=x]", "toy_choice", "--task_paths", TOY],
+    "a decoding option": ["eval", "hf[path=org/name]", "toy_gen", "--task_paths", TOY, "--gen_kwargs", "top_k=1.5"],
+}
+HEAVY = {"torch", "transformers", "numpy", "datasets", "litellm", "pandas", "pyarrow"}
+
+
+@pytest.mark.parametrize("argv", LIGHT.values(), ids=LIGHT)
+def test_refusals_and_lists_come_before_anything_heavy_loads(argv: list[str], tmp_path: Path) -> None:
+    (tmp_path / "plain.bin").write_bytes(b"weights")
+    (tmp_path / "fake.gguf").write_bytes(b"weights")
+    code = f"import sys\nfrom mill.cli.main import run\ncode = run({argv!r})\nprint(code)\nprint(sorted(sys.modules))"
+    kept = {name: value for name, value in os.environ.items() if not name.endswith(("_API_KEY", "_TOKEN"))}
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, env={**kept, "PYTHONPATH": str(ROOT)}
     )
-    assert not set(eval(done.stdout.splitlines()[-1])) & {"torch", "transformers", "numpy", "datasets"}
+    *_, exit_code, modules = done.stdout.splitlines()
+    assert not set(eval(modules)) & HEAVY
+    assert exit_code == ("0" if argv[0] == "ls" else "2") and len(done.stderr.splitlines()) == (argv[0] != "ls")
 
 
 def test_both_commands_are_the_same_program() -> None:

@@ -11,6 +11,7 @@ import pytest
 from mill.api.errors import MillError, UnknownName
 from mill.cli.eval import command
 from mill.cli.run_file import read_run_file
+from mill.cli.values import FilePath
 
 
 def read(tmp_path: Path, text: str) -> dict[str, Any]:
@@ -108,8 +109,13 @@ def test_what_is_no_mapping_of_options_is_refused(tmp_path: Path, text: str) -> 
         read(tmp_path, text)
 
 
+def test_a_device_that_never_ends_is_no_run_file() -> None:
+    with pytest.raises(MillError, match="it is not a regular file"):
+        read_run_file("/dev/zero", command.params)
+
+
 def test_every_option_has_a_type_in_a_run_file() -> None:
     """An option that is added without one would be taken as a text."""
     texts = {"output_dir", "system_prompt", "config", "base_url", "judge", "address", "engine"}
-    plain = {p.name for p in command.params if type(p.type) in (click.types.StringParamType, click.Path, click.Choice)}
+    plain = {p.name for p in command.params if type(p.type) in (click.types.StringParamType, FilePath, click.Choice)}
     assert plain == texts
