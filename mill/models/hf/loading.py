@@ -74,7 +74,7 @@ def locate(path: str, revision: str | None) -> Source:
             raise ModelError(f"model file {path} is not a GGUF file, whatever its name says")
         return Source(str(expanded.parent), gguf=expanded.name, local=True)
     if expanded.is_dir():
-        ggufs = sorted(expanded.glob("*.gguf"))
+        ggufs = sorted(file for file in expanded.glob("*.gguf") if file.is_file() and _is_gguf(file))
         if not (expanded / "config.json").is_file():
             if len(ggufs) == 1:
                 return Source(str(expanded), gguf=ggufs[0].name, local=True)
