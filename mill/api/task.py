@@ -79,7 +79,7 @@ class RenderSettings:
             if not isinstance(value, int) or isinstance(value, bool):
                 raise SpecError(f"{name}={value!r}: a whole number is needed")
             if not least <= value <= most:
-                raise SpecError(f"{name}={str(value)[:60]}: {least} is the least, {most} the most")
+                raise SpecError(f"{name}={str(value)[:60]}: at least {least} and at most {most}")
         for name in ("apply_chat_template", "same_shots"):
             if not isinstance(getattr(self, name), bool):
                 raise SpecError(f"{name}={getattr(self, name)!r}: true or false is needed")

@@ -27,10 +27,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "decoding options that are a list": ({"gen_kwargs": [1]}, "must be a mapping of decoding options"),
     "one option by two names": ({"gen_kwargs": {"max_tokens": 3, "max_gen_toks": 4}}, "gives max_gen_toks twice"),
     "a truth value for a count": ({"repeats": True}, "a whole number is needed"),
-    "no repeats": ({"repeats": 0}, "1 is the least"),
-    "examples below none": ({"n_shots": -1}, "0 is the least"),
+    "no repeats": ({"repeats": 0}, "at least 1"),
+    "examples below none": ({"n_shots": -1}, "at least 0"),
     "a seed that is a text": ({"seed": "3"}, "a whole number is needed"),
-    "a seed of hundred digits": ({"seed": 10**100}, "9223372036854775807 the most"),
+    "a seed of hundred digits": ({"seed": 10**100}, "at most 9223372036854775807"),
     "a text for a truth value": ({"same_shots": "false"}, "true or false is needed"),
     "a system prompt that is a number": ({"system_prompt": 5}, "a text is needed"),
 }
