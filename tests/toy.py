@@ -12,7 +12,7 @@ from typing import Any
 from mill.api.message import Message
 from mill.api.model import MillModel, ModelCapabilities
 from mill.api.registry import register_model, register_task, tasks
-from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, Request, generation_options
+from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, Request
 from mill.api.response import Response
 from mill.api.task import Benchmark, RenderSettings, Sample, Task, TaskType, Value
 
@@ -64,7 +64,7 @@ class ToyTask(Task):
         ]
 
     def requests(self, sample: Sample, settings: RenderSettings) -> list[Request]:
-        options = generation_options(**{"max_gen_toks": 8, **settings.gen_kwargs, "seed": settings.seed})
+        options = settings.options(max_gen_toks=8)
         return [Request(GENERATE, context=sample.doc["question"], options=options, repeats=settings.repeats)]
 
     def target(self, sample: Sample) -> str:
@@ -124,7 +124,7 @@ class ToyDialog(ToyTask):
         return self._round(tuple(turns), settings)
 
     def _round(self, dialog: tuple[Message, ...], settings: RenderSettings) -> Request:
-        options = generation_options(**{"max_gen_toks": 8, **settings.gen_kwargs, "seed": settings.seed})
+        options = settings.options(max_gen_toks=8)
         return Request(MULTI_ROUND, context=dialog, options=options, repeats=settings.repeats)
 
     def score(self, sample: Sample, responses: Sequence[Response]) -> dict[str, Value]:

@@ -33,7 +33,12 @@ class MissingPackage(MillError):
     """An optional package that is not installed."""
 
     def __init__(self, what: str, package: str, extra: str) -> None:
-        super().__init__(f'{what} needs the package {package}: pip install "mill[{extra}]"')
+        super().__init__(f"{what} needs the package {package}: {install_command(extra)}")
+
+
+def install_command(extra: str) -> str:
+    """How an extra is installed: in a copy of the repository, since mill is on no package index."""
+    return f'pip install -e ".[{extra}]"'
 
 
 class CannotServe(MillError):

@@ -15,6 +15,17 @@ _imported: dict[str, str] = {}
 _digests: dict[str, str] = {}
 
 
+def check_path(text: str) -> None:
+    """Refuse what can be no path on this system: too long, a loop of links, a NUL in it. It need not exist."""
+    try:
+        Path(text).expanduser().stat()
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return
+    except (OSError, ValueError, RuntimeError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise SpecError(f"{text[:60]!r}{'...' * (len(text) > 60)} is no path: {why}") from error
+
+
 def imported_files() -> tuple[str, ...]:
     """Every file imported so far, in order: what another process must import to know the same names."""
     return tuple(path for name, path in _imported.items() if name in sys.modules)
@@ -27,6 +38,7 @@ def source_digest(module: str) -> str | None:
 
 def import_file(path: str | Path, what: str) -> ModuleType:
     """Import a file once under a name of its own; whatever it raises becomes one line that names the file."""
+    check_path(str(path))
     path = Path(path).expanduser()
     if not path.is_file():
         raise SpecError(f"{what} {path} does not exist")

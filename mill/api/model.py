@@ -16,7 +16,7 @@ from mill.api.files import source_digest
 from mill.api.progress import Progress
 from mill.api.request import CLASSIFY, GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, ZERO_SHOT, Request
 from mill.api.response import Response
-from mill.api.secrets import is_secret
+from mill.api.secrets import is_secret, redact_addresses
 
 TEXT_KINDS = frozenset({GENERATE, MULTI_ROUND})
 DEFAULT_BATCH_SIZE = 8  # of a backend that says nothing; halved where that is too much
@@ -94,7 +94,11 @@ class MillModel(ABC):
 
         By default that is the class and every argument but the batch size and secrets.
         """
-        told = {name: value for name, value in self.arguments.items() if name != "batch_size" and not is_secret(name)}
+        told = {
+            name: redact_addresses(value) if isinstance(value, str) else value
+            for name, value in self.arguments.items()
+            if name != "batch_size" and not is_secret(name)
+        }
         return {"class": f"{type(self).__module__}.{type(self).__qualname__}", "model": self.model_name, "arguments": told}
 
     def ready(self, wait: float = 0.0) -> None:
@@ -144,6 +148,10 @@ class MillModel(ABC):
         (found,) = getattr(self, proof.kind)([proof], Unseen())
         if found.failed:
             raise ModelBroken(f"the model fails even on what it answered before: {found.error}")
+
+    def fixed_arguments(self) -> Mapping[str, Any]:
+        """Arguments that the model chose by the machine it is on, and that its copies on other machines must be given."""
+        return {}
 
     def variables(self) -> Sequence[str]:
         """Environment variables that a copy of the model needs on another machine, beside those of data and hubs."""

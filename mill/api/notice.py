@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 
+from mill.api.printing import echo
 from mill.api.secrets import scrub
 
 _said: set[str] = set()
@@ -18,7 +18,7 @@ def notice(text: str) -> None:
         _said.add(text)
         for listener in _listeners:
             listener(text)
-        print(f"note: {text}", file=sys.stderr, flush=True)
+        echo(f"note: {text}", err=True)
 
 
 def hear(listener: Callable[[str], object]) -> None:

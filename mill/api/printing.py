@@ -1,8 +1,14 @@
-"""Text that mill did not write itself (model output, server messages, names in files) on its way to a terminal or a log."""
+"""Text that mill did not write itself (model output, server messages, names in files) on its way to a terminal or a log.
+
+Whatever mill prints goes through `echo`, or through the tables and the console of `mill.report.tables`.
+"""
 
 from __future__ import annotations
 
 import re
+import sys
+
+from mill.api.storage import utf8
 
 # C0 and C1 controls but tab and newline, DEL, and the marks that turn the direction of what follows.
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -17,3 +23,16 @@ def printable(text: str) -> str:
 def one_line(text: str) -> str:
     """The same in a single line."""
     return printable(_BLANKS.sub(" ", text).strip())
+
+
+def echo(text: str, *, err: bool = False) -> None:
+    """Print one line, in one piece: other processes may write too. A line break in the text becomes a space."""
+    stream = sys.stderr if err else sys.stdout
+    stream.write(printable(" ".join(text.splitlines())) + "\n")
+    stream.flush()
+
+
+def echo_data(text: str) -> None:
+    """Print a document (CSV, JSON, Markdown): as it is to a file or a pipe, without control characters to a terminal."""
+    sys.stdout.write(printable(text) if sys.stdout.isatty() else utf8(text))
+    sys.stdout.flush()

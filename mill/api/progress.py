@@ -7,6 +7,8 @@ import time
 from types import TracebackType
 from typing import Any
 
+from mill.api.printing import echo, one_line
+
 PLAIN_INTERVAL_S = 10.0
 
 
@@ -14,7 +16,7 @@ class Progress:
     """Counts answered requests of one kind. Use as a context manager."""
 
     def __init__(self, title: str, total: int, *, quiet: bool = False) -> None:
-        self.title, self.total, self.done, self.failed = title, total, 0, 0
+        self.title, self.total, self.done, self.failed = one_line(title), total, 0, 0
         self._quiet = quiet or total == 0
         self._bar: Any = None
         self._last_done = 0
@@ -45,7 +47,7 @@ class Progress:
         from rich.progress import Progress as RichProgress
 
         columns = (
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=None),
             MofNCompleteColumn(),
             TextColumn("{task.fields[rate]}"),
@@ -73,4 +75,4 @@ class Progress:
             parts.append(f"{left:.0f} s left")
         if self.failed:
             parts.append(self._failed_text())
-        print(", ".join(parts), file=sys.stderr, flush=True)
+        echo(", ".join(parts), err=True)

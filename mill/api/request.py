@@ -32,15 +32,36 @@ _OPTION_ALIASES = {
 }
 
 
-_OPTIONS = ("until", "max_gen_toks", "temperature", "top_p", "top_k", "repetition_penalty", "do_sample", "seed", "logprobs")
-_RANGES = {
-    "max_gen_toks": (1, math.inf),
-    "temperature": (0, math.inf),
-    "top_p": (0, 1),
-    "top_k": (0, math.inf),
-    "repetition_penalty": (0, math.inf),
-    "logprobs": (1, 20),
+@dataclass(frozen=True)
+class _Numeric:
+    """A decoding option that is a number: between `least` and `most`, and whole where `whole` says so."""
+
+    least: float
+    most: float = math.inf
+    whole: bool = False
+
+    def read(self, name: str, value: Any) -> int | float:
+        number = _as_number(value)
+        if number is None:
+            raise SpecError(f"the decoding option {name}={_shown(value)} is not a number")
+        if self.whole and number != int(number):
+            raise SpecError(f"the decoding option {name}={_shown(value)} is not a whole number")
+        if not self.least <= number <= self.most:
+            raise SpecError(f"the decoding option {name}={_shown(value)} is not between {self.least:g} and {self.most:g}")
+        return int(number) if self.whole else number
+
+
+LARGEST_SEED = 2**63 - 1
+_NUMBERS = {
+    "max_gen_toks": _Numeric(1, 10**9, whole=True),
+    "temperature": _Numeric(0, 1e6),
+    "top_p": _Numeric(0, 1),
+    "top_k": _Numeric(0, 10**9, whole=True),
+    "repetition_penalty": _Numeric(1e-6, 1e6),
+    "logprobs": _Numeric(1, 20, whole=True),
+    "seed": _Numeric(-LARGEST_SEED, LARGEST_SEED, whole=True),
 }
+_OPTIONS = ("until", *_NUMBERS, "do_sample")
 
 
 @dataclass(frozen=True)
@@ -108,33 +129,66 @@ def generation_options(**given: Any) -> dict[str, Any]:
     A temperature above zero means sampling, `do_sample` alone means temperature 1, and `do_sample=false` means greedy.
     `logprobs` asks for the log-probabilities of so many of the likeliest tokens at every place of the answer.
     """
-    options = {_OPTION_ALIASES.get(name, name): value for name, value in given.items() if value is not None}
-    for name in options:
-        if name not in _OPTIONS:
-            raise UnknownName("decoding option", name, _OPTIONS, hint=f"options are {', '.join(_OPTIONS)}")
-    until = options.get("until", ())
-    options["until"] = (until,) if isinstance(until, str) else tuple(until)
-    options["max_gen_toks"] = int(_as_number("max_gen_toks", options.get("max_gen_toks", DEFAULT_MAX_GEN_TOKS)))
+    options = {option_name(name): value for name, value in given.items() if value is not None}
+    options = {name: _NUMBERS[name].read(name, value) if name in _NUMBERS else value for name, value in options.items()}
+    options["until"] = _stops(options.get("until", ()))
+    options.setdefault("max_gen_toks", DEFAULT_MAX_GEN_TOKS)
     sampled = options.pop("do_sample", None)
-    temperature = _as_number("temperature", options.get("temperature", 1.0 if sampled else 0.0))
-    options["temperature"] = 0.0 if sampled is not None and not sampled else temperature
-    for name, (least, most) in _RANGES.items():
-        if name in options and not least <= _as_number(name, options[name]) <= most:
-            raise SpecError(f"the decoding option {name}={options[name]} is not between {least:g} and {most:g}")
+    if sampled is not None and not isinstance(sampled, bool):
+        raise SpecError(f"the decoding option do_sample={_shown(sampled)} is not true or false")
+    options["temperature"] = 0.0 if sampled is False else float(options.get("temperature", 1.0 if sampled else 0.0))
     if not options["temperature"]:
         for name in ("seed", "top_p", "top_k"):
             options.pop(name, None)
     return options
 
 
-def _as_number(name: str, value: Any) -> float:
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        number = math.nan
-    if not math.isfinite(number):
-        raise SpecError(f"the decoding option {name}={value} is not a number")
-    return number
+def option_name(name: object) -> str:
+    """A decoding option's one name, from whichever it was given by; an unknown one is refused."""
+    found = _OPTION_ALIASES.get(name, name) if isinstance(name, str) else name
+    if not isinstance(found, str) or found not in _OPTIONS:
+        raise UnknownName("decoding option", str(name), _OPTIONS, hint=f"options are {', '.join(_OPTIONS)}")
+    return found
+
+
+def check_options(given: object, what: str) -> None:
+    """Refuse decoding options that a person gave and that cannot be: of the wrong type, out of range, or given twice."""
+    if not isinstance(given, Mapping):
+        raise SpecError(f"{what} must be a mapping of decoding options, not {_shown(given)}")
+    names = [option_name(name) for name in given]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice:
+        raise SpecError(f"{what} gives {twice} twice: {', '.join(n for n in given if option_name(n) == twice)}")
+    generation_options(**given)
+
+
+def _stops(until: Any) -> tuple[str, ...]:
+    stops = (until,) if isinstance(until, str) else until
+    if not isinstance(stops, (list, tuple)) or not all(isinstance(stop, str) for stop in stops):
+        raise SpecError(f"the decoding option until={_shown(until)} must be a text or a list of texts")
+    if "" in stops:
+        raise SpecError("the decoding option until has an empty text, which every answer holds; an empty list stops nowhere")
+    return tuple(stops)
+
+
+def _as_number(value: Any) -> int | float | None:
+    """Numbers, and texts that spell one; a truth value is none."""
+    if isinstance(value, str):
+        for kind in (int, float):
+            try:
+                value = kind(value)
+                break
+            except ValueError:
+                continue
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return value if isinstance(value, int) or math.isfinite(value) else None
+
+
+def _shown(value: Any) -> str:
+    """A value in a message: short, whatever it is."""
+    text = value if isinstance(value, str) else repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}..."
 
 
 def _plain(value: Any) -> Any:

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote
 
+from mill.api.errors import SpecError
+
 _TOKENS = (
     "api|auth|access|hf|bearer|ad|session|security|refresh|id"  # those of a tokenizer, such as eos_token, are no secrets
 )
@@ -17,7 +19,11 @@ _NAME = (
 )
 _SHORTEST = 6  # anything shorter would also be taken out of harmless words
 _WHOLE = re.compile(_NAME, re.IGNORECASE)
-_IN_ADDRESS = re.compile(r"(://[^/@\s:\[\]]*:)([^/@\s\[\]]+)(?=@)")
+# Before the host: name:password, or a token alone.
+_IN_ADDRESS = re.compile(r"(://(?:[^/@\s:\[\]?#]*:)?)([^/@\s\[\]?#]+)(?=@)")
+# After the path: ?api_key=..., &token=..., &sig=...
+_QUERY_NAME = rf"(?:{_NAME}|[\w.-]*(?:key|token|secret|sig|signature|passw(?:or)?d|auth|credential))"
+_IN_QUERY = re.compile(rf"([?&;]{_QUERY_NAME}=)([^&;#\s\[\]\"',<>]+)", re.IGNORECASE)
 _IN_TEXT = re.compile(rf"((?:^|[\[,\s]|--){_NAME}\s*=\s*)(\"(?:[^\"\\]|\\.)*\"|'[^']*'|[^,\]\s]+)", re.IGNORECASE)
 
 
@@ -48,19 +54,29 @@ def excerpt(text: str, length: int) -> str:
 
 
 def split_password(address: str) -> tuple[str, str | None]:
-    """An address without the name and password in it, and both as `name:password`."""
+    """An address without the name and password in it, and both as `name:password`. A token alone is a name.
+
+    Either may be the name of an environment variable: `http://me:$PASSWORD@host`, `http://$TOKEN@host`.
+    """
+    if "?" in address or "#" in address:
+        raise SpecError(f"{redact_text(address)}: an address ends with its path; a key is given as api_key=...")
     found = re.match(r"(\w+://)([^/@\s]*)@(.*)", address, re.DOTALL)
     if found is None:
         return address, None
-    name, _, password = found.group(2).partition(":")
-    password = os.environ.get(password[1:], password) if password.startswith("$") else unquote(password)
-    remember(password)
+    login = _from_environment(found.group(2))
+    name, colon, password = login.partition(":")
+    password = _from_environment(password) if password.startswith("$") else unquote(password)
+    remember(password if colon and password else unquote(name))
     return found.group(1) + found.group(3), f"{unquote(name)}:{password}"
 
 
+def _from_environment(text: str) -> str:
+    return os.environ.get(text[1:], text) if text.startswith("$") else text
+
+
 def variables_in(address: str) -> list[str]:
-    """The environment variable that stands for the password in an address, if one does."""
-    return re.findall(r"://[^/@\s:]*:\$(\w+)@", address)
+    """The environment variable that stands for the password or the token in an address, if one does."""
+    return re.findall(r"://(?:[^/@\s:]*:)?\$(\w+)@", address)
 
 
 def is_secret(name: str) -> bool:
@@ -76,16 +92,26 @@ def redact(arguments: Mapping[str, Any]) -> dict[str, Any]:
 def _redacted(value: Any) -> Any:
     if isinstance(value, Mapping):
         return redact(value)
-    return _IN_ADDRESS.sub(r"\1***", scrub(value)) if isinstance(value, str) else value
+    if isinstance(value, (list, tuple)):
+        return [_redacted(one) for one in value]
+    return redact_addresses(scrub(value)) if isinstance(value, str) else value
+
+
+def redact_addresses(text: str) -> str:
+    """A text in which no address shows a password, a token or a key."""
+    return _IN_QUERY.sub(r"\1***", _IN_ADDRESS.sub(r"\1***", text))
 
 
 def redact_text(text: str) -> str:
-    """A message without secrets: those that are known, and whatever stands where one would; key=value is an example."""
+    """A message without secrets: those that are known, and whatever stands where one would.
+
+    `key=value` and `key=...` are examples and stay.
+    """
 
     def hidden(match: re.Match[str]) -> str:
-        return match.group(0) if match.group(2).startswith("value") else f"{match.group(1)}***"
+        return match.group(0) if match.group(2).startswith(("value", "...")) else f"{match.group(1)}***"
 
-    return _IN_ADDRESS.sub(r"\1***", _IN_TEXT.sub(hidden, scrub(text)))
+    return redact_addresses(_IN_TEXT.sub(hidden, scrub(text)))
 
 
 def redact_command(argv: Sequence[str]) -> str:
@@ -120,8 +146,19 @@ def hide(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
         free = place > 0 and argv[place - 1].lstrip("-").replace("-", "_") in _FREE_TEXT
         if not free:
             word = _IN_ADDRESS.sub(put_away, _IN_TEXT.sub(put_away, word) if "[" in word else word)
+            word = _IN_QUERY.sub(put_away, word) if "://" in word else word
         words.append(word)
     return words, hidden
+
+
+def reveal(text: str) -> str:
+    """A value with the secrets that were put away from the command line."""
+
+    def found(match: re.Match[str]) -> str:
+        remember(value := os.environ.get(match.group(1), match.group(0)))
+        return value
+
+    return re.sub(rf"\$({_HIDDEN}\d+)", found, text)
 
 
 def names_hidden(value: object) -> bool:

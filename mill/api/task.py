@@ -10,7 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 from mill.api.errors import SpecError
 from mill.api.message import Context, Media, Message
-from mill.api.request import CLASSIFY, GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, ZERO_SHOT, Request, generation_options
+from mill.api.request import (
+    CLASSIFY,
+    GENERATE,
+    LARGEST_SEED,
+    LOGLIKELIHOOD,
+    MULTI_ROUND,
+    ROLLING,
+    ZERO_SHOT,
+    Request,
+    check_options,
+    generation_options,
+    option_name,
+)
 from mill.api.response import Response
 
 if TYPE_CHECKING:
@@ -43,6 +55,9 @@ class Sample:
     doc: Mapping[str, Any]
 
 
+MOST = 10**6  # examples before a question, or answers to it
+
+
 @dataclass(frozen=True)
 class RenderSettings:
     """What a person may change about how samples become requests. None keeps the task's own choice."""
@@ -57,16 +72,28 @@ class RenderSettings:
     """The first examples of their split for every question, instead of a draw for each."""
 
     def __post_init__(self) -> None:
-        for name, least in (("n_shots", 0), ("seed", None), ("repeats", 1)):
+        for name, least, most in (("n_shots", 0, MOST), ("seed", -LARGEST_SEED, LARGEST_SEED), ("repeats", 1, MOST)):
             value = getattr(self, name)
             if value is None and name == "n_shots":
                 continue
-            if not isinstance(value, int) or (least is not None and value < least):
-                raise SpecError(f"{name}={value!r}: " + ("a whole number" if least is None else f"at least {least}"))
+            if not isinstance(value, int) or isinstance(value, bool):
+                raise SpecError(f"{name}={value!r}: a whole number is needed")
+            if not least <= value <= most:
+                raise SpecError(f"{name}={str(value)[:60]}: at least {least} and at most {most}")
+        for name in ("apply_chat_template", "same_shots"):
+            if not isinstance(getattr(self, name), bool):
+                raise SpecError(f"{name}={getattr(self, name)!r}: true or false is needed")
+        if self.system_prompt is not None and not isinstance(self.system_prompt, str):
+            raise SpecError(f"system_prompt={self.system_prompt!r}: a text is needed")
+        check_options(self.gen_kwargs, "gen_kwargs")
 
     def options(self, **defaults: Any) -> dict[str, Any]:
-        """Decoding options: a task's defaults, what the run asks for on top, and the run's seed."""
-        return generation_options(**{**defaults, **self.gen_kwargs, "seed": self.seed})
+        """Decoding options: a task's defaults and what the run asks for on top. Sampling is seeded by the run's seed, or by
+        one that stands among the decoding options."""
+        given = {option_name(name): value for name, value in self.gen_kwargs.items()}
+        if given.get("seed") is None:
+            given["seed"] = self.seed
+        return generation_options(**{**defaults, **given})
 
     def frame(self, text: str, description: str = "") -> Context:
         """A prompt with the run's system prompt and a task's description in front.

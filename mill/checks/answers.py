@@ -105,7 +105,7 @@ def _answer(task: Task, scored: ScoredSample) -> Answer:
         seconds=_total([response.seconds for response in responses]),
         first_token_s=responses[0].first_token_s if responses else None,
         output_tokens=sum(response.output_tokens or 0 for response in responses),
-        retries=sum(getattr(response, "retries", 0) for response in responses),
+        retries=sum(response.retries for response in responses),
     )
 
 

@@ -215,4 +215,4 @@ def conclude(judged: Sequence[tuple[Check, Sequence[RuleOutcome]]], *, strict: b
         raise GateInconclusive(f"{len(few)} of {counted(total, 'rule')} inconclusive: {'; '.join(few)}")
     where = f" on {counted(len(judged), 'check')}" if len(judged) > 1 else ""
     texts = dict.fromkeys(outcome.rule.text for _, outcomes in judged for outcome in outcomes)
-    return f"all rules kept{where}: {', '.join(texts)}" + "".join(f"\n  {text}" for text in told[KEPT])
+    return f"all rules kept{where}: {', '.join(texts)}" + "".join(f"; {text}" for text in told[KEPT])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mill.api.errors import SpecError
 from mill.api.model import MillModel
-from mill.api.secrets import is_secret
+from mill.api.secrets import is_secret, redact_addresses
 from mill.api.task import RenderSettings, Task
 from mill.checks.answers import Answer, answers_of
 from mill.checks.result import FOLDER
@@ -131,7 +131,10 @@ def answer(subject: Subject, run: Run, asked: Asked, *, keep_model: bool = False
 
 def label_of(spec: Spec) -> str:
     """A short name: the last part of what names the model."""
-    named = next((str(spec.arguments[name]) for name in ("path", "model", "base_url") if spec.arguments.get(name)), "")
+    named = next(
+        (redact_addresses(str(spec.arguments[name])) for name in ("path", "model", "base_url") if spec.arguments.get(name)),
+        "",
+    )
     short = (spec.config or named or spec.backend).rstrip("/").rpartition("/")[2].removesuffix(".gguf").removesuffix(".py")
     return short or spec.backend
 
@@ -155,5 +158,5 @@ def _apart(spec: Spec, others: Sequence[Spec]) -> list[str]:
     found = [spec.backend] if len({other.backend for other in others}) > 1 else []
     for name, value in spec.arguments.items():
         if any(other.arguments.get(name) != value for other in others) and not is_secret(name):
-            found.append(f"{name}={str(value).rpartition('/')[2]}")
+            found.append(f"{name}={redact_addresses(str(value)).rpartition('/')[2]}")
     return found

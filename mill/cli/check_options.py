@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from mill.api.errors import Interrupted, SpecError
-from mill.api.printing import printable
+from mill.api.printing import echo
 from mill.api.request import generation_options
 from mill.api.task import RenderSettings
 from mill.checks.gate import Rule, check_names, conclude, judge, parse_rules
@@ -170,7 +170,7 @@ def finish(options: CheckOptions, make: Callable[[], Check]) -> int:
 
         written.append(write_report([check], file.with_name("report.html"), root=options.asked.output_dir))
     for one in written:
-        click.echo(f"written: {one}")
+        echo(f"written: {one}")
     add_summary(summary_markdown(check, judge(check, options.rules)))
     return end(check, options.rules, strict=options.strict)
 
@@ -178,7 +178,7 @@ def finish(options: CheckOptions, make: Callable[[], Check]) -> int:
 def end(check: Check, rules: Sequence[Rule], *, strict: bool) -> int:
     """0, or 1 where requests failed; a rule that is broken or inconclusive raises."""
     if rules:
-        click.echo(printable(conclude([(check, judge(check, rules))], strict=strict)))
+        echo(conclude([(check, judge(check, rules))], strict=strict))
     return int(any(variant.counts.get("failed") for variant in check.variants))
 
 

@@ -9,8 +9,10 @@ import click
 
 from mill.api.errors import MillError, RunError, SpecError
 from mill.api.notice import notice
-from mill.api.storage import utf8, write_atomically
+from mill.api.printing import echo, echo_data
+from mill.api.storage import write_atomically
 from mill.cli.options import chosen_output_dir, output_dir_option
+from mill.cli.values import FilePath
 from mill.report.collect import NUMBERS, as_csv, as_json, as_markdown, cells, collect, shown_columns
 from mill.report.tables import print_table
 from mill.schedule.cells import Cell, read_cells, unscheduled
@@ -22,9 +24,7 @@ _FORMATS = {"csv": as_csv, "json": as_json, "md": as_markdown}
 @click.command("collect")
 @output_dir_option()
 @click.option("--format", "form", type=click.Choice(["table", *_FORMATS]), default="table", show_default=True)
-@click.option(
-    "--out", type=click.Path(), default=None, help="Write to a file; its ending (.csv, .json, .md) sets the format."
-)
+@click.option("--out", type=FilePath(), default=None, help="Write to a file; its ending (.csv, .json, .md) sets the format.")
 @click.option("--model", default="", help="Keep models whose name contains this.")
 @click.option("--task", default="", help="Keep tasks and benchmarks whose name contains this.")
 @click.option("--check", is_flag=True, help="List what was scheduled or begun and has no whole result; exit code 1 if any.")
@@ -54,14 +54,14 @@ def command(
         form = ending if ending in _FORMATS and form == "table" else form
         form = "csv" if form == "table" else form
         write_atomically(Path(out), _FORMATS[form](rows))
-        click.echo(f"{len(rows)} rows written to {out}")
+        echo(f"{len(rows)} rows written to {out}")
     elif form == "table":
         columns = shown_columns(rows)
         print_table("", columns, [cells(row, columns) for row in rows], numbers=NUMBERS)
         if not rows:
-            click.echo(f"no scores under {folder}")
+            echo(f"no scores under {folder}")
     else:
-        click.echo(utf8(_FORMATS[form](rows)), nl=False)
+        echo_data(_FORMATS[form](rows))
     return 0
 
 
@@ -77,7 +77,7 @@ def _check(folder: Path, model: str, task: str) -> int:
     rows = [row for row in rows if model in row[0] and task in row[2]]
     if rows:
         print_table("", ("model", "shots", "missing", "job"), rows)
-    click.echo(f"{len(rows)} results are missing" if rows else f"nothing is missing: {len(cells)} cells scheduled")
+    echo(f"{len(rows)} results are missing" if rows else f"nothing is missing: {len(cells)} cells scheduled")
     return int(bool(rows))
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import click
 
+from mill.api.printing import echo
 from mill.cli.options import base_url_option, remote_code_option, split_paths, task_paths_option
+from mill.cli.values import Real
 from mill.execute.conformance import conform
 from mill.models.open import open_model
 from mill.models.spec import make_spec
@@ -15,13 +17,15 @@ from mill.tasks.load import load_files
 @click.command("conform")
 @click.argument("spec")
 @click.option("--reference", default=None, help="A model with the same weights, whose log-likelihoods are the measure.")
-@click.option("--tolerance", type=float, default=1e-3, show_default=True, help="Nats a token that may lie between them.")
-@click.option("--wait", type=click.FloatRange(min=0), default=0.0, help="Seconds to wait for a server to come up.")
+@click.option(
+    "--tolerance", type=Real(min=0), default=1e-3, show_default=True, help="Nats a token that may lie between them."
+)
+@click.option("--wait", type=Real(min=0), default=0.0, help="Seconds to wait for a server to come up.")
 @base_url_option()
 @remote_code_option()
 @task_paths_option()
 def command(
-    spec: str, reference: str | None, tolerance: float, wait: float, base_url: str | None, task_paths: tuple[str, ...]
+    spec: str, reference: str | None, tolerance: float, wait: float, base_url: str | None, task_paths: tuple[list[str], ...]
 ) -> int:
     """Run the checks that every backend must pass on the model SPEC and print a table. The exit code is 1 if one fails.
 
@@ -45,5 +49,5 @@ def command(
     print_table(f"{model.model_name} ({type(model).__name__})", ("check", "outcome", "remark"), rows)
     failed = sum(verdict.outcome == "fail" for verdict in verdicts)
     skipped = sum(verdict.outcome == "skip" for verdict in verdicts)
-    click.echo(f"{len(verdicts) - failed - skipped} passed, {failed} failed, {skipped} skipped")
+    echo(f"{len(verdicts) - failed - skipped} passed, {failed} failed, {skipped} skipped")
     return int(failed > 0)

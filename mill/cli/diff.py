@@ -17,12 +17,15 @@ Examples:
   mill diff --model mlx-community/Meta-Llama-3.1-8B-Instruct-4bit \\
     --backends "mlx-lm,vllm-mlx" --base-urls ",http://127.0.0.1:8000" --prompts reasoning
   mill diff --model ./model --backends hf,vllm --no-chat --tasks gsm8k --limit 50
+  mill diff --model ./model --backends "hf[dtype=float32],hf[dtype=bfloat16]" --prompts numerics
 """
 
 
 @click.command("diff", epilog=EXAMPLES)
 @click.option("--model", required=True, help="The model, as every backend calls it.")
-@click.option("--backends", required=True, help="Comma-separated; the first is the baseline.")
+@click.option(
+    "--backends", required=True, help="Comma-separated, with arguments in brackets where needed; the first is the baseline."
+)
 @click.option("--base_urls", default=None, help="Addresses, in the order of --backends; empty for none.")
 @forced_option()
 @check_options(PROMPTS, chat=True)
@@ -31,10 +34,10 @@ def command(ctx: click.Context, /, model: str, backends: str, base_urls: str | N
     """Does another engine give the same answers? The first backend is what the others are held against."""
     from mill.checks.compare import compare
     from mill.checks.subjects import labelled, open_subjects
-    from mill.models.spec import make_spec
+    from mill.models.spec import backend_name, make_spec, split_list
 
     options = read_options(ctx, given, default_prompts=PROMPTS)
-    names = [part.strip() for part in backends.split(",") if part.strip()]
+    names = split_list(backends)
     if len(names) < 2:
         raise SpecError(f"--backends {backends!r}: at least two are needed")
     urls = [part.strip() for part in (base_urls or "").split(",")]
@@ -44,6 +47,7 @@ def command(ctx: click.Context, /, model: str, backends: str, base_urls: str | N
     specs = [make_spec(model, backend=name, base_url=url) for name, url in zip(names, urls, strict=True)]
     if len(set(zip(names, urls, strict=True))) < len(names):
         raise SpecError(f"--backends {backends}: one of them stands twice with the same address")
-    labels = [name if names.count(name) == 1 else None for name in names]
+    short = [backend_name(name) for name in names]
+    labels = [name if short.count(name) == 1 else None for name in short]
     subjects = open_subjects(labelled(specs, labels), options.asked)
     return finish(options, lambda: compare("diff", subjects, options.asked, forced_tokens=given["forced_tokens"]))

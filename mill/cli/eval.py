@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,27 +10,28 @@ from typing import Any
 import click
 
 from mill.api.errors import Interrupted, MillError, SpecError
+from mill.api.notice import notice
+from mill.api.printing import echo
 from mill.api.ranks import rank, world_size
-from mill.api.request import generation_options
+from mill.api.secrets import redact_text
 from mill.api.task import RenderSettings
 from mill.cli.options import (
     base_url_option,
     chosen_output_dir,
     output_dir_option,
-    parse_pairs,
     remote_code_option,
     split_paths,
     task_paths_option,
 )
 from mill.cli.run_file import read_run_file
+from mill.cli.values import AUTO, BatchSize, FilePath, Limit, Pairs, Real, Texts
 from mill.execute.choose import ENGINES, HERE, EngineChoice
 from mill.execute.ranks import Ranks
 from mill.models.remote_code import forbid_remote_code
-from mill.models.spec import make_spec, split_list
+from mill.models.spec import make_spec
 from mill.report.plan import print_plan
 from mill.report.scores import print_outcome
 from mill.runs.evaluate import Run, prepare
-from mill.runs.plan import parse_limit
 from mill.tasks.load import load_builtin, load_files, select
 
 EXAMPLES = """
@@ -67,10 +67,10 @@ class EvalOptions:
 
 
 @click.command("eval", epilog=EXAMPLES)
-@click.argument("models", required=False)
-@click.argument("tasks", required=False)
+@click.argument("models", required=False, type=Texts())
+@click.argument("tasks", required=False, type=Texts())
 @output_dir_option()
-@click.option("--limit", default=None, help="Samples of each task: a count (100) or a fraction (0.1).")
+@click.option("--limit", type=Limit(), default=None, help="Samples of each task: a count (100) or a fraction (0.1).")
 @click.option(
     "--n_shots",
     type=click.IntRange(min=0),
@@ -80,40 +80,44 @@ class EvalOptions:
 @click.option("--same_shots", is_flag=True, default=None, help="The first examples for every question, not a draw for each.")
 @click.option("--seed", type=int, default=None, help="Seed of example draws and sampling. [default: 0]")
 @click.option("--repeats", type=click.IntRange(min=1), default=None, help="Answers to each question. [default: 1]")
-@click.option("--batch_size", default=None, help="Requests at once, or auto. A batch_size in the model spec wins.")
+@click.option(
+    "--batch_size", type=BatchSize(), default=None, help="Requests at once, or auto. A batch_size in the model spec wins."
+)
 @task_paths_option()
-@click.option("--gen_kwargs", default=None, help="Decoding options: temperature=0.7,max_gen_toks=512.")
+@click.option(
+    "--gen_kwargs", type=Pairs("--gen_kwargs"), default=None, help="Decoding options: temperature=0.7,max_gen_toks=512."
+)
 @click.option("--system_prompt", default=None, help="A system message, or text in front where there is no chat template.")
 @click.option("--apply_chat_template", is_flag=True, default=None, help="Send prompts through the model's chat template.")
 @click.option("--fresh", is_flag=True, default=None, help="Compute everything anew, beside what is recorded.")
 @click.option("--exact", is_flag=True, default=None, help="hf: compute every row by itself, sharing no beginnings.")
 @click.option(
-    "--config", type=click.Path(), default=None, help="A YAML file with any of these options; the command line wins."
+    "--config", type=FilePath(), default=None, help="A YAML file with any of these options; the command line wins."
 )
 @click.option("--dry_run", is_flag=True, default=None, help="Say what would run, without loading weights.")
 @base_url_option()
 @remote_code_option()
-@click.option("--wait", type=click.FloatRange(min=0), default=None, help="Seconds to wait for a server to come up.")
+@click.option("--wait", type=Real(min=0), default=None, help="Seconds to wait for a server to come up.")
 @click.option("--judge", default=None, help="A model, any spec, that grades the answers of tasks that are judged.")
 @click.option("--engine", type=click.Choice(ENGINES), default=None, help="Who computes. [default: here]")
 @click.option("--workers", type=click.IntRange(min=1), default=None, help="Processes that each hold the model, on Ray.")
 @click.option("--address", default=None, help="Of a Ray cluster; default: one of this machine's own.")
-@click.option("--gpus_per_worker", type=click.FloatRange(min=0), default=None, help="[default: 1 where there are any]")
+@click.option("--gpus_per_worker", type=Real(min=0), default=None, help="[default: 1 where there are any]")
 @click.option("--quiet", is_flag=True, default=None, help="No progress.")
 @click.pass_context
 def command(
-    ctx: click.Context, /, config: str | None, output_dir: str | None, task_paths: tuple[str, ...], **given: Any
+    ctx: click.Context, /, config: str | None, output_dir: str | None, task_paths: tuple[list[str], ...], **given: Any
 ) -> int:
     """Run TASKS on MODELS, both comma-separated; commas inside brackets belong to a spec.
 
     An interrupted run goes on where it stopped when the same command is given again, and a larger --limit extends a
     smaller one. The exit code is 0 when every sample has a score, 1 when some failed, 2 when the input is refused.
     """
-    from_file = read_run_file(config, known=[parameter.name or "" for parameter in ctx.command.params]) if config else {}
+    from_file = read_run_file(config, ctx.command.params) if config else {}
     if from_file.get("no_remote_code"):
         forbid_remote_code()
     given = {name: value if value is not None else from_file.get(name) for name, value in given.items()}
-    paths = split_paths(task_paths) or tuple(_texts(from_file.get("task_paths"), "task_paths"))
+    paths = split_paths(task_paths) or tuple(from_file.get("task_paths") or ())
     folder = chosen_output_dir(ctx, output_dir or (ctx.obj or {}).get("output_dir") or from_file.get("output_dir"))
     return evaluate(_options(given, folder, paths))
 
@@ -138,6 +142,10 @@ def evaluate(options: EvalOptions) -> int:
         )
         for model in options.models
     ]
+    for run in runs if rank() == 0 else ():
+        for plan in run.plans:
+            for warning in plan.without_effect():
+                notice(f"{plan.task.name}: {warning}")
     if options.dry_run:
         for run in runs if rank() == 0 else ():
             print_plan(run)
@@ -159,7 +167,7 @@ def _execute(run: Run, options: EvalOptions, number: int) -> bool:
     except MillError as error:
         if world_size() > 1:  # the others have ended too
             raise
-        print(f"mill: {run.model.model_name}: {error}", file=sys.stderr)
+        echo(redact_text(f"mill: {run.model.model_name}: {error}"), err=True)
         return True
     if outcome is None:
         return False
@@ -174,60 +182,31 @@ def _judge(text: str | None) -> str:
 
 
 def _options(given: Mapping[str, Any], output_dir: Path, task_paths: tuple[str, ...]) -> EvalOptions:
-    models, tasks = _texts(given["models"], "models"), _texts(given["tasks"], "tasks")
-    if not models or not tasks:
+    if not given["models"] or not given["tasks"]:
         raise SpecError("give models and tasks: mill eval MODELS TASKS, or a file with both: mill eval --config run.yaml")
-    for name, least in (("n_shots", 0), ("repeats", 1), ("wait", 0)):
-        if given[name] is not None and given[name] < least:
-            raise SpecError(f"{name} {given[name]}: at least {least} is needed")
-    gen_kwargs = parse_pairs(given["gen_kwargs"], "--gen_kwargs")
-    generation_options(**gen_kwargs)  # refused here, not in the middle of a task
     settings = RenderSettings(
         n_shots=given["n_shots"],
         seed=given["seed"] or 0,
         repeats=given["repeats"] or 1,
-        gen_kwargs=gen_kwargs,
+        gen_kwargs=given["gen_kwargs"] or {},
         system_prompt=given["system_prompt"],
         apply_chat_template=bool(given["apply_chat_template"]),
         same_shots=bool(given["same_shots"]),
     )
     return EvalOptions(
-        models=models,
-        tasks=tasks,
+        models=given["models"],
+        tasks=given["tasks"],
         settings=settings,
         output_dir=output_dir,
-        limit=parse_limit(given["limit"]),
-        batch_size=_batch_size(given["batch_size"]),
+        limit=given["limit"],
+        batch_size=None if given["batch_size"] == AUTO else given["batch_size"],
         task_paths=task_paths,
         fresh=bool(given["fresh"]),
         dry_run=bool(given["dry_run"]),
         quiet=bool(given["quiet"]),
-        wait=float(given["wait"] or 0.0),
+        wait=given["wait"] or 0.0,
         base_url=given["base_url"] or "",
         exact=bool(given["exact"]),
         choice=EngineChoice(given["engine"] or HERE, given["workers"], given["address"], given["gpus_per_worker"]),
         judge=_judge(given["judge"]),
     )
-
-
-def _texts(value: Any, name: str) -> list[str]:
-    """A comma-separated text or, from a run file, a list of texts."""
-    if value is None:
-        return []
-    if isinstance(value, str):
-        return split_list(value)
-    if isinstance(value, list) and all(isinstance(part, str) for part in value):
-        return value
-    raise SpecError(f"{name} must be a text or a list of texts, not {value!r}")
-
-
-def _batch_size(text: str | int | None) -> int | None:
-    if text is None or text == "auto":
-        return None
-    try:
-        size = int(text)
-    except ValueError:
-        size = 0
-    if size < 1:
-        raise SpecError(f"--batch_size {text}: give a count of at least 1, or auto")
-    return size

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from mill.api.errors import SpecError
-from mill.api.printing import printable
+from mill.api.printing import echo
 from mill.api.storage import write_atomically
 from mill.checks.gate import conclude, judge, parse_rules
 from mill.checks.result import find_checks, read_check
@@ -36,8 +36,8 @@ def command(folder: str, fail_on: str | None, require: str | None, strict: bool,
     judged = [(check, judge(check, rules)) for check in checks]
     if junit:
         write_atomically(Path(junit), as_junit(judged))
-        click.echo(f"written: {printable(junit)}")
+        echo(f"written: {junit}")
     for check, outcomes in judged:
         add_summary(summary_markdown(check, outcomes))
-    click.echo(printable(conclude(judged, strict=strict)))
+    echo(conclude(judged, strict=strict))
     return 0

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from mill.api.errors import RunError
+from mill.api.errors import RunError, UnknownName, install_command
 from mill.api.notice import notice
 from mill.api.registry import models, tasks
 from mill.api.task import Benchmark
@@ -16,7 +16,8 @@ from mill.models.table import BACKENDS
 from mill.report.tables import print_table
 from mill.runs.folder import find_runs
 from mill.runs.schema import Manifest, SessionEntry
-from mill.tasks.load import load_builtin, load_files
+from mill.tasks.hooks import check_metrics
+from mill.tasks.load import load_builtin, load_files, make_task
 
 
 @click.command("ls")
@@ -25,7 +26,9 @@ from mill.tasks.load import load_builtin, load_files
 @output_dir_option()
 @task_paths_option()
 @click.pass_context
-def command(ctx: click.Context, what: str, filter_text: str, output_dir: str | None, task_paths: tuple[str, ...]) -> int:
+def command(
+    ctx: click.Context, what: str, filter_text: str, output_dir: str | None, task_paths: tuple[list[str], ...]
+) -> int:
     """List models, tasks (the default) or runs; FILTER keeps the rows that contain it.
 
     \b
@@ -45,6 +48,8 @@ def command(ctx: click.Context, what: str, filter_text: str, output_dir: str | N
         ),
     }[what]()
     kept = [row for row in rows if filter_text.lower() in " ".join(row).lower()]
+    if filter_text and not kept:
+        raise UnknownName(what.removesuffix("s"), filter_text, [row[0] for row in rows], hint=f"`mill ls {what}` lists all")
     print_table("", columns, kept, numbers=("shots", "samples", "errors"))
     return 0
 
@@ -53,7 +58,7 @@ def _models() -> list[list[str]]:
     rows = []
     for backend in BACKENDS:
         served = ", ".join(task_type.value for task_type in backend.task_types)
-        install = f'pip install "mill[{backend.extra}]"' if backend.extra else "(core)"
+        install = install_command(backend.extra) if backend.extra else "(core)"
         if not backend.shipped:
             install = "(not in this version)"
         rows.append([backend.names[0], ", ".join(backend.names[1:]), served, install])
@@ -68,7 +73,8 @@ def _tasks() -> list[list[str]]:
         if isinstance(entry, Benchmark):
             rows.append([name, f"benchmark of {len(entry.tasks)}", "", ""])
         else:
-            task = entry(name)
+            task = make_task(name)
+            check_metrics(task)
             judged = ["judge"] if task.judge is not None else []
             rows.append([name, task.task_type.value, str(task.n_shots), ", ".join([*task.metrics, *judged])])
     return rows

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import signal
 import sys
@@ -14,6 +15,7 @@ import click
 
 from mill import __version__
 from mill.api.errors import MillError, UnknownName, nearest
+from mill.api.printing import echo
 from mill.api.secrets import hide, redact_text
 
 COMMANDS = {
@@ -89,6 +91,9 @@ def main(argv: list[str] | None = None) -> None:
         signal.default_int_handler(number, frame)
 
     signal.signal(signal.SIGTERM, terminate)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal may not know every sign that models write
     if argv is None:
         _put_secrets_away()
     code = run(sys.argv[1:] if argv is None else argv)
@@ -136,9 +141,10 @@ def _fail(message: str, code: int, debug: bool) -> int:
     if debug:
         import traceback
 
-        print(redact_text(traceback.format_exc()), end="", file=sys.stderr)
+        for line in redact_text(traceback.format_exc()).splitlines():
+            echo(line, err=True)
     from mill.api.ranks import rank
 
     where = f" (rank {rank()})" if rank() else ""
-    sys.stderr.write(f"mill{where}: {redact_text(message)}\n")  # in one piece: other ranks may write too
+    echo(f"mill{where}: {redact_text(message)}", err=True)
     return code

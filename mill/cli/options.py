@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
-from mill.api.errors import SpecError
-from mill.models.open import guess
+from mill.cli.values import FilePath, Texts
+from mill.cli.values import parse_pairs as parse_pairs
 from mill.models.remote_code import forbid_remote_code
-from mill.models.spec import split_list
 
 DEFAULT_OUTPUT_DIR = "results"
 
@@ -20,13 +19,13 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 def output_dir_option() -> Decorator:
     return click.option(
-        "--output_dir", type=click.Path(), default=None, help=f"Where results lie. [default: {DEFAULT_OUTPUT_DIR}]"
+        "--output_dir", type=FilePath(), default=None, help=f"Where results lie. [default: {DEFAULT_OUTPUT_DIR}]"
     )
 
 
 def task_paths_option() -> Decorator:
     about = "Python files or folders that register tasks or backends; comma-separated, or given several times."
-    return click.option("--task_paths", multiple=True, help=about)
+    return click.option("--task_paths", multiple=True, type=Texts(), help=about)
 
 
 def remote_code_option() -> Decorator:
@@ -50,26 +49,6 @@ def chosen_output_dir(ctx: click.Context, given: str | None) -> Path:
     return Path(given or (ctx.obj or {}).get("output_dir") or DEFAULT_OUTPUT_DIR)
 
 
-def split_paths(given: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(path for part in given for path in split_list(part))
-
-
-def parse_pairs(text: str | Mapping[str, Any] | None, option: str) -> dict[str, Any]:
-    """`key=value,key=value` as typed values; a value that repeats its key, or a quoted one, may hold anything."""
-    if not text:
-        return {}
-    if isinstance(text, Mapping):
-        return dict(text)
-    found: dict[str, Any] = {}
-    for part in split_list(text):
-        name, equals, value = part.partition("=")
-        if not equals or not name.strip():
-            raise SpecError(f"{option}: {part!r} is not key=value")
-        found[name.strip().replace("-", "_")] = _value(value.strip())
-    return found
-
-
-def _value(text: str) -> Any:
-    if len(text) > 1 and text[0] in "\"'" and text[-1] == text[0]:
-        return text[1:-1].encode().decode("unicode_escape") if text.isascii() else text[1:-1]
-    return guess(text)
+def split_paths(given: tuple[list[str], ...]) -> tuple[str, ...]:
+    """The paths of --task_paths, however often it was given."""
+    return tuple(path for part in given for path in part)

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import click
 
-from mill.api.storage import utf8, write_atomically
+from mill.api.printing import echo, echo_data
+from mill.api.storage import write_atomically
 from mill.checks.gate import Rule, judge, parse_rules
 from mill.checks.result import Check, find_checks, read_check
 from mill.cli.check_options import rule_options, with_options
+from mill.cli.values import FilePath
 
 SUFFIXES = {"html": ".html", "json": ".json", "md": ".md", "junit": ".xml"}
 EXAMPLES = """
@@ -22,12 +24,12 @@ Examples:
 
 
 @click.command("report", epilog=EXAMPLES)
-@click.argument("folder", type=click.Path())
+@click.argument("folder", type=FilePath())
 @click.option(
     "--format", "form", type=click.Choice(list(SUFFIXES)), default="html", show_default=True, help="What to write."
 )
 @click.option(
-    "--output", type=click.Path(), default=None, help="Where to. [default: report.* in the folder; - for the terminal]"
+    "--output", type=FilePath(), default=None, help="Where to. [default: report.* in the folder; - for the terminal]"
 )
 @with_options(rule_options()[:2])
 def command(folder: str, form: str, output: str | None, fail_on: str | None, require: str | None) -> int:
@@ -38,12 +40,12 @@ def command(folder: str, form: str, output: str | None, fail_on: str | None, req
     checks = [read_check(one) for one in find_checks(place)]
     text = _rendered(checks, form, rules)
     if output == "-":
-        click.echo(utf8(text))
+        echo_data(text if text.endswith("\n") else f"{text}\n")
         return 0
     given = place if place.is_dir() else place.parent
     file = Path(output) if output else given / f"report{SUFFIXES[form]}"
     write_atomically(file, text, root=None if output else given)
-    click.echo(f"written: {file}")
+    echo(f"written: {file}")
     return 0
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import click
 
 from mill.api.errors import Interrupted, MissingPackage, SpecError
-from mill.api.request import generation_options
-from mill.api.secrets import is_secret, names_hidden
+from mill.api.printing import echo
+from mill.api.secrets import is_secret, names_hidden, redact_addresses
 from mill.api.task import RenderSettings
 from mill.cli.options import (
     chosen_output_dir,
@@ -22,6 +22,7 @@ from mill.cli.options import (
     split_paths,
     task_paths_option,
 )
+from mill.cli.values import FilePath
 from mill.models.open import open_model, resolve_spec
 from mill.models.remote_code import remote_code_forbidden
 from mill.models.spec import make_spec, split_list
@@ -62,7 +63,7 @@ A cluster file, all of it optional:
 @click.argument("tasks")
 @click.option("--n_shots", default=None, help="Numbers of examples, comma-separated; default: each task's own.")
 @output_dir_option()
-@click.option("--cluster", type=click.Path(), default=None, help="A YAML file with the limits of a job and of arrays.")
+@click.option("--cluster", type=FilePath(), default=None, help="A YAML file with the limits of a job and of arrays.")
 @click.option("--local", is_flag=True, help="Run the cells as processes of this machine and wait for them.")
 @click.option("--dry_run", is_flag=True, help="Show the matrix and what of it is missing; submit nothing.")
 @click.option("--forget", is_flag=True, help="Take the cells off the list of what is scheduled; results and jobs stay.")
@@ -98,7 +99,7 @@ def command(
             raise SpecError("--forget goes with neither --dry_run nor --local: it starts nothing")
         shots = [] if n_shots is None else _shots(n_shots)
         count = forget_cells(folder, split_list(models), split_list(tasks), shots)
-        click.echo(f"{count} cells are not scheduled any more")
+        echo(f"{count} cells are not scheduled any more")
         return int(count == 0)
     if not local and importlib.util.find_spec("submitit") is None:
         raise MissingPackage("mill schedule", "submitit", "slurm")
@@ -109,7 +110,7 @@ def command(
         _show(cells, states, folder)
         count = sum(state == TO_DO for state in states.values())
         arrays = -(-count // limits.array_size)
-        click.echo(f"would submit {count} of {len(cells)} cells in {arrays} array{'s' * (arrays != 1)}: {_told(limits)}")
+        echo(f"would submit {count} of {len(cells)} cells in {arrays} array{'s' * (arrays != 1)}: {_told(limits)}")
         return 0
     # Two commands that submit at once would both find a cell missing; cells that run here take turns by themselves.
     with contextlib.nullcontext() if local else taking_turns(RunFolder(folder / FOLDER), [FOLDER]):
@@ -127,7 +128,6 @@ def _cells(models: list[str], tasks: list[str], shots: list[int | None], folder:
     if not models or not tasks:
         raise SpecError("give models and tasks: mill schedule MODELS TASKS")
     gen_kwargs, limit = parse_pairs(given["gen_kwargs"], "--gen_kwargs"), parse_limit(given["limit"])
-    generation_options(**gen_kwargs)
     paths = tuple(str(Path(path).resolve()) for path in split_paths(given["task_paths"]))
     load_builtin()
     load_files(paths)
@@ -138,7 +138,7 @@ def _cells(models: list[str], tasks: list[str], shots: list[int | None], folder:
     found = []
     for text in models:
         spec = resolve_spec(make_spec(text))
-        secret = next((name for name, value in spec.arguments.items() if is_secret(name) or names_hidden(value)), None)
+        secret = next((name for name, value in spec.arguments.items() if _holds_secret(name, value)), None)
         if secret:
             raise SpecError(f"a secret in {secret} would be stored with the jobs: set MILL_API_KEY in the environment")
         for task in tasks:
@@ -152,6 +152,10 @@ def _cells(models: list[str], tasks: list[str], shots: list[int | None], folder:
                 argv = ["eval", text, task, "--output_dir", str(folder), "--quiet", *_options(number, given, paths)]
                 found.append(cell_of(run, text, task, number, argv, folder))
     return list({cell.key: cell for cell in found}.values())  # a cell that is named twice is one
+
+
+def _holds_secret(name: str, value: object) -> bool:
+    return is_secret(name) or names_hidden(value) or (isinstance(value, str) and redact_addresses(value) != value)
 
 
 def _options(n_shots: int | None, given: dict[str, Any], paths: tuple[str, ...]) -> list[str]:
@@ -188,8 +192,8 @@ def _submit(cells: list[Cell], limits: Cluster, folder: Path) -> int:
     for submitted in submit(cells, limits, folder):
         remember_cells(folder, submitted)
         count += len(submitted)
-        click.echo(f"submitted {len(submitted)} cells as {submitted[0].job.partition('_')[0]}")
-    click.echo(f"{count} cells in the queue; `mill collect --check --output_dir {folder}` tells what is missing")
+        echo(f"submitted {len(submitted)} cells as {submitted[0].job.partition('_')[0]}")
+    echo(f"{count} cells in the queue; `mill collect --check --output_dir {folder}` tells what is missing")
     return 0
 
 
@@ -200,11 +204,11 @@ def _run_here(cells: list[Cell], limits: Cluster, folder: Path) -> int:
             for number, (cell, error) in enumerate(ended, 1):
                 remember_cells(folder, [cell])
                 what = f"{cell.model} {cell.task} shots {cell.shots}"
-                click.echo(f"[{number}/{len(cells)}] {what}: {error or 'done'}", err=bool(error))
+                echo(f"[{number}/{len(cells)}] {what}: {error or 'done'}", err=bool(error))
                 failed += error is not None
     except KeyboardInterrupt:
         raise Interrupted("interrupted; nothing that was answered is lost: the same command goes on from here") from None
-    click.echo(f"{len(cells) - failed} of {len(cells)} cells done; `mill collect --output_dir {folder}` shows the scores")
+    echo(f"{len(cells) - failed} of {len(cells)} cells done; `mill collect --output_dir {folder}` shows the scores")
     return int(failed > 0)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from mill.cli.options import split_paths, task_paths_option
+from mill.cli.values import FilePath
 from mill.report.scores import print_outcome
 from mill.runs.folder import RunFolder
 from mill.runs.rescore import score_again
@@ -14,9 +15,9 @@ from mill.tasks.load import load_builtin, load_files, make_task
 
 
 @click.command("score")
-@click.argument("run", type=click.Path())
+@click.argument("run", type=FilePath())
 @task_paths_option()
-def command(run: str, task_paths: tuple[str, ...]) -> int:
+def command(run: str, task_paths: tuple[list[str], ...]) -> int:
     """Score the answers recorded in the folder RUN with the tasks as they are now; no model and no data are needed.
 
     \b

@@ -88,7 +88,8 @@ class RayEngine(Pool):
         super().__init__(self._hire, workers, servers=isinstance(model, ServerModel))
         self._cluster = RayCluster(choice.address, workers, choice.gpus_per_worker, model.accelerators)
         identity = portable_identity(model)
-        self._openings = [Opening(spec, model.batch_size, imported_files(), identity, environment(model)) for spec in specs]
+        fixed = [Spec(spec.backend, {**spec.arguments, **model.fixed_arguments()}) for spec in specs]
+        self._openings = [Opening(spec, model.batch_size, imported_files(), identity, environment(model)) for spec in fixed]
 
     def load(self) -> None:
         self._cluster.join()

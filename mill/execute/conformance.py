@@ -111,9 +111,16 @@ def answers(model: MillModel) -> str:
 
 def limits(model: MillModel) -> str:
     (answer,) = generate(model, PROMPTS[3], max_gen_toks=3)
-    text_of(answer)
-    expect(answer.output_tokens is None or answer.output_tokens <= 3, f"asked for 3 tokens, got {answer.output_tokens}")
-    return f"{answer.output_tokens} of 3 tokens, {answer.finish_reason}"
+    text = text_of(answer)
+    count = answer.output_tokens
+    if count is None and answer.tokens is not None:
+        count = len(answer.tokens)
+    if count is None:
+        longer = text_of(generate(model, PROMPTS[3], max_gen_toks=24)[0])
+        expect(text != longer or len(text.split()) <= 3, f"asked for 3 tokens, got as much as for 24: {text[:40]!r}")
+        raise Skipped("the backend does not tell how many tokens it generated")
+    expect(count <= 3, f"asked for 3 tokens, got {count}")
+    return f"{count} of 3 tokens, {answer.finish_reason}"
 
 
 def stops(model: MillModel) -> str:

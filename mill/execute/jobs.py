@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+from mill.api.batching import describe
 from mill.api.request import Request
 from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample, Task
 from mill.execute.executor import Executor
+from mill.tasks.hooks import check_request, read_requests
 
 MOST_ROUNDS = 100
 
@@ -26,7 +28,7 @@ class Job:
 
     @classmethod
     def of(cls, task: Task, sample: Sample, settings: RenderSettings) -> Job:
-        requests = task.requests(sample, settings)
+        requests = read_requests(task, sample, settings)
         if task.multi_round:
             return cls(task, sample, settings, [], [[clone] for request in requests for clone in request.clones()])
         return cls(task, sample, settings, requests)
@@ -49,7 +51,13 @@ class Job:
             answers = [request.resps[0] for request in rounds if request.resps]
             if len(answers) < len(rounds) or answers[-1].failed or len(rounds) >= MOST_ROUNDS:
                 continue
-            following = self.task.next_round(self.sample, self.settings, [answer.text or "" for answer in answers])
+            try:
+                following = self.task.next_round(self.sample, self.settings, [answer.text or "" for answer in answers])
+                if following is not None:
+                    check_request(self.task, self.sample, following)
+            except (Exception, SystemExit) as error:  # other people's code: its failure is this sample's, not the run's
+                rounds[-1].resps[:] = [Response(error=f"next_round() failed: {describe(error)}")]
+                continue
             if following is not None:
                 rounds.append(replace(following, repeats=1, draw=repeat, resps=[]))
                 went_on = True

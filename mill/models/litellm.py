@@ -17,6 +17,7 @@ from mill.api.secrets import excerpt, is_secret, redact, remember
 from mill.models.arguments import check_key
 from mill.models.http import Failure, Reply
 from mill.models.http.failure import raise_reported
+from mill.models.litellm_names import check_name
 from mill.models.openai_compat.answers import read_answer
 from mill.models.server import ServerModel, messages_of
 
@@ -70,13 +71,15 @@ class LiteLLMModel(ServerModel):
 
     def _look(self) -> None:
         """Without a call: is the provider known, and is its key there?"""
+        has_key = bool(self._key) or "api_key" in self.parameters
+        check_name(self.model, has_key=has_key, has_address="api_base" in self.parameters)
         litellm = _litellm()
         try:
             litellm.get_llm_provider(self.model, api_base=self.parameters.get("api_base"))
         except Exception as error:
             raise ModelError(f"litellm does not know the provider of {self.model!r}: write provider/model") from error
         missing = litellm.validate_environment(self.model).get("missing_keys") or []
-        if missing and not self._key and "api_key" not in self.parameters:
+        if missing and not has_key:
             raise ModelError(f"{self.model} needs a key: set {' or '.join(missing)}, or give api_key=...")
 
     async def _generate(self, request: Request) -> Response:

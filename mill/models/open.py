@@ -15,6 +15,7 @@ from mill.api.errors import MillError, MissingPackage, ModelError, SpecError, Un
 from mill.api.files import import_file
 from mill.api.model import MillModel
 from mill.api.registry import models
+from mill.api.secrets import names_hidden, reveal
 from mill.models.remote_code import remote_code_forbidden
 from mill.models.spec import Spec, parse_spec
 from mill.models.table import backend_info
@@ -59,7 +60,12 @@ def open_model(spec: Spec | str, *, batch_size: int | None = None) -> MillModel:
     """Make the model a spec names. Weights load at first use; `batch_size` counts where the spec gives none."""
     resolved = resolve_spec(parse_spec(spec) if isinstance(spec, str) else spec)
     cls = _model_class(resolved.backend)
-    arguments = checked_arguments(cls, resolved.backend, resolved.arguments)
+    # The address of a server keeps the name of a secret: its workers are told the variable.
+    given = {
+        name: value if name == "base_url" or not names_hidden(value) else reveal(value)
+        for name, value in resolved.arguments.items()
+    }
+    arguments = checked_arguments(cls, resolved.backend, given)
     if remote_code_forbidden() and "trust_remote_code" in arguments_of(cls):
         arguments["trust_remote_code"] = False
     try:
@@ -72,9 +78,11 @@ def open_model(spec: Spec | str, *, batch_size: int | None = None) -> MillModel:
         raise ModelError(f"{resolved.backend} made a {type(model).__name__}, not a MillModel")
     model.arguments = arguments
     size = arguments.get("batch_size", batch_size)
+    if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 1):
+        raise SpecError(f"{resolved.backend}[batch_size={size}]: a count of at least 1 is needed; leave it out for auto")
     takes = "batch_size" in arguments_of(cls) and "batch_size" not in arguments
     if size is not None and (model.batch_size is None or takes):  # of the command, or lost in a backend's **kwargs
-        model.batch_size = int(size)
+        model.batch_size = size
     return model
 
 
@@ -130,9 +138,12 @@ def _coerce(value: Any, hint: Any, where: str) -> Any:
     for kind in (int, float):
         if kind in options:
             try:
-                return kind(value)
+                number = kind(value)
             except ValueError:
                 continue
+            if number != number:
+                raise SpecError(f"{where}: {value!r} is not a number")
+            return number
     if str in options or Any in options:
         return value
     if hint is None:

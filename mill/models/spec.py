@@ -59,15 +59,18 @@ class Spec:
         return f"{head}[{inner}]" if inner else head
 
 
-def split_list(text: str) -> list[str]:
-    """Split at commas that stand outside brackets and quoted values: `hf[path=a,dtype=b],org/name` has two parts."""
+def split_list(text: str, *, quoted: bool = False) -> list[str]:
+    """Split at commas that stand outside brackets and quoted values: `hf[path=a,dtype=b],org/name` has two parts.
+
+    With `quoted` a whole part may stand in quotes, too.
+    """
     parts, current, quote, depth, escaped = [], "", "", 0, False
     for char in text:
         if quote:
             if char == quote and not escaped:
                 quote = ""
             escaped = char == "\\" and not escaped
-        elif char in "\"'" and current.rstrip().endswith("="):
+        elif char in "\"'" and (current.rstrip().endswith("=") or (quoted and not current.strip())):
             quote = char
         elif char in "[]":
             depth += 1 if char == "[" else -1
@@ -100,17 +103,14 @@ def parse_spec(text: str) -> Spec:
 def make_spec(model: str, *, backend: str = "", base_url: str = "", if_served: bool = False) -> Spec:
     """A model spec with the backend or the server's address given beside it, as the check commands have them.
 
-    An address alone makes a bare model name one of an OpenAI-compatible server. With `if_served` it is only for models that
-    are served: one that runs in this process goes without.
+    The backend may have arguments in brackets, beside those of the model. An address alone makes a bare model name one of an
+    OpenAI-compatible server. With `if_served` it is only for models that are served: one that runs in this process goes
+    without.
     """
     head, arguments = _split_brackets(model.strip())
     bare = not head.endswith(".py") and head not in models
     if backend:
-        if backend not in models:
-            raise UnknownName("backend", backend, models.names())
-        spec = Spec(backend, {**_named(backend, head), **arguments}) if bare else parse_spec(model)
-        if not bare and spec.backend != backend:
-            raise SpecError(f"{model!r} names the backend {spec.backend or 'of a config file'}, and --backend {backend}")
+        spec = _on_backend(model, head, arguments, backend) if bare else _same_backend(parse_spec(model), model, backend)
     elif base_url and bare and _is_name(head) and not (if_served and _exists(head)):
         spec = Spec("openai-compat", {"model": head, **arguments})
     else:
@@ -121,6 +121,34 @@ def make_spec(model: str, *, backend: str = "", base_url: str = "", if_served: b
     if argument is None:
         raise SpecError(f"--base_url {base_url}: the backend {spec.backend} talks to no server")
     return Spec(spec.backend, {**spec.arguments, argument: base_url})
+
+
+def backend_name(backend: str) -> str:
+    """The name of a backend that may have arguments in brackets."""
+    return _split_brackets(backend.strip())[0]
+
+
+def _on_backend(model: str, head: str, arguments: Mapping[str, str], backend: str) -> Spec:
+    """A model that names no backend, on one that is named beside it."""
+    name, more = _split_brackets(backend.strip())
+    if name not in models:
+        raise UnknownName("backend", name, models.names())
+    named = _named(name, head)
+    twice = sorted(({*named} & {*arguments, *more}) | ({*arguments} & {*more}))
+    if twice:
+        raise SpecError(f"{model!r} on {backend!r} gives {', '.join(twice)} twice")
+    return Spec(name, {**named, **arguments, **more})
+
+
+def _same_backend(spec: Spec, model: str, backend: str) -> Spec:
+    """A model that names its backend itself, which must be the one named beside it."""
+    name, more = _split_brackets(backend.strip())
+    if spec.backend != name:
+        raise SpecError(f"{model!r} names the backend {spec.backend or 'of a config file'}, and --backend {name}")
+    twice = sorted({*spec.arguments} & {*more})
+    if twice:
+        raise SpecError(f"{model!r} on {backend!r} gives {', '.join(twice)} twice")
+    return Spec(name, {**spec.arguments, **more})
 
 
 def addresses_of(spec: Spec) -> list[str]:

@@ -11,7 +11,7 @@ _COLUMNS = ("task", "rendering", "shots", "samples", "requests", "distinct", "kn
 def print_plan(run: Run) -> None:
     """For each task: all requests, the distinct ones among them, those already answered, and the tokens of the rest."""
     rows = []
-    totals = [0, 0, 0, 0]
+    totals, unknown = [0, 0, 0, 0], 0
     for plan in run.plans:
         requests = [clone for request in plan.requests() for clone in request.clones()]
         distinct = list({request.key: request for request in requests}.values())
@@ -20,9 +20,11 @@ def print_plan(run: Run) -> None:
         samples = f"{len(plan.jobs)}/{plan.total}"
         counts = [len(requests), len(distinct), len(distinct) - len(todo), tokens or 0]
         totals = [total + count for total, count in zip(totals, counts, strict=True)]
+        unknown += tokens is None
         shown = [*map(str, counts[:3]), "unknown" if tokens is None else f"{tokens:,}"]
         rounds = " (first round)" if plan.task.multi_round else ""
         rows.append([plan.asked, plan.task.name + rounds, str(plan.n_shots), samples, *shown])
     if len(rows) > 1:
-        rows.append(["total", "", "", "", *map(str, totals[:3]), f"{totals[3]:,}"])
+        least = "" if not unknown else "unknown" if unknown == len(rows) else "at least "
+        rows.append(["total", "", "", "", *map(str, totals[:3]), least if least == "unknown" else f"{least}{totals[3]:,}"])
     print_table(f"{run.model.model_name}: would write to {run.folder.path}", _COLUMNS, rows, numbers=_COLUMNS[2:])

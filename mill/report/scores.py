@@ -14,9 +14,9 @@ _NUMBERS = ("shots", "value", "stderr", "95 % interval", "n", "errors")
 def print_outcome(outcome: Outcome) -> None:
     rows = []
     for task in outcome.tasks:
-        rows += _rows(task.task, str(task.n_shots), task.metrics, task.n, task.total, task.errors)
+        rows += _rows(task.task, str(task.n_shots), task.metrics, task.total, task.errors)
     for mean in outcome.benchmarks:
-        rows += _rows(f"{mean.benchmark} (mean of {len(mean.tasks)})", "", mean.metrics, mean.n, mean.total, mean.errors)
+        rows += _rows(f"{mean.benchmark} (mean of {len(mean.tasks)})", "", mean.metrics, mean.total, mean.errors)
     print_table(outcome.model, COLUMNS, rows, numbers=_NUMBERS)
     out = console()
     for task in outcome.tasks:
@@ -48,10 +48,11 @@ def remarks(task: TaskResult) -> list[str]:
     return found
 
 
-def _rows(name: str, shots: str, metrics: dict[str, Estimate], n: int, total: int, errors: int) -> list[list[str]]:
-    count = str(n) if n == total else f"{n}/{total}"
+def _rows(name: str, shots: str, metrics: dict[str, Estimate], total: int, errors: int) -> list[list[str]]:
+    """`n` is how many samples a value rests on: not those that failed, nor those that have none of this metric."""
     rows = []
     for place, (metric, estimate) in enumerate(metrics.items()):
+        count = str(estimate.n) if estimate.n == total else f"{estimate.n}/{total}"
         interval = "-" if estimate.low is None else f"{number(estimate.low, 3)}{dash()}{number(estimate.high, 3)}"
         figures = [metric, number(estimate.value), number(estimate.stderr), interval, count, str(errors)]
         rows.append([name if place == 0 else "", shots if place == 0 else "", *figures])

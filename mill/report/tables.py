@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from mill.api.printing import printable
+from mill.api.printing import one_line, printable
 
 PLAIN_WIDTH = 100
 
@@ -16,8 +16,15 @@ def console(*, stderr: bool = False) -> Any:
     """A rich console; of a fixed width where the output is no terminal, so that logs and pipes look alike."""
     from rich.console import Console
 
+    class PlainConsole(Console):
+        """Texts are printed as they are: control characters as escapes, and nothing in them is read as markup."""
+
+        def print(self, *objects: Any, **how: Any) -> None:
+            shown = (printable(" ".join(one.splitlines())) if isinstance(one, str) else one for one in objects)
+            super().print(*shown, **{**how, "markup": False})
+
     stream = sys.stderr if stderr else sys.stdout
-    return Console(stderr=stderr, width=None if stream.isatty() else PLAIN_WIDTH, highlight=False)
+    return PlainConsole(stderr=stderr, width=None if stream.isatty() else PLAIN_WIDTH, highlight=False, emoji=False)
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: Sequence[str] = ()) -> None:
@@ -27,7 +34,7 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
     from rich.text import Text
 
     table = Table(
-        title=Text(printable(title)) if title else None,
+        title=Text(one_line(title)) if title else None,
         title_justify="left",
         box=box.SIMPLE_HEAD,
         pad_edge=False,
@@ -35,9 +42,9 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
     )
     for column in columns:
         right = column in numbers
-        table.add_column(Text(column), justify="right" if right else "left", no_wrap=right, overflow="fold")
+        table.add_column(Text(one_line(column)), justify="right" if right else "left", no_wrap=right, overflow="fold")
     for row in rows:
-        table.add_row(*(Text(printable(cell)) for cell in row))
+        table.add_row(*(Text(one_line(cell)) for cell in row))
     console().print(table)
 
 

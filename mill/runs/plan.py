@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
@@ -9,14 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mill.api.batching import describe
-from mill.api.errors import CannotServe, DataError, MillError, SpecError
+from mill.api.errors import CannotServe, SpecError
 from mill.api.model import MillModel, ModelCapabilities
-from mill.api.registry import metrics as registry
 from mill.api.request import GENERATE, MULTI_ROUND, Request
 from mill.api.task import RenderSettings, Task
 from mill.execute.jobs import Job
 from mill.models.table import backend_info, backends_serving
+from mill.tasks import hooks
 from mill.tasks.load import Selection, serve
 
 
@@ -29,6 +29,8 @@ class TaskPlan:
     jobs: list[Job]
     total: int
     data_hash: str
+    task_notes: Sequence[str] = ()
+    """What the task itself says must be known."""
 
     @property
     def n_shots(self) -> int:
@@ -37,29 +39,45 @@ class TaskPlan:
 
     def notes(self) -> list[str]:
         """What a reader of the score must know: another rendering, another split, an option that does not apply."""
-        found = self.task.notes()
+        found = list(self.task_notes)
         if self.asked != self.task.name:
             found.insert(0, f"{self.task.name} stands in for {self.asked}, which this model cannot serve")
         if self.jobs and self.jobs[0].settings.n_shots and not self.task.takes_shots:
             found.append("this task takes no examples, so --n_shots does not apply")
         if self.jobs and self.jobs[0].settings.gen_kwargs and self.task.kind not in (GENERATE, MULTI_ROUND):
             found.append("this task generates no text, so --gen_kwargs does not apply")
+        return found + self.without_effect()
+
+    def without_effect(self) -> list[str]:
+        """What was asked for of sampling while decoding is greedy."""
+        if not self.jobs or not self.jobs[0].first_request.deterministic:
+            return []
+        settings, found = self.jobs[0].settings, []
+        if settings.repeats > 1:
+            found.append(
+                f"decoding is greedy, so all {settings.repeats} repeats ask for the same answer; "
+                "--gen_kwargs temperature=0.7 would sample"
+            )
+        if settings.gen_kwargs.get("seed") is not None and self.task.kind in (GENERATE, MULTI_ROUND):
+            found.append("decoding is greedy, so the seed of --gen_kwargs has no effect")
         return found
 
     def requests(self) -> list[Request]:
         return [request for job in self.jobs for request in job.open_requests()]
 
 
-def parse_limit(text: str | int | float | None) -> int | float | None:
+def parse_limit(given: str | int | float | None) -> int | float | None:
     """A count (`100`) or a fraction of each task (`0.1`, `1.0`). None means all."""
-    if text is None:
+    if given is None:
         return None
-    try:
-        limit = float(text) if "." in str(text) or "e" in str(text).lower() else int(text)
-    except ValueError:
-        limit = -1
-    if limit <= 0 or (isinstance(limit, float) and limit > 1):
-        raise SpecError(f"--limit {text}: give a count of at least 1, or a fraction above 0 and up to 1.0")
+    limit: int | float = -1
+    if isinstance(given, str):
+        with contextlib.suppress(ValueError):
+            limit = float(given) if "." in given or "e" in given.lower() else int(given)
+    elif isinstance(given, (int, float)) and not isinstance(given, bool):
+        limit = given
+    if not limit > 0 or (isinstance(limit, float) and limit > 1):
+        raise SpecError(f"--limit {str(given)[:60]}: give a count of at least 1, or a fraction above 0 and up to 1.0")
     return limit
 
 
@@ -76,6 +94,8 @@ def plan_tasks(
     limit = parse_limit(limit)
     if not selection.tasks:
         raise SpecError("no task is given: `mill ls tasks` lists them")
+    for task in selection.tasks:
+        hooks.check_attributes(task)
     chat = settings.apply_chat_template or model.use_chat_template
     settings = replace(settings, apply_chat_template=chat)
     served = [(task, _served(task, model)) for task in selection.tasks]
@@ -110,41 +130,14 @@ def _alternatives(task: Task) -> str:
 
 
 def _plan(asked: str, task: Task, settings: RenderSettings, limit: int | float | None) -> TaskPlan:
-    try:
-        samples = list(task.samples())
-        _check_task(task, [sample.id for sample in samples])
-        chosen = samples[: resolve_limit(limit, len(samples))]
-        jobs = [Job.of(task, sample, settings) for sample in chosen]
-        for job in jobs:
-            _check_requests(task, job)
-        data_hash = hash_docs([sample.doc for sample in samples])
-    except MillError:
-        raise
-    except Exception as error:  # a row that lacks a column, or a task file's own mistake
-        raise DataError(f"the task {task.name} cannot be rendered: {describe(error)}") from error
-    return TaskPlan(asked, task, jobs, len(samples), data_hash)
-
-
-def _check_task(task: Task, ids: Sequence[str]) -> None:
-    """What a task of one's own may get wrong, found before anything is computed."""
-    if not ids:
-        raise DataError(f"{task.name} has no samples")
-    if len(set(ids)) < len(ids):
-        twice = next(one for one in ids if ids.count(one) > 1)
-        raise DataError(f"{task.name} has two samples with the id {twice!r}")
-    if not isinstance(task.metrics, Mapping) or not task.metrics:
-        raise DataError(f"{task.name} has no metrics: write metrics = {{'exact_match': 'mean'}}")
-    for how in task.metrics.values():
-        registry.get(how, hint=f"{task.name} names it")
-
-
-def _check_requests(task: Task, job: Job) -> None:
-    requests = job.open_requests()
-    if not requests:
-        raise DataError(f"{task.name} asks nothing about sample {job.sample.id}")
-    for request in requests:
-        if request.kind != task.kind:
-            raise DataError(f"{task.name} is of kind {task.kind} but asks {request.kind} about sample {job.sample.id}")
+    samples = hooks.read_samples(task)
+    hooks.check_metrics(task)
+    chosen = samples[: resolve_limit(limit, len(samples))]
+    jobs = [Job.of(task, sample, settings) for sample in chosen]
+    for sample in chosen:
+        hooks.check_sample(task, sample)
+    data_hash = hooks.call(task, "a row of samples()", lambda: hash_docs([sample.doc for sample in samples]))
+    return TaskPlan(asked, task, jobs, len(samples), data_hash, hooks.read_notes(task))
 
 
 def hash_docs(docs: Sequence[Mapping[str, Any]]) -> str:

@@ -89,7 +89,7 @@ def score_sample(task: Task, record: SampleRecord) -> ScoredSample:
         repeats = [_values(task, record, repeat) for repeat in range(len(record.responses))]
         values = {name: [_number(name, found) for found in repeats] for name in metrics_of(task, [record])}
         return ScoredSample(record, values, None)
-    except Exception as error:  # other people's scoring code: its failure is this sample's, not the run's
+    except (Exception, SystemExit) as error:  # other people's scoring code: its failure is this sample's, not the run's
         return ScoredSample(record, {}, f"scoring failed: {describe(error)}")
 
 

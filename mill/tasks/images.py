@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
 from collections.abc import Mapping, Sequence
@@ -69,9 +70,8 @@ class ClassifiedTask(Task):
 
     def samples(self) -> Sequence[Sample]:
         rows = self._loaded[1]
-        for row in rows:
-            self._number(row)  # a label that is no class is refused before anything is computed
-        return [Sample(str(place), row) for place, row in enumerate(rows)]
+        numbers = [self._number(row) for row in rows]  # a label that is no class is refused before anything is computed
+        return [Sample(str(place), rows[place]) for place in _fair_order(numbers)]
 
     def notes(self) -> list[str]:
         split = self._loaded[0]
@@ -100,6 +100,20 @@ class ClassifiedTask(Task):
 
     def target(self, sample: Sample) -> str:
         return self.data.classes[self.right(sample)]
+
+
+def _fair_order(classes: Sequence[int]) -> list[int]:
+    """The places of rows in the order in which they are asked: that of the data, unless the data stand class by class, as in
+    label folders. Then classes take turns, so that a limit takes as many of each; a row's place stays its name.
+    """
+    rows: dict[int, list[int]] = {}
+    for place, number in enumerate(classes):
+        rows.setdefault(number, []).append(place)
+    changes = sum(a != b for a, b in itertools.pairwise(classes))
+    if changes >= len(rows):  # the classes are mixed already
+        return list(range(len(classes)))
+    turns = itertools.zip_longest(*rows.values())
+    return [place for turn in turns for place in turn if place is not None]
 
 
 class ZeroShotTask(ClassifiedTask):

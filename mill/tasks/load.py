@@ -11,11 +11,12 @@ from pathlib import Path
 import mill.tasks
 from mill.api.batching import describe
 from mill.api.errors import CannotServe, DataError, MillError
-from mill.api.files import import_file
+from mill.api.files import check_path, import_file
 from mill.api.model import ModelCapabilities
 from mill.api.registry import tasks
 from mill.api.task import Benchmark, Task
-from mill.tasks.text_file import SUFFIXES, TextFile
+from mill.tasks.hooks import check_attributes
+from mill.tasks.text_file import SUFFIXES, file_task
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ def load_builtin() -> None:
 def load_files(paths: tuple[str, ...]) -> None:
     """Import Python files, or all those in a folder, that register tasks or backends."""
     for path in paths:
+        check_path(path)
         files = sorted(Path(path).glob("*.py")) if Path(path).is_dir() else [Path(path)]
         if not files:
             raise DataError(f"task folder {path} has no Python files")
@@ -45,7 +47,7 @@ def load_files(paths: tuple[str, ...]) -> None:
 def make_task(name: str) -> Task:
     """One task by name. A name that belongs to a benchmark is refused here."""
     if name.endswith(SUFFIXES) and name not in tasks:
-        return TextFile(name)
+        return file_task(name)
     made = tasks.get(name, hint="see `mill ls tasks`")
     if isinstance(made, Benchmark):
         raise MillError(f"{name} is a benchmark of several tasks, not a task")
@@ -53,10 +55,11 @@ def make_task(name: str) -> Task:
         task = made(name)
     except MillError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise MillError(f"the task {name} cannot be made: {describe(error)}") from error
     if not isinstance(task, Task):
         raise MillError(f"the task {name} is registered as {made!r}, which does not make a Task")
+    check_attributes(task)
     return task
 
 

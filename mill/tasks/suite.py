@@ -19,7 +19,7 @@ from mill.api.registry import register_task
 from mill.api.request import GENERATE, Request
 from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample, Task, TaskType, Value
-from mill.metrics.extract import EXTRACTORS, is_right
+from mill.metrics.extract import EXTRACTORS, is_right, normal, spelled_gold
 from mill.suites import long_context
 from mill.tasks.data import read_rows
 
@@ -83,19 +83,45 @@ def _checked(row: Mapping[str, Any], place: int, suite: str) -> dict[str, Any]:
     """A line of a suite with its defaults; refused where it cannot be asked or scored."""
     where = f"the prompt suite {suite}, line {place + 1}"
     prompt = row.get("prompt", row.get("text"))
-    if not isinstance(prompt, str) or not prompt:
+    if not isinstance(prompt, str) or not prompt.strip():
         raise DataError(f"{where} has no text under 'prompt'; it has {', '.join(row) or 'nothing'}")
-    found = {**row, "id": str(row.get("id", place)), "prompt": prompt, "category": str(row.get("category") or FREE)}
-    if found.get("answer") is None:
-        found.pop("answer", None)
+    name = place if row.get("id") is None else row["id"]
+    found = {**row, "id": str(name), "prompt": prompt, "category": str(row.get("category") or FREE)}
+    for optional in ("answer", "extract", "max_tokens"):
+        if found.get(optional) is None:
+            found.pop(optional, None)
     if "answer" in found:
         found.setdefault("extract", _way(found["answer"]))
-    how = found.get("extract")
+    how, longest = found.get("extract"), found.get("max_tokens", DEFAULT_MAX_TOKENS)
     if how is not None and (not isinstance(how, str) or how not in EXTRACTORS):
         raise UnknownName(
             f"way to extract an answer ({where})", str(how), EXTRACTORS, hint=f"known are {', '.join(EXTRACTORS)}"
         )
+    if not isinstance(longest, int) or isinstance(longest, bool) or longest < 1:
+        raise DataError(f"{where} has max_tokens {longest!r}, not a count of at least 1")
+    if "answer" in found and not _can_be_given(how or "", found["answer"]):
+        gold = str(found["answer"])[:60]
+        raise DataError(f"{where} has the answer {gold!r}, which extract={how} finds in no text; {_HINTS[how or '']}")
     return found
+
+
+_HINTS = {
+    "number": "give a number",
+    "choice": "give a letter from A to E",
+    "yes_no": "give yes or no",
+    "json": "give an object or a list, as JSON and not as text",
+    "line": "give one line with a letter or a digit in it",
+}
+
+
+def _can_be_given(how: str, gold: Any) -> bool:
+    """Whether there is a text from which the gold answer would be extracted."""
+    if how == "json":
+        return isinstance(gold, (dict, list))
+    if how == "line":
+        return sum(bool(normal(line)) for line in str(gold).splitlines()) == 1
+    spelled = spelled_gold(gold) if how == "yes_no" else str(gold).strip().upper() if how == "choice" else str(gold)
+    return is_right(how, EXTRACTORS[how](spelled), gold)
 
 
 def _way(gold: Any) -> str:

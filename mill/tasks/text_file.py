@@ -1,4 +1,7 @@
-"""The perplexity of a text of one's own: a .txt file, or the `text` of every row of a .jsonl file, named as a task."""
+"""A file of one's own, named as a task: prompts to be answered, or texts whose perplexity is measured.
+
+A .txt file is a text. In a .jsonl file the rows' columns tell: `prompt` is asked as a prompt suite, `text` is a document.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,47 @@ from pathlib import Path
 
 from mill.api.batching import describe
 from mill.api.errors import DataError
-from mill.api.task import Sample
-from mill.tasks.data import read_rows
+from mill.api.task import Sample, Task
+from mill.tasks.data import Row, read_rows
 from mill.tasks.perplexity import PerplexityTask
+from mill.tasks.suite import SuiteTask
 
 SUFFIXES = (".txt", ".jsonl")
+PROMPTS, TEXTS = "prompts", "texts"
+_OF_PROMPTS = {"prompt", "answer", "extract"}
+
+
+def file_task(name: str) -> Task:
+    """The task that a file is. Rows that could be either, or that are not all of one sort, are refused."""
+    path = Path(name)
+    if path.suffix == ".txt":
+        return TextFile(name)
+    rows = read_rows(path)
+    sorts = [_sort(row) for row in rows]
+    wanted = sorts[0] if rows else TEXTS
+    for number, (row, sort) in enumerate(zip(rows, sorts, strict=True), 1):
+        if sort != wanted or not sort:
+            also = f", and row 1 has {', '.join(rows[0])}" if number > 1 else ""
+            raise DataError(
+                f"{name}, row {number} has {', '.join(row) or 'nothing'}{also}: a prompt in every row, with or without an "
+                "answer, is asked as a prompt suite; a text and neither of these in every row is scored as a document"
+            )
+    return PromptFile(name, lambda: rows) if wanted == PROMPTS else TextFile(name)
+
+
+def _sort(row: Row) -> str:
+    """What a row is by its columns; empty where they do not tell."""
+    if "prompt" in row:
+        return "" if "text" in row else PROMPTS
+    return TEXTS if "text" in row and not _OF_PROMPTS & row.keys() else ""
+
+
+class PromptFile(SuiteTask):
+    """Prompts in a .jsonl file, in the format of prompt suites."""
+
+    def notes(self) -> list[str]:
+        gold = sum("answer" in sample.doc for sample in self.samples())
+        return [f"read as a prompt suite: {len(self.samples())} prompts, {gold} with an answer"]
 
 
 class TextFile(PerplexityTask):
@@ -38,6 +77,9 @@ class TextFile(PerplexityTask):
 
     def samples(self) -> Sequence[Sample]:
         return [Sample(str(place), {"text": text}) for place, text in enumerate(self._documents)]
+
+    def notes(self) -> list[str]:
+        return [f"read as texts: the perplexity of {len(self._documents)} documents"] if self.path.suffix != ".txt" else []
 
     def scored_text(self, sample: Sample) -> str:
         return str(sample.doc["text"])

@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from dataclasses import FrozenInstanceError, fields
 from typing import Any
 
 import pytest
 
+from mill.api.errors import SpecError
 from mill.api.labels import Labels
 from mill.api.message import Message
 from mill.api.request import GENERATE, LOGLIKELIHOOD, ROLLING, Request, generation_options
@@ -224,3 +226,35 @@ def test_empty_means_answered_with_nothing(response: Response, empty: bool) -> N
 def test_failed_means_it_holds_an_error() -> None:
     assert Response(error="").failed
     assert not Response(text="").failed
+
+
+REFUSED = {
+    "a stop string that is a number": ({"until": 5}, "until=5 must be a text or a list of texts"),
+    "a stop string that is a mapping": ({"until": {"a": 1}}, "must be a text or a list of texts"),
+    "stop strings that are no texts": ({"until": ["a", 5]}, "must be a text or a list of texts"),
+    "an empty stop string": ({"until": ["a", ""]}, "has an empty text"),
+    "half a token": ({"max_gen_toks": 1.5}, "max_gen_toks=1.5 is not a whole number"),
+    "half a candidate": ({"temperature": 1, "top_k": 1.5}, "top_k=1.5 is not a whole number"),
+    "a seed that is a word": ({"seed": "abc"}, "seed=abc is not a number"),
+    "a seed that is no whole number": ({"seed": 0.5}, "seed=0.5 is not a whole number"),
+    "a truth value for a number": ({"temperature": True}, "temperature=True is not a number"),
+    "a number for a truth value": ({"do_sample": 2}, "do_sample=2 is not true or false"),
+    "not a number": ({"temperature": float("nan")}, "temperature=nan is not a number"),
+    "infinity": ({"top_p": float("inf")}, "top_p=inf is not a number"),
+    "no penalty at all": ({"repetition_penalty": 0}, "repetition_penalty=0 is not between"),
+    "an empty text for a number": ({"temperature": ""}, "temperature= is not a number"),
+    "more tokens than any answer has": ({"max_gen_toks": 10**400}, "is not between 1 and 1e+09"),
+}
+
+
+@pytest.mark.parametrize(("given", "words"), REFUSED.values(), ids=REFUSED)
+def test_a_decoding_option_that_cannot_be_is_refused_by_name(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(SpecError, match=re.escape(words)):
+        generation_options(**given)
+
+
+def test_numbers_keep_their_spelling_so_that_recorded_answers_are_found_again() -> None:
+    options = generation_options(temperature=1, top_p=1, top_k=5.0, repetition_penalty=1, logprobs="5")
+    assert json.dumps(
+        {name: options[name] for name in ("logprobs", "repetition_penalty", "temperature", "top_k", "top_p")}
+    ) == ('{"logprobs": 5, "repetition_penalty": 1, "temperature": 1.0, "top_k": 5, "top_p": 1}')

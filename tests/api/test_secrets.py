@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from mill.api.secrets import is_secret, redact, redact_command
+from mill.api.errors import SpecError
+from mill.api.secrets import (
+    hide,
+    is_secret,
+    redact,
+    redact_command,
+    redact_text,
+    reveal,
+    split_password,
+    variables_in,
+)
 
 
 @pytest.mark.parametrize(
@@ -33,3 +43,70 @@ def test_a_command_line_is_shown_without_its_keys(argv: list[str]) -> None:
     shown = redact_command(argv)
     assert "sk-1" not in shown and "***" in shown
     assert shown.startswith("mill eval")
+
+
+ADDRESSES = [
+    "http://sk-12345@host:8000/v1",
+    "https://me:sk-12345@host/v1",
+    "http://sk-12345:@host",
+    "http://host/v1?api_key=sk-12345",
+    "http://host/v1?model=m&token=sk-12345&x=1",
+    "http://host/v1?x=1&key=sk-12345",
+    "http://host/v1?sig=sk-12345#part",
+    "http://host/v1?subscription-key=sk-12345",
+    "http://a:8000,http://sk-12345@b:8000",
+]
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_an_address_is_shown_and_stored_without_its_secret(address: str) -> None:
+    for shown in (
+        redact_text(f"cannot reach {address}: refused"),
+        redact_text(f"openai-compat[base_url={address}] failed"),
+        redact_command(["mill", "eval", f"{address}[model=m]", "gsm8k", "--base_url", address]),
+        str(redact({"base_url": address, "more": [address], "nested": {"url": address}})),
+    ):
+        assert "sk-12345" not in shown and "***" in shown
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_an_address_on_the_command_line_loses_its_secret_to_the_environment(address: str) -> None:
+    words, hidden = hide(["mill", "eval", f"openai-compat[base_url={address},model=m]", "gsm8k", "--base_url", address])
+    assert "sk-12345" not in " ".join(words)
+    assert {value.rstrip(":") for value in hidden.values()} == {"sk-12345"}
+
+
+@pytest.mark.parametrize(
+    "address", ["http://host:8000/v1", "http://[::1]:8000/v1", "org/name@main", "http://host/a@b", "http://a,http://b"]
+)
+def test_an_address_without_a_secret_stays_as_it_is(address: str) -> None:
+    assert redact_text(address) == address and hide([address]) == ([address], {})
+
+
+@pytest.mark.parametrize(
+    ("address", "login"),
+    [
+        ("http://me:pass%40word@host/v1", "me:pass@word"),
+        ("http://sk-12345@host/v1", "sk-12345:"),
+        ("http://$SOME_TOKEN@host/v1", "sk-12345:"),
+        ("http://me:$SOME_TOKEN@host/v1", "me:sk-12345"),
+    ],
+)
+def test_what_stands_before_the_host_is_the_login(monkeypatch: pytest.MonkeyPatch, address: str, login: str) -> None:
+    monkeypatch.setenv("SOME_TOKEN", "sk-12345")
+    assert split_password(address) == ("http://host/v1", login)
+    assert variables_in(address) == (["SOME_TOKEN"] if "$" in address else [])
+
+
+def test_a_query_in_an_address_is_refused_without_showing_its_key() -> None:
+    """A request's path is put after the address, so the query would end up in the middle of it."""
+    with pytest.raises(SpecError, match=r"\?api_key=\*\*\*: an address ends with its path") as raised:
+        split_password("http://host/v1?api_key=sk-12345")
+    assert "sk-12345" not in str(raised.value)
+
+
+def test_what_was_put_away_is_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    (word,), hidden = hide(["litellm[model=m,api_base=https://host/?api_key=sk-12345]"])
+    for name, value in hidden.items():
+        monkeypatch.setenv(name, value)
+    assert reveal(word) == "litellm[model=m,api_base=https://host/?api_key=sk-12345]"

@@ -357,6 +357,16 @@ def test_diff_of_one_backend_with_itself_is_refused(mill: Mill, tiny_model: Path
     assert code == 2 and len(err.splitlines()) == 1 and "twice" in err
 
 
+def test_diff_takes_backends_with_arguments(mill: Mill, tmp_path: Path, tiny_model: Path) -> None:
+    backends = "hf[dtype=float32],hf[dtype=float16]"
+    argv = ("--model", str(tiny_model), "--backends", backends, "--no-chat", *LIMITS, "--no-report")
+    code, _, err = mill("diff", *argv)
+    assert code == 0, err
+    identities = [json.loads(file.read_text())["model"]["identity"] for file in tmp_path.glob("results/*/*/manifest.json")]
+    assert sorted(identity["dtype"] for identity in identities) == ["float16", "float32"]
+    assert [one.label for one in only_check(tmp_path / "results").variants] == [f"{tiny_model.name} dtype=float16"]
+
+
 def complete(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
     """A server that says 5 to a text and 6 to a chat, and gives no log-probabilities."""
     if path == "/v1/chat/completions":

@@ -48,13 +48,35 @@ def test_help_imports_nothing_heavy() -> None:
     assert "Run benchmarks on models." in done.stdout
 
 
-@pytest.mark.parametrize("argv", [["eval", "hff[path=x]", "mmlu"], ["eval", "hf[path=org/name]", "mmul"], ["ls", "models"]])
-def test_refusals_and_lists_come_before_anything_heavy_loads(argv: list[str]) -> None:
-    code = f"import sys\nfrom mill.cli.main import run\nrun({argv!r})\nprint(sorted(sys.modules))"
+LIGHT = {
+    "an unknown backend": ["eval", "hff[path=x]", "mmlu"],
+    "an unknown task": ["eval", "hf[path=org/name]", "mmul"],
+    "a list": ["ls", "models"],
+    "a file that is no model": ["eval", "hf[path=plain.bin]", "toy_gen", "--task_paths", TOY],
+    "a path that is no model": ["eval", "./plain.bin", "toy_gen", "--task_paths", TOY],
+    "a GGUF file by name alone": ["eval", "hf[path=fake.gguf]", "toy_gen", "--task_paths", TOY],
+    "a name that no hub has": ["eval", "hf[path=not a name]", "toy_gen", "--task_paths", TOY],
+    "a model of no provider": ["eval", "litellm[model=x]", "toy_gen", "--task_paths", TOY],
+    "a provider without its key": ["eval", "litellm[model=gpt-4o]", "toy_gen", "--task_paths", TOY],
+    "another one": ["eval", "litellm[model=anthropic/claude-x]", "toy_gen", "--task_paths", TOY],
+    "a task that hosted models cannot serve": ["eval", "litellm[model=x]", "toy_choice", "--task_paths", TOY],
+    "a decoding option": ["eval", "hf[path=org/name]", "toy_gen", "--task_paths", TOY, "--gen_kwargs", "top_k=1.5"],
+}
+HEAVY = {"torch", "transformers", "numpy", "datasets", "litellm", "pandas", "pyarrow"}
+
+
+@pytest.mark.parametrize("argv", LIGHT.values(), ids=LIGHT)
+def test_refusals_and_lists_come_before_anything_heavy_loads(argv: list[str], tmp_path: Path) -> None:
+    (tmp_path / "plain.bin").write_bytes(b"weights")
+    (tmp_path / "fake.gguf").write_bytes(b"weights")
+    code = f"import sys\nfrom mill.cli.main import run\ncode = run({argv!r})\nprint(code)\nprint(sorted(sys.modules))"
+    kept = {name: value for name, value in os.environ.items() if not name.endswith(("_API_KEY", "_TOKEN"))}
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, env={**kept, "PYTHONPATH": str(ROOT)}
     )
-    assert not set(eval(done.stdout.splitlines()[-1])) & {"torch", "transformers", "numpy", "datasets"}
+    *_, exit_code, modules = done.stdout.splitlines()
+    assert not set(eval(modules)) & HEAVY
+    assert exit_code == ("0" if argv[0] == "ls" else "2") and len(done.stderr.splitlines()) == (argv[0] != "ls")
 
 
 def test_both_commands_are_the_same_program() -> None:
@@ -209,13 +231,13 @@ BAD = {
     ),
     "senseless decoding option": (
         ["eval", "toy[path=x]", "toy_gen", "--gen_kwargs", "max_gen_toks=0"],
-        "the decoding option max_gen_toks=0 is not between 1 and inf",
+        "the decoding option max_gen_toks=0 is not between 1 and 1e+09",
     ),
     "decoding option that is no number": (
         ["eval", "toy[path=x]", "toy_gen", "--gen_kwargs", "temperature=hot"],
         "the decoding option temperature=hot is not a number",
     ),
-    "range in run file": (["eval", "--config", "ranges.yaml"], "repeats -4: at least 1 is needed"),
+    "range in run file": (["eval", "--config", "ranges.yaml"], "repeats in ranges.yaml: -4 is not in the range x>=1"),
     "missing run file": (["eval", "--config", "no.yaml"], "cannot read the run file no.yaml: No such file or directory"),
     "run file that is not YAML": (["eval", "--config", "bad.yaml"], "the run file bad.yaml is not YAML"),
     "unknown option in run file": (
@@ -237,7 +259,7 @@ BAD = {
     ),
     "clip answers no text": (["eval", "clip[path=ViT-B-32]", "mmlu"], "which the backend clip does not answer"),
     "timm answers no text": (["eval", "timm[path=resnet50]", "mmlu_pro"], "which the backend timm does not answer"),
-    "missing extra": (["eval", "vllm[path=x]", "mmlu"], 'the backend vllm needs the package vllm: pip install "mill[vllm]"'),
+    "missing extra": (["eval", "vllm[path=x]", "mmlu"], 'the backend vllm needs the package vllm: pip install -e ".[vllm]"'),
     "no chat template": (
         ["eval", "mute.py", "toy_gen", "--task_paths", TOY, "--apply_chat_template"],
         "has no chat template",
@@ -304,6 +326,22 @@ FAULTY = {
         "def requests(self, sample, settings): return sample.doc['nothing']",
         "KeyError: 'nothing'",
     ),
+    "no context": (
+        "def requests(self, s, settings): return [Request('generate_until', None, options=settings.options())]",
+        "the task faulty cannot be used: the context of a request of sample 0 is None, not a text or a tuple of messages",
+    ),
+    "options that cannot be hashed": (
+        "def requests(self, s, settings): return [Request('generate_until', 'a', options={**settings.options(), 'x': {1}})]",
+        "the task faulty cannot be used: the options of a request of sample 0 cannot be written as JSON: TypeError",
+    ),
+    "a hook that raises": (
+        "def target(self, sample): raise RuntimeError('gone')",
+        "the task faulty cannot be rendered: target() of sample 0 raised RuntimeError: gone",
+    ),
+    "a hook that ends the program": (
+        "def category(self, sample): raise SystemExit(7)",
+        "the task faulty cannot be rendered: category() of sample 0 raised SystemExit: 7",
+    ),
 }
 
 
@@ -363,3 +401,62 @@ def test_gen_kwargs_that_do_not_apply_are_told(mill: Mill) -> None:
     code, out, _ = toy(mill, "--limit", "2", "--gen_kwargs", "temperature=0.5", tasks="toy_choice")
     assert code == 0
     assert "toy_choice: this task generates no text, so --gen_kwargs does not apply" in out
+
+
+def test_repeats_of_a_greedy_answer_are_warned_of_once_and_beside_the_score(mill: Mill, tmp_path: Path) -> None:
+    code, out, err = toy(mill, "--limit", "2", "--repeats", "3", "--output_dir", "out")
+    words = "decoding is greedy, so all 3 repeats ask for the same answer"
+    assert code == 0 and err.count(words) == 1 and f"toy_gen: {words}" in out
+    (results,) = (tmp_path / "out").glob("*/*/results.json")
+    assert words in json.loads(results.read_text())["tasks"]["toy_gen"]["notes"][0]
+    _, out, err = toy(mill, "--limit", "2", "--repeats", "3", "--gen_kwargs", "temperature=1")
+    assert "greedy" not in out + err
+
+
+def test_a_seed_of_gen_kwargs_samples_other_answers_and_is_not_ignored_in_silence(mill: Mill, tmp_path: Path) -> None:
+    def answers(*argv: str, where: str) -> list[str]:
+        assert toy(mill, "--limit", "8", "--output_dir", where, *argv)[0] == 0
+        (samples,) = (tmp_path / where).glob("*/*/samples/toy_gen.jsonl")
+        return [json.loads(line)["responses"][0][0]["text"] for line in samples.read_text().splitlines()]
+
+    first = answers("--gen_kwargs", "temperature=1,seed=1", where="a")
+    assert first == answers("--gen_kwargs", "temperature=1", "--seed", "1", where="b")
+    assert first == answers("--gen_kwargs", "temperature=1,seed=1", "--seed", "5", where="c")
+    assert first != answers("--gen_kwargs", "temperature=1,seed=2", where="d")
+    code, out, err = toy(mill, "--limit", "2", "--gen_kwargs", "seed=4")
+    assert code == 0
+    assert all("decoding is greedy, so the seed of --gen_kwargs has no effect" in text for text in (out, err))
+
+
+def test_n_is_what_a_value_rests_on_and_failures_stand_apart(mill: Mill, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten asked, one failed: a mean over nine."""
+    monkeypatch.setenv("TOY_FAILS", "toy_gen 3")
+    monkeypatch.setenv("TOY_N", "10")
+    code, out, _ = toy(mill)
+    (row,) = [line.split() for line in out.splitlines() if line.startswith(" toy_gen ")]
+    assert code == 1 and row[-2:] == ["9/10", "1"]
+
+
+@pytest.mark.parametrize(("what", "near"), [("tasks", "mmlu"), ("models", "vllm")])
+def test_a_filter_that_nothing_matches_is_refused(mill: Mill, what: str, near: str) -> None:
+    code, out, err = mill("ls", what, f"{near[:2]}x{near[2:]}")
+    assert code == 2 and out == "" and f"did you mean {near}" in err and len(err.splitlines()) == 1
+
+
+TELLING = """
+from mill.api.registry import models, register_model
+
+@register_model("telling")
+class Telling(models.get("toy")):
+    def count_tokens(self, requests):
+        return 7 if any(request.kind == "loglikelihood" for request in requests) else None
+"""
+
+
+def test_a_dry_run_does_not_take_unknown_tokens_for_none(mill: Mill, tmp_path: Path) -> None:
+    (tmp_path / "telling.py").write_text(TELLING)
+    argv = ("--task_paths", f"{TOY},telling.py", "--limit", "2", "--dry_run")
+    _, out, _ = mill("eval", "telling[path=a]", "toy_gen,toy_gen2", *argv)
+    assert [line.split()[-1] for line in out.splitlines() if line.startswith(" total ")] == ["unknown"]
+    _, out, _ = mill("eval", "telling[path=a]", "toy_gen,toy_choice", *argv)
+    assert [line.split()[-3:] for line in out.splitlines() if line.startswith(" total ")] == [["at", "least", "7"]]

@@ -240,7 +240,7 @@ def test_without_submitit_one_line_says_what_to_install(mill: Mill, monkeypatch:
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == "submitit" else found(name, *more))
     code, _, err = mill("toy[path=a]")
-    assert code == 2 and err == 'mill: mill schedule needs the package submitit: pip install "mill[slurm]"\n'
+    assert code == 2 and err == 'mill: mill schedule needs the package submitit: pip install -e ".[slurm]"\n'
 
 
 def test_without_slurm_one_line_says_how_to_do_without(mill: Mill, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

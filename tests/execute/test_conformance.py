@@ -90,6 +90,24 @@ def test_a_backend_that_breaks_the_contract_fails_by_name(
     assert verdicts[check].outcome == "fail"
 
 
+class TellsNoCounts(TransformersModel):
+    def generate_until(self, requests: Sequence[Request], observer: Any = None) -> list[Response]:
+        return [Response(text=one.text, error=one.error) for one in super().generate_until(requests, observer)]
+
+
+class TellsNoCountsAndIgnoresLimits(TellsNoCounts):
+    def generate_until(self, requests: Sequence[Request], observer: Any = None) -> list[Response]:
+        return [Response(text="once upon a time there was a king") for _ in requests]
+
+
+@pytest.mark.parametrize(("kind", "outcome"), [(TellsNoCounts, "skip"), (TellsNoCountsAndIgnoresLimits, "fail")])
+def test_a_token_limit_that_nobody_counted_is_not_kept(
+    tiny_model: Path, kind: type[TransformersModel], outcome: str
+) -> None:
+    (verdict,) = (one for one in conform(tiny(tiny_model, kind)) if one.check == "token limit")
+    assert verdict.outcome == outcome and "None" not in verdict.remark
+
+
 def test_other_weights_are_told_from_the_reference(tiny_model: Path, tiny_model_without_bos: Path) -> None:
     assert "log-likelihoods of the reference" in failed(tiny(tiny_model), reference=tiny(tiny_model_without_bos))
 

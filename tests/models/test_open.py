@@ -135,7 +135,7 @@ def test_a_missing_package_is_answered_with_its_install_line(
     monkeypatch.setattr("importlib.util.find_spec", lambda module: None if module == package else ModuleSpec(module, None))
     with pytest.raises(MissingPackage) as raised:
         open_model(f"{name}[path=a]")
-    assert str(raised.value) == f'the backend {name} needs the package {package}: pip install "mill[{extra}]"'
+    assert str(raised.value) == f'the backend {name} needs the package {package}: pip install -e ".[{extra}]"'
 
 
 def test_a_backend_whose_module_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,6 +217,9 @@ def test_an_inline_value_gets_the_type_of_its_annotation(argument: str, text: st
         ("length", "auto", "typed[length=auto]: 'auto' is not int"),
         ("batch_size", "big", "typed[batch_size=big]: 'big' is not int or none"),
         ("temperature", "hot", "typed[temperature=hot]: 'hot' is not float"),
+        ("temperature", "nan", "typed[temperature=nan]: 'nan' is not a number"),
+        ("batch_size", "0", "typed[batch_size=0]: a count of at least 1 is needed; leave it out for auto"),
+        ("batch_size", "-1", "typed[batch_size=-1]: a count of at least 1 is needed; leave it out for auto"),
         ("trust", "maybe", "typed[trust=maybe]: 'maybe' is not bool"),
         ("modalities", "text", "typed[modalities=text]: a list cannot be given in brackets, set it in a config file (.py)"),
     ],

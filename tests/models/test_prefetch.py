@@ -170,7 +170,7 @@ def test_a_missing_package_is_raised_and_not_listed() -> None:
         return item.number
 
     given = items(3)
-    with Prefetch(load, given, ahead=3) as loaded, pytest.raises(MissingPackage, match=r'pip install "mill\[media\]"'):
+    with Prefetch(load, given, ahead=3) as loaded, pytest.raises(MissingPackage, match=r'pip install -e "\.\[media\]"'):
         loaded.take_each(given)
 
 

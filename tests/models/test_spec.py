@@ -254,6 +254,9 @@ def test_a_very_long_name_is_refused_like_any_other() -> None:
         ("org/name@main", "vllm", "", Spec("vllm", {"path": "org/name", "revision": "main"})),
         ("hf[path=a]", "hf", "", Spec("hf", {"path": "a"})),
         ("name[timeout=5]", "vllm-mlx", "", Spec("vllm-mlx", {"model": "name", "timeout": "5"})),
+        ("org/name", "hf[dtype=float32]", "", Spec("hf", {"path": "org/name", "dtype": "float32"})),
+        ("a[batch_size=2]", "hf[dtype=float32]", "", Spec("hf", {"path": "a", "batch_size": "2", "dtype": "float32"})),
+        ("hf[path=a]", "hf[dtype=float32]", "", Spec("hf", {"path": "a", "dtype": "float32"})),
     ],
 )
 def test_a_backend_and_an_address_may_stand_beside_the_model(model: str, backend: str, url: str, spec: Spec) -> None:
@@ -266,6 +269,11 @@ def test_a_backend_and_an_address_may_stand_beside_the_model(model: str, backend
         ("hf[path=a]", "", "http://h", "the backend hf talks to no server"),
         ("hf[path=a]", "vllm", "", "names the backend hf, and --backend vllm"),
         ("a", "vlm", "", "did you mean vllm"),
+        ("a", "vlm[dtype=x]", "", "did you mean vllm"),
+        ("a", "hf[dtype=x", "", "does not end with the bracket"),
+        ("a", "hf[path=b]", "", "gives path twice"),
+        ("a[dtype=x]", "hf[dtype=y]", "", "gives dtype twice"),
+        ("hf[path=a,dtype=x]", "hf[dtype=y]", "", "gives dtype twice"),
     ],
 )
 def test_a_backend_or_an_address_that_does_not_fit_is_refused(model: str, backend: str, url: str, words: str) -> None:

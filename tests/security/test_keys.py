@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import shutil
@@ -141,10 +142,35 @@ def test_secrets_among_further_parameters_are_not_stored(mill: Mill, backend: st
     assert not leaks(json.dumps([redact(spec.arguments), open_model(spec).identity()]))
 
 
-def test_a_password_in_an_address_is_not_stored(mill: Mill, tmp_path: Path, echo: FaultServer) -> None:
-    address = echo.url.replace("http://", f"http://me:{KEY}@")
-    _, said = mill("eval", f"{address}[model=m,chat=true]", "toy_gen", "--task_paths", TOY, "--output_dir", "out")
-    assert not leaks(said) and leaking_files(tmp_path) == []
+@pytest.mark.parametrize("login", [f"me:{KEY}@", f"{KEY}@", f"{KEY}:@"])
+def test_a_login_in_an_address_is_not_stored(mill: Mill, tmp_path: Path, echo: FaultServer, login: str) -> None:
+    """A name with a password, and a token alone; also where a check makes a label of the address."""
+    spec = f"{echo.url.replace('http://', f'http://{login}')}[chat=true]"
+    told = ("--task_paths", TOY, "--output_dir", "out", "--limit", "8")
+    said = [
+        mill("eval", spec, "toy_gen", *told),
+        mill("compare", spec, "toy[path=a]", "--tasks", "toy_gen", *told),
+        mill("schedule", spec, "toy_gen", "--local", "--dry_run", "--task_paths", TOY, "--output_dir", "out"),
+        mill("eval", spec.replace("[", "/nowhere["), "toy_gen", *told),
+    ]
+    assert echo.headers[-1]["Authorization"].startswith("Basic ")
+    assert not [text for _, text in said if leaks(text)] and leaking_files(tmp_path) == []
+
+
+@pytest.mark.parametrize("query", [f"?api_key={KEY}", f"?token={KEY}", f"?x=1&key={KEY}"])
+@pytest.mark.parametrize("debug", [(), ("--debug",)])
+def test_a_key_in_the_query_of_an_address_is_refused_and_not_shown(
+    mill: Mill, tmp_path: Path, echo: FaultServer, query: str, debug: tuple[str, ...]
+) -> None:
+    spec = f"openai-compat[base_url={echo.url}/v1{query},model=m]"
+    code, said = mill(*debug, "eval", spec, "toy_gen", "--task_paths", TOY, "--output_dir", "out")
+    assert code == 2 and "a key is given as api_key=" in said and not leaks(said) and leaking_files(tmp_path) == []
+
+
+def test_a_login_is_not_part_of_what_a_backend_of_ones_own_is_stored_as(mill: Mill, tmp_path: Path) -> None:
+    spec = f"toy[path=http://{KEY}@host]"
+    mill("eval", spec, "toy_gen", "--task_paths", TOY, "--output_dir", "out", "--limit", "1")
+    assert not leaks(json.dumps(open_model(parse_spec(spec)).identity()["arguments"]))
 
 
 @pytest.mark.parametrize("debug", [(), ("--debug",)])
@@ -212,6 +238,16 @@ def test_a_key_on_the_command_line_is_soon_gone_from_it(tmp_path: Path) -> None:
         options = ("--task_paths", TOY, "--output_dir", str(tmp_path / "out"), "--limit", "4")
         code, said, seen = run_watched("eval", spec, "toy_gen", *options)
         assert {headers["Authorization"] for headers in server.headers[-4:]} == {f"Bearer {KEY}"}
+    assert code == 1 and seen == [] and not leaks(said) and leaking_files(tmp_path) == []
+
+
+def test_a_token_in_an_address_is_soon_gone_from_the_command_line(tmp_path: Path) -> None:
+    with FaultServer(slow) as server:
+        spec = f"{server.url.replace('http://', f'http://{KEY}@')}[model=m,chat=true]"
+        options = ("--task_paths", TOY, "--output_dir", str(tmp_path / "out"), "--limit", "4")
+        code, said, seen = run_watched("eval", spec, "toy_gen", *options)
+        login = base64.b64encode(f"{KEY}:".encode()).decode()
+        assert {headers["Authorization"] for headers in server.headers[-4:]} == {f"Basic {login}"}
     assert code == 1 and seen == [] and not leaks(said) and leaking_files(tmp_path) == []
 
 

@@ -583,3 +583,21 @@ def test_a_finished_run_is_read_again_and_a_changed_picture_asked_again(
     assert evaluate().tally.computed == 0  # the same bytes as picture 15, which was asked
     picture.write_bytes(png(77))
     assert evaluate().tally.computed == 1
+
+
+def test_a_limit_takes_label_folders_in_turn_and_a_picture_keeps_its_name(root: Path) -> None:
+    """Three airplanes, two birds, one cat: as many of each as there are, the names as the files are sorted."""
+    write_folders(root / CIFAR_PLACE / "test", ["airplane", "airplane", "airplane", "bird", "bird", "cat"])
+    samples = make_task("cifar10").samples()
+    assert [sample.doc["label"] for sample in samples] == ["airplane", "bird", "cat", "airplane", "bird", "airplane"]
+    assert [sample.id for sample in samples] == ["0", "3", "5", "1", "4", "2"]
+    assert [Path(sample.doc["image"]).stem for sample in samples] == ["000", "003", "005", "001", "004", "002"]
+    assert [make_task("cifar10").target(sample) for sample in samples[:3]] == ["airplane", "bird", "cat"]
+
+
+def test_data_whose_classes_are_mixed_keep_their_order(root: Path) -> None:
+    folder = root / CIFAR_PLACE
+    folder.mkdir(parents=True)
+    rows = [{"img": {"bytes": png(n), "path": None}, "label": label} for n, label in enumerate((3, 3, 1, 3, 1))]
+    pq.write_table(pa.Table.from_pylist(rows), folder / "test.parquet")
+    assert [sample.id for sample in make_task("cifar10").samples()] == ["0", "1", "2", "3", "4"]

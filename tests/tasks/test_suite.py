@@ -114,3 +114,44 @@ def test_unknown_names_are_refused_with_those_that_look_alike(tmp_path: Path) ->
         suite(tmp_path, {"prompt": "a", "extract": "nmber"}).samples()
     with pytest.raises(DataError, match="is empty"):
         suite(tmp_path).samples()
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ({"answer": "abc", "extract": "number"}, "the answer 'abc', which extract=number finds in no text; give a number"),
+        ({"answer": "F", "extract": "choice"}, "give a letter from A to E"),
+        ({"answer": "true", "extract": "yes_no"}, "give yes or no"),
+        ({"answer": '{"a": 1}', "extract": "json"}, "give an object or a list, as JSON and not as text"),
+        ({"answer": 5, "extract": "json"}, "give an object or a list"),
+        ({"answer": "?!"}, "give one line with a letter or a digit in it"),
+        ({"answer": "one\ntwo"}, "give one line"),
+        ({"answer": ""}, "give one line"),
+        ({"answer": float("nan")}, "give a number"),
+        ({"max_tokens": "5"}, "max_tokens '5', not a count of at least 1"),
+        ({"max_tokens": 0}, "max_tokens 0, not a count"),
+        ({"max_tokens": True}, "max_tokens True, not a count"),
+    ],
+)
+def test_a_line_that_no_answer_could_satisfy_is_refused(tmp_path: Path, line: dict[str, Any], words: str) -> None:
+    with pytest.raises(DataError) as caught:
+        suite(tmp_path, {"prompt": "a", **line}).samples()
+    assert "the prompt suite mine, line 1" in str(caught.value) and words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        {"answer": "$1,234.50", "extract": "number"},
+        {"answer": " b ", "extract": "choice"},
+        {"answer": True},
+        {"answer": "No", "extract": "yes_no"},
+        {"answer": [1, {"a": None}]},
+        {"answer": "  Paris\n"},
+        {"answer": "東京"},
+        {"answer": "x", "extract": None},
+        {"max_tokens": None, "id": None},
+    ],
+)
+def test_a_line_that_can_be_satisfied_is_taken(tmp_path: Path, line: dict[str, Any]) -> None:
+    assert suite(tmp_path, {"prompt": "a", **line}).samples()[0].id == "0"

@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import io
 import os
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from mill.models.fingerprint import file_digest, folder_digest, weights_size
 from mill.models.hf import gguf_once
 from mill.models.remote_code import announce_remote_code
 
+_HUB_NAME = re.compile(r"[\w.-]{1,96}(/[\w.-]{1,96})?")
 WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf")
 
 
@@ -64,13 +66,15 @@ class Source:
 
 def locate(path: str, revision: str | None) -> Source:
     """Tell local files from hub names; a local path that is not there is refused at once."""
-    expanded = Path(path).expanduser()
+    expanded = _expanded(path)
     if path.endswith(".gguf"):
         if not expanded.is_file():
             raise ModelError(f"model file {path} does not exist")
+        if not _is_gguf(expanded):
+            raise ModelError(f"model file {path} is not a GGUF file, whatever its name says")
         return Source(str(expanded.parent), gguf=expanded.name, local=True)
     if expanded.is_dir():
-        ggufs = sorted(expanded.glob("*.gguf"))
+        ggufs = sorted(file for file in expanded.glob("*.gguf") if file.is_file() and _is_gguf(file))
         if not (expanded / "config.json").is_file():
             if len(ggufs) == 1:
                 return Source(str(expanded), gguf=ggufs[0].name, local=True)
@@ -78,9 +82,30 @@ def locate(path: str, revision: str | None) -> Source:
         if not any(any(expanded.glob(pattern)) for pattern in WEIGHTS):
             raise ModelError(f"model folder {path} has no weights: none of {', '.join(WEIGHTS)}")
         return Source(str(expanded.resolve()), local=True)
+    if expanded.exists():
+        raise ModelError(f"model path {path} is neither a folder nor a .gguf file")
     if path.startswith(("/", "./", "../", "~")) or path.count("/") > 1:
         raise ModelError(f"model folder {path} does not exist")
+    if not _HUB_NAME.fullmatch(path):
+        raise ModelError(f"model path {path!r} is no folder here, and no model on the hub has such a name")
     return Source(path, revision=revision)
+
+
+def _expanded(path: str) -> Path:
+    """The path with a home folder for ~, if it is one that can be."""
+    try:
+        expanded = Path(path).expanduser()
+        expanded.exists()
+    except (OSError, ValueError, RuntimeError) as error:  # a name too long, a NUL, a user that nobody is
+        raise ModelError(f"model path {path!r} is none: {describe(error)}") from error
+    if not path.strip():
+        raise ModelError("the model path is empty: write hf[path=org/name]")
+    return expanded
+
+
+def _is_gguf(file: Path) -> bool:
+    with file.open("rb") as handle:
+        return handle.read(4) == b"GGUF"
 
 
 def load_config(source: Source, *, trust_remote_code: bool) -> Any:

@@ -15,6 +15,7 @@ from mill.api.notice import notice
 from mill.api.ranks import world_size
 from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, Request
 from mill.api.response import Response
+from mill.models.device import choose_device, cpu_has_bfloat16
 from mill.models.hf import decoding, loading, memory, scoring, sharding, shared, telling
 from mill.models.hf.continuous import ContinuousDecoder
 from mill.models.hf.media_model import DEFAULT_VIDEO_FRAMES, TEXT_ONLY, MediaModel, options_key
@@ -24,6 +25,14 @@ from mill.models.hf.tokens import Prompt, Tokens
 from mill.models.pairs import Pair
 
 DTYPES = ("bfloat16", "float16", "float32")
+
+
+class _Default(str):
+    """A value that nobody asked for."""
+
+
+DEFAULT_DTYPE = _Default("bfloat16")  # but float32 on a CPU that would have to emulate it
+FLOAT32_TAKEN = "this CPU has no bfloat16 arithmetic, so dtype=float32 is taken; dtype=bfloat16 would be emulated, and slow"
 MOST_ROWS = 512  # answers written at once
 
 
@@ -34,7 +43,7 @@ class TransformersModel(MediaModel):
         self,
         path: str,
         modalities: list[str] | tuple[str, ...] = TEXT_ONLY,
-        dtype: str = "bfloat16",
+        dtype: str = DEFAULT_DTYPE,
         device_map: str = "auto",
         max_context_length: int = 4096,
         batch_size: int | None = None,
@@ -59,7 +68,7 @@ class TransformersModel(MediaModel):
         if fsdp:
             sharding.check_ranks()
         self.source = loading.locate(path, revision)
-        self.dtype, self.device_map = dtype, device_map
+        self._asked_dtype, self.device_map = dtype, device_map
         self.max_context_length, self.batch_size = max_context_length, batch_size
         self.attn_implementation, self.trust_remote_code = attn_implementation, trust_remote_code
         self.use_chat_template, self.add_bos_token = use_chat_template, add_bos_token
@@ -86,6 +95,21 @@ class TransformersModel(MediaModel):
             **({} if self.video_frames == DEFAULT_VIDEO_FRAMES else {"video_frames": self.video_frames}),
             **({"exact": True} if self.exact else {}),
         }
+
+    @cached_property
+    def dtype(self) -> str:
+        """The one that was asked for. By default bfloat16, or float32 on a CPU that has no bfloat16 arithmetic."""
+        if self._asked_dtype is not DEFAULT_DTYPE or cpu_has_bfloat16() or choose_device(self.device_map) != "cpu":
+            return str(self._asked_dtype)
+        notice(FLOAT32_TAKEN)
+        return "float32"
+
+    @property
+    def _took_float32(self) -> bool:
+        return self._asked_dtype is DEFAULT_DTYPE and self.__dict__.get("dtype") == "float32"
+
+    def fixed_arguments(self) -> dict[str, Any]:
+        return {"dtype": self.dtype} if self._asked_dtype is DEFAULT_DTYPE else {}
 
     @cached_property
     def capabilities(self) -> ModelCapabilities:  # type: ignore[override]
@@ -145,11 +169,8 @@ class TransformersModel(MediaModel):
     def remarks(self) -> list[str]:
         if self._passes is not None:
             self._empty_passes = self._passes.empty_passes
-        return (
-            [f"weights spread over {world_size()} ranks; empty passes of rank 0: {self._empty_passes}"]
-            if self.lock_step
-            else []
-        )
+        spread = f"weights spread over {world_size()} ranks; empty passes of rank 0: {self._empty_passes}"
+        return [*([FLOAT32_TAKEN] if self._took_float32 else []), *([spread] if self.lock_step else [])]
 
     def clean(self) -> None:
         self.remarks()

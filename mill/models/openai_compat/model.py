@@ -21,7 +21,7 @@ from mill.models.next_tokens import Distribution, NextTokens, asked_rivals
 from mill.models.openai_compat import scoring as routes
 from mill.models.openai_compat.answers import read_answer
 from mill.models.openai_compat.echo import BOS
-from mill.models.openai_compat.schema import ModelEntry, TokenIds, read_models, read_window
+from mill.models.openai_compat.schema import ModelEntry, TokenIds, read_choice, read_models, read_window
 from mill.models.openai_compat.stream import StreamedAnswer
 from mill.models.pairs import Pair, make_pair, move_spaces
 from mill.models.server import ServerModel, messages_of
@@ -167,7 +167,7 @@ class OpenAICompatModel(ServerModel):
             body = {"model": self.model, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
             try:
                 reply = self.client.probe("POST", "/v1/chat/completions", body, timeout=self.client.timeout)
-                read_answer(reply, [])
+                read_choice(reply.body)
                 self._chats = True
             except Failure as failure:
                 self._chats = failure.kind == "http" and failure.status not in NO_CHAT

@@ -1,0 +1,121 @@
+"""A run file is held to the types of the command line's options: one table for both."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from mill.api.errors import MillError, UnknownName
+from mill.cli.eval import command
+from mill.cli.run_file import read_run_file
+from mill.cli.values import FilePath
+
+
+def read(tmp_path: Path, text: str) -> dict[str, Any]:
+    (tmp_path / "run.yaml").write_text(text)
+    return read_run_file(str(tmp_path / "run.yaml"), command.params)
+
+
+FLAGS = ("same_shots", "apply_chat_template", "fresh", "exact", "dry_run", "quiet", "no_remote_code")
+WHOLE = {"n_shots": -1, "repeats": 0, "workers": 0}
+
+
+@pytest.mark.parametrize("name", FLAGS)
+@pytest.mark.parametrize("value", ['"false"', '"no"', "0", "1", "[]", "1.5"])
+def test_a_truth_value_is_true_or_false_and_nothing_else(tmp_path: Path, name: str, value: str) -> None:
+    with pytest.raises(MillError, match=rf"{name} in .*run.yaml must be bool, not "):
+        read(tmp_path, f"{name}: {value}\n")
+    assert read(tmp_path, f"{name}: false\n") == {name: False}
+    assert read(tmp_path, f"{name}: yes\n") == {name: True}  # which YAML reads as true
+
+
+@pytest.mark.parametrize("name", [*WHOLE, "seed"])
+@pytest.mark.parametrize("value", ["true", "1.5", ".nan", ".inf", "'3'", "{}", "2020-01-01"])
+def test_a_whole_number_is_one(tmp_path: Path, name: str, value: str) -> None:
+    with pytest.raises(MillError, match=f"{name} in .*run.yaml must be int, not "):
+        read(tmp_path, f"{name}: {value}\n")
+
+
+@pytest.mark.parametrize(("name", "value"), WHOLE.items())
+def test_a_whole_number_is_within_its_range(tmp_path: Path, name: str, value: int) -> None:
+    with pytest.raises(MillError, match=f"{name} in .*run.yaml: {value} is not in the range"):
+        read(tmp_path, f"{name}: {value}\n")
+
+
+@pytest.mark.parametrize("name", ["wait", "gpus_per_worker"])
+@pytest.mark.parametrize("value", ["-1", ".nan", ".inf", "-.inf", "true", '"5"', "[1]", "1" + "0" * 400])
+def test_a_number_is_finite_and_not_below_zero(tmp_path: Path, name: str, value: str) -> None:
+    with pytest.raises(MillError, match=f"{name} in .*run.yaml"):
+        read(tmp_path, f"{name}: {value}\n")
+    assert read(tmp_path, f"{name}: 2\n") == {name: 2.0}
+
+
+@pytest.mark.parametrize("value", [".inf", ".nan", "-.inf", "0", "-3", "1.5", "true", "[]", '""', "few"])
+def test_a_limit_is_a_count_or_a_fraction(tmp_path: Path, value: str) -> None:
+    with pytest.raises(MillError, match=r"limit in .*run.yaml"):
+        read(tmp_path, f"limit: {value}\n")
+    assert [read(tmp_path, f"limit: {good}\n")["limit"] for good in ("5", "0.5", '"5"', "1.0")] == [5, 0.5, 5, 1.0]
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "1.5", "true", "many", "{}"])
+def test_a_batch_size_is_a_count_or_auto(tmp_path: Path, value: str) -> None:
+    with pytest.raises(MillError, match=r"batch_size in .*run.yaml"):
+        read(tmp_path, f"batch_size: {value}\n")
+    assert read(tmp_path, "batch_size: auto\n") == {"batch_size": "auto"}
+
+
+@pytest.mark.parametrize("name", ["models", "tasks", "task_paths"])
+def test_lists_of_texts(tmp_path: Path, name: str) -> None:
+    for value in ("5", "[5]", "{a: b}", '""', '["a", ""]', "true"):
+        with pytest.raises(MillError, match=f"{name} in .*run.yaml"):
+            read(tmp_path, f"{name}: {value}\n")
+    assert read(tmp_path, f"{name}: 'a,b[c=d,e=f]'\n") == {name: ["a", "b[c=d,e=f]"]}
+    assert read(tmp_path, f"{name}: [a, 'b,c']\n") == {name: ["a", "b,c"]}
+
+
+@pytest.mark.parametrize("name", ["base_url", "judge", "address", "output_dir", "engine"])
+@pytest.mark.parametrize("value", ["5", "true", '""', "[a]"])
+def test_texts(tmp_path: Path, name: str, value: str) -> None:
+    with pytest.raises(MillError, match=f"{name} in .*run.yaml"):
+        read(tmp_path, f"{name}: {value}\n")
+
+
+def test_decoding_options_have_names(tmp_path: Path) -> None:
+    with pytest.raises(MillError, match=r"gen_kwargs in .*run.yaml: .*1 is not the name of an option"):
+        read(tmp_path, "gen_kwargs: {1: 2}\n")
+    assert read(tmp_path, "gen_kwargs: {until: [a]}\n") == {"gen_kwargs": {"until": ["a"]}}
+    assert read(tmp_path, "gen_kwargs: until=[a]\n") == {"gen_kwargs": {"until": ["a"]}}
+
+
+def test_names_are_those_of_options_and_given_once(tmp_path: Path) -> None:
+    with pytest.raises(UnknownName, match="did you mean same_shots"):
+        read(tmp_path, "same_shot: true\n")
+    with pytest.raises(MillError, match="gives n_shots twice"):
+        read(tmp_path, "n-shots: 1\nn_shots: 2\n")
+    with pytest.raises(MillError, match="unknown option in"):
+        read(tmp_path, "config: other.yaml\n")
+    with pytest.raises(MillError, match="unknown option in"):
+        read(tmp_path, "5: 5\n")
+
+
+@pytest.mark.parametrize(
+    "text", ["- a\n", "5\n", "", "[" * 5000, "a: &a [*a]\nlimit: *a\n", "? [a]\n: b\n", "limit: 2020-99-99\n"]
+)
+def test_what_is_no_mapping_of_options_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(MillError):
+        read(tmp_path, text)
+
+
+def test_a_device_that_never_ends_is_no_run_file() -> None:
+    with pytest.raises(MillError, match="it is not a regular file"):
+        read_run_file("/dev/zero", command.params)
+
+
+def test_every_option_has_a_type_in_a_run_file() -> None:
+    """An option that is added without one would be taken as a text."""
+    texts = {"output_dir", "system_prompt", "config", "base_url", "judge", "address", "engine"}
+    plain = {p.name for p in command.params if type(p.type) in (click.types.StringParamType, FilePath, click.Choice)}
+    assert plain == texts

@@ -1,0 +1,359 @@
+"""Command lines, run files, tasks and prompt files that nobody should write, by the thousand.
+
+Whatever is typed, the command ends with 0, 1 or 2 and, where it refuses, one line: no traceback, no "unexpected" error, and
+nothing heavy imported for a refusal. MILL_FUZZ multiplies the number of cases.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from mill.cli.main import run
+
+ROOT = Path(__file__).parent.parent.parent
+TOY = str(ROOT / "tests/toy.py")
+TIMES = max(1, int(os.environ.get("MILL_FUZZ", "1")))
+HEAVY = ("torch", "transformers", "datasets", "litellm", "vllm", "ray")
+
+Check = Callable[..., int]
+
+
+@pytest.fixture
+def check(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Check]:
+    """Run a command line in a folder of its own and hold its end against the promise; returns the exit code."""
+    for name in [name for name in sys.modules if name.startswith("mill_file_")]:
+        monkeypatch.delitem(sys.modules, name)
+    for name in [name for name in os.environ if name.endswith("_API_KEY")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("TOY_N", "3")
+    monkeypatch.setattr("mill.api.notice._said", set())
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # nothing here must survive the machine
+    monkeypatch.setattr(
+        "gc.collect", lambda *_: 0
+    )  # which a model does when it is done, and which takes longer than the rest
+    monkeypatch.setattr("mill.runs.manifest.versions", dict)
+    loaded = {name for name in HEAVY if name in sys.modules}
+
+    def call(*argv: str) -> int:
+        try:
+            code = run(list(argv))
+        except BaseException as error:
+            pytest.fail(f"{argv!r} raised {error!r}")
+        out, err = capfd.readouterr()
+        told = f"mill {argv!r}\nexit code {code}\n{out}{err}"
+        lines = [line for line in err.splitlines() if not line.startswith(("note: ", "generate_until: ", "loglikelihood"))]
+        assert code in (0, 1, 2), told
+        assert "Traceback" not in out + err and "mill: unexpected" not in err, told
+        if code == 2:
+            assert len(lines) == 1 and lines[0].startswith("mill: ") and len(lines[0]) > len("mill: ") + 8, told
+            assert not [name for name in HEAVY if name in sys.modules and name not in loaded], told
+        return code
+
+    yield call
+
+
+# What values may look like that are typed, or stand in a file.
+ODD_TEXTS = (
+    "", " ", "0", "-1", "1.5", "nan", "inf", "-inf", "1e400", "1" * 400, "true", "None", "null", "[]",
+    "{}", "[", "]", "[[", "a=b",
+    "a,b", ",", "=", "==", "'", '"', "\\", "\\x", "%", "$HOME", "${HOME}", "\x1b[31m", "\x9b2J", "\udc80", "\udcff",
+    "\u202e", "é", "東京", "👩‍👩‍👧", "a" * 5000, "a\nb", "a\tb", "../..", "/", "/dev/null", "/dev/full",
+    ".", "~", "~nobody",
+    "-", "--", "--help-me", "*", "?", "[a-z]*", "@", ":", "a:b", "http://", "http://[", "http://h:99999",
+    "://", "x.gguf", ".gguf",
+    ".py", "nothing.py", "hf", "hf:", "hf[", "hf[]", "hf[path]", "toy", "toy[path=a", "toy[path=a]]",
+    "mlx:", "ollama:", "@main",
+)  # fmt: skip
+SPEC_HEADS = (
+    "toy",
+    "hf",
+    "huggingface",
+    "openai-compat",
+    "llama-cpp",
+    "litellm",
+    "vllm",
+    "clip",
+    "timm",
+    "mlx-lm",
+    "nosuch",
+    "",
+)
+SPEC_NAMES = (
+    "path", "model", "base_url", "batch_size", "scale", "dtype", "device_map", "max_context_length",
+    "timeout", "concurrency",
+    "api_key", "chat", "revision", "modalities", "fsdp", "exact", "stream", "scoring", "nosuch", "",
+    "a b", "1", "path ",
+)  # fmt: skip
+DECODING = (
+    "until", "stop", "max_gen_toks", "max_tokens", "max_new_tokens", "temperature", "top_p", "top_k",
+    "repetition_penalty",
+    "do_sample", "seed", "logprobs", "nosuch", "1", "",
+)  # fmt: skip
+OPTIONS = (
+    "limit", "n_shots", "seed", "repeats", "batch_size", "gen_kwargs", "system_prompt", "config",
+    "base_url", "wait", "judge",
+    "engine", "workers", "address", "gpus_per_worker", "task_paths", "output_dir", "nosuch", "tolerance",
+)  # fmt: skip
+FLAGS = ("same_shots", "apply_chat_template", "fresh", "exact", "dry_run", "no_remote_code", "quiet")
+TASKS = (
+    "toy_gen",
+    "toy_choice",
+    "toy_text",
+    "toy_dialog",
+    "toy_all",
+    "toy_*",
+    "reasoning",
+    "nosuch",
+    "no.jsonl",
+    "no.txt",
+    "",
+)
+ODD_VALUES: tuple[Any, ...] = (
+    None, True, False, 0, 1, -1, 2, 1.5, -0.5, float("nan"), float("inf"), -float("inf"), 10**400, "",
+    "0", "3", "no", "yes",
+    "false", "auto", "x", [], {}, [1], ["a"], [None], [["a"]], {"a": 1}, {1: 2}, {None: None},
+    {"until": 5}, {"until": [5]},
+    {"temperature": True}, {"top_k": 1.5}, {"seed": "abc"}, {"max_gen_toks": None}, {"until": [""]},
+    {"": ""}, "a=b", "until=[a,b]",
+    "\x00", "\ud800", "a" * 2000,
+)  # fmt: skip
+# A prompt is sent as it is, and these paths would be written to or waited for.
+NOT_FOR = {"output_dir": ("/dev/full",), "wait": ("1" * 400,)}
+
+
+def odd(chance: random.Random) -> str:
+    """A text from the table, or two of them put together."""
+    text = chance.choice(ODD_TEXTS)
+    return text + chance.choice(ODD_TEXTS) if chance.random() < 0.2 else text
+
+
+def spec(chance: random.Random) -> str:
+    if chance.random() < 0.25:
+        return odd(chance)
+    names = [chance.choice(SPEC_NAMES) for _ in range(chance.randint(0, 3))]
+    inner = ",".join(f"{name}={odd(chance)}" for name in names)
+    return chance.choice(SPEC_HEADS) + chance.choice(("[{}]", "[path=a,{}]", "[model=m,{}]", "{}", ":{}")).format(inner)
+
+
+def argv_of(chance: random.Random) -> list[str]:
+    """A command line in which most things are right and some are odd: what is all wrong is refused by the first check."""
+    models = "toy[path=a]" if chance.random() < 0.6 else spec(chance)
+    tasks = chance.choice(TASKS) if chance.random() < 0.9 else odd(chance)
+    argv = ["eval", models, tasks, "--task_paths", TOY, "--quiet", "--limit", "2"]
+    for _ in range(chance.randint(0, 2)):
+        name = chance.choice(OPTIONS)
+        if name == "gen_kwargs":
+            value = ",".join(f"{chance.choice(DECODING)}={odd(chance)}" for _ in range(chance.randint(1, 2)))
+        else:
+            value = odd(chance)
+        if not value.startswith(NOT_FOR.get(name, ("\x00",))):
+            argv += [f"--{name}", value]
+    return argv + [f"--{chance.choice(FLAGS)}"] * (chance.random() < 0.3) + ["--dry_run"] * (chance.random() < 0.8)
+
+
+@pytest.fixture(autouse=True)
+def no_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is called, no server and no hub: what they say is another's concern."""
+    monkeypatch.setattr("mill.models.http.client.ATTEMPTS", 1)
+    monkeypatch.setattr("mill.models.server.ServerModel.ready", _unreachable)
+    for name in ("load_config", "load_tokenizer", "load_processor"):
+        monkeypatch.setattr(f"mill.models.hf.loading.{name}", _not_on_the_hub)
+
+
+def _unreachable(model: Any, wait: float = 0.0) -> None:
+    from mill.api.errors import ServerGone
+
+    raise ServerGone(f"{model.base_url} cannot be reached")
+
+
+def _not_on_the_hub(source: Any, **arguments: Any) -> None:
+    from mill.api.errors import ModelError
+
+    raise ModelError(f"the hub has no {source.name}")
+
+
+def test_command_lines(check: Check) -> None:
+    chance, codes = random.Random(1), []
+    for _ in range(1200 * TIMES):
+        codes.append(check(*argv_of(chance)))
+    assert {0, 2} <= set(codes) and codes.count(0) > 50
+
+
+def test_other_commands(check: Check) -> None:
+    chance = random.Random(2)
+    lines: list[Callable[[], list[str]]] = [
+        lambda: ["ls", odd(chance), odd(chance)],
+        lambda: ["ls", "tasks", odd(chance), "--task_paths", odd(chance)],
+        lambda: ["ls", "runs", "--output_dir", odd(chance)],
+        lambda: ["collect", "--output_dir", odd(chance), "--model", odd(chance)],
+        lambda: ["collect", "--format", odd(chance)],
+        lambda: ["score", odd(chance)],
+        lambda: ["conform", spec(chance), "--tolerance", odd(chance)],
+        lambda: ["conform", "toy[path=a]", "--task_paths", TOY, "--tolerance", odd(chance), "--wait", odd(chance)],
+        lambda: ["schedule", spec(chance), "toy_gen", "--task_paths", TOY, "--local", "--dry_run", "--n_shots", odd(chance)],
+        lambda: ["diff", "--model", odd(chance), "--backends", f"{spec(chance)},{spec(chance)}", "--task_paths", TOY],
+        lambda: [odd(chance), odd(chance)],
+        lambda: [f"--{odd(chance)}", "eval"],
+    ]
+    for number in range(600 * TIMES):
+        argv = lines[number % len(lines)]()
+        if argv[0] == "-" or "--help-me" not in argv:
+            check(*argv)
+
+
+def test_run_files(check: Check) -> None:
+    chance, codes = random.Random(3), []
+    for _ in range(700 * TIMES):
+        good: dict[Any, Any] = {"models": "toy[path=a]", "tasks": "toy_gen", "task_paths": [TOY], "limit": 2, "quiet": True}
+        for _ in range(chance.randint(1, 3)):
+            name = chance.choice((*OPTIONS, *FLAGS, "models", "tasks"))
+            value = chance.choice(ODD_VALUES)
+            if name not in ("wait", "repeats") or not isinstance(value, int) or value < 5:
+                good[name] = value
+        Path("run.yaml").write_text(yaml.safe_dump(good, allow_unicode=False), encoding="utf-8", errors="surrogatepass")
+        codes.append(check("eval", "--config", "run.yaml", *(["--dry_run"] if chance.random() < 0.85 else [])))
+    assert {0, 2} <= set(codes)
+
+
+def test_run_files_that_are_hardly_yaml(check: Check) -> None:
+    chance = random.Random(4)
+    whole = b"models: toy[path=a]\ntasks: [toy_gen]\ntask_paths: [toy.py]\nlimit: 2\ngen_kwargs: {until: [a, b]}\nseed: 3\n"
+    for _ in range(300 * TIMES):
+        raw = bytearray(whole)
+        for _ in range(chance.randint(1, 4)):
+            place = chance.randrange(len(raw))
+            raw[place : place + chance.randint(0, 3)] = bytes(
+                chance.choice(b":[]{}&*!|>%@`'\"\n\t -#\x00\xff\x80ax01") for _ in range(2)
+            )
+        Path("run.yaml").write_bytes(bytes(raw))
+        check("eval", "--config", "run.yaml", "--dry_run")
+
+
+VALUES = (
+    "None", "True", "0", "-1", "1.5", "float('nan')", "''", "'a'", "b'a'", "[]", "[None]", "['a']", "{}",
+    "{'a': 1}", "{1: 2}",
+    "{1}", "()", "(1, 2)", "object()", "lambda: 0", "range(3)", "Sample('a', {})",
+    "[Sample('a', {})] * 2", "[Sample(1, {})]",
+    "[Sample('a', None)]", "[Sample('a', {'question': set()})]", "Request('generate_until', 'a')",
+    "[Request('generate_until', None)]",
+    "[Request('loglikelihood', 'a', 'b')]", "[Request('generate_until', 'a', options={})]",
+    "[Request('nosuch', 'a')]",
+    "[Request('generate_until', 'a', options={**OPTIONS, 'x': {1}})]",
+    "[Request('generate_until', ('a',), options=OPTIONS)]",
+    "[Request('generate_until', (Message('user', None),), options=OPTIONS)]", "[Request(None)]", "Response(text='a')",
+    "[Request('generate_until', 'a', options=OPTIONS, repeats=0)]", "{'exact_match': float('nan')}",
+    "{'exact_match': 'a'}",
+    "{'exact_match': (1, 2, 3)}", "{'exact_match': None}", "{'other': 1}", "{'exact_match': 10 ** 400}",
+    "'mean'", "{'a': 'mean'}",
+    "{'a': sum}", "TaskType.PERPLEXITY", "'GENERATIVE_QA'", "frozenset({'image'})", "Judge()",
+    "('toy_gen',)", "('nosuch',)",
+)  # fmt: skip
+RAISED = (
+    "ValueError('a\\nb')",
+    "KeyError()",
+    "SystemExit(3)",
+    "RecursionError()",
+    "MemoryError()",
+    "OSError(5, 'x')",
+    "StopIteration()",
+)
+HOOKS = (
+    "samples",
+    "requests",
+    "score",
+    "target",
+    "category",
+    "notes",
+    "extracts",
+    "extracted",
+    "next_round",
+    "judged_fields",
+)
+ATTRIBUTES = (
+    "metrics",
+    "task_type",
+    "kind",
+    "version",
+    "n_shots",
+    "takes_shots",
+    "modalities",
+    "judge",
+    "alternatives",
+    "name",
+)
+TASK_FILE = """
+from mill.api.judge import Judge
+from mill.api.message import Message
+from mill.api.registry import register_task, tasks
+from mill.api.request import Request, generation_options
+from mill.api.response import Response
+from mill.api.task import Sample, TaskType
+
+OPTIONS = generation_options(max_gen_toks=4)
+
+@register_task("faulty")
+class Faulty(tasks.get({base!r})):
+    {body}
+"""
+
+
+def test_tasks_with_hostile_hooks(check: Check) -> None:
+    """Hooks that return the values of the table, or raise; attributes that are any of them. All of them with MILL_FUZZ=2."""
+    bodies = [f"def {hook}(self, *a): return {value}" for hook in HOOKS for value in VALUES]
+    bodies += [f"def {hook}(self, *a): raise {error}" for hook in HOOKS for error in RAISED]
+    bodies += [f"{attribute} = {value}" for attribute in ATTRIBUTES for value in VALUES]
+    bodies += [f"@property\n    def {attribute}(self): raise {error}" for attribute in ATTRIBUTES[:3] for error in RAISED]
+    chance = random.Random(5)
+    codes = []
+    for number, body in enumerate(bodies * TIMES if TIMES > 1 else chance.sample(bodies, 250)):
+        file = Path(f"faulty{number}.py")
+        file.write_text(TASK_FILE.format(base=chance.choice(("toy_gen", "toy_dialog")), body=body))
+        codes.append(
+            check(
+                "eval",
+                "toy[path=a]",
+                "faulty",
+                "--task_paths",
+                f"{TOY},{file}",
+                "--quiet",
+                "--limit",
+                "2",
+                "--output_dir",
+                f"out{number}",
+            )
+        )
+        if number % 10 == 0:
+            check("ls", "tasks", "faulty", "--task_paths", f"{TOY},{file}")
+    assert codes.count(2) > len(codes) / 3
+
+
+def test_prompt_files(check: Check) -> None:
+    chance, codes = random.Random(6), []
+    names = ("prompt", "text", "answer", "extract", "id", "category", "max_tokens", "other")
+    ways = ("number", "choice", "yes_no", "json", "line", "nosuch", None, 5)
+    for number in range(400 * TIMES):
+        rows = []
+        for _ in range(chance.randint(1, 3)):
+            row = {"prompt": "What is 2+2?"} if chance.random() < 0.8 else {}
+            for name in chance.sample(names, chance.randint(0, 3)):
+                row[name] = chance.choice(ways) if name == "extract" else chance.choice((*ODD_VALUES, "4", "yes", "B", 4))
+            rows.append(row)
+        file = Path(f"qa{number}.jsonl")
+        lines = [json.dumps({str(k): v for k, v in row.items()}, skipkeys=True) for row in rows]
+        if chance.random() < 0.1:
+            lines[-1] = lines[-1][: chance.randrange(len(lines[-1]))]
+        file.write_text("\n".join(lines))
+        dry = ["--dry_run"] if chance.random() < 0.8 else []
+        codes.append(check("eval", "toy[path=a]", str(file), "--task_paths", TOY, "--quiet", *dry))
+    assert codes.count(0) > 20 and codes.count(2) > 20

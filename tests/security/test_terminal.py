@@ -1,0 +1,140 @@
+"""What others wrote reaches a terminal as text alone: no colours, no titles, no moved cursor, no false lines."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from servers import FaultServer, status
+
+from mill.api.notice import notice
+from mill.api.printing import echo, echo_data, one_line, printable
+from mill.api.progress import Progress
+
+ROOT = Path(__file__).parent.parent.parent
+TOY = str(ROOT / "tests/toy.py")
+Mill = Callable[..., tuple[int, str]]
+
+# Red, a window title, a title in C1, a cleared screen in C1, a bell, a carriage return, and text turned round.
+EVIL = "\x1b[31mred\x1b]0;title\x07\x9d0;t\x9c\x9b2J\rover\u202etxet"
+CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def held(text: str) -> list[str]:
+    return CONTROLS.findall(text)
+
+
+EVIL_TASK = f"""
+from mill.api.registry import register_task, tasks
+from mill.api.task import Sample
+
+EVIL = {EVIL!r}
+
+@register_task("evil" + EVIL)
+class Evil(tasks.get("toy_gen")):
+    def samples(self):
+        names = [f"{{EVIL}}\\nmill: all is well {{n}}" for n in range(3)]
+        return [Sample(name, {{"question": f"toy_gen {{n}}", "answer": n}}) for n, name in enumerate(names)]
+
+    def notes(self):
+        return ["a note " + EVIL]
+"""
+
+
+@pytest.fixture
+def evil_server() -> Iterator[FaultServer]:
+    """A server whose model and whose words are full of escape sequences."""
+
+    def answer(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
+        question = json.dumps(body)
+        if "toy_gen 0" in question:
+            return status(400, f"no {EVIL}")
+        if "toy_gen 1" in question:
+            return {"error": {"message": EVIL}}
+        return {"choices": [{"message": {"content": f"{EVIL} answer 1"}, "finish_reason": "stop"}]}
+
+    with FaultServer(answer, models=(f"m{EVIL}",)) as server:
+        yield server
+
+
+def test_names_and_words_of_others_are_printed_as_text(mill: Mill, evil_server: FaultServer, tmp_path: Path) -> None:
+    """Model name, task name, sample id, note, server error and folder name, in every command that shows them."""
+    (tmp_path / "evil.py").write_text(EVIL_TASK)
+    folder = f"out{EVIL}"
+    spec = f"openai-compat[base_url={evil_server.url},chat=true]"
+    paths = ("--task_paths", f"{TOY},evil.py", "--output_dir", folder)
+    said = {
+        "eval": mill("eval", spec, "evil*", *paths),
+        "dry run": mill("eval", spec, "evil*", *paths, "--dry_run", "--fresh"),
+        "a broken model": mill("eval", f"toy[path={EVIL}],{spec}", "evil*", *paths),
+        "collect": mill("collect", "--output_dir", folder),
+        "check": mill("collect", "--check", "--output_dir", folder),
+        "runs": mill("ls", "runs", "--output_dir", folder),
+        "tasks": mill("ls", "tasks", "evil", "--task_paths", f"{TOY},evil.py"),
+        "score": mill("score", str(next(Path(folder).glob("*/*/manifest.json")).parent), "--task_paths", f"{TOY},evil.py"),
+        "determinism": mill("determinism", "--model", spec, "--runs", "2", "--tasks", f"evil{EVIL}", *paths),
+        "compare": mill("compare", spec, f"toy[path={EVIL}]", "--tasks", f"evil{EVIL}", *paths),
+        "an unknown option": mill("eval", f"--{EVIL}"),
+        "an unknown command": mill(EVIL),
+        "an unknown model": mill("eval", EVIL, "toy_gen"),
+        "an unknown task": mill("eval", "toy[path=a]", EVIL, "--task_paths", TOY),
+        "no such folder": mill("collect", "--output_dir", f"no{EVIL}"),
+        "no such run file": mill("eval", "--config", f"no{EVIL}"),
+        "debug": mill("--debug", "eval", f"toy[{EVIL}]", "toy_gen", "--task_paths", TOY),
+    }
+    assert {command: held(text) for command, (_, text) in said.items() if held(text)} == {}
+    assert "\\x1b[31mred" in said["eval"][1] and "\\x9b2J" in said["eval"][1]
+    assert said["eval"][0] == 1 and "2 of 3 samples failed" in said["eval"][1]
+    assert not [text for _, text in said.values() if "\nmill: all is well" in text]
+
+
+def test_files_keep_what_was_written(mill: Mill, evil_server: FaultServer, tmp_path: Path) -> None:
+    (tmp_path / "evil.py").write_text(EVIL_TASK)
+    spec = f"openai-compat[base_url={evil_server.url},chat=true]"
+    mill("eval", spec, "evil*", "--task_paths", f"{TOY},evil.py", "--output_dir", "out")
+    (samples,) = Path("out").glob("*/*/samples/*.jsonl")
+    texts = [json.loads(line)["responses"][0][0].get("text") for line in samples.read_text().splitlines()]
+    assert f"{EVIL} answer 1" in texts
+
+
+def test_every_way_to_print_shows_controls_as_escapes(capsys: pytest.CaptureFixture[str]) -> None:
+    echo(f"a{EVIL}\nb")
+    echo(EVIL, err=True)
+    notice(f"{EVIL} of this test")
+    with Progress(EVIL, 1) as progress:
+        progress.advance()
+    out, err = capsys.readouterr()
+    assert held(out + err) == [] and len(out.splitlines()) == 1 and len(err.splitlines()) == 3
+
+
+def test_a_document_is_left_alone_on_its_way_to_a_file(capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
+    echo_data(f"{EVIL}\n")
+    assert capsys.readouterr().out == f"{EVIL}\n"
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    echo_data(f"{EVIL}\n")
+    assert held(capsys.readouterr().out) == []
+
+
+@pytest.mark.parametrize("number", [*range(0x20), *range(0x7F, 0xA0)])
+def test_no_control_character_is_printable(number: int) -> None:
+    if chr(number) not in "\t\n":
+        assert printable(f"a{chr(number)}b") == f"a\\x{number:02x}b"
+    assert held(one_line(f"a{chr(number)}b")) == []
+
+
+def test_nothing_prints_but_the_functions_that_escape() -> None:
+    """A print() or click.echo() elsewhere would let foreign text through."""
+    own = {"mill/api/printing.py"}
+    printing = re.compile(r"(?<![\w.])print\(|click\.s?echo\(|std(?:out|err)\.write\(|\.print_exc")
+    found = [
+        f"{file.relative_to(ROOT)}: {line.strip()}"
+        for file in sorted((ROOT / "mill").rglob("*.py"))
+        if str(file.relative_to(ROOT)) not in own
+        for line in file.read_text().splitlines()
+        if printing.search(line) and "def print(" not in line
+    ]
+    assert found == []

@@ -1,0 +1,180 @@
+"""Tasks are other people's code: whatever a hook raises or returns is one line with the task's name, before any work."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from mill.api.errors import DataError, MillError
+from mill.api.message import Message
+from mill.api.request import GENERATE, MULTI_ROUND, Request
+from mill.api.response import Response
+from mill.api.task import RenderSettings, Sample, Task, TaskType
+from mill.execute.jobs import Job
+from mill.tasks import hooks
+
+SETTINGS = RenderSettings()
+SAMPLE = Sample("0", {"question": "q"})
+OPTIONS = SETTINGS.options()
+ANY: Any = None
+
+
+class Plain(Task):
+    """As a task should be; a test replaces what it is about."""
+
+    task_type = TaskType.GENERATIVE_QA
+    metrics = {"exact_match": "mean"}
+
+    def samples(self) -> Any:
+        return [SAMPLE]
+
+    def requests(self, sample: Sample, settings: RenderSettings) -> Any:
+        return [Request(GENERATE, "q", options=settings.options())]
+
+    def score(self, sample: Sample, responses: Any) -> Any:
+        return {"exact_match": 1.0}
+
+
+def made(**replaced: Any) -> Task:
+    found: Task = type("Made", (Plain,), replaced)("made")
+    return found
+
+
+def giving(value: Any) -> Callable[..., Any]:
+    return lambda self, *arguments: value
+
+
+def raising(error: BaseException) -> Callable[..., Any]:
+    def hook(self: Task, *arguments: Any) -> Any:
+        raise error
+
+    return hook
+
+
+def sampling(*pairs: tuple[Any, Any]) -> Callable[..., Any]:
+    return giving([Sample(*pair) for pair in pairs])
+
+
+def asking(**fields: Any) -> Callable[..., Any]:
+    given = {"kind": GENERATE, "context": "q", "options": OPTIONS, **fields}
+    return giving([Request(**given)])
+
+
+def saying(content: Any) -> Callable[..., Any]:
+    return asking(context=(Message("user", content),))
+
+
+def check(task: Task) -> None:
+    hooks.check_attributes(task)
+    for sample in hooks.read_samples(task):
+        hooks.read_requests(task, sample, SETTINGS)
+        hooks.check_sample(task, sample)
+    hooks.check_metrics(task)
+    hooks.read_notes(task)
+
+
+def test_a_task_as_it_should_be_is_taken() -> None:
+    check(made())
+    check(made(samples=lambda self: (Sample(str(n), {}) for n in range(3)), target=giving({"a": object()})))
+
+
+UNEQUAL = [Request(GENERATE, "a", options=OPTIONS), Request(GENERATE, "b", options=OPTIONS, repeats=2)]
+FAULTY: dict[str, tuple[dict[str, Any], str]] = {
+    "samples that raise": ({"samples": raising(ValueError("no"))}, "samples() raised ValueError: no"),
+    "samples that end the program": ({"samples": raising(SystemExit(3))}, "samples() raised SystemExit: 3"),
+    "samples that are none": ({"samples": giving(None)}, "samples() gives None, not a list"),
+    "samples that are a text": ({"samples": giving("abc")}, "samples() gives 'abc', not a list"),
+    "a sample that is a mapping": ({"samples": giving([{"id": "0"}])}, "samples() gives a dict, not a Sample"),
+    "an id that is a number": ({"samples": sampling((0, {}))}, "the id 0, which is not a text"),
+    "an id that cannot be hashed": ({"samples": sampling(([], {}))}, "a list, which is not a text"),
+    "a row that is a list": ({"samples": sampling(("0", []))}, "the row a list, which is not a mapping"),
+    "one id twice": ({"samples": giving([SAMPLE, SAMPLE])}, "made has two samples with the id '0'"),
+    "no samples": ({"samples": giving([])}, "made has no samples"),
+    "requests that raise": ({"requests": raising(KeyError("a"))}, "requests() of sample 0 raised KeyError: 'a'"),
+    "requests that are none": ({"requests": giving(None)}, "requests() of sample 0 gives None, not a list"),
+    "one request that is no list": ({"requests": giving(Request(GENERATE, "q"))}, "gives a Request, not a list"),
+    "a request that is a text": ({"requests": giving(["q"])}, "a request of sample 0 is 'q', not a Request"),
+    "no context": ({"requests": asking(context=None)}, "is None, not a text or a tuple of messages"),
+    "a context of bytes": ({"requests": asking(context=b"q")}, "is a bytes, not a text"),
+    "a list of messages": ({"requests": asking(context=[Message("user", "q")])}, "is a list, not a text or a tuple"),
+    "a message that is a mapping": ({"requests": asking(context=({"role": "user"},))}, "holds a dict, not a Message"),
+    "a message without content": ({"requests": saying(None)}, "content neither a text"),
+    "a part that is a number": ({"requests": saying((5,))}, "with 5, neither text nor media"),
+    "an empty dialog": ({"requests": asking(context=())}, "is an empty dialog"),
+    "no continuation": ({"requests": asking(continuation=None)}, "the continuation of a request of sample 0 is None"),
+    "options that are a list": ({"requests": asking(options=[1])}, "are a list, not a mapping"),
+    "options without names": ({"requests": asking(options={**OPTIONS, 1: 2})}, "not a mapping with names"),
+    "options that JSON cannot hold": ({"requests": asking(options={**OPTIONS, "x": {1}})}, "cannot be written as JSON"),
+    "options of another's making": ({"requests": asking(options={"max_gen_toks": 5})}, "lack until, temperature"),
+    "labels that are a list": ({"requests": asking(labels=["a"])}, "are a list, not Labels"),
+    "no repeats": ({"requests": asking(repeats=0)}, "repeats of a request of sample 0 is 0"),
+    "repeats that are true": ({"requests": asking(repeats=True)}, "repeats of a request of sample 0 is True"),
+    "a draw below the first": ({"requests": asking(draw=-1)}, "draw of a request of sample 0 is -1"),
+    "other repeats for each request": ({"requests": giving(UNEQUAL)}, "the requests of sample 0 have different repeats"),
+    "a decoding option that is none": (
+        {"requests": lambda self, sample, settings: settings.options(untill="a")},
+        "the task made cannot be rendered: unknown decoding option 'untill'; did you mean until",
+    ),
+    "a target that raises": ({"target": raising(IndexError("x"))}, "target() of sample 0 raised IndexError: x"),
+    "a target that cannot be written": ({"target": giving({(1, 2): 3})}, "target() of sample 0, written as JSON, raised"),
+    "a category that is a number": ({"category": giving(5)}, "category() of sample 0 is 5, not a text"),
+    "extracts that raise": ({"extracts": raising(ValueError("x"))}, "extracts() of sample 0 raised ValueError"),
+    "metrics that raise": ({"metrics": property(raising(ValueError("x")))}, "metrics raised ValueError"),
+    "metrics that are a list": ({"metrics": ["mean"]}, "made has no metrics"),
+    "a metric that is a function": ({"metrics": {"a": sum}}, "not a name and the name of a metric"),
+    "an unknown metric": ({"metrics": {"a": "meen"}}, "unknown metric 'meen'; did you mean mean"),
+    "notes that are a text": ({"notes": giving("abc")}, "notes() gives 'abc', not a list"),
+    "a note that is a number": ({"notes": giving([5])}, "notes() gives 5, not a text"),
+    "notes that raise": ({"notes": raising(ValueError("x"))}, "notes() raised ValueError: x"),
+    "a kind that is none": ({"kind": "guess"}, "kind is 'guess', not one of generate_until"),
+    "a version that is a text": ({"version": "1"}, "version is '1', not a whole number"),
+    "modalities that are a text": ({"modalities": "text"}, "modalities is 'text', not a set of texts"),
+    "modalities that are numbers": ({"modalities": {5}}, "modalities is a set, not a collection of texts"),
+    "a judge that is a text": ({"judge": "org/judge"}, "judge is 'org/judge', not a Judge or None"),
+}
+
+
+@pytest.mark.parametrize(("replaced", "words"), FAULTY.values(), ids=FAULTY)
+def test_a_faulty_task_is_refused_in_one_line_with_its_name(replaced: dict[str, Any], words: str) -> None:
+    with pytest.raises(MillError) as raised:
+        check(made(**replaced))
+    text = str(raised.value)
+    assert words in text and "made" in text and "\n" not in text and raised.value.exit_code == 2
+
+
+def test_a_task_without_a_name_is_refused() -> None:
+    class Nameless(Plain):
+        def __init__(self) -> None:
+            pass
+
+    with pytest.raises(DataError, match="Nameless has no name"):
+        hooks.check_attributes(Nameless())
+
+
+def test_ids_of_many_samples_are_compared_in_one_pass() -> None:
+    """Twenty thousand ids, of which the last two are equal: compared one by one that would be 200 million comparisons."""
+    many = [Sample(str(min(n, 19_998)), {}) for n in range(20_000)]
+    started = time.perf_counter()
+    with pytest.raises(DataError, match="two samples with the id '19998'"):
+        hooks.read_samples(made(samples=giving(many)))
+    assert time.perf_counter() - started < 2
+
+
+@pytest.mark.parametrize(
+    ("hook", "words"),
+    [
+        (raising(ValueError("lost the thread")), "next_round() failed: ValueError: lost the thread"),
+        (giving("go on"), "not a Request"),
+        (giving(Request(MULTI_ROUND, ANY, options=OPTIONS)), "is None, not a text"),
+    ],
+)
+def test_a_dialog_that_cannot_go_on_is_a_failure_of_its_sample_alone(hook: Callable[..., Any], words: str) -> None:
+    dialog = (Message("user", "q"),)
+    first = {"kind": MULTI_ROUND, "requests": giving([Request(MULTI_ROUND, dialog, options=OPTIONS)]), "next_round": hook}
+    job = Job.of(made(**first), SAMPLE, SETTINGS)
+    job.rounds[0][0].resps[:] = [Response(text="a")]
+    assert not job.advance()
+    assert words in (job.repeats()[0][0].error or "")
