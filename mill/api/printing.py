@@ -34,5 +34,5 @@ def echo(text: str, *, err: bool = False) -> None:
 
 def echo_data(text: str) -> None:
     """Print a document (CSV, JSON, Markdown): as it is to a file or a pipe, without control characters to a terminal."""
-    sys.stdout.write(printable(text) if sys.stdout.isatty() else utf8(text))
+    sys.stdout.write(printable(text) if sys.stdout.isatty() else utf8(text).decode())
     sys.stdout.flush()
