@@ -25,6 +25,8 @@ params.hostnames = ["127.0.0.1"]
 params.n_parallel = int(sys.argv[5])
 params.n_ctx = 2048 * params.n_parallel
 params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
+if sys.argv[6]:
+    params.model_alias = {sys.argv[6]}
 if sys.argv[4] == "exact":
     params.cache_type_k = params.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
     params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
@@ -66,13 +68,13 @@ def wait_for(url: str, process: subprocess.Popen[bytes], seconds: float = 120) -
 
 
 @contextlib.contextmanager
-def llama_server(model: Path, *, exact: bool = False, slots: int = 2) -> Iterator[str]:
+def llama_server(model: Path, *, exact: bool = False, slots: int = 2, alias: str = "") -> Iterator[str]:
     """The URL of a llama-server (through xllamacpp: the same server, routes and JSON).
 
     `exact` keeps keys and values in float32 and leaves out flash attention, which rounds to 16 bits on a CPU.
     """
     port = free_port()
-    process = start_llama(model, port, exact=exact, slots=slots)
+    process = start_llama(model, port, exact=exact, slots=slots, alias=alias)
     try:
         url = f"http://127.0.0.1:{port}"
         wait_for(url, process)
@@ -82,8 +84,9 @@ def llama_server(model: Path, *, exact: bool = False, slots: int = 2) -> Iterato
         process.wait()
 
 
-def start_llama(model: Path, port: int, *, exact: bool = False, slots: int = 2) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-c", LLAMA, str(model), str(port), str(os.getpid()), "exact" if exact else "", str(slots)]
+def start_llama(model: Path, port: int, *, exact: bool = False, slots: int = 2, alias: str = "") -> subprocess.Popen[bytes]:
+    how = [str(os.getpid()), "exact" if exact else "", str(slots), alias]
+    command = [sys.executable, "-c", LLAMA, str(model), str(port), *how]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 

@@ -11,6 +11,7 @@ from mill.api.registry import tasks
 from mill.cli.main import cli, run
 from mill.models.open import load_model_from_file, open_model, resolve_spec
 from mill.models.spec import Spec, make_spec, parse_spec
+from tests.servers import llama_server
 
 OLLAMA = "http://127.0.0.1:11434"
 SPECS = {
@@ -154,6 +155,7 @@ def test_the_levels_and_runs_that_are_not_given_are_those_it_names() -> None:
     assert defaults["determinism"]["runs"] == 100
 
 
-def test_determinism_on_a_llama_server_runs_as_printed(llama: str, tmp_path: Path) -> None:
-    line = f"determinism --model my-model --backend llama-cpp --base-url {llama} --prompts determinism --runs 3"
-    assert run([*line.split(), "--limit", "2", "--max-tokens", "6", "--quiet", "--output", str(tmp_path)]) == 0
+def test_determinism_on_a_llama_server_runs_as_printed(demo_weights: Path, tmp_path: Path) -> None:
+    with llama_server(demo_weights, alias="my-model") as url:
+        line = f"determinism --model my-model --backend llama-cpp --base-url {url} --prompts determinism --runs 3"
+        assert run([*line.split(), "--limit", "2", "--max-tokens", "6", "--quiet", "--output", str(tmp_path)]) == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import email.utils
 import json
 import math
+import re
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -55,7 +56,7 @@ def http_failure(status: int, body: bytes, headers: Mapping[str, str]) -> Failur
 
 def redirect_failure(status: int, target: str) -> Failure:
     """A redirect is not followed: another host would get the key, and its answers would count as those of this one."""
-    named = excerpt(split_password(target)[0].partition("?")[0], 200)
+    named = excerpt(split_password(re.split("[?#]", target)[0])[0], 200)
     hint = f" to {named}; redirects are not followed: give that address as base_url" if named else ", and does not say where"
     return Failure("http", f"HTTP {status}: the server redirects{hint}", status=status)
 
