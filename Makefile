@@ -16,7 +16,7 @@ ENGINES ?= $(if $(filter Linux,$(shell uname -s)),vllm) mlx vllm-mlx
 # What mill itself needs inside an engine's environment; the engine brings the rest.
 CORE := click rich aiohttp pyyaml pyarrow msgspec rapidfuzz
 
-.PHONY: demo test lint fetch engines test-engines programs audit clean
+.PHONY: demo test lint fetch engines test-engines programs audit fuzz clean
 
 $(VENV)/core: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -83,6 +83,10 @@ engines: $(ENGINES:%=$(ENGINE_DIR)/%/ready) fetch
 
 test-engines: engines $(VENV)/dev
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests/engines
+
+# The fuzzers of the tests with twenty times as many cases.
+fuzz: $(VENV)/dev
+	MILL_FUZZ=20 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2 tests/fuzz tests/checks/test_total.py
 
 clean:
 	rm -rf $(VENV) $(DEMO) $(ENGINE_DIR) build *.egg-info

@@ -18,6 +18,7 @@ from mill.checks.gate import Rule, check_names, conclude, judge, parse_rules
 from mill.checks.result import Check
 from mill.checks.subjects import RIVALS, Asked
 from mill.cli.options import Decorator, chosen_output_dir, parse_pairs, remote_code_option, split_paths, task_paths_option
+from mill.cli.values import FilePath, Real
 from mill.models.spec import split_list
 from mill.runs.plan import parse_limit
 from mill.tasks.load import Selection, load_builtin, load_files, select
@@ -74,13 +75,13 @@ def check_options(default_prompts: str, *, chat: bool | None = None) -> Decorato
             "--output_dir",
             "--output",
             "output_dir",
-            type=click.Path(),
+            type=FilePath(),
             default=None,
             help="Where runs and checks go. [default: results]",
         ),
         *rule_options(),
         click.option("--report/--no_report", default=True, help="Write report.html beside the check."),
-        click.option("--wait", type=click.FloatRange(min=0), default=0.0, help="Seconds to wait for a server to come up."),
+        click.option("--wait", type=Real(min=0), default=0.0, help="Seconds to wait for a server to come up."),
         click.option("--fresh", is_flag=True, help="Ask everything anew, beside what is recorded."),
         click.option("--quiet", is_flag=True, help="No progress."),
     ]

@@ -12,6 +12,7 @@ from mill.api.errors import SpecError
 from mill.checks.forced import FORCED_TOKENS
 from mill.cli.check_options import check_options, finish, read_options
 from mill.cli.options import Decorator, base_url_option
+from mill.cli.values import FilePath
 
 PROMPTS = "numerics"
 OF_RUNS = ("runs", "label_a", "label_b", "task_paths", "output_dir", "fail_on", "require", "strict", "report", "quiet")
@@ -33,7 +34,7 @@ def forced_option() -> Decorator:
 @click.command("compare", epilog=EXAMPLES)
 @click.argument("a", required=False)
 @click.argument("b", required=False)
-@click.option("--runs", nargs=2, type=click.Path(), default=None, help="Two recorded runs instead of models.")
+@click.option("--runs", nargs=2, type=FilePath(), default=None, help="Two recorded runs instead of models.")
 @click.option("--label_a", default=None, help="Name of A in tables.")
 @click.option("--label_b", default=None, help="Name of B in tables.")
 @base_url_option()

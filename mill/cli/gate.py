@@ -12,6 +12,7 @@ from mill.api.storage import write_atomically
 from mill.checks.gate import conclude, judge, parse_rules
 from mill.checks.result import find_checks, read_check
 from mill.cli.check_options import add_summary, rule_options, with_options
+from mill.cli.values import FilePath
 from mill.report.checks import summary_markdown
 from mill.report.junit import as_junit
 
@@ -24,9 +25,9 @@ Examples:
 
 
 @click.command("gate", epilog=EXAMPLES)
-@click.argument("folder", type=click.Path())
+@click.argument("folder", type=FilePath())
 @with_options(rule_options())
-@click.option("--junit", type=click.Path(), default=None, help="Also write the outcomes as JUnit XML.")
+@click.option("--junit", type=FilePath(), default=None, help="Also write the outcomes as JUnit XML.")
 def command(folder: str, fail_on: str | None, require: str | None, strict: bool, junit: str | None) -> int:
     """End with exit code 3 when a check of FOLDER breaks a rule, and with 5 when its samples are too few to tell."""
     rules = parse_rules(fail_on, require)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mill.metrics.estimate import Estimate
 from mill.report.tables import console, dash, number, print_table
 from mill.runs.evaluate import Outcome
-from mill.runs.results import TaskResult
+from mill.runs.results import BenchmarkResult, TaskResult
 
 COLUMNS = ("task", "shots", "metric", "value", "stderr", "95 % interval", "n", "errors")
 _NUMBERS = ("shots", "value", "stderr", "95 % interval", "n", "errors")
@@ -16,12 +16,15 @@ def print_outcome(outcome: Outcome) -> None:
     for task in outcome.tasks:
         rows += _rows(task.task, str(task.n_shots), task.metrics, task.total, task.errors)
     for mean in outcome.benchmarks:
-        rows += _rows(f"{mean.benchmark} (mean of {len(mean.tasks)})", "", mean.metrics, mean.total, mean.errors)
+        rows += _rows(f"{mean.benchmark} ({_mean_of(mean)})", "", mean.metrics, mean.total, mean.errors)
     print_table(outcome.model, COLUMNS, rows, numbers=_NUMBERS)
     out = console()
     for task in outcome.tasks:
         for line in remarks(task):
             out.print(f"{task.task}: {line}", markup=False, soft_wrap=True)
+    for mean in outcome.benchmarks:
+        if mean.missing:
+            out.print(f"{mean.benchmark}: no value of {', '.join(mean.missing)}", markup=False, soft_wrap=True)
     for line in outcome.remarks:
         out.print(f"{outcome.model}: {line}", markup=False, soft_wrap=True)
     tally = outcome.tally
@@ -33,6 +36,11 @@ def print_outcome(outcome: Outcome) -> None:
     out.print(f"results: {outcome.folder.path}", markup=False, soft_wrap=True)
 
 
+def _mean_of(mean: BenchmarkResult) -> str:
+    count = len(mean.tasks)
+    return f"mean of {count}" if not mean.missing else f"mean of {count - len(mean.missing)} of {count}"
+
+
 def remarks(task: TaskResult) -> list[str]:
     """What a reader of the score must know: stand-ins, failures, cut prompts and cut answers."""
     found = list(task.notes)
@@ -40,6 +48,10 @@ def remarks(task: TaskResult) -> list[str]:
         found.append(f"{task.truncated} of {task.n} prompts were cut on the left to fit the model's context")
     if task.cut_short:
         found.append(f"{task.cut_short} of {task.n} answers ended at the token limit")
+    if task.empty:
+        found.append(f"{task.empty} of {task.n} answers are empty; an instruct model may need --apply_chat_template")
+    if task.filtered:
+        found.append(f"{task.filtered} of {task.n} answers were withheld by the server's content filter")
     if task.errors:
         found.append(f"{task.errors} of {task.n} samples failed and have no score:")
         found += [f"  sample {failure['id']}: {failure['error']}" for failure in task.failures]

@@ -39,6 +39,10 @@ class TaskResult:
     notes: list[str] = field(default_factory=list)
     failures: list[dict[str, str]] = field(default_factory=list)
     data_hash: str = ""
+    empty: int = 0
+    """Samples with an answer of no text."""
+    filtered: int = 0
+    """Samples with an answer that the server withheld."""
 
     def to_dict(self) -> dict[str, Any]:
         return {**asdict(self), "metrics": {name: _estimate_dict(value) for name, value in self.metrics.items()}}
@@ -51,7 +55,8 @@ class TaskResult:
 
 @dataclass
 class BenchmarkResult:
-    """The mean of a benchmark's tasks for every metric that all of them have."""
+    """The mean of a benchmark's tasks for every metric that all of them have. Tasks without a single value are `missing`:
+    the mean is over the others."""
 
     benchmark: str
     tasks: list[str]
@@ -59,6 +64,7 @@ class BenchmarkResult:
     total: int
     errors: int
     metrics: dict[str, Estimate]
+    missing: list[str] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
         return {**asdict(self), "metrics": {name: _estimate_dict(value) for name, value in self.metrics.items()}}
@@ -85,6 +91,8 @@ def summarize(task: Task, scored: Sequence[ScoredSample], *, n_shots: int, total
         metrics={name: _estimate(name, how, _valued(good, name)) for name, how in _metrics(task, good).items()},
         failures=failures[:MOST_LISTED],
         data_hash=data_hash,
+        empty=sum(one.record.empty for one in scored),
+        filtered=sum(one.record.filtered for one in scored),
     )
 
 
@@ -200,6 +208,7 @@ def _summarize_benchmark(benchmark: Benchmark, lookup: Mapping[str, TaskResult |
         total=sum(leaf.total for leaf in leaves),
         errors=sum(leaf.errors for leaf in leaves),
         metrics={name: _pooled(benchmark, name, lookup) for name in names},
+        missing=[leaf.task for leaf in leaves if not any(leaf.metrics[name].n for name in names)],
     )
 
 

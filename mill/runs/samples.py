@@ -50,6 +50,16 @@ class SampleRecord:
         return any(response.truncated_tokens for repeat in self.responses for response in repeat)
 
     @property
+    def empty(self) -> bool:
+        """Whether an answer has no text, as an instruct model's may without its chat template."""
+        return any(response.empty for repeat in self.responses for response in repeat)
+
+    @property
+    def filtered(self) -> bool:
+        """Whether a server withheld an answer."""
+        return any(response.finish_reason == "content_filter" for repeat in self.responses for response in repeat)
+
+    @property
     def cut_short(self) -> bool:
         """Whether an answer ended at its token limit instead of by itself."""
         return any(response.finish_reason == "length" for repeat in self.responses for response in repeat)

@@ -100,6 +100,8 @@ class TaskResultEntry:
     notes: list[str] = field(default_factory=list)
     failures: list[FailureEntry] = field(default_factory=list)
     data_hash: str = ""
+    empty: int = 0
+    filtered: int = 0
 
 
 @dataclass
@@ -112,6 +114,7 @@ class BenchmarkEntry:
     total: int
     errors: int
     metrics: dict[str, EstimateEntry]
+    missing: list[str] = field(default_factory=list)
 
 
 @dataclass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import replace
 from typing import Any
 
@@ -26,7 +27,7 @@ from mill.metrics.estimate import Estimate
 from mill.report.checks import summary_markdown
 from mill.report.html import report_page
 
-MANY = settings(deadline=None, max_examples=150)
+MANY = settings(deadline=None, max_examples=150 * int(os.environ.get("MILL_FUZZ", "1")))
 LOGPROBS = st.one_of(st.floats(-30, 0), st.just(-math.inf), st.just(0.0))
 VALUES = st.one_of(st.none(), st.just(0.0), st.just(1.0), st.floats(-5, 5), st.just(math.inf), st.just(-math.inf))
 

@@ -460,3 +460,32 @@ def test_a_dry_run_does_not_take_unknown_tokens_for_none(mill: Mill, tmp_path: P
     assert [line.split()[-1] for line in out.splitlines() if line.startswith(" total ")] == ["unknown"]
     _, out, _ = mill("eval", "telling[path=a]", "toy_gen,toy_choice", *argv)
     assert [line.split()[-3:] for line in out.splitlines() if line.startswith(" total ")] == [["at", "least", "7"]]
+
+
+def test_a_mean_says_over_how_many_of_its_tasks_it_is(mill: Mill, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of two tasks fails entirely: the mean of the other is no mean of both."""
+    monkeypatch.setenv("TOY_FAILS", "toy_gen2")
+    argv = ("--task_paths", TOY, "--output_dir", "out", "--limit", "4", "--quiet")
+    code, out, _ = mill("eval", "toy[path=a]", "toy_all", *argv)
+    assert code == 1 and "toy_all (mean of 1 of 2)" in out and "toy_all: no value of toy_gen2" in out
+    (results,) = tmp_path.glob("out/*/*/results.json")
+    assert json.loads(results.read_text())["benchmarks"]["toy_all"]["missing"] == ["toy_gen2"]
+
+
+def test_empty_and_filtered_answers_are_counted_beside_the_score(mill: Mill, tmp_path: Path) -> None:
+    (tmp_path / "odd.py").write_text(
+        "from mill.api.model import MillModel, ModelCapabilities\n"
+        "from mill.api.registry import register_model\n"
+        "from mill.api.response import Response\n"
+        "@register_model('odd')\n"
+        "class Odd(MillModel):\n"
+        "    def __init__(self, path='odd'): self.path = path\n"
+        "    model_name = property(lambda self: self.path)\n"
+        "    def _generate_batch(self, batch, gen_kwargs):\n"
+        "        reason = {0: 'content_filter', 1: 'stop'}\n"
+        "        return [Response(text='' if i % 2 else 'x', finish_reason=reason[i % 2]) for i, _ in enumerate(batch)]\n"
+    )
+    code, out, _ = mill("eval", "odd[path=x]", "toy_gen", "--task_paths", f"odd.py,{TOY}", "--limit", "8", "--quiet")
+    assert code == 0
+    assert "4 of 8 answers are empty; an instruct model may need --apply_chat_template" in out
+    assert "4 of 8 answers were withheld by the server's content filter" in out

@@ -255,7 +255,6 @@ def test_what_is_no_file_is_refused_by_name_and_hides_no_other_run(
             folder.restore(file, name)
 
 
-@pytest.mark.xfail(reason="check.json is not read through a schema yet", strict=False)
 def test_no_change_of_a_check_ends_a_report_or_a_gate_with_a_traceback(
     folder: Folder, commands: Commands, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
