@@ -10,6 +10,7 @@ from typing import Any
 from mill.api.errors import RunError
 from mill.api.response import Response
 from mill.api.validate import Number, convert
+from mill.execute.executor import Tally
 
 
 @dataclass
@@ -33,20 +34,12 @@ class TaskEntry:
 
 
 @dataclass
-class SessionEntry:
+class SessionEntry(Tally):
     id: str = ""
     order: int = 0
     started: str = "-"
     ended: str = "-"
     seconds: float = 0.0
-    asked: int = 0
-    known: int = 0
-    computed: int = 0
-    failed: int = 0
-    padded: int = 0
-    prompt_tokens: int = 0
-    output_tokens: int = 0
-    answering_s: float = 0.0
 
 
 @dataclass
@@ -162,6 +155,7 @@ class ResponseEntry:
     prompt_tokens: int | None = None
     output_tokens: int | None = None
     truncated_tokens: int = 0
+    retries: int = 0
     seconds: Number | None = None
     first_token_s: Number | None = None
     distribution: str | None = None
