@@ -12,7 +12,7 @@ from mill.api.errors import RunError
 from mill.api.response import Token
 from mill.api.task import Task
 from mill.checks.answers import read_answers
-from mill.checks.figures import FORCED, forced_figures, forced_series, free_figures, group_figures
+from mill.checks.figures import AGAINST, FORCED, forced_figures, forced_series, free_figures, group_figures
 from mill.checks.forced import NAME, ForcedGaps, forced_texts, read_gaps, rivals_of
 from mill.checks.glossary import counted
 from mill.checks.notes import answer_notes
@@ -98,11 +98,18 @@ def compared(label: str, pairing: Pairing, gaps: ForcedGaps | None) -> Variant:
             figures.add(forced_figures(texts))
             variant.series = forced_series(texts)
         _say_what_is_missing(variant, gaps)
+    variant.unmeasured |= baseline_failures(pairs)
     figures.estimates["unpaired_rate"] = rate(pairing.alone, pairing.alone + len(pairs))
     variant.figures, variant.p_values, variant.counts = figures.estimates, figures.p_values, figures.counts
     variant.notes = [*_unpaired(pairing), *answer_notes(figures.counts)]
     variant.verdict = verdict(variant)
     return variant
+
+
+def baseline_failures(pairs: Sequence[Pair]) -> dict[str, str]:
+    """What cannot be measured where the baseline failed: against nothing, whatever the candidate answers looks good."""
+    failed = sum(pair.a.error is not None for pair in pairs)
+    return dict.fromkeys(AGAINST, f"the baseline failed on {failed} of {len(pairs)} samples") if failed else {}
 
 
 def _say_what_is_missing(variant: Variant, gaps: ForcedGaps) -> None:

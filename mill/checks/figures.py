@@ -24,6 +24,7 @@ from mill.metrics.paired import (
     inside,
     largest,
     mcnemar,
+    mean_difference,
     mean_of,
     p_of_zero,
     percentile,
@@ -35,6 +36,11 @@ from mill.metrics.paired import (
 NEAR_TIE = 0.1  # nats: closer than this, the two best tokens change places by rounding alone
 KL_SHARES = {"kl_median": 0.5, "kl_p90": 0.9, "kl_p95": 0.95, "kl_p99": 0.99}
 FORCED = ("kl_mean", *KL_SHARES, "kl_max", "delta_p_rms", "top1_agreement", "ppl_ratio", "nonfinite_rate")
+AGAINST = (
+    "match_rate", "similarity", "flip_rate", "acc_drop", "score_drop", "regression_rate", "improvement_rate",
+    "clear_parting_rate", "first_parting", "parting_margin",
+)  # fmt: skip
+"""What holds a candidate against its baseline."""
 MOST_PLACES = 64  # of a text whose agreement is shown place by place
 
 
@@ -60,6 +66,7 @@ def free_figures(pairs: Sequence[Pair]) -> Figures:
     found.estimates["failure_rate"] = rate(found.counts["failed"], n)
     found.add(_texts(pairs))
     flips = [pair for pair in pairs if pair.flipped is not None]
+    found.counts["unextracted"] = sum(pair.unextracted for pair in pairs)
     if flips:
         flipped = [pair for pair in flips if pair.flipped]
         found.counts |= {"flips": len(flipped), "flips_cut_short": sum(_cut_short(pair) for pair in flipped)}
@@ -106,7 +113,8 @@ def _right(pairs: Sequence[Pair]) -> Figures:
         if all(value in (0.0, 1.0) for value in values):
             binary += [(pair.a.value == 1.0, pair.b.value == 1.0) for pair in members]
         else:
-            worst = min(0.0, *values)  # what a failed request is worth
+            # A failed request is worth nothing on a scale from 0 to 1; on another one nobody knows what it is worth.
+            worst = 0.0 if all(0 <= value <= 1 for value in values) else math.nan
             graded += [(_or(pair.a.value, worst), _or(pair.b.value, worst)) for pair in members]
     found = _accuracy(binary)
     found.add(_graded(graded))
@@ -137,7 +145,9 @@ def _accuracy(known: Sequence[tuple[bool, bool]]) -> Figures:
 def _graded(known: Sequence[tuple[float, float]]) -> Figures:
     if not known:
         return Figures()
-    drop = mean_of([a - b for a, b in known])
+    values = [value for pair in known for value in pair]
+    reach = 1.0 if all(0 <= value <= 1 for value in values) else max(values) - min(values)
+    drop = mean_difference([a - b for a, b in known], reach)
     return Figures(
         {"score_baseline": mean_of([a for a, _ in known]), "score": mean_of([b for _, b in known]), "score_drop": drop},
         {"score_drop": p_of_zero(drop, len(known) - 1)},
@@ -157,11 +167,12 @@ def _parted(pairs: Sequence[Pair]) -> Figures:
         found.estimates["first_parting"] = inside(mean_of(indexes), last=math.inf)
     margins = [parting.margin for parting in parted if parting.margin is not None]
     near = sum(margin < NEAR_TIE for margin in margins)
+    clear = len(parted) - near + sum(pair.failed for pair in texts)  # a failed request is a changed answer
     if margins:
-        found.counts |= {"near_ties": near, "clear_partings": len(parted) - near}
+        found.counts |= {"near_ties": near, "clear_partings": clear}
         found.estimates["parting_margin"] = inside(mean_of(margins), last=math.inf)
     if margins or not parted:
-        found.estimates["clear_parting_rate"] = rate(len(parted) - near, len(texts))
+        found.estimates["clear_parting_rate"] = rate(clear, len(texts))
     return found
 
 

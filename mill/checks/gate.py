@@ -76,6 +76,8 @@ class Rule:
             return self._outcome(variant, BROKEN, f"{self.figure} was not measured")
         if math.isnan(estimate.value):
             return self._outcome(variant, BROKEN, f"{self.figure} is NaN")
+        if math.isinf(estimate.value):
+            return self._outcome(variant, BROKEN, f"{self.figure} is {estimate.value}, which is no measurement")
         if self.required:
             return self._outcome(variant, *self._required(estimate))
         if self.p_below is not None:
@@ -93,7 +95,7 @@ class Rule:
     def _required(self, estimate: Estimate) -> tuple[str, str]:
         """Kept where the whole interval is on the right side, broken where none of it is."""
         low, high = estimate.low, estimate.high
-        if not math.isfinite(estimate.value) or not FIGURES[self.figure].interval:
+        if not FIGURES[self.figure].interval:
             low = high = estimate.value
         if low is None or high is None:
             return INCONCLUSIVE, f"{self._told(estimate)}: too few samples for an interval"

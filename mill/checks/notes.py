@@ -18,6 +18,8 @@ def answer_notes(counts: Mapping[str, int]) -> list[str]:
         found.append(
             f"{counts['cut_short']} of {n} samples have an answer that ended at the token limit{flips}; see --max_tokens"
         )
+    if counts.get("unextracted"):
+        found.append(f"from {counts['unextracted']} of {n} samples neither text gives an answer, which is no agreement")
     if counts.get("filtered"):
         found.append(f"{counts['filtered']} of {n} samples have an answer that the server filtered")
     return found

@@ -70,18 +70,25 @@ class Pair:
         return EMPTY if self.both_empty else severity(self.similarity)
 
     @property
+    def unextracted(self) -> bool:
+        """Whether there should be an answer to extract, and neither text has one: that is no agreement."""
+        asked = self.a.comparable or self.b.comparable
+        return asked and not self.failed and self.a.extracted is None and self.b.extracted is None
+
+    @property
     def flipped(self) -> bool | None:
-        """Whether the extracted answer is another one; None for samples from which none is extracted, or nothing to extract
-        from."""
-        if not (self.a.comparable or self.b.comparable) or self.both_empty:
+        """Whether the extracted answer is another one; None for samples from which none is extracted."""
+        if not (self.a.comparable or self.b.comparable) or self.unextracted:
             return None
         return self.failed or self.a.extracted != self.b.extracted
 
     @property
     def valued(self) -> bool:
-        """Whether the sample counts in a score. A failed request does, where the other side or the gold answer says that
-        there was something to get."""
-        return self.a.value is not None or self.b.value is not None or (self.failed and self.a.gold is not None)
+        """Whether the sample counts in a score: each side has a value, or failed to get one. A sample that fails on both
+        sides counts where a gold answer says that there was something to get."""
+        known = [one.value is not None for one in (self.a, self.b)]
+        missing = any(one.value is None and one.error is None for one in (self.a, self.b))
+        return not missing and (any(known) or self.a.gold is not None)
 
     @property
     def right(self) -> tuple[bool | None, bool | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -12,11 +13,13 @@ from mill.api.errors import RunError
 from mill.api.response import encode_float
 from mill.api.storage import read_bytes, slug, write_atomically
 from mill.api.validate import convert, parse_json
+from mill.checks.glossary import FIGURES
 from mill.metrics.estimate import Estimate
 from mill.runs.folder import short_hash
 from mill.runs.results import read_estimate
 
 FILE, FOLDER, VERSION = "check.json", "checks", 1
+ROUNDING = 1e-6
 
 
 @dataclass
@@ -100,13 +103,34 @@ def read_check(path: Path) -> Check:
         for index, row in enumerate(variant.get("rows", [])):
             kind = RepeatedRow if "distinct" in row else ComparedRow
             convert(row, kind, f"{file}: variants[{number}].rows[{index}]", RunError)
-    return Check(**{**_known(Check, data), "variants": [_variant(one) for one in data["variants"]]})
+    return Check(
+        **{
+            **_known(Check, data),
+            "variants": [_variant(one, f"{file}: variants[{n}]") for n, one in enumerate(data["variants"])],
+        }
+    )
 
 
-def _variant(data: dict[str, Any]) -> Variant:
+def _variant(data: dict[str, Any], where: str) -> Variant:
     figures = {name: read_estimate(value) for name, value in data["figures"].items()}
+    for name, estimate in figures.items():
+        _refuse_impossible(name, estimate, f"{where}.figures.{name}")
     p_values = {name: float(value) for name, value in data.get("p_values", {}).items()}
     return Variant(**{**_known(Variant, data), "figures": figures, "p_values": p_values})
+
+
+def _refuse_impossible(name: str, estimate: Estimate, where: str) -> None:
+    """A figure outside of its range, of no samples, or outside of its own interval was not measured by mill."""
+    value, low, high = estimate.value, estimate.low, estimate.high
+    if math.isnan(value):
+        return
+    figure = FIGURES.get(name)
+    if not estimate.n:
+        raise RunError(f"{where} is not valid: a value of 0 samples")
+    if figure is not None and not figure.low - ROUNDING <= value <= figure.high + ROUNDING:
+        raise RunError(f"{where} is not valid: {value:g} is not between {figure.low:g} and {figure.high:g}")
+    if low is not None and high is not None and math.isfinite(value) and not low - ROUNDING <= value <= high + ROUNDING:
+        raise RunError(f"{where} is not valid: {value:g} is not inside its interval {low:g} to {high:g}")
 
 
 def _known(kind: type[Any], data: dict[str, Any]) -> dict[str, Any]:

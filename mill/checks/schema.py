@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from mill.api.validate import Number
 
 Count = Annotated[int, Meta(ge=0)]
+Share = Annotated[float, Meta(ge=0, le=1)] | Literal["NaN"]
+Rate = tuple[Share | None, Share | None, Share | None, Count]
 Severity = Literal["identical", "minor", "moderate", "severe", "empty", "failed"]
 
 
@@ -76,8 +78,8 @@ class GroupFile(Struct):
     task: str
     category: str
     n: Count
-    match_rate: Annotated[list[Number | None], Meta(min_length=3, max_length=4)] | None = None
-    flip_rate: Annotated[list[Number | None], Meta(min_length=3, max_length=4)] | None = None
+    match_rate: Rate | UnsetType = UNSET
+    flip_rate: Rate | UnsetType = UNSET
 
 
 class PlaceFile(Struct):
@@ -100,7 +102,7 @@ class SeriesFile(Struct, frozen=True):
 class VariantFile(Struct):
     label: str
     figures: dict[str, EstimateFile]
-    p_values: dict[str, Number] = {}
+    p_values: dict[str, Share] = {}
     counts: dict[str, int] = {}
     groups: list[GroupFile] = []
     series: SeriesFile = SeriesFile()

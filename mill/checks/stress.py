@@ -6,13 +6,14 @@ level would pay for a cold engine, and a prompt cache that the first level fille
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from mill.checks.answers import Answer
-from mill.checks.compare import row_of
+from mill.checks.compare import baseline_failures, row_of
 from mill.checks.figures import free_figures
 from mill.checks.notes import answer_notes
 from mill.checks.pairing import Pair, pair_up
@@ -21,7 +22,7 @@ from mill.checks.result import Check, Variant
 from mill.checks.subjects import Asked, Subject, with_template
 from mill.checks.verdict import verdict
 from mill.metrics.estimate import Estimate, around
-from mill.metrics.paired import mean_of, percentile, rate
+from mill.metrics.paired import inside, mean_of, percentile, rate
 from mill.models.server import ServerModel
 from mill.runs.manifest import shown_settings
 
@@ -96,6 +97,7 @@ def _level(level: int, passes: Sequence[Pass], base: Sequence[Pass], *, served: 
         variant.counts |= found.counts
         variant.rows = [row_of(pair, None) for pair in pairs if not pair.identical]
         variant.notes = answer_notes(found.counts)
+        variant.unmeasured = baseline_failures(pairs)
     variant.counts |= {"failed": failed, "concurrency": level, "retries": sum(answer.retries for answer in answers)}
     if served:
         figures["retry_rate"] = rate(sum(answer.retries > 0 for answer in answers), len(answers))
@@ -127,7 +129,7 @@ def _speed(passes: Sequence[Pass]) -> dict[str, Estimate]:
         if seconds:
             rates["requests_per_s"].append((one.total("computed") - one.total("failed")) / seconds)
             rates["tokens_per_s"].append(one.total("output_tokens") / seconds)
-    return {name: mean_of(values) for name, values in rates.items() if any(values)}
+    return {name: inside(mean_of(values), last=math.inf) for name, values in rates.items() if any(values)}
 
 
 def _latencies(name: str, seconds: Sequence[float | None]) -> dict[str, Estimate]:

@@ -73,8 +73,8 @@ def _test(variant: Variant, name: str, level: float) -> Finding:
     if name == "ppl_ratio":  # as a logarithm a ratio is a difference
         value, low, high = (None if one is None else _log(one) for one in (value, low, high))  # type: ignore[assignment]
     shown = _shown(name, estimate, p)
-    if math.isnan(value):
-        return Finding(WORSE, f"{shown}: not a number")
+    if not math.isfinite(value):
+        return Finding(WORSE, f"{shown}: not a finite number")
     if p < level and value:
         return Finding(WORSE if value > 0 else BETTER, shown)
     margin = _margin(name, variant)

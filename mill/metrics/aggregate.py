@@ -29,8 +29,8 @@ def mean(samples: Sequence[Repeats]) -> Estimate:
     elif all(value in (0.0, 1.0) for repeats in numbers for value in repeats):
         repeated = clustered_rate(numbers)
         low, high = min(repeated.low or 0.0, found.value), max(repeated.high or 1.0, found.value)
-    else:
-        return found
+    else:  # values that are all alike say nothing about how far others may lie
+        return found if found.stderr else Estimate(found.value, found.stderr, None, None, found.n)
     return Estimate(found.value, found.stderr, low, high, found.n)
 
 

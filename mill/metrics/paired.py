@@ -68,6 +68,19 @@ def bounded_mean(values: Sequence[float]) -> Estimate:
     return replace(found, low=max(0.0, min(wide.low, found.value)), high=min(1.0, max(wide.high, found.value)))
 
 
+def mean_difference(values: Sequence[float], reach: float) -> Estimate:
+    """A mean of differences that lie between -reach and reach. The interval is that of the values with both ends added,
+    so that it does not collapse where a few samples show no difference; without a reach nothing is known of the scale."""
+    found = mean_of(values)
+    if not values or not math.isfinite(found.value) or not math.isfinite(reach):
+        return found
+    if not reach:
+        return replace(found, low=None, high=None)
+    wide = mean_of([*values, -reach, reach])
+    assert wide.low is not None and wide.high is not None
+    return replace(found, low=max(-reach, min(wide.low, found.value)), high=min(reach, max(wide.high, found.value)))
+
+
 def clustered_mean(groups: Sequence[Sequence[float]]) -> Estimate:
     """The mean over all values of all groups; the error is over groups, since positions of one text are not independent.
 
@@ -159,8 +172,8 @@ def p_of_zero(estimate: Estimate, df: float) -> float:
         return math.nan if math.isnan(estimate.value) else 0.0
     if estimate.stderr is None or df < 1:
         return math.nan
-    if not estimate.stderr:
-        return 1.0 if estimate.value == 0 else 0.0
+    if not estimate.stderr:  # ties: as a test by signs has it, which few samples cannot pass
+        return 1.0 if estimate.value == 0 else float(2.0**-df)
     return t_p_value(estimate.value / estimate.stderr, df)
 
 

@@ -61,7 +61,7 @@ def test_counts_and_p_values_of_the_table() -> None:
     assert found.p_values["acc_drop"] == 1.0  # two worse, one better: 2 * (1 + 3) / 8
     wanted = {"samples": 6, "failed": 1, "flips": 3, "regressions": 2, "improvements": 1, "parted": 2}
     wanted |= {"severity_identical": 3, "severity_severe": 2, "severity_failed": 1}
-    wanted |= {"empty": 0, "both_empty": 0, "cut_short": 0, "filtered": 0, "flips_cut_short": 0}
+    wanted |= {"empty": 0, "both_empty": 0, "cut_short": 0, "filtered": 0, "flips_cut_short": 0, "unextracted": 0}
     assert found.counts == wanted
 
 
@@ -309,17 +309,54 @@ def test_graded_values_have_a_mean_difference_with_the_paired_t_test() -> None:
     assert (drop.value, drop.n) == (pytest.approx(sum(differences) / 40), 40)
     expected = stats.ttest_rel(before, after)
     assert found.p_values["score_drop"] == pytest.approx(expected.pvalue, rel=1e-6)
-    interval = expected.confidence_interval()
-    assert (drop.low, drop.high) == pytest.approx((interval.low, interval.high))
+    wide = stats.ttest_1samp([*differences, -1.0, 1.0], 0.0).confidence_interval()  # with both ends of the scale added
+    assert (drop.low, drop.high) == pytest.approx((wide.low, wide.high))
     assert found.estimates["score_baseline"].value == pytest.approx(sum(before) / 40)
     assert found.estimates["score"].value == pytest.approx(sum(after) / 40)
 
 
-def test_a_failed_request_has_the_lowest_graded_value() -> None:
+def test_a_failed_request_is_worth_nothing_on_a_scale_that_is_known() -> None:
+    """On another scale nobody knows what it is worth: the figure is NaN, and breaks every rule."""
     pairs = [Pair(graded(0.8), answer(error="HTTP 500")), Pair(graded(0.5), graded(0.5))]
     assert free_figures(pairs).estimates["score"].value == 0.25
-    below = [Pair(graded(-2.0), answer(error="HTTP 500")), Pair(graded(0.5), graded(0.5))]
-    assert free_figures(below).estimates["score"].value == -0.75
+    below = [Pair(graded(-5.0), answer(error="HTTP 500")), Pair(graded(-5.0), graded(-5.0))]
+    assert math.isnan(free_figures(below).estimates["score_drop"].value)
+
+
+def test_two_graded_samples_without_a_difference_show_nothing() -> None:
+    drop = free_figures([Pair(graded(0.9), graded(0.9))] * 2).estimates["score_drop"]
+    assert drop.value == 0.0 and drop.low is not None and drop.high is not None and drop.low < -0.5 and drop.high > 0.5
+    other = free_figures([Pair(graded(7.0), graded(7.0))] * 2).estimates["score_drop"]
+    assert other.value == 0.0 and other.low is None  # nothing is known of the scale
+    assert free_figures([Pair(graded(0.9), graded(0.1))] * 2).p_values["score_drop"] == 0.5  # two of two, by signs
+
+
+def test_a_sample_without_a_value_on_one_side_is_not_worth_nothing() -> None:
+    found = free_figures([Pair(graded(0.5), graded(None)), Pair(graded(0.5), graded(0.25))])
+    assert (found.estimates["score"].value, found.estimates["score"].n) == (0.25, 1)
+
+
+def test_a_baseline_that_fails_is_no_baseline() -> None:
+    """Half of the baseline failed: a candidate that is wrong on a quarter is no improvement."""
+    failed = Answer("t", "1", "c", "p", "gold", "", comparable=True, error="HTTP 500")
+    pairs = [Pair(failed, given("5", True))] * 20 + [Pair(given("5", True), given("6", False))] * 10
+    variant = compared("b", Pairing(pairs), None)
+    rules = parse_rules("acc_drop>0.01, flip_rate>0.99, match_rate<0.01", "acc_drop<0.01")
+    outcomes = judge(Check("compare", ["t"], [variant]), rules)
+    assert [outcome.status for outcome in outcomes] == [BROKEN] * 4
+    assert "the baseline failed on 20 of 30 samples" in outcomes[0].reason
+
+
+def test_texts_without_an_answer_on_either_side_are_no_agreement() -> None:
+    silent = [Pair(answer("no number", comparable=True), answer("none", comparable=True))] * 3
+    found = free_figures([*silent, Pair(given("5", True), given("5", True))])
+    assert (found.estimates["flip_rate"].n, found.counts["unextracted"]) == (1, 3)
+    assert "flip_rate" not in free_figures(silent).estimates
+
+
+def test_failed_requests_are_clear_partings() -> None:
+    found = free_figures([Pair(answer("a"), answer(error="HTTP 500"))] * 3 + [Pair(answer("a"), answer("a"))])
+    assert (found.estimates["clear_parting_rate"].value, found.estimates["clear_parting_rate"].n) == (3 / 4, 4)
 
 
 def test_tasks_of_zeros_and_ones_stay_accuracy_beside_graded_ones() -> None:

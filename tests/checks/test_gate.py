@@ -110,6 +110,10 @@ def test_infinite_and_nan_figures_keep_no_requirement() -> None:
     assert [outcome.status for outcome in found] == [BROKEN, BROKEN]
 
 
+def test_an_infinite_improvement_is_no_measurement() -> None:
+    assert broken("score_drop>0.01", score_drop=-math.inf) == "b: score_drop is -inf, which is no measurement"
+
+
 @pytest.mark.parametrize(
     "rule",
     [
@@ -151,7 +155,7 @@ def test_what_is_not_known_breaks_a_rule() -> None:
     assert broken("kl_mean>0.1") == "b: kl_mean was not measured"
     assert broken("kl_mean>0.1", kl_mean=math.nan) == "b: kl_mean is NaN"
     assert broken("kl_mean<0.1", kl_mean=math.nan) == "b: kl_mean is NaN"
-    assert broken("kl_mean>0.1", kl_mean=math.inf) == "b: kl_mean is inf, which is > 0.1"
+    assert broken("kl_mean>0.1", kl_mean=math.inf) == "b: kl_mean is inf, which is no measurement"
 
 
 def test_a_p_value_that_is_nan_does_not_keep_a_rule() -> None:

@@ -153,7 +153,7 @@ def test_stale_latencies(gated: Gate) -> None:
 def test_a_graded_drop(gated: Gate) -> None:
     """From 0.9 to 0.12 on all samples but one, whose value happens to be 1 on both sides."""
     check = ["compare", "planted[path=base]", "--tasks", "planted_graded", "--forced_tokens", "0"]
-    rule = "score_drop>0.05@p<0.05"
+    rule = "score_drop>0.1@p<0.05"
     assert gated(rule, *check, "planted[path=twin]") == KEPT
     assert gated(rule, *check, "planted[path=bad,fault=wrong logit]") == BROKEN
 
