@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mill.api.errors import MissingPackage, SpecError, UnknownName
+from mill.api.files import check_path
 from mill.api.model import MillModel
 from mill.api.task import RenderSettings, Task
 from mill.checks.compare import compare as make_check
@@ -67,6 +68,7 @@ def evaluate(
 ) -> Evaluation:
     """Run tasks on a model, as `mill eval` does. `settings` are those of RenderSettings: n_shots, seed, gen_kwargs, …"""
     pandas = _pandas("mill.evaluate")
+    _check_arguments([model], tasks, output_dir)
     selection, rendering, place = _selection(tasks), _rendering(settings), Path(output_dir)
     grader = parse_spec(judge) if isinstance(judge, str) else judge
     if isinstance(model, MillModel):
@@ -108,6 +110,11 @@ def compare(
     """
     pandas = _pandas("mill.compare")
     models = [a, *(b if isinstance(b, Sequence) and not isinstance(b, str) else [b])]
+    _check_arguments(models, [] if tasks is None else tasks, output_dir)
+    if prompts is not None and not isinstance(prompts, str):
+        raise SpecError(f"prompts is the name of a suite or a file, not {type(prompts).__name__}")
+    if not isinstance(forced_tokens, int) or forced_tokens < 0:
+        raise SpecError(f"forced_tokens={forced_tokens!r}: give a whole number of at least 0")
     if len(models) < 2:
         raise SpecError("mill.compare needs a model to compare with the first")
     if labels is not None and len(labels) != len(models):
@@ -132,6 +139,20 @@ def compare(
     ]
     samples = [{"label": one.label, **row} for one in check.variants for row in one.rows]
     return Comparison(pandas.DataFrame(figures), pandas.DataFrame(samples), check)
+
+
+def _check_arguments(models: Sequence[Any], tasks: Any, output_dir: Any) -> None:
+    """One line for what the command line could not even say."""
+    for model in models:
+        if not isinstance(model, (str, Spec, MillModel)):
+            raise SpecError(f"a model is a spec such as 'hf[path=org/name]' or a MillModel, not {type(model).__name__}")
+    listed = tasks if isinstance(tasks, (list, tuple)) else [tasks]
+    for task in listed:
+        if not isinstance(task, (str, Task)):
+            raise SpecError(f"tasks are names or Task objects, not {type(task).__name__}")
+    if not isinstance(output_dir, (str, Path)):
+        raise SpecError(f"output_dir is a path, not {type(output_dir).__name__}")
+    check_path(str(output_dir))
 
 
 def _rendering(settings: Mapping[str, Any]) -> RenderSettings:

@@ -86,3 +86,23 @@ def test_compare_refuses_what_it_would_drop(tiny_model: Path, tmp_path: Path) ->
     ):
         with pytest.raises(SpecError, match=words):
             mill.compare(own, output_dir=tmp_path, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: mill.evaluate(None, "gsm8k"), "a model is a spec"),
+        (lambda: mill.evaluate(5, "gsm8k"), "a model is a spec"),
+        (lambda: mill.evaluate("toy[path=a]", None), "tasks are names or Task objects, not NoneType"),
+        (lambda: mill.evaluate("toy[path=a]", [5]), "tasks are names or Task objects, not int"),
+        (lambda: mill.evaluate("toy[path=a]", "gsm8k", output_dir=None), "output_dir is a path"),
+        (lambda: mill.evaluate("toy[path=a]", "gsm8k", output_dir="a\0b"), "path"),
+        (lambda: mill.compare("toy[path=a]", None), "a model is a spec"),
+        (lambda: mill.compare("toy[path=a]", "toy[path=b]", prompts=5), "prompts is the name of a suite"),
+        (lambda: mill.compare("toy[path=a]", "toy[path=b]", forced_tokens=-1), "forced_tokens=-1"),
+    ],
+)
+def test_odd_arguments_are_refused_in_one_line(call: Any, words: str) -> None:
+    with pytest.raises(MillError, match=words) as refused:
+        call()
+    assert "\n" not in str(refused.value)

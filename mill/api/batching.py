@@ -155,8 +155,11 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def describe(error: BaseException) -> str:
-    """An exception in one short line."""
-    first = scrub(str(error)).strip().split("\n", 1)[0][:300]
+    """An exception in one short line; also one of other people's that cannot even be shown."""
+    try:
+        first = scrub(str(error)).strip().split("\n", 1)[0][:300]
+    except Exception:
+        first = ""
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
 
 

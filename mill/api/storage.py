@@ -17,6 +17,7 @@ from typing import IO, Any
 
 from mill.api.errors import MillError, RunError
 from mill.api.response import encode_float
+from mill.api.secrets import scrub
 
 MOST_BYTES = 1 << 30  # of one file that is read as a whole
 MOST_LINE = 1 << 28  # bytes of one line of a file that is read by lines
@@ -106,7 +107,7 @@ def _fill(handle: IO[bytes], content: Content) -> None:
     if callable(content):
         content(handle)
     else:
-        handle.write(utf8(content) if isinstance(content, str) else content)
+        handle.write(utf8(scrub(content)) if isinstance(content, str) else content)
 
 
 def make_folder(folder: Path, *, root: Path | None) -> None:

@@ -25,6 +25,7 @@ from mill.metrics.paired import largest, mean_of, percentile, rate
 from mill.runs.folder import RunFolder
 from mill.runs.manifest import shown_settings
 from mill.tasks.forced import ForcedTask, ForcedText
+from mill.tasks.suite import ANSWERED
 
 TOKENS_AROUND = 3
 
@@ -56,10 +57,18 @@ def compare(command: str, subjects: Sequence[Subject], asked: Asked, *, forced_t
         variant.notes += _why_not_forced(subjects[0], candidate.subject, forced_tokens, texts, gaps)
         variant.notes += candidate.remarks()
         variants.append(_described(variant, candidate))
-    notes = [f"{plan.task.name}: {note}" for plan in runs[0].plans for note in plan.task.notes()]
+    notes = [
+        f"{plan.task.name}: {note}" for plan in runs[0].plans for note in [*plan.task.notes(), *_not_compared(plan.task)]
+    ]
     notes += [f"{subjects[0].label}: {remark}" for remark in free[0].remarks()] + _templates(subjects, asked)
     settings = {**shown_settings(asked.settings), "limit": asked.limit, "forced_tokens": forced_tokens}
     return Check(command, asked.tasks, variants, subjects[0].label, settings, notes)
+
+
+def _not_compared(task: Task) -> list[str]:
+    """A check compares the first metric of a task; whoever needs another must know."""
+    first, *others = [name for name in task.metrics if name != ANSWERED] or [""]
+    return [f"compared by {first}, not by {', '.join(others)}"] if others else []
 
 
 def compare_runs(

@@ -108,7 +108,14 @@ class Answered:
             for task in self.outcome.tasks
             if task.truncated
         ]
-        return self.subject.model.remarks() + cut
+        return self.subject.model.remarks() + cut + self._read()
+
+    def _read(self) -> list[str]:
+        """Answers that were not asked for now; of a server nobody knows whether it would still give them."""
+        tally = self.outcome.tally
+        if not tally.known or self.subject.model.accelerators:
+            return []
+        return [f"{tally.known} of {tally.known + tally.computed} answers were read from an earlier run: --fresh asks again"]
 
 
 def open_subject(label: str, spec: Spec, asked: Asked) -> Subject:

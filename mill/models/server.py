@@ -20,7 +20,7 @@ from mill.api.notice import notice
 from mill.api.printing import one_line
 from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, Request
 from mill.api.response import Response
-from mill.api.secrets import remember, split_password, variables_in
+from mill.api.secrets import remember, scrub, split_password, variables_in
 from mill.models.arguments import check_address, check_key, check_seconds, check_text, check_whole
 from mill.models.asking import Ask, Asking, answer_of
 from mill.models.http import Client, Failure, Reply
@@ -31,6 +31,7 @@ from mill.models.names import same_model
 
 KEY_VARIABLES = ("MILL_API_KEY", "OPENAI_API_KEY")
 POLL_S = 0.5
+BUSY_S = 30.0  # how long a server that answers 429 before the first question is asked again, without --wait
 SECOND_THOUGHTS_S = (1.0, 4.0)  # before a server that was there all the time is called broken
 LONG_S = 30.0
 MOST_CONCURRENCY = 1024
@@ -80,7 +81,8 @@ class ServerModel(MillModel):
         return self._variables
 
     def _remark(self, text: str, *, aloud: bool = True) -> None:
-        """Say it now, and keep it for whoever reads the scores."""
+        """Say it now, and keep it for whoever reads the scores; a server may repeat its key in what is remarked."""
+        text = scrub(text)
         if aloud:
             notice(text)
         if text not in self._remarks:
@@ -108,15 +110,17 @@ class ServerModel(MillModel):
 
     def ready(self, wait: float = 0.0) -> None:
         """Look at the server; while it cannot be reached or still loads, look again for `wait` seconds."""
-        deadline = time.monotonic() + wait
+        began = time.monotonic()
+        deadline = began + wait
         while True:
             try:
                 return self._look()
             except Failure as failure:
-                coming = failure.away or failure.kind == "timeout" or failure.status == 503
-                if not coming or time.monotonic() >= deadline:
+                coming = failure.away or failure.kind == "timeout" or failure.throttled
+                busy = failure.status == 429 and time.monotonic() < began + BUSY_S  # it is there, and only has no time
+                if not busy and (not coming or time.monotonic() >= deadline):
                     raise (ServerGone if coming else ModelError)(self._not_ready(failure)) from failure
-                time.sleep(POLL_S)
+                time.sleep(min(failure.retry_after or POLL_S, BUSY_S))
 
     def _not_ready(self, failure: Failure) -> str:
         hint = "; start it, or wait for it with --wait SECONDS" if failure.kind == "connection" else ""

@@ -193,8 +193,11 @@ class Record:
     def refuse_removed(self) -> None:
         """Raise where a file with answers of this run is gone: whoever took it away has the answers, or nobody has."""
         for name in self._own.names:
-            if not (self.folder / name).exists():
+            file = self.folder / name
+            if not file.exists():
                 raise self._removed(name)
+            if name == self._name and file.stat().st_size < self._end:
+                raise self._cut()
 
     def _refuse_removed(self) -> None:
         """The same while a file is being written, also when another has come in its place."""
@@ -206,6 +209,11 @@ class Record:
             there = None
         if there is None or not os.path.samestat(mine, there):
             raise self._removed(self._name)
+        if there.st_size < self._end:
+            raise self._cut()
+
+    def _cut(self) -> RunError:
+        return RunError(f"{self.folder / self._name} was cut during the run: answers that it had are lost; run again")
 
     def _removed(self, name: str) -> RunError:
         return RunError(
@@ -217,7 +225,8 @@ class Record:
         if self._handle is None:
             make_folder(self.folder, root=self.root)
             self._name, self._end, self._looked = f"{unique_name()}.jsonl", 0, time.monotonic()
-            self._handle = (self.folder / self._name).open("xb", buffering=0)
+            descriptor = os.open(self.folder / self._name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o666)
+            self._handle = os.fdopen(descriptor, "wb", buffering=0)
         return self._handle
 
 

@@ -106,7 +106,7 @@ def _file_rows(file: Path) -> Iterator[Row]:
         yield from _parquet_rows(file)
         return
     kind = file.with_suffix("").suffix if file.suffix == ".gz" else file.suffix
-    opened = gzip.open(file, "rt", encoding="utf-8") if file.suffix == ".gz" else file.open(encoding="utf-8")
+    opened = gzip.open(file, "rt", encoding="utf-8-sig") if file.suffix == ".gz" else file.open(encoding="utf-8-sig")
     with opened as handle:
         if kind == ".jsonl":
             yield from _json_lines(handle, file)

@@ -133,7 +133,7 @@ def _way(gold: Any) -> str:
 
 def read_suite(file: Path) -> list[dict[str, Any]]:
     try:
-        return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+        return [json.loads(line) for line in file.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
     except (OSError, ValueError) as error:
         raise DataError(f"cannot read the prompts of {file}: {describe(error)}") from error
 

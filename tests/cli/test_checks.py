@@ -394,6 +394,17 @@ def test_one_address_serves_both_models_of_a_comparison(mill: Mill, tmp_path: Pa
     assert set(row_texts(tmp_path / "results")) == {"6"}  # both answer chat messages
 
 
+def test_answers_of_a_server_that_were_not_asked_for_now_are_said(mill: Mill, tmp_path: Path) -> None:
+    """The engine behind the address may be another one by now."""
+    with FaultServer(complete) as server:
+        argv = ("compare", "toy[path=a]", f"openai-compat[model=m,base_url={server.url}]", "--task_paths", TOY)
+        argv = (*argv, "--tasks", "toy_gen", "--quiet", "--no-report", "--output", "out")
+        assert "were read from an earlier run" not in mill(*argv)[1]
+        out = mill(*argv)[1]
+    assert "8 of 8 answers were read from an earlier run: --fresh asks again" in out
+    assert any("earlier run" in note for note in only_check(tmp_path / "out").variants[0].notes)
+
+
 def test_prompts_go_through_the_chat_template_of_models_that_have_one(mill: Mill, tmp_path: Path) -> None:
     """Where one of the servers takes no chat messages, both get plain text; --chat and --no_chat say what to do."""
 

@@ -731,7 +731,7 @@ def cifar10(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
             files.append(folder / f"{number}.png")
             picture(10 * place + number, 32, 32).save(files[-1])
     monkeypatch.setenv("MILL_DATA", str(root))
-    return files
+    return sorted(files, key=lambda file: (file.name, file))  # classes take turns
 
 
 def test_a_text_only_model_is_refused_pictures_before_it_loads(

@@ -406,6 +406,8 @@ def test_evaluate_runs_inside_a_running_event_loop(tmp_path: Path) -> None:
     import mill
     from mill.api.files import import_file
 
+    for name in [name for name in sys.modules if name.startswith("mill_file_")]:
+        del sys.modules[name]
     import_file(TOY, "task file")
 
     async def cell() -> Any:
@@ -437,3 +439,24 @@ def test_a_real_server_answers_text_and_chat(llama: str) -> None:
     assert (plain.text or "").startswith(" Paris")
     assert chat.text and chat.error is None
     assert not model.capabilities.supports_logprobs  # llama-server ignores echo
+
+
+def test_a_count_of_tokens_that_cannot_be_is_not_believed() -> None:
+    """A thousand billion tokens for a limit of 16 would be a throughput of billions a second."""
+    for count, believed in ((10**12, None), (40, 40), (16, 16)):
+        counted = {**text("x"), "usage": {"completion_tokens": count}}
+        with FaultServer(lambda *_, counted=counted: counted) as server:
+            model = opened(server)
+            (answer,) = model.generate_until([Request(GENERATE, "q", options=generation_options(max_gen_toks=16))])
+            assert answer.output_tokens == believed
+            assert any("more tokens of an answer than the limit" in one for one in model.remarks()) == (count > 16)
+
+
+def test_a_server_that_is_busy_at_first_is_asked_again() -> None:
+    answers = iter([status(429, Retry_After="0.05"), status(429)])
+
+    def busy(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
+        return next(answers, text("x"))
+
+    with FaultServer(busy) as server:
+        assert opened(server).generate_until(ask("q"))[0].text == "x"

@@ -19,6 +19,7 @@ import pytest
 from servers import Fault, FaultServer, status
 
 from mill.api.secrets import hide, redact
+from mill.cli.main import run
 from mill.models.open import open_model
 from mill.models.spec import parse_spec
 
@@ -339,3 +340,25 @@ def test_keys_arrive_as_they_were_meant(
     mill("eval", f"openai-compat[model=m,base_url={address},chat=true]", "toy_gen", "--task_paths", TOY, "--limit", "1")
     expected = {"signs": "Basic bWU6cEBzcw==", "a newline": f"Bearer {KEY}"}[name]  # me:p@ss
     assert echo.headers and echo.headers[-1].get("Authorization") == expected
+
+
+def test_a_key_that_a_server_gives_as_its_models_name_reaches_no_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The answer says that another model gave it, and names the key: that is remarked, recorded and reported without it."""
+
+    def echo(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
+        if path != "/v1/completions" or "echo" in body or "prompt_logprobs" in body:
+            return {"choices": []}
+        return {"choices": [{"text": "x", "finish_reason": "stop"}], "model": server.headers[-1].get("Authorization")}
+
+    for name in [name for name in sys.modules if name.startswith("mill_file_")]:
+        del sys.modules[name]
+    with FaultServer(echo) as server:
+        spec = f"openai-compat[model=m,base_url={server.url},api_key={KEY}]"
+        argv = ["--task_paths", TOY, "--limit", "3", "--quiet", "--output_dir", str(tmp_path)]
+        assert run(["eval", spec, "toy_gen", *argv]) == 0
+        assert run(["compare", "toy[path=a]", spec, "--tasks", "toy_gen", *argv]) == 0
+    out, err = capsys.readouterr()
+    assert "another model" in out + err or "same model" in out + err
+    assert not leaks(out + err) and leaking_files(tmp_path) == []

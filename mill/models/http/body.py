@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
@@ -19,6 +21,8 @@ LINE_CAP = 16 * MIB
 STREAM_CAP = 64 * MIB
 STEP = MIB  # the most that is unpacked at once
 ENCODINGS = "gzip, deflate"  # what is asked for, and what is understood
+
+_LINE_END = re.compile(rb"\r?\n|\r(?=.)", re.DOTALL)  # a CR at the end of a piece may be half of a line end
 
 Unpack = Callable[[bytes], Iterator[bytes]]
 
@@ -45,27 +49,50 @@ def parsed(raw: bytes, what: str) -> Any:
 
 
 async def read_events(answer: Any) -> AsyncIterator[tuple[str, bytes]]:
-    """The server-sent events of a body, each with its name (mostly none); a line of data is one."""
-    name = ""
+    """The server-sent events of a body, each with its name (mostly none). An event ends with an empty line, and its data may
+    stand on several; servers that forget the empty line put one event on each."""
+    name, data = "", list[bytes]()
     async for line in _lines(answer):
         if line.startswith(b"data:"):
-            yield name, line[5:].strip()
+            if data and _is_whole(b"\n".join(data)):
+                yield name, b"\n".join(data)
+                data = []
+            data.append(line[5:].strip())
         elif line.startswith(b"event:"):
             name = line[6:].strip().decode("utf-8", "replace")
         elif not line.strip():
-            name = ""
+            if data:
+                yield name, b"\n".join(data)
+            name, data = "", []
+    if data:
+        yield name, b"\n".join(data)
+
+
+def _is_whole(data: bytes) -> bool:
+    """Whether data is an event by itself, so that a line of data after it begins another."""
+    if data == b"[DONE]":
+        return True
+    try:
+        json.loads(data)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 async def _lines(answer: Any) -> AsyncIterator[bytes]:
     rest = b""
     async for piece in _pieces(answer, STREAM_CAP):
-        *lines, rest = (rest + piece).split(b"\n") if b"\n" in piece else (rest + piece,)
+        *lines, rest = _split_lines(rest + piece) if b"\n" in piece or b"\r" in piece else (rest + piece,)
         for line in lines:
             yield line
         if len(rest) > LINE_CAP:
             raise Failure("large", f"a line of the stream is longer than {_mib(LINE_CAP)}")
     if rest:
         yield rest
+
+
+def _split_lines(data: bytes) -> list[bytes]:
+    return _LINE_END.split(data) if b"\r" in data else data.split(b"\n")
 
 
 async def _beginning(answer: Any) -> bytes:

@@ -127,11 +127,11 @@ class Client:
                 await asyncio.gather(*tasks, return_exceptions=True)
 
     def probe(self, method: str, path: str, body: Any = None, timeout: float = PROBE_TIMEOUT_S) -> Reply:
-        """One call without retries, for health checks and questions about the server."""
+        """One call without retries, for health checks and questions about the server; never longer than other calls."""
 
         async def once() -> Reply:
             async with self._open():
-                return await self._once(method, path, body, timeout)
+                return await self._once(method, path, body, min(timeout, self.timeout))
 
         return run_to_end(once())
 

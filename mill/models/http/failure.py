@@ -62,8 +62,11 @@ def redirect_failure(status: int, target: str) -> Failure:
 
 
 def raise_reported(body: Any) -> None:
-    """Raise where a JSON answer with a good status holds an error, alone or beside an answer."""
+    """Raise where a JSON answer with a good status holds an error, alone or beside an answer, or is one itself, as some
+    servers write it: `{"object": "error", ...}`, `{"detail": ...}`."""
     error = body.get("error") if isinstance(body, dict) else None
+    if isinstance(body, dict) and any(error == nothing for nothing in _NO_ERROR):
+        error = body if body.get("object") == "error" else None if "choices" in body else body.get("detail")
     if any(error == nothing for nothing in _NO_ERROR):
         return
     code = error.get("code", error.get("status")) if isinstance(error, dict) else None

@@ -28,6 +28,7 @@ from mill.models.server import ServerModel, messages_of
 from mill.models.spec import OLLAMA_URL
 
 NO_CHAT = (400, 404, 405, 422, 500, 501)  # how servers say that there is no chat
+MOST_OVER = 32  # times the limit that a server which ignores it may write
 MOST_STOPS = 4  # what OpenAI's API takes; the rest is cut here
 _OPTIONS = {"until", "max_gen_toks", "temperature", "seed", "logprobs"}
 NO_BOS = "the first token of a text without context is not scored, unless the tokenizer puts a BOS: give bos_token_id=..."
@@ -144,7 +145,7 @@ class OpenAICompatModel(ServerModel):
             if failure.status != 404:
                 raise
             self._remark(f"{self.base_url} has no /v1/completions: every prompt is sent as a chat message")
-            self.chat = self.use_chat_template = True
+            self.chat = self.use_chat_template = self._chats = True
             return False
         if self._route is None:
             hint = USE_LLAMA_CPP if self._entry.owned_by == "llamacpp" else ""
@@ -196,10 +197,18 @@ class OpenAICompatModel(ServerModel):
             path, asked = "/v1/chat/completions", {"logprobs": True, "top_logprobs": count}
             body["messages"] = messages_of(request)
         reply = self._of_model(await self._call(path, body, asked if count else {}))
-        answer = read_answer(reply, stops, self._remark)
+        answer = self._plausible(read_answer(reply, stops, self._remark), options["max_gen_toks"])
         if count and answer.tokens is None:
             self._remark(NO_TOKENS)
         return answer
+
+    def _plausible(self, answer: Response, limit: int) -> Response:
+        """Without a count of tokens that no answer of this limit can have; one that is only above it is remarked."""
+        if (answer.output_tokens or 0) <= limit:
+            return answer
+        self._remark(f"{self.base_url} counts more tokens of an answer than the limit that it was given")
+        believable = (answer.output_tokens or 0) <= MOST_OVER * limit + MOST_OVER**2
+        return answer if believable else replace(answer, output_tokens=None)
 
     async def _call(self, path: str, body: dict[str, Any], asked: dict[str, Any]) -> Reply:
         """Whole or streamed, which tells when the first token came. A server that refuses to tell log-probabilities is asked

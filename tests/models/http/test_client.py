@@ -210,6 +210,58 @@ def test_an_error_event_at_any_position_is_an_error(after: int) -> None:
     assert isinstance(found, Failure) and str(found) == "the server reported an error: engine died"
 
 
+@pytest.mark.parametrize("error", [{"object": "error", "message": "dead", "code": 500}, {"detail": "dead"}])
+def test_an_event_that_is_an_error_itself_is_one(error: dict[str, Any]) -> None:
+    with FaultServer(lambda *_: events(chunk("par"), json.dumps(error), chunk("tial", "stop"))) as server:
+        found = stream(server)
+    assert isinstance(found, Failure) and str(found) == "the server reported an error: dead"
+
+
+def raw_stream(*pieces: bytes) -> Fault:
+    def play(handler: Any) -> None:
+        handler.send_response(200)
+        handler.send_header("Content-Type", "text/event-stream")
+        handler.send_header("Content-Length", str(sum(map(len, pieces))))
+        handler.end_headers()
+        for piece in pieces:
+            handler.wfile.write(piece)
+            handler.wfile.flush()
+            time.sleep(0.02)
+
+    return Fault(play)
+
+
+ONE = b'{"choices": [{"text": "whole", "finish_reason": "stop"}]}'
+LEGAL_STREAMS = {
+    "data on two lines": (
+        b'data: {"choices":\ndata: [{"text": "whole", "finish_reason": "stop"}]}\n\n',
+        b"data: [DONE]\n\n",
+    ),
+    "CR as line end": (b'data: {"choices": [{"text": "whole", "finish_reason": "stop"}]}\r\rdata: [DONE]\r\r',),
+    "CRLF cut in half": (
+        b'data: {"choices": [{"text": "whole", "finish_reason": "stop"}]}\r',
+        b"\n\r\ndata: [DONE]\r\n\r\n",
+    ),
+    "no empty lines": (b'data: {"choices": [{"text": "whole", "finish_reason": "stop"}]}\ndata: [DONE]\n',),
+}
+
+
+@pytest.mark.parametrize("pieces", LEGAL_STREAMS.values(), ids=LEGAL_STREAMS)
+def test_events_are_read_however_their_lines_end(pieces: tuple[bytes, ...]) -> None:
+    with FaultServer(lambda *_: raw_stream(*pieces)) as server:
+        found = stream(server)
+    assert not isinstance(found, Failure), found
+    assert found.body["choices"][0]["text"] == "whole"
+
+
+def test_a_probe_takes_no_longer_than_other_calls() -> None:
+    with FaultServer(lambda *_: stall(5)) as server:
+        began = time.monotonic()
+        with pytest.raises(Failure, match=r"within 0\.2 s"):
+            Client(server.url, timeout=0.2).probe("POST", "/slow", {}, timeout=60)
+        assert time.monotonic() - began < 4
+
+
 def test_an_error_that_the_caller_made_is_not_asked_again() -> None:
     """The twin of a transient one: the code inside of the event says so."""
     for code, calls in ((400, 1), (500, client.ATTEMPTS)):
