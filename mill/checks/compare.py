@@ -36,24 +36,25 @@ def compare(command: str, subjects: Sequence[Subject], asked: Asked, *, forced_t
     runs = [subject.plan(asked) for subject in subjects]  # refused here, before anything is loaded
     rivals = rivals_of([subject.model for subject in subjects]) if forced_tokens else None
     free: list[Answered] = []
-    forced: list[Answered] = []
+    forced: dict[int, Answered] = {}
     texts: list[ForcedText] = []
     for place, (subject, run) in enumerate(zip(subjects, runs, strict=True)):
         free.append(answer(subject, run, asked, keep_model=rivals is not None))
         if rivals is None:
             continue
         if not place:
-            dialogs = all(subject.model.capabilities.scores_dialogs for subject in subjects)
+            able = [subject for subject, count in zip(subjects, rivals, strict=True) if count]
+            dialogs = all(subject.model.capabilities.scores_dialogs for subject in able)
             texts = forced_texts(free[0], forced_tokens, dialogs=dialogs)
-        if texts:
+        if texts and rivals[place]:
             again = subject.plan_apart(asked, NAME, [ForcedTask(NAME, texts, rivals[place])])
-            forced.append(answer(subject, again, asked))
+            forced[place] = answer(subject, again, asked)
         subject.model.clean()
     baseline = free[0].answers
     variants = []
     for place, candidate in enumerate(free[1:], 1):
-        gaps = read_gaps(forced[0], forced[place]) if forced else None
-        variant = compared(candidate.subject.label, pair_up(baseline, candidate.answers), gaps)
+        gaps = read_gaps(forced[0], forced[place]) if 0 in forced and place in forced else None
+        variant = compared(candidate.subject.label, pair_up(baseline, candidate.answers), gaps, chat=bool(asked.chat))
         variant.notes += _why_not_forced(subjects[0], candidate.subject, forced_tokens, texts, gaps)
         variant.notes += candidate.remarks()
         variants.append(_described(variant, candidate))
@@ -95,7 +96,7 @@ def _run_label(folder: RunFolder) -> str:
     return str(folder.manifest()["model"]["name"]).rstrip("/").rpartition("/")[2]
 
 
-def compared(label: str, pairing: Pairing, gaps: ForcedGaps | None) -> Variant:
+def compared(label: str, pairing: Pairing, gaps: ForcedGaps | None, *, chat: bool = False) -> Variant:
     """All that two runs' answers tell."""
     pairs = pairing.pairs
     figures = free_figures(pairs)
@@ -110,7 +111,7 @@ def compared(label: str, pairing: Pairing, gaps: ForcedGaps | None) -> Variant:
     variant.unmeasured |= baseline_failures(pairs)
     figures.estimates["unpaired_rate"] = rate(pairing.alone, pairing.alone + len(pairs))
     variant.figures, variant.p_values, variant.counts = figures.estimates, figures.p_values, figures.counts
-    variant.notes = [*_unpaired(pairing), *answer_notes(figures.counts)]
+    variant.notes = [*_unpaired(pairing), *answer_notes(figures.counts, chat=chat)]
     variant.verdict = verdict(variant)
     return variant
 
@@ -166,7 +167,7 @@ def _why_not_forced(
     if gaps is None:
         silent = [s.label for s in (baseline, candidate) if s.model.capabilities.rivals == 0]
         if silent:
-            return [f"no KL: {' and '.join(silent)} give no log-probabilities of a given text"]
+            return [f"no KL: no log-probabilities of a given text from {' and '.join(silent)}"]
         return ["no KL: the baseline gave no answer that could be scored"] if not texts else []
     found = []
     if gaps.other_tokens:

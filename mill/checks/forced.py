@@ -47,14 +47,14 @@ class ForcedGaps:
 
 
 def rivals_of(models: Sequence[MillModel]) -> list[int | str] | None:
-    """What each model is asked to tell of every place: all the vocabulary if all of them can, else as many rivals as it
-    names. None where one of them names none."""
-    told = [model.capabilities.rivals for model in models]
-    if any(count == 0 for count in told):
+    """How many tokens each model is asked for at every position: the whole vocabulary where the baseline, which is the
+    first, and another model give it, else as many as it names; 0 for a model that names none. None where there is nothing
+    to compare."""
+    named = [model.capabilities.rivals for model in models]
+    if named[0] == 0 or all(count == 0 for count in named[1:]):
         return None
-    if all(count is None for count in told):
-        return [ALL] * len(models)
-    return [MOST_RIVALS if count is None else min(count, MOST_RIVALS) for count in told]
+    whole = named[0] is None and None in named[1:]
+    return [(ALL if whole else MOST_RIVALS) if count is None else min(count, MOST_RIVALS) for count in named]
 
 
 def forced_texts(baseline: Answered, most_tokens: int, *, dialogs: bool) -> list[ForcedText]:
@@ -137,18 +137,25 @@ class _Side:
         self.tokens: tuple[Token, ...] = response.tokens or ()
         self.whole = _load(folder, response.distribution) if response.distribution else None
 
+    def known(self, other: _Side) -> list[Known]:
+        """The log-probabilities of some tokens at each position: those it named or, of a whole vocabulary, its own likeliest
+        and those that the other engine named."""
+        if self.whole is None:
+            return [dict(token.top) for token in self.tokens]
+        found: list[Known] = []
+        for row, token in zip(self.whole, other.tokens, strict=True):
+            best = row.argsort()[-MOST_RIVALS:]
+            named = {int(one) for one in best} | {one for one, _ in token.top if isinstance(one, int) and one < len(row)}
+            found.append({one: float(row[one]) for one in named})
+        return found
+
 
 def _gaps(a: _Side, b: _Side) -> list[Gap]:
     if a.whole is None or b.whole is None:
-        return [_bounded(one, other) for one, other in zip(a.tokens, b.tokens, strict=True)]
+        pairs = zip(a.known(b), b.known(a), a.tokens, b.tokens, strict=True)
+        return [bounded_gap(first, second, one.name, one.logprob, other.logprob) for first, second, one, other in pairs]
     width = min(a.whole.shape[1], b.whole.shape[1])  # an embedding may be padded with tokens that no text has
     return exact_gaps(a.whole[:, :width], b.whole[:, :width], [token.id or 0 for token in a.tokens])
-
-
-def _bounded(one: Token, other: Token) -> Gap:
-    first: Known = dict(one.top)
-    second: Known = dict(other.top)
-    return bounded_gap(first, second, one.name, one.logprob, other.logprob)
 
 
 def _load(folder: RunFolder, name: str) -> Any:

@@ -14,7 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mill.api.errors import MillError, SpecError, UnknownName
-from mill.checks.glossary import FIGURES, counted, written
+from mill.checks.figures import FORCED
+from mill.checks.glossary import FIGURES, MEASURED, counted, written
 from mill.checks.result import Check, Variant
 from mill.metrics.estimate import Estimate
 
@@ -53,7 +54,7 @@ class RuleOutcome:
     @property
     def told(self) -> str:
         """The reason with whose it is."""
-        return f"{self.variant}: {self.reason}" if self.variant else self.reason
+        return ": ".join(filter(None, (self.variant, self.reason)))
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,10 @@ class Rule:
     bound: float
     p_below: float | None = None
     required: bool = False
+
+    @property
+    def option(self) -> str:
+        return "--require" if self.required else "--fail_on"
 
     def judge(self, variant: Variant) -> RuleOutcome:
         """A figure that was not measured, or is NaN, breaks every rule on it: nobody knows better."""
@@ -103,7 +108,7 @@ class Rule:
         if all(holds):
             return KEPT, ""
         if any(holds):
-            return INCONCLUSIVE, f"{self._told(estimate)}; n = {estimate.n} is too few to show {self.text}"
+            return INCONCLUSIVE, f"{self._told(estimate)}; {self._few(estimate)} to show {self.text}"
         return BROKEN, f"{self._told(estimate)}, and {self.text} is required"
 
     def _tested(self, estimate: Estimate, p: float | None) -> tuple[str, str]:
@@ -118,7 +123,11 @@ class Rule:
         worst = estimate.high if self.compare.startswith(">") else estimate.low
         if worst is not None and not self._holds(worst):
             return KEPT, ""
-        return INCONCLUSIVE, f"{self._told(estimate)}, p = {p:.3g}; n = {estimate.n} is too few to rule out {self.text}"
+        return INCONCLUSIVE, f"{self._told(estimate)}, p = {p:.3g}; {self._few(estimate)} to rule out {self.text}"
+
+    def _few(self, estimate: Estimate) -> str:
+        """Positions of one text are not independent: it is texts that are too few."""
+        return "the texts are too few" if self.figure in FORCED else f"n = {estimate.n} is too few"
 
     def _told(self, estimate: Estimate) -> str:
         shown = f"{self.figure} is {written(self.figure, estimate.value)}"
@@ -194,6 +203,19 @@ def judge(check: Check, rules: Sequence[Rule]) -> list[RuleOutcome]:
     return [rule.judge(variant) for rule in rules for variant in check.variants]
 
 
+def applicable(check: Check, rules: Sequence[Rule]) -> list[Rule]:
+    """The rules on figures that a check of this kind measures: a gate over several kinds holds each to its own."""
+    return [rule for rule in rules if rule.figure in MEASURED.get(check.command, FIGURES)]
+
+
+def judge_all(checks: Sequence[Check], rules: Sequence[Rule]) -> list[tuple[Check, list[RuleOutcome]]]:
+    """Every check against the rules for its kind. A rule that is for none of them is held against all: nothing measured
+    it."""
+    chosen = [applicable(check, rules) for check in checks]
+    stray = [rule for rule in rules if not any(rule in some for some in chosen)]
+    return [(check, judge(check, [*some, *stray])) for check, some in zip(checks, chosen, strict=True)]
+
+
 def check_names(rules: Sequence[Rule]) -> None:
     """Refuse misspelt figures before anything is computed."""
     for rule in rules:
@@ -211,10 +233,11 @@ def conclude(judged: Sequence[tuple[Check, Sequence[RuleOutcome]]], *, strict: b
             if outcome.reason:
                 told[status].append(f"{check.name}: {outcome.told}" if len(judged) > 1 else outcome.told)
     if told[BROKEN]:
-        raise GateFailed(f"{len(told[BROKEN])} of {counted(total, 'rule')} broken: {'; '.join(told[BROKEN])}")
+        few = f"; inconclusive: {'; '.join(told[INCONCLUSIVE])}" if told[INCONCLUSIVE] else ""
+        raise GateFailed(f"{len(told[BROKEN])} of {counted(total, 'rule')} broken: {'; '.join(told[BROKEN])}{few}")
     if told[INCONCLUSIVE]:
-        few = told[INCONCLUSIVE]
-        raise GateInconclusive(f"{len(few)} of {counted(total, 'rule')} inconclusive: {'; '.join(few)}")
+        count = len(told[INCONCLUSIVE])
+        raise GateInconclusive(f"{count} of {counted(total, 'rule')} inconclusive: {'; '.join(told[INCONCLUSIVE])}")
     where = f" on {counted(len(judged), 'check')}" if len(judged) > 1 else ""
-    texts = dict.fromkeys(outcome.rule.text for _, outcomes in judged for outcome in outcomes)
+    texts = dict.fromkeys(f"{one.rule.option} {one.rule.text}" for _, outcomes in judged for one in outcomes)
     return f"all rules kept{where}: {', '.join(texts)}" + "".join(f"; {text}" for text in told[KEPT])

@@ -97,6 +97,26 @@ FIGURES: dict[str, Figure] = {
 }
 
 
+_OF_REPEATS = {"identical_rate", "most_common_share", "distinct_outputs", "logprob_noise_max"}
+_OF_LOAD = {name for name in FIGURES if name.startswith(("latency", "first_token"))} | {
+    "retry_rate",
+    "requests_per_s",
+    "tokens_per_s",
+}
+_OF_FORCED = {"delta_p_rms", "top1_agreement", "unscored_rate", "nonfinite_rate"} | {
+    n for n in FIGURES if n.startswith("kl_")
+}
+_OF_PAIRS = set(FIGURES) - _OF_REPEATS - _OF_LOAD
+MEASURED: dict[str, set[str]] = {
+    "determinism": _OF_REPEATS | {"failure_rate", "empty_rate", "cut_rate", "parting_margin"},
+    "stress": _OF_LOAD | (_OF_PAIRS - _OF_FORCED - {"unpaired_rate", "ppl_ratio"}),
+    "compare": _OF_PAIRS,
+    "sweep": _OF_PAIRS,
+    "diff": _OF_PAIRS,
+}
+"""What each kind of check measures."""
+
+
 def title(name: str) -> str:
     return FIGURES[name].title if name in FIGURES else name
 

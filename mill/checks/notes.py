@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 
-def answer_notes(counts: Mapping[str, int]) -> list[str]:
+def answer_notes(counts: Mapping[str, int], *, chat: bool = False) -> list[str]:
     """What a reader of texts and flips must know: answers that are empty, cut off or withheld."""
     found, n = [], counts.get("samples", 0)
     if counts.get("empty"):
         both = f", {counts['both_empty']} of them on both sides, which is no agreement" if counts.get("both_empty") else ""
-        found.append(f"{counts['empty']} of {n} samples have an empty answer{both}; an instruct model may need --chat")
+        hint = "" if chat else "; an instruct model may need --chat"
+        found.append(f"{counts['empty']} of {n} samples have an empty answer{both}{hint}")
     if counts.get("cut_short"):
         flips = (
             f", {counts['flips_cut_short']} of {counts['flips']} flips among them" if counts.get("flips_cut_short") else ""

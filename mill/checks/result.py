@@ -62,7 +62,7 @@ class Check:
     @property
     def name(self) -> str:
         """How messages call it."""
-        return f"{self.command} {', '.join(variant.label for variant in self.variants)} on {', '.join(self.tasks)}"
+        return f"{self.command} on {', '.join(self.tasks)}"
 
     @property
     def against(self) -> bool:

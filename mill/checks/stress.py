@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from mill.api.errors import ServerGone
 from mill.checks.answers import Answer
 from mill.checks.compare import baseline_failures, row_of
 from mill.checks.figures import free_figures
@@ -20,7 +21,7 @@ from mill.checks.pairing import Pair, pair_up
 from mill.checks.passes import Condition, Pass, make_passes
 from mill.checks.result import Check, Variant
 from mill.checks.subjects import Asked, Subject, with_template
-from mill.checks.verdict import verdict
+from mill.checks.verdict import load_verdict
 from mill.metrics.estimate import Estimate, around
 from mill.metrics.paired import inside, mean_of, percentile, rate
 from mill.models.server import ServerModel
@@ -47,33 +48,62 @@ def stress(
 ) -> Check:
     """A variant for each level; the lowest is what the others are held against."""
     asked = with_template(asked, [subject])
-    _warm_up(subject, asked, max(levels))
+    _warm_up(subject, asked, levels[0])
     by_level: dict[int, list[Pass]] = {level: [] for level in levels}
     notes: list[str] = []
-    for number in range(repetitions):
-        turn = [*levels[number % len(levels) :], *levels[: number % len(levels)]]  # none is always the first
-        for level in turn:
-            wanted = [Condition(f"load {level}, {number + 1} of {repetitions}", level)]
+    gone: tuple[int, ServerGone] | None = None
+    for number, level in _turns(levels, repetitions):
+        wanted = [Condition(f"load {level}, {number + 1} of {repetitions}", level)]
+        try:
             passes, notes = make_passes(subject, _distinct(asked) if distinct_prompts else asked, wanted, resume=False)
-            by_level[level] += passes
+        except ServerGone as error:  # that is what a load test is there to find
+            if not by_level[levels[0]]:
+                raise
+            gone = (level, error)
+            break
+        by_level[level] += passes
     subject.model.clean()
     served = isinstance(subject.model, ServerModel)
     if not served:
         notes.append("no latencies: a model in this process answers in batches")
     notes.append(DISTINCT if distinct_prompts else CACHED)
     base = by_level[levels[0]]
-    variants = [_level(level, by_level[level], base, served=served, compared=not distinct_prompts) for level in levels]
+    measured = [level for level in levels if by_level[level]]
+    variants = [_level(level, by_level[level], base, served=served, compared=not distinct_prompts) for level in measured]
     for variant in variants:
         variant.model, variant.backend = subject.model.model_name, subject.spec.backend
+        variant.verdict = load_verdict(variant, variants[0])
+    if gone is not None:
+        _say_it_died(variants, *gone)
     settings = {**shown_settings(asked.settings), "limit": asked.limit, "concurrency": list(levels)}
     settings |= {"repetitions": repetitions, "distinct_prompts": distinct_prompts}
     return Check("stress", asked.tasks, variants, variants[0].label, settings, notes)
 
 
-def _warm_up(subject: Subject, asked: Asked, most: int) -> None:
-    """Every prompt once, for one token: the engine is loaded, and all levels find its caches as full."""
+def _turns(levels: Sequence[int], repetitions: int) -> list[tuple[int, int]]:
+    """(repetition, level) in the order in which they are measured: no level is always the first."""
+    shifted = [[*levels[n % len(levels) :], *levels[: n % len(levels)]] for n in range(repetitions)]
+    return [(number, level) for number, turn in enumerate(shifted) for level in turn]
+
+
+def _say_it_died(variants: list[Variant], level: int, gone: ServerGone) -> None:
+    """At the level under which the server went away: nothing was answered after that."""
+    label = f"concurrency {level}"
+    found = next((variant for variant in variants if variant.label == label), None)
+    if found is None:
+        found = Variant(label, counts={"samples": variants[0].counts["samples"], "concurrency": level})
+        variants.append(found)
+    found.counts["failed"] = found.counts["samples"]
+    found.figures["failure_rate"] = rate(found.counts["failed"], found.counts["samples"])
+    found.notes.append(str(gone))
+    found.verdict = f"worse: the server went away under this load: {gone}"
+
+
+def _warm_up(subject: Subject, asked: Asked, level: int) -> None:
+    """Every prompt once, for one token: the engine is loaded, and all levels find its caches as full. At the lowest
+    level, so that a server which load brings down is brought down by a level that is measured."""
     short = replace(asked.settings, gen_kwargs={**asked.settings.gen_kwargs, "max_gen_toks": 1})
-    make_passes(subject, replace(asked, settings=short, quiet=True), [Condition("warm-up", most)], resume=False)
+    make_passes(subject, replace(asked, settings=short, quiet=True), [Condition("warm-up", level)], resume=False)
 
 
 def _distinct(asked: Asked) -> Asked:
@@ -105,7 +135,6 @@ def _level(level: int, passes: Sequence[Pass], base: Sequence[Pass], *, served: 
         figures |= _latencies("latency", [answer.seconds for answer in good])
         figures |= _latencies("first_token", [answer.first_token_s for answer in good])
     variant.figures = figures | _speed(passes)
-    variant.verdict = verdict(variant) if compared else f"{failed} of {len(answers)} requests failed"
     return variant
 
 

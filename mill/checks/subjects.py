@@ -156,7 +156,8 @@ def labelled(specs: Sequence[Spec], given: Sequence[str | None]) -> list[tuple[s
         ]
     twice = [label for label, count in Counter(short).items() if count > 1]
     if twice:
-        raise SpecError(f"two models have the label {twice[0]!r}: give each a label of its own")
+        how = "--label_a and --label_b, label=model in --models, labels= in Python"
+        raise SpecError(f"two models have the label {twice[0]!r}: give each a label of its own ({how})")
     return list(zip(short, specs, strict=True))
 
 

@@ -1,4 +1,8 @@
-"""What a check found, in one sentence: unchanged within noise, worse, better, or too few samples to tell."""
+"""What a check found, in one sentence: unchanged within noise, worse, better, different, or too few samples to tell.
+
+Worse and better rest on gold answers, graded scores, or texts that neither engine wrote. The baseline's own answers are the
+likeliest texts to the baseline, so that any other engine finds them less likely: that only shows that the two differ.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +13,17 @@ from dataclasses import dataclass
 from mill.checks.glossary import counted, written
 from mill.checks.result import Variant
 from mill.metrics.estimate import Estimate
+from mill.metrics.paired import Z95
 
-UNCHANGED, WORSE, BETTER, CHANGED, UNDECIDED = "unchanged", "worse", "better", "changed", "cannot tell"
+UNCHANGED, WORSE, BETTER, DIFFERENT, UNDECIDED = "unchanged", "worse", "better", "different", "cannot tell"
 SIGNIFICANT = 0.05
 MARGIN = 0.01  # an accuracy that lies within a point is the same for most purposes
 RATIO_MARGIN = math.log(1.01)  # and so is a perplexity within one per cent
-_POWER = (1.959964 + 0.841621) ** 2  # a two-sided test at 5 % that finds a difference in 80 of 100 cases
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that the data say, and whether it is for the worse."""
+    """One thing that the data say."""
 
     status: str
     text: str
@@ -28,20 +32,36 @@ class Finding:
 def verdict(variant: Variant) -> str:
     """The sentence that stands first wherever the check is shown."""
     found = [*_faults(variant), *_tests(variant)]
-    for status in (WORSE, BETTER):
-        texts = [finding.text for finding in found if finding.status == status]
-        if texts:
-            return f"{status}: {'; '.join(texts)}"
-    undecided = [finding.text for finding in found if finding.status == UNDECIDED]
     texts = _differences(variant)
+    for status in (WORSE, BETTER, DIFFERENT):
+        if any(finding.status == status for finding in found):
+            said = [finding.text for finding in found if finding.status == status]
+            rest = [finding.text for finding in found if finding.status != status]
+            return f"{status}: {'; '.join([*said, *rest, *texts])}"
+    if _identical(variant):
+        n = counted(variant.counts["samples"], "sample")
+        return f"{UNCHANGED} on these {n}: {'; '.join(texts)}, and KL is 0{_beyond(found)}"
+    undecided = [finding.text for finding in found if finding.status == UNDECIDED]
     if undecided:
         return f"{UNDECIDED} at this n: {'; '.join([*undecided, *texts])}"
-    steady = [finding.text for finding in found if finding.status == UNCHANGED]
+    steady = [finding.text for finding in found]
     if not steady and variant.counts.get("parted"):
-        return f"{CHANGED}: {'; '.join(texts)}; no gold answers or log-probabilities say whether for the worse"
+        return f"{DIFFERENT}: {'; '.join(texts)}; no gold answers or log-probabilities say whether for the worse"
     if steady or texts:
         return f"{UNCHANGED} within noise: {'; '.join([*steady, *texts])}"
     return f"{UNDECIDED}: nothing could be compared"
+
+
+def _identical(variant: Variant) -> bool:
+    """Whether both engines computed the same: equal texts, and distributions without any divergence."""
+    largest, same = variant.figures.get("kl_max"), variant.figures.get("match_rate")
+    return largest is not None and largest.value == 0.0 and same is not None and same.value == 1.0
+
+
+def _beyond(found: Sequence[Finding]) -> str:
+    """What equal texts on few samples leave open."""
+    open_ = [finding.text for finding in found if finding.status == UNDECIDED]
+    return f"; of others it cannot tell: {'; '.join(open_)}" if open_ else ""
 
 
 def _faults(variant: Variant) -> list[Finding]:
@@ -61,26 +81,31 @@ def _faults(variant: Variant) -> list[Finding]:
 
 def _tests(variant: Variant) -> list[Finding]:
     """Lost accuracy, lost score and perplexity, each held against chance. Several tests share the 5 % (Bonferroni)."""
-    names = [
-        name for name in ("acc_drop", "score_drop", "ppl_ratio") if name in variant.figures and name in variant.p_values
-    ]
+    tested = [name for name in ("acc_drop", "score_drop", "ppl_ratio") if name in variant.figures]
+    names = [name for name in tested if name in variant.p_values]
     return [_test(variant, name, SIGNIFICANT / len(names)) for name in names]
 
 
 def _test(variant: Variant, name: str, level: float) -> Finding:
+    """A change that is shown to lie within the margin is none, however sure; one that is beyond must not be chance."""
     estimate, p = variant.figures[name], variant.p_values[name]
-    value, low, high = estimate.value, estimate.low, estimate.high
-    if name == "ppl_ratio":  # as a logarithm a ratio is a difference
-        value, low, high = (None if one is None else _log(one) for one in (value, low, high))  # type: ignore[assignment]
-    shown = _shown(name, estimate, p)
-    if not math.isfinite(value):
+    value, low, high = (_difference(name, one) for one in (estimate.value, estimate.low, estimate.high))
+    shown, margin = _shown(name, estimate, p), _margin(name, variant)
+    if value is None or not math.isfinite(value):
         return Finding(WORSE, f"{shown}: not a finite number")
-    if p < level and value:
-        return Finding(WORSE if value > 0 else BETTER, shown)
-    margin = _margin(name, variant)
     if low is not None and high is not None and -margin <= low and high <= margin:
         return Finding(UNCHANGED, shown)
+    if p < level and value:
+        on_own_answers = name == "ppl_ratio" and "forced_texts" in variant.counts
+        return Finding(DIFFERENT if on_own_answers else WORSE if value > 0 else BETTER, shown)
     return Finding(UNDECIDED, shown + _needed(name, variant, margin))
+
+
+def _difference(name: str, value: float | None) -> float | None:
+    """As a logarithm a ratio is a difference."""
+    if value is None or name != "ppl_ratio":
+        return value
+    return math.nan if math.isnan(value) else math.log(value) if value > 0 else -math.inf
 
 
 def _margin(name: str, variant: Variant) -> float:
@@ -91,30 +116,24 @@ def _margin(name: str, variant: Variant) -> float:
     return MARGIN * abs(variant.figures["score_baseline"].value)
 
 
-def _log(value: float) -> float:
-    return math.nan if math.isnan(value) else math.log(value) if value > 0 else -math.inf
-
-
 def _shown(name: str, estimate: Estimate, p: float) -> str:
-    text = {"acc_drop": "accuracy lost", "score_drop": "score lost", "ppl_ratio": "perplexity ratio"}[name]
-    text = f"{text} {written(name, estimate.value)}"
+    words = {"acc_drop": "accuracy lost", "score_drop": "score lost", "ppl_ratio": "perplexity ratio"}
+    text = f"{words[name]} {written(name, estimate.value)}"
     if estimate.low is not None and estimate.high is not None:
         text += f" ({written(name, estimate.low)} to {written(name, estimate.high)})"
     return text if math.isnan(p) else f"{text}, p = {p:.2g}"
 
 
 def _needed(name: str, variant: Variant, margin: float) -> str:
-    """How many samples would tell a change of the margin, by the share of pairs that changed here."""
-    estimate = variant.figures[name]
-    if name != "acc_drop" or not estimate.n:
+    """How many samples would show that no more than the margin was lost, if as many pairs changed both ways as did here."""
+    n = variant.figures[name].n
+    if name != "acc_drop" or not n:
         return ""
-    changed = variant.counts.get("regressions", 0) + variant.counts.get("improvements", 0)
-    needed = math.ceil(_POWER * (changed + 1) / (estimate.n + 2) / margin**2)
-    return (
-        f"; about {_rounded(needed)} samples would tell a change of {counted(round(100 * margin), 'point')}"
-        if needed > estimate.n
-        else ""
-    )
+    changed = (variant.counts.get("regressions", 0) + variant.counts.get("improvements", 0)) / n
+    needed = n
+    while Z95 * math.sqrt(changed * needed + 1) / (needed + 2) > margin:
+        needed = math.ceil(needed * 1.02) + 1
+    return f"; about {_rounded(needed)} samples would show a change within {counted(round(100 * margin), 'point')}"
 
 
 def _rounded(count: int) -> str:
@@ -136,6 +155,36 @@ def _differences(variant: Variant) -> list[str]:
     return found
 
 
+def load_verdict(variant: Variant, lowest: Variant) -> str:
+    """Of a level of load: do answers still come, are they those of the lowest level, and what does a user feel?"""
+    counts = variant.counts
+    asked = counts["samples"] * counts["repetitions"]
+    parted = counts.get("parted", 0)
+    if counts["failed"]:
+        first = f"{WORSE}: {counts['failed']} of {asked} requests failed"
+    elif "match_rate" not in variant.figures:
+        first = f"no request of {asked} failed"
+    elif variant is lowest:
+        noise = f"{parted} of {counts['samples']} texts differ between repetitions"
+        first = noise if parted else "what the other levels are compared with"
+    elif parted:
+        first = f"{DIFFERENT}: {parted} of {counts['samples']} texts differ from those at {lowest.label}"
+    else:
+        first = f"{UNCHANGED}: all {counts['samples']} texts are those at {lowest.label}"
+    felt = (("requests_per_s", "requests a second"), ("latency_p50", "median latency"))
+    speeds = [_times(variant, lowest, name, words) for name, words in felt]
+    return "; ".join([first, *filter(None, speeds)])
+
+
+def _times(variant: Variant, lowest: Variant, name: str, words: str) -> str:
+    if name not in variant.figures:
+        return ""
+    value = variant.figures[name].value
+    text = f"{words} {written(name, value)}"
+    base = lowest.figures.get(name)
+    return text if variant is lowest or base is None or not base.value else f"{text} ({value / base.value:.2g} times)"
+
+
 def repeat_verdict(variant: Variant) -> str:
     """Of the same prompts, asked several times."""
     counts, estimate = variant.counts, variant.figures["identical_rate"]
@@ -146,11 +195,12 @@ def repeat_verdict(variant: Variant) -> str:
         return f"{UNDECIDED}: no prompt was answered"
     if counts["parted"]:
         return f"not deterministic: {counts['parted']} of {n} prompts got different answers over {runs} runs"
-    rest = "" if estimate.low is None else f"; up to {written('identical_rate', 1 - estimate.low)} of all prompts might not"
-    return f"deterministic: all {n} prompts got the same answer in {runs} runs{rest}"
+    most = (
+        "" if estimate.low is None else f" (at this n, up to {written('identical_rate', 1 - estimate.low)} of prompts may)"
+    )
+    return f"no difference found: none of {n} prompts got another answer in {runs} runs{most}"
 
 
 def first_sentences(variants: Sequence[Variant]) -> list[str]:
-    """A verdict for each variant, with its label where there are several."""
-    told = [(variant.label, variant.verdict) for variant in variants if variant.verdict]
-    return [f"{label}: {text}" for label, text in told]
+    """A verdict for each variant, after its label."""
+    return [f"{variant.label}: {variant.verdict}" for variant in variants if variant.verdict]

@@ -9,8 +9,9 @@ import click
 from mill.api.errors import SpecError
 from mill.api.printing import echo
 from mill.api.storage import write_atomically
-from mill.checks.gate import conclude, judge, parse_rules
+from mill.checks.gate import conclude, judge_all, parse_rules
 from mill.checks.result import find_checks, read_check
+from mill.checks.verdict import first_sentences
 from mill.cli.check_options import add_summary, rule_options, with_options
 from mill.cli.values import FilePath
 from mill.report.checks import summary_markdown
@@ -34,11 +35,13 @@ def command(folder: str, fail_on: str | None, require: str | None, strict: bool,
     if not rules:
         raise SpecError('give rules: --require "acc_drop<0.01", or --fail-on "flip_rate>0.02"')
     checks = [read_check(one) for one in find_checks(Path(folder))]
-    judged = [(check, judge(check, rules)) for check in checks]
+    judged = judge_all(checks, rules)
     if junit:
         write_atomically(Path(junit), as_junit(judged))
         echo(f"written: {junit}")
     for check, outcomes in judged:
         add_summary(summary_markdown(check, outcomes))
+        for sentence in first_sentences(check.variants):
+            echo(f"{check.name}: {sentence}")
     echo(conclude(judged, strict=strict))
     return 0

@@ -10,7 +10,6 @@ from mill.api.printing import echo, echo_data
 from mill.api.storage import write_atomically
 from mill.checks.gate import Rule, judge, parse_rules
 from mill.checks.result import Check, find_checks, read_check
-from mill.cli.check_options import rule_options, with_options
 from mill.cli.values import FilePath
 
 SUFFIXES = {"html": ".html", "json": ".json", "md": ".md", "junit": ".xml"}
@@ -31,7 +30,8 @@ Examples:
 @click.option(
     "--output", type=FilePath(), default=None, help="Where to. [default: report.* in the folder; - for the terminal]"
 )
-@with_options(rule_options()[:2])
+@click.option("--fail_on", default=None, help="Rules whose outcome md and junit show; see mill gate, which ends by them.")
+@click.option("--require", default=None, help="The same for what the interval must show.")
 def command(folder: str, form: str, output: str | None, fail_on: str | None, require: str | None) -> int:
     """Render the checks of FOLDER, with what became of rules where they are given (md, junit). It opens without a network
     and needs no model."""

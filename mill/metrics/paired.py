@@ -19,7 +19,7 @@ def rate(hits: int, n: int) -> Estimate:
         return NOTHING
     p = hits / n
     low, high = exact_interval(hits, n)
-    return Estimate(p, math.sqrt(p * (1 - p) / n), low, high, n)
+    return Estimate(p, math.sqrt(p * (1 - p) / (n - 1)) if n > 1 else None, low, high, n)
 
 
 def mcnemar(regressions: int, improvements: int) -> float:

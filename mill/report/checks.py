@@ -3,6 +3,7 @@ variant."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from mill.api.printing import one_line, printable
@@ -77,7 +78,7 @@ def _cell(variant: Variant, name: str, between: str) -> Cell:
     more = []
     if estimate.low is not None and estimate.high is not None:
         more.append(f"({written(name, estimate.low)} {between} {written(name, estimate.high)})")
-    if name in variant.p_values:
+    if name in variant.p_values and not math.isnan(variant.p_values[name]):
         more.append(f"p={variant.p_values[name]:.2g}")
     return written(name, estimate.value), " ".join(more)
 
@@ -99,7 +100,8 @@ def told(variant: Variant) -> list[str]:
             line += f", {counts['parted']} part"
             line += f" ({counts['near_ties']} at a near-tie)" if counts.get("near_ties") else ""
         if counts.get("places"):
-            line += f"; {counts['places']} places of {counts['forced_texts']} texts scored by both"
+            texts = counted(counts["forced_texts"], "text")
+            line += f"; {counted(counts['places'], 'position')} of {texts} scored by both"
         found.append(line)
     errors = variant.series.get("errors") or []
     found += [f"sample {entry['id']}: {entry['error']}" for entry in errors[:WORST]]
@@ -110,7 +112,7 @@ def summary_markdown(check: Check, outcomes: Sequence[RuleOutcome] = ()) -> str:
     """The check as GitHub-flavoured Markdown, with what became of its rules."""
     lines = [f"### mill {_escape(check.command)}: {_escape(', '.join(check.tasks))}", ""]
     lines += [f"**{_escape(sentence)}**  " for sentence in first_sentences(check.variants)] + [""]
-    lines += [f"- rule `{outcome.rule.text}`: {outcome.status} {_escape(outcome.told)}".rstrip() for outcome in outcomes]
+    lines += [f"- `{one.rule.option} {one.rule.text}`: {one.status} ({_escape(one.told)})" for one in outcomes]
     lines += [""] if outcomes else []
     if check.against:
         lines += [f"Baseline: **{_escape(check.baseline)}**", ""]

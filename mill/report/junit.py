@@ -16,7 +16,7 @@ def as_junit(judged: Sequence[tuple[Check, Sequence[RuleOutcome]]]) -> str:
     root = ET.Element("testsuites", name="mill")
     for check, outcomes in judged:
         failures = sum(outcome.status != KEPT for outcome in outcomes)
-        name = f"{check.command} {' '.join(check.tasks)}"
+        name = f"{check.name}: {', '.join(variant.label for variant in check.variants)}"
         count = len(outcomes) or len(check.variants)
         suite = ET.SubElement(
             root, "testsuite", name=_clean(name), tests=str(count), failures=str(failures), timestamp=check.created

@@ -18,6 +18,7 @@ from mill.checks.gate import (
     check_names,
     conclude,
     judge,
+    judge_all,
     parse_rules,
 )
 from mill.checks.result import Check, Variant
@@ -224,9 +225,9 @@ def test_exit_codes() -> None:
 def test_broken_rules_name_their_check_and_count_in_plain_english() -> None:
     rules = parse_rules("flip_rate>0.1")
     two = [(one, judge(one, rules)) for one in (check(flip_rate=0.2), check(flip_rate=0.0))]
-    with pytest.raises(GateFailed, match=r"^1 of 2 rules broken: compare b on t: b: flip_rate is 20.0 %, which is > 0.1$"):
+    with pytest.raises(GateFailed, match=r"^1 of 2 rules broken: compare on t: b: flip_rate is 20.0 %, which is > 0.1$"):
         conclude(two, strict=False)
-    assert conclude(two[1:], strict=False) == "all rules kept: flip_rate>0.1"
+    assert conclude(two[1:], strict=False) == "all rules kept: --fail_on flip_rate>0.1"
 
 
 def test_inconclusive_is_broken_where_that_is_asked_for() -> None:
@@ -247,7 +248,7 @@ def test_junit_counts_cases_and_failures() -> None:
     two = Check("sweep", ["x", "y"], [Variant(label, figures={"acc": rate(n, 10)}) for label, n in (("b", 9), ("c", 3))])
     root = junit(two, check(acc=1.0), rules="acc<0.5, acc<0.2")
     sweep, compare = root.findall("testsuite")
-    assert (sweep.get("name"), sweep.get("tests"), sweep.get("failures")) == ("sweep x y", "4", "1")
+    assert (sweep.get("name"), sweep.get("tests"), sweep.get("failures")) == ("sweep on x, y: b, c", "4", "1")
     assert (compare.get("tests"), compare.get("failures")) == ("2", "0")
     assert len(root.findall(".//testcase")) == 6
     (failure,) = root.findall(".//failure")
@@ -278,3 +279,24 @@ def test_junit_survives_what_models_are_called() -> None:
     assert (case.get("classname") or "").startswith('a"<b>&')
     assert root[0].get("failures") == "1"
     as_junit([(Check("compare", ["t"], [Variant(label)]), [])]).encode("utf-8")
+
+
+def test_a_gate_over_several_kinds_of_checks_holds_each_to_its_own_rules() -> None:
+    """A check of repetition measures no lost accuracy; a rule that nothing measures is broken."""
+    compared, repeated = (
+        lost(0, 0, 400, 1.0),
+        Check("determinism", ["t"], [Variant("all", figures={"identical_rate": rate(9, 9)})]),
+    )
+    rules = parse_rules("identical_rate<1", "acc_drop<0.01")
+    held = judge_all([compared, repeated], rules)
+    assert [[outcome.rule.figure for outcome in outcomes] for _, outcomes in held] == [["acc_drop"], ["identical_rate"]]
+    assert "all rules kept on 2 checks" in conclude(held, strict=False)
+    with pytest.raises(GateFailed, match="latency_p95 was not measured"):
+        conclude(judge_all([compared, repeated], parse_rules("latency_p95>1")), strict=False)
+
+
+def test_what_is_inconclusive_is_said_beside_what_is_broken() -> None:
+    few = lost(0, 0, 60, 1.0)
+    few.variants[0].figures["flip_rate"] = rate(9, 10)
+    with pytest.raises(GateFailed, match=r"1 of 2 rules broken: b: flip_rate .*; inconclusive: b: acc_drop"):
+        conclude([(few, judge(few, parse_rules("flip_rate>0.1", "acc_drop<0.01")))], strict=False)

@@ -19,7 +19,7 @@ from mill.checks.result import Check, find_checks, read_check
 from mill.cli.main import run
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from servers import FaultServer, status
+from servers import FaultServer, cut, status
 
 TOY = str(Path(__file__).parents[1] / "toy.py")
 NOISE = {"n1": 0.001, "n2": 0.01, "n3": 0.1}
@@ -171,7 +171,7 @@ def test_a_report_goes_to_the_terminal_or_beside_the_check(swept: Path, mill: Mi
 
 def test_gates_end_with_0_2_or_3(swept: Path, mill: Mill, tmp_path: Path) -> None:
     code, out, _ = mill("gate", str(swept), "--fail-on", "kl_mean>100, failure_rate>0")
-    assert code == 0 and "all rules kept: kl_mean>100, failure_rate>0" in out
+    assert code == 0 and "all rules kept: --fail_on kl_mean>100, --fail_on failure_rate>0" in out
     code, out, err = mill("gate", str(swept), "--fail_on", "kl_mean>1e-6, failure_rate>0", "--junit", "gate.xml")
     assert code == 3 and err.startswith("mill: 3 of 8 rules broken: n1: kl_mean is ")
     root = ET.parse(tmp_path / "gate.xml").getroot()
@@ -187,7 +187,7 @@ def test_a_rule_of_a_command_breaks_it_after_the_check_was_written(mill: Mill, t
     assert only_check(tmp_path / "results").variants[0].label == "b"
     assert toys(mill, "--fail-on", "match_rate<1, flip_rate>0.5")[0] == 3  # nothing is extracted from these answers
     code, out, _ = toys(mill, "--fail-on", "match_rate<1")
-    assert code == 0 and "all rules kept: match_rate<1" in out
+    assert code == 0 and "all rules kept: --fail_on match_rate<1" in out
 
 
 def test_a_github_job_gets_a_summary(mill: Mill, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,7 +221,7 @@ def test_no_distributions_without_forced_tokens(mill: Mill, tiny_model: Path, tm
 def test_models_that_give_no_distributions_are_compared_without_kl(mill: Mill, tmp_path: Path) -> None:
     code, out, _ = toys(mill)
     assert code == 0
-    assert "b: no KL: a and b give no log-probabilities of a given text" in out
+    assert "b: no KL: no log-probabilities of a given text from a and b" in out
     assert "kl_mean" not in values(only_check(tmp_path))
 
 
@@ -379,7 +379,7 @@ def test_diff_goes_through_the_chat_template_unless_told_not_to(mill: Mill, tmp_
     with FaultServer(complete) as one, FaultServer(complete) as other:
         argv = ("--model", "m", "--backends", "openai-compat,openai-compat", "--base-urls", f"{one.url},{other.url}")
         code, out, _ = mill("diff", *argv, "--no-chat", *LIMITS, "--output", "plain", "--no-report")
-        assert code == 0 and "give no log-probabilities of a given text" in out
+        assert code == 0 and "no log-probabilities of a given text" in out
         assert mill("diff", *argv, *LIMITS, "--output", "chat", "--no-report")[0] == 0
     assert set(row_texts(tmp_path / "plain")) == {"5"} and set(row_texts(tmp_path / "chat")) == {"6"}
     assert [one.label for one in only_check(tmp_path / "plain").variants] == [f"m base_url={other.url[7:]}"]
@@ -491,6 +491,57 @@ def test_stress_of_a_server_holds_each_level(mill: Mill, tmp_path: Path) -> None
     one, six = values(check, 0), values(check, 1)
     assert 0.1 <= one["latency_p50"] < 0.5
     assert six["requests_per_s"] > 2 * one["requests_per_s"]
+
+
+def test_a_server_that_dies_under_load_is_what_the_check_reports(
+    mill: Mill, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The levels before it are kept, the one under which it went away failed, and the exit code says so."""
+    monkeypatch.setattr("mill.models.server.ServerModel.patience_s", 0.0)
+    monkeypatch.setattr("mill.models.http.client.FIRST_PAUSE_S", 0.001)
+
+    def answer(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
+        if server.now >= 3 or server.down:
+            server.down = cut()
+            return cut()
+        time.sleep(0.05)
+        return complete(server, path, body)
+
+    with FaultServer(answer) as server:
+        argv = ("stress", "--model", "m", "--backend", "openai-compat", "--base-url", server.url, "--concurrency", "1,2,4")
+        code, _, _ = mill(*argv, *LIMITS[:4], "--quiet", "--repetitions", "1", "--no_chat", "--fail_on", "failure_rate>0")
+    assert code == 3
+    check = only_check(tmp_path / "results")
+    assert [variant.label for variant in check.variants][-1] == "concurrency 4"
+    assert "went away under this load" in check.variants[-1].verdict
+    assert values(check, -1)["failure_rate"] == 1.0 and values(check, 0)["failure_rate"] == 0.0
+
+
+def test_kl_of_a_pair_does_not_depend_on_who_else_is_compared(mill: Mill, tiny_model: Path, tmp_path: Path) -> None:
+    """Beside a model that names no tokens, two that give whole distributions are compared by those."""
+    noised = noisy(tiny_model, tmp_path / "noised", 0.01)
+    alone = ("compare", spec(tiny_model), spec(noised), "--label_a", "base", "--label_b", "noised")
+    assert mill(*alone, "--no_chat", "--prompts", "reasoning", *LIMITS, "--no-report", "--output", "two")[0] == 0
+    with FaultServer(complete) as server:
+        named = f"base={spec(tiny_model)},noised={spec(noised)},served=openai-compat[model=m,base_url={server.url}]"
+        three = (
+            "sweep",
+            "--models",
+            named,
+            "--no_chat",
+            "--prompts",
+            "reasoning",
+            *LIMITS,
+            "--no-report",
+            "--output",
+            "three",
+        )
+        assert mill(*three)[0] == 0
+    two, (first, second) = only_check(tmp_path / "two").variants[0], only_check(tmp_path / "three").variants
+    assert first.figures["kl_mean"] == two.figures["kl_mean"]
+    assert "kl_mean" not in second.figures and any(
+        "no log-probabilities of a given text from served" in n for n in second.notes
+    )
 
 
 def test_every_figure_of_a_sweep_is_named_on_the_terminal(swept: Path, tiny_model: Path, mill: Mill) -> None:

@@ -89,7 +89,7 @@ def test_what_a_table_rests_on_is_told() -> None:
     counts = {"samples": 10, "runs": 4, "failed": 2, "parted": 3, "near_ties": 1, "places": 90, "forced_texts": 8}
     variant = Variant("b", counts=counts, notes=["a note"], series={"errors": [{"id": "7", "error": "HTTP 500"}]})
     assert told(variant) == [
-        "10 samples x 4 runs, 2 failed, 3 part (1 at a near-tie); 90 places of 8 texts scored by both",
+        "10 samples x 4 runs, 2 failed, 3 part (1 at a near-tie); 90 positions of 8 texts scored by both",
         "sample 7: HTTP 500",
         "a note",
     ]
