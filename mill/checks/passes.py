@@ -34,12 +34,13 @@ class Pass:
 
 
 def make_passes(
-    subject: Subject, asked: Asked, wanted: Sequence[Condition], *, resume: bool
+    subject: Subject, asked: Asked, wanted: Sequence[Condition], *, resume: bool, keep_model: bool = False
 ) -> tuple[list[Pass], list[str]]:
     """A run for each condition, one after another on one loaded model, and what a reader must know about them.
 
     What was measured before is not measured again by reading it: a check that ended starts anew. One that was interrupted
-    goes on where it stopped, if `resume` says that its passes need not be of one time.
+    goes on where it stopped, if `resume` says that its passes need not be of one time. `keep_model` leaves the model loaded
+    for passes that follow.
     """
     wanted, notes = _widths(subject, wanted)
     resumed = resume and not asked.fresh and _unfinished([_plan(subject, asked, one) for one in wanted])
@@ -49,7 +50,7 @@ def make_passes(
     for number, condition in enumerate(wanted, 1):
         run = _plan(subject, asked, condition, fresh=not resumed)
         subject.model.set_width(condition.width)
-        done = answer(subject, run, asked, keep_model=number < len(wanted))
+        done = answer(subject, run, asked, keep_model=keep_model or number < len(wanted))
         sessions = run.folder.manifest()["sessions"]
         passes.append(Pass(condition.name, condition.width, done.answers, str(run.folder.path), sessions))
     return passes, notes + subject.model.remarks()

@@ -33,7 +33,7 @@ KEPT = (
     "empty_rate", "cut_rate", "filtered_rate", "clear_parting_rate",
 )  # fmt: skip
 CACHED = (
-    "prompts were sent before they were measured, so a server's prompt cache may serve them; --distinct_prompts does not"
+    "prompts were sent before they were measured, so a server's prompt cache may serve them: --distinct_prompts avoids that"
 )
 DISTINCT = "each pass put a line of its own before every prompt, so no prompt cache serves it; answers are not compared"
 
@@ -55,7 +55,8 @@ def stress(
     for number, level in _turns(levels, repetitions):
         wanted = [Condition(f"load {level}, {number + 1} of {repetitions}", level)]
         try:
-            passes, notes = make_passes(subject, _distinct(asked) if distinct_prompts else asked, wanted, resume=False)
+            these = _distinct(asked) if distinct_prompts else asked
+            passes, notes = make_passes(subject, these, wanted, resume=False, keep_model=True)
         except ServerGone as error:  # that is what a load test is there to find
             if not by_level[levels[0]]:
                 raise
@@ -103,7 +104,9 @@ def _warm_up(subject: Subject, asked: Asked, level: int) -> None:
     """Every prompt once, for one token: the engine is loaded, and all levels find its caches as full. At the lowest
     level, so that a server which load brings down is brought down by a level that is measured."""
     short = replace(asked.settings, gen_kwargs={**asked.settings.gen_kwargs, "max_gen_toks": 1})
-    make_passes(subject, replace(asked, settings=short, quiet=True), [Condition("warm-up", level)], resume=False)
+    make_passes(
+        subject, replace(asked, settings=short, quiet=True), [Condition("warm-up", level)], resume=False, keep_model=True
+    )
 
 
 def _distinct(asked: Asked) -> Asked:

@@ -459,10 +459,15 @@ def test_determinism_measures_anew_unless_it_was_interrupted(mill: Mill, tmp_pat
     assert computed(tmp_path / "out") == 7 * 8
 
 
-def test_stress_of_transformers(mill: Mill, tiny_model: Path, tmp_path: Path) -> None:
+def test_stress_of_transformers(mill: Mill, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mill.models.hf import TransformersModel
+
+    cleaned, clean = [], TransformersModel.clean
+    monkeypatch.setattr(TransformersModel, "clean", lambda self: (cleaned.append(1), clean(self))[1])
     argv = ("stress", "--model", spec(tiny_model), "--concurrency", "4,1,4", *LIMITS, "--output", "out", "--no-report")
     code, out, _ = mill(*argv)
     assert code == 0 and "no latencies: a model in this process answers in batches" in out
+    assert len(cleaned) == 1, "the weights were loaded more than once"
     check = only_check(tmp_path / "out")
     assert [one.label for one in check.variants] == ["concurrency 1", "concurrency 4"]
     for place in range(2):
