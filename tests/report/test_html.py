@@ -539,7 +539,8 @@ BOUNDS = ((math.nan, math.inf), (-math.inf, math.nan), (-math.inf, math.inf), (N
 
 
 def test_bounds_that_are_no_numbers_are_not_drawn(open_report: Open, tmp_path: Path) -> None:
-    for check in (compare_check(), sweep_check(), crowded_check(), stress_check(), determinism_check()):
+    checks = [compare_check(), sweep_check(), crowded_check(), stress_check(), determinism_check()]
+    for check in checks:
         for place, variant in enumerate(check.variants):
             low, high = BOUNDS[place % len(BOUNDS)]
             variant.figures = {name: replace(one, low=low, high=high) for name, one in variant.figures.items()}
@@ -548,9 +549,7 @@ def test_bounds_that_are_no_numbers_are_not_drawn(open_report: Open, tmp_path: P
                 group |= {name: [rates[0], low, high] for name, rates in group.items() if isinstance(rates, list)}
         last = check.variants[-1].figures
         check.variants[-1].figures = {name: replace(one, value=math.nan) for name, one in last.items()}
-        check.save(tmp_path)
-    assert run(["report", str(tmp_path), "--output", str(tmp_path / "all.html")]) == 0
-    page = open_report(tmp_path / "all.html")
+    page = open_report(write_report(checks, tmp_path / "all.html"))  # read from a file, they would be refused
     assert page.locator(".check").count() == 5
     assert page.evaluate(OUTSIDE) == []
     assert page.locator("figure circle").count() > 50
