@@ -23,6 +23,7 @@ from mill.metrics.paired import (
     clustered_rate,
     exponential,
     mcnemar,
+    mean_difference,
     mean_of,
     p_of_zero,
     positive_mean,
@@ -89,7 +90,7 @@ def changed(n: int, worse: float, better: float) -> Estimate:
 def graded_drop(n: int) -> Estimate:
     """Scores between 0 and 1 that fall by a tenth, with noise of their own on both sides."""
     base = random.beta(4, 2, n)
-    return mean_of(list(base - np.clip(base - 0.1 + random.normal(0, 0.1, n), -1, 2)))
+    return mean_difference(list(base - np.clip(base - 0.1 + random.normal(0, 0.1, n), -1, 2)), 1.0)
 
 
 def intervals(trials: int) -> list[tuple[str, list[float]]]:

@@ -50,8 +50,7 @@ def repeated(label: str, passes: Sequence[Pass]) -> Variant:
     """How the answers to each prompt agree over passes. A failed request is an answer of its own: not the same. Prompts to
     which every answer is empty show nothing, and are left out of what is shown and counted beside it."""
     samples = list(zip(*(one.answers for one in passes), strict=True))
-    told = [answers for answers in samples if not all(answer.empty for answer in answers)]
-    rows = [_row(answers) for answers in told]
+    rows = [_row(answers) for answers in samples if not all(answer.empty for answer in answers)]
     parted = [row for row in rows if row["distinct"] > 1 or row["failed"]]
     margins = [row["parting"]["margin"] for row in parted if row.get("parting") and row["parting"]["margin"] is not None]
     noise = [row["score_range"] for row in rows if row["score_range"] is not None]

@@ -52,7 +52,7 @@ class RuleOutcome:
     reason: str = ""
 
     @property
-    def told(self) -> str:
+    def message(self) -> str:
         """The reason with whose it is."""
         return ": ".join(filter(None, (self.variant, self.reason)))
 
@@ -88,7 +88,7 @@ class Rule:
         if self.p_below is not None:
             return self._outcome(variant, *self._tested(estimate, variant.p_values.get(self.figure)))
         beyond = self._holds(estimate.value)
-        return self._outcome(variant, BROKEN if beyond else KEPT, self._told(estimate) if beyond else "")
+        return self._outcome(variant, BROKEN if beyond else KEPT, self._measured(estimate) if beyond else "")
 
     def _outcome(self, variant: Variant, status: str, reason: str) -> RuleOutcome:
         partly = variant.partial.get(self.figure)
@@ -103,13 +103,13 @@ class Rule:
         if not FIGURES[self.figure].interval:
             low = high = estimate.value
         if low is None or high is None:
-            return INCONCLUSIVE, f"{self._told(estimate)}: too few samples for an interval"
+            return INCONCLUSIVE, f"{self._measured(estimate)}: too few samples for an interval"
         holds = (self._holds(low), self._holds(high))
         if all(holds):
             return KEPT, ""
         if any(holds):
-            return INCONCLUSIVE, f"{self._told(estimate)}; {self._few(estimate)} to show {self.text}"
-        return BROKEN, f"{self._told(estimate)}, and {self.text} is required"
+            return INCONCLUSIVE, f"{self._measured(estimate)}; {self._few(estimate)} to show {self.text}"
+        return BROKEN, f"{self._measured(estimate)}, and {self.text} is required"
 
     def _tested(self, estimate: Estimate, p: float | None) -> tuple[str, str]:
         """Broken where the value is beyond the bound and the test says that this is no chance; kept where the interval shows
@@ -117,19 +117,19 @@ class Rule:
         assert self.p_below is not None
         beyond = self._holds(estimate.value)
         if p is None or math.isnan(p):
-            return INCONCLUSIVE, f"{self._told(estimate)}: too few samples for a test"
+            return INCONCLUSIVE, f"{self._measured(estimate)}: too few samples for a test"
         if beyond and p < self.p_below:
-            return BROKEN, f"{self._told(estimate)} with p = {p:.3g}"
+            return BROKEN, f"{self._measured(estimate)} with p = {p:.3g}"
         worst = estimate.high if self.compare.startswith(">") else estimate.low
         if worst is not None and not self._holds(worst):
             return KEPT, ""
-        return INCONCLUSIVE, f"{self._told(estimate)}, p = {p:.3g}; {self._few(estimate)} to rule out {self.text}"
+        return INCONCLUSIVE, f"{self._measured(estimate)}, p = {p:.3g}; {self._few(estimate)} to rule out {self.text}"
 
     def _few(self, estimate: Estimate) -> str:
         """Positions of one text are not independent: it is texts that are too few."""
         return "the texts are too few" if self.figure in FORCED else f"n = {estimate.n} is too few"
 
-    def _told(self, estimate: Estimate) -> str:
+    def _measured(self, estimate: Estimate) -> str:
         shown = f"{self.figure} is {written(self.figure, estimate.value)}"
         if estimate.low is not None and estimate.high is not None:
             shown += f" ({written(self.figure, estimate.low)} to {written(self.figure, estimate.high)})"
@@ -225,19 +225,19 @@ def check_names(rules: Sequence[Rule]) -> None:
 
 def conclude(judged: Sequence[tuple[Check, Sequence[RuleOutcome]]], *, strict: bool) -> str:
     """What to say where all rules are kept; raises where one is broken or inconclusive. `strict` makes that broken too."""
-    told: dict[str, list[str]] = {KEPT: [], BROKEN: [], INCONCLUSIVE: []}
+    reasons: dict[str, list[str]] = {KEPT: [], BROKEN: [], INCONCLUSIVE: []}
     total = sum(len(outcomes) for _, outcomes in judged)
     for check, outcomes in judged:
         for outcome in outcomes:
             status = BROKEN if strict and outcome.status == INCONCLUSIVE else outcome.status
             if outcome.reason:
-                told[status].append(f"{check.name}: {outcome.told}" if len(judged) > 1 else outcome.told)
-    if told[BROKEN]:
-        few = f"; inconclusive: {'; '.join(told[INCONCLUSIVE])}" if told[INCONCLUSIVE] else ""
-        raise GateFailed(f"{len(told[BROKEN])} of {counted(total, 'rule')} broken: {'; '.join(told[BROKEN])}{few}")
-    if told[INCONCLUSIVE]:
-        count = len(told[INCONCLUSIVE])
-        raise GateInconclusive(f"{count} of {counted(total, 'rule')} inconclusive: {'; '.join(told[INCONCLUSIVE])}")
+                reasons[status].append(f"{check.name}: {outcome.message}" if len(judged) > 1 else outcome.message)
+    if reasons[BROKEN]:
+        few = f"; inconclusive: {'; '.join(reasons[INCONCLUSIVE])}" if reasons[INCONCLUSIVE] else ""
+        raise GateFailed(f"{len(reasons[BROKEN])} of {counted(total, 'rule')} broken: {'; '.join(reasons[BROKEN])}{few}")
+    if reasons[INCONCLUSIVE]:
+        count = len(reasons[INCONCLUSIVE])
+        raise GateInconclusive(f"{count} of {counted(total, 'rule')} inconclusive: {'; '.join(reasons[INCONCLUSIVE])}")
     where = f" on {counted(len(judged), 'check')}" if len(judged) > 1 else ""
     texts = dict.fromkeys(f"{one.rule.option} {one.rule.text}" for _, outcomes in judged for one in outcomes)
-    return f"all rules kept{where}: {', '.join(texts)}" + "".join(f"; {text}" for text in told[KEPT])
+    return f"all rules kept{where}: {', '.join(texts)}" + "".join(f"; {text}" for text in reasons[KEPT])

@@ -112,7 +112,7 @@ def summary_markdown(check: Check, outcomes: Sequence[RuleOutcome] = ()) -> str:
     """The check as GitHub-flavoured Markdown, with what became of its rules."""
     lines = [f"### mill {_escape(check.command)}: {_escape(', '.join(check.tasks))}", ""]
     lines += [f"**{_escape(sentence)}**  " for sentence in first_sentences(check.variants)] + [""]
-    lines += [f"- `{one.rule.option} {one.rule.text}`: {one.status} ({_escape(one.told)})" for one in outcomes]
+    lines += [f"- `{one.rule.option} {one.rule.text}`: {one.status} ({_escape(one.message)})" for one in outcomes]
     lines += [""] if outcomes else []
     if check.against:
         lines += [f"Baseline: **{_escape(check.baseline)}**", ""]

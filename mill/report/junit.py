@@ -24,7 +24,7 @@ def as_junit(judged: Sequence[tuple[Check, Sequence[RuleOutcome]]]) -> str:
         for outcome in outcomes:
             case = ET.SubElement(suite, "testcase", classname=_clean(outcome.variant), name=outcome.rule.text)
             if outcome.status != KEPT:
-                ET.SubElement(case, "failure", type=outcome.status, message=_clean(outcome.told))
+                ET.SubElement(case, "failure", type=outcome.status, message=_clean(outcome.message))
         if not outcomes:
             for variant in check.variants:
                 ET.SubElement(suite, "testcase", classname=_clean(variant.label), name=check.command)

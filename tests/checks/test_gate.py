@@ -39,7 +39,7 @@ def judged(rule: str, **values: float) -> RuleOutcome:
 
 def broken(rule: str, **values: float) -> str | None:
     outcome = judged(rule, **values)
-    return outcome.told if outcome.status == BROKEN else None
+    return outcome.message if outcome.status == BROKEN else None
 
 
 def test_rules_are_read() -> None:
@@ -147,7 +147,7 @@ def test_a_p_value_needs_a_test_of_the_figure() -> None:
 def test_a_check_without_variants_keeps_no_rule() -> None:
     nothing = Check("compare", ["t"], [])
     (outcome,) = judge(nothing, parse_rules("flip_rate>0.1"))
-    assert (outcome.status, outcome.told) == (BROKEN, "the check measured nothing")
+    assert (outcome.status, outcome.message) == (BROKEN, "the check measured nothing")
     with pytest.raises(GateFailed, match="1 of 1 rule broken: the check measured nothing"):
         conclude([(nothing, [outcome])], strict=False)
 
@@ -168,7 +168,7 @@ def test_a_p_value_that_is_nan_does_not_keep_a_rule() -> None:
 def test_the_interval_is_told() -> None:
     one = Check("compare", ["t"], [Variant("b", figures={"flip_rate": rate(5, 10)})])
     (outcome,) = judge(one, parse_rules("flip_rate>0.1"))
-    assert outcome.told == "b: flip_rate is 50.0 % (18.7 % to 81.3 %), which is > 0.1"
+    assert outcome.message == "b: flip_rate is 50.0 % (18.7 % to 81.3 %), which is > 0.1"
 
 
 def test_every_rule_is_held_against_every_variant() -> None:
