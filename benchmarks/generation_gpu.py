@@ -19,8 +19,8 @@ import torch
 from scoring_gpu import VOCABULARY, make_model
 
 from mill.api.request import GENERATE, Request, generation_options
-from mill.models.hf.continuous import ContinuousDecoder
-from mill.models.hf.tokens import Prompt
+from mill.models.prefix.continuous import ContinuousDecoder
+from mill.models.tokens.tokenizer import Prompt
 
 
 class Silent:

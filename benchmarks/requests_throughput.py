@@ -23,9 +23,9 @@ from mill.api.model import MillModel, ModelCapabilities
 from mill.api.request import LOGLIKELIHOOD, Request
 from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample, Task, TaskType, Value
-from mill.execute.engine import HereEngine
+from mill.execute.backend import LocalBackend
 from mill.execute.executor import Executor
-from mill.models.spec import Spec
+from mill.models.spec.parse import Spec
 from mill.runs.evaluate import plan_run
 from mill.runs.record import Record
 from mill.tasks.load import Selection
@@ -57,7 +57,7 @@ def questions(count: int) -> Iterator[Request]:
 def measure(count: int) -> None:
     with tempfile.TemporaryDirectory() as place:
         record = Record(Path(place))
-        executor = Executor(HereEngine(AtOnce()), record, quiet=True)
+        executor = Executor(LocalBackend(AtOnce()), record, quiet=True)
         executor.run(questions(1000))
         gc.collect()
         before, started = resident(), time.perf_counter()
@@ -66,7 +66,7 @@ def measure(count: int) -> None:
         record.close()
         taken = resident() - before
         started = time.perf_counter()
-        known = Executor(HereEngine(AtOnce()), Record(Path(place)), quiet=True)
+        known = Executor(LocalBackend(AtOnce()), Record(Path(place)), quiet=True)
         known.run(questions(count))
         assert known.tally.computed == 0 and executor.tally.computed >= count
         again = time.perf_counter() - started

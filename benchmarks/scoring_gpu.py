@@ -18,9 +18,9 @@ from typing import Any
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from mill.models.hf import memory
-from mill.models.hf.scoring import Row, Span
-from mill.models.hf.shared import Budget, SharedScorer, can_share
+from mill.models import memory
+from mill.models.prefix.packed_scoring import Budget, PrefixScorer, can_share
+from mill.models.tokens.rows import Row, Span
 
 VOCABULARY = 128256
 
@@ -82,7 +82,7 @@ def ours(model: Any, rows: list[Row]) -> tuple[float, int, dict[int, list[float]
     torch.cuda.synchronize()
     started = time.perf_counter()
     budget = Budget(memory.scoring_tokens(model, logits_per_token=0.0), memory.logit_rows(model))
-    scorer = SharedScorer(model, budget)
+    scorer = PrefixScorer(model, budget)
     found = {id(row): [answer.score or 0.0 for answer in answers] for row, answers in scorer.run(rows)}
     torch.cuda.synchronize()
     return time.perf_counter() - started, scorer.computed, found

@@ -24,9 +24,9 @@ from typing import Any
 
 from mill.api.request import LOGLIKELIHOOD, Request
 from mill.api.response import Response
-from mill.execute.choose import EngineChoice, make_engine
-from mill.models.open import open_model, resolve_spec
-from mill.models.spec import Spec
+from mill.execute.choose import ExecutorChoice, make_backend
+from mill.models.spec.open import open_model, resolve_spec
+from mill.models.spec.parse import Spec
 
 ROOT = Path(__file__).parent.parent
 TASKS = (("mmlu_anatomy", 24, 2), ("gsm8k", 8, 2))
@@ -95,7 +95,7 @@ def speed() -> None:
     engines = {}
     for workers in seconds:
         resolved = resolve_spec(spec)
-        engines[workers] = make_engine(EngineChoice("ray", workers), resolved, open_model(resolved))
+        engines[workers] = make_backend(ExecutorChoice("ray", workers), resolved, open_model(resolved))
     for _ in range(ROUNDS):
         for workers, engine in engines.items():
             seconds[workers].append(timed(engine, workers))

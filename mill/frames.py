@@ -14,8 +14,8 @@ from mill.api.task import RenderSettings, Task
 from mill.checks.compare import compare as make_check
 from mill.checks.forced import FORCED_TOKENS
 from mill.checks.result import Check
-from mill.checks.subjects import RIVALS, Asked, Subject, labelled, open_subject
-from mill.models.spec import Spec, parse_spec, split_list
+from mill.checks.subjects import TOP_LOGPROBS, CheckConfig, Subject, labelled, open_subject
+from mill.models.spec.parse import Spec, parse_spec, split_list
 from mill.runs.evaluate import Outcome, plan_run, prepare
 from mill.runs.folder import check_writable
 from mill.runs.judging import open_judge
@@ -121,12 +121,12 @@ def compare(
         raise SpecError(f"{len(labels)} labels for {len(models)} models")
     if tasks is not None and prompts is not None:
         raise SpecError("give prompts or tasks, not both")
-    rendering = _rendering({**settings, "gen_kwargs": {"logprobs": RIVALS, **settings.get("gen_kwargs", {})}})
+    rendering = _rendering({**settings, "gen_kwargs": {"logprobs": TOP_LOGPROBS, **settings.get("gen_kwargs", {})}})
     if tasks is not None:
         selection = _selection(tasks)
     else:
         selection = Selection(select_suites(split_list(prompts or "numerics")), ())
-    asked = Asked(selection, rendering, Path(output_dir), parse_limit(limit), quiet, chat=chat)
+    asked = CheckConfig(selection, rendering, Path(output_dir), parse_limit(limit), quiet, chat=chat)
     specs = [_spec_of(model) if isinstance(model, MillModel) else _parsed(model) for model in models]
     named = labelled(specs, labels or [None] * len(models))
     subjects = [_subject(label, spec, model, asked) for (label, spec), model in zip(named, models, strict=True)]
@@ -183,7 +183,7 @@ def _parsed(model: str | Spec) -> Spec:
     return parse_spec(model) if isinstance(model, str) else model
 
 
-def _subject(label: str, spec: Spec, model: Model, asked: Asked) -> Subject:
+def _subject(label: str, spec: Spec, model: Model, asked: CheckConfig) -> Subject:
     if not isinstance(model, MillModel):
         return open_subject(label, spec, asked)
     model.ready()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mill.checks.glossary import FIGURES
+from mill.checks.glossary import METRICS
 from mill.cli.main import COMMANDS, cli, run
 
 ROOT = Path(__file__).parent.parent
@@ -52,7 +52,7 @@ def test_every_option_the_readme_uses_exists() -> None:
 
 def test_the_figures_of_checks_are_those_of_the_glossary() -> None:
     rows = re.findall(r"^\| `(\w+)` \| (.*?) \| (.*?) \|$", (ROOT / "docs/checks.md").read_text(), re.MULTILINE)
-    assert rows == [(name, figure.title, figure.about) for name, figure in FIGURES.items()]
+    assert rows == [(name, figure.title, figure.about) for name, figure in METRICS.items()]
 
 
 def test_the_commands_of_the_document_on_checks_exist() -> None:

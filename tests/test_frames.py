@@ -11,7 +11,7 @@ import pytest
 
 import mill
 from mill.api.errors import MillError, SpecError
-from mill.models.open import open_model
+from mill.models.spec.open import open_model
 
 SHORT = {"limit": 3, "gen_kwargs": {"max_gen_toks": 6}}
 

@@ -9,8 +9,8 @@ import pytest
 
 from mill.api.registry import tasks
 from mill.cli.main import cli, run
-from mill.models.open import load_model_from_file, open_model, resolve_spec
-from mill.models.spec import Spec, make_spec, parse_spec
+from mill.models.spec.open import load_model_from_file, open_model, resolve_spec
+from mill.models.spec.parse import Spec, make_spec, parse_spec
 from tests.servers import llama_server
 
 OLLAMA = "http://127.0.0.1:11434"

@@ -33,7 +33,7 @@ class ModelCapabilities:
     supports_chat_template: bool = False
     kinds: frozenset[str] | None = None
     concurrency: int = 1
-    rivals: int | None = 0
+    top_logprobs: int | None = 0
     """How many of the likeliest tokens it names at each place of a scored continuation; None is the whole vocabulary."""
     scores_dialogs: bool = True
     """Whether it scores a continuation after messages, not only after plain text."""
@@ -62,7 +62,7 @@ class MillModel(ABC):
     """How many a copy of the model takes, where there are any."""
     lock_step: bool = False
     """Whether all ranks must compute every batch together, as sharded models do; they are then asked equally often."""
-    proof: Request | None = None
+    canary: Request | None = None
     """Something that it answered: a model that has done so and now fails is not broken from the start."""
 
     @property
@@ -132,7 +132,7 @@ class MillModel(ABC):
         """How long a request is, for ordering and batching; characters stand in where no tokenizer is at hand."""
         return len(request.text) + len(request.continuation)
 
-    def set_width(self, width: int | None) -> bool:
+    def set_concurrency(self, width: int | None) -> bool:
         """From now on have at most so many requests under way at once, None for the backend's own choice.
 
         False where that cannot be chosen.
@@ -143,9 +143,9 @@ class MillModel(ABC):
         """Called on every rank after each group of requests where the model runs in lock-step: wait for the others."""
         return None
 
-    def prove(self, proof: Request) -> None:
+    def check_canary(self, canary: Request) -> None:
         """Answer something that this model answered elsewhere; raises where it cannot."""
-        (found,) = getattr(self, proof.kind)([proof], Unseen())
+        (found,) = getattr(self, canary.kind)([canary], Unseen())
         if found.failed:
             raise ModelBroken(f"the model fails even on what it answered before: {found.error}")
 
@@ -202,10 +202,10 @@ class MillModel(ABC):
     def _run_units(self, units: Sequence[Unit], hook: Hook, limits: BatchLimits, observer: Observer) -> dict[int, Response]:
         """Run units in batches, tell the observer of each answer, and return the responses by id() of their requests."""
         found: dict[int, Response] = {}
-        proven = self.proof is not None
+        proven = self.canary is not None
         for request, response in run_batches(units, hook, limits=limits, free_memory=self._free_memory, proven=proven):
-            if self.proof is None and not response.failed:
-                self.proof = request
+            if self.canary is None and not response.failed:
+                self.canary = request
             found[id(request)] = response
             observer.answered(request, response)
         return found

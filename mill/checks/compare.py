@@ -12,14 +12,21 @@ from mill.api.errors import RunError
 from mill.api.response import Token
 from mill.api.task import Task
 from mill.checks.answers import read_answers
-from mill.checks.figures import AGAINST, FORCED, forced_figures, forced_series, free_figures, group_figures
-from mill.checks.forced import NAME, ForcedGaps, forced_texts, read_gaps, rivals_of
+from mill.checks.forced import NAME, ForcedGaps, forced_texts, read_gaps, top_logprobs_of
 from mill.checks.glossary import counted
+from mill.checks.measurements import (
+    AGAINST,
+    FORCED,
+    answer_measurements,
+    forced_measurements,
+    forced_series,
+    group_measurements,
+)
 from mill.checks.notes import answer_notes
 from mill.checks.pairing import Pair, Pairing, pair_up
 from mill.checks.result import Check, Variant
 from mill.checks.shown import around, shown
-from mill.checks.subjects import Answered, Asked, Subject, answer, with_template
+from mill.checks.subjects import CheckConfig, CompletedRun, Subject, answer, with_template
 from mill.checks.verdict import verdict
 from mill.metrics.paired import largest, mean_of, percentile, rate
 from mill.runs.folder import RunFolder
@@ -30,24 +37,24 @@ from mill.tasks.suite import ANSWERED
 TOKENS_AROUND = 3
 
 
-def compare(command: str, subjects: Sequence[Subject], asked: Asked, *, forced_tokens: int) -> Check:
+def compare(command: str, subjects: Sequence[Subject], asked: CheckConfig, *, forced_tokens: int) -> Check:
     """The first subject is the baseline. Each model is loaded once: its own answers, then the baseline's as forced texts."""
     asked = with_template(asked, subjects)
     runs = [subject.plan(asked) for subject in subjects]  # refused here, before anything is loaded
-    rivals = rivals_of([subject.model for subject in subjects]) if forced_tokens else None
-    free: list[Answered] = []
-    forced: dict[int, Answered] = {}
+    top_logprobs = top_logprobs_of([subject.model for subject in subjects]) if forced_tokens else None
+    free: list[CompletedRun] = []
+    forced: dict[int, CompletedRun] = {}
     texts: list[ForcedText] = []
     for place, (subject, run) in enumerate(zip(subjects, runs, strict=True)):
-        free.append(answer(subject, run, asked, keep_model=rivals is not None))
-        if rivals is None:
+        free.append(answer(subject, run, asked, keep_model=top_logprobs is not None))
+        if top_logprobs is None:
             continue
         if not place:
-            able = [subject for subject, count in zip(subjects, rivals, strict=True) if count]
+            able = [subject for subject, count in zip(subjects, top_logprobs, strict=True) if count]
             dialogs = all(subject.model.capabilities.scores_dialogs for subject in able)
             texts = forced_texts(free[0], forced_tokens, dialogs=dialogs)
-        if texts and rivals[place]:
-            again = subject.plan_apart(asked, NAME, [ForcedTask(NAME, texts, rivals[place])])
+        if texts and top_logprobs[place]:
+            again = subject.plan_apart(asked, NAME, [ForcedTask(NAME, texts, top_logprobs[place])])
             forced[place] = answer(subject, again, asked)
         subject.model.clean()
     baseline = free[0].answers
@@ -99,13 +106,13 @@ def _run_label(folder: RunFolder) -> str:
 def compared(label: str, pairing: Pairing, gaps: ForcedGaps | None, *, chat: bool = False) -> Variant:
     """All that two runs' answers tell."""
     pairs = pairing.pairs
-    figures = free_figures(pairs)
-    variant = Variant(label, groups=group_figures(pairs), rows=[row_of(pair, gaps) for pair in pairs])
+    figures = answer_measurements(pairs)
+    variant = Variant(label, groups=group_measurements(pairs), rows=[row_of(pair, gaps) for pair in pairs])
     if gaps is not None:
         texts = list(gaps.texts.values())
         figures.estimates["unscored_rate"] = rate(gaps.failed + gaps.other_tokens, gaps.asked)
         if texts:
-            figures.add(forced_figures(texts))
+            figures.add(forced_measurements(texts))
             variant.series = forced_series(texts)
         _say_what_is_missing(variant, gaps)
     variant.unmeasured |= baseline_failures(pairs)
@@ -143,7 +150,7 @@ def _unpaired(pairing: Pairing) -> list[str]:
     return found
 
 
-def _templates(subjects: Sequence[Subject], asked: Asked) -> list[str]:
+def _templates(subjects: Sequence[Subject], asked: CheckConfig) -> list[str]:
     """A template on one side alone makes other prompts of the same ones."""
     chat = asked.settings.apply_chat_template
     through = [subject.label for subject in subjects if chat or subject.model.use_chat_template]
@@ -152,7 +159,7 @@ def _templates(subjects: Sequence[Subject], asked: Asked) -> list[str]:
     return [f"only {' and '.join(through)} sent the prompts through a chat template: the others saw other prompts"]
 
 
-def _described(variant: Variant, candidate: Answered) -> Variant:
+def _described(variant: Variant, candidate: CompletedRun) -> Variant:
     variant.model, variant.backend = candidate.subject.model.model_name, candidate.subject.spec.backend
     variant.run, variant.size = str(candidate.run.folder.path), candidate.subject.model.weight_bytes()
     return variant
@@ -165,7 +172,7 @@ def _why_not_forced(
     if not wanted:
         return []
     if gaps is None:
-        silent = [s.label for s in (baseline, candidate) if s.model.capabilities.rivals == 0]
+        silent = [s.label for s in (baseline, candidate) if s.model.capabilities.top_logprobs == 0]
         if silent:
             return [f"no KL: no log-probabilities of a given text from {' and '.join(silent)}"]
         return ["no KL: the baseline gave no answer that could be scored"] if not texts else []
@@ -203,11 +210,14 @@ def row_of(pair: Pair, gaps: ForcedGaps | None) -> dict[str, Any]:
         "similarity": pair.similarity,
         "flipped": pair.flipped,
     }
-    row["texts"], cut = around(row["texts"], pair.parting.char if pair.parting else 0)
-    if pair.parting is not None:
-        row["parting"] = {**asdict(pair.parting), "char": pair.parting.char - cut}
-        if a.tokens and b.tokens and pair.parting.token is not None:
-            row["parting"]["tokens"] = [_rivals(a.tokens, pair.parting.token), _rivals(b.tokens, pair.parting.token)]
+    row["texts"], cut = around(row["texts"], pair.divergence.char if pair.divergence else 0)
+    if pair.divergence is not None:
+        row["divergence"] = {**asdict(pair.divergence), "char": pair.divergence.char - cut}
+        if a.tokens and b.tokens and pair.divergence.token is not None:
+            row["divergence"]["tokens"] = [
+                _top_logprobs(a.tokens, pair.divergence.token),
+                _top_logprobs(b.tokens, pair.divergence.token),
+            ]
     of_text = gaps.texts.get(f"{a.task}/{a.id}") if gaps else None
     if of_text:
         values = [gap.kl for gap in of_text]
@@ -216,7 +226,7 @@ def row_of(pair: Pair, gaps: ForcedGaps | None) -> dict[str, Any]:
     return row
 
 
-def _rivals(tokens: Sequence[Token], place: int) -> dict[str, Any] | None:
+def _top_logprobs(tokens: Sequence[Token], place: int) -> dict[str, Any] | None:
     """The token at a place, and the likeliest there with their probabilities."""
     if place >= len(tokens):
         return None

@@ -10,13 +10,13 @@ from dataclasses import asdict
 from typing import Any
 
 from mill.checks.answers import DOCUMENT, Answer
-from mill.checks.figures import NEAR_TIE
+from mill.checks.measurements import NEAR_TIE
 from mill.checks.notes import answer_notes
 from mill.checks.pairing import part, score_shift
 from mill.checks.passes import Condition, Pass, make_passes
 from mill.checks.result import Check, Variant
 from mill.checks.shown import around, shown
-from mill.checks.subjects import Asked, Subject, with_template
+from mill.checks.subjects import CheckConfig, Subject, with_template
 from mill.checks.verdict import repeat_verdict
 from mill.metrics import estimate
 from mill.metrics.paired import bounded_mean, inside, largest, mean_of, rate
@@ -26,7 +26,7 @@ WIDTHS = (None, 1, 2, 3)  # passes take turns: as many at once as the engine lik
 ALONE, AMONG, ALL = "alone", "among others", "all runs"
 
 
-def determinism(subject: Subject, asked: Asked, *, runs: int) -> Check:
+def determinism(subject: Subject, asked: CheckConfig, *, runs: int) -> Check:
     """`runs` passes over all prompts. Those with one request at a time show the engine's own noise; the others, what other
     requests in the batch add to it."""
     asked = with_template(asked, [subject])
@@ -52,7 +52,9 @@ def repeated(label: str, passes: Sequence[Pass]) -> Variant:
     samples = list(zip(*(one.answers for one in passes), strict=True))
     rows = [_row(answers) for answers in samples if not all(answer.empty for answer in answers)]
     parted = [row for row in rows if row["distinct"] > 1 or row["failed"]]
-    margins = [row["parting"]["margin"] for row in parted if row.get("parting") and row["parting"]["margin"] is not None]
+    margins = [
+        row["divergence"]["margin"] for row in parted if row.get("divergence") and row["divergence"]["margin"] is not None
+    ]
     noise = [row["score_range"] for row in rows if row["score_range"] is not None]
     failed = sum(row["failed"] for row in rows)
     figures = {
@@ -66,7 +68,7 @@ def repeated(label: str, passes: Sequence[Pass]) -> Variant:
     if noise:
         figures["logprob_noise_max"] = estimate.around(largest(noise), None, len(noise))
     if margins:
-        figures["parting_margin"] = inside(mean_of(margins), last=math.inf)
+        figures["divergence_margin"] = inside(mean_of(margins), last=math.inf)
     counts = {"samples": len(rows), "runs": len(passes), "failed": failed, "parted": len(parted)}
     counts["near_ties"] = sum(margin < NEAR_TIE for margin in margins)
     rows.sort(key=lambda row: (row["share"], row["task"], row["id"]))
@@ -108,9 +110,9 @@ def _row(answers: Sequence[Answer]) -> dict[str, Any]:
     }
     if len(common) > 1 and not any(row["errors"]):
         one, other = (next(answer for answer in answers if _said(answer) == text) for text in row["texts"])
-        parting = part(one, other)
-        row["texts"], cut = around(row["texts"], parting.char)
-        row["parting"] = {**asdict(parting), "char": parting.char - cut}
+        divergence = part(one, other)
+        row["texts"], cut = around(row["texts"], divergence.char)
+        row["divergence"] = {**asdict(divergence), "char": divergence.char - cut}
     return row
 
 

@@ -12,8 +12,8 @@ from mill.api.message import Context
 from mill.api.model import MillModel
 from mill.api.request import ALL, GENERATE, LOGLIKELIHOOD
 from mill.api.response import Response, Token
-from mill.checks.subjects import Answered
-from mill.execute.jobs import Job
+from mill.checks.subjects import CompletedRun
+from mill.execute.sample_state import Job
 from mill.metrics.divergence import Gap, Known, bounded_gap, exact_gaps
 from mill.runs.folder import RunFolder
 from mill.runs.record import distribution_file
@@ -21,7 +21,7 @@ from mill.tasks.forced import ForcedText
 
 NAME = "forced"
 FORCED_TOKENS = 32  # of each answer, unless more are asked for
-MOST_RIVALS = 128  # of an engine that could name more, where another names fewer
+MAX_TOP_LOGPROBS = 128  # of an engine that could name more, where another names fewer
 CHARS_A_TOKEN = 4  # where an engine does not tell its tokens
 
 
@@ -46,18 +46,18 @@ class ForcedGaps:
         return all(gap.exact for gaps in self.texts.values() for gap in gaps)
 
 
-def rivals_of(models: Sequence[MillModel]) -> list[int | str] | None:
+def top_logprobs_of(models: Sequence[MillModel]) -> list[int | str] | None:
     """How many tokens each model is asked for at every position: the whole vocabulary where the baseline, which is the
     first, and another model give it, else as many as it names; 0 for a model that names none. None where there is nothing
     to compare."""
-    named = [model.capabilities.rivals for model in models]
+    named = [model.capabilities.top_logprobs for model in models]
     if named[0] == 0 or all(count == 0 for count in named[1:]):
         return None
     whole = named[0] is None and None in named[1:]
-    return [(ALL if whole else MOST_RIVALS) if count is None else min(count, MOST_RIVALS) for count in named]
+    return [(ALL if whole else MAX_TOP_LOGPROBS) if count is None else min(count, MAX_TOP_LOGPROBS) for count in named]
 
 
-def forced_texts(baseline: Answered, most_tokens: int, *, dialogs: bool) -> list[ForcedText]:
+def forced_texts(baseline: CompletedRun, most_tokens: int, *, dialogs: bool) -> list[ForcedText]:
     """The baseline's answers: the first tokens of what it generated, or the choice it made.
 
     Where it generated nothing, as a model does that waits for a chat template, the end of the prompt takes its place.
@@ -106,7 +106,7 @@ def _cut(response: Response, most_tokens: int) -> str:
     return start if text.startswith(start) else text[: len(start)]
 
 
-def read_gaps(baseline: Answered, candidate: Answered) -> ForcedGaps:
+def read_gaps(baseline: CompletedRun, candidate: CompletedRun) -> ForcedGaps:
     """Position by position, where the tokens are the same on both sides."""
     first, second = _responses(baseline), _responses(candidate)
     found = ForcedGaps(asked=len(first))
@@ -122,7 +122,7 @@ def read_gaps(baseline: Answered, candidate: Answered) -> ForcedGaps:
     return found
 
 
-def _responses(answered: Answered) -> dict[str, Response]:
+def _responses(answered: CompletedRun) -> dict[str, Response]:
     scored = answered.outcome.scored[NAME]
     return {
         one.record.sample.id: one.record.responses[0][0] if one.record.responses[0] else Response(error="not answered")
@@ -144,7 +144,7 @@ class _Side:
             return [dict(token.top) for token in self.tokens]
         found: list[Known] = []
         for row, token in zip(self.whole, other.tokens, strict=True):
-            best = row.argsort()[-MOST_RIVALS:]
+            best = row.argsort()[-MAX_TOP_LOGPROBS:]
             named = {int(one) for one in best} | {one for one, _ in token.top if isinstance(one, int) and one < len(row)}
             found.append({one: float(row[one]) for one in named})
         return found

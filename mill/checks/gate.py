@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mill.api.errors import MillError, SpecError, UnknownName
-from mill.checks.figures import FORCED
-from mill.checks.glossary import FIGURES, MEASURED, counted, written
+from mill.checks.glossary import MEASURED, METRICS, counted, written
+from mill.checks.measurements import FORCED
 from mill.checks.result import Check, Variant
 from mill.metrics.estimate import Estimate
 
@@ -100,7 +100,7 @@ class Rule:
     def _required(self, estimate: Estimate) -> tuple[str, str]:
         """Kept where the whole interval is on the right side, broken where none of it is."""
         low, high = estimate.low, estimate.high
-        if not FIGURES[self.figure].interval:
+        if not METRICS[self.figure].interval:
             low = high = estimate.value
         if low is None or high is None:
             return INCONCLUSIVE, f"{self._measured(estimate)}: too few samples for an interval"
@@ -177,11 +177,11 @@ def _refuse_senseless(rule: Rule, option: str) -> None:
     """A rule whose outcome does not depend on the figure is a mistake, and would pass every gate or none."""
     if rule.p_below is not None and not 0 < rule.p_below < 1:
         raise SpecError(f"{option}: {rule.text!r}: a p-value is between 0 and 1")
-    figure = FIGURES.get(rule.figure)
+    figure = METRICS.get(rule.figure)
     if figure is None:  # a name that is not known is refused with suggestions, where the check's own figures are known
         return
     if rule.p_below is not None and not figure.tested:
-        known = ", ".join(name for name, one in FIGURES.items() if one.tested)
+        known = ", ".join(name for name, one in METRICS.items() if one.tested)
         raise SpecError(f"{option}: {rule.text!r}: there is a test of {known} alone; leave out @p, or use --require")
     ends = [rule._holds(figure.low), rule._holds(figure.high)]
     if all(ends) or not any(ends):
@@ -196,8 +196,8 @@ def judge(check: Check, rules: Sequence[Rule]) -> list[RuleOutcome]:
     variants measured nothing, and breaks every rule."""
     known = {name for variant in check.variants for name in variant.figures}
     for rule in rules:
-        if rule.figure not in known | set(FIGURES):
-            raise UnknownName("figure", rule.figure, known | set(FIGURES), hint=f"this check has {', '.join(sorted(known))}")
+        if rule.figure not in known | set(METRICS):
+            raise UnknownName("figure", rule.figure, known | set(METRICS), hint=f"this check has {', '.join(sorted(known))}")
     if not check.variants:
         return [RuleOutcome(rule, "", BROKEN, "the check measured nothing") for rule in rules]
     return [rule.judge(variant) for rule in rules for variant in check.variants]
@@ -205,7 +205,7 @@ def judge(check: Check, rules: Sequence[Rule]) -> list[RuleOutcome]:
 
 def applicable(check: Check, rules: Sequence[Rule]) -> list[Rule]:
     """The rules on figures that a check of this kind measures: a gate over several kinds holds each to its own."""
-    return [rule for rule in rules if rule.figure in MEASURED.get(check.command, FIGURES)]
+    return [rule for rule in rules if rule.figure in MEASURED.get(check.command, METRICS)]
 
 
 def judge_all(checks: Sequence[Check], rules: Sequence[Rule]) -> list[tuple[Check, list[RuleOutcome]]]:
@@ -219,8 +219,8 @@ def judge_all(checks: Sequence[Check], rules: Sequence[Rule]) -> list[tuple[Chec
 def check_names(rules: Sequence[Rule]) -> None:
     """Refuse misspelt figures before anything is computed."""
     for rule in rules:
-        if rule.figure not in FIGURES:
-            raise UnknownName("figure", rule.figure, FIGURES, hint="docs/checks.md lists them")
+        if rule.figure not in METRICS:
+            raise UnknownName("figure", rule.figure, METRICS, hint="docs/checks.md lists them")
 
 
 def conclude(judged: Sequence[tuple[Check, Sequence[RuleOutcome]]], *, strict: bool) -> str:

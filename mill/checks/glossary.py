@@ -9,7 +9,7 @@ RATE, NATS, SECONDS, FACTOR, NUMBER = "rate", "nats", "seconds", "factor", "numb
 
 
 @dataclass(frozen=True)
-class Figure:
+class MetricInfo:
     """`low` and `high` bound the values that are possible; `interval` is False for figures that have none, such as
     percentiles; `tested` says that there is a p-value."""
 
@@ -24,15 +24,15 @@ class Figure:
     """Left out of tables where it is 0 on all sides."""
 
 
-def _rate(title: str, about: str, *, quiet: bool = False) -> Figure:
-    return Figure(title, RATE, about, high=1.0, quiet=quiet)
+def _rate(title: str, about: str, *, quiet: bool = False) -> MetricInfo:
+    return MetricInfo(title, RATE, about, high=1.0, quiet=quiet)
 
 
-def _plain(title: str, kind: str, about: str) -> Figure:
-    return Figure(title, kind, about, interval=False)
+def _plain(title: str, kind: str, about: str) -> MetricInfo:
+    return MetricInfo(title, kind, about, interval=False)
 
 
-FIGURES: dict[str, Figure] = {
+METRICS: dict[str, MetricInfo] = {
     "failure_rate": _rate("failed requests", "samples without an answer on either side; they count as changed"),
     "unpaired_rate": _rate(
         "not compared", "samples that only one side has, or that are other data on the two sides", quiet=True
@@ -43,28 +43,32 @@ FIGURES: dict[str, Figure] = {
     "filtered_rate": _rate(
         "filtered", "samples where a server withheld an answer (finish_reason content_filter)", quiet=True
     ),
-    "similarity": Figure("similarity", NUMBER, "how alike the answers are, 0 to 1; severity tiers stand on it", high=1.0),
+    "similarity": MetricInfo(
+        "similarity", NUMBER, "how alike the answers are, 0 to 1; severity tiers stand on it", high=1.0
+    ),
     "flip_rate": _rate("answer flips", "samples whose extracted answer is another one"),
     "acc_baseline": _rate("accuracy, baseline", "right answers of the baseline, where gold is known"),
     "acc": _rate("accuracy", "right answers, where gold is known"),
-    "acc_drop": Figure(
+    "acc_drop": MetricInfo(
         "accuracy lost", RATE, "baseline minus this one; p by McNemar's exact test", low=-1.0, high=1.0, tested=True
     ),
-    "score_baseline": Figure("score, baseline", NUMBER, "mean of values that are not only 0 or 1", low=-math.inf),
-    "score": Figure(
+    "score_baseline": MetricInfo("score, baseline", NUMBER, "mean of values that are not only 0 or 1", low=-math.inf),
+    "score": MetricInfo(
         "score", NUMBER, "mean of values that are not only 0 or 1; a failed request has the lowest", low=-math.inf
     ),
-    "score_drop": Figure(
+    "score_drop": MetricInfo(
         "score lost", NUMBER, "baseline minus this one; p by the paired t-test", low=-math.inf, tested=True
     ),
     "regression_rate": _rate("regressions", "right before, wrong now"),
     "improvement_rate": _rate("improvements", "wrong before, right now"),
-    "first_parting": Figure("first other token", NUMBER, "the place of the first token that differs, over texts that part"),
-    "parting_margin": Figure("margin where they part", NATS, "by how much the baseline preferred its token there"),
-    "clear_parting_rate": _rate("clear partings", "texts that part where the two best tokens were no near-tie"),
-    "logprob_shift": Figure("log-prob shift", NATS, "mean change of a choice's or document's log-probability"),
+    "first_divergence": MetricInfo(
+        "first other token", NUMBER, "the place of the first token that differs, over texts that part"
+    ),
+    "divergence_margin": MetricInfo("margin where they part", NATS, "by how much the baseline preferred its token there"),
+    "clear_divergence_rate": _rate("clear divergences", "texts that part where the two best tokens were no near-tie"),
+    "logprob_shift": MetricInfo("log-prob shift", NATS, "mean change of a choice's or document's log-probability"),
     "logprob_shift_max": _plain("largest shift", NATS, "the largest such change"),
-    "kl_mean": Figure("KL mean", NATS, "divergence from the baseline's next-token distribution, on the same tokens"),
+    "kl_mean": MetricInfo("KL mean", NATS, "divergence from the baseline's next-token distribution, on the same tokens"),
     "kl_median": _plain("KL median", NATS, "half of the places lie below"),
     "kl_p90": _plain("KL 90 %", NATS, "nine of ten places lie below"),
     "kl_p95": _plain("KL 95 %", NATS, "19 of 20 places lie below"),
@@ -72,7 +76,7 @@ FIGURES: dict[str, Figure] = {
     "kl_max": _plain("KL max", NATS, "the worst place"),
     "delta_p_rms": _rate("RMS of delta p", "root mean square change of the probability of the token there"),
     "top1_agreement": _rate("same top token", "places where both find the same token likeliest"),
-    "ppl_ratio": Figure(
+    "ppl_ratio": MetricInfo(
         "perplexity ratio", FACTOR, "perplexity over the baseline's, on the same tokens; 1 is equal", tested=True
     ),
     "unscored_rate": _rate(
@@ -81,11 +85,11 @@ FIGURES: dict[str, Figure] = {
     "nonfinite_rate": _rate("NaN or infinite", "places whose divergence is no finite number"),
     "identical_rate": _rate("always the same", "prompts whose answer is the same in every run"),
     "most_common_share": _rate("most common answer", "share of runs that give a prompt's most common answer"),
-    "distinct_outputs": Figure("distinct answers", NUMBER, "different answers a prompt gets", low=1.0),
+    "distinct_outputs": MetricInfo("distinct answers", NUMBER, "different answers a prompt gets", low=1.0),
     "logprob_noise_max": _plain("log-prob noise", NATS, "the widest spread of a log-probability over runs"),
     "retry_rate": _rate("retried requests", "requests that were refused or cut off at first and sent again"),
-    "requests_per_s": Figure("requests a second", NUMBER, "answered requests over the time of answering"),
-    "tokens_per_s": Figure("tokens a second", NUMBER, "generated tokens over the time of answering"),
+    "requests_per_s": MetricInfo("requests a second", NUMBER, "answered requests over the time of answering"),
+    "tokens_per_s": MetricInfo("tokens a second", NUMBER, "generated tokens over the time of answering"),
     "latency_p50": _plain(
         "latency, median", SECONDS, "from the first try of a request to its whole answer, waits between tries included"
     ),
@@ -98,17 +102,17 @@ FIGURES: dict[str, Figure] = {
 
 
 _OF_REPEATS = {"identical_rate", "most_common_share", "distinct_outputs", "logprob_noise_max"}
-_OF_LOAD = {name for name in FIGURES if name.startswith(("latency", "first_token"))} | {
+_OF_LOAD = {name for name in METRICS if name.startswith(("latency", "first_token"))} | {
     "retry_rate",
     "requests_per_s",
     "tokens_per_s",
 }
 _OF_FORCED = {"delta_p_rms", "top1_agreement", "unscored_rate", "nonfinite_rate"} | {
-    n for n in FIGURES if n.startswith("kl_")
+    n for n in METRICS if n.startswith("kl_")
 }
-_OF_PAIRS = set(FIGURES) - _OF_REPEATS - _OF_LOAD
+_OF_PAIRS = set(METRICS) - _OF_REPEATS - _OF_LOAD
 MEASURED: dict[str, set[str]] = {
-    "determinism": _OF_REPEATS | {"failure_rate", "empty_rate", "cut_rate", "parting_margin"},
+    "determinism": _OF_REPEATS | {"failure_rate", "empty_rate", "cut_rate", "divergence_margin"},
     "stress": _OF_LOAD | (_OF_PAIRS - _OF_FORCED - {"unpaired_rate", "ppl_ratio"}),
     "compare": _OF_PAIRS,
     "sweep": _OF_PAIRS,
@@ -118,7 +122,7 @@ MEASURED: dict[str, set[str]] = {
 
 
 def title(name: str) -> str:
-    return FIGURES[name].title if name in FIGURES else name
+    return METRICS[name].title if name in METRICS else name
 
 
 def written(name: str, value: float | None) -> str:
@@ -127,7 +131,7 @@ def written(name: str, value: float | None) -> str:
         return "-"
     if not math.isfinite(value):
         return "NaN" if math.isnan(value) else ("inf" if value > 0 else "-inf")
-    kind = FIGURES[name].kind if name in FIGURES else NUMBER
+    kind = METRICS[name].kind if name in METRICS else NUMBER
     if kind == RATE:
         return f"{100 * value:.2f} %" if abs(value) < 0.1 else f"{100 * value:.1f} %"
     if kind == NATS:

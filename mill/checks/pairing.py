@@ -15,9 +15,9 @@ EMPTY, FAILED = "empty", "failed"  # severities beside those of similarity
 
 
 @dataclass(frozen=True)
-class Parting:
+class Divergence:
     """Where two texts part. `token` is None where an engine tells no tokens; `margin` is by how many nats the baseline
-    preferred its own token to the next best, None where it tells no rivals."""
+    preferred its own token to the next best, None where it tells no top_logprobs."""
 
     char: int
     token: int | None = None
@@ -96,7 +96,7 @@ class Pair:
         return _right(self.a), _right(self.b)
 
     @cached_property
-    def parting(self) -> Parting | None:
+    def divergence(self) -> Divergence | None:
         if self.failed or self.identical or not self.texts:
             return None
         return part(self.a, self.b)
@@ -111,14 +111,14 @@ def score_shift(one: float, other: float) -> float:
     return 0.0 if one == other else abs(other - one)
 
 
-def part(a: Answer, b: Answer) -> Parting:
+def part(a: Answer, b: Answer) -> Divergence:
     """Where an answer ends before the other, the engine that went on says how clear that was."""
     char = common_start(a.text, b.text)
     if not a.tokens or not b.tokens:
-        return Parting(char)
+        return Divergence(char)
     index = common_start(_names(a.tokens, b.tokens), _names(b.tokens, a.tokens))
     margin = margin_at(a.tokens, index)
-    return Parting(char, index, margin_at(b.tokens, index) if index >= len(a.tokens) else margin)
+    return Divergence(char, index, margin_at(b.tokens, index) if index >= len(a.tokens) else margin)
 
 
 def margin_at(tokens: Sequence[Token], index: int) -> float | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mill.checks.answers import Answer
-from mill.checks.subjects import Asked, Subject, answer
+from mill.checks.subjects import CheckConfig, Subject, answer
 from mill.runs.evaluate import Run
 
 
@@ -34,7 +34,7 @@ class Pass:
 
 
 def make_passes(
-    subject: Subject, asked: Asked, wanted: Sequence[Condition], *, resume: bool, keep_model: bool = False
+    subject: Subject, asked: CheckConfig, wanted: Sequence[Condition], *, resume: bool, keep_model: bool = False
 ) -> tuple[list[Pass], list[str]]:
     """A run for each condition, one after another on one loaded model, and what a reader must know about them.
 
@@ -49,7 +49,7 @@ def make_passes(
     passes = []
     for number, condition in enumerate(wanted, 1):
         run = _plan(subject, asked, condition, fresh=not resumed)
-        subject.model.set_width(condition.width)
+        subject.model.set_concurrency(condition.width)
         done = answer(subject, run, asked, keep_model=keep_model or number < len(wanted))
         sessions = run.folder.manifest()["sessions"]
         passes.append(Pass(condition.name, condition.width, done.answers, str(run.folder.path), sessions))
@@ -58,13 +58,13 @@ def make_passes(
 
 def _widths(subject: Subject, wanted: Sequence[Condition]) -> tuple[list[Condition], list[str]]:
     """Without widths where the backend does not let them be chosen."""
-    if subject.model.set_width(wanted[0].width):
+    if subject.model.set_concurrency(wanted[0].width):
         return list(wanted), []
     note = f"{subject.spec.backend} does not let one choose how many requests are in flight at once"
     return [Condition(one.name, None) for one in wanted], [note]
 
 
-def _plan(subject: Subject, asked: Asked, condition: Condition, *, fresh: bool = False) -> Run:
+def _plan(subject: Subject, asked: CheckConfig, condition: Condition, *, fresh: bool = False) -> Run:
     return subject.plan_apart(asked, f"{condition.name} x{condition.width or 'auto'}", fresh=fresh)
 
 

@@ -13,7 +13,7 @@ from mill.api.errors import RunError
 from mill.api.response import encode_float
 from mill.api.storage import read_bytes, slug, write_atomically
 from mill.api.validate import convert, parse_json
-from mill.checks.glossary import FIGURES
+from mill.checks.glossary import METRICS
 from mill.metrics.estimate import Estimate
 from mill.runs.folder import short_hash
 from mill.runs.results import read_estimate
@@ -124,7 +124,7 @@ def _refuse_impossible(name: str, estimate: Estimate, where: str) -> None:
     value, low, high = estimate.value, estimate.low, estimate.high
     if math.isnan(value):
         return
-    figure = FIGURES.get(name)
+    figure = METRICS.get(name)
     if not estimate.n:
         raise RunError(f"{where} is not valid: a value of 0 samples")
     if figure is not None and not figure.low - ROUNDING <= value <= figure.high + ROUNDING:

@@ -28,7 +28,7 @@ class TokenFile(Struct):
     top: list[tuple[int | str, Number]] = []
 
 
-class PartingFile(Struct):
+class DivergenceFile(Struct):
     char: int
     token: int | None = None
     margin: Number | None = None
@@ -50,7 +50,7 @@ class ComparedRow(Struct):
     similarity: Number
     flipped: bool | None
     gold: Any = None
-    parting: PartingFile | None = None
+    divergence: DivergenceFile | None = None
     kl: dict[str, Number] | None = None
     kl_places: list[Number] | None = None
 
@@ -69,7 +69,7 @@ class RepeatedRow(Struct):
     errors: Annotated[list[str | None], Meta(min_length=1, max_length=2)]
     times: list[Count]
     score_range: Number | None = None
-    parting: PartingFile | None = None
+    divergence: DivergenceFile | None = None
 
 
 class GroupFile(Struct):

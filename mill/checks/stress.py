@@ -15,22 +15,22 @@ from typing import Any
 from mill.api.errors import ServerGone
 from mill.checks.answers import Answer
 from mill.checks.compare import baseline_failures, row_of
-from mill.checks.figures import free_figures
+from mill.checks.measurements import answer_measurements
 from mill.checks.notes import answer_notes
 from mill.checks.pairing import Pair, pair_up
 from mill.checks.passes import Condition, Pass, make_passes
 from mill.checks.result import Check, Variant
-from mill.checks.subjects import Asked, Subject, with_template
+from mill.checks.subjects import CheckConfig, Subject, with_template
 from mill.checks.verdict import load_verdict
 from mill.metrics.estimate import Estimate, around
 from mill.metrics.paired import inside, mean_of, percentile, rate
-from mill.models.server import ServerModel
+from mill.models.http.server import ServerModel
 from mill.runs.manifest import shown_settings
 
 SHARES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 KEPT = (
     "match_rate", "similarity", "flip_rate", "acc", "acc_baseline", "acc_drop", "score", "score_baseline", "score_drop",
-    "empty_rate", "cut_rate", "filtered_rate", "clear_parting_rate",
+    "empty_rate", "cut_rate", "filtered_rate", "clear_divergence_rate",
 )  # fmt: skip
 CACHED = (
     "prompts were sent before they were measured, so a server's prompt cache may serve them: --distinct_prompts avoids that"
@@ -40,7 +40,7 @@ DISTINCT = "each pass put a line of its own before every prompt, so no prompt ca
 
 def stress(
     subject: Subject,
-    asked: Asked,
+    asked: CheckConfig,
     *,
     levels: Sequence[int],
     repetitions: int = 3,
@@ -100,7 +100,7 @@ def _say_it_died(variants: list[Variant], level: int, gone: ServerGone) -> None:
     found.verdict = f"worse: the server went away under this load: {gone}"
 
 
-def _warm_up(subject: Subject, asked: Asked, level: int) -> None:
+def _warm_up(subject: Subject, asked: CheckConfig, level: int) -> None:
     """Every prompt once, for one token: the engine is loaded, and all levels find its caches as full. At the lowest
     level, so that a server which load brings down is brought down by a level that is measured."""
     short = replace(asked.settings, gen_kwargs={**asked.settings.gen_kwargs, "max_gen_toks": 1})
@@ -109,7 +109,7 @@ def _warm_up(subject: Subject, asked: Asked, level: int) -> None:
     )
 
 
-def _distinct(asked: Asked) -> Asked:
+def _distinct(asked: CheckConfig) -> CheckConfig:
     """Prompts that no cache has seen: a line in front of each that says nothing."""
     line = f"[{secrets.token_hex(4)}]"
     system = f"{line}\n{asked.settings.system_prompt or ''}".strip()
@@ -124,7 +124,7 @@ def _level(level: int, passes: Sequence[Pass], base: Sequence[Pass], *, served: 
     variant.counts = {"samples": len(passes[0].answers), "repetitions": len(passes)}
     if compared:
         pairs = _least_alike(passes, base)
-        found = free_figures(pairs)
+        found = answer_measurements(pairs)
         figures |= {name: found.estimates[name] for name in KEPT if name in found.estimates}
         variant.p_values = {name: p for name, p in found.p_values.items() if name in figures}
         variant.counts |= found.counts

@@ -13,8 +13,8 @@ from mill.api.secrets import is_secret, redact_addresses
 from mill.api.task import RenderSettings, Task
 from mill.checks.answers import Answer, answers_of
 from mill.checks.result import FOLDER
-from mill.models.open import open_model, resolve_spec
-from mill.models.spec import Spec
+from mill.models.spec.open import open_model, resolve_spec
+from mill.models.spec.parse import Spec
 from mill.runs.evaluate import Outcome, Run, plan_run
 from mill.runs.folder import check_writable
 from mill.runs.plan import refuse_early
@@ -24,11 +24,11 @@ from mill.tasks.suite import SuiteTask
 APART = "runs"  # below the checks, where `mill collect` does not look
 
 
-RIVALS = 10  # of the likeliest tokens, told beside each generated one
+TOP_LOGPROBS = 10  # of the likeliest tokens, told beside each generated one
 
 
 @dataclass(frozen=True)
-class Asked:
+class CheckConfig:
     """What all subjects of a check are asked, and where the answers go."""
 
     selection: Selection
@@ -46,7 +46,7 @@ class Asked:
         return [task.name for task in self.selection.tasks]
 
 
-def with_template(asked: Asked, subjects: Sequence[Subject]) -> Asked:
+def with_template(asked: CheckConfig, subjects: Sequence[Subject]) -> CheckConfig:
     """With the chat template on or off for all models alike. Where nobody said, prompts go through it if every model has
     one: an instruct model may have nothing to say without. Benchmarks stay as they are defined."""
     chat = asked.chat
@@ -65,18 +65,18 @@ class Subject:
     spec: Spec
     model: MillModel
 
-    def plan(self, asked: Asked) -> Run:
+    def plan(self, asked: CheckConfig) -> Run:
         """A run as `mill eval` makes it; refused here if the model cannot serve what is asked."""
         return self._plan(asked, asked.selection, asked.output_dir, asked.limit, "")
 
-    def plan_apart(self, asked: Asked, condition: str, tasks: Sequence[Task] = (), *, fresh: bool = False) -> Run:
+    def plan_apart(self, asked: CheckConfig, condition: str, tasks: Sequence[Task] = (), *, fresh: bool = False) -> Run:
         """A run that only a check reads, under a condition of its own; of other tasks than asked where they are given."""
         selection = Selection(tuple(tasks), ()) if tasks else asked.selection
         limit = None if tasks else asked.limit
         asked = replace(asked, fresh=asked.fresh or fresh)
         return self._plan(asked, selection, asked.output_dir / FOLDER / APART, limit, condition)
 
-    def _plan(self, asked: Asked, selection: Selection, place: Path, limit: int | float | None, condition: str) -> Run:
+    def _plan(self, asked: CheckConfig, selection: Selection, place: Path, limit: int | float | None, condition: str) -> Run:
         return plan_run(
             self.spec,
             self.model,
@@ -90,7 +90,7 @@ class Subject:
 
 
 @dataclass(frozen=True)
-class Answered:
+class CompletedRun:
     """A run that was made, with its answers."""
 
     subject: Subject
@@ -118,7 +118,7 @@ class Answered:
         return [f"{tally.known} of {tally.known + tally.computed} answers were read from an earlier run: --fresh asks again"]
 
 
-def open_subject(label: str, spec: Spec, asked: Asked) -> Subject:
+def open_subject(label: str, spec: Spec, asked: CheckConfig) -> Subject:
     check_writable(asked.output_dir)
     resolved = resolve_spec(spec)
     refuse_early(asked.selection, resolved.backend)
@@ -127,13 +127,13 @@ def open_subject(label: str, spec: Spec, asked: Asked) -> Subject:
     return Subject(label, resolved, model)
 
 
-def open_subjects(specs: Sequence[tuple[str, Spec]], asked: Asked) -> list[Subject]:
+def open_subjects(specs: Sequence[tuple[str, Spec]], asked: CheckConfig) -> list[Subject]:
     """All of them, before the first is asked, so that a mistake in the last is found at once."""
     return [open_subject(label, spec, asked) for label, spec in specs]
 
 
-def answer(subject: Subject, run: Run, asked: Asked, *, keep_model: bool = False) -> Answered:
-    return Answered(subject, run, run.execute(quiet=asked.quiet, keep_model=keep_model))
+def answer(subject: Subject, run: Run, asked: CheckConfig, *, keep_model: bool = False) -> CompletedRun:
+    return CompletedRun(subject, run, run.execute(quiet=asked.quiet, keep_model=keep_model))
 
 
 def label_of(spec: Spec) -> str:

@@ -16,10 +16,10 @@ from mill.api.request import generation_options
 from mill.api.task import RenderSettings
 from mill.checks.gate import Rule, check_names, conclude, judge, parse_rules
 from mill.checks.result import Check
-from mill.checks.subjects import RIVALS, Asked
+from mill.checks.subjects import TOP_LOGPROBS, CheckConfig
 from mill.cli.options import Decorator, chosen_output_dir, parse_pairs, remote_code_option, split_paths, task_paths_option
 from mill.cli.values import FilePath, Real
-from mill.models.spec import split_list
+from mill.models.spec.parse import split_list
 from mill.runs.plan import parse_limit
 from mill.tasks.load import Selection, load_builtin, load_files, select
 from mill.tasks.suite import select_suites
@@ -104,7 +104,7 @@ def with_options(options: Sequence[Decorator]) -> Decorator:
 class CheckOptions:
     """A check command's options, read: what is asked, which rules hold, whether a report is written."""
 
-    asked: Asked
+    asked: CheckConfig
     rules: list[Rule]
     report: bool
     strict: bool = False
@@ -115,9 +115,9 @@ def read_options(
     given: dict[str, Any],
     *,
     default_prompts: str,
-    rivals: int | None = RIVALS,
+    top_logprobs: int | None = TOP_LOGPROBS,
 ) -> CheckOptions:
-    """Refuses what cannot be before a model is looked at. `rivals` are asked for beside every generated token."""
+    """Refuses what cannot be before a model is looked at. `top_logprobs` are asked for beside every generated token."""
     load_builtin()
     load_files(split_paths(given["task_paths"]))
     rules = parse_rules(given["fail_on"], given["require"])
@@ -125,8 +125,8 @@ def read_options(
     gen_kwargs = parse_pairs(given["gen_kwargs"], "--gen_kwargs")
     if given["max_tokens"]:
         gen_kwargs["max_gen_toks"] = given["max_tokens"]
-    if rivals:
-        gen_kwargs.setdefault("logprobs", rivals)
+    if top_logprobs:
+        gen_kwargs.setdefault("logprobs", top_logprobs)
     generation_options(**gen_kwargs)
     settings = RenderSettings(
         n_shots=given["n_shots"],
@@ -134,7 +134,7 @@ def read_options(
         gen_kwargs=gen_kwargs,
         system_prompt=given["system_prompt"],
     )
-    asked = Asked(
+    asked = CheckConfig(
         selection=select_prompts(given["prompts"], given["tasks"], default_prompts),
         settings=settings,
         output_dir=chosen_output_dir(ctx, given["output_dir"]),

@@ -8,9 +8,9 @@ from pathlib import Path
 import click
 
 from mill.api.errors import MillError, RunError, SpecError
-from mill.api.notice import notice
 from mill.api.printing import echo, echo_data
 from mill.api.storage import write_atomically
+from mill.api.warnings import notice
 from mill.cli.options import chosen_output_dir, output_dir_option
 from mill.cli.values import FilePath
 from mill.report.collect import NUMBERS, as_csv, as_json, as_markdown, cells, collect, shown_columns

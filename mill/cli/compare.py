@@ -50,7 +50,7 @@ def command(ctx: click.Context, /, a: str | None, b: str | None, runs: tuple[str
     """
     from mill.checks.compare import compare, compare_runs
     from mill.checks.subjects import labelled, open_subjects
-    from mill.models.spec import make_spec
+    from mill.models.spec.parse import make_spec
     from mill.tasks.load import make_task
 
     options = read_options(ctx, given, default_prompts=PROMPTS)

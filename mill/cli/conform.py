@@ -8,8 +8,8 @@ from mill.api.printing import echo
 from mill.cli.options import base_url_option, remote_code_option, split_paths, task_paths_option
 from mill.cli.values import Real
 from mill.execute.conformance import conform
-from mill.models.open import open_model
-from mill.models.spec import make_spec
+from mill.models.spec.open import open_model
+from mill.models.spec.parse import make_spec
 from mill.report.tables import print_table
 from mill.tasks.load import load_files
 

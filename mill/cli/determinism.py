@@ -30,7 +30,7 @@ def command(ctx: click.Context, /, model: str, backend: str | None, runs: int, *
     company in a batch shows too."""
     from mill.checks.determinism import determinism
     from mill.checks.subjects import label_of, open_subject
-    from mill.models.spec import make_spec
+    from mill.models.spec.parse import make_spec
 
     options = read_options(ctx, given, default_prompts=PROMPTS)
     spec = make_spec(model, backend=backend or "", base_url=given["base_url"] or "")

@@ -34,7 +34,7 @@ def command(ctx: click.Context, /, model: str, backends: str, base_urls: str | N
     """Does another engine give the same answers? The first backend is what the others are held against."""
     from mill.checks.compare import compare
     from mill.checks.subjects import labelled, open_subjects
-    from mill.models.spec import backend_name, make_spec, split_list
+    from mill.models.spec.parse import backend_name, make_spec, split_list
 
     options = read_options(ctx, given, default_prompts=PROMPTS)
     names = split_list(backends)

@@ -10,11 +10,11 @@ from typing import Any
 import click
 
 from mill.api.errors import Interrupted, MillError, SpecError
-from mill.api.notice import notice
 from mill.api.printing import echo
 from mill.api.ranks import rank, world_size
 from mill.api.secrets import redact_text
 from mill.api.task import RenderSettings
+from mill.api.warnings import notice
 from mill.cli.options import (
     base_url_option,
     chosen_output_dir,
@@ -25,10 +25,10 @@ from mill.cli.options import (
 )
 from mill.cli.run_file import read_run_file
 from mill.cli.values import AUTO, BatchSize, FilePath, Limit, Pairs, Real, Texts
-from mill.execute.choose import ENGINES, HERE, EngineChoice
+from mill.execute.choose import ENGINES, HERE, ExecutorChoice
 from mill.execute.ranks import Ranks
-from mill.models.remote_code import forbid_remote_code
-from mill.models.spec import make_spec
+from mill.models.spec.parse import make_spec
+from mill.models.spec.remote_code import forbid_remote_code
 from mill.report.plan import print_plan
 from mill.report.scores import print_outcome
 from mill.runs.evaluate import Run, prepare
@@ -62,7 +62,7 @@ class EvalOptions:
     wait: float = 0.0
     base_url: str = ""
     exact: bool = False
-    choice: EngineChoice = field(default_factory=EngineChoice)
+    choice: ExecutorChoice = field(default_factory=ExecutorChoice)
     judge: str = ""
 
 
@@ -207,6 +207,6 @@ def _options(given: Mapping[str, Any], output_dir: Path, task_paths: tuple[str, 
         wait=given["wait"] or 0.0,
         base_url=given["base_url"] or "",
         exact=bool(given["exact"]),
-        choice=EngineChoice(given["engine"] or HERE, given["workers"], given["address"], given["gpus_per_worker"]),
+        choice=ExecutorChoice(given["engine"] or HERE, given["workers"], given["address"], given["gpus_per_worker"]),
         judge=_judge(given["judge"]),
     )

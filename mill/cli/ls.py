@@ -7,12 +7,12 @@ from pathlib import Path
 import click
 
 from mill.api.errors import RunError, UnknownName, install_command
-from mill.api.notice import notice
 from mill.api.registry import models, tasks
 from mill.api.task import Benchmark
 from mill.api.validate import convert
+from mill.api.warnings import notice
 from mill.cli.options import chosen_output_dir, output_dir_option, split_paths, task_paths_option
-from mill.models.table import BACKENDS
+from mill.models.spec.backends import BACKENDS
 from mill.report.tables import print_table
 from mill.runs.folder import find_runs
 from mill.runs.schema import Manifest, SessionEntry

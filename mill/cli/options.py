@@ -10,7 +10,7 @@ import click
 
 from mill.cli.values import FilePath, Texts
 from mill.cli.values import parse_pairs as parse_pairs
-from mill.models.remote_code import forbid_remote_code
+from mill.models.spec.remote_code import forbid_remote_code
 
 DEFAULT_OUTPUT_DIR = "results"
 

@@ -23,9 +23,9 @@ from mill.cli.options import (
     task_paths_option,
 )
 from mill.cli.values import FilePath
-from mill.models.open import open_model, resolve_spec
-from mill.models.remote_code import remote_code_forbidden
-from mill.models.spec import make_spec, split_list
+from mill.models.spec.open import open_model, resolve_spec
+from mill.models.spec.parse import make_spec, split_list
+from mill.models.spec.remote_code import remote_code_forbidden
 from mill.report.tables import print_table
 from mill.runs.evaluate import plan_run
 from mill.runs.folder import RunFolder, check_writable

@@ -44,11 +44,11 @@ def command(ctx: click.Context, /, model: str, backend: str | None, concurrency:
     anew; levels take turns after a warm-up."""
     from mill.checks.stress import stress
     from mill.checks.subjects import label_of, open_subject
-    from mill.models.open import resolve_spec, takes_argument
-    from mill.models.spec import make_spec
+    from mill.models.spec.open import resolve_spec, takes_argument
+    from mill.models.spec.parse import make_spec
 
     levels = _levels(concurrency)
-    options = read_options(ctx, given, default_prompts=PROMPTS, rivals=None)
+    options = read_options(ctx, given, default_prompts=PROMPTS, top_logprobs=None)
     spec = resolve_spec(make_spec(model, backend=backend or "", base_url=given["base_url"] or ""))
     if takes_argument(spec.backend, "stream"):  # streamed answers tell when their first token came
         spec = replace(spec, arguments={"stream": True, **spec.arguments})

@@ -32,7 +32,7 @@ def command(ctx: click.Context, /, models: str, baseline: str | None, backend: s
     one."""
     from mill.checks.compare import compare
     from mill.checks.subjects import labelled, open_subjects
-    from mill.models.spec import make_spec, split_list
+    from mill.models.spec.parse import make_spec, split_list
 
     options = read_options(ctx, given, default_prompts=PROMPTS)
     parts = [_labelled(part) for part in split_list(models)]

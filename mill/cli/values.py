@@ -13,8 +13,8 @@ import click
 
 from mill.api.errors import SpecError
 from mill.api.files import check_path
-from mill.models.open import guess
-from mill.models.spec import split_list
+from mill.models.spec.open import guess
+from mill.models.spec.parse import split_list
 from mill.runs.plan import parse_limit
 
 if TYPE_CHECKING:

@@ -10,21 +10,21 @@ from mill.api.errors import MissingPackage, SpecError
 from mill.api.files import imported_files
 from mill.api.model import MillModel
 from mill.api.ranks import world_size
-from mill.execute.engine import Engine, HereEngine
-from mill.execute.hands import HereHand, portable_identity, take_up
-from mill.execute.on_ray import RayCluster, RayHand
+from mill.execute.backend import Engine, LocalBackend
 from mill.execute.pool import Pool
-from mill.execute.ray_worker import Opening, environment
-from mill.models.open import open_model
-from mill.models.server import ServerModel
-from mill.models.spec import Spec, addresses_of, at_address
+from mill.execute.ray_actor import Opening, environment
+from mill.execute.ray_cluster import RayCluster, RayWorker
+from mill.execute.workers import LocalWorker, open_replica, portable_identity
+from mill.models.http.server import ServerModel
+from mill.models.spec.open import open_model
+from mill.models.spec.parse import Spec, addresses_of, at_address
 
 HERE, RAY = "here", "ray"
 ENGINES = (HERE, RAY)
 
 
 @dataclass(frozen=True)
-class EngineChoice:
+class ExecutorChoice:
     """What a person asks for. `workers` None means one, or one for each server's address."""
 
     engine: str = HERE
@@ -54,13 +54,13 @@ class EngineChoice:
             raise MissingPackage("--engine ray", "ray", "ray")
 
 
-def make_engine(choice: EngineChoice, spec: Spec, model: MillModel) -> Engine:
+def make_backend(choice: ExecutorChoice, spec: Spec, model: MillModel) -> Engine:
     """`model` is the one that was opened to plan the run; its weights are loaded only where it computes itself."""
     specs = [at_address(spec, address) for address in addresses_of(spec)] or [spec]
     workers = choice.workers or len(specs)
     if choice.engine == RAY:
-        return RayEngine(choice, specs, model, workers)
-    return HereEngine(model) if workers == 1 else _on_servers(specs, model, workers)
+        return RayBackend(choice, specs, model, workers)
+    return LocalBackend(model) if workers == 1 else _on_servers(specs, model, workers)
 
 
 def check_servers(spec: Spec, model: MillModel, wait: float) -> None:
@@ -75,17 +75,17 @@ def check_servers(spec: Spec, model: MillModel, wait: float) -> None:
 def _on_servers(specs: Sequence[Spec], model: MillModel, workers: int) -> Pool:
     identity = portable_identity(model)
 
-    def hire(number: int) -> HereHand:
-        return HereHand(take_up(specs[number % len(specs)], model.batch_size, identity))
+    def start_worker(number: int) -> LocalWorker:
+        return LocalWorker(open_replica(specs[number % len(specs)], model.batch_size, identity))
 
-    return Pool(hire, workers, servers=True)
+    return Pool(start_worker, workers, servers=True)
 
 
-class RayEngine(Pool):
+class RayBackend(Pool):
     """A pool on Ray; the cluster is reached when there is something to compute, and left when that is done."""
 
-    def __init__(self, choice: EngineChoice, specs: Sequence[Spec], model: MillModel, workers: int) -> None:
-        super().__init__(self._hire, workers, servers=isinstance(model, ServerModel))
+    def __init__(self, choice: ExecutorChoice, specs: Sequence[Spec], model: MillModel, workers: int) -> None:
+        super().__init__(self._start_worker, workers, servers=isinstance(model, ServerModel))
         self._cluster = RayCluster(choice.address, workers, choice.gpus_per_worker, model.accelerators)
         identity = portable_identity(model)
         fixed = [Spec(spec.backend, {**spec.arguments, **model.fixed_arguments()}) for spec in specs]
@@ -94,8 +94,8 @@ class RayEngine(Pool):
     def load(self) -> None:
         self._cluster.join()
 
-    def _hire(self, number: int) -> RayHand:
-        return self._cluster.hire(self._openings[number % len(self._openings)])
+    def _start_worker(self, number: int) -> RayWorker:
+        return self._cluster.start_worker(self._openings[number % len(self._openings)])
 
     def close(self) -> None:
         self._cluster.dismiss()

@@ -11,7 +11,7 @@ from typing import Protocol
 from mill.api.progress import Progress
 from mill.api.request import Request
 from mill.api.response import Response
-from mill.execute.engine import Engine
+from mill.execute.backend import Engine
 
 WINDOW = 32768  # requests
 
@@ -78,7 +78,7 @@ class Executor:
             if known is not None:
                 self.tally.known += 1
                 found[key] = known
-                self.engine.proof = clone
+                self.engine.canary = clone
             else:
                 pending[key] = clone
         self._compute(kind, list(pending.values()), found)

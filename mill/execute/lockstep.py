@@ -15,7 +15,7 @@ from mill.api.model import MillModel, options_text
 from mill.api.progress import Progress
 from mill.api.request import KINDS, Request
 from mill.api.response import Response
-from mill.execute.engine import HereEngine
+from mill.execute.backend import LocalBackend
 from mill.execute.executor import Executor, Recorder, Store
 from mill.execute.ranks import Ranks
 
@@ -26,7 +26,7 @@ class LockStepExecutor(Executor):
     def __init__(
         self, model: MillModel, store: Store, ranks: Ranks, padding: Mapping[str, Request], *, quiet: bool = False
     ) -> None:
-        super().__init__(HereEngine(model), store, quiet=quiet)
+        super().__init__(LocalBackend(model), store, quiet=quiet)
         self.model, self.ranks, self.padding = model, ranks, padding
 
     def run(self, requests: Iterable[Request]) -> None:

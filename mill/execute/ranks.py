@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 from mill.api import ranks
 from mill.api.batching import describe
 from mill.api.errors import MillError, ModelError
-from mill.execute.jobs import Job
+from mill.execute.sample_state import Job
 
 BEAT_S = 2.0
 SILENCE_S = 60.0

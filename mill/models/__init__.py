@@ -1,7 +1,7 @@
 """Backends, one a file, and how a spec becomes an opened model. Imports `mill.api` only; engines load when used."""
 
 from mill.api.registry import models
-from mill.models.table import BACKENDS
+from mill.models.spec.backends import BACKENDS
 
 for _backend in BACKENDS:
     for _name in _backend.names:

@@ -13,13 +13,13 @@ from mill.api.errors import DataError, ModelError, SpecError, UnknownName
 from mill.api.labels import Labels
 from mill.api.message import IMAGE
 from mill.api.model import ModelCapabilities
-from mill.api.notice import notice
 from mill.api.request import ZERO_SHOT, Request
 from mill.api.response import Response
+from mill.api.warnings import notice
 from mill.models.device import one_device
-from mill.models.fingerprint import file_digest, folder_digest
-from mill.models.media import failure
-from mill.models.vision import VisionModel, ranked
+from mill.models.media.decode import failure
+from mill.models.media.vision_model import VisionModel, ranked
+from mill.models.spec.fingerprint import file_digest, folder_digest
 
 TEXTS_AT_ONCE = 256
 KEPT_LABEL_SETS = 64

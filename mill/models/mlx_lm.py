@@ -11,17 +11,17 @@ from typing import Any
 from mill.api.batching import BatchLimits, Observer, Unit, describe
 from mill.api.errors import ModelError
 from mill.api.model import ModelCapabilities
-from mill.api.notice import notice
 from mill.api.request import ALL, GENERATE, MULTI_ROUND, Request
 from mill.api.response import Response
+from mill.api.warnings import notice
 from mill.metrics.similarity import common_start
-from mill.models.fingerprint import folder_digest, weights_size
-from mill.models.hf.decoding import Place, as_tokens
-from mill.models.hf.tokens import Prompt, Tokens, prompt_units
-from mill.models.pairs import Pair
-from mill.models.remote_code import announce_remote_code
-from mill.models.stops import cut_at_stops
-from mill.models.token_model import TokenModel
+from mill.models.spec.fingerprint import folder_digest, weights_size
+from mill.models.spec.remote_code import announce_remote_code
+from mill.models.tokens.generated import TokenLogprobs, as_tokens
+from mill.models.tokens.pairs import Pair
+from mill.models.tokens.stops import cut_at_stops
+from mill.models.tokens.token_model import TokenModel
+from mill.models.tokens.tokenizer import Prompt, Tokens, prompt_units
 
 PREFILL = 512  # tokens computed at once
 LOOK_EVERY = 8  # decoded tokens between looks for a stop string
@@ -44,7 +44,7 @@ class MlxModel(TokenModel):
         self.trust_remote_code = trust_remote_code
         self.batch_size = 1
         self.capabilities = ModelCapabilities(
-            max_context_length=max_context_length, supports_logprobs=True, supports_chat_template=True, rivals=None
+            max_context_length=max_context_length, supports_logprobs=True, supports_chat_template=True, top_logprobs=None
         )
         self._loaded: tuple[Any, Any] | None = None
         self._warm: tuple[Any, list[int]] | None = None  # the cache of the last context, which the next one may continue
@@ -207,7 +207,7 @@ class MlxModel(TokenModel):
         return answers
 
     def _told(self, answer: Response, logits: Sequence[Any], tokens: Sequence[int], count: int | str) -> Response:
-        """With the tokens and their rivals, or with the whole distribution before each."""
+        """With the tokens and their top_logprobs, or with the whole distribution before each."""
         import mlx.core as mx
         import numpy as np
 
@@ -271,7 +271,7 @@ def context_units(requests: Sequence[Request], pairs: Sequence[Pair]) -> list[Un
     return [Unit([r for r, _ in group], 1, [p for _, p in group]) for _, group in ordered]  # one cost: the order stays
 
 
-def _place(logprobs: Any, token: int, count: int) -> Place:
+def _place(logprobs: Any, token: int, count: int) -> TokenLogprobs:
     """What generate_step tells of one token: its log-probability and the likeliest tokens with theirs."""
     import mlx.core as mx
 

@@ -14,8 +14,8 @@ from mill.api.model import ModelCapabilities
 from mill.api.request import CLASSIFY, Request
 from mill.api.response import Response
 from mill.models.device import one_device
-from mill.models.fingerprint import file_digest
-from mill.models.vision import VisionModel, ranked
+from mill.models.media.vision_model import VisionModel, ranked
+from mill.models.spec.fingerprint import file_digest
 
 
 class TimmModel(VisionModel):

@@ -10,7 +10,7 @@ from mill.api.errors import ModelError
 from mill.api.printing import one_line
 from mill.api.validate import convert
 from mill.models.http import Failure
-from mill.models.names import same_model
+from mill.models.http.model_names import same_model
 from mill.models.openai_compat import OpenAICompatModel
 
 DEFAULT_URL = "http://127.0.0.1:8000"
@@ -30,11 +30,11 @@ class VllmMlxModel(OpenAICompatModel):
     def identity(self) -> dict[str, Any]:
         return {**super().identity(), "backend": "vllm-mlx"}
 
-    def _recognize(self) -> None:
+    def _identify(self) -> None:
         told = self.client.probe("GET", "/health").body or {}
         health: Health = convert(told, Health, f"{self.base_url}/health", ModelError)
         if health.model_loaded is False:
             raise Failure("http", "the server has loaded no model yet", status=503)
         if self.model and health.model_name and not same_model(health.model_name, self.model):
             raise ModelError(f"{self.base_url} has loaded {one_line(health.model_name)}, not {self.model}")
-        super()._recognize()
+        super()._identify()

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from mill.api.printing import one_line, printable
 from mill.checks.gate import RuleOutcome
-from mill.checks.glossary import FIGURES, counted, title, written
+from mill.checks.glossary import METRICS, counted, title, written
 from mill.checks.pairing import EMPTY, FAILED
 from mill.checks.result import Check, Variant
 from mill.checks.verdict import first_sentences
@@ -36,7 +36,7 @@ def print_check(check: Check) -> None:
 
 
 def _joined(variants: list[Variant]) -> list[list[str]]:
-    return [[name, *(" ".join(filter(None, cell)) for cell in cells)] for name, cells in figure_rows(variants, dash())]
+    return [[name, *(" ".join(filter(None, cell)) for cell in cells)] for name, cells in metric_rows(variants, dash())]
 
 
 def _fitting(variants: list[Variant], width: int) -> list[list[Variant]]:
@@ -56,9 +56,9 @@ def _fitting(variants: list[Variant], width: int) -> list[list[Variant]]:
 Cell = tuple[str, str]  # a value, and its interval with what else belongs to it
 
 
-def figure_rows(variants: list[Variant], between: str = "–") -> list[tuple[str, list[Cell]]]:
+def metric_rows(variants: list[Variant], between: str = "–") -> list[tuple[str, list[Cell]]]:
     """A row for each figure that any of them has, in the order of the glossary."""
-    names = [name for name in FIGURES if any(_shown(variant, name) for variant in variants)]
+    names = [name for name in METRICS if any(_shown(variant, name) for variant in variants)]
     rows = [(title(name), [_cell(variant, name, between) for variant in variants]) for name in names]
     tiers = [tier for tier, _ in TIERS] + [EMPTY, FAILED]
     if any(f"severity_{tier}" in variant.counts for variant in variants for tier in tiers):
@@ -68,7 +68,7 @@ def figure_rows(variants: list[Variant], between: str = "–") -> list[tuple[str
 
 
 def _shown(variant: Variant, name: str) -> bool:
-    return name in variant.figures and not (FIGURES[name].quiet and variant.figures[name].value == 0)
+    return name in variant.figures and not (METRICS[name].quiet and variant.figures[name].value == 0)
 
 
 def _cell(variant: Variant, name: str, between: str) -> Cell:
@@ -118,7 +118,7 @@ def summary_markdown(check: Check, outcomes: Sequence[RuleOutcome] = ()) -> str:
         lines += [f"Baseline: **{_escape(check.baseline)}**", ""]
     lines += ["| figure | " + " | ".join(_escape(variant.label) for variant in check.variants) + " |"]
     lines += ["| --- |" + " ---: |" * len(check.variants)]
-    for name, cells in figure_rows(check.variants):
+    for name, cells in metric_rows(check.variants):
         shown = [name, *(" ".join(filter(None, cell)) for cell in cells)]
         lines.append("| " + " | ".join(map(_escape, shown)) + " |")
     remarks = [f"- {_escape(variant.label)}: {_escape(line)}" for variant in check.variants for line in told(variant)]

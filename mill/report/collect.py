@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from mill.api.errors import RunError
-from mill.api.notice import notice
 from mill.api.storage import json_text
+from mill.api.warnings import notice
 from mill.metrics.estimate import Estimate
 from mill.report.tables import number
 from mill.runs.folder import find_runs

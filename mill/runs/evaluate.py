@@ -11,25 +11,25 @@ from typing import Any
 
 from mill.api.errors import MillError, RunError
 from mill.api.model import MillModel, identity_of
-from mill.api.notice import notice
 from mill.api.storage import refuse_links
 from mill.api.task import Benchmark, RenderSettings, Task
 from mill.api.validate import convert
-from mill.execute.choose import EngineChoice, check_servers, make_engine
-from mill.execute.engine import HereEngine
+from mill.api.warnings import notice
+from mill.execute.backend import LocalBackend
+from mill.execute.choose import ExecutorChoice, check_servers, make_backend
 from mill.execute.executor import Executor, Tally
-from mill.execute.jobs import Job, run_jobs
 from mill.execute.lockstep import LockStepExecutor
 from mill.execute.ranks import Ranks
-from mill.models.open import open_model, resolve_spec, takes_argument
-from mill.models.spec import Spec, addresses_of, at_address, parse_spec
+from mill.execute.sample_state import Job, run_samples
+from mill.models.spec.open import open_model, resolve_spec, takes_argument
+from mill.models.spec.parse import Spec, addresses_of, at_address, parse_spec
 from mill.runs import manifest
 from mill.runs.folder import MANIFEST, RESULTS, RunFolder, check_writable, newest_generation, run_folder
 from mill.runs.judging import Judging, check_prompts, open_judge
 from mill.runs.plan import TaskPlan, plan_tasks, refuse_early
 from mill.runs.record import Record
 from mill.runs.results import BenchmarkResult, TaskResult, summarize, summarize_benchmarks, write_results
-from mill.runs.samples import SampleRecord, ScoredSample, from_job, score_sample, write_samples
+from mill.runs.samples import SampleRecord, ScoredSample, from_state, score_sample, write_samples
 from mill.runs.schema import BenchmarkEntry, SessionEntry, StartedManifest, TaskEntry, TaskResultEntry
 from mill.runs.shared import entries
 from mill.runs.together import agree, answer_together
@@ -72,7 +72,7 @@ class Run:
     record: Record
     fresh: bool
     condition: str = ""
-    choice: EngineChoice = field(default_factory=EngineChoice)
+    choice: ExecutorChoice = field(default_factory=ExecutorChoice)
     judging: Judging | None = None
 
     def execute(self, *, quiet: bool = False, keep_model: bool = False) -> Outcome:
@@ -80,12 +80,12 @@ class Run:
 
         `keep_model` leaves the model loaded for a run that follows.
         """
-        executor = Executor(make_engine(self.choice, self.spec, self.model), self.record, quiet=quiet)
+        executor = Executor(make_backend(self.choice, self.spec, self.model), self.record, quiet=quiet)
         self._write_plan()
         with self._turn():
             with self._session(executor, keep_model=keep_model) as session:
                 self.record.refresh()
-                run_jobs(executor, self.jobs)
+                run_samples(executor, self.jobs)
             return self._score(executor, session, quiet=quiet)
 
     def execute_together(self, ranks: Ranks, *, quiet: bool = False) -> Outcome | None:
@@ -111,7 +111,7 @@ class Run:
 
     def _rank_executor(self, ranks: Ranks, *, quiet: bool) -> Executor:
         if not self.model.lock_step:
-            return Executor(HereEngine(self.model), self.record, quiet=quiet)
+            return Executor(LocalBackend(self.model), self.record, quiet=quiet)
         padding = {job.first_request.kind: job.first_request.clones()[0] for job in self.jobs}
         return LockStepExecutor(self.model, self.record, ranks, padding, quiet=quiet)
 
@@ -146,7 +146,7 @@ class Run:
             raise RunError(f"{self.folder.path} was removed or moved during the run: run the same command again")
 
     def _score(self, executor: Executor, session: manifest.Session, *, quiet: bool) -> Outcome:
-        records = {plan.task.name: [from_job(job) for job in plan.jobs] for plan in self.plans}
+        records = {plan.task.name: [from_state(job) for job in plan.jobs] for plan in self.plans}
         breakdown = self._judge(records, quiet=quiet)
         scored = {p.task.name: [score_sample(p.task, record) for record in records[p.task.name]] for p in self.plans}
         results = {plan.asked: self._summarize(plan, scored[plan.task.name]) for plan in self.plans}
@@ -191,7 +191,7 @@ class Run:
         )
         for plan in self.plans:
             if plan.task.name not in covered:
-                unanswered = (ScoredSample(from_job(job), {}, "not answered") for job in plan.jobs)
+                unanswered = (ScoredSample(from_state(job), {}, "not answered") for job in plan.jobs)
                 write_samples(self.folder.samples_file(plan.task.name), plan.task.name, unanswered, self.folder.root)
 
     def _summarize(self, plan: TaskPlan, scored: list[ScoredSample]) -> TaskResult:
@@ -230,7 +230,7 @@ def prepare(
     batch_size: int | None = None,
     wait: float = 0.0,
     exact: bool = False,
-    choice: EngineChoice | None = None,
+    choice: ExecutorChoice | None = None,
     judge: Spec | None = None,
 ) -> Run:
     """Open the model, plan the tasks and find the run's folder. No weights load here.
@@ -249,7 +249,7 @@ def prepare(
     check_servers(resolved, model, wait)
     judging = open_judge(judge, selection, output_dir, wait=wait) if judge is not None else None
     run = plan_run(resolved, model, selection, settings, output_dir=output_dir, limit=limit, fresh=fresh, judging=judging)
-    run.choice = choice or EngineChoice()
+    run.choice = choice or ExecutorChoice()
     run.choice.check(resolved)
     return run
 
@@ -276,10 +276,10 @@ def plan_run(
     shown = {**manifest.shown_settings(settings), **({"condition": condition} if condition else {})}
     shown |= {"judge": judging.label} if judging is not None else {}
     folder = newest_generation(run_folder(output_dir, model.model_name, identity, shown), fresh=fresh)
-    # A run that was started fresh stays so when it is resumed: it never takes answers from its siblings.
+    # A run that was started fresh stays so when it is resumed: it never takes answers from its other_runs.
     fresh = fresh or _was_fresh(folder)
-    siblings = [] if fresh or condition else folder.siblings
-    record = Record(folder.path, siblings, lends=not condition, root=folder.root)
+    other_runs = [] if fresh or condition else folder.other_runs
+    record = Record(folder.path, other_runs, shareable=not condition, root=folder.root)
     run = Run(spec, model, plans, selection.benchmarks, settings, identity, folder, record, fresh, condition)
     if judging is not None:
         check_prompts(plans)

@@ -39,7 +39,7 @@ class RunFolder:
             object.__setattr__(self, "root", self.path)
 
     @property
-    def siblings(self) -> list[Path]:
+    def other_runs(self) -> list[Path]:
         """The folders of other runs of the same model."""
         parent = self.path.parent
         return (

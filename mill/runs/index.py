@@ -9,9 +9,9 @@ from typing import IO, Any
 
 from mill.api.batching import ANSWER_FIELD
 from mill.api.errors import MillError, RunError
-from mill.api.notice import notice
 from mill.api.storage import open_regular, read_lines
 from mill.api.validate import convert, parse_json
+from mill.api.warnings import notice
 from mill.runs.schema import RecordLine, ResponseEntry, checked
 
 # A line as `Record` writes it, up to the field of the answer that its kind asks for. Whatever looks otherwise is parsed as a

@@ -10,14 +10,14 @@ from typing import Any
 from mill.api.batching import describe
 from mill.api.errors import CannotServe, SpecError
 from mill.api.model import MillModel, identity_of
-from mill.api.notice import notice
 from mill.api.request import GENERATE, Request
 from mill.api.response import Response
 from mill.api.task import Task
-from mill.execute.engine import HereEngine
+from mill.api.warnings import notice
+from mill.execute.backend import LocalBackend
 from mill.execute.executor import Executor, Tally
-from mill.models.open import open_model, resolve_spec
-from mill.models.spec import Spec
+from mill.models.spec.open import open_model, resolve_spec
+from mill.models.spec.parse import Spec
 from mill.runs.folder import run_folder, short_hash
 from mill.runs.plan import TaskPlan
 from mill.runs.record import Record
@@ -42,8 +42,8 @@ class Judging:
 
     def judge(self, judged: Sequence[tuple[Task, list[SampleRecord]]], *, quiet: bool = False) -> Tally:
         """Ask about every answer of these samples and put what the judge wrote into them."""
-        record = Record(self.folder, lends=False, root=self.root)
-        executor = Executor(HereEngine(self.model), record, quiet=quiet)
+        record = Record(self.folder, shareable=False, root=self.root)
+        executor = Executor(LocalBackend(self.model), record, quiet=quiet)
         asked = [
             (samples, place, [self._requests(task, sample, responses) for responses in sample.responses])
             for task, samples in judged

@@ -16,7 +16,7 @@ from mill.api.secrets import redact, redact_command
 from mill.api.storage import unique_name
 from mill.api.task import RenderSettings
 from mill.execute.executor import Tally
-from mill.models.spec import Spec
+from mill.models.spec.parse import Spec
 from mill.runs.folder import MANIFEST, RunFolder
 from mill.runs.plan import TaskPlan
 from mill.runs.schema import SessionEntry, TaskEntry

@@ -14,8 +14,8 @@ from mill.api.errors import CannotServe, SpecError
 from mill.api.model import MillModel, ModelCapabilities
 from mill.api.request import GENERATE, MULTI_ROUND, Request
 from mill.api.task import RenderSettings, Task
-from mill.execute.jobs import Job
-from mill.models.table import backend_info, backends_serving
+from mill.execute.sample_state import Job
+from mill.models.spec.backends import backend_info, backends_serving
 from mill.tasks import hooks
 from mill.tasks.load import Selection, serve
 

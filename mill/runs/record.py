@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import IO, Any
 
 from mill.api.errors import RunError
-from mill.api.notice import notice
 from mill.api.request import Request
 from mill.api.response import Response
 from mill.api.storage import make_folder, unique_name, utf8, write_atomically
+from mill.api.warnings import notice
 from mill.runs.index import Index, Place
 from mill.runs.scrubbing import without_secrets
 
@@ -34,15 +34,15 @@ class Record:
     """The answers of one run. Also finds deterministic answers that other runs of the same model recorded."""
 
     def __init__(
-        self, folder: Path, siblings: list[Path] | None = None, *, lends: bool = True, root: Path | None = None
+        self, folder: Path, other_runs: list[Path] | None = None, *, shareable: bool = True, root: Path | None = None
     ) -> None:
-        """`lends` says whether runs of the same model may take answers from this record.
+        """`shareable` says whether runs of the same model may take answers from this record.
 
         `root` is the folder that a person named; nothing is written through links below it.
         """
-        self.folder, self.lends, self.root = folder / FOLDER, lends, root or folder
+        self.folder, self.shareable, self.root = folder / FOLDER, shareable, root or folder
         self._own = Index(self.folder)
-        self._shared = [index for sibling in siblings or [] if (index := _readable(sibling / FOLDER))]
+        self._shared = [index for sibling in other_runs or [] if (index := _readable(sibling / FOLDER))]
         self._handle: IO[bytes] | None = None
         self._name, self._end, self._looked = "", 0, 0.0
 
@@ -125,14 +125,14 @@ class Record:
         """Write an answer down. A distribution goes to a file of its own first, whose name then stands in the answer."""
         if response.distribution is not None and not isinstance(response.distribution, str):
             response = replace(response, distribution=self._put_distribution(request.key, response.distribution))
-        return self._append(request.key, request.kind, request.deterministic and self.lends, without_secrets(response))
+        return self._append(request.key, request.kind, request.deterministic and self.shareable, without_secrets(response))
 
     def adopt(self, line: Mapping[str, Any]) -> None:
         """Write down an answer that another process sends, unless it is known."""
         key, response = line["key"], Response.from_dict(line["response"])
         known = self._own.find(key)
         if known is None or known.failed:
-            self._append(key, line["kind"], line["deterministic"] and self.lends, without_secrets(response))
+            self._append(key, line["kind"], line["deterministic"] and self.shareable, without_secrets(response))
 
     def _append(self, key: str, kind: str, deterministic: bool, response: Response) -> Response:
         line = (

@@ -7,18 +7,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from mill.api.errors import RunError
-from mill.api.notice import notice
 from mill.api.registry import tasks as registry
 from mill.api.response import Response
 from mill.api.task import Benchmark, RenderSettings, Task
 from mill.api.validate import convert
+from mill.api.warnings import notice
 from mill.execute.executor import Tally
-from mill.execute.jobs import Job, replay
+from mill.execute.sample_state import Job, replay
 from mill.runs.evaluate import Outcome
 from mill.runs.folder import MANIFEST, RunFolder
 from mill.runs.record import Record
 from mill.runs.results import TaskResult, summarize, summarize_benchmarks, write_results
-from mill.runs.samples import SampleRecord, ScoredSample, from_job, read_samples, score_sample, write_samples
+from mill.runs.samples import SampleRecord, ScoredSample, from_state, read_samples, score_sample, write_samples
 from mill.runs.schema import Manifest, TaskEntry
 
 
@@ -96,7 +96,7 @@ def _replayed(
     """A dialog, led again from its first round with the recorded answers: only so are its later rounds known."""
     job = Job.of(task, sample.sample, settings)
     replay(job, lookup)
-    return replace(from_job(job), judgements=sample.judgements)
+    return replace(from_state(job), judgements=sample.judgements)
 
 
 def _count(responses: Sequence[Sequence[Response]]) -> int:

@@ -51,7 +51,7 @@ Words = dict[str, dict[str, Word]]
 
 def say(folder: RunFolder, file: str, said: Mapping[str, Mapping[str, Word]]) -> None:
     """Add words to one of a run's files."""
-    place, known = folder.path / PARTS / f"{writer_name()}.json", standing(folder, file)
+    place, known = folder.path / PARTS / f"{writer_name()}.json", merged(folder, file)
     part = read_json(place)
     sections = part.setdefault(file, {})
     for section, entries in said.items():
@@ -64,7 +64,7 @@ def say(folder: RunFolder, file: str, said: Mapping[str, Mapping[str, Word]]) ->
     _write_view(folder, file)
 
 
-def standing(folder: RunFolder, file: str) -> Words:
+def merged(folder: RunFolder, file: str) -> Words:
     """The words that count now. What the file has and no part says counts too, as the oldest word of all."""
     found: Words = {
         section: {name: Word(value) for name, value in entries.items()}
@@ -83,7 +83,7 @@ def standing(folder: RunFolder, file: str) -> Words:
 def entries(folder: RunFolder, file: str, section: str, kind: type[T]) -> dict[str, T]:
     """The entries of a section that count now, each checked against its type."""
     found = {}
-    for name, word in standing(folder, file).get(section, {}).items():
+    for name, word in merged(folder, file).get(section, {}).items():
         source = folder.path / PARTS / f"{word.writer}.json" if word.writer else folder.path / file
         found[name] = convert(word.value, kind, f"{section}.{name} in {source}", RunError)
     refuse_misnamed(found, f"{section} of {folder.path / file}")
@@ -112,7 +112,7 @@ def writer_name() -> str:
 def _write_view(folder: RunFolder, file: str) -> None:
     for _ in range(_ATTEMPTS):
         before = _signature(folder)
-        words = standing(folder, file)
+        words = merged(folder, file)
         view = {name: word.value for name, word in words.pop(TOP, {}).items() if name not in (*_LISTS, *_MAPPINGS)}
         for section, entries in words.items():
             values = {name: word.value for name, word in entries.items()}

@@ -11,8 +11,8 @@ from typing import Any
 from mill.api.errors import RunError
 from mill.api.response import Response
 from mill.execute.executor import Executor, Tally
-from mill.execute.jobs import Job, replay, run_jobs
 from mill.execute.ranks import Ranks, shares
+from mill.execute.sample_state import Job, replay, run_samples
 from mill.runs.record import Record
 
 
@@ -21,7 +21,7 @@ def answer_together(ranks: Ranks, executor: Executor, record: Record, jobs: Sequ
     ranks.exchange("it is our turn")
     record.refresh()
     parts = shares(jobs, ranks.size)
-    run_jobs(executor, parts[ranks.rank])
+    run_samples(executor, parts[ranks.rank])
     tallies = ranks.exchange(asdict(executor.tally))
     if ranks.first:
         executor.tally = _total(tallies)

@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mill.api.errors import RunError
-from mill.api.notice import notice
 from mill.api.storage import unique_name, write_json
 from mill.api.validate import read_file
+from mill.api.warnings import notice
 from mill.runs.folder import RunFolder
 from mill.runs.schema import WorkingEntry
 

@@ -22,22 +22,22 @@ class ForcedText:
 
 
 class ForcedTask(Task):
-    """`rivals` is how many of the likeliest tokens are wanted at each place, or "all" of the vocabulary."""
+    """`top_logprobs` is how many of the likeliest tokens are wanted at each place, or "all" of the vocabulary."""
 
     task_type = TaskType.PERPLEXITY
     kind = LOGLIKELIHOOD
     metrics = {"token_perplexity": "perplexity"}
 
-    def __init__(self, name: str, texts: Sequence[ForcedText], rivals: int | str) -> None:
+    def __init__(self, name: str, texts: Sequence[ForcedText], top_logprobs: int | str) -> None:
         super().__init__(name)
-        self.texts, self.rivals = {text.id: text for text in texts}, rivals
+        self.texts, self.top_logprobs = {text.id: text for text in texts}, top_logprobs
 
     def samples(self) -> Sequence[Sample]:
         return [Sample(text.id, {"continuation": text.continuation}) for text in self.texts.values()]
 
     def requests(self, sample: Sample, settings: RenderSettings) -> list[Request]:
         text = self.texts[sample.id]
-        options = {"logprobs": self.rivals}
+        options = {"logprobs": self.top_logprobs}
         return [Request(LOGLIKELIHOOD, context=text.context, continuation=text.continuation, options=options)]
 
     def score(self, sample: Sample, responses: Sequence[Response]) -> dict[str, Value]:

@@ -140,7 +140,7 @@ def test_samples_and_their_rate_both_matter() -> None:
 
 @pytest.mark.parametrize("form", ["list", "tensor"])
 def test_samples_that_are_no_numpy_array_are_told_apart_too(form: str) -> None:
-    from mill.models.media import load_audio
+    from mill.models.media.decode import load_audio
 
     def sound(values: list[float]) -> Media:
         if form == "list":

@@ -25,7 +25,7 @@ class PlantedModel(MillModel):
 
     def __init__(self, path: str, fault: str = "") -> None:
         self.path, self.fault = path, fault
-        self.capabilities = ModelCapabilities(supports_logprobs=True, supports_chat_template=False, rivals=None)
+        self.capabilities = ModelCapabilities(supports_logprobs=True, supports_chat_template=False, top_logprobs=None)
 
     @property
     def model_name(self) -> str:

@@ -54,9 +54,9 @@ def test_the_margin_where_a_prompt_parts() -> None:
     top = ((1, -0.70), (2, -0.72))
     one, other = (Token(1, "a", -0.70, top),), (Token(2, "b", -0.72, ((2, -0.70), (1, -0.72))),)
     found = variant([answer("a", "1", tokens=one), answer("b", "1", tokens=other), answer("a", "1", tokens=one)])
-    assert found.figures["parting_margin"].value == pytest.approx(0.02)
+    assert found.figures["divergence_margin"].value == pytest.approx(0.02)
     assert found.counts["near_ties"] == 1
-    assert found.rows[0]["parting"] == {"char": 0, "token": 0, "margin": pytest.approx(0.02)}
+    assert found.rows[0]["divergence"] == {"char": 0, "token": 0, "margin": pytest.approx(0.02)}
 
 
 def test_the_noise_of_log_probabilities() -> None:

@@ -75,7 +75,7 @@ def lost(worse: int, better: int, n: int, p: float) -> Check:
 
 
 def test_a_test_that_cannot_tell_keeps_nothing() -> None:
-    """15 points lost on 60 samples with p = 0.078 is no pass; nor are 60 samples without a change proof of one point."""
+    """15 points lost on 60 samples with p = 0.078 is no pass; nor are 60 samples without a change canary of one point."""
     few = lost(15, 6, 60, 0.078)
     (outcome,) = judge(few, parse_rules("acc_drop>0.01@p<0.05"))
     assert outcome.status == INCONCLUSIVE

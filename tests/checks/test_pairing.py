@@ -9,7 +9,7 @@ import pytest
 
 from mill.api.response import Token
 from mill.checks.answers import DOCUMENT, Answer
-from mill.checks.pairing import Pair, Parting, margin_at, pair_up
+from mill.checks.pairing import Divergence, Pair, margin_at, pair_up
 
 TOP = ((1, -0.1), (2, -2.5))
 
@@ -25,7 +25,7 @@ def tokens(*texts: str, ids: bool = True, top: tuple[tuple[int | str, float], ..
 
 def test_equal_texts_do_not_part() -> None:
     pair = Pair(answer("the same"), answer("the same"))
-    assert pair.identical and pair.parting is None
+    assert pair.identical and pair.divergence is None
     assert (pair.similarity, pair.severity) == (1.0, "identical")
 
 
@@ -33,31 +33,31 @@ def test_texts_part_at_the_first_token_with_another_id() -> None:
     a = answer("the cat sat", tokens=tokens("the", " cat", " sat"))
     b = answer("the dog sat", tokens=tokens("the", " dog", " sat"))
     b = answer("the dog sat", tokens=(b.tokens[0], Token(999, " dog", -0.2), b.tokens[2])) if b.tokens else b
-    assert Pair(a, b).parting == Parting(char=4, token=1, margin=pytest.approx(2.4))
+    assert Pair(a, b).divergence == Divergence(char=4, token=1, margin=pytest.approx(2.4))
 
 
 def test_texts_part_by_token_texts_where_a_side_tells_no_ids() -> None:
     a = answer("abcd", tokens=tokens("ab", "c", "d"))
     b = answer("abce", tokens=tokens("ab", "c", "e", ids=False))
-    assert Pair(a, b).parting == Parting(char=3, token=2, margin=pytest.approx(2.4))
+    assert Pair(a, b).divergence == Divergence(char=3, token=2, margin=pytest.approx(2.4))
 
 
 def test_ids_tell_apart_what_texts_do_not() -> None:
     """Half a character each: both show as a replacement character, but they are other tokens."""
     a = answer("x\u00e9", tokens=(Token(1, "x", 0.0), Token(2, "\ufffd", -0.3), Token(3, "\ufffd", -0.1)))
     b = answer("x\u00e8", tokens=(Token(1, "x", 0.0), Token(2, "\ufffd", -0.3), Token(4, "\ufffd", -0.1)))
-    assert Pair(a, b).parting == Parting(char=1, token=2, margin=None)
+    assert Pair(a, b).divergence == Divergence(char=1, token=2, margin=None)
 
 
 def test_texts_part_by_characters_where_an_engine_tells_no_tokens() -> None:
-    assert Pair(answer("abcd", tokens=tokens("abcd")), answer("abxd")).parting == Parting(char=2)
-    assert Pair(answer("ab"), answer("abc")).parting == Parting(char=2)
+    assert Pair(answer("abcd", tokens=tokens("abcd")), answer("abxd")).divergence == Divergence(char=2)
+    assert Pair(answer("ab"), answer("abc")).divergence == Divergence(char=2)
 
 
 def test_a_text_that_ends_earlier_parts_at_its_end() -> None:
     a, b = answer("ab", tokens=tokens("a", "b")), answer("abc", tokens=tokens("a", "b", "c"))
-    assert Pair(a, b).parting == Parting(char=2, token=2, margin=pytest.approx(2.4))  # by the engine that went on
-    assert Pair(b, a).parting == Parting(char=2, token=2, margin=pytest.approx(2.4))
+    assert Pair(a, b).divergence == Divergence(char=2, token=2, margin=pytest.approx(2.4))  # by the engine that went on
+    assert Pair(b, a).divergence == Divergence(char=2, token=2, margin=pytest.approx(2.4))
 
 
 def test_margins_need_two_rivals() -> None:
@@ -75,7 +75,7 @@ def test_a_failed_request_is_a_changed_answer(failing: tuple[bool, bool]) -> Non
     )
     pair = Pair(a, b)
     assert pair.failed and pair.flipped and not pair.identical
-    assert (pair.similarity, pair.severity, pair.parting) == (0.0, "failed", None)
+    assert (pair.similarity, pair.severity, pair.divergence) == (0.0, "failed", None)
 
 
 def test_an_answer_flips_when_another_one_is_extracted() -> None:

@@ -25,7 +25,7 @@ def test_compare_reaches_from_transformers_to_llama_cpp(demo_model: str, llama: 
 
 def test_a_llama_server_is_asked_for_the_whole_vocabulary(llama: str) -> None:
     from mill.api.request import ALL, LOGLIKELIHOOD, Request
-    from mill.models.open import open_model
+    from mill.models.spec.open import open_model
 
     model = open_model(f"llama-cpp[base_url={llama}]")
     model.ready()

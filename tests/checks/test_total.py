@@ -1,4 +1,4 @@
-"""Figures and rules for every input: NaN, infinities, ties, nothing and single samples. Worse input never looks better."""
+"""Measurements and rules for every input: NaN, infinities, ties, nothing and single samples. Worse input never looks better."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from mill.api.response import Token
 from mill.checks.answers import CHOICE, DOCUMENT, TEXT, Answer
 from mill.checks.compare import compared
 from mill.checks.determinism import repeated
-from mill.checks.figures import Figures, forced_figures, forced_series, free_figures
 from mill.checks.forced import ForcedGaps
 from mill.checks.gate import BROKEN, KEPT, judge, parse_rules
-from mill.checks.glossary import FIGURES
+from mill.checks.glossary import METRICS
+from mill.checks.measurements import Measurements, answer_measurements, forced_measurements, forced_series
 from mill.checks.pairing import Pair, Pairing
 from mill.checks.passes import Pass
 from mill.checks.result import Check, Variant, read_check
@@ -83,9 +83,9 @@ def gaps(draw: st.DrawFn) -> Gap:
 TEXTS = st.lists(st.lists(gaps(), max_size=4), max_size=5)
 
 
-def is_sound(found: Figures) -> None:
+def is_sound(found: Measurements) -> None:
     for name, estimate in found.estimates.items():
-        figure = FIGURES[name]
+        figure = METRICS[name]
         value, low, high = estimate.value, estimate.low, estimate.high
         assert estimate.n >= 0
         if math.isnan(value):
@@ -95,20 +95,20 @@ def is_sound(found: Figures) -> None:
             assert low - 1e-9 <= value <= high + 1e-9, name
             assert figure.low - 1e-9 <= low and high <= figure.high + 1e-9, name
     for name, p in found.p_values.items():
-        assert name in FIGURES and FIGURES[name].tested and (math.isnan(p) or 0 <= p <= 1)
+        assert name in METRICS and METRICS[name].tested and (math.isnan(p) or 0 <= p <= 1)
     assert all(count >= 0 for count in found.counts.values())
 
 
 @MANY
 @given(st.lists(pairs(), max_size=6))
 def test_figures_of_any_answers_are_sound(members: list[Pair]) -> None:
-    is_sound(free_figures(members))
+    is_sound(answer_measurements(members))
 
 
 @MANY
 @given(TEXTS)
 def test_figures_of_any_positions_are_sound(texts: list[list[Gap]]) -> None:
-    found = forced_figures(texts)
+    found = forced_measurements(texts)
     is_sound(found)
     forced_series(texts)
     spoilt = any(math.isnan(gap.kl) for of_text in texts for gap in of_text)
@@ -132,7 +132,7 @@ def test_an_answer_that_fails_never_makes_a_figure_look_better(members: list[Pai
         return
     failed = replace(pair.b, error="HTTP 500", text="", value=None, tokens=None, scores=(), extracted=None)
     spoilt = [*members[:index], Pair(pair.a, failed), *members[index + 1 :]]
-    before, after = free_figures(members).estimates, free_figures(spoilt).estimates
+    before, after = answer_measurements(members).estimates, answer_measurements(spoilt).estimates
     for name in (*WORSE_IS_HIGHER, *WORSE_IS_LOWER):
         if name not in before or name not in after or before[name].n != after[name].n:
             continue
@@ -157,7 +157,7 @@ def test_a_position_that_diverges_more_never_looks_better(texts: list[list[Gap]]
     worse = Gap(math.inf, old.first, -math.inf, False, old.exact)
     spoilt = [[*one] for one in texts]
     spoilt[text][index] = worse
-    before, after = forced_figures(texts).estimates, forced_figures(spoilt).estimates
+    before, after = forced_measurements(texts).estimates, forced_measurements(spoilt).estimates
     for name in ("kl_mean", "kl_median", "kl_p90", "kl_p95", "kl_p99", "kl_max", "nonfinite_rate", "ppl_ratio"):
         old_value, new_value = before[name].value, after[name].value
         assert math.isnan(old_value) or math.isnan(new_value) or new_value >= old_value, name
@@ -185,7 +185,7 @@ def test_any_check_is_shown_saved_and_read_back(
 def test_repeated_answers_of_any_kind_are_sound(rows: list[list[Answer]]) -> None:
     passes = [Pass(f"{n}", None, [row[n] for row in rows], "run", []) for n in range(3)]
     variant = repeated("all", passes)
-    is_sound(Figures(variant.figures))
+    is_sound(Measurements(variant.figures))
     check = Check("determinism", ["t"], [variant])
     assert variant.verdict and report_page([check])
 
@@ -201,12 +201,12 @@ def test_noise_does_not_depend_on_the_order_of_choices(scores: list[list[float]]
     assert noise([0, 1]) == noise(order)
 
 
-@pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.parametrize("name", METRICS)
 @pytest.mark.parametrize("value", [math.nan, None])
 def test_what_could_not_be_measured_keeps_no_rule(name: str, value: float | None) -> None:
     figures = {} if value is None else {name: Estimate(value, None, None, None, 5)}
     check = Check("compare", ["t"], [Variant("b", figures=figures, p_values={name: 0.5})])
-    middle = FIGURES[name].low + 0.5 if math.isfinite(FIGURES[name].low) else 0.5
+    middle = METRICS[name].low + 0.5 if math.isfinite(METRICS[name].low) else 0.5
     both = f"{name}>{middle}, {name}<{middle}"
     rules = parse_rules(both, both)
     assert [outcome.status for outcome in judge(check, rules)] == [BROKEN] * 4
@@ -214,7 +214,7 @@ def test_what_could_not_be_measured_keeps_no_rule(name: str, value: float | None
 
 @MANY
 @given(
-    st.sampled_from(sorted(set(FIGURES) - {"distinct_outputs"})),
+    st.sampled_from(sorted(set(METRICS) - {"distinct_outputs"})),
     st.one_of(st.floats(0, 1), st.just(math.inf), st.just(math.nan)),
     st.floats(0, 1),
     st.integers(0, 50),
@@ -228,17 +228,17 @@ def test_a_kept_requirement_is_shown_by_the_whole_interval(
     check = Check("compare", ["t"], [Variant("b", figures={name: estimate}, p_values=p_values)])
     (required,) = judge(check, parse_rules(None, f"{name}<0.5"))
     if required.status == KEPT:
-        assert value < 0.5 and (not FIGURES[name].interval or value + reach < 0.5)
-    if FIGURES[name].tested:
+        assert value < 0.5 and (not METRICS[name].interval or value + reach < 0.5)
+    if METRICS[name].tested:
         (tested,) = judge(check, parse_rules(f"{name}>0.5@p<0.05"))
         if tested.status == KEPT:
             assert value + reach <= 0.5 and p is not None and not math.isnan(p)
 
 
 def test_a_figure_of_no_samples_is_nan_or_left_out() -> None:
-    found = free_figures([])
+    found = answer_measurements([])
     assert all(math.isnan(estimate.value) for estimate in found.estimates.values())
-    assert set(forced_figures([]).estimates) == {"nonfinite_rate"}
+    assert set(forced_measurements([]).estimates) == {"nonfinite_rate"}
 
 
 def some(**more: Any) -> Answer:
@@ -247,6 +247,6 @@ def some(**more: Any) -> Answer:
 
 @pytest.mark.parametrize("n", [1, 2])
 def test_figures_of_one_or_two_equal_samples(n: int) -> None:
-    found = free_figures([Pair(some(value=0.5), some(value=0.25))] * n)
+    found = answer_measurements([Pair(some(value=0.5), some(value=0.25))] * n)
     assert found.estimates["score_drop"].value == 0.25
     assert found.estimates["match_rate"].value == 1.0 and found.estimates["match_rate"].low is not None

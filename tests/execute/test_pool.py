@@ -16,9 +16,9 @@ from mill.api.model import MillModel
 from mill.api.request import GENERATE, LOGLIKELIHOOD, Request
 from mill.api.response import Response
 from mill.execute import pool as pool_module
-from mill.execute.hands import HandLost, HereHand, Tell, portable_identity
 from mill.execute.pool import Pool
-from mill.models.open import open_model
+from mill.execute.workers import LocalWorker, Tell, WorkerLost, portable_identity
+from mill.models.spec.open import open_model
 
 SOON = 20.0
 
@@ -40,7 +40,7 @@ class FakeHand:
             self.asked += 1
             tell([(place, Response(text=f"re: {request.text}"))])
 
-    def prove(self, proof: Request) -> None:
+    def check_canary(self, canary: Request) -> None:
         return None
 
     def remarks(self) -> list[str]:
@@ -72,7 +72,7 @@ class Agency:
     def __init__(self, before: Callable[[FakeHand, Request], None] = lambda hand, request: None) -> None:
         self.before, self.hands = before, []
 
-    def hire(self, number: int) -> FakeHand:
+    def start_worker(self, number: int) -> FakeHand:
         self.hands.append(FakeHand(number, self.before))
         return self.hands[-1]
 
@@ -107,7 +107,7 @@ def all_answered(seen: Seen, requests: Sequence[Request]) -> bool:
 @pytest.mark.parametrize("workers", [1, 2, 5])
 def test_everything_is_answered_once_in_the_thread_that_asked(workers: int) -> None:
     requests, seen = asked(60), Seen()
-    Pool(Agency().hire, workers).answer(GENERATE, requests, seen)
+    Pool(Agency().start_worker, workers).answer(GENERATE, requests, seen)
     assert all_answered(seen, requests)
     assert seen.answers["question 007"].text == "re: question 007"
     assert seen.threads == {threading.get_ident()}
@@ -115,7 +115,7 @@ def test_everything_is_answered_once_in_the_thread_that_asked(workers: int) -> N
 
 def test_workers_stay_for_the_next_kind_and_none_is_hired_for_nothing() -> None:
     agency = Agency(lambda hand, request: time.sleep(0.01))
-    pool = Pool(agency.hire, 4)
+    pool = Pool(agency.start_worker, 4)
     ask(pool, asked(1))
     assert len(agency.hands) == 1
     pool.answer(LOGLIKELIHOOD, asked(40), Seen())
@@ -128,10 +128,10 @@ def test_a_worker_that_dies_in_mid_bundle_is_replaced_and_nothing_is_told_twice_
     def before(hand: FakeHand, request: Request) -> None:
         time.sleep(0.01)
         if hand in agency.hands[:workers] and hand.asked == 3:
-            raise HandLost("killed or crashed")
+            raise WorkerLost("killed or crashed")
 
     agency, requests = Agency(before), asked(50)
-    pool = Pool(agency.hire, workers)
+    pool = Pool(agency.start_worker, workers)
     assert all_answered(seen := ask(pool, requests), requests)
     assert not any(answer.failed for answer in seen.answers.values())
     assert len(agency.hands) == 2 * workers
@@ -144,7 +144,7 @@ def test_a_worker_that_dies_after_its_last_answer_loses_nothing() -> None:
     class DiesAtTheEnd(FakeHand):
         def answer(self, kind: str, requests: Sequence[Request], tell: Tell) -> None:
             super().answer(kind, requests, tell)
-            raise HandLost("killed or crashed")
+            raise WorkerLost("killed or crashed")
 
     requests = asked(30)
     assert all_answered(ask(Pool(DiesAtTheEnd, 3), requests), requests)
@@ -157,10 +157,10 @@ def test_a_request_that_kills_workers_is_an_error_of_its_own(workers: int, poiso
 
     def before(hand: FakeHand, request: Request) -> None:
         if request.text in deadly:
-            raise HandLost("killed or crashed")
+            raise WorkerLost("killed or crashed")
 
     requests = asked(40)
-    assert all_answered(seen := ask(Pool(Agency(before).hire, workers), requests), requests)
+    assert all_answered(seen := ask(Pool(Agency(before).start_worker, workers), requests), requests)
     assert {text for text, answer in seen.answers.items() if answer.failed} == deadly
     assert all("died" in (seen.answers[text].error or "") for text in deadly)
 
@@ -171,21 +171,21 @@ def test_random_deaths_neither_lose_nor_double_anything() -> None:
     def before(hand: FakeHand, request: Request) -> None:
         with lock:
             if dice.random() < 0.02:
-                raise HandLost("killed or crashed")
+                raise WorkerLost("killed or crashed")
 
     requests = asked(400)
-    assert all_answered(ask(Pool(Agency(before).hire, 4), requests), requests)
+    assert all_answered(ask(Pool(Agency(before).start_worker, 4), requests), requests)
 
 
 @pytest.mark.parametrize("workers", [1, 4])
 def test_workers_that_all_die_end_the_run_in_one_line(workers: int) -> None:
     def before(hand: FakeHand, request: Request) -> None:
         time.sleep(0.02)
-        raise HandLost("out of memory")
+        raise WorkerLost("out of memory")
 
     agency = Agency(before)
     with pytest.raises(ModelError, match=r"workers died and none has answered.*out of memory"):
-        ask(Pool(agency.hire, workers), asked(100))
+        ask(Pool(agency.start_worker, workers), asked(100))
     assert len(agency.hands) <= 6 * (workers + 1)
 
 
@@ -193,22 +193,22 @@ def test_workers_that_all_die_end_the_run_in_one_line(workers: int) -> None:
 def test_workers_that_cannot_start_end_the_run(workers: int) -> None:
     tries: list[int] = []
 
-    def hire(number: int) -> Any:
+    def start_worker(number: int) -> Any:
         tries.append(number)
         time.sleep(0.02)
-        raise HandLost("its machine is gone")
+        raise WorkerLost("its machine is gone")
 
     with pytest.raises(ModelError, match="its machine is gone"):
-        ask(Pool(hire, workers), asked(100))
+        ask(Pool(start_worker, workers), asked(100))
     assert len(tries) <= 6 * (workers + 1)
 
 
 def test_a_worker_that_cannot_start_is_no_fault_of_a_single_request() -> None:
-    def hire(number: int) -> Any:
-        raise HandLost("out of memory")
+    def start_worker(number: int) -> Any:
+        raise WorkerLost("out of memory")
 
     with pytest.raises(ModelError, match="out of memory"):
-        ask(Pool(hire, 1), asked(1))
+        ask(Pool(start_worker, 1), asked(1))
 
 
 @pytest.mark.parametrize("error", [RunError("the disk is full"), ModelError("no such route")])
@@ -218,7 +218,7 @@ def test_an_error_that_no_other_worker_would_avoid_ends_the_run(error: MillError
             raise error
 
     agency = Agency(before)
-    pool = Pool(agency.hire, 3)
+    pool = Pool(agency.start_worker, 3)
     with pytest.raises(type(error), match=str(error)):
         ask(pool, asked(60))
     pool.close()
@@ -249,7 +249,7 @@ class Picky(MillModel):
 def test_failures_that_stand_together_are_no_broken_model(workers: int, fails: range) -> None:
     """A worker's first bundle may hold nothing else, since what looks alike is handed out together."""
     requests = asked(200)
-    seen = ask(Pool(lambda number: HereHand(Picky(fails, [])), workers), requests)
+    seen = ask(Pool(lambda number: LocalWorker(Picky(fails, [])), workers), requests)
     assert all_answered(seen, requests)
     assert sum(response.failed for response in seen.answers.values()) == len(fails)
 
@@ -258,18 +258,18 @@ def test_failures_that_stand_together_are_no_broken_model(workers: int, fails: r
 def test_a_broken_model_is_told_before_all_of_it_was_tried(workers: int) -> None:
     tried: list[str] = []
     with pytest.raises(ModelBroken, match="not this one"):
-        ask(Pool(lambda number: HereHand(Picky(range(5000), tried)), workers), asked(5000))
+        ask(Pool(lambda number: LocalWorker(Picky(range(5000), tried)), workers), asked(5000))
     assert len(tried) < 200
 
 
 def test_a_worker_that_cannot_open_the_model_ends_the_run() -> None:
-    def hire(number: int) -> Any:
+    def start_worker(number: int) -> Any:
         if number == 1:
             raise ModelError("no such file")
         return FakeHand(number, lambda hand, request: time.sleep(0.005))
 
     with pytest.raises(ModelError, match="no such file"):
-        ask(Pool(hire, 2), asked(60))
+        ask(Pool(start_worker, 2), asked(60))
 
 
 @pytest.mark.parametrize("error", [ValueError("a mistake"), SystemExit(3)], ids=["exception", "exit"])
@@ -278,7 +278,7 @@ def test_a_mistake_in_a_worker_is_told_and_keeps_nobody_waiting(error: BaseExcep
         raise error
 
     with pytest.raises(ModelError, match="a worker failed"):
-        ask(Pool(Agency(before).hire, 2), asked(10))
+        ask(Pool(Agency(before).start_worker, 2), asked(10))
 
 
 def test_a_worker_that_cannot_be_ended_keeps_nobody_waiting() -> None:
@@ -288,17 +288,17 @@ def test_a_worker_that_cannot_be_ended_keeps_nobody_waiting() -> None:
 
     def before(hand: FakeHand, request: Request) -> None:
         if hand is hands[0] and request.text == "question 003":
-            raise HandLost("killed or crashed")
+            raise WorkerLost("killed or crashed")
 
     hands: list[FakeHand] = []
 
-    def hire(number: int) -> FakeHand:
+    def start_worker(number: int) -> FakeHand:
         hands.append(Stubborn(number, before))
         return hands[-1]
 
     requests = asked(10)
     try:
-        assert all_answered(ask(Pool(hire, 1), requests), requests)
+        assert all_answered(ask(Pool(start_worker, 1), requests), requests)
     except MillError as error:
         assert "cannot be reached" in str(error)
 
@@ -322,7 +322,7 @@ def test_a_worker_that_never_becomes_ready_does_not_keep_the_others() -> None:
     """As on a cluster whose other half is somebody else's."""
     asked_for, never = threading.Event(), threading.Event()
 
-    def hire(number: int) -> FakeHand:
+    def start_worker(number: int) -> FakeHand:
         if number == 1:
             asked_for.set()
             never.wait()
@@ -331,7 +331,7 @@ def test_a_worker_that_never_becomes_ready_does_not_keep_the_others() -> None:
 
     requests = asked(40)
     try:
-        assert all_answered(ask(Pool(hire, 2), requests), requests)
+        assert all_answered(ask(Pool(start_worker, 2), requests), requests)
     finally:
         never.set()
 
@@ -346,7 +346,7 @@ def test_an_observer_that_raises_ends_it_at_once_and_all_workers_end(error: Base
             raise error
 
     agency = Agency(lambda hand, request: time.sleep(0.01))
-    pool = Pool(agency.hire, 3)
+    pool = Pool(agency.start_worker, 3)
     began = time.monotonic()
     with pytest.raises(type(error)):
         ask(pool, asked(30_000), Seen(third))
@@ -360,13 +360,13 @@ def test_a_worker_that_was_not_needed_takes_over_from_one_that_stays_away() -> N
     """As a second server does when there is only one question left."""
     hired: list[int] = []
 
-    def hire(number: int) -> FakeHand:
+    def start_worker(number: int) -> FakeHand:
         hired.append(number)
         if number == 0:
-            raise HandLost("cannot reach it")
+            raise WorkerLost("cannot reach it")
         return FakeHand(number)
 
-    pool, only = Pool(hire, 3), asked(1)
+    pool, only = Pool(start_worker, 3), asked(1)
     assert all_answered(ask(pool, only), only)
     assert hired[0] == 0 and 1 in hired
     pool._lost.add(0)
@@ -383,9 +383,9 @@ def test_a_worker_that_cannot_answer_what_another_did_is_dismissed() -> None:
                 raise ModelBroken("the server failed on each of the first 8 requests")
             super().answer(kind, requests, tell)
 
-        def prove(self, proof: Request) -> None:
+        def check_canary(self, canary: Request) -> None:
             if self.number == 1:
-                raise HandLost("not even what was answered before")
+                raise WorkerLost("not even what was answered before")
 
     requests = asked(300)
     pool = Pool(lambda number: Useless(number, lambda hand, request: time.sleep(0.001)), 2, servers=True)
@@ -397,16 +397,16 @@ def test_remarks_are_said_once_and_those_of_the_lost_are_let_go() -> None:
     class Mute(FakeHand):
         def remarks(self) -> list[str]:
             if self.number == 1:
-                raise HandLost("not to be reached any more")
+                raise WorkerLost("not to be reached any more")
             return super().remarks()
 
     hands: list[FakeHand] = []
 
-    def hire(number: int) -> FakeHand:
+    def start_worker(number: int) -> FakeHand:
         hands.append(Mute(number, lambda hand, request: time.sleep(0.002)))
         return hands[-1]
 
-    pool = Pool(hire, 3)
+    pool = Pool(start_worker, 3)
     ask(pool, asked(60))
     pool.close()
     pool.close()
@@ -439,7 +439,7 @@ def test_answers_that_came_before_an_end_are_handed_on(error: BaseException) -> 
                 raise error
 
     seen = Seen(slow)
-    pool = Pool(Agency(before).hire, 1)
+    pool = Pool(Agency(before).start_worker, 1)
     with pytest.raises(type(error)):
         ask(pool, asked(30), seen)
     assert len(seen.times) >= 28
@@ -449,13 +449,13 @@ def test_a_worker_that_takes_its_time_is_hired_once_however_many_rounds_there_ar
     hired: list[int] = []
     come = threading.Event()
 
-    def hire(number: int) -> FakeHand:
+    def start_worker(number: int) -> FakeHand:
         hired.append(number)
         if number == 1:
             come.wait(SOON)
         return FakeHand(number, lambda hand, request: time.sleep(0.001))
 
-    pool = Pool(hire, 2)
+    pool = Pool(start_worker, 2)
     for _ in range(3):
         assert all_answered(ask(pool, asked(20)), asked(20))
     come.set()
@@ -465,13 +465,13 @@ def test_a_worker_that_takes_its_time_is_hired_once_however_many_rounds_there_ar
 def test_a_worker_that_comes_after_the_end_is_ended() -> None:
     come, late = threading.Event(), FakeHand(1)
 
-    def hire(number: int) -> FakeHand:
+    def start_worker(number: int) -> FakeHand:
         if number == 1:
             come.wait(SOON)
             return late
         return FakeHand(number)
 
-    pool = Pool(hire, 2)
+    pool = Pool(start_worker, 2)
     ask(pool, asked(20))
     pool.close()
     come.set()
@@ -482,10 +482,10 @@ def test_a_worker_that_comes_after_the_end_is_ended() -> None:
 
 
 def test_a_worker_in_the_middle_of_an_answer_is_waited_for_though_no_other_can_start() -> None:
-    def hire(number: int) -> FakeHand:
+    def start_worker(number: int) -> FakeHand:
         if number:
-            raise HandLost("cannot reach it")
+            raise WorkerLost("cannot reach it")
         return FakeHand(number, lambda hand, request: time.sleep(1.5 if request.text == "question 000" else 0))
 
-    seen = ask(Pool(hire, 4), asked(20))
+    seen = ask(Pool(start_worker, 4), asked(20))
     assert all_answered(seen, asked(20))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mill.api.errors import ModelError
-from mill.execute.on_ray import RayCluster
+from mill.execute.ray_cluster import RayCluster
 from mill.tasks.cifar10 import CLASSES
 from mill.tasks.shapes import PAIRS, draw
 from tests.launching import TESTS, ended, launched, run, told, toy, until

@@ -37,7 +37,7 @@ def check(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("TOY_N", "3")
-    monkeypatch.setattr("mill.api.notice._said", set())
+    monkeypatch.setattr("mill.api.warnings._said", set())
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # nothing here must survive the machine
     monkeypatch.setattr(
         "gc.collect", lambda *_: 0
@@ -166,7 +166,7 @@ def argv_of(chance: random.Random) -> list[str]:
 def no_servers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody is called, no server and no hub: what they say is another's concern."""
     monkeypatch.setattr("mill.models.http.client.ATTEMPTS", 1)
-    monkeypatch.setattr("mill.models.server.ServerModel.ready", _unreachable)
+    monkeypatch.setattr("mill.models.http.server.ServerModel.ready", _unreachable)
     for name in ("load_config", "load_tokenizer", "load_processor"):
         monkeypatch.setattr(f"mill.models.hf.loading.{name}", _not_on_the_hub)
 

@@ -20,15 +20,15 @@ from mill.api.errors import ModelError
 from mill.api.message import Message
 from mill.api.request import GENERATE, LOGLIKELIHOOD, Request, generation_options
 from mill.api.response import Response
-from mill.models.asking import answer_of
 from mill.models.http import Failure, Reply, client
 from mill.models.http.body import _Inflate, parsed
 from mill.models.http.client import _event
-from mill.models.http.failure import parse_retry_after, raise_reported, server_words
-from mill.models.litellm import _body_of
+from mill.models.http.dispatcher import response_to
+from mill.models.http.failures import parse_retry_after, raise_reported, server_words
+from mill.models.http.model_names import same_file, same_model
+from mill.models.litellm.model import _body_of
 from mill.models.llama_cpp import LlamaCppModel
 from mill.models.llama_cpp.schema import Props, Settings
-from mill.models.names import same_file, same_model
 from mill.models.openai_compat import OpenAICompatModel
 from mill.models.openai_compat.answers import read_answer
 from mill.models.openai_compat.schema import read_models, read_window
@@ -194,7 +194,7 @@ def test_broken_answers_are_errors_or_say_what_they_say(kind: str) -> None:
     async def all_cases() -> None:
         for case in range(CASES):
             body = variant(document, random.Random(f"{kind}/{case}"))
-            found = await answer_of(request, lambda asked, body=body: ask(asked, body))
+            found = await response_to(request, lambda asked, body=body: ask(asked, body))
             try:
                 what = check(found, request.kind)
                 if what == "answer":
@@ -222,7 +222,7 @@ def test_broken_streams_are_errors_or_whole() -> None:
                 if not events:
                     break
             body = b"".join(b"data: " + event + b"\n\n" for event in events)
-            found = await answer_of(TEXT, lambda asked, body=body: openai(body, stream=True)._generate(asked))
+            found = await response_to(TEXT, lambda asked, body=body: openai(body, stream=True)._generate(asked))
             seen[check(found, GENERATE)] += 1
             if not found.failed:
                 assert b"finish_reason" in body and found.finish_reason is not None, body
@@ -264,7 +264,7 @@ def test_broken_properties_of_llama_cpp_are_one_line() -> None:
         model = LlamaCppModel()
         model.client = SimpleNamespace(probe=probe, steady=False, concurrency=1)  # type: ignore[assignment]
         try:
-            model._look()
+            model._probe()
         except (ModelError, Failure) as error:
             assert "\n" not in str(error)
             continue
@@ -297,7 +297,7 @@ def test_broken_answers_over_http(stream: bool, monkeypatch: pytest.MonkeyPatch)
 
         async def work(number: int) -> Response:
             asked = Request(GENERATE, str(number), options=TEXT.options)
-            return await answer_of(asked, model._generate)
+            return await response_to(asked, model._generate)
 
         model.client.run_all(range(count), work, found.__setitem__)
     assert Counter(check(one, GENERATE) for one in found.values()).total() == count

@@ -19,7 +19,7 @@ from mill.api.message import IMAGE, Media, Message
 from mill.api.request import ZERO_SHOT, Request
 from mill.api.response import Response
 from mill.models.clip import ClipModel
-from mill.models.open import open_model
+from mill.models.spec.open import open_model
 
 open_clip = pytest.importorskip("open_clip")
 

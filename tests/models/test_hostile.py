@@ -15,8 +15,8 @@ from mill.api.request import GENERATE, LOGLIKELIHOOD, Request, generation_option
 from mill.api.response import Response
 from mill.models.http import client
 from mill.models.llama_cpp import LlamaCppModel
-from mill.models.open import open_model
 from mill.models.openai_compat import OpenAICompatModel
+from mill.models.spec.open import open_model
 from tests import hostile, hostile_scores
 from tests.hostile import Mode
 from tests.servers import FaultServer, ask, raw, status
@@ -50,7 +50,7 @@ def held(mode: Mode, found: Response, warnings: list[str]) -> None:
 
 def opened(server: FaultServer, **arguments: Any) -> OpenAICompatModel:
     model = OpenAICompatModel("m", server.url, api_key=hostile.KEY, **{"timeout": 1.0, "concurrency": 2, **arguments})
-    model._recognize()
+    model._identify()
     return model
 
 

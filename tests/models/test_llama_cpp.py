@@ -13,7 +13,7 @@ from mill.api.errors import UnknownName
 from mill.api.request import GENERATE, LOGLIKELIHOOD, ROLLING, Request, generation_options
 from mill.models.llama_cpp import LlamaCppModel
 from mill.models.llama_cpp.schema import Props, Settings
-from mill.models.open import open_model
+from mill.models.spec.open import open_model
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from servers import FaultServer

@@ -15,7 +15,7 @@ from mill.api.message import Message
 from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, Request, generation_options
 from mill.api.response import Response, Token
 from mill.models.http import client
-from mill.models.open import open_model
+from mill.models.spec.open import open_model
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from servers import FaultServer, cut, free_port, garbage, stall, status

@@ -19,7 +19,7 @@ from mill.api.message import IMAGE, Media, Message
 from mill.api.request import CLASSIFY, Request
 from mill.api.response import Response
 from mill.api.task import RenderSettings
-from mill.models.open import open_model
+from mill.models.spec.open import open_model
 from mill.models.timm import TimmModel
 from mill.runs.evaluate import Run, prepare
 from mill.tasks.cifar10 import CLASSES

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 from markdown_it import MarkdownIt
 
-from mill.checks.glossary import FIGURES, written
+from mill.checks.glossary import METRICS, written
 from mill.checks.result import Check, Variant
 from mill.metrics.estimate import around
 from mill.metrics.paired import rate
@@ -114,4 +114,4 @@ def test_what_a_table_rests_on_is_told() -> None:
     ],
 )
 def test_figures_are_written_as_people_read_them(name: str, value: float | None, text: str) -> None:
-    assert name in FIGURES and written(name, value) == text
+    assert name in METRICS and written(name, value) == text

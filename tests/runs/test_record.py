@@ -21,8 +21,8 @@ def scored(values: np.ndarray = VALUES) -> Response:
     return Response(score=-1.5, is_greedy=False, distribution=values)
 
 
-def put(folder: Path, request: Request, response: Response, *, lends: bool = True) -> Response:
-    record = Record(folder, lends=lends)
+def put(folder: Path, request: Request, response: Response, *, shareable: bool = True) -> Response:
+    record = Record(folder, shareable=shareable)
     found = record.put(request, response)
     record.close()
     return found
@@ -70,9 +70,9 @@ def test_a_run_takes_deterministic_answers_with_their_distributions_from_its_sib
 
 
 def test_a_run_that_does_not_lend_keeps_its_answers_to_itself(tmp_path: Path) -> None:
-    put(tmp_path / "one", PLAIN, Response(text="x"), lends=False)
+    put(tmp_path / "one", PLAIN, Response(text="x"), shareable=False)
     assert Record(tmp_path / "two", [tmp_path / "one"]).get(PLAIN) is None
-    assert Record(tmp_path / "one", lends=False).get(PLAIN) == Response(text="x")
+    assert Record(tmp_path / "one", shareable=False).get(PLAIN) == Response(text="x")
 
 
 def test_a_folder_that_cannot_be_written_is_told_in_one_line(tmp_path: Path) -> None:

@@ -79,14 +79,14 @@ def test_a_folder_that_is_removed_while_scores_are_written(
 def test_a_run_with_nothing_left_to_compute_notices_too(
     toy_here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out, answer = tmp_path / "out", evaluate.run_jobs
+    out, answer = tmp_path / "out", evaluate.run_samples
     assert mill(arguments(out, TASKS, "--quiet")) == 0
 
     def answer_and_remove(*given: Any) -> None:
         answer(*given)
         shutil.rmtree(out)
 
-    monkeypatch.setattr(evaluate, "run_jobs", answer_and_remove)
+    monkeypatch.setattr(evaluate, "run_samples", answer_and_remove)
     assert mill(arguments(out, TASKS, "--quiet")) != 0
     assert "removed or moved during the run" in capsys.readouterr().err
 

@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from mill.api import storage
 from mill.api.errors import RunError
 from mill.api.task import RenderSettings
-from mill.models.spec import Spec
+from mill.models.spec.parse import Spec
 from mill.runs import shared
 from mill.runs.folder import MANIFEST, RESULTS, RunFolder
 from mill.runs.manifest import update_manifest
-from mill.runs.shared import TOP, Word, say, standing
+from mill.runs.shared import TOP, Word, merged, say
 
 PROCESSES, ENTRIES = 4, 12
 
@@ -106,7 +106,7 @@ def test_what_was_said_last_counts_whatever_clocks_and_names_say(folder: RunFold
         for age, place in enumerate(sorted((folder.path / "parts").iterdir())):
             os.utime(place, (1e9 - age, 1e9 - age))
         assert folder.read(RESULTS)["tasks"] == {"t": number}
-    assert standing(folder, RESULTS)["tasks"]["t"].number == 9
+    assert merged(folder, RESULTS)["tasks"]["t"].number == 9
 
 
 def test_a_part_that_comes_while_the_file_is_written_is_in_it(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,7 +236,7 @@ def test_thousands_of_parts_are_each_read_once(folder: RunFolder, monkeypatch: p
 def test_a_part_that_changes_is_read_again(folder: RunFolder) -> None:
     for number in (1, 2, 3):
         part(folder, "other", {"tasks": {"t": (number, 0, {"n": number})}})
-        assert standing(folder, RESULTS)["tasks"]["t"].value == {"n": number}
+        assert merged(folder, RESULTS)["tasks"]["t"].value == {"n": number}
 
 
 @pytest.mark.parametrize(
@@ -253,7 +253,7 @@ def test_a_part_that_is_not_as_mill_writes_it_is_refused_by_name(folder: RunFold
     place = part(folder, "odd", {})
     place.write_text(json.dumps(content))
     with pytest.raises(RunError) as caught:
-        standing(folder, RESULTS)
+        merged(folder, RESULTS)
     assert str(place) in str(caught.value) and what in str(caught.value)
 
 
@@ -262,4 +262,4 @@ def test_what_a_part_of_a_newer_version_says_besides_is_ignored(folder: RunFolde
     told = json.loads(place.read_text())
     told[RESULTS]["tasks"]["t"]["signed"] = True
     place.write_text(json.dumps({**told, "version": 3}))
-    assert standing(folder, RESULTS)["tasks"]["t"].value == {"n": 1}
+    assert merged(folder, RESULTS)["tasks"]["t"].value == {"n": 1}

@@ -21,7 +21,7 @@ from mill.api.judge import Judge
 from mill.api.registry import tasks as registry
 from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample
-from mill.models.spec import parse_spec
+from mill.models.spec.parse import parse_spec
 from mill.runs import evaluate, results, turns
 from mill.runs.evaluate import Run, prepare
 from mill.runs.folder import RESULTS, RunFolder

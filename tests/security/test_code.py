@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from mill.models.remote_code import FORBIDDEN, remote_code_of
+from mill.models.spec.remote_code import FORBIDDEN, remote_code_of
 
 ROOT = Path(__file__).parents[2]
 TOY = str(ROOT / "tests/toy.py")
@@ -84,15 +84,15 @@ def test_forbidden_code_never_runs_and_is_refused_in_one_line(
 def test_workers_on_ray_are_told_and_run_no_forbidden_code(
     mill: Mill, own_model: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from mill.execute.hands import portable_identity
-    from mill.execute.ray_worker import Opening, Worker, environment
-    from mill.models.open import open_model
-    from mill.models.spec import parse_spec
+    from mill.execute.ray_actor import Opening, Worker, environment
+    from mill.execute.workers import portable_identity
+    from mill.models.spec.open import open_model
+    from mill.models.spec.parse import parse_spec
 
     spec, marker = own_model
     model = open_model(parse_spec(spec))
     identity = portable_identity(model)
-    monkeypatch.setattr("mill.api.notice._listeners", [])
+    monkeypatch.setattr("mill.api.warnings._listeners", [])
     monkeypatch.setenv(FORBIDDEN, "1")
     passed_on = environment(model)
     assert passed_on[FORBIDDEN] == "1"

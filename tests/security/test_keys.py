@@ -20,8 +20,8 @@ from servers import Fault, FaultServer, status
 
 from mill.api.secrets import hide, redact
 from mill.cli.main import run
-from mill.models.open import open_model
-from mill.models.spec import parse_spec
+from mill.models.spec.open import open_model
+from mill.models.spec.parse import parse_spec
 
 ROOT = Path(__file__).parents[2]
 TOY = str(ROOT / "tests/toy.py")

@@ -13,7 +13,7 @@ from mill.api.message import Message
 from mill.api.request import GENERATE, MULTI_ROUND, Request
 from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample, Task, TaskType
-from mill.execute.jobs import Job
+from mill.execute.sample_state import Job
 from mill.tasks import hooks
 
 SETTINGS = RenderSettings()

@@ -24,7 +24,7 @@ from mill.api.registry import models
 from mill.api.request import CLASSIFY, GENERATE, LOGLIKELIHOOD, ZERO_SHOT, Request
 from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample
-from mill.models.media import failure, load_image
+from mill.models.media.decode import failure, load_image
 from mill.runs.evaluate import Outcome, prepare
 from mill.tasks.cifar10 import CIFAR10
 from mill.tasks.cifar10 import CLASSES as TEN

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from mill.api.response import Response, Token
-from mill.models.hf.tokens import Prompt, Tokens
-from mill.models.stops import cut_at_stops
+from mill.api.response import Response
+from mill.models.prefix.sampling import sampling_steps
+from mill.models.tokens.generated import TokenLogprobs, decoded_response
+from mill.models.tokens.stops import split_stops
+from mill.models.tokens.tokenizer import Prompt, Tokens
 
 if TYPE_CHECKING:
     import torch
@@ -56,7 +58,7 @@ def decode(model: Any, tokenizer: Any, inputs: Any, prompts: Sequence[Prompt], e
         eos_token_id=end_ids or None,
         pad_token_id=end_ids[0] if end_ids else 0,
     )
-    recorder = Recorder(options["logprobs"]) if "logprobs" in options else None
+    recorder = LogprobRecorder(options["logprobs"]) if "logprobs" in options else None
     steps = [*([recorder] if recorder else []), *sampling_steps(options, prompts)]
     with torch.inference_mode():
         out = model.generate(
@@ -69,53 +71,12 @@ def decode(model: Any, tokenizer: Any, inputs: Any, prompts: Sequence[Prompt], e
     answers = out[:, width:].tolist()
     told = recorder.finish(out[:, -1]) if recorder else [None] * len(prompts)
     return [
-        answer_of(tokenizer, prompt, ids, end_ids, stops, places)
+        decoded_response(tokenizer, prompt, ids, end_ids, stops, places)
         for prompt, ids, places in zip(prompts, answers, told, strict=True)
     ]
 
 
-def split_stops(tokenizer: Any, until: Sequence[str]) -> tuple[list[str], list[int]]:
-    """Stop strings that are special tokens are compared as ids, since they vanish from decoded text."""
-    specials = set(tokenizer.all_special_tokens) | set(getattr(tokenizer, "added_tokens_encoder", {}))
-    ids = [tokenizer.convert_tokens_to_ids(stop) for stop in until if stop in specials]
-    return [stop for stop in until if stop and stop not in specials], ids
-
-
-Place = tuple[float, tuple[tuple[int, float], ...]]
-"""The log-probability of a chosen token, and the likeliest tokens at its place."""
-
-
-def answer_of(
-    tokenizer: Any, prompt: Prompt, ids: list[int], end_ids: list[int], stops: Sequence[str], places: list[Place] | None
-) -> Response:
-    ends = [place for place, token in enumerate(ids) if token in end_ids]
-    kept = ids[: ends[0]] if ends else ids
-    text = tokenizer.decode(kept, skip_special_tokens=True)
-    text, stopped = cut_at_stops(text, stops)
-    return Response(
-        text=text,
-        finish_reason="stop" if ends or stopped else "length",
-        tokens=None if places is None else as_tokens(tokenizer, kept, places),
-        prompt_tokens=prompt.length,
-        output_tokens=len(kept) + bool(ends),
-        truncated_tokens=prompt.truncated,
-    )
-
-
-def as_tokens(tokenizer: Any, ids: Sequence[int], places: Sequence[Place]) -> tuple[Token, ...]:
-    """Ids with what was told of their places; there may be more places than ids, such as that of the end."""
-    texts = tokenizer.batch_decode([[token] for token in ids])
-    told = zip(ids, texts, places, strict=False)
-    return tuple(Token(token, text, logprob, top) for token, text, (logprob, top) in told)
-
-
-def place_of(logprobs: torch.Tensor, token: int, count: int) -> Place:
-    """What a row of log-probabilities tells of the chosen token and its rivals."""
-    best = logprobs.topk(min(count, len(logprobs)))
-    return float(logprobs[token]), tuple(zip(best.indices.tolist(), best.values.tolist(), strict=True))
-
-
-class Recorder:
+class LogprobRecorder:
     """A logits processor that changes nothing and keeps the log-probabilities before penalties and sampling.
 
     A token is known one step after its distribution, so `finish` takes the last one.
@@ -123,7 +84,7 @@ class Recorder:
 
     def __init__(self, count: int) -> None:
         self.count = count
-        self._places: list[list[Place]] = []
+        self._places: list[list[TokenLogprobs]] = []
         self._last: torch.Tensor | None = None
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
@@ -132,7 +93,7 @@ class Recorder:
         self._last = scores.float().log_softmax(dim=-1)
         return scores
 
-    def finish(self, last: torch.Tensor) -> list[list[Place]]:
+    def finish(self, last: torch.Tensor) -> list[list[TokenLogprobs]]:
         """For each row the places of its tokens."""
         if self._last is not None:
             self._note(self._last, last)
@@ -168,45 +129,3 @@ class StopStrings:
             if any(stop in text for stop in self.stops):
                 self.done[place] = True
         return self.done
-
-
-def sampling_steps(options: Any, prompts: Sequence[Prompt]) -> list[Any]:
-    """The penalty for repetition, then sampling as noise added to the logits of a greedy search.
-
-    The largest of (logit + Gumbel noise) is distributed like a draw from the softmax, and with a generator for each row
-    the draw depends on the request's own seed, not on which requests happen to share the batch.
-    """
-    from transformers import (
-        RepetitionPenaltyLogitsProcessor,
-        TemperatureLogitsWarper,
-        TopKLogitsWarper,
-        TopPLogitsWarper,
-    )
-
-    steps: list[Any] = []
-    if options.get("repetition_penalty", 1.0) != 1.0:
-        steps.append(RepetitionPenaltyLogitsProcessor(float(options["repetition_penalty"])))
-    temperature = options["temperature"]
-    if not temperature:
-        return steps
-    steps.append(TemperatureLogitsWarper(float(temperature)))
-    if options.get("top_k"):
-        steps.append(TopKLogitsWarper(int(options["top_k"])))
-    if options.get("top_p") and options["top_p"] < 1:
-        steps.append(TopPLogitsWarper(float(options["top_p"])))
-    return [*steps, GumbelNoise([prompt.request.seed for prompt in prompts])]
-
-
-class GumbelNoise:
-    """A logits processor that turns a greedy choice into a sampled one, with one random stream for each row."""
-
-    def __init__(self, seeds: Sequence[int]) -> None:
-        import torch
-
-        self.generators = [torch.Generator().manual_seed(seed) for seed in seeds]
-
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        import torch
-
-        noise = [torch.empty(scores.shape[1]).exponential_(generator=generator) for generator in self.generators]
-        return scores - torch.stack(noise).log().to(scores.device)

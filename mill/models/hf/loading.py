@@ -14,11 +14,11 @@ from typing import Any
 
 from mill.api.batching import describe
 from mill.api.errors import ModelError
-from mill.api.notice import notice
+from mill.api.warnings import notice
 from mill.models.device import choose_device, cpu_has_bfloat16
-from mill.models.fingerprint import file_digest, folder_digest, weights_size
 from mill.models.hf import gguf_once
-from mill.models.remote_code import announce_remote_code
+from mill.models.spec.fingerprint import file_digest, folder_digest, weights_size
+from mill.models.spec.remote_code import announce_remote_code
 
 _HUB_NAME = re.compile(r"[\w.-]{1,96}(/[\w.-]{1,96})?")
 WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf")

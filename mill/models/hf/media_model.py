@@ -12,9 +12,9 @@ from mill.api.request import Request
 from mill.api.response import Response
 from mill.models.hf import loading, multimodal
 from mill.models.hf.multimodal import MediaRow
-from mill.models.media import failure
-from mill.models.prefetch import Prefetch
-from mill.models.token_model import TokenModel
+from mill.models.media.decode import failure
+from mill.models.media.prefetch import Prefetch
+from mill.models.tokens.token_model import TokenModel
 
 DEFAULT_VIDEO_FRAMES = 8
 TEXT_ONLY = ("text",)  # the default, which means: as the processor says
@@ -32,7 +32,7 @@ class MediaModel(TokenModel):
     modalities: Sequence[str]
     video_frames: int
 
-    def set_width(self, width: int | None) -> bool:
+    def set_concurrency(self, width: int | None) -> bool:
         self.batch_size = width or self.arguments.get("batch_size")
         return True
 

@@ -11,18 +11,20 @@ from mill.api.batching import BatchLimits, Observer, Unit, as_response, describe
 from mill.api.errors import MillError, SpecError, UnknownName
 from mill.api.message import MEDIA_KINDS
 from mill.api.model import ModelCapabilities
-from mill.api.notice import notice
 from mill.api.ranks import world_size
 from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, Request
 from mill.api.response import Response
+from mill.api.warnings import notice
+from mill.models import memory
 from mill.models.device import choose_device, cpu_has_bfloat16
-from mill.models.hf import decoding, loading, memory, scoring, sharding, shared, telling
-from mill.models.hf.continuous import ContinuousDecoder
+from mill.models.hf import decoding, loading, logprobs, sharding
 from mill.models.hf.media_model import DEFAULT_VIDEO_FRAMES, TEXT_ONLY, MediaModel, options_key
 from mill.models.hf.multimodal import MediaRow
-from mill.models.hf.scoring import Row
-from mill.models.hf.tokens import Prompt, Tokens
-from mill.models.pairs import Pair
+from mill.models.prefix import packed_scoring, padded_scoring
+from mill.models.prefix.continuous import ContinuousDecoder
+from mill.models.tokens.pairs import Pair
+from mill.models.tokens.rows import Row, shared_rows
+from mill.models.tokens.tokenizer import Prompt, Tokens
 
 DTYPES = ("bfloat16", "float16", "float32")
 
@@ -118,7 +120,7 @@ class TransformersModel(MediaModel):
             max_context_length=self.max_context_length,
             supports_logprobs=True,
             supports_chat_template=True,
-            rivals=None,
+            top_logprobs=None,
         )
 
     @cached_property
@@ -196,10 +198,10 @@ class TransformersModel(MediaModel):
         """Scores with tokens and distributions, row by row: they are asked for to find differences, not to save time."""
 
         def hook(batch: list[Unit]) -> list[list[Response]]:
-            return telling.tell_rows(self.model, self.tokens.tokenizer, [unit.data for unit in batch])
+            return logprobs.score_with_logprobs(self.model, self.tokens.tokenizer, [unit.data for unit in batch])
 
         def units(asked: Sequence[Request], pairs: Sequence[Pair]) -> list[Unit]:
-            return [Unit(row.requests, len(row.ids), row) for row in scoring.shared_rows(asked, pairs)]
+            return [Unit(row.requests, len(row.ids), row) for row in shared_rows(asked, pairs)]
 
         limits = self._token_limits(memory.scoring_tokens(self.model, logits_per_token=2.0))
         return dict(zip(map(id, requests), self._score_pairs(requests, units, hook, limits, observer), strict=True))
@@ -207,11 +209,11 @@ class TransformersModel(MediaModel):
     def _score_plain(self, requests: Sequence[Request], observer: Observer) -> dict[int, Response]:
         pairs = list(zip(requests, self.tokens.pairs(requests), strict=True))
         fitting = [(request, pair) for request, pair in pairs if pair.fits]
-        rows = scoring.shared_rows([request for request, _ in fitting], [pair for _, pair in fitting])
+        rows = shared_rows([request for request, _ in fitting], [pair for _, pair in fitting])
         found, left = self._score_shared(rows, observer) if self.shares else ({}, rows)
 
         def hook(batch: list[Unit]) -> list[list[Response]]:
-            return scoring.score_rows(self.model, [unit.data for unit in batch])
+            return padded_scoring.score_rows(self.model, [unit.data for unit in batch])
 
         units = [Unit(row.requests, len(row.ids), row) for row in left]
         limits = self._token_limits(memory.scoring_tokens(self.model, logits_per_token=0.2))
@@ -223,14 +225,16 @@ class TransformersModel(MediaModel):
     def shares(self) -> bool:
         """Whether rows that begin alike are computed together: not with `exact`, nor by models whose layers forbid it,
         nor where weights are spread over ranks, which must all compute alike."""
-        return not self.exact and not self.lock_step and shared.can_share(self.model)
+        return not self.exact and not self.lock_step and packed_scoring.can_share(self.model)
 
     def _score_shared(self, rows: list[Row], observer: Observer) -> tuple[dict[int, Response], list[Row]]:
         """Answers by id() of their requests, and the rows that are left to be computed one by one."""
         tokens = memory.scoring_tokens(self.model, logits_per_token=0.0)
         if self.batch_size:  # so many rows of the longest may go at once
             tokens = min(tokens, self.batch_size * max((len(row.ids) for row in rows), default=1))
-        scorer = shared.SharedScorer(self.model, shared.Budget(tokens, memory.logit_rows(self.model)), self._free_memory)
+        scorer = packed_scoring.PrefixScorer(
+            self.model, packed_scoring.Budget(tokens, memory.logit_rows(self.model)), self._free_memory
+        )
         found: dict[int, Response] = {}
         try:
             for row, answers in scorer.run(rows):
@@ -257,7 +261,7 @@ class TransformersModel(MediaModel):
         budget = memory.scoring_tokens(self.model, logits_per_token=1.0)
 
         def hook(batch: list[Unit]) -> list[list[Response]]:
-            return [[answer] for answer in scoring.score_documents(self.model, [unit.data for unit in batch], budget)]
+            return [[answer] for answer in padded_scoring.score_documents(self.model, [unit.data for unit in batch], budget)]
 
         return self._answer_units(ROLLING, requests, units, hook, BatchLimits(self.batch_size, budget), observer)
 
@@ -288,7 +292,7 @@ class TransformersModel(MediaModel):
     def _generate_continuously(self, prompts: Sequence[Prompt], observer: Observer) -> dict[int, Response]:
         """Answers by id() of their requests; what does not fit memory or a window is left out."""
         found: dict[int, Response] = {}
-        window = shared.shortest_window(self.model.config.get_text_config())
+        window = packed_scoring.shortest_window(self.model.config.get_text_config())
         groups: dict[int, list[Prompt]] = {}
         for prompt in prompts:  # rows of very different lengths would waste the room of the longest on all
             if window is None or len(prompt.ids) + prompt.max_new_tokens <= window:

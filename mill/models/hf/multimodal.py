@@ -12,10 +12,12 @@ from mill.api.message import AUDIO, IMAGE, MEDIA_KINDS, VIDEO, Context, Media, M
 from mill.api.request import Request
 from mill.api.response import Response
 from mill.metrics.similarity import common_start
-from mill.models.hf import decoding, scoring
-from mill.models.hf.tokens import Prompt, Tokens
-from mill.models.media import load_audio, load_frames, load_image
-from mill.models.pairs import move_spaces
+from mill.models.hf import decoding
+from mill.models.media.decode import load_audio, load_frames, load_image
+from mill.models.tokens.pairs import move_spaces
+from mill.models.tokens.rows import Row, Span
+from mill.models.tokens.scores import span_scores
+from mill.models.tokens.tokenizer import Prompt, Tokens
 
 TOKENS_PER_MEDIA = 1024  # a guess for batching; the processor decides in the end
 
@@ -149,7 +151,7 @@ class MediaInputs:
         with torch.inference_mode():
             logits = model(**inputs, use_cache=False).logits
         placed = [_scored_row(row, length) for row, length in zip(rows, lengths, strict=True)]
-        answers = scoring.span_scores(logits, placed, first=0)
+        answers = span_scores(logits, placed, first=0)
         return [self._responses(row, length, scores) for row, length, scores in zip(rows, lengths, answers, strict=True)]
 
     def _responses(self, row: MediaRow, length: int, scores: list[tuple[float, bool]]) -> list[Response]:
@@ -187,7 +189,7 @@ def row_units(rows: Sequence[MediaRow]) -> list[Unit]:
     return [Unit(row.requests or [row.request], row.cost, row) for row in rows]
 
 
-def _scored_row(row: MediaRow, length: int) -> scoring.Row:
+def _scored_row(row: MediaRow, length: int) -> Row:
     """Where a row's spans are predicted: at its last token, or before its own last tokens."""
     start = length - 1 - row.tail
-    return scoring.Row([], [scoring.Span(start, span) for span in row.spans], row.requests)
+    return Row([], [Span(start, span) for span in row.spans], row.requests)

@@ -1,6 +1,6 @@
 """The one HTTP core of all server backends: bounded adaptive concurrency, retries, timings, errors told apart."""
 
 from mill.models.http.client import Client, Reply, counted_calls
-from mill.models.http.failure import Failure
+from mill.models.http.failures import Failure
 
 __all__ = ["Client", "Failure", "Reply", "counted_calls"]

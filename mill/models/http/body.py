@@ -11,7 +11,7 @@ from typing import Any
 from mill.api.errors import DataError
 from mill.api.secrets import excerpt
 from mill.api.validate import parse_json
-from mill.models.http.failure import Failure, http_failure, redirect_failure
+from mill.models.http.failures import Failure, http_failure, redirect_failure
 
 MIB = 1 << 20
 BODY_CAP = 16 * MIB  # of an answer in text; all caps count what is unpacked

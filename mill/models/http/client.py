@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from mill.models.http.body import BODY_CAP, ENCODINGS, parsed, read_events, read_json, refuse_status
-from mill.models.http.failure import Failure, raise_reported
-from mill.models.http.gate import FIRST_LIMIT, Gate
+from mill.models.http.failures import Failure, raise_reported
+from mill.models.http.limiter import FIRST_LIMIT, Gate
 from mill.models.http.loop import run_to_end
-from mill.models.http.patience import Patience
+from mill.models.http.retry_budget import RetryBudget
 
 T = TypeVar("T")
 ATTEMPTS = 6
@@ -93,7 +93,7 @@ class Client:
     """Raises where the server at the address is gone or not the one that it was; None where there is nothing to look at."""
     name: str = ""
     """What the server is called in messages, where that is not its address."""
-    _patience: Patience = field(default_factory=Patience, repr=False)
+    _patience: RetryBudget = field(default_factory=RetryBudget, repr=False)
     _session: Any = field(default=None, repr=False)
     _gate: Gate | None = field(default=None, repr=False)
     _doubt: _Doubt | None = field(default=None, repr=False)

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from mill.api.errors import DataError
 from mill.api.validate import convert
-from mill.models.http.failure import Failure
+from mill.models.http.failures import Failure
 
 T = TypeVar("T")
 ROUNDING = 1e-3  # engines that compute in 16 bits may give a certain token slightly more than 1

@@ -11,9 +11,10 @@ from mill.api.printing import one_line
 from mill.api.request import ALL, Request
 from mill.api.response import Response, Token
 from mill.api.validate import convert
-from mill.models.arguments import check_flag
 from mill.models.http import Failure
 from mill.models.http.body import BODY_CAP, SCORES_CAP
+from mill.models.http.model_names import same_file
+from mill.models.http.server import ServerModel, messages_of
 from mill.models.http.values import shaped
 from mill.models.llama_cpp.schema import (
     Completion,
@@ -27,16 +28,15 @@ from mill.models.llama_cpp.schema import (
     read_completion,
     read_logprob,
 )
-from mill.models.names import same_file
-from mill.models.next_tokens import Distribution, NextTokens
 from mill.models.openai_compat.answers import read_counts
-from mill.models.pairs import make_pair, move_spaces
-from mill.models.server import ServerModel, messages_of
-from mill.models.stops import cut_at_stops
+from mill.models.spec.arguments import check_flag
+from mill.models.tokens.next_tokens import Distribution, NextTokens
+from mill.models.tokens.pairs import make_pair, move_spaces
+from mill.models.tokens.stops import cut_at_stops
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 SCORING_PROBS = 64  # enough for most choices; the whole vocabulary is asked for where it is not
-RIVALS = 128  # a distribution of which more is wanted is asked for by `logprobs: "all"`, at megabytes a token
+TOP_LOGPROBS = 128  # a distribution of which more is wanted is asked for by `logprobs: "all"`, at megabytes a token
 
 
 class LlamaCppModel(ServerModel):
@@ -82,7 +82,7 @@ class LlamaCppModel(ServerModel):
             "use_chat_template": self.use_chat_template,
         }
 
-    def _recognize(self) -> None:
+    def _identify(self) -> None:
         """What the server has loaded, which must be the model that was asked for."""
         self.client.probe("GET", "/health")
         told = self.client.probe("GET", "/props").body
@@ -102,8 +102,8 @@ class LlamaCppModel(ServerModel):
         named = [props and props.model_path, props and props.model_alias, entry.id, *(entry.aliases or [])]
         return [name for name in named if name]
 
-    def _look(self) -> None:
-        self._recognize()
+    def _probe(self) -> None:
+        self._identify()
         assert self._props is not None
         self._vocabulary = self._entry.meta.n_vocab if self._entry.meta else 0
         if self._props.bos_token:
@@ -179,7 +179,7 @@ class LlamaCppModel(ServerModel):
         return self._with_tokens(answer, pair.continuation, steps, asked) if asked else answer
 
     def _with_tokens(self, answer: Response, ids: list[int], steps: list[Distribution], asked: int | str) -> Response:
-        """With the continuation's tokens and their rivals, or the whole distribution before each."""
+        """With the continuation's tokens and their top_logprobs, or the whole distribution before each."""
         shown = 1 if asked == ALL else int(asked)
         told = zip(ids, steps, strict=True)
         tokens = tuple(Token(token, "", found.logprobs[token], found.top(shown)) for token, found in told)
@@ -276,5 +276,5 @@ def _capabilities(window: int | None, concurrency: int) -> ModelCapabilities:
         supports_chat_template=True,
         kinds=TEXT_KINDS | LOGPROB_KINDS,
         concurrency=concurrency,
-        rivals=RIVALS,
+        top_logprobs=TOP_LOGPROBS,
     )

@@ -10,7 +10,7 @@ from mill.models.http import Failure, Reply
 from mill.models.http.values import log_probability, token_count
 from mill.models.openai_compat.finish import CONTENT_FILTER, read_finish
 from mill.models.openai_compat.schema import ChatToken, Choice, Logprobs, read_choice, read_logprobs
-from mill.models.stops import cut_at_stops
+from mill.models.tokens.stops import cut_at_stops
 
 TOKEN_ID = "token_id:"  # how vLLM writes tokens when it is asked for ids
 ODD_COUNTS = "the server's counts of tokens are no counts, and are left out"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mill.models.http import Failure
-from mill.models.http.failure import raise_reported, shown
+from mill.models.http.failures import raise_reported, shown
 from mill.models.openai_compat.schema import Choice
 
 STOP, LENGTH, TOOL_CALLS, CONTENT_FILTER = "stop", "length", "tool_calls", "content_filter"

@@ -13,19 +13,19 @@ from mill.api.printing import one_line
 from mill.api.request import Request
 from mill.api.response import Response, Token
 from mill.api.secrets import redact
-from mill.models.arguments import check_flag, check_whole
 from mill.models.http import Failure, Reply
 from mill.models.http.body import BODY_CAP, SCORES_CAP
+from mill.models.http.server import ServerModel, messages_of
 from mill.models.http.values import shaped
-from mill.models.next_tokens import Distribution, NextTokens, asked_rivals
 from mill.models.openai_compat import scoring as routes
 from mill.models.openai_compat.answers import read_answer
 from mill.models.openai_compat.echo import BOS
 from mill.models.openai_compat.schema import ModelEntry, TokenIds, read_choice, read_models, read_window
 from mill.models.openai_compat.stream import StreamedAnswer
-from mill.models.pairs import Pair, make_pair, move_spaces
-from mill.models.server import ServerModel, messages_of
-from mill.models.spec import OLLAMA_URL
+from mill.models.spec.arguments import check_flag, check_whole
+from mill.models.spec.parse import OLLAMA_URL
+from mill.models.tokens.next_tokens import Distribution, NextTokens, requested_top_logprobs
+from mill.models.tokens.pairs import Pair, make_pair, move_spaces
 
 NO_CHAT = (400, 404, 405, 422, 500, 501)  # how servers say that there is no chat
 MOST_OVER = 32  # times the limit that a server which ignores it may write
@@ -97,8 +97,8 @@ class OpenAICompatModel(ServerModel):
 
     # What the server is.
 
-    def _look(self) -> None:
-        self._recognize()
+    def _probe(self) -> None:
+        self._identify()
         scores = self.chat is not True and self._scores_prompts()
         self.capabilities = ModelCapabilities(
             self.modalities,
@@ -107,11 +107,11 @@ class OpenAICompatModel(ServerModel):
             supports_chat_template=True,
             kinds=TEXT_KINDS | LOGPROB_KINDS if scores else TEXT_KINDS,
             concurrency=self.client.concurrency,
-            rivals=routes.NEXT_TOKENS if scores and self._tokenizes else 0,
+            top_logprobs=routes.NEXT_TOKENS if scores and self._tokenizes else 0,
             scores_dialogs=False,
         )
 
-    def _recognize(self) -> None:
+    def _identify(self) -> None:
         """Hold the model's name against the server's list; a server with one model needs no name."""
         listed = self.client.probe("GET", "/v1/models").body
         entries = read_models(listed, f"{self.base_url}/v1/models")
@@ -237,19 +237,19 @@ class OpenAICompatModel(ServerModel):
         pair = make_pair(whole, n_context, window=(self._window or 1 << 30) - 1, prefix=self.bos_token_id)
         if not pair.fits:
             return Response(error=f"the continuation is longer than the context of {self._window} tokens")
-        rivals = asked_rivals(request, routes.NEXT_TOKENS, "OpenAI's API")
-        if self._names_next and len(pair.continuation) == 1 and not rivals:
+        top_logprobs = requested_top_logprobs(request, routes.NEXT_TOKENS, "OpenAI's API")
+        if self._names_next and len(pair.continuation) == 1 and not top_logprobs:
             found = await self._next.after(tuple(pair.ids[:-1]), routes.NEXT_TOKENS)
             (token,) = pair.continuation
             if token in found.logprobs:
                 return _response([found.logprobs[token]], [token == found.best], pair.n_context, pair.truncated)
-        return await self._score_pair(pair, rivals)
+        return await self._score_pair(pair, top_logprobs)
 
-    async def _score_pair(self, pair: Pair, rivals: int) -> Response:
-        scored = await self._score_prompt(pair.ids, rivals)
+    async def _score_pair(self, pair: Pair, top_logprobs: int) -> Response:
+        scored = await self._score_prompt(pair.ids, top_logprobs)
         part = slice(pair.n_context, None)
         answer = _response(scored.logprobs[part], scored.likeliest[part], pair.n_context, pair.truncated)
-        if not rivals or answer.failed or scored.tops is None:
+        if not top_logprobs or answer.failed or scored.tops is None:
             return answer
         return replace(answer, tokens=_tokens(pair.continuation, scored.logprobs[part], scored.tops[part]))
 
@@ -286,9 +286,9 @@ class OpenAICompatModel(ServerModel):
             total += sum(score for score in scored if score is not None)
         return Response(score=total, prompt_tokens=len(ids))
 
-    async def _score_prompt(self, prompt: str | list[int], rivals: int = 0) -> routes.Scored:
+    async def _score_prompt(self, prompt: str | list[int], top_logprobs: int = 0) -> routes.Scored:
         assert self._route is not None, "a server without a route is refused before"
-        body = {**self._route.ask(prompt, rivals), "model": self.model, **self.parameters}
+        body = {**self._route.ask(prompt, top_logprobs), "model": self.model, **self.parameters}
         reply = await self._post("/v1/completions", body, SCORES_CAP)
         return routes.read_scored(reply.body, self._route, prompt)
 
@@ -302,7 +302,7 @@ class OpenAICompatModel(ServerModel):
 
 
 def _tokens(ids: list[int], logprobs: list[float | None], tops: list[dict[int | str, float]]) -> tuple[Token, ...] | None:
-    """The scored tokens with their rivals; None where the server names those by text, which may stand for several ids."""
+    """The scored tokens with their top_logprobs; None where the server names those by text, which may stand for several ids."""
     if any(isinstance(name, str) for top in tops for name in top):
         return None
     best = [sorted(top.items(), key=lambda pair: -pair[1]) for top in tops]

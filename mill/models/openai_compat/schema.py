@@ -9,7 +9,7 @@ import msgspec
 from mill.api.errors import ModelError
 from mill.api.validate import convert
 from mill.models.http import Failure
-from mill.models.http.failure import shown
+from mill.models.http.failures import shown
 from mill.models.http.values import shaped
 
 Id = Annotated[int, msgspec.Meta(ge=0)]

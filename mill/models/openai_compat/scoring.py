@@ -13,7 +13,6 @@ from typing import Any
 
 from mill.models.http import Client, Failure
 from mill.models.http.values import log_probability, shaped, token_count
-from mill.models.next_tokens import Distribution
 from mill.models.openai_compat.answers import token_name
 from mill.models.openai_compat.echo import prompt_starts
 from mill.models.openai_compat.finish import read_finish
@@ -26,6 +25,7 @@ from mill.models.openai_compat.schema import (
     read_choice,
     read_logprobs,
 )
+from mill.models.tokens.next_tokens import Distribution
 
 PROBE = "one two three"
 PROBE_TIMEOUT_S = 60.0
@@ -51,13 +51,13 @@ class Scored:
 class Route(ABC):
     """One way to score prompts: `ask` makes the body of a call, `read` reads its answer and raises Failure where it is none.
 
-    `rivals` is how many of the likeliest tokens are wanted at each position.
+    `top_logprobs` is how many of the likeliest tokens are wanted at each position.
     """
 
     name = ""
 
     @abstractmethod
-    def ask(self, prompt: str | list[int], rivals: int = 0) -> dict[str, Any]: ...
+    def ask(self, prompt: str | list[int], top_logprobs: int = 0) -> dict[str, Any]: ...
 
     @abstractmethod
     def read(self, completion: Completion, choice: Choice, prompt: str | list[int]) -> Scored: ...
@@ -66,8 +66,8 @@ class Route(ABC):
 class PromptLogprobs(Route):
     name = "prompt_logprobs"
 
-    def ask(self, prompt: str | list[int], rivals: int = 0) -> dict[str, Any]:
-        return {"prompt": prompt, "max_tokens": 1, "prompt_logprobs": rivals, "temperature": 0.0}
+    def ask(self, prompt: str | list[int], top_logprobs: int = 0) -> dict[str, Any]:
+        return {"prompt": prompt, "max_tokens": 1, "prompt_logprobs": top_logprobs, "temperature": 0.0}
 
     def read(self, completion: Completion, choice: Choice, prompt: str | list[int]) -> Scored:
         rows = shaped({"rows": choice.prompt_logprobs or []}, PromptTokens, "prompt_logprobs of the server's answer").rows
@@ -97,9 +97,16 @@ def _token_id(name: str) -> int:
 class Echo(Route):
     name = "echo"
 
-    def ask(self, prompt: str | list[int], rivals: int = 0) -> dict[str, Any]:
-        by_id = {"return_tokens_as_token_ids": True} if rivals else {}  # vLLM's own; others ignore it
-        return {"prompt": prompt, "max_tokens": 1, "echo": True, "logprobs": max(1, rivals), "temperature": 0.0, **by_id}
+    def ask(self, prompt: str | list[int], top_logprobs: int = 0) -> dict[str, Any]:
+        by_id = {"return_tokens_as_token_ids": True} if top_logprobs else {}  # vLLM's own; others ignore it
+        return {
+            "prompt": prompt,
+            "max_tokens": 1,
+            "echo": True,
+            "logprobs": max(1, top_logprobs),
+            "temperature": 0.0,
+            **by_id,
+        }
 
     def read(self, completion: Completion, choice: Choice, prompt: str | list[int]) -> Scored:
         found = read_logprobs(choice) or Logprobs()

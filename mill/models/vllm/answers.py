@@ -9,9 +9,9 @@ from mill.api.message import VIDEO
 from mill.api.request import Request
 from mill.api.response import Response, Token
 from mill.models.hf.multimodal import MediaRow
-from mill.models.hf.scoring import Row
-from mill.models.next_tokens import asked_rivals
-from mill.models.stops import cut_at_stops
+from mill.models.tokens.next_tokens import requested_top_logprobs
+from mill.models.tokens.rows import Row
+from mill.models.tokens.stops import cut_at_stops
 
 SAMPLED_LOGPROBS = 20  # what vLLM gives by default for a token
 
@@ -57,16 +57,16 @@ def by_kind(row: MediaRow, decoded: Sequence[Any]) -> dict[str, list[Any]]:
 
 def one_token(row: Row) -> bool:
     """Whether the distribution after a row answers all that is asked of it."""
-    asked = not any(map(rivals_of, row.requests))
+    asked = not any(map(top_logprobs_of, row.requests))
     return asked and all(len(span.tokens) == 1 and span.start == len(row.ids) - 1 for span in row.spans)
 
 
-def rivals_of(request: Request) -> int:
-    return asked_rivals(request, SAMPLED_LOGPROBS, "vLLM")
+def top_logprobs_of(request: Request) -> int:
+    return requested_top_logprobs(request, SAMPLED_LOGPROBS, "vLLM")
 
 
 def named_tokens(tokens: Sequence[int], places: Sequence[Any]) -> tuple[Token, ...]:
-    """Tokens with their rivals; vLLM adds the token itself to the likeliest where it is not among them."""
+    """Tokens with their top_logprobs; vLLM adds the token itself to the likeliest where it is not among them."""
     found = []
     for token, place in zip(tokens, places, strict=True):
         best = sorted(((other, entry.logprob) for other, entry in place.items()), key=lambda pair: -pair[1])

@@ -12,11 +12,12 @@ from mill.api.errors import ModelError
 from mill.api.model import ModelCapabilities
 from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, Request
 from mill.api.response import Response, Token
-from mill.models.hf import loading, memory
+from mill.models import memory
+from mill.models.hf import loading
 from mill.models.hf.media_model import DEFAULT_VIDEO_FRAMES, TEXT_ONLY, MediaModel
 from mill.models.hf.multimodal import MediaRow
-from mill.models.hf.scoring import Row, row_units
-from mill.models.hf.tokens import Prompt, Tokens, prompt_units
+from mill.models.tokens.rows import Row, row_units
+from mill.models.tokens.tokenizer import Prompt, Tokens, prompt_units
 from mill.models.vllm.answers import (
     SAMPLED_LOGPROBS,
     as_score,
@@ -24,8 +25,8 @@ from mill.models.vllm.answers import (
     by_kind,
     named_tokens,
     one_token,
-    rivals_of,
     sampling,
+    top_logprobs_of,
 )
 
 AT_ONCE = 512  # requests handed over together: enough for continuous batching, few enough to be recorded as they come
@@ -82,7 +83,7 @@ class VLLMModel(MediaModel):
         modalities = self._modalities(lambda: loading.load_config(self.source, trust_remote_code=self.trust_remote_code))
         window = self.engine["max_model_len"]
         return ModelCapabilities(
-            modalities, window, supports_logprobs=True, supports_chat_template=True, rivals=SAMPLED_LOGPROBS
+            modalities, window, supports_logprobs=True, supports_chat_template=True, top_logprobs=SAMPLED_LOGPROBS
         )
 
     @property
@@ -220,7 +221,7 @@ class VLLMModel(MediaModel):
         found = dict(zip(map(id, short), self._next_tokens(short), strict=True)) if short else {}
         answers = [[found[id(row)].get(span.tokens[0]) if id(row) in found else None for span in row.spans] for row in rows]
         missing = [(r, s) for r, of_row in enumerate(answers) for s, answer in enumerate(of_row) if answer is None]
-        counts = [rivals_of(rows[r].requests[s]) for r, s in missing]
+        counts = [top_logprobs_of(rows[r].requests[s]) for r, s in missing]
         scored = self._prompt_places([rows[r].ids + rows[r].spans[s].tokens[-1:] for r, s in missing], counts)
         told: dict[tuple[int, int], tuple[Token, ...]] = {}
         for (r, s), places, count in zip(missing, scored, counts, strict=True):
@@ -246,14 +247,15 @@ class VLLMModel(MediaModel):
             for output in outputs
         ]
 
-    def _prompt_places(self, prompts: Sequence[list[int]], rivals: Sequence[int]) -> list[list[Any]]:
-        """For each place of each prompt the token there and so many rivals, by id; the first token has no such place."""
+    def _prompt_places(self, prompts: Sequence[list[int]], top_logprobs: Sequence[int]) -> list[list[Any]]:
+        """For each place of each prompt the token there and so many top_logprobs, by id; the first token has no such place."""
         from vllm import SamplingParams
 
         if not prompts:
             return []
         params = [
-            SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=count, detokenize=count > 0) for count in rivals
+            SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=count, detokenize=count > 0)
+            for count in top_logprobs
         ]
         return [output.prompt_logprobs for output in self._call(prompts, params)]
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from mill import __version__
 from mill.api.storage import write_atomically
-from mill.checks.glossary import FIGURES, title
+from mill.checks.glossary import METRICS, title
 from mill.checks.result import Check
 from mill.checks.verdict import first_sentences
-from mill.report.checks import figure_rows, told
+from mill.report.checks import metric_rows, told
 from mill.report.html.drawn import charts
 from mill.report.html.samples import sample_list
 from mill.report.html.tag import Html, joined, tag
@@ -76,11 +76,11 @@ def _section(check: Check) -> Html:
 
 
 def _table(check: Check) -> Html:
-    about = {title(name): figure.about for name, figure in FIGURES.items()}
+    about = {title(name): figure.about for name, figure in METRICS.items()}
     head = tag("tr", tag("th"), [tag("th", variant.label) for variant in check.variants])
     rows = [
         tag("tr", tag("th", name, title=about.get(name)), [_cell(*cell) for cell in cells])
-        for name, cells in figure_rows(check.variants)
+        for name, cells in metric_rows(check.variants)
     ]
     return tag("div", tag("table", tag("thead", head), tag("tbody", rows), class_="figures"), class_="scroll")
 

@@ -101,16 +101,16 @@ def _side(row: Row, place: int, name: str, text: str) -> Html:
         head += [" → ", tag("code", _plain(extracted))]
     if right is not None:
         head += [" ", tag("span", "right" if right else "wrong", class_="right" if right else "wrong")]
-    told = [tag("p", str(error), class_="error")] if error else [tag("pre", _marked(text, row.get("parting"), place))]
+    told = [tag("p", str(error), class_="error")] if error else [tag("pre", _marked(text, row.get("divergence"), place))]
     return tag("div", tag("h5", head), told, class_="side")
 
 
-def _marked(text: str, parting: Row | None, place: int) -> Html:
+def _marked(text: str, divergence: Row | None, place: int) -> Html:
     """The text with its common beginning faint and the first piece that differs marked: a token, else a word."""
-    if not parting:
+    if not divergence:
         return joined(text)
-    start = min(int(parting["char"]), len(text))
-    token = ((parting.get("tokens") or (None, None))[place] or {}).get("text", "")
+    start = min(int(divergence["char"]), len(text))
+    token = ((divergence.get("tokens") or (None, None))[place] or {}).get("text", "")
     begin = text.rfind(token, 0, start + len(token)) if token else -1
     if begin < 0 or begin + len(token) <= start:
         begin, token = start, (re.match(r"\s*\S*", text[start:]) or [""])[0]
@@ -125,11 +125,11 @@ def _facts(row: Row) -> list[str]:
         found.append("every run failed" if alike else f"{row['distinct']} answers, the first {row['times'][0]} times")
     elif row["severity"] != "failed":
         found.append(f"{100 * float(row['similarity']):.0f} % alike")
-    parting = row.get("parting") or {}
-    if parting.get("token") is not None:
-        found.append(f"parts at token {parting['token'] + 1}")
-    if parting.get("margin") is not None:
-        found.append(f"margin {float(parting['margin']):.3f} nats")
+    divergence = row.get("divergence") or {}
+    if divergence.get("token") is not None:
+        found.append(f"parts at token {divergence['token'] + 1}")
+    if divergence.get("margin") is not None:
+        found.append(f"margin {float(divergence['margin']):.3f} nats")
     if row.get("kl"):
         found.append(f"KL up to {float(row['kl']['max']):.3g}")
     return found

@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from mill.models.http import Client, Failure, client, counted_calls, failure
-from mill.models.http.gate import Gate
+from mill.models.http import Client, Failure, client, counted_calls, failures
+from mill.models.http.limiter import Gate
 from mill.models.openai_compat.stream import StreamedAnswer
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
@@ -73,14 +73,14 @@ def test_retry_after_is_honoured() -> None:
 
 
 def test_retry_after_is_read_as_seconds_or_as_a_date() -> None:
-    assert failure.parse_retry_after("7") == 7
-    assert failure.parse_retry_after(formatdate(time.time() + 30, usegmt=True)) == pytest.approx(30, abs=2)
-    assert failure.parse_retry_after("99999") == 99999
-    assert failure.parse_retry_after("-5") == failure.parse_retry_after("-inf") == 0
-    assert failure.parse_retry_after("1e999") == math.inf
+    assert failures.parse_retry_after("7") == 7
+    assert failures.parse_retry_after(formatdate(time.time() + 30, usegmt=True)) == pytest.approx(30, abs=2)
+    assert failures.parse_retry_after("99999") == 99999
+    assert failures.parse_retry_after("-5") == failures.parse_retry_after("-inf") == 0
+    assert failures.parse_retry_after("1e999") == math.inf
     for odd in ("soon", "nan", "Mon, 99 Foo 2024", "0x10", "1,5"):
-        assert failure.parse_retry_after(odd) is None, odd
-    assert failure.parse_retry_after(None) is None
+        assert failures.parse_retry_after(odd) is None, odd
+    assert failures.parse_retry_after(None) is None
 
 
 def test_failures_of_one_kind_leave_the_patience_with_another() -> None:
@@ -114,7 +114,7 @@ def test_an_absent_server_is_a_connection_failure() -> None:
     ],
 )
 def test_the_servers_own_words_are_told(body: bytes, words: str) -> None:
-    assert failure.server_words(body) == words
+    assert failures.server_words(body) == words
 
 
 def test_many_calls_need_few_connections_and_coroutines() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mill.models.http import Failure, client
-from mill.models.http.gate import FIRST_LIMIT, Gate
+from mill.models.http.limiter import FIRST_LIMIT, Gate
 from tests.launching import until
 from tests.servers import FaultServer, ask, status
 

@@ -1,0 +1,126 @@
+"""What runs inside a worker on Ray: it opens the model, answers bundles, and tells what goes wrong as text."""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mill.api.batching import describe
+from mill.api.errors import MillError, ModelBroken
+from mill.api.files import import_file
+from mill.api.model import MillModel
+from mill.api.request import Request
+from mill.api.response import Response
+from mill.api.warnings import hear
+from mill.execute.workers import WorkerLost, answer_chunk, check_canary, open_replica
+from mill.models.spec.parse import Spec
+from mill.models.spec.remote_code import FORBIDDEN
+
+CHUNK_S = 0.1  # answers that come within this time travel together
+_PASSED_ON = ("MILL_DATA", "MILL_CACHE", "HF_HUB_OFFLINE", "HF_HOME", "HF_TOKEN", FORBIDDEN)
+
+
+@dataclass(frozen=True)
+class Opening:
+    """What a worker needs to open the model: the spec, the files that register backends, and the identity it must have."""
+
+    spec: Spec
+    batch_size: int | None
+    files: tuple[str, ...]
+    identity: Mapping[str, Any]
+    environment: Mapping[str, str]
+
+
+def environment(model: MillModel) -> dict[str, str]:
+    """What a worker on another machine must know of this one's; keys go with the actor's arguments, never in logs."""
+    return {name: os.environ[name] for name in (*_PASSED_ON, *model.variables()) if name in os.environ}
+
+
+@dataclass(frozen=True)
+class Update:
+    """What a worker tells: answers with the places of their requests, notes for people, and why it cannot go on."""
+
+    answers: list[tuple[int, Response]]
+    notes: list[str]
+    failure: str | None = None
+    broken: bool = False
+    """Whether the failure is that the model failed on all it was asked."""
+    lost: str | None = None
+    """Why this worker is of no use any more, though others may be."""
+
+
+class Worker:
+    """The actor: holds the model and answers bundles. What goes wrong is told as text, since few exceptions travel."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        hear(self.notes.append)
+
+    def open(self, opening: Opening) -> Update:
+        os.environ.update(opening.environment)
+        try:
+            for file in opening.files:
+                import_file(file, "file")
+            self.model = open_replica(opening.spec, opening.batch_size, opening.identity)
+            self.model.load()
+        except WorkerLost as lost:
+            return Update([], self._notes(), lost=str(lost))
+        except Exception as error:
+            return Update([], self._notes(), _told(error))
+        return Update([], self._notes())
+
+    def check_canary(self, canary: Request) -> Update:
+        try:
+            check_canary(self.model, canary)
+        except WorkerLost as lost:
+            return Update([], self._notes(), lost=str(lost))
+        return Update([], self._notes())
+
+    def remarks(self) -> list[str]:
+        return self.model.remarks()
+
+    def answer(self, kind: str, requests: list[Request]) -> Iterator[Update]:
+        """Answers as they come, a few at a time."""
+        found: queue.Queue[Any] = queue.Queue()
+
+        def work() -> None:
+            try:
+                answer_chunk(self.model, kind, requests, found.put)
+                found.put(None)
+            except BaseException as error:  # a library that calls exit() would leave the driver waiting
+                found.put(error)
+
+        threading.Thread(target=work, daemon=True).start()
+        item = found.get()
+        while item is not None:
+            answers, until = [], time.monotonic() + CHUNK_S
+            while isinstance(item, list):
+                answers += item
+                try:
+                    item = found.get(timeout=max(0.0, until - time.monotonic()))
+                except queue.Empty:
+                    item = []
+                    break
+            if isinstance(item, WorkerLost):
+                yield Update(answers, self._notes(), lost=str(item))
+                return
+            if isinstance(item, BaseException):
+                yield Update(answers, self._notes(), _told(item), broken=isinstance(item, ModelBroken))
+                return
+            if answers:
+                yield Update(answers, self._notes())
+            if item == []:
+                item = found.get()
+
+    def _notes(self) -> list[str]:
+        found, self.notes[:] = list(self.notes), []
+        return found
+
+
+def _told(error: BaseException) -> str:
+    return str(error) if isinstance(error, MillError) else describe(error)

@@ -1,0 +1,90 @@
+"""A task's samples on their way through the executor: single questions at once, dialogs round by round, all together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from mill.api.batching import describe
+from mill.api.request import Request
+from mill.api.response import Response
+from mill.api.task import RenderSettings, Sample, Task
+from mill.execute.executor import Executor
+from mill.tasks.hooks import check_request, read_requests
+
+MOST_ROUNDS = 100
+
+
+@dataclass
+class Job:
+    """One sample of one task: its requests, and for a dialog the rounds of each repeat."""
+
+    task: Task
+    sample: Sample
+    settings: RenderSettings
+    requests: list[Request]
+    rounds: list[list[Request]] = field(default_factory=list)
+    """Of a dialog: for each repeat the requests of its rounds so far."""
+
+    @classmethod
+    def of(cls, task: Task, sample: Sample, settings: RenderSettings) -> Job:
+        requests = read_requests(task, sample, settings)
+        if task.multi_round:
+            return cls(task, sample, settings, [], [[clone] for request in requests for clone in request.clones()])
+        return cls(task, sample, settings, requests)
+
+    @property
+    def first_request(self) -> Request:
+        return self.requests[0] if self.requests else self.rounds[0][0]
+
+    def all_requests(self) -> list[Request]:
+        """Of a dialog: of all rounds so far."""
+        return [*self.requests, *(request for rounds in self.rounds for request in rounds)]
+
+    def open_requests(self) -> list[Request]:
+        return [request for request in (*self.requests, *(rounds[-1] for rounds in self.rounds)) if not request.resps]
+
+    def advance(self) -> bool:
+        """Ask the task for the next round of every dialog that has one; False when all are over."""
+        went_on = False
+        for repeat, rounds in enumerate(self.rounds):
+            answers = [request.resps[0] for request in rounds if request.resps]
+            if len(answers) < len(rounds) or answers[-1].failed or len(rounds) >= MOST_ROUNDS:
+                continue
+            try:
+                following = self.task.next_round(self.sample, self.settings, [answer.text or "" for answer in answers])
+                if following is not None:
+                    check_request(self.task, self.sample, following)
+            except (Exception, SystemExit) as error:  # other people's code: its failure is this sample's, not the run's
+                rounds[-1].resps[:] = [Response(error=f"next_round() failed: {describe(error)}")]
+                continue
+            if following is not None:
+                rounds.append(replace(following, repeats=1, draw=repeat, resps=[]))
+                went_on = True
+        return went_on
+
+    def repeats(self) -> list[list[Response]]:
+        """For each repeat, the responses in the order of the requests or rounds."""
+        if self.rounds:
+            return [[request.resps[0] for request in rounds if request.resps] for rounds in self.rounds]
+        return [list(answers) for answers in zip(*(request.resps for request in self.requests), strict=True)]
+
+
+def run_samples(executor: Executor, jobs: Sequence[Job]) -> None:
+    """Run until every dialog is over; in each wave all open requests of all tasks go to the model together."""
+    active = list(jobs)
+    while executor.any_active(bool(active)):
+        executor.run(request for job in active for request in job.open_requests())
+        active = [job for job in active if job.advance()]
+
+
+def replay(job: Job, lookup: Callable[[str], Response | None]) -> bool:
+    """Lead a job through answers that were recorded, errors among them; False where one is missing."""
+    while True:
+        for request in job.open_requests():
+            found = [answer for clone in request.clones() if (answer := lookup(clone.key)) is not None]
+            if len(found) < request.repeats:
+                return False
+            request.resps[:] = found
+        if not job.advance():
+            return True

@@ -1,0 +1,238 @@
+"""What backends that talk to a server share: its address, its key, waiting for it, and answers that come one by one."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import copy
+import os
+import time
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from mill.api.batching import Observer
+from mill.api.errors import ModelError, ServerBroken, ServerGone, UnknownName
+from mill.api.message import Message
+from mill.api.model import MillModel, watched
+from mill.api.printing import one_line
+from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, Request
+from mill.api.response import Response
+from mill.api.secrets import remember, scrub, split_password, variables_in
+from mill.api.warnings import notice
+from mill.models.http import Client, Failure, Reply
+from mill.models.http.body import BODY_CAP
+from mill.models.http.dispatcher import Ask, RequestDispatcher, response_to
+from mill.models.http.model_names import same_model
+from mill.models.http.retry_budget import RetryBudget
+from mill.models.media.decode import content_part
+from mill.models.spec.arguments import check_address, check_key, check_seconds, check_text, check_whole
+
+KEY_VARIABLES = ("MILL_API_KEY", "OPENAI_API_KEY")
+POLL_S = 0.5
+BUSY_S = 30.0  # how long a server that answers 429 before the first question is asked again, without --wait
+RECHECK_PAUSES_S = (1.0, 4.0)  # before a server that was there all the time is called broken
+LONG_S = 30.0
+MOST_CONCURRENCY = 1024
+
+
+class ServerModel(MillModel):
+    """A subclass says how it looks at its server (`_probe`) and how it asks one question of each kind."""
+
+    accelerators = 0
+    patience_s = 300.0
+    """How long a server that went away is waited for; nothing where others can take over."""
+
+    def __init__(self, model: str, base_url: str, *, api_key: str | None, timeout: float, concurrency: int) -> None:
+        check_text("model", model)
+        check_seconds("timeout", timeout)
+        check_whole("concurrency", concurrency, least=1, most=MOST_CONCURRENCY)
+        named = next((name for name in KEY_VARIABLES if os.environ.get(name)), None)
+        key = check_key(api_key, "api_key") or (check_key(os.environ[named], named) if named else None)
+        remember(key)
+        check_address(base_url)
+        self._variables = (*KEY_VARIABLES, *variables_in(base_url))
+        base_url, login = split_password(base_url)
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        if login and not key:
+            remember(both := base64.b64encode(login.encode()).decode())
+            headers = {"Authorization": f"Basic {both}"}
+        self.model = model
+        self.base_url = base_url.rstrip("/").removesuffix("/v1").rstrip("/")
+        self.concurrency = concurrency
+        self.client = Client(self.base_url, headers, timeout=timeout, concurrency=concurrency, verify=self._verify)
+        self._remarks: list[str] = []
+        self._other_model = False
+
+    @property
+    def model_name(self) -> str:
+        return self.model or self.base_url
+
+    def set_concurrency(self, width: int | None) -> bool:
+        """A width that was asked for is kept from the first request on, not felt for."""
+        self.client.concurrency, self.client.steady = width or self.concurrency, width is not None
+        return True
+
+    def remarks(self) -> list[str]:
+        return list(self._remarks)
+
+    def variables(self) -> Sequence[str]:
+        return self._variables
+
+    def _remark(self, text: str, *, aloud: bool = True) -> None:
+        """Say it now, and keep it for whoever reads the scores; a server may repeat its key in what is remarked."""
+        text = scrub(text)
+        if aloud:
+            notice(text)
+        if text not in self._remarks:
+            self._remarks.append(text)
+
+    def _names(self) -> Sequence[str]:
+        """What the model may be called in the server's answers."""
+        return [self.model]
+
+    async def _post(self, path: str, body: dict[str, Any], cap: int = BODY_CAP) -> Reply:
+        """A call for the model's own work: whose answer it is gets checked."""
+        return self._of_model(await self.client.post(path, body, cap))
+
+    def _of_model(self, reply: Reply) -> Reply:
+        """The same reply; the first one that another model answered is reported."""
+        named = reply.body.get("model") if isinstance(reply.body, dict) else None
+        known = [name for name in self._names() if name]
+        if self._other_model or not known or not isinstance(named, str) or not named.strip():
+            return reply
+        if not any(same_model(named, name) for name in known):
+            self._other_model = True
+            name = self.client.name or self.base_url
+            self._remark(f"{name} was asked for {known[0]} and answers as {one_line(named[:200])}: is it the same model?")
+        return reply
+
+    def ready(self, wait: float = 0.0) -> None:
+        """Look at the server; while it cannot be reached or still loads, look again for `wait` seconds."""
+        began = time.monotonic()
+        deadline = began + wait
+        while True:
+            try:
+                return self._probe()
+            except Failure as failure:
+                coming = failure.away or failure.kind == "timeout" or failure.throttled
+                busy = failure.status == 429 and time.monotonic() < began + BUSY_S  # it is there, and only has no time
+                if not busy and (not coming or time.monotonic() >= deadline):
+                    raise (ServerGone if coming else ModelError)(self._not_ready(failure)) from failure
+                time.sleep(min(failure.retry_after or POLL_S, BUSY_S))
+
+    def _not_ready(self, failure: Failure) -> str:
+        hint = "; start it, or wait for it with --wait SECONDS" if failure.kind == "connection" else ""
+        if failure.status == 503:
+            return f"{self.base_url} is still loading ({failure}); wait for it with --wait SECONDS"
+        if failure.status == 401 and "Authorization" not in self.client.headers:
+            return f"{self.base_url} wants a key: set {KEY_VARIABLES[0]} or give api_key=..."
+        return f"{failure}{hint}" if self.base_url in str(failure) else f"{self.base_url}: {failure}{hint}"
+
+    @abstractmethod
+    def _probe(self) -> None:
+        """Check that the server is there and has the model, and learn what it can do. Raises Failure or ModelError."""
+
+    def _identify(self) -> None:
+        """Ask the server which model it has, without making it compute anything. `identity` tells the answer."""
+        return None
+
+    def _verify(self) -> None:
+        """Raise where the server is gone, or has another model than it had; called in a thread of its own."""
+        now = self._copy()
+        try:
+            now._identify()
+        except UnknownName as error:  # it may have to load the model first
+            raise ServerGone(str(error)) from error
+        except Failure as failure:
+            if failure.away:
+                raise ServerGone(str(failure)) from failure
+            return  # it only has no time for us
+        self._check_same(now)
+
+    def _copy(self) -> ServerModel:
+        """The same server, seen anew."""
+        found = copy.copy(self)
+        found.client = replace(self.client, _session=None, _gate=None, _doubt=None, _patience=RetryBudget())
+        return found
+
+    def _check_same(self, now: ServerModel) -> None:
+        if now.identity() != self.identity():
+            raise ModelError(f"{self.base_url} came back with another model; what was answered before is kept")
+
+    async def _generate(self, request: Request) -> Response:
+        raise self._cannot(GENERATE)
+
+    async def _score(self, request: Request) -> Response:
+        raise self._cannot(LOGLIKELIHOOD)
+
+    async def _score_document(self, request: Request) -> Response:
+        raise self._cannot(ROLLING)
+
+    def _answer(self, kind: str, requests: Sequence[Request], observer: Observer | None) -> list[Response]:
+        """Send all requests, neighbours with a common start one after another so that the server's cache serves them."""
+        if kind not in self._asks():
+            raise self._cannot(kind)
+        with watched(kind, requests, observer) as watching:
+            asking = RequestDispatcher(self, self._asks()[kind], watching)
+            asking.run(sorted(requests, key=lambda request: request.text))
+        return [asking.found[id(request)] for request in requests]
+
+    def _asks(self) -> dict[str, Ask]:
+        return {
+            GENERATE: self._generate,
+            MULTI_ROUND: self._generate,
+            LOGLIKELIHOOD: self._score,
+            ROLLING: self._score_document,
+        }
+
+    def check_canary(self, canary: Request) -> None:
+        """Ask something that was answered before: where that fails, it is the server that fails and not what it is asked."""
+        self.canary = canary
+        self.client.run_all([canary], lambda _: self.health_check(), lambda *_: None)
+
+    async def health_check(self) -> None:
+        """The same while other questions are under way. Who answers only after a while was away, and is not broken."""
+        assert self.canary is not None
+        began = time.monotonic()
+        for pause in (0.0, *RECHECK_PAUSES_S):
+            await asyncio.sleep(pause)
+            error = (await response_to(self.canary, self._asks()[self.canary.kind])).error
+            if error is None and pause:
+                raise ServerGone(f"{self.base_url} answered nothing for a while")
+            if error is None:
+                return
+            if time.monotonic() - began > LONG_S:  # it was given time enough
+                break
+        raise ServerBroken(f"{self.base_url} answers nothing any more, not even what it answered before: {error}")
+
+    def wait_for_server(self, gone: ServerGone) -> None:
+        """Until the server is there again, with the same model; raises where that does not happen."""
+        if not self.patience_s:
+            raise gone
+        notice(f"{gone}; waiting for it to come back, {self.patience_s:.0f} s at most")
+        deadline = time.monotonic() + self.patience_s
+        while True:
+            now = self._copy()
+            try:
+                now._identify()
+                return self._check_same(now)
+            except (Failure, UnknownName) as error:
+                if time.monotonic() >= deadline:
+                    raise ServerGone(f"{gone}; it did not come back in {self.patience_s:.0f} s ({error})") from error
+            time.sleep(POLL_S)
+
+
+def messages_of(request: Request) -> list[dict[str, Any]]:
+    """A request's dialog in OpenAI's shape; a plain text is one user message."""
+    if isinstance(request.context, str):
+        return [{"role": "user", "content": request.context}]
+    return [{"role": message.role, "content": _content(message)} for message in request.context]
+
+
+def _content(message: Message) -> str | list[dict[str, Any]]:
+    """Text alone as it is; with media as content parts, files inline."""
+    if not message.media:
+        return message.text
+    return [{"type": "text", "text": part} if isinstance(part, str) else content_part(part) for part in message.parts]

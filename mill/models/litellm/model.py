@@ -1,0 +1,152 @@
+"""The `litellm` backend: hosted models of many providers through LiteLLM. Generation only."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mill.api.batching import describe
+from mill.api.errors import ModelError
+from mill.api.message import IMAGE
+from mill.api.model import TEXT_KINDS, ModelCapabilities
+from mill.api.request import Request
+from mill.api.response import Response
+from mill.api.secrets import excerpt, is_secret, redact, remember
+from mill.models.http import Failure, Reply
+from mill.models.http.failures import raise_reported
+from mill.models.http.server import ServerModel, messages_of
+from mill.models.litellm.names import check_name
+from mill.models.openai_compat.answers import read_answer
+from mill.models.spec.arguments import check_key
+
+_OPTIONS = {"until", "max_gen_toks", "temperature", "seed", "logprobs"}
+# What LiteLLM's exceptions mean to a person, by class name.
+_MEANINGS = {
+    "AuthenticationError": ("the provider refuses the API key", 401),
+    "PermissionDeniedError": ("the API key may not use this model", 403),
+    "NotFoundError": ("the provider has no such model", 404),
+    "ContextWindowExceededError": ("the prompt is longer than the model's context", 400),
+    "ContentPolicyViolationError": ("the provider's content filter refused the prompt", 400),
+    "BadRequestError": ("the provider refuses the request", 400),
+    "RateLimitError": ("the provider limits the rate", 429),
+    "Timeout": ("the provider did not answer in time", 408),
+    "ServiceUnavailableError": ("the provider is overloaded", 503),
+    "InternalServerError": ("the provider failed", 500),
+    "APIConnectionError": ("the provider cannot be reached", 502),
+}
+
+
+# Words of providers whose refusals LiteLLM passes on as plain bad requests.
+_FILTER_SIGNS = ("content_policy", "content policy", "content_filter", "content filter", "safety system")
+
+
+class LiteLLMModel(ServerModel):
+    """Every argument that is not named here goes to `litellm.completion` as it is."""
+
+    def __init__(
+        self, model: str, api_key: str | None = None, timeout: float = 120.0, concurrency: int = 16, **parameters: Any
+    ) -> None:
+        # LiteLLM finds the address itself; the HTTP core only shareable its gate and its retries.
+        super().__init__(model, "https://litellm", api_key=None, timeout=timeout, concurrency=concurrency)
+        self.client.verify, self.client.name = None, model
+        api_key = check_key(api_key, "api_key")
+        self._key, self._timeout, self.parameters = api_key, timeout, parameters
+        found_by_litellm = [value for name, value in os.environ.items() if is_secret(name)]
+        for key in (api_key, *found_by_litellm):
+            remember(key)
+        self.capabilities = ModelCapabilities(
+            {"text", IMAGE}, supports_chat_template=True, kinds=TEXT_KINDS, concurrency=concurrency
+        )
+        self.use_chat_template = True
+
+    def identity(self) -> dict[str, Any]:
+        return {"backend": "litellm", "model": self.model, "parameters": redact(self.parameters)}
+
+    def variables(self) -> Sequence[str]:
+        """LiteLLM reads keys and addresses from variables named after providers."""
+        provider = self.model.partition("/")[0].upper()
+        return [name for name in os.environ if name.endswith("_API_KEY") or name.startswith(f"{provider}_")]
+
+    def _probe(self) -> None:
+        """Without a call: is the provider known, and is its key there?"""
+        has_key = bool(self._key) or "api_key" in self.parameters
+        check_name(self.model, has_key=has_key, has_address="api_base" in self.parameters)
+        litellm = _litellm()
+        try:
+            litellm.get_llm_provider(self.model, api_base=self.parameters.get("api_base"))
+        except Exception as error:
+            raise ModelError(f"litellm does not know the provider of {self.model!r}: write provider/model") from error
+        missing = litellm.validate_environment(self.model).get("missing_keys") or []
+        if missing and not has_key:
+            raise ModelError(f"{self.model} needs a key: set {' or '.join(missing)}, or give api_key=...")
+
+    async def _generate(self, request: Request) -> Response:
+        options = request.options
+        arguments: dict[str, Any] = {
+            "model": self.model,
+            "messages": messages_of(request),
+            "max_tokens": options["max_gen_toks"],
+            "temperature": options["temperature"],
+            "timeout": self._timeout,
+            # Of what tasks ask, LiteLLM may drop what a model has not; what a person gave is sent in any case.
+            "drop_params": True,
+            "allowed_openai_params": _openai_names(self.parameters),
+            "num_retries": 0,
+            **{name: value for name, value in options.items() if name not in _OPTIONS},
+            **self.parameters,
+        }
+        if options["until"]:
+            arguments["stop"] = [*options["until"]][:4]
+        if not request.deterministic:
+            arguments["seed"] = request.seed % 2**31
+        if self._key:
+            arguments["api_key"] = self._key
+        if "logprobs" in options:  # dropped by LiteLLM where the provider has none
+            arguments |= {"logprobs": True, "top_logprobs": options["logprobs"]}
+        reply = self._of_model(await self.client.guarded(lambda: _complete(arguments)))
+        return read_answer(reply, [*options["until"]], self._remark)
+
+
+async def _complete(arguments: dict[str, Any]) -> Reply:
+    litellm, started = _litellm(), time.perf_counter()
+    try:
+        found = await litellm.acompletion(**arguments)
+    except Exception as error:
+        raise as_failure(error) from error
+    return Reply(_body_of(found), time.perf_counter() - started)
+
+
+def _body_of(found: Any) -> Any:
+    """LiteLLM's object in OpenAI's shape."""
+    try:
+        body = found.model_dump()
+    except Exception as error:
+        raise Failure("garbage", f"LiteLLM's answer cannot be read: {describe(error)}") from error
+    raise_reported(body)
+    return body
+
+
+def as_failure(error: Exception) -> Failure:
+    """LiteLLM's exception as ours; the first known name among its classes says what it means."""
+    names = [cls.__name__ for cls in type(error).__mro__]
+    meaning, status = next((_MEANINGS[name] for name in names if name in _MEANINGS), ("LiteLLM failed", 0))
+    words = excerpt(str(error), 200)
+    if status == 400 and any(sign in words.lower() for sign in _FILTER_SIGNS):
+        meaning = _MEANINGS["ContentPolicyViolationError"][0]
+    if status == 429 and "quota" in words.lower():  # waiting does not bring money
+        return Failure("http", f"the quota of the API key is used up: {words}", status=402)
+    return Failure("http", f"{meaning}: {words}", status=status or 400)
+
+
+def _openai_names(parameters: Mapping[str, Any]) -> list[str]:
+    return [name for name in parameters if name in _litellm().OPENAI_CHAT_COMPLETION_PARAMS]
+
+
+def _litellm() -> Any:
+    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # no download at import
+    import litellm
+
+    litellm.suppress_debug_info = True
+    return litellm

@@ -1,0 +1,1 @@
+"""Images, video and audio: decoding, prefetching, and the base of vision backends."""

@@ -1,0 +1,1 @@
+"""The inference engine inside `hf`: prefix sharing, packed attention and continuous batching."""

@@ -1,0 +1,115 @@
+"""Which token comes next: greedy, or sampled from a stream of its own for every row; and when an answer is complete."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from mill.api.response import Response
+from mill.models.tokens.generated import TokenLogprobs, decoded_response, token_logprobs
+from mill.models.tokens.stops import split_stops
+from mill.models.tokens.tokenizer import Prompt
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Sampler:
+    """The rules of one row: its options, its random stream, its stops."""
+
+    def __init__(self, tokenizer: Any, prompt: Prompt, eos_ids: list[int]) -> None:
+        self.tokenizer, self.prompt = tokenizer, prompt
+        options = prompt.request.options
+        self.stops, stop_ids = split_stops(tokenizer, options["until"])
+        self.end_ids = [*eos_ids, *stop_ids]
+        self.count: int | None = options.get("logprobs")
+        self.steps = sampling_steps(options, [prompt])
+        self.places: list[TokenLogprobs] = []
+        # A token may be less than a character (bytes of one), so the tail that is decoded is counted in bytes.
+        self.tail = max((len(stop.encode()) for stop in self.stops), default=0) + 4
+
+    def sample(self, logits: torch.Tensor, seen: Sequence[int]) -> int:
+        """The next token from a row of logits, after the tokens seen so far."""
+        import torch
+
+        scores = logits[None].float()
+        if self.steps:
+            ids = torch.tensor([list(seen)], device=logits.device)
+            for step in self.steps:
+                scores = step(ids, scores)
+        token = int(scores.argmax())
+        self.record_logprobs(logits, token)
+        return token
+
+    def record_logprobs(self, logits: torch.Tensor, token: int) -> None:
+        """Keep the log-probabilities of a place, before penalties and sampling, where they were asked for."""
+        if self.count is not None:
+            self.places.append(token_logprobs(logits.float().log_softmax(dim=-1), token, self.count))
+
+    @property
+    def plain(self) -> bool:
+        return not self.steps and self.count is None
+
+    def ends(self, written: Sequence[int]) -> bool:
+        """Whether the newest token completes the answer."""
+        if written[-1] in self.end_ids:
+            return True
+        if not self.stops:
+            return False
+        text = self.tokenizer.decode(written[-self.tail :])
+        return any(stop in text for stop in self.stops)
+
+    def response(self, written: list[int]) -> Response:
+        places = self.places if self.count is not None else None
+        return decoded_response(self.tokenizer, self.prompt, written, self.end_ids, self.stops, places)
+
+
+def sample_all(samplers: Sequence[Sampler], logits: torch.Tensor, seen: Sequence[Sequence[int]]) -> list[int]:
+    """One token for each row; those that are plainly greedy are taken together."""
+    best: list[int] = logits.argmax(dim=-1).tolist()
+    return [
+        token if sampler.plain else sampler.sample(row, before)
+        for sampler, row, token, before in zip(samplers, logits, best, seen, strict=True)
+    ]
+
+
+def sampling_steps(options: Any, prompts: Sequence[Prompt]) -> list[Any]:
+    """The penalty for repetition, then sampling as noise added to the logits of a greedy search.
+
+    The largest of (logit + Gumbel noise) is distributed like a draw from the softmax, and with a generator for each row
+    the draw depends on the request's own seed, not on which requests happen to share the batch.
+    """
+    from transformers import (
+        RepetitionPenaltyLogitsProcessor,
+        TemperatureLogitsWarper,
+        TopKLogitsWarper,
+        TopPLogitsWarper,
+    )
+
+    steps: list[Any] = []
+    if options.get("repetition_penalty", 1.0) != 1.0:
+        steps.append(RepetitionPenaltyLogitsProcessor(float(options["repetition_penalty"])))
+    temperature = options["temperature"]
+    if not temperature:
+        return steps
+    steps.append(TemperatureLogitsWarper(float(temperature)))
+    if options.get("top_k"):
+        steps.append(TopKLogitsWarper(int(options["top_k"])))
+    if options.get("top_p") and options["top_p"] < 1:
+        steps.append(TopPLogitsWarper(float(options["top_p"])))
+    return [*steps, GumbelNoise([prompt.request.seed for prompt in prompts])]
+
+
+class GumbelNoise:
+    """A logits processor that turns a greedy choice into a sampled one, with one random stream for each row."""
+
+    def __init__(self, seeds: Sequence[int]) -> None:
+        import torch
+
+        self.generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        import torch
+
+        noise = [torch.empty(scores.shape[1]).exponential_(generator=generator) for generator in self.generators]
+        return scores - torch.stack(noise).log().to(scores.device)

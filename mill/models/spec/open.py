@@ -1,0 +1,167 @@
+"""From a spec to an opened model: config files, argument checks, and one clear line when something does not fit."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from types import UnionType
+from typing import Any
+
+from mill.api.batching import describe
+from mill.api.errors import MillError, MissingPackage, ModelError, SpecError, UnknownName
+from mill.api.files import import_file
+from mill.api.model import MillModel
+from mill.api.registry import models
+from mill.api.secrets import names_hidden, reveal
+from mill.models.spec.backends import backend_info
+from mill.models.spec.parse import Spec, parse_spec
+from mill.models.spec.remote_code import remote_code_forbidden
+
+_TRUE, _FALSE, _NONE = {"true", "1", "yes", "on"}, {"false", "0", "no", "off"}, {"none", "null", "auto"}
+
+
+def load_model_from_file(path: str | Path) -> dict[str, Any]:
+    """The `model` dict of a Python config file: keyword arguments of a backend, and its name under `type`.
+
+    A file that has no `model` but registers one backend stands for that backend.
+    """
+    module = import_file(_builtin(Path(path)), "config file")
+    model = getattr(module, "model", None)
+    own = {models.get(name): name for name in models.defined_in(module.__name__)}
+    if model is None and len(own) == 1:
+        return {"type": next(iter(own.values()))}
+    if not isinstance(model, dict):
+        what = "has no top-level dict `model`" if model is None else f"has a `model` of type {type(model).__name__}"
+        raise SpecError(f'config file {path} {what}; write model = {{"type": "hf", "path": "org/name"}}')
+    if not isinstance(model.get("type"), str):
+        raise SpecError(f'config file {path} names no backend: add a "type" to its `model`, one of {", ".join(models)}')
+    return dict(model)
+
+
+def _builtin(path: Path) -> Path:
+    """`mill/models/configs/...` means the shipped file from any folder, unless the current one has its own."""
+    shipped = Path(__file__).parents[3] / path
+    return shipped if path.parts[:3] == ("mill", "models", "configs") and not path.exists() else path
+
+
+def resolve_spec(spec: Spec) -> Spec:
+    """Read the config file of a spec that names one; what was given inline wins over the file."""
+    if not spec.config:
+        return spec
+    arguments = load_model_from_file(spec.config)
+    backend = arguments.pop("type")
+    return Spec(backend, {**arguments, **spec.arguments})
+
+
+def open_model(spec: Spec | str, *, batch_size: int | None = None) -> MillModel:
+    """Make the model a spec names. Weights load at first use; `batch_size` counts where the spec gives none."""
+    resolved = resolve_spec(parse_spec(spec) if isinstance(spec, str) else spec)
+    cls = _model_class(resolved.backend)
+    # The address of a server keeps the name of a secret: its workers are told the variable.
+    given = {
+        name: value if name == "base_url" or not names_hidden(value) else reveal(value)
+        for name, value in resolved.arguments.items()
+    }
+    arguments = checked_arguments(cls, resolved.backend, given)
+    if remote_code_forbidden() and "trust_remote_code" in arguments_of(cls):
+        arguments["trust_remote_code"] = False
+    try:
+        model = cls(**arguments)
+    except MillError:
+        raise
+    except Exception as error:
+        raise ModelError(f"{resolved.backend} could not be opened: {describe(error)}") from error
+    if not isinstance(model, MillModel):
+        raise ModelError(f"{resolved.backend} made a {type(model).__name__}, not a MillModel")
+    model.arguments = arguments
+    size = arguments.get("batch_size", batch_size)
+    if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 1):
+        raise SpecError(f"{resolved.backend}[batch_size={size}]: a count of at least 1 is needed; leave it out for auto")
+    takes = "batch_size" in arguments_of(cls) and "batch_size" not in arguments
+    if size is not None and (model.batch_size is None or takes):  # of the command, or lost in a backend's **kwargs
+        model.batch_size = size
+    return model
+
+
+def _model_class(backend: str) -> type:
+    info = backend_info(backend)
+    if info and models.target(backend) == info.target:
+        if info.package and importlib.util.find_spec(info.package) is None:
+            raise MissingPackage(f"the backend {backend}", info.package, info.extra)
+        if not info.shipped:
+            raise ModelError(f"the backend {backend} is not in this version of mill")
+    cls = models.get(backend)
+    if not isinstance(cls, type):
+        raise ModelError(f"the backend {backend} is registered as {cls!r}, which is not a class")
+    return cls
+
+
+def arguments_of(cls: type) -> dict[str, inspect.Parameter]:
+    """The keyword arguments that a backend takes, by name."""
+    parameters = inspect.signature(cls).parameters
+    return {name: p for name, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+
+
+def takes_argument(backend: str, name: str) -> bool:
+    return name in arguments_of(_model_class(backend))
+
+
+def checked_arguments(cls: type, backend: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """`given` as the backend's own types: unknown, missing and ill-typed arguments are refused by name."""
+    known = arguments_of(cls)
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(cls).parameters.values())
+    for name in given:
+        if name not in known and not takes_any:
+            raise UnknownName(f"argument of {backend}", name, known, hint=f"it takes {', '.join(known)}")
+    missing = [name for name, p in known.items() if p.default is p.empty and name not in given]
+    if missing:
+        raise SpecError(f"{backend} needs {', '.join(missing)}: write {backend}[{missing[0]}=...]")
+    try:
+        hints = typing.get_type_hints(cls.__init__)  # type: ignore[misc]
+    except Exception:  # annotations of other people's classes may name what cannot be imported here
+        hints = {}
+    return {name: _coerce(value, hints.get(name), f"{backend}[{name}={value}]") for name, value in given.items()}
+
+
+def _coerce(value: Any, hint: Any, where: str) -> Any:
+    """An inline string as the type its parameter is annotated with; values from a config file pass as they are."""
+    if not isinstance(value, str):
+        return value
+    options = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, UnionType) else (hint,)
+    if type(None) in options and value.lower() in _NONE:
+        return None
+    if bool in options and value.lower() in _TRUE | _FALSE:
+        return value.lower() in _TRUE
+    for kind in (int, float):
+        if kind in options:
+            try:
+                number = kind(value)
+            except ValueError:
+                continue
+            if number != number:
+                raise SpecError(f"{where}: {value!r} is not a number")
+            return number
+    if str in options or Any in options:
+        return value
+    if hint is None:
+        return guess(value)
+    if any(typing.get_origin(option) in (list, tuple, set, dict) for option in options):
+        raise SpecError(f"{where}: a list cannot be given in brackets, set it in a config file (.py)")
+    names = " or ".join("none" if o is type(None) else getattr(o, "__name__", str(o)) for o in options)
+    raise SpecError(f"{where}: {value!r} is not {names}")
+
+
+def guess(value: str) -> Any:
+    """The plain reading of a value whose type nobody declared: a number, a truth value, or the text itself."""
+    lowered = value.lower()
+    if lowered in ("true", "false"):
+        return lowered == "true"
+    for kind in (int, float):
+        try:
+            return kind(value)
+        except ValueError:
+            continue
+    return value

@@ -1,0 +1,82 @@
+"""Code that comes with a model: said aloud before it runs, and forbidden by --no_remote_code."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from mill.api.warnings import notice
+
+_GENERATE = "custom_generate/generate.py"
+_CONFIGS = (
+    "config.json",
+    "tokenizer_config.json",
+    "processor_config.json",
+    "preprocessor_config.json",
+    "video_preprocessor_config.json",
+)
+FORBIDDEN = "MILL_NO_REMOTE_CODE"  # in the environment, so that workers and jobs keep to it too
+
+
+def forbid_remote_code() -> None:
+    os.environ[FORBIDDEN] = "1"
+
+
+def remote_code_forbidden() -> bool:
+    return bool(os.environ.get(FORBIDDEN))
+
+
+def announce_remote_code(path: str, revision: str | None = None) -> None:
+    """Say once which files of a model will be executed. Only its configs are read to find out."""
+    files = remote_code_of(path, revision)
+    if files:
+        notice(f"{path} brings code of its own, which will run: {', '.join(files)}; --no_remote_code forbids it")
+
+
+def remote_code_of(path: str, revision: str | None = None) -> list[str]:
+    """The Python files of a model that would run; with the repository's name where they lie in another one."""
+    found: dict[str, None] = {}
+    for name in _CONFIGS:
+        config = _read(path, revision, name)
+        for target in _targets(config.get("auto_map")):
+            repository, _, attribute = target.rpartition("--")
+            file = f"{attribute.rpartition('.')[0]}.py"
+            found[f"{repository}: {file}" if repository else file] = None
+        if isinstance(config.get("model_file"), str):  # mlx-lm's
+            found[config["model_file"]] = None
+    if _locate(path, revision, _GENERATE) is not None:
+        found[_GENERATE] = None
+    return list(found)
+
+
+def _read(path: str, revision: str | None, name: str) -> dict[str, Any]:
+    """A config as it stands in its file; what cannot be read is told when the model is loaded."""
+    file = _locate(path, revision, name)
+    try:
+        found = json.loads(Path(file).read_text(encoding="utf-8")) if file is not None else {}
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _locate(path: str, revision: str | None, name: str) -> str | None:
+    """Where a file of a model lies, fetched from the hub if need be."""
+    if Path(path).is_dir():
+        return str(Path(path) / name) if (Path(path) / name).is_file() else None
+    from transformers.utils import cached_file
+
+    try:
+        found: str | None = cached_file(path, name, revision=revision, _raise_exceptions_for_missing_entries=False)
+        return found
+    except Exception:  # no such model, no network: told when it is loaded
+        return None
+
+
+def _targets(auto_map: Any) -> list[str]:
+    """The classes in an auto_map: a mapping whose values may be lists with gaps, or such a list itself."""
+    values = auto_map.values() if isinstance(auto_map, Mapping) else (auto_map or ())
+    flat = [part for value in values for part in (value if isinstance(value, (list, tuple)) else [value])]
+    return [part for part in flat if isinstance(part, str)]

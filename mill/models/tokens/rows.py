@@ -1,0 +1,56 @@
+"""Inputs of a network and what is scored in them: requests whose inputs are equal share a row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mill.api.batching import Unit
+from mill.api.request import Request
+from mill.api.response import Response
+from mill.models.tokens.pairs import Pair
+
+
+@dataclass(frozen=True)
+class Span:
+    """Tokens to score, the first of them predicted at input position `start`."""
+
+    start: int
+    tokens: list[int]
+    truncated: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """One input of the network and, for each request that shares it, the span that request asks for."""
+
+    ids: list[int]
+    spans: list[Span]
+    requests: list[Request]
+
+
+def shared_rows(requests: Sequence[Request], pairs: Sequence[Pair]) -> list[Row]:
+    """Requests whose inputs are equal share a row: the choices A, B, C, D of a question are one input, not four."""
+    rows: dict[tuple[int, ...], Row] = {}
+    for request, pair in zip(requests, pairs, strict=True):
+        ids = pair.ids[:-1]
+        row = rows.setdefault(tuple(ids), Row(ids, [], []))
+        row.spans.append(Span(pair.n_context - 1, pair.continuation, pair.truncated))
+        row.requests.append(request)
+    return list(rows.values())
+
+
+def row_units(requests: Sequence[Request], pairs: Sequence[Pair]) -> list[Unit]:
+    """Shared rows as units of work, those that begin alike one after another; of one cost: the order stays."""
+    return [Unit(row.requests, 1, row) for row in sorted(shared_rows(requests, pairs), key=lambda row: row.ids)]
+
+
+def span_response(row: Row, span: Span, score: float, greedy: bool, seconds: float | None = None) -> Response:
+    return Response(
+        score=score,
+        is_greedy=greedy,
+        prompt_tokens=len(row.ids) + 1 - len(span.tokens),
+        output_tokens=len(span.tokens),
+        truncated_tokens=span.truncated,
+        seconds=seconds,
+    )

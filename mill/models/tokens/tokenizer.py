@@ -1,0 +1,142 @@
+"""From requests to token ids: BOS once, contexts and continuations tokenized together, the left side cut where too long."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mill.api.batching import Unit
+from mill.api.errors import ModelError
+from mill.api.message import Context, Message
+from mill.api.request import Request
+from mill.models.tokens.pairs import Pair, make_pair, move_spaces
+from mill.models.tokens.rows import Row, Span
+
+
+@dataclass(frozen=True, eq=False)
+class Prompt:
+    """A generation request as token ids."""
+
+    request: Request
+    ids: list[int]
+    truncated: int
+    max_new_tokens: int
+
+    @property
+    def length(self) -> int:
+        return len(self.ids)
+
+
+class Tokens:
+    """A tokenizer with the rules of scoring around it. `window` is the longest input the model is given.
+
+    The chat template is the `processor`'s where there is one: it reads messages in parts, text among them.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        *,
+        window: int,
+        add_bos: bool | None = None,
+        model_type: str = "",
+        chat: bool = False,
+        processor: Any = None,
+    ) -> None:
+        self.tokenizer, self.processor, self.window, self.chat = tokenizer, processor, window, chat
+        self.bos: int | None = tokenizer.bos_token_id
+        self.prefix: int | None = self.bos if self.bos is not None else tokenizer.eos_token_id
+        self.adds_bos = self._says_bos(model_type) if add_bos is None else add_bos
+
+    def _says_bos(self, model_type: str) -> bool:
+        """Whether the tokenizer starts texts with BOS. Gemma is unusable without it, even where its files forget to say."""
+        if self.bos is None:
+            return False
+        return self.tokenizer("a")["input_ids"][0] == self.bos or model_type.startswith("gemma")
+
+    def encode(self, text: str) -> list[int]:
+        return self.encode_all([text])[0]
+
+    def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of each text, each distinct text tokenized once; BOS in front unless the text brings its own."""
+        distinct = list(dict.fromkeys(texts))
+        found = self.tokenizer(distinct, add_special_tokens=False)["input_ids"] if distinct else []
+        known = {text: self._with_bos(ids) for text, ids in zip(distinct, found, strict=True)}
+        return [known[text] for text in texts]
+
+    def _with_bos(self, ids: list[int]) -> list[int]:
+        if self.adds_bos and self.bos is not None and ids[:1] != [self.bos]:
+            return [self.bos, *ids]
+        return ids
+
+    def render(self, context: Context) -> str:
+        """The text that is tokenized: messages go through the chat template, plain text only if the model asks for it."""
+        if isinstance(context, str):
+            if not self.chat:
+                return context
+            context = (Message("user", context),)
+        if not self.has_template:
+            raise ModelError("this tokenizer has no chat template: leave out --apply_chat_template and use_chat_template")
+        turns = [{"role": message.role, "content": self._content(message)} for message in context]
+        owner = self.tokenizer if self.processor is None else self.processor
+        return str(owner.apply_chat_template(turns, tokenize=False, add_generation_prompt=True))
+
+    @property
+    def has_template(self) -> bool:
+        return bool((self.tokenizer if self.processor is None else self.processor).chat_template)
+
+    def _content(self, message: Message) -> Any:
+        if self.processor is None:
+            return message.text
+        return [{"type": "text", "text": part} if isinstance(part, str) else {"type": part.kind} for part in message.parts]
+
+    def pairs(self, requests: Sequence[Request]) -> list[Pair]:
+        """Contexts and continuations tokenized as one text, so that tokens at the seam are those of real text."""
+        texts = [move_spaces(self.render(request.context), request.continuation) for request in requests]
+        contexts = self.encode_all([context for context, _ in texts])
+        wholes = self.encode_all([context + continuation for context, continuation in texts])
+        return [
+            make_pair(whole, len(context) if text else 0, window=self.window, prefix=self.prefix)
+            for (text, _), context, whole in zip(texts, contexts, wholes, strict=True)
+        ]
+
+    def windows(self, request: Request) -> list[Row]:
+        """A document as rows that score every token exactly once.
+
+        The first token is predicted from BOS (or EOS); each later row starts from the last token of the row before, and
+        the final row reaches back for a full window of context. Without BOS and EOS the first token goes unscored.
+        """
+        ids = self.encode(request.text)  # a document is scored as it is, never as a chat turn
+        if self.prefix is not None and ids[:1] != [self.prefix]:
+            ids = [self.prefix, *ids]
+        rows = []
+        for first in range(1, len(ids), self.window):
+            last = min(first + self.window, len(ids))
+            begin = max(0, last - 1 - self.window)
+            rows.append(Row(ids[begin : last - 1], [Span(first - 1 - begin, ids[first:last])], [request]))
+        return rows
+
+    def prompts(self, requests: Iterable[Request]) -> list[Prompt]:
+        """Generation prompts, cut on the left so that prompt and answer fit the window together."""
+        requests = list(requests)
+        encoded = self.encode_all([self.render(request.context) for request in requests])
+        return [self._prompt(request, ids) for request, ids in zip(requests, encoded, strict=True)]
+
+    def _prompt(self, request: Request, ids: list[int]) -> Prompt:
+        max_new = int(request.options["max_gen_toks"])
+        room = self.window - max_new
+        if room < 1:
+            raise ModelError(
+                f"max_gen_toks={max_new} leaves no room for a prompt in a context of {self.window} tokens: "
+                f"lower it with --gen_kwargs max_gen_toks=... or raise max_context_length"
+            )
+        ids = ids or ([self.prefix] if self.prefix is not None else ids)
+        cut = max(0, len(ids) - room)
+        return Prompt(request, ids[cut:], cut, max_new)
+
+
+def prompt_units(prompts: Sequence[Prompt]) -> list[Unit]:
+    """Prompts that begin alike one after another, for an engine's prefix cache; of one cost: the order stays."""
+    ordered = sorted(prompts, key=lambda prompt: prompt.ids)
+    return [Unit([prompt.request], 1, prompt) for prompt in ordered]

@@ -1,0 +1,397 @@
+"""The HF backend against plain transformers, on a tiny random model."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from mill.api import warnings
+from mill.api.errors import ModelError, SpecError, UnknownName
+from mill.api.message import Message
+from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, Request, generation_options
+from mill.models.hf import TransformersModel, loading
+from mill.models.prefix import padded_scoring
+from mill.models.spec.open import open_model
+from mill.models.tokens.rows import shared_rows
+
+PAIRS = [
+    ("the quick brown", " fox"),
+    ("what is the answer ?", " it is 42"),
+    ("the", " dog . what is the answer"),
+    ("it is 42 , 7 or ", "1234"),
+    ("", "yes no"),
+]
+PROMPTS = ["the quick", "what is the answer ? it is", "A B C", "yes"]
+
+
+def hf(folder: Path, **arguments: Any) -> TransformersModel:
+    return TransformersModel(str(folder), **{"dtype": "float32", "device_map": "cpu", **arguments})
+
+
+def pairs(*pairs: tuple[str, str]) -> list[Request]:
+    return [Request(LOGLIKELIHOOD, context=context, continuation=continuation) for context, continuation in pairs]
+
+
+def prompts(*texts: str, **options: Any) -> list[Request]:
+    return [Request(GENERATE, context=text, options=generation_options(**options)) for text in texts]
+
+
+def reference(folder: Path, ids: list[int], n_context: int) -> tuple[float, bool]:
+    """One sequence through plain transformers, without batch or padding."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    with torch.inference_mode():
+        logits = model(torch.tensor([ids])).logits[0, :-1].log_softmax(-1)
+    target = torch.tensor(ids[1:])
+    found = logits.gather(1, target[:, None])[:, 0][n_context - 1 :]
+    greedy = (logits.argmax(-1) == target)[n_context - 1 :].all()
+    return float(found.double().sum()), bool(greedy)
+
+
+@pytest.mark.parametrize("batch_size", [None, 1, 2, 5])
+def test_loglikelihoods_equal_plain_transformers_in_any_batch(tiny_model: Path, batch_size: int | None) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
+    answers = hf(tiny_model, batch_size=batch_size).loglikelihood(pairs(*PAIRS))
+    for (context, continuation), answer in zip(PAIRS, answers, strict=True):
+        ids = tokenizer(context + continuation)["input_ids"]
+        n_context = len(tokenizer(context.rstrip())["input_ids"])
+        score, greedy = reference(tiny_model, ids, n_context)
+        assert answer.score == pytest.approx(score, abs=2e-5)
+        assert answer.is_greedy is greedy
+        assert answer.output_tokens == len(ids) - n_context
+
+
+def test_the_likeliest_continuation_is_greedy(tiny_model: Path) -> None:
+    model = hf(tiny_model)
+    contexts = ["the quick", "A", "what is", "it is 42 ,", "yes", "fox jumps", "no A B", "lazy dog"]
+    answers = model.generate_until(prompts(*contexts, max_gen_toks=1))
+    # A random model may answer with a byte of a character, which does not survive decoding; take one that does.
+    whole = [
+        (context, answer.text) for context, answer in zip(contexts, answers, strict=True) if answer.text.strip("\ufffd ")
+    ]
+    context, text = whole[0]
+    likeliest, other = model.loglikelihood(pairs((context, text), (context, " zzz")))
+    assert likeliest.is_greedy and not other.is_greedy
+
+
+def test_choices_of_one_token_share_one_row(tiny_model: Path) -> None:
+    model = hf(tiny_model)
+    requests = pairs(*[("what is the answer ?", f" {letter}") for letter in "ABCD"], ("the", " fox jumps"))
+    rows = shared_rows(requests, model.tokens.pairs(requests))
+    assert [len(row.requests) for row in rows] == [4, 1]
+
+
+def test_bos_comes_once_where_the_tokenizer_says_so(tiny_model: Path, tiny_model_without_bos: Path) -> None:
+    with_bos, without = hf(tiny_model).tokens, hf(tiny_model_without_bos).tokens
+    assert with_bos.encode("the dog")[:2].count(0) == 1
+    assert with_bos.encode("<s>the dog") == with_bos.encode("the dog")
+    assert 0 not in without.encode("the dog")
+    assert hf(tiny_model_without_bos, add_bos_token=True).tokens.encode("the dog")[0] == 0
+
+
+def test_an_empty_context_is_bos_alone(tiny_model: Path, tiny_model_without_bos: Path) -> None:
+    for folder in (tiny_model, tiny_model_without_bos):
+        (pair,) = hf(folder).tokens.pairs(pairs(("", "the dog")))
+        assert (pair.ids[0], pair.n_context, pair.ids.count(0)) == (0, 1, 1)
+
+
+def test_spaces_at_the_end_of_a_context_belong_to_the_continuation(tiny_model: Path) -> None:
+    tokens = hf(tiny_model).tokens
+    assert tokens.pairs(pairs(("it is ", "42"))) == tokens.pairs(pairs(("it is", " 42")))
+
+
+def test_a_long_context_is_cut_on_the_left_and_counted(tiny_model: Path) -> None:
+    context = "the dog " * 40
+    (answer,) = hf(tiny_model, max_context_length=20).loglikelihood(pairs((context, "fox")))
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
+    ids = tokenizer(context + "fox")["input_ids"]
+    n_context = len(tokenizer(context.rstrip())["input_ids"])
+    cut = len(ids) - 1 - 20
+    assert answer.truncated_tokens == cut
+    assert answer.score == pytest.approx(reference(tiny_model, ids[cut:], n_context - cut)[0], abs=2e-5)
+
+
+def test_a_continuation_longer_than_the_context_is_an_error_of_that_request_alone(tiny_model: Path) -> None:
+    long, short = hf(tiny_model, max_context_length=8).loglikelihood(pairs(("the", " dog" * 30), ("the", " dog")))
+    assert "longer than the context of 8 tokens" in (long.error or "")
+    assert short.score is not None
+
+
+def test_rolling_loglikelihood_is_transformers_own_loss_on_one_window(tiny_model: Path) -> None:
+    text = "the quick brown fox jumps over the lazy dog . what is the answer ?"
+    (answer,) = hf(tiny_model).loglikelihood_rolling([Request(ROLLING, context=text)])
+    ids = torch.tensor([AutoTokenizer.from_pretrained(tiny_model)(text)["input_ids"]])
+    with torch.inference_mode():
+        loss = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32)(ids, labels=ids).loss
+    n = ids.shape[1] - 1
+    assert answer.prompt_tokens == n
+    assert -(answer.score or 0) / n == pytest.approx(float(loss), abs=1e-5)
+    assert math.exp(-(answer.score or 0) / n) == pytest.approx(math.exp(float(loss)), rel=1e-5)
+
+
+def test_windows_score_every_token_once_and_the_last_one_has_full_context(tiny_model: Path) -> None:
+    model = hf(tiny_model, max_context_length=16)
+    text = "the quick brown fox jumps over the lazy dog . " * 3
+    rows = model.tokens.windows(Request(ROLLING, context=text))
+    ids = model.tokens.encode(text)
+    assert [token for row in rows for token in row.spans[0].tokens] == ids[1:]
+    assert [len(row.ids) for row in rows] == [16] * len(rows)
+    assert len(rows) == math.ceil((len(ids) - 1) / 16)
+    (answer,) = model.loglikelihood_rolling([Request(ROLLING, context=text)])
+    parts = [reference(tiny_model, [*row.ids, row.spans[0].tokens[-1]], row.spans[0].start + 1)[0] for row in rows]
+    assert answer.score == pytest.approx(sum(parts), abs=1e-4)
+
+
+@pytest.mark.parametrize("batch_size", [None, 1, 3])
+def test_greedy_answers_equal_plain_generate(tiny_model: Path, batch_size: int | None) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
+    plain = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32).eval()
+    answers = hf(tiny_model, batch_size=batch_size).generate_until(prompts(*PROMPTS, max_gen_toks=12))
+    for prompt, answer in zip(PROMPTS, answers, strict=True):
+        ids = tokenizer(prompt, return_tensors="pt")["input_ids"]
+        out = plain.generate(ids, max_new_tokens=12, do_sample=False, pad_token_id=1)[0, ids.shape[1] :]
+        assert answer.text == tokenizer.decode(out, skip_special_tokens=True)
+
+
+def test_an_answer_ends_before_its_stop_string_and_says_why_it_ended(tiny_model: Path) -> None:
+    model = hf(tiny_model)
+    (free,) = model.generate_until(prompts("the quick", max_gen_toks=24))
+    assert free.finish_reason == "length" and free.text and len(free.text) > 6
+    stop = free.text[4:7]
+    (stopped,) = model.generate_until(prompts("the quick", max_gen_toks=24, until=[stop]))
+    assert stopped.text == free.text[: free.text.find(stop)]
+    assert stopped.finish_reason == "stop"
+    assert (stopped.output_tokens or 0) < (free.output_tokens or 0)
+
+
+def test_short_and_long_answers_in_one_batch_do_not_change_each_other(tiny_model: Path) -> None:
+    model = hf(tiny_model)
+    alone = [model.generate_until(prompts(text, max_gen_toks=10, until=["a"]))[0].text for text in PROMPTS]
+    together = [answer.text for answer in model.generate_until(prompts(*PROMPTS, max_gen_toks=10, until=["a"]))]
+    assert together == alone
+
+
+def test_the_models_own_generation_defaults_do_not_reach_a_greedy_answer(tiny_model: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(tiny_model, tmp_path / "penalized"))
+    config = json.loads((folder / "generation_config.json").read_text())
+    config |= {"repetition_penalty": 5.0, "do_sample": True, "temperature": 3.0}
+    (folder / "generation_config.json").write_text(json.dumps(config))
+    plain, penalized = (hf(place).generate_until(prompts("the", max_gen_toks=16))[0] for place in (tiny_model, folder))
+    assert plain.text == penalized.text
+
+
+def test_a_sampled_answer_depends_on_seed_and_draw_but_not_on_its_batch(tiny_model: Path) -> None:
+    model = hf(tiny_model)
+    (request,) = prompts("the quick", max_gen_toks=12, temperature=1.0, seed=3)
+    clones = Request(GENERATE, request.context, options=request.options, repeats=4).clones()
+    together = [answer.text for answer in model.generate_until(clones)]
+    alone = [model.generate_until([clone])[0].text for clone in clones]
+    assert together == alone
+    assert len(set(together)) > 1
+    (other_seed,) = prompts("the quick", max_gen_toks=12, temperature=1.0, seed=4)
+    assert model.generate_until([other_seed])[0].text != together[0]
+
+
+def test_samples_follow_the_models_distribution(tiny_model: Path) -> None:
+    from scipy.stats import chisquare
+
+    model = hf(tiny_model, batch_size=64)
+    n = 600
+    draws = Request(
+        GENERATE, "the quick", options=generation_options(max_gen_toks=1, temperature=1.0, top_k=4), repeats=n
+    ).clones()
+    seen = Counter(answer.text for answer in model.generate_until(draws))
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
+    with torch.inference_mode():
+        logits = model.model(tokenizer("the quick", return_tensors="pt")["input_ids"]).logits[0, -1]
+    best = logits.topk(4)
+    expected: Counter[str] = Counter()  # two tokens may read alike
+    for token, p in zip(best.indices.tolist(), best.values.double().softmax(0).tolist(), strict=True):
+        expected[tokenizer.decode([token])] += p * n
+    assert set(seen) <= set(expected)
+    assert chisquare([seen[text] for text in expected], list(expected.values())).pvalue > 1e-4
+
+
+def test_messages_go_through_the_chat_template(tiny_model: Path) -> None:
+    tokens = hf(tiny_model).tokens
+    dialog = (Message("system", "be brief"), Message("user", "yes ?"))
+    assert tokens.render(dialog) == "<|system|>be brief</s><|user|>yes ?</s><|assistant|>"
+    assert hf(tiny_model, use_chat_template=True).tokens.render("yes ?") == "<|user|>yes ?</s><|assistant|>"
+    assert tokens.render("yes ?") == "yes ?"
+
+
+def test_a_document_is_never_wrapped_as_a_chat_turn(tiny_model: Path) -> None:
+    document = Request(ROLLING, context="the quick brown fox")
+    plain, chat = hf(tiny_model), hf(tiny_model, use_chat_template=True)
+    assert plain.loglikelihood_rolling([document])[0].score == chat.loglikelihood_rolling([document])[0].score
+
+
+def test_a_dialog_without_a_chat_template_is_refused_before_weights_load(tiny_model: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(tiny_model, tmp_path / "base"))
+    (folder / "chat_template.jinja").unlink(missing_ok=True)
+    model = hf(folder)
+    request = Request(MULTI_ROUND, context=(Message("user", "hi"),), options=generation_options(max_gen_toks=2))
+    with pytest.raises(ModelError, match="no chat template"):
+        model.generate_until_multi_round([request])
+    assert model._model is None
+
+
+def test_max_gen_toks_that_leaves_no_room_for_a_prompt_is_refused(tiny_model: Path) -> None:
+    with pytest.raises(ModelError, match=r"max_gen_toks=64 leaves no room.*context of 32 tokens"):
+        hf(tiny_model, max_context_length=32).generate_until(prompts("the", max_gen_toks=64))
+
+
+def test_out_of_memory_halves_the_batch_and_answers_everything(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, sizes = hf(tiny_model, batch_size=5, exact=True), []
+    real = padded_scoring.score_rows
+
+    def short_of_memory(network: Any, rows: Any) -> Any:
+        sizes.append(len(rows))
+        if len(rows) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return real(network, rows)
+
+    wanted = [answer.score for answer in model.loglikelihood(pairs(*PAIRS))]
+    monkeypatch.setattr(padded_scoring, "score_rows", short_of_memory)
+    assert [answer.score for answer in model.loglikelihood(pairs(*PAIRS))] == pytest.approx(wanted, abs=2e-5)
+    assert sizes[:2] == [5, 2]
+
+
+def test_identity_is_the_weights_content_and_what_reaches_the_logits(tiny_model: Path, tmp_path: Path) -> None:
+    base = hf(tiny_model).identity()
+    copied = Path(shutil.copytree(tiny_model, tmp_path / "elsewhere"))
+    assert hf(copied, batch_size=3).identity() == base
+    assert hf(tiny_model, dtype="float16").identity() != base
+    assert hf(tiny_model, use_chat_template=True).identity() != base
+    weights = copied / "model.safetensors"
+    changed = bytearray(weights.read_bytes())
+    changed[-1] ^= 1
+    weights.write_bytes(changed)
+    assert hf(copied).identity() != base
+
+
+def test_clean_lets_go_of_the_weights_and_the_next_request_loads_them_again(tiny_model: Path) -> None:
+    model = hf(tiny_model)
+    before = model.loglikelihood(pairs(*PAIRS))[0].score
+    model.clean()
+    assert model._model is None
+    assert model.loglikelihood(pairs(*PAIRS))[0].score == before
+
+
+def test_arguments_and_defaults_are_those_the_documentation_promises() -> None:
+    from mill.models.spec.open import arguments_of
+
+    defaults = {name: parameter.default for name, parameter in arguments_of(TransformersModel).items()}
+    assert defaults.pop("path") is not None
+    assert defaults == {
+        "modalities": ("text",),
+        "dtype": "bfloat16",
+        "device_map": "auto",
+        "max_context_length": 4096,
+        "batch_size": None,
+        "attn_implementation": None,
+        "trust_remote_code": True,
+        "use_chat_template": False,
+        "revision": None,
+        "add_bos_token": None,
+        "video_frames": 8,
+        "exact": False,
+        "fsdp": False,
+    }
+
+
+def test_text_is_the_only_modality_unless_told(tiny_model: Path) -> None:
+    assert hf(tiny_model).capabilities.modalities == {"text"}
+    assert hf(tiny_model, modalities=["text", "image"]).capabilities.modalities == {"text", "image"}
+
+
+def test_a_cpu_without_bfloat16_is_told_of_once(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(loading, "cpu_has_bfloat16", lambda: False)
+    monkeypatch.setattr(warnings, "_said", set())
+    for _ in range(2):
+        assert hf(tiny_model, dtype="bfloat16").loglikelihood(pairs(("the", " dog")))[0].score is not None
+    assert capsys.readouterr().err.count("dtype=float32 is several times faster") == 1
+    assert hf(tiny_model, dtype="float32").model.dtype == torch.float32
+    assert "bfloat16" not in capsys.readouterr().err
+
+
+def test_a_cpu_without_bfloat16_takes_float32_and_says_so_unless_a_dtype_is_asked_for(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("mill.models.hf.model.cpu_has_bfloat16", lambda: False)
+    monkeypatch.setattr(warnings, "_said", set())
+    model = TransformersModel(str(tiny_model), device_map="cpu")
+    assert (model.identity()["dtype"], model.model.dtype) == ("float32", torch.float32)
+    assert capsys.readouterr().err.count("so dtype=float32 is taken") == 1
+    assert any("dtype=float32 is taken" in remark for remark in model.remarks())
+    assert model.fixed_arguments() == {"dtype": "float32"}  # copies on machines with another CPU compute the same
+    asked = hf(tiny_model, dtype="bfloat16")
+    assert (asked.identity()["dtype"], asked.model.dtype, asked.fixed_arguments()) == ("bfloat16", torch.bfloat16, {})
+    assert not any("float32 is taken" in remark for remark in asked.remarks())
+
+
+def test_a_cpu_with_bfloat16_computes_in_it(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mill.models.hf.model.cpu_has_bfloat16", lambda: True)
+    model = TransformersModel(str(tiny_model), device_map="cpu")
+    assert (model.identity()["dtype"], model.model.dtype, model.remarks()) == ("bfloat16", torch.bfloat16, [])
+
+
+@pytest.mark.parametrize(
+    ("spec", "error", "words"),
+    [
+        ("hf[path=/nowhere/at/all]", ModelError, "/nowhere/at/all does not exist"),
+        ("hf[path=./missing.gguf]", ModelError, "missing.gguf does not exist"),
+        ("hf[path=org/name,dtype=float23]", UnknownName, "did you mean float32"),
+        ("hf[path=org/name,batch_size=0]", SpecError, "at least 1"),
+        ("hf[path=org/name,batch_sise=4]", UnknownName, "did you mean batch_size"),
+        ("hf[dtype=float32]", SpecError, "hf needs path"),
+    ],
+)
+def test_bad_arguments_are_refused_when_the_model_is_opened(spec: str, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        open_model(spec)
+
+
+def test_a_model_that_the_hub_does_not_give_is_one_line() -> None:
+    with pytest.raises(ModelError, match=r"cannot load the config of nobody/nothing: no such folder here, and the hub"):
+        open_model("nobody/nothing").identity()
+
+
+def test_a_folder_without_config_and_a_damaged_one_are_one_line(tiny_model: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ModelError, match=r"empty has no config\.json"):
+        hf(tmp_path / "empty")
+    folder = Path(shutil.copytree(tiny_model, tmp_path / "damaged"))
+    (folder / "model.safetensors").write_bytes(b"not weights")
+    with pytest.raises(ModelError, match="cannot load the weights of damaged"):
+        hf(folder).loglikelihood(pairs(("the", " dog")))
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+def test_identity_reads_a_hub_config_with_the_models_own_say_about_remote_code(
+    monkeypatch: pytest.MonkeyPatch, trusted: bool
+) -> None:
+    asked: list[bool] = []
+
+    def load_config(source: Any, *, trust_remote_code: bool) -> Any:
+        asked.append(trust_remote_code)
+        return type("Config", (), {"_commit_hash": "abc"})()
+
+    monkeypatch.setattr(loading, "load_config", load_config)
+    identity = TransformersModel("org/name", trust_remote_code=trusted).identity()
+    assert (identity["weights"], asked) == ("org/name@abc", [trusted])
+
+
+def test_a_folder_without_weights_is_refused_before_anything_is_loaded(tiny_model: Path, tmp_path: Path) -> None:
+    shutil.copytree(tiny_model, tmp_path / "bare", ignore=shutil.ignore_patterns("*.safetensors"))
+    with pytest.raises(ModelError, match="bare has no weights"):
+        open_model(f"hf[path={tmp_path / 'bare'}]")

@@ -1,0 +1,793 @@
+"""Pictures, videos and sound on the HF backend against plain transformers, on tiny random models of five families."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import shutil
+import warnings
+import wave
+from collections.abc import Iterator, Sequence
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soxr
+import torch
+from PIL import Image, ImageSequence
+from transformers import AutoModelForImageTextToText, AutoModelForMultimodalLM, AutoProcessor
+from vlm import AUDIO_RATE, AUDIO_WINDOW_S, CONTEXT, MAKERS
+
+from mill.api.errors import CannotServe
+from mill.api.message import AUDIO, IMAGE, VIDEO, Blob, Media, Message
+from mill.api.model import MillModel
+from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, Request, generation_options
+from mill.api.response import Response
+from mill.api.task import RenderSettings
+from mill.cli.main import run
+from mill.models.spec.open import open_model
+from mill.runs.evaluate import prepare
+from mill.tasks.load import make_task, select
+
+MODALITIES = {
+    "llava": {"text", "image"},
+    "idefics3": {"text", "image"},
+    "qwen2_vl": {"text", "image", "video"},
+    "qwen2_5_vl": {"text", "image", "video"},
+    "qwen2_audio": {"text", "audio"},
+}
+SEEING = ["llava", "idefics3", "qwen2_vl", "qwen2_5_vl"]
+WATCHING = ["qwen2_vl", "qwen2_5_vl"]
+CONTINUATIONS = ["A", " yes", " a cat", " it is 42 , 7 or 1234"]
+QUESTIONS = [
+    "what is in this picture ?",
+    "the quick brown fox jumps over the lazy dog . yes or no ? A B C D",
+    "it is",
+    "a cat , a dog or a ship ; what do you hear ?",
+]
+NEW_TOKENS = 8
+Part = Any
+"""A text, a picture, the frames of a video, or the samples of a sound at the model's own rate."""
+
+
+def picture(seed: int, width: int = 40, height: int = 30) -> Image.Image:
+    """Patches of random colours."""
+    colours = np.random.default_rng(seed).integers(0, 256, (3, 4, 3), dtype=np.uint8)
+    return Image.fromarray(colours).resize((width, height), Image.Resampling.NEAREST)
+
+
+def sound(seed: int, seconds: float = 0.5, rate: int = AUDIO_RATE) -> np.ndarray:
+    """A chord of three random tones."""
+    times = np.arange(int(seconds * rate)) / rate
+    tones = np.random.default_rng(seed).uniform(100, 3000, 3)
+    return (0.25 * np.sin(2 * np.pi * np.outer(tones, times)).sum(axis=0)).astype(np.float32)
+
+
+def frames(seed: int, count: int, width: int = 24, height: int = 16) -> list[Image.Image]:
+    return [picture(1000 * seed + place, width, height) for place in range(count)]
+
+
+PICTURES = [picture(1, 40, 30), picture(2, 24, 48), picture(3, 80, 64), picture(4, 32, 32)]
+SOUNDS = [sound(1, 0.5), sound(2, 0.9), sound(3, 0.25), sound(4, 0.7)]
+VIDEOS = [frames(1, 4), frames(2, 7), frames(3, 1, 16, 32), frames(4, 6)]
+
+
+def cases(name: str) -> list[tuple[Part, str]]:
+    """Requests of one shape with media of different sizes and texts of different lengths."""
+    return list(zip(SOUNDS if name == "qwen2_audio" else PICTURES, QUESTIONS, strict=True))
+
+
+def pairs(name: str) -> list[tuple[tuple[Part, str], str]]:
+    """Those requests with every continuation."""
+    return [(parts, continuation) for parts in cases(name) for continuation in CONTINUATIONS]
+
+
+class Plain:
+    """Plain transformers on one request at a time: no batch, no padding."""
+
+    def __init__(self, folder: Path) -> None:
+        self.processor = AutoProcessor.from_pretrained(folder)
+        auto = AutoModelForMultimodalLM if "audio" in folder.name else AutoModelForImageTextToText
+        self.model = auto.from_pretrained(folder, dtype=torch.float32).eval()
+
+    def text(self, *parts: Part) -> str:
+        return self.render([("user", parts)])
+
+    def render(self, turns: Sequence[tuple[str, Sequence[Part]]]) -> str:
+        shown = [{"role": role, "content": [self._shown(part) for part in parts]} for role, parts in turns]
+        return str(self.processor.apply_chat_template(shown, tokenize=False, add_generation_prompt=True))
+
+    def _shown(self, part: Part) -> dict[str, str]:
+        return {"type": "text", "text": part} if isinstance(part, str) else {"type": kind_of(part)}
+
+    def inputs(self, text: str, parts: Sequence[Part]) -> Any:
+        given = {kind: [part for part in parts if not isinstance(part, str) and kind_of(part) == kind] for kind in KINDS}
+        arguments = {KINDS[kind]: found for kind, found in given.items() if found}
+        if AUDIO in arguments:
+            arguments["sampling_rate"] = AUDIO_RATE
+        own_bos = text.startswith("<s>")
+        return self.processor(text=[text], return_tensors="pt", add_special_tokens=not own_bos, **arguments)
+
+    def ids(self, text: str, parts: Sequence[Part]) -> list[int]:
+        return self.inputs(text, parts)["input_ids"][0].tolist()
+
+    def score(self, parts: Sequence[Part], continuation: str, text: str | None = None) -> tuple[float, bool, int]:
+        """(log-probability, is greedy, tokens) of a continuation, to which the white space that ends the prompt belongs."""
+        text = self.text(*parts) if text is None else text
+        whole = self.inputs(text + continuation, parts)
+        ids, before = whole["input_ids"][0], self.ids(text.rstrip(), parts)
+        assert ids[: len(before)].tolist() == before
+        with torch.inference_mode():
+            logprobs = self.model(**whole).logits[0, :-1].float().log_softmax(-1)[len(before) - 1 :]
+        targets = ids[len(before) :]
+        found = logprobs.gather(1, targets[:, None])[:, 0]
+        return float(found.double().sum()), bool((logprobs.argmax(-1) == targets).all()), len(targets)
+
+    def answer_ids(self, parts: Sequence[Part], text: str | None = None, count: int = NEW_TOKENS) -> list[int]:
+        inputs = self.inputs(self.text(*parts) if text is None else text, parts)
+        out = self.model.generate(**inputs, max_new_tokens=count, do_sample=False, pad_token_id=2)
+        return out[0, inputs["input_ids"].shape[1] :].tolist()
+
+    def answer(self, parts: Sequence[Part], text: str | None = None) -> str:
+        return str(self.processor.tokenizer.decode(self.answer_ids(parts, text), skip_special_tokens=True))
+
+
+KINDS = {IMAGE: "images", VIDEO: "videos", AUDIO: "audio"}
+
+
+def kind_of(part: Part) -> str:
+    if isinstance(part, Media):
+        return part.kind
+    return IMAGE if isinstance(part, Image.Image) else (VIDEO if isinstance(part, list) else AUDIO)
+
+
+class Zoo:
+    """Models are made when they are first asked for."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.folder = cache(self._folder)
+        self.plain = cache(lambda name: Plain(self.folder(name)))
+        self.open = cache(lambda name, **arguments: opened(self.folder(name), **arguments))
+        self.scores = cache(self._scores)
+
+    def _folder(self, name: str) -> Path:
+        (self.root / name).mkdir()
+        return MAKERS[name](self.root / name)
+
+    def _scores(self, name: str) -> list[tuple[float, bool, int]]:
+        return [self.plain(name).score(*pair) for pair in pairs(name)]
+
+    def copy(self, name: str, to: Path, *, without: str = "") -> Path:
+        """A copy that a test may change."""
+        folder = Path(shutil.copytree(self.folder(name), to))
+        if without:
+            (folder / without).unlink()
+        return folder
+
+
+@pytest.fixture(scope="module")
+def zoo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zoo]:
+    """On one thread and without oneDNN, whose preparations take most of the time of networks this small."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        with torch.backends.mkldnn.flags(enabled=False):
+            yield Zoo(tmp_path_factory.mktemp("zoo"))
+    torch.set_num_threads(threads)
+
+
+def opened(folder: Path, **arguments: Any) -> MillModel:
+    given = {"dtype": "float32", "device_map": "cpu", **arguments}
+    return open_model(f"hf[path={folder},{','.join(f'{name}={value}' for name, value in given.items())}]")
+
+
+def message(*parts: Part, role: str = "user") -> Message:
+    """A text alone is given as it is."""
+    content = tuple(part if isinstance(part, (str, Media)) else Media(kind_of(part), part) for part in parts)
+    return Message(role, parts[0] if len(parts) == 1 and isinstance(parts[0], str) else content)
+
+
+def scored(parts: Sequence[Part], continuation: str) -> Request:
+    return Request(LOGLIKELIHOOD, (message(*parts),), continuation)
+
+
+def asked(parts: Sequence[Part], **options: Any) -> Request:
+    return Request(GENERATE, (message(*parts),), options=generation_options(**{"max_gen_toks": NEW_TOKENS, **options}))
+
+
+def assert_scores(answers: Sequence[Response], expected: Sequence[tuple[float, bool, int]]) -> None:
+    assert [answer.error for answer in answers] == [None] * len(answers)
+    for answer, (score, greedy, tokens) in zip(answers, expected, strict=True):
+        assert answer.score == pytest.approx(score, abs=1e-4)
+        assert answer.is_greedy is greedy
+        assert answer.output_tokens == tokens
+
+
+def image_bytes(image: Image.Image, form: str, **options: Any) -> bytes:
+    out = io.BytesIO()
+    image.save(out, form, **options)
+    return out.getvalue()
+
+
+def gif(pictures: Sequence[Image.Image]) -> bytes:
+    return image_bytes(pictures[0], "GIF", save_all=True, append_images=list(pictures[1:]), duration=100)
+
+
+def wav(samples: np.ndarray, rate: int) -> bytes:
+    """16-bit PCM; a column for each channel."""
+    out = io.BytesIO()
+    with wave.open(out, "wb") as file:
+        file.setnchannels(1 if samples.ndim == 1 else samples.shape[1])
+        file.setsampwidth(2)
+        file.setframerate(rate)
+        file.writeframes((samples * 32767).astype("<i2").tobytes())
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_modalities_are_read_off_the_processor_without_weights(zoo: Zoo, tmp_path: Path, name: str) -> None:
+    folder = zoo.copy(name, tmp_path / name)
+    (folder / "model.safetensors").write_bytes(b"")  # which cannot be loaded
+    model = opened(folder)
+    assert model.capabilities.modalities == MODALITIES[name]
+    assert model.capabilities.supports_logprobs and model.has_chat_template()
+
+
+@pytest.mark.parametrize("batch_size", [1, 4])
+@pytest.mark.parametrize("name", MAKERS)
+def test_loglikelihoods_equal_plain_transformers_in_any_batch(zoo: Zoo, name: str, batch_size: int) -> None:
+    answers = zoo.open(name, batch_size=batch_size).loglikelihood([scored(*pair) for pair in pairs(name)])
+    assert_scores(answers, zoo.scores(name))
+    lengths = {tokens for _, _, tokens in zoo.scores(name)}
+    assert max(lengths) > 2 and (1 in lengths or name.startswith("qwen"))  # whose template ends with a line break
+    plain = zoo.plain(name)
+    before = [len(plain.ids(plain.text(*parts).rstrip(), parts)) for parts in cases(name) for _ in CONTINUATIONS]
+    assert [(answer.prompt_tokens, answer.truncated_tokens) for answer in answers] == [(length, 0) for length in before]
+
+
+@pytest.mark.parametrize("batch_size", [1, 4])
+@pytest.mark.parametrize("name", MAKERS)
+def test_greedy_answers_equal_plain_generate_in_any_batch(zoo: Zoo, name: str, batch_size: int) -> None:
+    plain = zoo.plain(name)
+    answers = zoo.open(name, batch_size=batch_size).generate_until([asked(parts) for parts in cases(name)])
+    assert [answer.text for answer in answers] == [plain.answer(parts) for parts in cases(name)]
+    assert [answer.prompt_tokens for answer in answers] == [len(plain.ids(plain.text(*p), p)) for p in cases(name)]
+    assert len({answer.text for answer in answers}) == len(answers)
+
+
+@pytest.mark.parametrize("name", ["llava", "idefics3"])
+def test_the_likeliest_continuation_is_greedy(zoo: Zoo, name: str) -> None:
+    plain, found = zoo.plain(name), []
+    for seed in range(6):
+        parts = (picture(seed), QUESTIONS[0])
+        ids = plain.answer_ids(parts, count=2)
+        likeliest = [plain.processor.tokenizer.decode(ids[:count]) for count in (1, 2)]
+        found += [(parts, likeliest[0]), (parts, likeliest[1]), (parts, " zzz")]
+    # A random model may answer with a byte of a character, which does not survive decoding; take those that do.
+    found = [pair for pair in found if "\ufffd" not in pair[1] and pair[1].strip()]
+    expected = [plain.score(*pair) for pair in found]
+    assert_scores(zoo.open(name, batch_size=4).loglikelihood([scored(*pair) for pair in found]), expected)
+    assert {(greedy, min(tokens, 2)) for _, greedy, tokens in expected} >= {(True, 1), (True, 2), (False, 2)}
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_another_picture_or_sound_has_another_score(zoo: Zoo, name: str) -> None:
+    media = SOUNDS if name == "qwen2_audio" else PICTURES
+    answers = zoo.open(name, batch_size=4).loglikelihood([scored((one, "what is it ?"), " a cat") for one in media])
+    scores = sorted(answer.score or 0.0 for answer in answers)
+    assert min(high - low for low, high in pairwise(scores)) > 0.01
+
+
+@pytest.mark.parametrize("name", SEEING)
+def test_several_pictures_stand_where_the_dialog_has_them(zoo: Zoo, name: str) -> None:
+    one, two, three = PICTURES[:3]
+    several = [("A :", one, "B :", two, "yes or no ?"), ("A :", two, "B :", one, "yes or no ?"), (three, "it", three, "is")]
+    answers = zoo.open(name, batch_size=3).loglikelihood([scored(parts, " a cat") for parts in several])
+    assert_scores(answers, [zoo.plain(name).score(parts, " a cat") for parts in several])
+    assert abs((answers[0].score or 0) - (answers[1].score or 0)) > 0.01
+
+
+@pytest.mark.parametrize("name", SEEING)
+def test_requests_with_different_numbers_of_pictures_go_together(zoo: Zoo, name: str) -> None:
+    one, two, three = PICTURES[:3]
+    several = [(one, "yes ?"), (two, "or", three, "no ?"), (three, "it is"), (one, two, three, "what")]
+    model = zoo.open(name, batch_size=4)
+    answers = model.loglikelihood([scored(parts, " a cat") for parts in several])
+    assert_scores(answers, [zoo.plain(name).score(parts, " a cat") for parts in several])
+    texts = [answer.text for answer in model.generate_until([asked(parts) for parts in several])]
+    assert texts == [zoo.plain(name).answer(parts) for parts in several]
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_texts_alone_are_answered_beside_media_in_the_order_asked(zoo: Zoo, name: str) -> None:
+    with_media = cases(name)
+    several: list[Any] = [("yes or no ?",), with_media[0], ("the quick brown fox jumps",), with_media[1], ("it is",)]
+    model, plain = zoo.open(name, batch_size=4), zoo.plain(name)
+    answers = model.loglikelihood([scored(parts, " a cat") for parts in several])
+    assert_scores(answers, [plain.score(parts, " a cat") for parts in several])
+    texts = [answer.text for answer in model.generate_until([asked(parts) for parts in several])]
+    assert texts == [plain.answer(parts) for parts in several]
+
+
+@pytest.mark.parametrize("as_parts", [False, True])
+@pytest.mark.parametrize("name", MAKERS)
+def test_a_dialog_without_media_reaches_the_template_with_its_text(zoo: Zoo, name: str, as_parts: bool) -> None:
+    model, plain = zoo.open(name), zoo.plain(name)
+    questions = [*QUESTIONS[:2], "is this text an image , a video or audio ?"]
+    contexts = [(Message("user", (text,) if as_parts else text),) for text in questions]
+    answers = model.loglikelihood([Request(LOGLIKELIHOOD, context, " a cat") for context in contexts])
+    assert_scores(answers, [plain.score((text,), " a cat") for text in questions])
+    wanted = generation_options(max_gen_toks=NEW_TOKENS)
+    texts = model.generate_until([Request(GENERATE, context, options=wanted) for context in contexts])
+    assert [answer.text for answer in texts] == [plain.answer((text,)) for text in questions]
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_a_context_of_text_alone_goes_to_the_model_as_it_is(zoo: Zoo, name: str) -> None:
+    """Also after media, which some models remember the positions of."""
+    model, plain = zoo.open(name), zoo.plain(name)
+    model.generate_until([asked(parts) for parts in cases(name)])
+    expected = [plain.score((), " a cat", text) for text in QUESTIONS]
+    answers = model.loglikelihood([Request(LOGLIKELIHOOD, text, " a cat") for text in QUESTIONS])
+    assert_scores(answers, expected)
+    wanted = generation_options(max_gen_toks=NEW_TOKENS)
+    texts = model.generate_until([Request(GENERATE, text, options=wanted) for text in QUESTIONS])
+    assert [answer.text for answer in texts] == [plain.answer((), text) for text in QUESTIONS]
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_a_dialog_of_several_turns_keeps_its_media_in_their_turns(zoo: Zoo, name: str) -> None:
+    (first, question), (second, other) = cases(name)[:2]
+    turns: list[Any] = [("system", ["yes or no"]), ("user", [first, question]), ("assistant", ["a cat"])]
+    turns.append(("user", [other, second]))
+    context = tuple(message(*parts, role=role) for role, parts in turns)
+    media = [first, second]
+    plain = zoo.plain(name)
+    text, model = plain.render(turns), zoo.open(name)
+    (answer,) = model.generate_until_multi_round(
+        [Request(MULTI_ROUND, context, options=generation_options(max_gen_toks=NEW_TOKENS))]
+    )
+    assert answer.text == plain.answer(media, text)
+    assert_scores(model.loglikelihood([Request(LOGLIKELIHOOD, context, " a dog")]), [plain.score(media, " a dog", text)])
+
+
+def test_stop_strings_and_token_logprobs_work_beside_pictures(zoo: Zoo) -> None:
+    model, plain = zoo.open("llava", batch_size=4), zoo.plain("llava")
+    parts = next(parts for parts in cases("llava") if len(set(plain.answer(parts))) > 3)
+    (free,) = model.generate_until([asked(parts, logprobs=3)])
+    ids = plain.answer_ids(parts)
+    assert [token.id for token in free.tokens or ()] == ids
+    inputs = plain.inputs(plain.text(*parts), parts)
+    with torch.inference_mode():
+        first = plain.model(**inputs).logits[0, -1].log_softmax(-1)
+    assert free.tokens is not None and free.tokens[0].logprob == pytest.approx(float(first[ids[0]]), abs=1e-4)
+    stop = (free.text or "")[2:4]
+    (stopped,) = model.generate_until([asked(parts, until=[stop])])
+    assert (stopped.text, stopped.finish_reason) == ((free.text or "").partition(stop)[0], "stop")
+
+
+def test_pictures_may_be_files_bytes_and_data_urls_in_any_mode(zoo: Zoo, tmp_path: Path) -> None:
+    import base64
+
+    image = picture(5)
+    grey, clear = image.convert("L"), image.convert("RGBA")
+    clear.putalpha(128)
+    (tmp_path / "a.png").write_bytes(image_bytes(image, "PNG"))
+    url = "data:image/png;base64," + base64.b64encode(image_bytes(image, "PNG")).decode()
+    sources = [str(tmp_path / "a.png"), tmp_path / "a.png", image_bytes(image, "PNG"), url, clear, image_bytes(clear, "PNG")]
+    sources += [Blob("row 7", lambda: image_bytes(image, "PNG")), grey, image_bytes(grey, "PNG")]
+    seen = [image] * 7 + [grey.convert("RGB")] * 2
+    requests = [scored((Media(IMAGE, source), "it is"), " a cat") for source in sources]
+    answers = zoo.open("llava", batch_size=4).loglikelihood(requests)
+    assert_scores(answers, [zoo.plain("llava").score((image, "it is"), " a cat") for image in seen])
+
+
+def test_without_a_chat_template_the_placeholders_stand_between_the_texts(zoo: Zoo, tmp_path: Path) -> None:
+    folder = zoo.copy("llava", tmp_path / "untemplated", without="chat_template.jinja")
+    plain, (one, two) = zoo.plain("llava"), PICTURES[:2]
+    parts = ("A :", one, "or B :", two, "?")
+    model = opened(folder)
+    assert not model.has_chat_template()
+    (answer,) = model.loglikelihood([scored(parts, " a cat")])
+    assert_scores([answer], [plain.score(parts, " a cat", "A :<image>or B :<image>?")])
+
+
+def test_one_text_cut_in_two_places_is_scored_from_each_place(zoo: Zoo, tmp_path: Path) -> None:
+    folder = zoo.copy("llava", tmp_path / "untemplated", without="chat_template.jinja")
+    cuts = [
+        (" it is", " a cat , a dog"),
+        (" it is a cat ,", " a dog"),
+        (" it is a cat , a", " dog"),
+        (" it is a cat , a dog", " A"),
+    ]
+    parts = [(PICTURES[0], before) for before, _ in cuts]
+    answers = opened(folder, batch_size=4).loglikelihood(
+        [scored(p, after) for p, (_, after) in zip(parts, cuts, strict=True)]
+    )
+    plain = zoo.plain("llava")
+    expected = [plain.score(p, after, "<image>" + before) for p, (before, after) in zip(parts, cuts, strict=True)]
+    assert_scores(answers, expected)
+
+
+def test_a_continuation_that_melts_into_the_last_token_is_scored_with_it(zoo: Zoo, tmp_path: Path) -> None:
+    folder, plain = zoo.copy("llava", tmp_path / "untemplated", without="chat_template.jinja"), zoo.plain("llava")
+    cut, whole = plain.ids("<image> it is 4", PICTURES[:1]), plain.ids("<image> it is 42", PICTURES[:1])
+    assert cut[: len(whole) - 1] == whole[:-1] and cut[len(whole) - 1] != whole[-1]
+    (answer,) = opened(folder).loglikelihood([scored((PICTURES[0], " it is 4"), "2")])
+    assert_scores([answer], [plain.score(PICTURES[:1], " 42", "<image> it is")])
+
+
+def test_a_chat_template_in_the_processors_own_file_serves_texts_and_media(zoo: Zoo, tmp_path: Path) -> None:
+    """Older checkpoints keep it in chat_template.json, which tokenizers do not read."""
+    folder = zoo.copy("llava", tmp_path / "older", without="chat_template.jinja")
+    template = (zoo.folder("llava") / "chat_template.jinja").read_text()
+    (folder / "chat_template.json").write_text(json.dumps({"chat_template": template}))
+    model, plain = opened(folder), zoo.plain("llava")
+    assert model.has_chat_template()
+    several: list[Any] = [cases("llava")[0], ("yes or no ?",)]
+    answers = model.loglikelihood([scored(parts, " a cat") for parts in several])
+    assert_scores(answers, [plain.score(parts, " a cat") for parts in several])
+
+
+@pytest.mark.parametrize("value", ["true", "false"])
+def test_add_bos_token_holds_for_requests_with_pictures(zoo: Zoo, value: str) -> None:
+    plain, parts = zoo.plain("llava"), cases("llava")[0]
+    (answer,) = zoo.open("llava", add_bos_token=value).loglikelihood([scored(parts, " a cat")])
+    inputs = plain.processor(
+        text=[plain.text(*parts) + " a cat"], images=[parts[0]], return_tensors="pt", add_special_tokens=value == "true"
+    )
+    ids = inputs["input_ids"][0]
+    n_cat = len(plain.processor.tokenizer(" a cat", add_special_tokens=False)["input_ids"])
+    with torch.inference_mode():
+        logprobs = plain.model(**inputs).logits[0, :-1].log_softmax(-1)
+    score = logprobs.gather(1, ids[1:, None])[-n_cat:].double().sum()
+    assert answer.prompt_tokens == len(ids) - n_cat
+    assert answer.score == pytest.approx(float(score), abs=1e-4)
+
+
+@pytest.mark.parametrize("batch_size", [1, 4])
+@pytest.mark.parametrize("name", WATCHING)
+def test_videos_of_frames_equal_plain_transformers_in_any_batch(zoo: Zoo, name: str, batch_size: int) -> None:
+    model, plain = zoo.open(name, batch_size=batch_size), zoo.plain(name)
+    watched = list(zip(VIDEOS, QUESTIONS, strict=True))
+    pairs = [(parts, continuation) for parts in watched for continuation in CONTINUATIONS[1:3]]
+    answers = model.loglikelihood([scored(*pair) for pair in pairs])
+    assert_scores(answers, [plain.score(*pair) for pair in pairs])
+    texts = [answer.text for answer in model.generate_until([asked(parts) for parts in watched])]
+    assert texts == [plain.answer(parts) for parts in watched]
+
+
+@pytest.mark.parametrize("name", WATCHING)
+def test_the_order_of_frames_and_every_one_of_them_matter(zoo: Zoo, name: str) -> None:
+    shown = frames(7, 4)
+    variants = [shown, shown[::-1], [*shown[:3], picture(99, 24, 16)]]
+    answers = zoo.open(name, batch_size=3).loglikelihood([scored((one, "what ?"), " a cat") for one in variants])
+    scores = [answer.score or 0.0 for answer in answers]
+    assert abs(scores[0] - scores[1]) > 0.01 and abs(scores[0] - scores[2]) > 0.01
+
+
+@pytest.mark.parametrize("name", WATCHING)
+def test_an_animated_gif_is_a_video_of_its_frames(zoo: Zoo, name: str) -> None:
+    raw = [gif(frames(1, 5)), gif(frames(2, 3, 32, 16))]
+    decoded = [[frame.convert("RGB") for frame in ImageSequence.Iterator(Image.open(io.BytesIO(one)))] for one in raw]
+    assert [len(one) for one in decoded] == [5, 3]
+    model, plain = zoo.open(name, batch_size=2), zoo.plain(name)
+    watched = [(Media(VIDEO, one), "what ?") for one in raw]
+    answers = model.loglikelihood([scored(parts, " a cat") for parts in watched])
+    assert_scores(answers, [plain.score((one, "what ?"), " a cat") for one in decoded])
+    texts = [answer.text for answer in model.generate_until([asked(parts) for parts in watched])]
+    assert texts == [plain.answer((one, "what ?")) for one in decoded]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kept"),
+    [({}, [0, 2, 3, 5, 6, 8, 9, 11]), ({"video_frames": 3}, [0, 6, 11]), ({"video_frames": 40}, range(12))],
+)
+def test_a_long_video_is_seen_at_even_distances(zoo: Zoo, arguments: dict[str, int], kept: Sequence[int]) -> None:
+    film = frames(5, 12)
+    (answer,) = zoo.open("qwen2_vl", **arguments).loglikelihood([scored((film, "what ?"), " a cat")])
+    assert_scores([answer], [zoo.plain("qwen2_vl").score(([film[place] for place in kept], "what ?"), " a cat")])
+
+
+def test_a_video_file_is_decoded_frame_by_frame(zoo: Zoo, tmp_path: Path) -> None:
+    import av
+
+    file = tmp_path / "film.mp4"
+    with av.open(str(file), "w") as container:
+        stream = container.add_stream("mpeg4", rate=5)
+        stream.width, stream.height, stream.pix_fmt = 32, 16, "yuv420p"
+        for shown in frames(6, 6, 32, 16):
+            container.mux(stream.encode(av.VideoFrame.from_image(shown)))
+        container.mux(stream.encode())
+    with av.open(str(file)) as container:
+        decoded = [frame.to_image() for frame in container.decode(video=0)]
+    assert len(decoded) == 6
+    (answer,) = zoo.open("qwen2_vl").loglikelihood([scored((Media(VIDEO, file), "what ?"), " a cat")])
+    assert_scores([answer], [zoo.plain("qwen2_vl").score((decoded, "what ?"), " a cat")])
+
+
+@pytest.mark.parametrize("name", WATCHING)
+def test_pictures_and_videos_share_a_request_and_a_call(zoo: Zoo, name: str) -> None:
+    several = [
+        (PICTURES[0], "or", VIDEOS[0], "what ?"),
+        (VIDEOS[1], "or", PICTURES[1], "it is"),
+        (VIDEOS[2], "yes ?"),
+        (PICTURES[3], "no ?"),
+    ]
+    model, plain = zoo.open(name, batch_size=4), zoo.plain(name)
+    answers = model.loglikelihood([scored(parts, " a cat") for parts in several])
+    assert_scores(answers, [plain.score(parts, " a cat") for parts in several])
+    texts = [answer.text for answer in model.generate_until([asked(parts) for parts in several])]
+    assert texts == [plain.answer(parts) for parts in several]
+
+
+@pytest.mark.parametrize("rate", [8_000, 22_050, 44_100])
+def test_sound_at_another_rate_is_resampled_to_the_models(zoo: Zoo, rate: int) -> None:
+    samples = sound(8, 0.6, rate)
+    stereo = np.stack([samples, sound(9, 0.6, rate)], axis=1)
+    pcm, pcm_stereo = ((one * 32767).astype(np.int16).astype(np.float32) / 32768 for one in (samples, stereo))
+    given = [Media(AUDIO, samples, rate=rate), Media(AUDIO, wav(samples, rate)), Media(AUDIO, wav(stereo, rate))]
+    mono = [samples, pcm, pcm_stereo.mean(axis=1)]
+    heard = [np.asarray(soxr.resample(one, rate, AUDIO_RATE), dtype=np.float32) for one in mono]
+    assert [len(one) / AUDIO_RATE for one in heard] == pytest.approx([0.6] * 3, abs=1e-3)
+    model, plain = zoo.open("qwen2_audio", batch_size=3), zoo.plain("qwen2_audio")
+    answers = model.loglikelihood([scored((one, "what do you hear ?"), " a cat") for one in given])
+    assert_scores(answers, [plain.score((one, "what do you hear ?"), " a cat") for one in heard])
+    texts = [answer.text for answer in model.generate_until([asked((one, "what do you hear ?")) for one in given])]
+    assert texts == [plain.answer((one, "what do you hear ?")) for one in heard]
+
+
+def test_sound_may_be_a_file_or_a_blob_of_a_table(zoo: Zoo, tmp_path: Path) -> None:
+    raw = wav(SOUNDS[0], AUDIO_RATE)
+    (tmp_path / "a.wav").write_bytes(raw)
+    heard = (SOUNDS[0] * 32767).astype(np.int16).astype(np.float32) / 32768
+    for source in (tmp_path / "a.wav", str(tmp_path / "a.wav"), Blob("row 7", lambda: raw)):
+        (answer,) = zoo.open("qwen2_audio").loglikelihood([scored((Media(AUDIO, source), "it is"), " a cat")])
+        assert_scores([answer], [zoo.plain("qwen2_audio").score((heard, "it is"), " a cat")])
+
+
+def test_a_sound_longer_than_the_model_hears_is_an_error_and_never_cut(zoo: Zoo) -> None:
+    long = sound(1, 2.5 * AUDIO_WINDOW_S)
+    model = zoo.open("qwen2_audio", batch_size=2)
+    requests = [(long, "what do you hear ?"), (SOUNDS[0], "what do you hear ?")]
+    for cut, whole in (
+        model.loglikelihood([scored(parts, " a cat") for parts in requests]),
+        model.generate_until([asked(parts) for parts in requests]),
+    ):
+        assert cut.failed and not whole.failed
+
+
+def bad_pictures(folder: Path) -> dict[str, Media]:
+    """By the words that the error must have."""
+    (folder / "cut.jpg").write_bytes(image_bytes(picture(1, 200, 200), "JPEG")[:900])
+    (folder / "empty.png").write_bytes(b"")
+    (folder / "words.png").write_text("no picture at all")
+    return {str(folder / name): Media(IMAGE, folder / name) for name in ("cut.jpg", "empty.png", "words.png", "missing.png")}
+
+
+def bad_videos(folder: Path) -> dict[str, Media]:
+    (folder / "empty.mp4").write_bytes(b"")
+    (folder / "words.mp4").write_text("no video at all")
+    (folder / "sound.mp4").write_bytes(wav(sound(1), AUDIO_RATE))
+    names = ("empty.mp4", "words.mp4", "sound.mp4", "missing.mp4")
+    return {str(folder / name): Media(VIDEO, folder / name) for name in names} | {"no frames": Media(VIDEO, [])}
+
+
+def bad_sounds(folder: Path) -> dict[str, Media]:
+    (folder / "empty.wav").write_bytes(b"")
+    (folder / "silent.wav").write_bytes(wav(np.zeros(0), AUDIO_RATE))
+    (folder / "words.wav").write_text("no sound at all")
+    names = ("empty.wav", "silent.wav", "words.wav", "missing.wav")
+    bad = {str(folder / name): Media(AUDIO, folder / name) for name in names}
+    return bad | {"empty": Media(AUDIO, np.zeros(0, np.float32)), "not numbers": Media(AUDIO, np.full(4000, np.nan))}
+
+
+@pytest.mark.parametrize(
+    ("name", "make_bad", "good"),
+    [
+        ("llava", bad_pictures, PICTURES),
+        ("qwen2_vl", bad_pictures, PICTURES),
+        ("qwen2_vl", bad_videos, VIDEOS),
+        ("qwen2_5_vl", bad_videos, VIDEOS),
+        ("qwen2_audio", bad_sounds, SOUNDS),
+    ],
+)
+def test_media_that_cannot_be_read_are_errors_of_their_requests_alone(
+    zoo: Zoo, tmp_path: Path, name: str, make_bad: Any, good: list[Any]
+) -> None:
+    bad = make_bad(tmp_path)
+    mixed: list[tuple[Any, str]] = [(good[0], QUESTIONS[0])]
+    for place, media in enumerate(bad.values()):
+        mixed += [(media, f"{QUESTIONS[place % 4]} {place}"), (good[place % 4], QUESTIONS[(place + 1) % 4])]
+    model, plain = zoo.open(name, batch_size=4), zoo.plain(name)
+    scores = model.loglikelihood([scored(parts, " a cat") for parts in mixed])
+    assert_scores(scores[::2], [plain.score(parts, " a cat") for parts in mixed[::2]])
+    texts = model.generate_until([asked(parts) for parts in mixed])
+    assert [answer.text for answer in texts[::2]] == [plain.answer(parts) for parts in mixed[::2]]
+    for words, score, text in zip(bad, scores[1::2], texts[1::2], strict=True):
+        for answer in (score, text):
+            assert words in (answer.error or "")
+            assert answer.score is None and answer.text is None
+
+
+def test_a_gif_that_ends_too_early_is_named(zoo: Zoo, tmp_path: Path) -> None:
+    whole = gif(frames(1, 6, 64, 64))
+    (tmp_path / "cut.gif").write_bytes(whole[: len(whole) // 2])
+    (answer,) = zoo.open("qwen2_vl").loglikelihood([scored((Media(VIDEO, tmp_path / "cut.gif"), "what ?"), " a cat")])
+    assert str(tmp_path / "cut.gif") in (answer.error or "")
+
+
+def test_media_that_cannot_be_read_are_told_even_when_there_is_nothing_else(zoo: Zoo, tmp_path: Path) -> None:
+    missing = [Media(IMAGE, tmp_path / f"missing{place}.png") for place in range(12)]
+    model = zoo.open("llava", batch_size=1)
+    for answers in (
+        model.loglikelihood([scored((media, "it is"), " a cat") for media in missing]),
+        model.generate_until([asked((media, "it is")) for media in missing]),
+    ):
+        assert [media.name in (answer.error or "") for media, answer in zip(missing, answers, strict=True)] == [True] * 12
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_a_prompt_that_does_not_fit_with_its_media_is_an_error_and_never_cut(zoo: Zoo, name: str) -> None:
+    plain = zoo.plain(name)
+    short, other = cases(name)[2], cases(name)[0]
+    long = (short[0], " ".join(["the lazy dog"] * 40))
+    several = [short, long, other]
+    lengths = [len(plain.ids(plain.text(*parts), parts)) for parts in several]
+    room = max(lengths[0], lengths[2]) + NEW_TOKENS
+    assert lengths[1] > room
+    model = zoo.open(name, max_context_length=room, batch_size=4)
+    texts = model.generate_until([asked(parts) for parts in several])
+    assert (texts[0].text, texts[2].text) == (plain.answer(short), plain.answer(other))
+    scores = model.loglikelihood([scored(parts, cont) for parts in several for cont in (" yes", " a cat")])
+    assert_scores(scores[:2] + scores[4:], [plain.score(p, cont) for p in (short, other) for cont in (" yes", " a cat")])
+    for answer in (texts[1], *scores[2:4]):
+        assert f"the context has {room}" in (answer.error or "") and "never cut" in (answer.error or "")
+        assert answer.text is None and answer.score is None
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_a_prompt_and_answer_that_fit_to_the_last_token_are_answered(zoo: Zoo, name: str) -> None:
+    parts, plain = cases(name)[0], zoo.plain(name)
+    exact = len(plain.ids(plain.text(*parts), parts)) + NEW_TOKENS
+    (answer,) = zoo.open(name, max_context_length=exact).generate_until([asked(parts)])
+    assert answer.text == plain.answer(parts)
+    (refused,) = zoo.open(name, max_context_length=exact - 1).generate_until([asked(parts)])
+    assert f"needs {exact} tokens" in (refused.error or "")
+
+
+def test_pictures_that_alone_exceed_the_models_own_positions_are_an_error(zoo: Zoo) -> None:
+    crowd = ([picture(seed) for seed in range(CONTEXT // 16 + 1)], "what ?")
+    (answer,) = zoo.open("llava").loglikelihood([scored((*crowd[0], crowd[1]), " a cat")])
+    assert f"the context has {CONTEXT}" in (answer.error or "")
+
+
+def test_scores_that_are_not_numbers_are_errors(zoo: Zoo, tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    folder = zoo.copy("llava", tmp_path / "broken")
+    weights = load_file(folder / "model.safetensors")
+    head = next(key for key in weights if key.endswith("lm_head.weight"))
+    weights[head][0, 0] = math.nan
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    model = opened(folder)
+    for parts in (("yes or no ?",), cases("llava")[0]):
+        (answer,) = model.loglikelihood([scored(parts, " a cat")])
+        assert answer.error == "the score is NaN"
+
+
+@pytest.mark.parametrize("name", ["llava", "qwen2_vl"])
+def test_a_text_that_spells_a_placeholder_does_not_take_another_requests_picture(zoo: Zoo, name: str) -> None:
+    token = zoo.plain(name).processor.image_token
+    several = [(PICTURES[0], "it is"), (PICTURES[1], f"what is {token} ?"), (PICTURES[2], "yes or no ?")]
+    answers = zoo.open(name, batch_size=4).loglikelihood([scored(parts, " a cat") for parts in several])
+    assert_scores(answers[::2], [zoo.plain(name).score(parts, " a cat") for parts in several[::2]])
+    assert answers[1].failed
+
+
+def test_a_picture_that_the_processor_refuses_is_an_error_of_its_request_alone(zoo: Zoo) -> None:
+    several = [(PICTURES[0], "it is"), (picture(1, 2, 900), "what ?"), (PICTURES[2], "yes or no ?")]
+    model, plain = zoo.open("qwen2_vl", batch_size=4), zoo.plain("qwen2_vl")
+    answers = model.loglikelihood([scored(parts, " a cat") for parts in several])
+    assert_scores(answers[::2], [plain.score(parts, " a cat") for parts in several[::2]])
+    assert "aspect ratio" in (answers[1].error or "")
+    texts = model.generate_until([asked(parts) for parts in several])
+    assert [answer.text for answer in texts[::2]] == [plain.answer(parts) for parts in several[::2]]
+    assert "aspect ratio" in (texts[1].error or "")
+
+
+def test_a_sampled_answer_to_a_picture_does_not_depend_on_its_batch(zoo: Zoo) -> None:
+    requests = [asked(parts, temperature=1.0, seed=3) for parts in cases("llava")]
+    together = [answer.text for answer in zoo.open("llava", batch_size=4).generate_until(requests)]
+    alone = [zoo.open("llava", batch_size=4).generate_until([request])[0].text for request in requests]
+    assert together == alone
+    assert together != [zoo.plain("llava").answer(parts) for parts in cases("llava")]
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_half_precision_takes_media(zoo: Zoo, name: str) -> None:
+    model = opened(zoo.folder(name), dtype="bfloat16", batch_size=2)
+    answers = model.loglikelihood([scored(parts, " a cat") for parts in cases(name)])
+    assert [answer.error for answer in answers] == [None] * 4
+    exact = zoo.scores(name)[CONTINUATIONS.index(" a cat") :: len(CONTINUATIONS)]
+    assert [answer.score for answer in answers] == pytest.approx([score for score, _, _ in exact], rel=0.1)
+    assert all(answer.error is None for answer in model.generate_until([asked(parts) for parts in cases(name)]))
+
+
+@pytest.fixture
+def cifar10(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """A made-up test split: the files in the order in which the task has them."""
+    root, files = tmp_path / "data", []
+    for place, label in enumerate(("airplane", "cat", "dog", "frog", "ship", "truck")):
+        folder = root / "uoft-cs/cifar10/plain_text/test" / label
+        folder.mkdir(parents=True)
+        for number in range(2):
+            files.append(folder / f"{number}.png")
+            picture(10 * place + number, 32, 32).save(files[-1])
+    monkeypatch.setenv("MILL_DATA", str(root))
+    return sorted(files, key=lambda file: (file.name, file))  # classes take turns
+
+
+def test_a_text_only_model_is_refused_pictures_before_it_loads(
+    tiny_model: Path, cifar10: list[Path], tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(tiny_model, tmp_path / "weightless"))
+    (folder / "model.safetensors").write_bytes(b"")  # which cannot be loaded
+    for task, backends in (("cifar10", ["clip"]), ("cifar10_mcq", ["hf", "vllm"])):
+        with pytest.raises(CannotServe, match="takes image") as refused:
+            prepare(f"hf[path={folder},dtype=float32]", select([task]), RenderSettings(), output_dir=tmp_path / "out")
+        told = str(refused.value)
+        assert "weightless" in told and "takes text" in told
+        offered = told.partition("backends that do: ")[2].split(", ")
+        assert set(backends) <= set(offered)
+
+
+def test_a_model_that_sees_runs_cifar10_as_multiple_choice(
+    zoo: Zoo, cifar10: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    spec = f"hf[path={zoo.folder('llava')},dtype=float32,device_map=cpu]"
+    assert run(["eval", spec, "cifar10", "--output_dir", str(out)]) == 0
+    shown = capsys.readouterr().out
+    assert "cifar10_mcq stands in for cifar10" in shown
+    (results,) = (json.loads(file.read_text())["tasks"] for file in out.rglob("results.json"))
+    assert list(results) == ["cifar10_mcq"]
+    assert (results["cifar10_mcq"]["n"], results["cifar10_mcq"]["errors"]) == (12, 0)
+
+    task, plain = make_task("cifar10_mcq"), zoo.plain("llava")
+    right = []
+    for file, sample in zip(cifar10, task.samples(), strict=True):
+        requests = task.requests(sample, RenderSettings())
+        assert [request.continuation for request in requests] == ["A", "B", "C", "D"]
+        question = requests[0].context[-1].content[-1]
+        assert isinstance(question, str)
+        lines = dict(line.split(". ", 1) for line in question.splitlines() if line[1:3] == ". ")
+        assert file.parent.name in lines.values() and len(lines) == 4
+        scores = {letter: plain.score((Image.open(file), question), letter)[0] for letter in "ABCD"}
+        right.append(lines[max(scores, key=scores.__getitem__)] == file.parent.name)
+    assert 0 < sum(right) < len(right)  # else a constant answer would do
+    assert results["cifar10_mcq"]["metrics"]["acc"]["value"] == pytest.approx(sum(right) / len(right))
+
+
+def test_a_dry_run_of_pictures_loads_no_weights(
+    zoo: Zoo, cifar10: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = zoo.copy("qwen2_vl", tmp_path / "weightless")
+    (folder / "model.safetensors").write_bytes(b"")  # which cannot be loaded
+    assert run(["eval", f"hf[path={folder}]", "cifar10", "--dry_run", "--output_dir", str(tmp_path / "out")]) == 0
+    shown = capsys.readouterr().out
+    assert "cifar10_mcq" in shown and "12/12" in shown and "48" in shown
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_input_tokens_are_counted_with_the_text_around_media_or_not_told(zoo: Zoo, name: str) -> None:
+    counted = zoo.open(name).count_tokens([scored(parts, " a cat") for parts in cases(name)])
+    tokenizer = zoo.plain(name).processor.tokenizer
+    texts = [zoo.plain(name).text(*parts) + " a cat" for parts in cases(name)]  # a placeholder for each picture
+    assert counted is None or counted >= sum(len(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in texts)

@@ -1,0 +1,48 @@
+"""Which names mean the same model."""
+
+from __future__ import annotations
+
+import pytest
+
+from mill.models.http.model_names import same_file, same_model
+
+SAME = [
+    ("m", "m"),
+    ("gpt-4o", "gpt-4o-2024-08-06"),
+    ("openai/gpt-4o", "gpt-4o-2024-08-06"),
+    ("gpt-4", "gpt-4-0613"),
+    ("gemini-1.5-pro", "gemini-1.5-pro-001"),
+    ("claude-3-sonnet", "claude-3-sonnet-20240229-v1:0"),
+    ("llama3.1", "llama3.1:latest"),
+    ("meta-llama/Llama-3", "/models/meta-llama/Llama-3"),
+    ("meta-llama/Llama-3", "llama-3"),
+    ("x", "/models/x.gguf"),
+    ("x.gguf", "C:\\models\\X.gguf"),
+    ("big", "big-00001-of-00003.gguf"),
+]
+OTHER = [
+    ("m", "n"),
+    ("gpt-4o", "gpt-4o-mini"),
+    ("gpt-4", "gpt-4-32k"),
+    ("llama3", "llama3-70b"),
+    ("qwen2.5:7b", "qwen2.5:72b"),
+    ("Llama-3-8B", "Llama-3-8B-Instruct"),
+    ("model-7", "model-70"),
+    ("wrong", "SmolLM2-135M-Instruct.Q4_1.gguf"),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), SAME)
+def test_spellings_of_one_model(one: str, other: str) -> None:
+    assert same_model(one, other) and same_model(other, one) and same_file(one, other)
+
+
+@pytest.mark.parametrize(("one", "other"), OTHER)
+def test_names_of_other_models(one: str, other: str) -> None:
+    assert not same_model(one, other) and not same_model(other, one) and not same_file(one, other)
+
+
+def test_a_file_may_be_asked_for_without_its_quantization_but_not_with_another() -> None:
+    assert same_file("SmolLM2-135M-Instruct", "/models/SmolLM2-135M-Instruct.Q4_1.gguf")
+    assert same_file("gemma-3-1b-it", "gemma-3-1b-it-Q4_K_M.gguf") and same_file("m", "m-IQ2_XXS.gguf")
+    assert not same_file("m.Q8_0.gguf", "m.Q4_0.gguf") and not same_file("m.Q8_0.gguf", "m.gguf")

@@ -1,0 +1,64 @@
+"""What is refused without LiteLLM is what LiteLLM itself would refuse."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mill.api.errors import ModelError
+from mill.models.litellm import names as litellm_names
+from mill.models.litellm.names import check_name
+
+litellm = pytest.importorskip("litellm")
+
+
+@pytest.fixture(autouse=True)
+def no_keys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for keys in litellm_names._KEYS.values():
+        for key in keys:
+            monkeypatch.delenv(key, raising=False)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(litellm_names, "_has_dotenv", lambda: False)
+
+
+@pytest.mark.parametrize("provider", litellm_names._KEYS)
+def test_a_missing_key_is_the_one_that_litellm_misses(provider: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, keys = f"{provider}/some-model", litellm_names._KEYS[provider]
+    missing = litellm.validate_environment(model)["missing_keys"]
+    assert missing and set(missing) <= set(keys)
+    with pytest.raises(ModelError, match=f"needs a key: set .*{missing[0]}"):
+        check_name(model, has_key=False, has_address=False)
+    check_name(model, has_key=True, has_address=False)
+    for key in keys:
+        with monkeypatch.context() as patch:
+            patch.setenv(key, "k")
+            assert litellm.validate_environment(model)["missing_keys"] == []
+            check_name(model, has_key=False, has_address=False)
+
+
+@pytest.mark.parametrize("model", ["gpt-4o", "gpt-4o-mini", "o1"])
+def test_names_without_a_provider_are_found_as_litellm_finds_them(model: str) -> None:
+    assert litellm.get_llm_provider(model)[1] in litellm_names._KEYS
+    check_name(model, has_key=True, has_address=False)
+    with pytest.raises(ModelError, match="needs a key"):
+        check_name(model, has_key=False, has_address=False)
+
+
+@pytest.mark.parametrize("model", ["x", "no-such-model", ""])
+def test_a_name_that_litellm_does_not_know_is_refused(model: str) -> None:
+    with pytest.raises(Exception, match=r"LLM Provider NOT provided|provider"):
+        litellm.get_llm_provider(model)
+    with pytest.raises(ModelError, match="does not know the provider"):
+        check_name(model, has_key=True, has_address=False)
+
+
+@pytest.mark.parametrize("model", ["nosuch/model", "hosted_vllm/m", "ollama/llama3", "ft:gpt-4o:org"])
+def test_what_is_not_certain_is_left_to_litellm(model: str) -> None:
+    check_name(model, has_key=False, has_address=False)
+    check_name("x", has_key=False, has_address=True)
+
+
+def test_a_file_of_variables_may_hold_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(litellm_names, "_has_dotenv", lambda: True)
+    check_name("gpt-4o", has_key=False, has_address=False)

@@ -1,0 +1,488 @@
+"""Pictures, videos and sounds of every make become the same pixels and samples, or one line that names the file."""
+
+from __future__ import annotations
+
+import base64
+import io
+import wave
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from mill.api.errors import DataError
+from mill.api.message import AUDIO, IMAGE, VIDEO, Blob, Media
+from mill.models.media.decode import content_part, failure, load_audio, load_frames, load_image, spread
+
+COLOURS = {"red": (255, 0, 0), "lime": (0, 255, 0), "blue": (0, 0, 255), "white": (255, 255, 255), "black": (0, 0, 0)}
+
+
+def noise(width: int = 24, height: int = 16, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+
+
+def encoded(image: Image.Image, form: str, **options: Any) -> bytes:
+    out = io.BytesIO()
+    image.save(out, form, **options)
+    return out.getvalue()
+
+
+def pixels(image: Image.Image) -> np.ndarray:
+    assert image.mode == "RGB"
+    return np.asarray(image)
+
+
+def animation(form: str = "GIF", colours: tuple[str, ...] = tuple(COLOURS)) -> bytes:
+    frames = [Image.new("RGB", (8, 8), colour) for colour in colours]
+    return encoded(frames[0], form, save_all=True, append_images=frames[1:], duration=50, loop=0)
+
+
+def refusal(load: Callable[[], Any]) -> str:
+    with pytest.raises(DataError) as caught:
+        load()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+# Pictures
+
+
+@pytest.mark.parametrize("form", ["PNG", "BMP", "TIFF", "PPM", "WEBP"])
+def test_lossless_pictures_have_the_pixels_they_were_written_with(form: str) -> None:
+    options = {"lossless": True} if form == "WEBP" else {}
+    raw = encoded(Image.fromarray(noise()), form, **options)
+    assert np.array_equal(pixels(load_image(Media(IMAGE, raw))), noise())
+
+
+@pytest.mark.parametrize("make", [str, Path, lambda file: file.read_bytes(), lambda file: Blob("row", file.read_bytes)])
+def test_a_picture_is_read_from_path_bytes_and_blob(tmp_path: Path, make: Callable[[Path], Any]) -> None:
+    file = tmp_path / "a.png"
+    file.write_bytes(encoded(Image.fromarray(noise()), "PNG"))
+    assert np.array_equal(pixels(load_image(Media(IMAGE, make(file)))), noise())
+
+
+def test_a_picture_is_read_from_a_data_url() -> None:
+    raw = encoded(Image.fromarray(noise()), "PNG")
+    media = Media(IMAGE, f"data:image/png;base64,{base64.b64encode(raw).decode()}")
+    assert np.array_equal(pixels(load_image(media)), noise())
+
+
+def test_a_decoded_picture_is_taken_as_it_is() -> None:
+    assert np.array_equal(pixels(load_image(Media(IMAGE, Image.fromarray(noise())))), noise())
+
+
+def test_sixteen_bit_greys_are_scaled_and_not_clipped() -> None:
+    exact = (np.arange(256, dtype=np.uint16) * 257).reshape(16, 16)  # 0 is 0 and 65535 is 255
+    found = pixels(load_image(Media(IMAGE, encoded(Image.fromarray(exact), "PNG"))))
+    assert np.array_equal(found, np.repeat(np.arange(256, dtype=np.uint8).reshape(16, 16, 1), 3, axis=2))
+
+
+@pytest.mark.parametrize("form", ["PNG", "TIFF"])
+def test_any_sixteen_bit_grey_is_within_one_step_of_its_share(form: str) -> None:
+    values = np.random.default_rng(0).integers(0, 65536, (32, 32), dtype=np.uint16)
+    found = pixels(load_image(Media(IMAGE, encoded(Image.fromarray(values), form))))
+    expected = values.astype(float) * 255 / 65535
+    assert np.abs(found.astype(float) - expected[:, :, None]).max() < 1
+    assert found.std() > 50  # clipped, nearly all of them would be 255
+
+
+def test_big_endian_greys_are_read_as_the_others() -> None:
+    values = np.array([[0, 257 * 100], [257 * 200, 65535]], dtype=">u2")
+    picture = Image.frombytes("I;16B", (2, 2), values.tobytes())
+    assert pixels(load_image(Media(IMAGE, picture)))[:, :, 0].tolist() == [[0, 100], [200, 255]]
+
+
+def test_a_cmyk_jpeg_shows_its_colours() -> None:
+    inks = {(0, 255, 255, 0): "red", (255, 0, 255, 0): "lime", (255, 255, 0, 0): "blue", (0, 0, 0, 255): "black"}
+    picture = Image.new("CMYK", (64, 16))
+    for place, ink in enumerate(inks):
+        picture.paste(ink, (16 * place, 0, 16 * place + 16, 16))
+    raw = encoded(picture, "JPEG", quality=100)
+    assert Image.open(io.BytesIO(raw)).mode == "CMYK"
+    found = pixels(load_image(Media(IMAGE, raw)))
+    for place, colour in enumerate(inks.values()):
+        block = found[4:12, 16 * place + 4 : 16 * place + 12].astype(int)
+        assert np.abs(block - np.array(COLOURS[colour])).max() <= 4, colour
+
+
+def test_a_palette_png_shows_its_colours_and_not_its_indices() -> None:
+    picture = Image.fromarray(np.arange(4, dtype=np.uint8).reshape(2, 2), "P")
+    picture.putpalette([*(10, 20, 30), *(40, 50, 60), *(70, 80, 90), *(100, 110, 120)])
+    raw = encoded(picture, "PNG")
+    assert Image.open(io.BytesIO(raw)).mode == "P"
+    found = pixels(load_image(Media(IMAGE, raw)))
+    assert found.reshape(-1, 3).tolist() == [[10, 20, 30], [40, 50, 60], [70, 80, 90], [100, 110, 120]]
+
+
+def test_alpha_is_dropped_and_colours_under_it_stay() -> None:
+    alpha = np.random.default_rng(1).integers(0, 256, (16, 24, 1), dtype=np.uint8)
+    raw = encoded(Image.fromarray(np.concatenate([noise(), alpha], axis=2)), "PNG")
+    assert Image.open(io.BytesIO(raw)).mode == "RGBA"
+    assert np.array_equal(pixels(load_image(Media(IMAGE, raw))), noise())
+
+
+@pytest.mark.parametrize(("mode", "value"), [("1", 1), ("L", 255), ("LA", (255, 3))])
+def test_pictures_without_colour_are_grey_in_three_channels(mode: str, value: Any) -> None:
+    raw = encoded(Image.new(mode, (5, 4), value), "PNG")
+    assert np.array_equal(pixels(load_image(Media(IMAGE, raw))), np.full((4, 5, 3), 255))
+
+
+@pytest.mark.parametrize("form", ["GIF", "PNG"])
+def test_an_animation_is_its_first_frame(form: str) -> None:
+    assert np.array_equal(pixels(load_image(Media(IMAGE, animation(form)))), np.full((8, 8, 3), COLOURS["red"]))
+
+
+def test_floating_point_pixels_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "depth.tiff"
+    Image.fromarray(np.linspace(0, 1, 16, dtype=np.float32).reshape(4, 4)).save(file)
+    message = refusal(lambda: load_image(Media(IMAGE, file)))
+    assert message == f"the image {file} has floating-point pixels, whose range is not known"
+
+
+@pytest.mark.parametrize("form", ["JPEG", "PNG", "GIF", "WEBP"])
+def test_a_file_that_ends_too_early_is_refused_with_its_name(tmp_path: Path, form: str) -> None:
+    whole = encoded(Image.fromarray(noise(96, 96)), form)
+    file = tmp_path / f"cut.{form.lower()}"
+    file.write_bytes(whole[: len(whole) // 2])
+    assert refusal(lambda: load_image(Media(IMAGE, file))).startswith(f"the image {file} cannot be read: ")
+
+
+@pytest.mark.parametrize("raw", [b"", b"hello", bytes(1000)])
+def test_what_is_no_picture_is_refused_with_its_name(tmp_path: Path, raw: bytes) -> None:
+    file = tmp_path / "a.jpg"
+    file.write_bytes(raw)
+    for media in (Media(IMAGE, file), Media(IMAGE, Blob(str(file), file.read_bytes))):
+        assert refusal(lambda media=media: load_image(media)).startswith(f"the image {file} cannot be read: ")
+    assert refusal(lambda: load_image(Media(IMAGE, raw))).startswith("the image <image> cannot be read: ")
+
+
+def test_a_missing_picture_is_refused_with_its_name(tmp_path: Path) -> None:
+    assert refusal(lambda: load_image(Media(IMAGE, tmp_path / "a.jpg"))) == (
+        f"cannot read {tmp_path / 'a.jpg'}: No such file or directory"
+    )
+
+
+@pytest.mark.parametrize("load", [load_image, content_part])
+def test_an_opened_picture_whose_file_ends_too_early_is_refused(load: Callable[[Media], Any]) -> None:
+    whole = encoded(Image.fromarray(noise(64, 64)), "JPEG")
+    opened = Image.open(io.BytesIO(whole[: len(whole) // 2]))
+    assert "truncated" in refusal(lambda: np.asarray(load(Media(IMAGE, opened))))
+
+
+def test_something_else_is_no_picture() -> None:
+    assert refusal(lambda: load_image(Media(IMAGE, 3))) == "a int is no image"
+
+
+# Videos
+
+
+@pytest.mark.parametrize(
+    ("total", "count", "expected"),
+    [
+        (10, 4, [0, 3, 6, 9]),
+        (10, 2, [0, 9]),
+        (10, 1, [0]),
+        (9, 3, [0, 4, 8]),
+        (100, 5, [0, 25, 50, 74, 99]),
+        (5, 4, [0, 1, 3, 4]),
+        (3, 3, [0, 1, 2]),
+        (3, 8, [0, 1, 2]),
+        (0, 4, []),
+        (1, 1, [0]),
+    ],
+)
+def test_frames_are_spread_evenly_first_and_last_included(total: int, count: int, expected: list[int]) -> None:
+    assert spread(total, count) == expected
+
+
+def test_any_spread_has_as_many_different_places_as_asked_for() -> None:
+    for total in range(1, 60):
+        for count in range(2, total + 1):
+            places = spread(total, count)
+            assert len(set(places)) == count and places == sorted(places)
+            assert (places[0], places[-1]) == (0, total - 1)
+            exact = [step * (total - 1) / (count - 1) for step in range(count)]
+            assert max(abs(place - one) for place, one in zip(places, exact, strict=True)) <= 0.5
+
+
+def frame_colours(frames: list[Image.Image]) -> list[tuple[int, ...]]:
+    assert all(frame.mode == "RGB" for frame in frames)
+    return [frame.getpixel((4, 4)) for frame in frames]
+
+
+@pytest.mark.parametrize("make", [list, tuple])
+def test_given_frames_are_picked_evenly_and_made_rgb(make: Callable[[Any], Any]) -> None:
+    frames = make(Image.new("L", (8, 8), 20 * place) for place in range(10))
+    assert frame_colours(load_frames(Media(VIDEO, frames), 4)) == [(v, v, v) for v in (0, 60, 120, 180)]
+    assert len(load_frames(Media(VIDEO, frames), 99)) == 10
+
+
+@pytest.mark.parametrize("form", ["GIF", "PNG", "WEBP"])
+def test_every_frame_of_an_animation_is_its_own(form: str) -> None:
+    found = frame_colours(load_frames(Media(VIDEO, animation(form)), 5))
+    assert np.abs(np.array(found) - np.array(list(COLOURS.values()))).max() <= 6
+
+
+def test_some_frames_of_an_animation_are_those_at_even_distances() -> None:
+    found = frame_colours(load_frames(Media(VIDEO, animation("GIF")), 3))
+    assert found == [COLOURS["red"], COLOURS["blue"], COLOURS["black"]]
+
+
+def test_a_still_picture_is_a_video_of_one_frame() -> None:
+    raw = encoded(Image.fromarray(noise()), "PNG")
+    (frame,) = load_frames(Media(VIDEO, raw), 8)
+    assert np.array_equal(pixels(frame), noise())
+
+
+def mp4(greys: list[int]) -> bytes:
+    """A video whose frames have these greys."""
+    av = pytest.importorskip("av")
+    out = io.BytesIO()
+    with av.open(out, "w", format="mp4") as container:
+        stream = container.add_stream("mpeg4", rate=10)
+        stream.width = stream.height = 32
+        stream.pix_fmt = "yuv420p"
+        for grey in greys:
+            frame = av.VideoFrame.from_ndarray(np.full((32, 32, 3), grey, dtype=np.uint8), format="rgb24")
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+    return out.getvalue()
+
+
+GREYS = [20, 40, 60, 80, 100, 120, 140, 160, 180, 200]
+
+
+@pytest.mark.parametrize(("count", "places"), [(1, [0]), (4, [0, 3, 6, 9]), (10, range(10)), (30, range(10))])
+def test_frames_of_an_mp4_come_in_order_at_even_distances(tmp_path: Path, count: int, places: Any) -> None:
+    file = tmp_path / "grey.mp4"
+    file.write_bytes(mp4(GREYS))
+    for source in (file, file.read_bytes(), Blob("row 0", file.read_bytes)):
+        frames = load_frames(Media(VIDEO, source), count)
+        found = [pixels(frame).mean() for frame in frames]
+        assert found == pytest.approx([GREYS[place] for place in places], abs=4)
+        assert frames[0].size == (32, 32)
+
+
+def wav(samples: np.ndarray, rate: int, subtype: str = "PCM_16") -> bytes:
+    soundfile = pytest.importorskip("soundfile")
+    out = io.BytesIO()
+    soundfile.write(out, samples, rate, format="WAV", subtype=subtype)
+    return out.getvalue()
+
+
+def test_videos_without_frames_are_refused_with_their_names(tmp_path: Path) -> None:
+    pytest.importorskip("av")
+    sound, cut, empty = tmp_path / "sound.wav", tmp_path / "cut.mp4", tmp_path / "empty.mp4"
+    sound.write_bytes(wav(np.zeros(100), 8_000))
+    cut.write_bytes(mp4(GREYS)[:40])
+    empty.touch()
+    for file in (sound, cut, empty):
+        assert refusal(lambda file=file: load_frames(Media(VIDEO, file), 2)).startswith(f"the video {file} ")
+    assert refusal(lambda: load_frames(Media(VIDEO, []), 2)) == "the video <video> has no frames"
+
+
+# Sounds
+
+
+def sine(frequency: float, rate: int, seconds: float, loudness: float = 0.5) -> np.ndarray:
+    return loudness * np.sin(2 * np.pi * frequency * np.arange(round(rate * seconds)) / rate)
+
+
+def loudest_frequency(samples: np.ndarray, rate: int) -> float:
+    spectrum = np.abs(np.fft.rfft(samples * np.hanning(len(samples))))
+    return float(np.fft.rfftfreq(len(samples), 1 / rate)[spectrum.argmax()])
+
+
+@pytest.mark.parametrize("subtype", ["PCM_16", "PCM_24", "FLOAT"])
+def test_a_mono_file_has_the_samples_it_was_written_with(tmp_path: Path, subtype: str) -> None:
+    written = sine(440, 8_000, 0.1)
+    file = tmp_path / "a.wav"
+    file.write_bytes(wav(written, 8_000, subtype))
+    for source in (str(file), file, file.read_bytes()):
+        found = load_audio(Media(AUDIO, source), 8_000)
+        assert (found.dtype, found.shape) == (np.float32, (800,))
+        assert np.abs(found - written).max() < 1 / 32_000
+
+
+def test_a_sound_in_a_blob_is_read_as_its_bytes_are() -> None:
+    raw = wav(sine(440, 8_000, 0.1), 8_000)
+    found = load_audio(Media(AUDIO, Blob("row 0", lambda: raw)), 8_000)
+    assert np.array_equal(found, load_audio(Media(AUDIO, raw), 8_000))
+
+
+def test_channels_are_averaged() -> None:
+    left, right = sine(440, 8_000, 0.1), sine(700, 8_000, 0.1, 0.3)
+    stereo = np.stack([left, right], axis=1)
+    for media in (Media(AUDIO, wav(stereo, 8_000, "FLOAT")), Media(AUDIO, stereo, 8_000)):
+        assert np.abs(load_audio(media, 8_000) - (left + right) / 2).max() < 1e-6
+
+
+@pytest.mark.parametrize(("own", "asked"), [(44_100, 16_000), (8_000, 16_000), (22_050, 24_000), (48_000, 8_000)])
+def test_another_rate_keeps_pitch_length_and_loudness(own: int, asked: int) -> None:
+    pytest.importorskip("soxr")
+    written = sine(440, own, 1.0)
+    for media in (Media(AUDIO, wav(written, own, "FLOAT")), Media(AUDIO, written, own)):
+        found = load_audio(media, asked)
+        assert abs(len(found) - asked) <= 1
+        assert loudest_frequency(found, asked) == pytest.approx(440, abs=1)
+        middle = found[asked // 4 : 3 * asked // 4]
+        assert np.sqrt(np.mean(middle**2)) == pytest.approx(0.5 / np.sqrt(2), rel=0.01)
+
+
+def test_resampled_stereo_is_the_mean_of_both_channels() -> None:
+    pytest.importorskip("soxr")
+    stereo = np.stack([sine(440, 32_000, 0.5), np.zeros(16_000)], axis=1)
+    found = load_audio(Media(AUDIO, wav(stereo, 32_000, "FLOAT")), 16_000)
+    assert found.shape == (8_000,)
+    assert np.abs(found[500:-500] - sine(440, 16_000, 0.5, 0.25)[500:-500]).max() < 1e-3
+
+
+def test_samples_without_a_rate_are_taken_at_the_rate_asked_for() -> None:
+    assert np.array_equal(load_audio(Media(AUDIO, np.ones(5)), 12_345), np.ones(5, dtype=np.float32))
+
+
+def test_empty_sounds_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "a.wav"
+    file.touch()
+    assert refusal(lambda: load_audio(Media(AUDIO, file), 8_000)) == f"the sound {file} is empty"
+    file.write_bytes(wav(np.zeros(0), 8_000))
+    assert refusal(lambda: load_audio(Media(AUDIO, file), 8_000)) == f"the sound {file} is empty"
+    assert refusal(lambda: load_audio(Media(AUDIO, np.zeros(0), 8_000), 8_000)) == "the sound <audio> is empty"
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_samples_that_are_not_numbers_are_refused(tmp_path: Path, bad: float) -> None:
+    samples = np.zeros(100, dtype=np.float32)
+    samples[50] = bad
+    file = tmp_path / "a.wav"
+    file.write_bytes(wav(samples, 8_000, "FLOAT"))
+    for rate in (8_000, 16_000):
+        expected = f"the sound {file} holds samples that are not numbers"
+        assert refusal(lambda rate=rate: load_audio(Media(AUDIO, file), rate)) == expected
+    assert "not numbers" in refusal(lambda: load_audio(Media(AUDIO, samples, 8_000), 8_000))
+
+
+@pytest.mark.parametrize("raw", [b"hello", b"RIFF" + bytes(200)])
+def test_what_is_no_sound_is_refused_with_its_name(tmp_path: Path, raw: bytes) -> None:
+    pytest.importorskip("soundfile")
+    file = tmp_path / "a.wav"
+    file.write_bytes(raw)
+    assert refusal(lambda: load_audio(Media(AUDIO, file), 8_000)).startswith(f"the sound {file} cannot be read: ")
+
+
+# What servers are sent
+
+
+def sent(media: Media) -> tuple[str, bytes]:
+    """The type and the bytes inside the data URL of an image or video part."""
+    part = content_part(media)
+    kind = part["type"]
+    assert set(part) == {"type", kind} and set(part[kind]) == {"url"} and kind == f"{media.kind}_url"
+    head, _, body = part[kind]["url"].partition(";base64,")
+    return head, base64.b64decode(body, validate=True)
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L"])
+@pytest.mark.parametrize(("form", "kind"), [("JPEG", "image/jpeg"), ("PNG", "image/png"), ("WEBP", "image/webp")])
+def test_pictures_that_everyone_reads_alike_are_sent_unchanged(tmp_path: Path, mode: str, form: str, kind: str) -> None:
+    raw = encoded(Image.fromarray(noise()).convert(mode), form)
+    file = tmp_path / "a"
+    file.write_bytes(raw)
+    for source in (raw, file, Blob("row", lambda: raw), f"data:;base64,{base64.b64encode(raw).decode()}"):
+        assert sent(Media(IMAGE, source)) == (f"data:{kind}", raw)
+
+
+def other_pictures() -> dict[str, bytes]:
+    grey = np.random.default_rng(0).integers(0, 65536, (8, 8), dtype=np.uint16)
+    palette = Image.fromarray(noise()).quantize(16)
+    return {
+        "CMYK": encoded(Image.fromarray(noise()).convert("CMYK"), "JPEG"),
+        "16 bits": encoded(Image.fromarray(grey), "PNG"),
+        "palette": encoded(palette, "PNG"),
+        "alpha": encoded(Image.fromarray(noise()).convert("RGBA"), "PNG"),
+        "animation": animation("GIF"),
+        "bitmap": encoded(Image.fromarray(noise()), "BMP"),
+        "TIFF": encoded(Image.fromarray(noise()), "TIFF"),
+    }
+
+
+@pytest.mark.parametrize("name", list(other_pictures()))
+def test_other_pictures_are_sent_as_the_pixels_that_models_here_see(name: str) -> None:
+    media = Media(IMAGE, other_pictures()[name])
+    kind, raw = sent(media)
+    picture = Image.open(io.BytesIO(raw))
+    assert (kind, picture.format, picture.mode) == ("data:image/png", "PNG", "RGB")
+    assert np.array_equal(np.asarray(picture), pixels(load_image(media)))
+
+
+def test_a_decoded_picture_is_sent_with_its_pixels() -> None:
+    kind, raw = sent(Media(IMAGE, Image.fromarray(noise())))
+    assert kind == "data:image/png"
+    assert np.array_equal(np.asarray(Image.open(io.BytesIO(raw))), noise())
+
+
+def test_a_picture_that_ends_too_early_is_not_sent(tmp_path: Path) -> None:
+    whole = encoded(Image.fromarray(noise(96, 96)), "JPEG")
+    file = tmp_path / "a.jpg"
+    file.write_bytes(whole[: len(whole) // 2])
+    assert refusal(lambda: content_part(Media(IMAGE, file))).startswith(f"the image {file} cannot be read: ")
+
+
+@pytest.mark.parametrize("kind", [IMAGE, VIDEO])
+def test_addresses_are_sent_as_they_are(kind: str) -> None:
+    url = "https://example.org/a"
+    assert content_part(Media(kind, url)) == {"type": f"{kind}_url", f"{kind}_url": {"url": url}}
+
+
+def test_a_video_file_is_sent_unchanged(tmp_path: Path) -> None:
+    file = tmp_path / "a.mp4"
+    file.write_bytes(mp4(GREYS))
+    assert sent(Media(VIDEO, file)) == ("data:video/mp4", file.read_bytes())
+
+
+def test_frames_are_sent_as_a_row_of_jpegs() -> None:
+    frames = [Image.new("RGB", (16, 16), colour) for colour in COLOURS]
+    part = content_part(Media(VIDEO, frames))
+    head, _, body = part["video_url"]["url"].partition(";base64,")
+    pictures = [Image.open(io.BytesIO(base64.b64decode(one, validate=True))) for one in body.split(",")]
+    assert (part["type"], head) == ("video_url", "data:video/jpeg")
+    assert [picture.format for picture in pictures] == ["JPEG"] * len(COLOURS)
+    found = np.array([picture.getpixel((8, 8)) for picture in pictures])
+    assert np.abs(found - np.array(list(COLOURS.values()))).max() <= 4
+
+
+def heard(media: Media) -> tuple[int, np.ndarray]:
+    """The rate and the samples of an audio part, which is 16-bit mono WAV."""
+    part = content_part(media)
+    assert part["type"] == "input_audio" and part["input_audio"]["format"] == "wav"
+    with wave.open(io.BytesIO(base64.b64decode(part["input_audio"]["data"], validate=True))) as file:
+        assert (file.getnchannels(), file.getsampwidth()) == (1, 2)
+        return file.getframerate(), np.frombuffer(file.readframes(file.getnframes()), dtype="<i2") / 32767
+
+
+def test_samples_are_sent_as_wav_at_their_rate() -> None:
+    samples = sine(440, 8_000, 0.1)
+    rate, found = heard(Media(AUDIO, samples, 8_000))
+    assert (rate, found.shape) == (8_000, (800,))
+    assert np.abs(found - samples).max() <= 1 / 32767
+
+
+def test_a_sound_file_is_sent_as_mono_wav_at_sixteen_thousand() -> None:
+    samples = sine(440, 16_000, 0.25)
+    stereo = np.stack([samples, np.zeros_like(samples)], axis=1)
+    rate, found = heard(Media(AUDIO, wav(stereo, 16_000)))
+    assert rate == 16_000
+    assert np.abs(found - samples / 2).max() <= 2 / 32767
+
+
+def test_samples_beyond_full_scale_are_clipped_and_never_wrapped() -> None:
+    _, found = heard(Media(AUDIO, np.array([0.0, 1.0, 1.5, -1.0, -7.0]), 8_000))
+    assert found.tolist() == [0, 1, 1, -1, -1]
+
+
+def test_a_failure_is_the_line_itself_or_the_kind_of_error_with_it() -> None:
+    assert failure(DataError("the image a.jpg cannot be read")).error == "the image a.jpg cannot be read"
+    assert failure(OSError("gone")).error == "OSError: gone"

@@ -1,0 +1,229 @@
+"""Items are loaded ahead in order and within a bound; what failed is told where it is taken."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from mill.api.errors import DataError, MissingPackage
+from mill.models.media.prefetch import Prefetch, default_workers
+
+
+class Item:
+    """Items go by identity, as requests do."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+class Loader:
+    """Squares, and remembers which items were started and finished."""
+
+    def __init__(self, delay: Callable[[int], float] = lambda number: 0.0) -> None:
+        self.started: list[int] = []
+        self.finished: list[int] = []
+        self.kept = self.most_kept = 0
+        self._delay, self._lock = delay, threading.Lock()
+
+    def __call__(self, item: Item) -> int:
+        with self._lock:
+            self.started.append(item.number)
+            self.kept += 1
+            self.most_kept = max(self.most_kept, self.kept)
+        time.sleep(self._delay(item.number))
+        with self._lock:
+            self.finished.append(item.number)
+        return item.number**2
+
+    def forget(self) -> None:
+        with self._lock:
+            self.kept -= 1
+
+
+def items(count: int) -> list[Item]:
+    return [Item(number) for number in range(count)]
+
+
+def until(condition: Callable[[], bool]) -> bool:
+    """Whether this comes true within a few seconds."""
+    end = time.monotonic() + 5
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.002)
+    return condition()
+
+
+def settled(load: Loader, expected: int) -> bool:
+    """Whether exactly this many items are loaded, and no more some time later."""
+    came = until(lambda: len(load.finished) >= expected)
+    time.sleep(0.03)
+    return came and len(load.started) == len(load.finished) == expected
+
+
+def threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("prefetch")]
+
+
+def test_each_item_gets_its_own_result_whichever_ends_first() -> None:
+    given = items(12)
+    load = Loader(lambda number: 0.01 * (12 - number) / 12)
+    with Prefetch(load, given, ahead=6, workers=4) as loaded:
+        found = []
+        for item in given:
+            found.append(loaded.take(item))
+            loaded.drop(item)
+    assert found == [number**2 for number in range(12)]
+    assert sorted(load.started) == list(range(12))
+
+
+def test_items_are_started_in_their_order() -> None:
+    given, load = items(20), Loader()
+    with Prefetch(load, given, ahead=20, workers=1) as loaded:
+        assert loaded.take(given[-1]) == 19**2
+        assert load.started == list(range(20))
+
+
+def test_loading_starts_before_anything_is_taken_and_stops_at_the_bound() -> None:
+    given, load = items(10), Loader()
+    with Prefetch(load, given, ahead=4, workers=3) as loaded:
+        assert settled(load, 4)
+        assert sorted(load.started) == [0, 1, 2, 3]
+        assert [loaded.take(item) for item in given[:4]] == [0, 1, 4, 9]
+        assert settled(load, 4)  # taking alone lets nothing new in
+        loaded.drop(given[0])
+        assert settled(load, 5)
+        loaded.drop(given[1])
+        loaded.drop(given[2])
+        assert settled(load, 7)
+        assert sorted(load.started) == list(range(7))
+
+
+@pytest.mark.parametrize(("ahead", "batch", "workers"), [(1, 1, 4), (4, 2, 4), (6, 3, 2), (8, 4, 8)])
+def test_never_more_than_the_bound_is_loaded_and_not_dropped(ahead: int, batch: int, workers: int) -> None:
+    given, load = items(40), Loader(lambda number: 0.001 * (number % 3))
+    with Prefetch(load, given, ahead=ahead, workers=workers) as loaded:
+        for start in range(0, 40, batch):
+            chunk = given[start : start + batch]
+            assert loaded.take_each(chunk) == [item.number**2 for item in chunk]
+            for item in chunk:
+                load.forget()
+                loaded.drop(item)
+    assert load.most_kept <= ahead
+    assert sorted(load.finished) == list(range(40))
+
+
+def test_the_bound_is_used_fully() -> None:
+    """Six at once, each waiting for the others: they only come through together."""
+    meeting = threading.Barrier(6, timeout=5)
+    given = items(6)
+    with Prefetch(lambda item: meeting.wait() >= 0, given, ahead=6, workers=6) as loaded:
+        assert loaded.take_each(given) == [True] * 6
+
+
+def test_an_item_may_be_taken_out_of_order() -> None:
+    given, load = items(10), Loader()
+    with Prefetch(load, given, ahead=2, workers=2) as loaded:
+        assert loaded.take(given[7]) == 49
+        assert [loaded.take(given[place]) for place in (3, 0, 9, 8, 1)] == [9, 0, 81, 64, 1]
+    assert len(load.started) == len(set(load.started)) == 10
+
+
+def test_what_loading_raised_is_raised_when_it_is_taken() -> None:
+    def load(item: Item) -> int:
+        if item.number == 1:
+            raise DataError("picture 1 is damaged")
+        if item.number == 2:
+            raise OSError("the disk is gone")
+        return item.number
+
+    given = items(4)
+    with Prefetch(load, given, ahead=4) as loaded:
+        assert loaded.take(given[0]) == 0
+        with pytest.raises(DataError, match="picture 1 is damaged"):
+            loaded.take(given[1])
+        with pytest.raises(OSError, match="the disk is gone"):
+            loaded.take(given[2])
+        assert loaded.take(given[3]) == 3
+        with pytest.raises(DataError, match="picture 1 is damaged"):
+            loaded.take(given[1])
+
+
+def test_several_are_taken_with_their_errors_in_place() -> None:
+    def load(item: Item) -> int:
+        if item.number % 2:
+            raise DataError(f"picture {item.number} is damaged")
+        return item.number * 10
+
+    given = items(5)
+    with Prefetch(load, given, ahead=2) as loaded:
+        found = loaded.take_each(given)
+    assert [str(one) for one in found] == ["0", "picture 1 is damaged", "20", "picture 3 is damaged", "40"]
+    assert [type(one) for one in found] == [int, DataError, int, DataError, int]
+
+
+def test_a_missing_package_is_raised_and_not_listed() -> None:
+    def load(item: Item) -> int:
+        if item.number == 1:
+            raise MissingPackage("reading video", "av", "media")
+        return item.number
+
+    given = items(3)
+    with Prefetch(load, given, ahead=3) as loaded, pytest.raises(MissingPackage, match=r'pip install -e "\.\[media\]"'):
+        loaded.take_each(given)
+
+
+def test_an_item_taken_again_before_it_is_dropped_is_not_loaded_again() -> None:
+    given = items(3)
+    calls: list[int] = []
+
+    def load(item: Item) -> list[int]:
+        calls.append(item.number)
+        return [item.number]
+
+    with Prefetch(load, given, ahead=3, workers=1) as loaded:
+        first = loaded.take(given[1])
+        assert loaded.take(given[1]) is first
+        assert loaded.take_each(given)[1] is first
+    assert calls == [0, 1, 2]
+
+
+def test_dropping_what_was_never_taken_makes_room() -> None:
+    given, load = items(4), Loader()
+    with Prefetch(load, given, ahead=2, workers=1) as loaded:
+        assert settled(load, 2)
+        loaded.drop(given[0])
+        assert settled(load, 3)
+        assert loaded.take(given[2]) == 4
+
+
+def test_nothing_to_load_is_nothing_done() -> None:
+    load = Loader()
+    with Prefetch(load, [], ahead=4) as loaded:
+        assert loaded.take_each([]) == []
+    assert load.started == []
+
+
+def test_threads_end_at_exit_and_what_waits_is_never_loaded() -> None:
+    given, load = items(50), Loader(lambda number: 0.05)
+    with Prefetch(load, given, ahead=50, workers=2) as loaded:
+        loaded.take(given[0])
+        assert 1 <= len(threads()) <= 2
+    assert threads() == []
+    done = len(load.finished)
+    assert done == len(load.started) < 50
+    time.sleep(0.12)
+    assert len(load.started) == done
+
+
+def test_threads_end_when_the_block_raises() -> None:
+    given = items(20)
+    with pytest.raises(RuntimeError, match="the model failed"), Prefetch(Loader(), given, ahead=8) as loaded:
+        loaded.take(given[0])
+        raise RuntimeError("the model failed")
+    assert threads() == []
+
+
+def test_loading_uses_between_one_and_sixteen_threads() -> None:
+    assert 1 <= default_workers() <= 16

@@ -1,0 +1,274 @@
+"""Sharing beginnings changes no answer: on many architectures, with and without it, and against plain transformers."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+from mill.api.request import GENERATE, LOGLIKELIHOOD, Request, generation_options
+from mill.models.hf import TransformersModel
+from mill.models.prefix import packed_scoring
+from mill.models.prefix.packed_scoring import Budget, PrefixScorer
+from mill.models.prefix.slots import Step
+from mill.models.tokens.rows import Row, Span, shared_rows
+
+VOCABULARY = 320
+SMALL = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 48,
+    "intermediate_size": 64,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 512,
+    "initializer_range": 0.2,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+    "pad_token_id": 1,
+}
+GROUPED = {**SMALL, "num_key_value_heads": 2}
+GPT2 = {"n_embd": 48, "n_layer": 3, "n_head": 4, "n_positions": 512}
+OPT = {"ffn_dim": 64, "word_embed_proj_dim": 48}
+MLA = {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 12}
+EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
+DEEPSEEK = {
+    **MLA,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "n_group": 1,
+    "topk_group": 1,
+    "first_k_dense_replace": 1,
+    "moe_intermediate_size": 32,
+}
+
+# Architecture -> (configuration, whether its rows can share beginnings).
+FAMILIES: dict[str, tuple[dict[str, Any], bool]] = {
+    "llama": (GROUPED, True),
+    "qwen2": (GROUPED, True),
+    "qwen3": ({**GROUPED, "head_dim": 16}, True),
+    "mistral": ({**GROUPED, "sliding_window": 40}, True),
+    "gemma2": ({**GROUPED, "head_dim": 16, "sliding_window": 64}, True),
+    "gemma3_text": ({**GROUPED, "head_dim": 16, "sliding_window": 64}, True),
+    "phi": (SMALL, True),
+    "phi3": (GROUPED, True),
+    "gpt2": ({**SMALL, **GPT2}, True),
+    "gpt_neox": (SMALL, True),
+    "opt": ({**SMALL, **OPT}, True),
+    "olmo2": (GROUPED, True),
+    "cohere": (GROUPED, True),
+    "starcoder2": ({**GROUPED, "sliding_window": None}, True),
+    "mixtral": ({**GROUPED, **EXPERTS}, True),
+    "deepseek_v3": ({**SMALL, **DEEPSEEK}, True),
+    "falcon": ({**SMALL, "alibi": False}, False),
+    "bloom": ({**SMALL, "n_head": 4, "n_layer": 3}, False),
+    "mamba": ({**SMALL, "state_size": 8}, False),
+    "recurrent_gemma": ({**SMALL, "num_key_value_heads": 1, "lru_width": 48, "attention_window_size": 64}, False),
+}
+
+
+@pytest.fixture(scope="module")
+def zoo(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
+    made: dict[str, Path] = {}
+
+    def get(family: str) -> Path:
+        if family not in made:
+            folder = tmp_path_factory.mktemp(family)
+            torch.manual_seed(0)
+            model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **FAMILIES[family][0]))
+            model.save_pretrained(folder)
+            tokenizer.save_pretrained(folder)
+            made[family] = folder
+        return made[family]
+
+    return get
+
+
+def opened(folder: Path, **arguments: Any) -> TransformersModel:
+    return TransformersModel(str(folder), dtype="float32", device_map="cpu", **arguments)
+
+
+START = "the quick brown fox jumps over the lazy dog . what is the answer ? "
+
+
+def scored() -> list[Request]:
+    """Rows that share a long start, a start and a question, nothing; choices of one and of several tokens."""
+    contexts = [START * 2 + "it is", START * 2 + "yes no A B", START + "42 , 7 or 1234 ;", "dog", "no A B C"]
+    choices = [" yes", " no", " the lazy dog", " 1234 ; yes", "x"]
+    return [Request(LOGLIKELIHOOD, context, choice) for context in contexts for choice in choices]
+
+
+def asked() -> list[Request]:
+    contexts = [START * 2 + "it is", START * 2 + "yes no A B", START + "7", "dog", START * 2 + "it is 42"]
+    lengths = [3, 9, 5, 7, 1]
+    return [
+        Request(GENERATE, context, options=generation_options(max_gen_toks=length))
+        for context, length in zip(contexts, lengths, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_architecture_answers_alike_with_and_without_sharing(zoo: Any, family: str) -> None:
+    together, alone = opened(zoo(family)), opened(zoo(family), exact=True)
+    found, wanted = together.loglikelihood(scored()), alone.loglikelihood(scored())
+    assert together.shares is FAMILIES[family][1]
+    for one, other in zip(found, wanted, strict=True):
+        assert one.score == pytest.approx(other.score, abs=1e-4 * (other.output_tokens or 1))
+        assert (one.is_greedy, one.prompt_tokens, one.output_tokens) == (
+            other.is_greedy,
+            other.prompt_tokens,
+            other.output_tokens,
+        )
+    texts = [answer.text for answer in together.generate_until(asked())]
+    assert texts == [answer.text for answer in alone.generate_until(asked())]
+
+
+def test_the_twin_that_must_fail_without_the_tree(zoo: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Were a row's ancestors left out of its attention, scores would be far off: the probe and this suite would tell."""
+    from mill.models.prefix.packed_attention import Pack
+
+    model = opened(zoo("llama"))
+    wanted = [answer.score for answer in model.loglikelihood(scored())]
+    plain = Pack.__post_init__
+
+    def blind(self: Pack) -> None:
+        plain(self)
+        self.levels = []
+
+    monkeypatch.setattr(Pack, "__post_init__", blind)
+    assert not packed_scoring.can_share(model.model)
+    rows = shared_rows(scored(), model.tokens.pairs(scored()))
+    scorer = PrefixScorer(model.model, Budget(1 << 20, 1 << 20))
+    found = [answer.score or 0.0 for _, answers in scorer.run(rows) for answer in answers]
+    assert max(abs(score - want) for score, want in zip(sorted(found), sorted(wanted), strict=True)) > 0.1
+
+
+def test_each_distinct_token_is_computed_once(zoo: Any) -> None:
+    model = opened(zoo("llama"))
+    chance = random.Random(0)
+    prefix, other = ([chance.randrange(VOCABULARY) for _ in range(60)] for _ in range(2))
+    rows = []
+    for start in (prefix, other):
+        for number in range(10):
+            question = [number, *(chance.randrange(VOCABULARY) for _ in range(11))]
+            rows.append(Row(start + question, [Span(71, [5])], []))
+    scorer = PrefixScorer(model.model, Budget(1 << 20, 1 << 20))
+    assert len(list(scorer.run(rows))) == 20
+    assert scorer.computed == 2 * 60 + 20 * 12  # and not 20 * 72
+
+
+@pytest.mark.parametrize("budget", [Budget(1 << 20, 1 << 20), Budget(64, 1 << 20), Budget(1 << 20, 3), Budget(1, 1)])
+def test_any_budget_gives_the_same_scores(zoo: Any, budget: Budget) -> None:
+    model = opened(zoo("qwen3"), exact=True)
+    requests = scored()
+    rows = shared_rows(requests, model.tokens.pairs(requests))
+    scorer = PrefixScorer(model.model, budget)
+    found = {
+        id(request): answer.score
+        for row, answers in scorer.run(rows)
+        for request, answer in zip(row.requests, answers, strict=True)
+    }
+    wanted = [answer.score for answer in model.loglikelihood(requests)]
+    assert [found[id(request)] for request in requests] == pytest.approx(wanted, abs=1e-4)
+
+
+def test_memory_that_runs_out_halves_the_pack_and_a_piece_that_never_fits_is_left(
+    zoo: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = opened(zoo("llama"))
+    requests = scored()
+    wanted = [answer.score for answer in model.loglikelihood(requests)]
+    real, sizes = packed_scoring.forward, []
+
+    def short_of_memory(network: Any, pack: Any, places: Any, tokens: Any) -> Any:
+        sizes.append(len(pack.ids))
+        if len(pack.ids) > 30:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return real(network, pack, places, tokens)
+
+    monkeypatch.setattr(packed_scoring, "forward", short_of_memory)
+    found = [answer.score for answer in model.loglikelihood(requests)]
+    assert found == pytest.approx(wanted, abs=1e-4)
+    assert min(sizes) <= 30 < sizes[0]  # the long start alone has more: its rows went the plain way
+
+
+def test_a_row_longer_than_a_sliding_window_goes_by_itself(zoo: Any) -> None:
+    model = opened(zoo("mistral"))
+    long, short = Request(LOGLIKELIHOOD, START * 3, " yes"), Request(LOGLIKELIHOOD, "the lazy", " dog")
+    assert packed_scoring.shortest_window(model.config) == 40
+    assert len(model.tokens.pairs([long])[0].ids) > 40
+    wanted = opened(zoo("mistral"), exact=True).loglikelihood([long, short])
+    found = model.loglikelihood([long, short])
+    assert [one.score for one in found] == pytest.approx([one.score for one in wanted], abs=1e-4)
+
+
+@pytest.mark.parametrize("most", [1, 2, None])
+def test_rows_that_come_and_go_write_what_each_would_alone(zoo: Any, most: int | None) -> None:
+    model, alone = opened(zoo("llama"), batch_size=most), opened(zoo("llama"), exact=True, batch_size=1)
+    requests = [
+        *asked(),
+        *(
+            Request(GENERATE, START + "yes", options=generation_options(max_gen_toks=8, temperature=1.0), draw=k)
+            for k in range(3)
+        ),
+        Request(GENERATE, START, options=generation_options(max_gen_toks=12, repetition_penalty=1.4)),
+        Request(GENERATE, START, options=generation_options(max_gen_toks=12, temperature=0.8, top_k=20, top_p=0.9)),
+        Request(GENERATE, START + "no", options=generation_options(max_gen_toks=30, until=["e", "A"])),
+        Request(GENERATE, "the", options=generation_options(max_gen_toks=4, logprobs=3)),
+    ]
+    found, wanted = model.generate_until(requests), alone.generate_until(requests)
+    for one, other in zip(found, wanted, strict=True):
+        told = (one.text, one.finish_reason, one.prompt_tokens, one.output_tokens)
+        assert told == (other.text, other.finish_reason, other.prompt_tokens, other.output_tokens)
+    tokens, plain = found[-1].tokens, wanted[-1].tokens
+    assert tokens is not None and plain is not None
+    assert [token.id for token in tokens] == [token.id for token in plain]
+    assert [token.logprob for token in tokens] == pytest.approx([token.logprob for token in plain], abs=1e-4)
+
+
+def test_answers_come_as_they_are_complete_and_not_at_the_end(zoo: Any) -> None:
+    model = opened(zoo("llama"))
+    order: list[str] = []
+
+    class Watcher:
+        def answered(self, request: Request, response: Any) -> None:
+            order.append(request.text)
+
+    lengths = {"long": 7, "short": 4}
+    requests = [Request(GENERATE, text, options=generation_options(max_gen_toks=n)) for text, n in lengths.items()]
+    model.generate_until(requests, Watcher())
+    assert order == ["short", "long"]
+
+
+def test_a_step_that_breaks_leaves_the_rest_to_plain_batches_and_says_so(
+    zoo: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = opened(zoo("llama"))
+    wanted = [answer.text for answer in opened(zoo("llama"), exact=True).generate_until(asked())]
+    assert model.shares
+
+    def broken(*_: Any) -> Any:
+        raise RuntimeError("no such kernel")
+
+    monkeypatch.setattr(Step, "attend", broken)
+    assert [answer.text for answer in model.generate_until(asked())] == wanted
+    assert "plain batches from here on: RuntimeError: no such kernel" in capsys.readouterr().err
+    assert not model.shares
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("family", ["llama", "qwen3", "mixtral"])
+def test_on_cuda_half_precision_and_graphs_agree_with_float32(zoo: Any, family: str) -> None:
+    together = TransformersModel(str(zoo(family)), dtype="bfloat16")
+    alone = TransformersModel(str(zoo(family)), dtype="float32", exact=True)
+    found, wanted = together.loglikelihood(scored()), alone.loglikelihood(scored())
+    assert together.shares
+    assert [one.score for one in found] == pytest.approx([one.score for one in wanted], rel=0.05, abs=0.5)
+    half = TransformersModel(str(zoo(family)), dtype="bfloat16", exact=True)
+    texts = [answer.text for answer in together.generate_until(asked())]
+    same = sum(a == b.text for a, b in zip(texts, half.generate_until(asked()), strict=True))
+    assert same >= len(texts) - 2  # rounding flips near ties

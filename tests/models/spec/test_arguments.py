@@ -1,0 +1,99 @@
+"""Arguments of server backends that make no sense are refused before anything is sent, in a line that shows no key."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from mill.api.errors import SpecError
+from mill.models.litellm.model import LiteLLMModel
+from mill.models.llama_cpp import LlamaCppModel
+from mill.models.openai_compat import OpenAICompatModel
+from mill.models.spec.arguments import check_key
+from mill.models.spec.open import open_model
+from mill.models.vllm_mlx import VllmMlxModel
+
+BACKENDS = [OpenAICompatModel, LlamaCppModel, VllmMlxModel, LiteLLMModel]
+ODD = {
+    "timeout": [0, -1, -0.0, math.nan, math.inf, -math.inf, True, "soon", [1]],
+    "concurrency": [0, -1, 1.5, True, "4", 10**9, math.nan, [1]],
+    "model": [7, ["m"]],
+    "api_key": [7, "sk-secret\r\nX-Evil: 1", "sk-secret\nmore", "sk-\x00secret", "sk-secret-→", "sk-secret\x7fx"],
+}
+
+
+@pytest.mark.parametrize("backend", BACKENDS, ids=lambda backend: backend.__name__)
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in ODD.items() for value in values], ids=repr)
+def test_what_makes_no_sense_is_refused(backend: Any, name: str, value: Any) -> None:
+    with pytest.raises(SpecError, match=f"^{name}") as raised:
+        backend(**{"model": "m", name: value})
+    assert "secret" not in str(raised.value) and "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["timeout=0", "timeout=-1", "timeout=nan", "timeout=inf", "concurrency=0", "concurrency=-3"]
+)
+@pytest.mark.parametrize("backend", ["openai-compat", "llama-cpp", "vllm-mlx", "litellm"])
+def test_the_same_from_the_command_line(backend: str, text: str) -> None:
+    with pytest.raises(SpecError, match=text.partition("=")[0]):
+        open_model(f"{backend}[model=m,{text}]")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("max_context_length", 0),
+        ("max_context_length", -5),
+        ("max_context_length", 1.5),
+        ("max_context_length", math.nan),
+        ("bos_token_id", -1),
+        ("bos_token_id", "1"),
+        ("stream", "no"),
+        ("stream", 1),
+        ("chat", "false"),
+    ],
+)
+def test_arguments_of_openai_compat(name: str, value: Any) -> None:
+    with pytest.raises(SpecError, match=f"^{name}="):
+        OpenAICompatModel("m", **{name: value})
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "ftp://h",
+        "h:80",
+        "http://",
+        "http://:80",
+        "http://h:0",
+        "http://h:99999",
+        "http://h:x",
+        "http://a b",
+        "http://h\n/x",
+        7,
+    ],
+)
+def test_addresses_that_are_none(url: Any) -> None:
+    with pytest.raises(SpecError, match=r"^base_url="):
+        OpenAICompatModel("m", url)
+
+
+def test_a_key_of_the_environment_is_held_to_the_same_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MILL_API_KEY", "sk-secret\r\nX-Evil: 1")
+    with pytest.raises(SpecError, match=r"^MILL_API_KEY: the key holds a line break") as raised:
+        OpenAICompatModel("m")
+    assert "secret" not in str(raised.value)
+
+
+def test_a_good_key_is_taken_without_the_line_break_after_it() -> None:
+    assert check_key("sk-good\n", "api_key") == "sk-good"
+    assert check_key("", "api_key") is None and check_key(None, "api_key") is None
+
+
+def test_good_arguments_are_taken() -> None:
+    model = OpenAICompatModel(
+        "m", "http://h:1", timeout=0.5, concurrency=1, max_context_length=16, bos_token_id=0, chat=True
+    )
+    assert (model.client.timeout, model.concurrency, model.max_context_length) == (0.5, 1, 16)

@@ -1,0 +1,55 @@
+"""Digests of weights are remembered in a file that may be lost, damaged or not a file at all."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mill.models.spec.fingerprint import file_digest
+
+MEMOS: dict[str, Callable[[Path], object]] = {
+    "a list": lambda file: file.write_text("[1, 2]"),
+    "numbers": lambda file: file.write_text(json.dumps({"a": 1})),
+    "torn": lambda file: file.write_text('{"a": "'),
+    "nested": lambda file: file.write_text("[" * 100_000),
+    "binary": lambda file: file.write_bytes(bytes(range(256))),
+    "a pipe": os.mkfifo,
+    "a folder": Path.mkdir,
+    "a device": lambda file: file.symlink_to("/dev/zero"),
+}
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("MILL_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "cache").mkdir()
+    return tmp_path / "cache/fingerprints.json"
+
+
+@pytest.mark.parametrize("what", MEMOS)
+def test_an_odd_memo_costs_time_and_nothing_else(tmp_path: Path, cache: Path, what: str) -> None:
+    weights = tmp_path / "weights.bin"
+    weights.write_bytes(b"weights")
+    MEMOS[what](cache)
+    assert file_digest(weights) == hashlib.sha256(b"weights").hexdigest()
+
+
+def test_a_digest_is_remembered(tmp_path: Path, cache: Path) -> None:
+    weights = tmp_path / "weights.bin"
+    weights.write_bytes(b"weights")
+    digest = file_digest(weights)
+    assert list(json.loads(cache.read_text()).values()) == [digest] and file_digest(weights) == digest
+
+
+def test_a_memo_that_is_a_link_is_replaced(tmp_path: Path, cache: Path) -> None:
+    victim, weights = tmp_path / "victim", tmp_path / "weights.bin"
+    victim.write_text("{}")
+    weights.write_bytes(b"weights")
+    cache.symlink_to(victim)
+    file_digest(weights)
+    assert victim.read_text() == "{}" and not cache.is_symlink()

@@ -1,0 +1,402 @@
+"""From a spec to a model: config files, argument types, and one clear line for everything that does not fit."""
+
+from __future__ import annotations
+
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mill.models  # noqa: F401  registers the built-in backends
+from mill.api.errors import MissingPackage, ModelError, SpecError, UnknownName
+from mill.api.model import MillModel
+from mill.api.registry import models
+from mill.models.spec.open import checked_arguments, guess, load_model_from_file, open_model, resolve_spec
+from mill.models.spec.parse import Spec
+
+SEED_NAMES = [
+    "hf",
+    "huggingface",
+    "transformers",
+    "vllm",
+    "litellm",
+    "openai",
+    "api",
+    "clip",
+    "open_clip",
+    "openclip",
+    "timm",
+    "pytorch-image-models",
+]
+
+MY_BACKEND = """
+from mill.api.model import MillModel, ModelCapabilities
+from mill.api.registry import register_model
+
+@register_model("my-backend")
+class MyModel(MillModel):
+    def __init__(self, path: str, **kwargs):
+        self._path = path
+        self.kwargs = kwargs
+
+    @property
+    def model_name(self) -> str:
+        return self._path
+"""
+
+
+class Typed(MillModel):
+    """A backend whose arguments have types; it keeps what it was given."""
+
+    def __init__(
+        self,
+        path: str,
+        batch_size: int | None = None,
+        temperature: float = 0.0,
+        trust: bool = True,
+        length: int = 10,
+        modalities: list[str] | None = None,
+        revision: str | None = None,
+        utilization: int | float = 0,
+    ) -> None:
+        given = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
+        self.given: dict[str, Any] = given
+
+    @property
+    def model_name(self) -> str:
+        return str(self.given["path"])
+
+
+class Loose(MillModel):
+    """A backend that passes on whatever it is given."""
+
+    def __init__(self, path: str, **kwargs: Any) -> None:
+        self.path, self.kwargs = path, kwargs
+
+    @property
+    def model_name(self) -> str:
+        return self.path
+
+
+class Fussy(Loose):
+    """A backend that fails while it is made."""
+
+    def __init__(self, path: str) -> None:
+        raise (SpecError if path == "spec" else ValueError)(f"bad {path}")
+
+
+class NotAModel:
+    """A class that knows nothing of mill."""
+
+
+@pytest.fixture(autouse=True)
+def backends() -> None:
+    """The fake backends by name."""
+    fakes = {"typed": Typed, "loose": Loose, "fussy": Fussy, "not-a-model": NotAModel, "function": len}
+    for name, fake in fakes.items():
+        models.add(name, fake)
+
+
+def given_to(spec: str, argument: str) -> Any:
+    model = open_model(spec)
+    assert isinstance(model, Typed)
+    return model.given[argument]
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "config.py"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+# Names.
+
+
+@pytest.mark.parametrize("name", SEED_NAMES)
+def test_every_name_of_the_documentation_is_known(name: str) -> None:
+    assert name in models
+
+
+@pytest.mark.parametrize(
+    ("name", "package", "extra"),
+    [
+        ("vllm", "vllm", "vllm"),
+        ("litellm", "litellm", "litellm"),
+        ("openai", "litellm", "litellm"),
+        ("clip", "open_clip", "clip"),
+        ("timm", "timm", "timm"),
+        ("mlx-lm", "mlx_lm", "mlx"),
+    ],
+)
+def test_a_missing_package_is_answered_with_its_install_line(
+    name: str, package: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda module: None if module == package else ModuleSpec(module, None))
+    with pytest.raises(MissingPackage) as raised:
+        open_model(f"{name}[path=a]")
+    assert str(raised.value) == f'the backend {name} needs the package {package}: pip install -e ".[{extra}]"'
+
+
+def test_a_backend_whose_module_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda module: None if module.startswith("mill.") else object())
+    with pytest.raises(ModelError, match=r"^the backend vllm is not in this version of mill$"):
+        open_model("vllm[path=a]")
+
+
+def test_a_users_class_under_a_built_in_name_needs_no_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda module: None)
+    models.add("vllm", Typed)
+    assert open_model("vllm[path=a]").model_name == "a"
+
+
+def test_a_class_that_is_not_a_model_is_refused() -> None:
+    with pytest.raises(ModelError, match=r"^not-a-model made a NotAModel, not a MillModel$"):
+        open_model("not-a-model")
+
+
+def test_something_that_is_not_a_class_is_refused() -> None:
+    with pytest.raises(
+        ModelError, match="the backend function is registered as <built-in function len>, which is not a class"
+    ):
+        open_model("function")
+
+
+def test_what_a_backend_raises_while_it_is_made_names_the_backend() -> None:
+    with pytest.raises(ModelError) as raised:
+        open_model("fussy[path=a]")
+    assert str(raised.value) == "fussy could not be opened: ValueError: bad a"
+
+
+def test_an_error_of_mill_from_a_backend_is_shown_as_it_is() -> None:
+    with pytest.raises(SpecError, match=r"^bad spec$"):
+        open_model("fussy[path=spec]")
+
+
+# Arguments.
+
+
+@pytest.mark.parametrize(
+    ("argument", "text", "value"),
+    [
+        ("path", "123", "123"),
+        ("path", "true", "true"),
+        ("path", "none", "none"),
+        ("length", "7", 7),
+        ("length", "-7", -7),
+        ("temperature", "0.5", 0.5),
+        ("temperature", "1e-3", 0.001),
+        ("temperature", "2", 2.0),
+        ("batch_size", "4", 4),
+        ("batch_size", "auto", None),
+        ("batch_size", "None", None),
+        ("batch_size", "null", None),
+        ("trust", "true", True),
+        ("trust", "False", False),
+        ("trust", "0", False),
+        ("trust", "1", True),
+        ("trust", "no", False),
+        ("trust", "on", True),
+        ("revision", "007", "007"),
+        ("revision", "none", None),
+        ("utilization", "1", 1),
+        ("utilization", "0.9", 0.9),
+    ],
+)
+def test_an_inline_value_gets_the_type_of_its_annotation(argument: str, text: str, value: Any) -> None:
+    arguments = {"path": "a", argument: text}
+    found = given_to(str(Spec("typed", arguments)), argument)
+    assert (found, type(found)) == (value, type(value))
+
+
+@pytest.mark.parametrize(
+    ("argument", "text", "message"),
+    [
+        ("length", "many", "typed[length=many]: 'many' is not int"),
+        ("length", "1.5", "typed[length=1.5]: '1.5' is not int"),
+        ("length", "auto", "typed[length=auto]: 'auto' is not int"),
+        ("batch_size", "big", "typed[batch_size=big]: 'big' is not int or none"),
+        ("temperature", "hot", "typed[temperature=hot]: 'hot' is not float"),
+        ("temperature", "nan", "typed[temperature=nan]: 'nan' is not a number"),
+        ("batch_size", "0", "typed[batch_size=0]: a count of at least 1 is needed; leave it out for auto"),
+        ("batch_size", "-1", "typed[batch_size=-1]: a count of at least 1 is needed; leave it out for auto"),
+        ("trust", "maybe", "typed[trust=maybe]: 'maybe' is not bool"),
+        ("modalities", "text", "typed[modalities=text]: a list cannot be given in brackets, set it in a config file (.py)"),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_refused_by_argument(argument: str, text: str, message: str) -> None:
+    with pytest.raises(SpecError) as raised:
+        open_model(f"typed[path=a,{argument}={text}]")
+    assert str(raised.value) == message
+
+
+def test_the_model_remembers_what_it_was_opened_with() -> None:
+    assert open_model("typed[path=a,length=7]").arguments == {"path": "a", "length": 7}
+
+
+def test_a_list_in_brackets_is_refused() -> None:
+    with pytest.raises(SpecError, match=r"modalities in .* is a list, which brackets cannot hold: set it in a config file"):
+        open_model("typed[path=a,modalities=[text,image]]")
+
+
+def test_an_unknown_argument_is_answered_with_the_nearest_and_with_all() -> None:
+    with pytest.raises(UnknownName) as raised:
+        open_model("typed[path=a,batchsize=4]")
+    assert raised.value.nearest == ["batch_size"]
+    assert str(raised.value) == (
+        "unknown argument of typed 'batchsize'; did you mean batch_size? "
+        "it takes path, batch_size, temperature, trust, length, modalities, revision, utilization"
+    )
+
+
+def test_a_missing_required_argument_is_answered_with_how_to_write_it() -> None:
+    with pytest.raises(SpecError) as raised:
+        open_model("typed[length=7]")
+    assert str(raised.value) == "typed needs path: write typed[path=...]"
+
+
+def test_undeclared_arguments_are_read_as_what_they_look_like() -> None:
+    model = open_model("loose[path=12,n=3,t=0.5,stream=true,user=ann,off=no]")
+    assert isinstance(model, Loose)
+    assert model.path == "12"
+    assert model.kwargs == {"n": 3, "t": 0.5, "stream": True, "user": "ann", "off": "no"}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("3", 3),
+        ("-0.5", -0.5),
+        ("1e3", 1000.0),
+        ("TRUE", True),
+        ("false", False),
+        ("yes", "yes"),
+        ("", ""),
+        ("3 GB", "3 GB"),
+    ],
+)
+def test_guess_is_the_plain_reading_of_a_value(text: str, value: Any) -> None:
+    assert (guess(text), type(guess(text))) == (value, type(value))
+
+
+def test_a_declared_argument_without_a_type_is_guessed() -> None:
+    class Untyped:
+        def __init__(self, n, name="a"):  # type: ignore[no-untyped-def]
+            pass
+
+    assert checked_arguments(Untyped, "untyped", {"n": "3", "name": "b"}) == {"n": 3, "name": "b"}
+
+
+def test_the_commands_batch_size_counts_where_the_spec_gives_none() -> None:
+    assert open_model("typed[path=a]", batch_size=8).batch_size == 8
+    assert open_model("loose[path=a]", batch_size=8).batch_size == 8
+    assert open_model("loose[path=a,batch_size=4]", batch_size=8).batch_size == 4
+    assert open_model("typed[path=a]").batch_size is None
+
+
+# Config files.
+
+
+def test_a_config_file_gives_its_model_dict(tmp_path: Path) -> None:
+    path = write(tmp_path, 'size = 4\nmodel = {"type": "typed", "path": "a", "batch_size": size}\n')
+    assert load_model_from_file(path) == {"type": "typed", "path": "a", "batch_size": 4}
+    assert load_model_from_file(str(path)) == {"type": "typed", "path": "a", "batch_size": 4}
+
+
+def test_changing_the_dict_that_came_back_does_not_change_the_file(tmp_path: Path) -> None:
+    path = write(tmp_path, 'model = {"type": "typed", "path": "a"}\n')
+    load_model_from_file(path).clear()
+    assert load_model_from_file(path) == {"type": "typed", "path": "a"}
+
+
+def test_values_of_a_config_file_reach_the_backend_as_they_are(tmp_path: Path) -> None:
+    path = write(tmp_path, 'model = {"type": "typed", "path": "a", "modalities": ["text", "image"], "trust": False}\n')
+    model = open_model(str(path))
+    assert isinstance(model, Typed)
+    assert (model.given["modalities"], model.given["trust"]) == (["text", "image"], False)
+
+
+def test_what_is_given_inline_wins_over_the_config_file(tmp_path: Path) -> None:
+    path = write(tmp_path, 'model = {"type": "typed", "path": "a", "batch_size": 4, "length": 5}\n')
+    model = open_model(f"{path}[batch_size=8]")
+    assert isinstance(model, Typed)
+    assert (model.given["path"], model.given["batch_size"], model.given["length"]) == ("a", 8, 5)
+
+
+def test_a_spec_without_a_file_resolves_to_itself() -> None:
+    spec = Spec("typed", {"path": "a"})
+    assert resolve_spec(spec) is spec
+
+
+def test_a_spec_with_a_file_resolves_to_its_backend(tmp_path: Path) -> None:
+    path = write(tmp_path, 'model = {"type": "typed", "path": "a"}\n')
+    assert resolve_spec(Spec("", {"length": "3"}, str(path))) == Spec("typed", {"path": "a", "length": "3"})
+
+
+def test_a_config_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SpecError) as raised:
+        load_model_from_file(tmp_path / "config.py")
+    assert str(raised.value) == f"config file {tmp_path / 'config.py'} does not exist"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("1 / 0\n", "raised ZeroDivisionError: division by zero"),
+        ("import no_such_module\n", "raised ModuleNotFoundError: No module named 'no_such_module'"),
+        ("raise SystemExit('stop')\n", "raised SystemExit: stop"),
+        ("x = 1\n", 'has no top-level dict `model`; write model = {"type": "hf", "path": "org/name"}'),
+        ("model = 'hf'\n", 'has a `model` of type str; write model = {"type": "hf", "path": "org/name"}'),
+    ],
+)
+def test_a_config_file_that_cannot_be_used_says_why(tmp_path: Path, text: str, message: str) -> None:
+    path = write(tmp_path, text)
+    with pytest.raises(SpecError) as raised:
+        load_model_from_file(path)
+    assert str(raised.value) == f"config file {path} {message}"
+
+
+@pytest.mark.parametrize("text", ['model = {"path": "a"}\n', 'model = {"type": 3, "path": "a"}\n'])
+def test_a_config_without_a_type_is_answered_with_the_backends(tmp_path: Path, text: str) -> None:
+    path = write(tmp_path, text)
+    with pytest.raises(SpecError) as raised:
+        load_model_from_file(path)
+    message, _, names = str(raised.value).partition(", one of ")
+    assert message == f'config file {path} names no backend: add a "type" to its `model`'
+    assert set(SEED_NAMES) <= set(names.split(", "))
+
+
+def test_a_config_with_an_unknown_type_is_answered_with_the_nearest(tmp_path: Path) -> None:
+    path = write(tmp_path, 'model = {"type": "typd", "path": "a"}\n')
+    with pytest.raises(UnknownName) as raised:
+        open_model(str(path))
+    assert raised.value.nearest == ["typed"]
+
+
+def test_a_file_that_fails_is_run_again_after_it_is_mended(tmp_path: Path) -> None:
+    with pytest.raises(SpecError):
+        load_model_from_file(write(tmp_path, "1 / 0\n"))
+    assert load_model_from_file(write(tmp_path, 'model = {"type": "typed"}\n')) == {"type": "typed"}
+
+
+def test_a_file_that_only_registers_a_backend_stands_for_it(tmp_path: Path) -> None:
+    path = write(tmp_path, MY_BACKEND)
+    assert load_model_from_file(path) == {"type": "my-backend"}
+    model: Any = open_model(f"{path}[path=org/name,layers=3]")
+    assert (type(model).__name__, model.model_name, model.kwargs) == ("MyModel", "org/name", {"layers": 3})
+
+
+def test_a_backend_that_a_file_registered_is_used_by_name(tmp_path: Path) -> None:
+    load_model_from_file(write(tmp_path, MY_BACKEND))
+    assert open_model("my-backend[path=org/name]").model_name == "org/name"
+
+
+def test_a_file_may_register_a_backend_and_configure_it(tmp_path: Path) -> None:
+    path = write(tmp_path, MY_BACKEND + '\nmodel = {"type": "my-backend", "path": "org/name"}\n')
+    assert open_model(str(path)).model_name == "org/name"
+
+
+def test_a_file_that_registers_two_backends_does_not_say_which_it_stands_for(tmp_path: Path) -> None:
+    path = write(tmp_path, MY_BACKEND + '\n@register_model("other")\nclass Other(MyModel):\n    pass\n')
+    with pytest.raises(SpecError, match="has no top-level dict `model`"):
+        load_model_from_file(path)

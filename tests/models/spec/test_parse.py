@@ -1,0 +1,281 @@
+"""The grammar of a model spec: every form it takes, every form it refuses, and that printing it reads back the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+import mill.models  # noqa: F401  registers the built-in backends
+from mill.api.errors import MillError, SpecError, UnknownName
+from mill.models.spec.parse import Spec, make_spec, parse_spec, split_list
+
+OLLAMA = "http://127.0.0.1:11434"
+
+
+@pytest.mark.parametrize(
+    ("text", "backend", "arguments"),
+    [
+        ("hf[path=org/name,dtype=float32]", "hf", {"path": "org/name", "dtype": "float32"}),
+        ("litellm[model=gpt-4o]", "litellm", {"model": "gpt-4o"}),
+        ("hf", "hf", {}),
+        ("hf[]", "hf", {}),
+        ("org/name", "hf", {"path": "org/name"}),
+        ("org/name@v2", "hf", {"path": "org/name", "revision": "v2"}),
+        ("org/name[batch_size=4]", "hf", {"path": "org/name", "batch_size": "4"}),
+        ("org/name@v2[batch_size=4]", "hf", {"path": "org/name", "revision": "v2", "batch_size": "4"}),
+        ("./folder", "hf", {"path": "./folder"}),
+        ("/models/folder", "hf", {"path": "/models/folder"}),
+        ("mlx-community/name", "mlx-lm", {"path": "mlx-community/name"}),
+        ("mlx-community/name@v2", "mlx-lm", {"path": "mlx-community/name", "revision": "v2"}),
+        ("mlx:name", "mlx-lm", {"path": "name"}),
+        ("mlx:org/name@v2", "mlx-lm", {"path": "org/name", "revision": "v2"}),
+        ("file.gguf", "llama-cpp", {"model": "file.gguf"}),
+        ("dir/file.gguf[n_ctx=512]", "llama-cpp", {"model": "dir/file.gguf", "n_ctx": "512"}),
+        ("gguf:name", "llama-cpp", {"model": "name"}),
+        ("gguf:org/name@v2", "llama-cpp", {"model": "org/name", "revision": "v2"}),
+        ("vllm-mlx:org/name", "vllm-mlx", {"model": "org/name"}),
+        ("ollama:llama3.1:8b", "openai-compat", {"model": "llama3.1:8b", "base_url": OLLAMA}),
+        ("ollama:llama3.1@sha256", "openai-compat", {"model": "llama3.1@sha256", "base_url": OLLAMA}),
+        ("llama3.1:8b", "openai-compat", {"model": "llama3.1:8b", "base_url": OLLAMA}),
+        ("http://host:8000/v1[model=m]", "openai-compat", {"base_url": "http://host:8000/v1", "model": "m"}),
+        ("https://user@host/v1", "openai-compat", {"base_url": "https://user@host/v1"}),
+    ],
+)
+def test_a_spec_is_a_backend_and_its_arguments(text: str, backend: str, arguments: dict[str, str]) -> None:
+    assert parse_spec(text) == Spec(backend, arguments)
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments"), [("dir/config.py", {}), ("config.py[dtype=float16,seed=1]", {"dtype": "float16", "seed": "1"})]
+)
+def test_a_python_file_is_a_config_that_is_read_later(text: str, arguments: dict[str, str]) -> None:
+    assert parse_spec(text) == Spec("", arguments, config=text.partition("[")[0])
+
+
+def test_a_folder_that_exists_is_a_model_without_a_slash_in_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my-model").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert parse_spec("my-model") == Spec("hf", {"path": "my-model"})
+
+
+def test_a_folder_that_exists_may_hold_an_at_sign(tmp_path: Path) -> None:
+    folder = tmp_path / "model@home"
+    folder.mkdir()
+    assert parse_spec(str(folder)) == Spec("hf", {"path": str(folder)})
+
+
+def test_a_gguf_file_that_exists_is_still_for_llama_cpp(tmp_path: Path) -> None:
+    file = tmp_path / "x.gguf"
+    file.touch()
+    assert parse_spec(str(file)) == Spec("llama-cpp", {"model": str(file)})
+
+
+def test_a_backend_name_wins_over_a_folder_of_that_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "vllm").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert parse_spec("vllm[path=a]") == Spec("vllm", {"path": "a"})
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ('hf[path="a,b"]', "a,b"),
+        ("hf[path='a,b']", "a,b"),
+        ('hf[path="a]b[c"]', "a]b[c"),
+        (r'hf[path="say \"hi\""]', 'say "hi"'),
+        (r'hf[path="C:\\models"]', r"C:\models"),
+        ('hf[path=" a "]', " a "),
+        ('hf[path="[1, 2]"]', "[1, 2]"),
+        ('hf[path=""]', ""),
+        ("hf[path=]", ""),
+        ("hf[path=a=b]", "a=b"),
+        ("hf[path=it's]", "it's"),
+        ("hf[path=a b]", "a b"),
+        (" hf [ path = a , ] ", "a"),
+    ],
+)
+def test_a_value_may_be_quoted_and_space_around_it_does_not_count(text: str, value: str) -> None:
+    assert parse_spec(text) == Spec("hf", {"path": value})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "'' names no model; give a backend, a model path or a config file"),
+        ("  ", "'' names no model; give a backend, a model path or a config file"),
+        ("[path=a]", "'[path=a]' names no model; give a backend, a model path or a config file"),
+        ("hf[path=a", "'hf[path=a' does not end with the bracket it opened; write name[key=value,key=value]"),
+        ("hf[path=a]x", "'hf[path=a]x' does not end with the bracket it opened; write name[key=value,key=value]"),
+        ("hf]", "'hf]' closes a bracket that it never opened"),
+        ("hf[org/name]", "'org/name' in 'hf[org/name]' is not key=value"),
+        ("hf[=a]", "'=a' in 'hf[=a]' is not key=value"),
+        ("hf[4bit=true]", "'4bit=true' in 'hf[4bit=true]' is not key=value"),
+        ("hf[path=a,path=b]", "'path' is given twice in 'hf[path=a,path=b]'"),
+        ("org/name[path=b]", "'org/name[path=b]' gives path twice: once by its head and once in brackets"),
+        ("org/n@v1[revision=v2]", "'org/n@v1[revision=v2]' gives revision twice: once by its head and once in brackets"),
+        (
+            "ollama:m[base_url=u,model=n]",
+            "'ollama:m[base_url=u,model=n]' gives base_url, model twice: once by its head and once in brackets",
+        ),
+        (
+            "hf[kinds=[text,image]]",
+            "kinds in 'hf[kinds=[text,image]]' is a list, which brackets cannot hold: set it in a config file (.py)",
+        ),
+        ("hf[path='a]", "a quoted value in \"hf[path='a]\" does not end where it should: 'a"),
+        ("ollama:", "'ollama:' names no model after the colon"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_with_one_line(text: str, message: str) -> None:
+    with pytest.raises(SpecError) as raised:
+        parse_spec(text)
+    assert str(raised.value) == message
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [("clp", ["clip"]), ("huggingfaces", ["huggingface"]), ("tim", ["timm"])],
+)
+def test_an_unknown_backend_is_answered_with_the_nearest_names(name: str, nearest: list[str]) -> None:
+    with pytest.raises(UnknownName) as raised:
+        parse_spec(name)
+    assert raised.value.nearest == nearest
+    hint = f"for a model of that name write hf[path={name}]"
+    assert str(raised.value) == f"unknown backend {name!r}; did you mean {' or '.join(nearest)}? {hint}"
+
+
+def test_an_unknown_backend_near_nothing_is_answered_with_how_to_name_a_model() -> None:
+    with pytest.raises(UnknownName) as raised:
+        parse_spec("gpt2")
+    assert str(raised.value) == "unknown backend 'gpt2'; for a model of that name write hf[path=gpt2]"
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("hf[path=a,dtype=b],org/name", ["hf[path=a,dtype=b]", "org/name"]),
+        (" a , b ,, ", ["a", "b"]),
+        ("", []),
+        ('hf[path="a]",dtype=b],c', ['hf[path="a]",dtype=b]', "c"]),
+        ("a='x,y',b=1", ["a='x,y'", "b=1"]),
+        ("hf[path=it's],b", ["hf[path=it's]", "b"]),
+        ("m=[a,b],c", ["m=[a,b]", "c"]),
+    ],
+)
+def test_split_list_cuts_at_commas_outside_brackets_and_quoted_values(text: str, parts: list[str]) -> None:
+    assert split_list(text) == parts
+
+
+@pytest.mark.parametrize(
+    ("spec", "text"),
+    [
+        (Spec("hf"), "hf"),
+        (Spec("hf", {"path": "org/name", "batch_size": 4}), "hf[path=org/name,batch_size=4]"),
+        (Spec("", {"dtype": "float16"}, config="a.py"), "a.py[dtype=float16]"),
+        (Spec("hf", {"path": 'a,"b"\\'}), r'hf[path="a,\"b\"\\"]'),
+        (Spec("hf", {"path": " a"}), 'hf[path=" a"]'),
+        (Spec("hf", {"path": ""}), 'hf[path=""]'),
+    ],
+)
+def test_a_spec_prints_in_one_spelling_and_quotes_only_where_needed(spec: Spec, text: str) -> None:
+    assert str(spec) == text
+
+
+KEYS = st.from_regex(r"[A-Za-z_][A-Za-z0-9_.\-]{0,8}", fullmatch=True)
+VALUES = st.text(max_size=12) | st.text(alphabet=",[]\"'\\= \n\té@", max_size=12)
+HEADS = st.sampled_from([("hf", ""), ("openai-compat", ""), ("vllm", ""), ("", "dir/config.py")])
+SPECS = st.builds(
+    lambda head, arguments: Spec(head[0], arguments, head[1]), HEADS, st.dictionaries(KEYS, VALUES, max_size=4)
+)
+
+
+@settings(deadline=None)
+@given(SPECS)
+@example(Spec("hf", {"a": "\\", "b": '"'}))
+@example(Spec("hf", {"a": "x='", "b": "],["}))
+@example(Spec("hf", {"a": "\u2003wide space\u2003", "b": "\x1f"}))
+def test_printing_a_spec_and_parsing_it_gives_it_back(spec: Spec) -> None:
+    assert parse_spec(str(spec)) == spec
+
+
+def test_twin_a_value_printed_without_quotes_does_not_come_back() -> None:
+    assert parse_spec("hf[a=x,b=y]") != Spec("hf", {"a": "x,b=y"})
+    assert parse_spec(str(Spec("hf", {"a": "x,b=y"}))) == Spec("hf", {"a": "x,b=y"})
+
+
+@settings(deadline=None)
+@given(
+    st.lists(
+        st.builds(str, SPECS) | st.sampled_from(["org/name", "org/name@v2", "ollama:m:8b", "http://h:1/v1"]), max_size=4
+    )
+)
+def test_specs_joined_by_commas_are_split_into_the_same_specs(texts: list[str]) -> None:
+    assert split_list(",".join(texts)) == texts
+
+
+@pytest.mark.parametrize("text", ["hf[path=a][dtype=b]", "hf[path=a]b]", 'hf[path="a\\"]', 'hf[path="a"b"]'])
+def test_brackets_and_quotes_that_do_not_match_are_refused(text: str) -> None:
+    with pytest.raises(SpecError):
+        parse_spec(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "spec"),
+    [
+        ("vllm:org/name", Spec("vllm", {"path": "org/name"})),
+        ("hf:org/name@main", Spec("hf", {"path": "org/name", "revision": "main"})),
+        ("openai-compat:m", Spec("openai-compat", {"model": "m"})),
+        ("litellm:gpt-4o", Spec("litellm", {"model": "gpt-4o"})),
+    ],
+)
+def test_a_backends_name_and_a_colon_lead_to_that_backend(text: str, spec: Spec) -> None:
+    assert parse_spec(text) == spec
+
+
+def test_a_very_long_name_is_refused_like_any_other() -> None:
+    with pytest.raises(UnknownName):
+        parse_spec("a" * 300)
+
+
+@pytest.mark.parametrize(
+    ("model", "backend", "url", "spec"),
+    [
+        ("my-model", "llama-cpp", "http://h:1", Spec("llama-cpp", {"model": "my-model", "base_url": "http://h:1"})),
+        ("my-model", "openai-compat", "", Spec("openai-compat", {"model": "my-model"})),
+        ("org/name", "", "http://h:1/v1", Spec("openai-compat", {"model": "org/name", "base_url": "http://h:1/v1"})),
+        ("llama3.1:8b", "", "http://h:1", Spec("openai-compat", {"model": "llama3.1:8b", "base_url": "http://h:1"})),
+        ("x.gguf", "", "http://h:1", Spec("llama-cpp", {"model": "x.gguf", "base_url": "http://h:1"})),
+        ("gpt-4o", "litellm", "http://h:1", Spec("litellm", {"model": "gpt-4o", "api_base": "http://h:1"})),
+        ("org/name", "mlx-lm", "", Spec("mlx-lm", {"path": "org/name"})),
+        ("org/name@main", "vllm", "", Spec("vllm", {"path": "org/name", "revision": "main"})),
+        ("hf[path=a]", "hf", "", Spec("hf", {"path": "a"})),
+        ("name[timeout=5]", "vllm-mlx", "", Spec("vllm-mlx", {"model": "name", "timeout": "5"})),
+        ("org/name", "hf[dtype=float32]", "", Spec("hf", {"path": "org/name", "dtype": "float32"})),
+        ("a[batch_size=2]", "hf[dtype=float32]", "", Spec("hf", {"path": "a", "batch_size": "2", "dtype": "float32"})),
+        ("hf[path=a]", "hf[dtype=float32]", "", Spec("hf", {"path": "a", "dtype": "float32"})),
+    ],
+)
+def test_a_backend_and_an_address_may_stand_beside_the_model(model: str, backend: str, url: str, spec: Spec) -> None:
+    assert make_spec(model, backend=backend, base_url=url) == spec
+
+
+@pytest.mark.parametrize(
+    ("model", "backend", "url", "words"),
+    [
+        ("hf[path=a]", "", "http://h", "the backend hf talks to no server"),
+        ("hf[path=a]", "vllm", "", "names the backend hf, and --backend vllm"),
+        ("a", "vlm", "", "did you mean vllm"),
+        ("a", "vlm[dtype=x]", "", "did you mean vllm"),
+        ("a", "hf[dtype=x", "", "does not end with the bracket"),
+        ("a", "hf[path=b]", "", "gives path twice"),
+        ("a[dtype=x]", "hf[dtype=y]", "", "gives dtype twice"),
+        ("hf[path=a,dtype=x]", "hf[dtype=y]", "", "gives dtype twice"),
+    ],
+)
+def test_a_backend_or_an_address_that_does_not_fit_is_refused(model: str, backend: str, url: str, words: str) -> None:
+    with pytest.raises(MillError, match=words):
+        make_spec(model, backend=backend, base_url=url)
