@@ -112,7 +112,7 @@ class MillModel(ABC):
         """
         return None
 
-    def remarks(self) -> list[str]:
+    def warnings(self) -> list[str]:
         """What a reader of the scores must know about how this model was asked, such as what its server ignored."""
         return []
 

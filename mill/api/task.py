@@ -181,7 +181,7 @@ class Task(ABC):
     def multi_round(self) -> bool:
         return self.kind == MULTI_ROUND
 
-    def notes(self) -> list[str]:
+    def warnings(self) -> list[str]:
         """Deviations from the task's definition that a reader of the score must know, such as another split."""
         return []
 

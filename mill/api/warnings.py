@@ -1,26 +1,40 @@
-"""Things a person should know once, on standard error, without stopping the work."""
+"""Warnings: what a user must know while the work goes on.
+
+They go to the logger `mill`, each text once a process: a program that embeds mill controls them with `logging`, and the
+command line prints them on standard error (`mill/cli/main.py`). Those about a model, a task or a check are kept in the
+manifest, the results and check.json as well.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
 
-from mill.api.printing import echo
+from mill.api.printing import one_line
 from mill.api.secrets import scrub
 
-_said: set[str] = set()
-_listeners: list[Callable[[str], object]] = []
+logger = logging.getLogger("mill")
+_reported: set[str] = set()
 
 
-def notice(text: str) -> None:
-    """Print a note, once for each text."""
-    text = scrub(text)
-    if text not in _said:
-        _said.add(text)
-        for listener in _listeners:
-            listener(text)
-        echo(f"note: {text}", err=True)
+def warn(text: str) -> None:
+    """Log a warning as one printable line, once for each text."""
+    text = one_line(scrub(text))
+    if text not in _reported:
+        _reported.add(text)
+        logger.warning("%s", text)
 
 
-def hear(listener: Callable[[str], object]) -> None:
-    """Have notes passed on as well: those of a worker, whose standard error nobody reads."""
-    _listeners.append(listener)
+class CollectingHandler(logging.Handler):
+    """Keeps warnings for somebody else to log: those of a worker on another machine."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self._texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._texts.append(record.getMessage())
+
+    def take(self) -> list[str]:
+        """What came since the last call."""
+        found, self._texts = self._texts, []
+        return found

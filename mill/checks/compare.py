@@ -22,12 +22,12 @@ from mill.checks.measurements import (
     forced_series,
     group_measurements,
 )
-from mill.checks.notes import answer_notes
 from mill.checks.pairing import Pair, Pairing, pair_up
 from mill.checks.result import Check, Variant
 from mill.checks.shown import around, shown
 from mill.checks.subjects import CheckConfig, CompletedRun, Subject, answer, with_template
 from mill.checks.verdict import verdict
+from mill.checks.warnings import answer_warnings
 from mill.metrics.paired import largest, mean_of, percentile, rate
 from mill.runs.folder import RunFolder
 from mill.runs.manifest import shown_settings
@@ -62,15 +62,17 @@ def compare(command: str, subjects: Sequence[Subject], asked: CheckConfig, *, fo
     for place, candidate in enumerate(free[1:], 1):
         gaps = read_gaps(forced[0], forced[place]) if 0 in forced and place in forced else None
         variant = compared(candidate.subject.label, pair_up(baseline, candidate.answers), gaps, chat=bool(asked.chat))
-        variant.notes += _why_not_forced(subjects[0], candidate.subject, forced_tokens, texts, gaps)
-        variant.notes += candidate.remarks()
+        variant.warnings += _why_not_forced(subjects[0], candidate.subject, forced_tokens, texts, gaps)
+        variant.warnings += candidate.warnings()
         variants.append(_described(variant, candidate))
-    notes = [
-        f"{plan.task.name}: {note}" for plan in runs[0].plans for note in [*plan.task.notes(), *_not_compared(plan.task)]
+    warnings = [
+        f"{plan.task.name}: {warning}"
+        for plan in runs[0].plans
+        for warning in [*plan.task.warnings(), *_not_compared(plan.task)]
     ]
-    notes += [f"{subjects[0].label}: {remark}" for remark in free[0].remarks()] + _templates(subjects, asked)
+    warnings += [f"{subjects[0].label}: {warning}" for warning in free[0].warnings()] + _templates(subjects, asked)
     settings = {**shown_settings(asked.settings), "limit": asked.limit, "forced_tokens": forced_tokens}
-    return Check(command, asked.tasks, variants, subjects[0].label, settings, notes)
+    return Check(command, asked.tasks, variants, subjects[0].label, settings, warnings)
 
 
 def _not_compared(task: Task) -> list[str]:
@@ -94,7 +96,7 @@ def compare_runs(
         raise RunError(f"{first} and {second} have no sample in common: {why}")
     variant = compared(labels[1], pairing, None)
     variant.run = str(second)
-    variant.notes.append("recorded runs: no text was scored by both, so there are no divergences of distributions")
+    variant.warnings.append("recorded runs: no text was scored by both, so there are no divergences of distributions")
     tasks = sorted({one.task for one in answers[0]} & {one.task for one in answers[1]})
     return Check("compare", tasks, [variant], labels[0], {"runs": [str(first), str(second)]})
 
@@ -118,7 +120,7 @@ def compared(label: str, pairing: Pairing, gaps: ForcedGaps | None, *, chat: boo
     variant.unmeasured |= baseline_failures(pairs)
     figures.estimates["unpaired_rate"] = rate(pairing.alone, pairing.alone + len(pairs))
     variant.figures, variant.p_values, variant.counts = figures.estimates, figures.p_values, figures.counts
-    variant.notes = [*_unpaired(pairing), *answer_notes(figures.counts, chat=chat)]
+    variant.warnings = [*_unpaired(pairing), *answer_warnings(figures.counts, chat=chat)]
     variant.verdict = verdict(variant)
     return variant
 

@@ -11,13 +11,13 @@ from typing import Any
 
 from mill.checks.answers import DOCUMENT, Answer
 from mill.checks.measurements import NEAR_TIE
-from mill.checks.notes import answer_notes
 from mill.checks.pairing import part, score_shift
 from mill.checks.passes import Condition, Pass, make_passes
 from mill.checks.result import Check, Variant
 from mill.checks.shown import around, shown
 from mill.checks.subjects import CheckConfig, Subject, with_template
 from mill.checks.verdict import repeat_verdict
+from mill.checks.warnings import answer_warnings
 from mill.metrics import estimate
 from mill.metrics.paired import bounded_mean, inside, largest, mean_of, rate
 from mill.runs.manifest import shown_settings
@@ -32,7 +32,7 @@ def determinism(subject: Subject, asked: CheckConfig, *, runs: int) -> Check:
     asked = with_template(asked, [subject])
     widths = [width for width, _ in zip(itertools.cycle(WIDTHS), range(runs), strict=False)]
     wanted = [Condition(f"pass {number}", width) for number, width in enumerate(widths, 1)]
-    passes, notes = make_passes(subject, asked, wanted, resume=True)
+    passes, warnings = make_passes(subject, asked, wanted, resume=True)
     groups = {ALL: passes}
     if len({one.width for one in passes}) > 1:
         groups |= {ALONE: [one for one in passes if one.width == 1], AMONG: [one for one in passes if one.width != 1]}
@@ -43,7 +43,7 @@ def determinism(subject: Subject, asked: CheckConfig, *, runs: int) -> Check:
         variant.model, variant.backend = subject.model.model_name, subject.spec.backend
         variant.run = passes[0].run
     settings = {**shown_settings(asked.settings), "limit": asked.limit, "runs": runs}
-    return Check("determinism", asked.tasks, variants, "", settings, notes)
+    return Check("determinism", asked.tasks, variants, "", settings, warnings)
 
 
 def repeated(label: str, passes: Sequence[Pass]) -> Variant:
@@ -72,14 +72,14 @@ def repeated(label: str, passes: Sequence[Pass]) -> Variant:
     counts = {"samples": len(rows), "runs": len(passes), "failed": failed, "parted": len(parted)}
     counts["near_ties"] = sum(margin < NEAR_TIE for margin in margins)
     rows.sort(key=lambda row: (row["share"], row["task"], row["id"]))
-    variant = Variant(label, figures=figures, counts=counts, rows=rows, notes=_notes(samples))
+    variant = Variant(label, figures=figures, counts=counts, rows=rows, warnings=_warnings(samples))
     variant.verdict = repeat_verdict(variant)
     return variant
 
 
-def _notes(samples: Sequence[Sequence[Answer]]) -> list[str]:
+def _warnings(samples: Sequence[Sequence[Answer]]) -> list[str]:
     empty = [answers for answers in samples if any(answer.empty for answer in answers)]
-    return answer_notes(
+    return answer_warnings(
         {
             "samples": len(samples),
             "empty": len(empty),

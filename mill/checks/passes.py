@@ -42,10 +42,10 @@ def make_passes(
     goes on where it stopped, if `resume` says that its passes need not be of one time. `keep_model` leaves the model loaded
     for passes that follow.
     """
-    wanted, notes = _widths(subject, wanted)
+    wanted, warnings = _widths(subject, wanted)
     resumed = resume and not asked.fresh and _unfinished([_plan(subject, asked, one) for one in wanted])
     if resumed:
-        notes.append("goes on from an interrupted check: some passes are of an earlier time")
+        warnings.append("goes on from an interrupted check: some passes are of an earlier time")
     passes = []
     for number, condition in enumerate(wanted, 1):
         run = _plan(subject, asked, condition, fresh=not resumed)
@@ -53,7 +53,7 @@ def make_passes(
         done = answer(subject, run, asked, keep_model=keep_model or number < len(wanted))
         sessions = run.folder.manifest()["sessions"]
         passes.append(Pass(condition.name, condition.width, done.answers, str(run.folder.path), sessions))
-    return passes, notes + subject.model.remarks()
+    return passes, warnings + subject.model.warnings()
 
 
 def _widths(subject: Subject, wanted: Sequence[Condition]) -> tuple[list[Condition], list[str]]:

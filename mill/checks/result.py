@@ -42,7 +42,7 @@ class Variant:
     groups: list[dict[str, Any]] = field(default_factory=list)
     series: dict[str, Any] = field(default_factory=dict)
     rows: list[dict[str, Any]] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
     unmeasured: dict[str, str] = field(default_factory=dict)
     partial: dict[str, str] = field(default_factory=dict)
     verdict: str = ""
@@ -55,7 +55,7 @@ class Check:
     variants: list[Variant]
     baseline: str = ""
     settings: dict[str, Any] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
     created: str = field(default_factory=lambda: time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
     version: int = VERSION
 

@@ -107,7 +107,7 @@ class VariantFile(Struct):
     groups: list[GroupFile] = []
     series: SeriesFile = SeriesFile()
     rows: list[dict[str, Any]] = []
-    notes: list[str] = []
+    warnings: list[str] = []
     model: str = ""
     backend: str = ""
     run: str = ""
@@ -123,6 +123,6 @@ class CheckFile(Struct):
     tasks: list[str]
     variants: list[VariantFile]
     settings: dict[str, Any] = {}
-    notes: list[str] = []
+    warnings: list[str] = []
     created: str = ""
     baseline: str = ""

@@ -16,12 +16,12 @@ from mill.api.errors import ServerGone
 from mill.checks.answers import Answer
 from mill.checks.compare import baseline_failures, row_of
 from mill.checks.measurements import answer_measurements
-from mill.checks.notes import answer_notes
 from mill.checks.pairing import Pair, pair_up
 from mill.checks.passes import Condition, Pass, make_passes
 from mill.checks.result import Check, Variant
 from mill.checks.subjects import CheckConfig, Subject, with_template
 from mill.checks.verdict import load_verdict
+from mill.checks.warnings import answer_warnings
 from mill.metrics.estimate import Estimate, around
 from mill.metrics.paired import inside, mean_of, percentile, rate
 from mill.models.http.server import ServerModel
@@ -50,13 +50,13 @@ def stress(
     asked = with_template(asked, [subject])
     _warm_up(subject, asked, levels[0])
     by_level: dict[int, list[Pass]] = {level: [] for level in levels}
-    notes: list[str] = []
+    warnings: list[str] = []
     gone: tuple[int, ServerGone] | None = None
     for number, level in _turns(levels, repetitions):
         wanted = [Condition(f"load {level}, {number + 1} of {repetitions}", level)]
         try:
             these = _distinct(asked) if distinct_prompts else asked
-            passes, notes = make_passes(subject, these, wanted, resume=False, keep_model=True)
+            passes, warnings = make_passes(subject, these, wanted, resume=False, keep_model=True)
         except ServerGone as error:  # that is what a load test is there to find
             if not by_level[levels[0]]:
                 raise
@@ -66,8 +66,8 @@ def stress(
     subject.model.clean()
     served = isinstance(subject.model, ServerModel)
     if not served:
-        notes.append("no latencies: a model in this process answers in batches")
-    notes.append(DISTINCT if distinct_prompts else CACHED)
+        warnings.append("no latencies: a model in this process answers in batches")
+    warnings.append(DISTINCT if distinct_prompts else CACHED)
     base = by_level[levels[0]]
     measured = [level for level in levels if by_level[level]]
     variants = [_level(level, by_level[level], base, served=served, compared=not distinct_prompts) for level in measured]
@@ -78,7 +78,7 @@ def stress(
         _say_it_died(variants, *gone)
     settings = {**shown_settings(asked.settings), "limit": asked.limit, "concurrency": list(levels)}
     settings |= {"repetitions": repetitions, "distinct_prompts": distinct_prompts}
-    return Check("stress", asked.tasks, variants, variants[0].label, settings, notes)
+    return Check("stress", asked.tasks, variants, variants[0].label, settings, warnings)
 
 
 def _turns(levels: Sequence[int], repetitions: int) -> list[tuple[int, int]]:
@@ -96,7 +96,7 @@ def _say_it_died(variants: list[Variant], level: int, gone: ServerGone) -> None:
         variants.append(found)
     found.counts["failed"] = found.counts["samples"]
     found.figures["failure_rate"] = rate(found.counts["failed"], found.counts["samples"])
-    found.notes.append(str(gone))
+    found.warnings.append(str(gone))
     found.verdict = f"worse: the server went away under this load: {gone}"
 
 
@@ -129,7 +129,7 @@ def _level(level: int, passes: Sequence[Pass], base: Sequence[Pass], *, served: 
         variant.p_values = {name: p for name, p in found.p_values.items() if name in figures}
         variant.counts |= found.counts
         variant.rows = [row_of(pair, None) for pair in pairs if not pair.identical]
-        variant.notes = answer_notes(found.counts)
+        variant.warnings = answer_warnings(found.counts)
         variant.unmeasured = baseline_failures(pairs)
     variant.counts |= {"failed": failed, "concurrency": level, "retries": sum(answer.retries for answer in answers)}
     if served:

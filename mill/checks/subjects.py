@@ -101,14 +101,14 @@ class CompletedRun:
     def answers(self) -> list[Answer]:
         return [one for plan in self.run.plans for one in answers_of(plan.task, self.outcome.scored[plan.task.name])]
 
-    def remarks(self) -> list[str]:
+    def warnings(self) -> list[str]:
         """What a reader of the answers must know: what the model says of itself, and prompts that did not fit."""
         cut = [
             f"{task.truncated} of {task.n} prompts of {task.task} were cut on the left to fit the context"
             for task in self.outcome.tasks
             if task.truncated
         ]
-        return self.subject.model.remarks() + cut + self._read()
+        return self.subject.model.warnings() + cut + self._read()
 
     def _read(self) -> list[str]:
         """Answers that were not asked for now; of a server nobody knows whether it would still give them."""

@@ -10,7 +10,7 @@ import click
 from mill.api.errors import MillError, RunError, SpecError
 from mill.api.printing import echo, echo_data
 from mill.api.storage import write_atomically
-from mill.api.warnings import notice
+from mill.api.warnings import warn
 from mill.cli.options import chosen_output_dir, output_dir_option
 from mill.cli.values import FilePath
 from mill.report.collect import NUMBERS, as_csv, as_json, as_markdown, cells, collect, shown_columns
@@ -85,6 +85,6 @@ def _job_states(cells: Iterable[Cell]) -> Callable[[Cell], str]:
     try:
         under_way = jobs_under_way(cells)
     except MillError as error:
-        notice(str(error))
+        warn(str(error))
         return lambda cell: "unknown" if cell.job else "-"
     return lambda cell: "under way" if cell.job in under_way else "-"

@@ -45,8 +45,8 @@ def command(
     for opened in (model, measure):
         if opened is not None:
             opened.clean()  # an engine's processes end before this one does
-    rows = [[verdict.check, verdict.outcome, verdict.remark] for verdict in verdicts]
-    print_table(f"{model.model_name} ({type(model).__name__})", ("check", "outcome", "remark"), rows)
+    rows = [[verdict.check, verdict.outcome, verdict.detail] for verdict in verdicts]
+    print_table(f"{model.model_name} ({type(model).__name__})", ("check", "outcome", "detail"), rows)
     failed = sum(verdict.outcome == "fail" for verdict in verdicts)
     skipped = sum(verdict.outcome == "skip" for verdict in verdicts)
     echo(f"{len(verdicts) - failed - skipped} passed, {failed} failed, {skipped} skipped")

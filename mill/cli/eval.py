@@ -14,7 +14,7 @@ from mill.api.printing import echo
 from mill.api.ranks import rank, world_size
 from mill.api.secrets import redact_text
 from mill.api.task import RenderSettings
-from mill.api.warnings import notice
+from mill.api.warnings import warn
 from mill.cli.options import (
     base_url_option,
     chosen_output_dir,
@@ -145,7 +145,7 @@ def evaluate(options: EvalOptions) -> int:
     for run in runs if rank() == 0 else ():
         for plan in run.plans:
             for warning in plan.without_effect():
-                notice(f"{plan.task.name}: {warning}")
+                warn(f"{plan.task.name}: {warning}")
     if options.dry_run:
         for run in runs if rank() == 0 else ():
             print_plan(run)

@@ -10,7 +10,7 @@ from mill.api.errors import RunError, UnknownName, install_command
 from mill.api.registry import models, tasks
 from mill.api.task import Benchmark
 from mill.api.validate import convert
-from mill.api.warnings import notice
+from mill.api.warnings import warn
 from mill.cli.options import chosen_output_dir, output_dir_option, split_paths, task_paths_option
 from mill.models.spec.backends import BACKENDS
 from mill.report.tables import print_table
@@ -88,7 +88,7 @@ def _runs(output_dir: Path) -> list[list[str]]:
         try:
             known, results = convert(folder.manifest(), Manifest, folder.path, RunError), folder.results()
         except RunError as error:  # one damaged run does not hide the others
-            notice(f"left out: {error}")
+            warn(f"left out: {error}")
             continue
         last = known.sessions[-1] if known.sessions else SessionEntry(ended="running or killed")
         counts = [sum(getattr(task, count) for task in results.tasks.values()) for count in ("n", "errors")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import io
+import logging
 import os
 import signal
 import sys
@@ -17,6 +18,7 @@ from mill import __version__
 from mill.api.errors import MillError, UnknownName, nearest
 from mill.api.printing import echo
 from mill.api.secrets import hide, redact_text
+from mill.api.warnings import logger
 
 COMMANDS = {
     "eval": ("mill.cli.eval", "Run benchmarks on models."),
@@ -111,6 +113,8 @@ def run(argv: list[str]) -> int:
     """Run a command line and return its exit code. A traceback appears with --debug alone."""
     debug = "--debug" in argv or bool(os.environ.get("MILL_DEBUG"))
     argv = [part for part in argv if part != "--debug"]
+    shown = _PrintedWarnings(logging.WARNING)
+    logger.addHandler(shown)
     try:
         code: Any = cli.main(args=argv, prog_name="mill", standalone_mode=False)
         return code if isinstance(code, int) else 0
@@ -129,6 +133,15 @@ def run(argv: list[str]) -> int:
         from mill.api.batching import describe
 
         return _fail(f"unexpected {describe(error)} (run with --debug for the traceback)", 1, debug)
+    finally:
+        logger.removeHandler(shown)
+
+
+class _PrintedWarnings(logging.Handler):
+    """The log of mill on standard error, one line a record."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        echo(f"{record.levelname.lower()}: {record.getMessage()}", err=True)
 
 
 def _option_message(error: click.NoSuchOption) -> str:

@@ -22,7 +22,7 @@ class Engine(Protocol):
     def answer(self, kind: str, requests: Sequence[Request], observer: Observer) -> None:
         """Answer requests of one kind, telling the observer of each answer as it comes, in this thread."""
 
-    def remarks(self) -> list[str]:
+    def warnings(self) -> list[str]:
         """What a reader of the scores must know about how they came about."""
 
     def close(self) -> None:
@@ -63,8 +63,8 @@ class LocalBackend:
             )  # which raises too where the model is broken; else only these questions fail
             getattr(self.model, kind)([request for request in requests if id(request) not in told.requests], observer)
 
-    def remarks(self) -> list[str]:
-        return self.model.remarks()
+    def warnings(self) -> list[str]:
+        return self.model.warnings()
 
     def close(self) -> None:
         self.model.clean()

@@ -1,6 +1,6 @@
 """What every backend must do alike, as checks that run on an opened model: `mill conform`.
 
-A check takes the model and returns a remark, or raises: Broken says what the backend does wrong, Skipped why the check does
+A check takes the model and returns a detail, or raises: Broken says what the backend does wrong, Skipped why the check does
 not apply. Tolerances are for engines that compute the same thing in another order.
 """
 
@@ -34,18 +34,18 @@ class Skipped(Exception):
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ConformanceResult:
     """`outcome` is pass, fail or skip."""
 
     check: str
     outcome: str
-    remark: str
+    detail: str
 
 
 Check = Callable[[MillModel], str]
 
 
-def conform(model: MillModel, reference: MillModel | None = None, tolerance: float = 1e-3) -> list[Verdict]:
+def conform(model: MillModel, reference: MillModel | None = None, tolerance: float = 1e-3) -> list[ConformanceResult]:
     """Run every check; a reference model turns on the comparison of log-likelihoods."""
     checks: dict[str, Check] = dict(CHECKS)
     if reference is not None:
@@ -53,15 +53,15 @@ def conform(model: MillModel, reference: MillModel | None = None, tolerance: flo
     return [_verdict(name, check, model) for name, check in checks.items()]
 
 
-def _verdict(name: str, check: Check, model: MillModel) -> Verdict:
+def _verdict(name: str, check: Check, model: MillModel) -> ConformanceResult:
     try:
-        return Verdict(name, "pass", check(model))
+        return ConformanceResult(name, "pass", check(model))
     except Skipped as why:
-        return Verdict(name, "skip", str(why))
+        return ConformanceResult(name, "skip", str(why))
     except Broken as why:
-        return Verdict(name, "fail", str(why))
+        return ConformanceResult(name, "fail", str(why))
     except Exception as error:
-        return Verdict(name, "fail", f"raised {describe(error)}")
+        return ConformanceResult(name, "fail", f"raised {describe(error)}")
 
 
 def generate(model: MillModel, *contexts: str | tuple[Message, ...], draw: int = 0, **options: object) -> list[Response]:

@@ -18,7 +18,7 @@ from mill.api.batching import Observer, describe
 from mill.api.errors import MillError, ModelBroken, ModelError
 from mill.api.request import Request
 from mill.api.response import Response
-from mill.api.warnings import notice
+from mill.api.warnings import warn
 from mill.execute.work_queue import MOST_DEATHS, WorkQueue
 from mill.execute.workers import Tell, Worker, WorkerLost
 
@@ -107,7 +107,7 @@ class Pool:
                 if deaths > MOST_DEATHS * self.workers + MOST_DEATHS:
                     raise ModelError(f"{deaths} workers died and none has answered since: {item}")
                 goes_on = "another one goes on with what it left" if started else "it is tried again"
-                notice(f"a worker {'died' if started else 'could not start'} ({item}); {goes_on}")
+                warn(f"a worker {'died' if started else 'could not start'} ({item}); {goes_on}")
                 reinforce()
                 continue
             for request, response in item:
@@ -147,7 +147,7 @@ class Pool:
                 news.put(error if isinstance(error, MillError) else ModelError(f"a worker failed: {describe(error)}"))
                 return
         with contextlib.suppress(WorkerLost, KeyError):  # gone, or never there
-            self._said |= dict.fromkeys(self._workers[number].remarks())
+            self._said |= dict.fromkeys(self._workers[number].warnings())
 
     def _await_proof(self, number: int, bundles: WorkQueue) -> bool:
         """Whether there is hope for a worker that failed on all it was asked: somebody answers, or may yet."""
@@ -222,7 +222,7 @@ class Pool:
 
         return tell
 
-    def remarks(self) -> list[str]:
+    def warnings(self) -> list[str]:
         """What the workers' models said of themselves, and how many workers died."""
         died = [f"workers that died and were replaced: {self._deaths}"] if self._deaths else []
         return [*self._said, *died]

@@ -16,7 +16,7 @@ from mill.api.files import import_file
 from mill.api.model import MillModel
 from mill.api.request import Request
 from mill.api.response import Response
-from mill.api.warnings import hear
+from mill.api.warnings import CollectingHandler, logger
 from mill.execute.workers import WorkerLost, answer_chunk, check_canary, open_replica
 from mill.models.spec.parse import Spec
 from mill.models.spec.remote_code import FORBIDDEN
@@ -43,10 +43,10 @@ def environment(model: MillModel) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Update:
-    """What a worker tells: answers with the places of their requests, notes for people, and why it cannot go on."""
+    """What a worker tells: answers with the places of their requests, warnings for people, and why it cannot go on."""
 
     answers: list[tuple[int, Response]]
-    notes: list[str]
+    warnings: list[str]
     failure: str | None = None
     broken: bool = False
     """Whether the failure is that the model failed on all it was asked."""
@@ -58,8 +58,8 @@ class Worker:
     """The actor: holds the model and answers bundles. What goes wrong is told as text, since few exceptions travel."""
 
     def __init__(self) -> None:
-        self.notes: list[str] = []
-        hear(self.notes.append)
+        self._logged = CollectingHandler()  # nobody reads a worker's standard error: the driver logs them again
+        logger.addHandler(self._logged)
 
     def open(self, opening: Opening) -> Update:
         os.environ.update(opening.environment)
@@ -69,20 +69,20 @@ class Worker:
             self.model = open_replica(opening.spec, opening.batch_size, opening.identity)
             self.model.load()
         except WorkerLost as lost:
-            return Update([], self._notes(), lost=str(lost))
+            return Update([], self._warnings(), lost=str(lost))
         except Exception as error:
-            return Update([], self._notes(), _told(error))
-        return Update([], self._notes())
+            return Update([], self._warnings(), _error_text(error))
+        return Update([], self._warnings())
 
     def check_canary(self, canary: Request) -> Update:
         try:
             check_canary(self.model, canary)
         except WorkerLost as lost:
-            return Update([], self._notes(), lost=str(lost))
-        return Update([], self._notes())
+            return Update([], self._warnings(), lost=str(lost))
+        return Update([], self._warnings())
 
-    def remarks(self) -> list[str]:
-        return self.model.remarks()
+    def warnings(self) -> list[str]:
+        return self.model.warnings()
 
     def answer(self, kind: str, requests: list[Request]) -> Iterator[Update]:
         """Answers as they come, a few at a time."""
@@ -107,20 +107,19 @@ class Worker:
                     item = []
                     break
             if isinstance(item, WorkerLost):
-                yield Update(answers, self._notes(), lost=str(item))
+                yield Update(answers, self._warnings(), lost=str(item))
                 return
             if isinstance(item, BaseException):
-                yield Update(answers, self._notes(), _told(item), broken=isinstance(item, ModelBroken))
+                yield Update(answers, self._warnings(), _error_text(item), broken=isinstance(item, ModelBroken))
                 return
             if answers:
-                yield Update(answers, self._notes())
+                yield Update(answers, self._warnings())
             if item == []:
                 item = found.get()
 
-    def _notes(self) -> list[str]:
-        found, self.notes[:] = list(self.notes), []
-        return found
+    def _warnings(self) -> list[str]:
+        return self._logged.take()
 
 
-def _told(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     return str(error) if isinstance(error, MillError) else describe(error)

@@ -17,7 +17,7 @@ from typing import Any
 from mill.api.batching import describe
 from mill.api.errors import ModelBroken, ModelError
 from mill.api.request import Request
-from mill.api.warnings import notice
+from mill.api.warnings import warn
 from mill.execute.ray_actor import Opening, Update, Worker
 from mill.execute.workers import Tell, WorkerLost
 
@@ -43,7 +43,7 @@ class RayWorker:
                 check()
                 if time.monotonic() - told > ROOM_S:
                     told = time.monotonic()
-                    notice("a worker waits for room on the Ray cluster, or loads its model")
+                    warn("a worker waits for room on the Ray cluster, or loads its model")
             _pass_on(ray.get(opened))
 
     def answer(self, kind: str, requests: Sequence[Request], tell: Tell) -> None:
@@ -61,11 +61,11 @@ class RayWorker:
         with _lost_when_dead():
             _pass_on(ray.get(self.actor.check_canary.remote(canary)))
 
-    def remarks(self) -> list[str]:
+    def warnings(self) -> list[str]:
         import ray
 
         with _lost_when_dead():
-            found: list[str] = ray.get(self.actor.remarks.remote(), timeout=PATIENCE_S)
+            found: list[str] = ray.get(self.actor.warnings.remote(), timeout=PATIENCE_S)
             return found
 
     def end(self) -> None:
@@ -76,8 +76,8 @@ class RayWorker:
 
 
 def _pass_on(news: Update) -> None:
-    for text in news.notes:
-        notice(text)
+    for text in news.warnings:
+        warn(text)
     if news.lost is not None:
         raise WorkerLost(news.lost)
     if news.failure is not None:

@@ -32,7 +32,7 @@ class Worker(Protocol):
     def check_canary(self, canary: Request) -> None:
         """Answer what another worker answered; raises WorkerLost where that fails."""
 
-    def remarks(self) -> list[str]: ...
+    def warnings(self) -> list[str]: ...
 
     def end(self) -> None: ...
 
@@ -97,8 +97,8 @@ class LocalWorker:
     def check_canary(self, canary: Request) -> None:
         check_canary(self.model, canary)
 
-    def remarks(self) -> list[str]:
-        return self.model.remarks()
+    def warnings(self) -> list[str]:
+        return self.model.warnings()
 
     def end(self) -> None:
         self.model.clean()

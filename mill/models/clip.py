@@ -15,7 +15,7 @@ from mill.api.message import IMAGE
 from mill.api.model import ModelCapabilities
 from mill.api.request import ZERO_SHOT, Request
 from mill.api.response import Response
-from mill.api.warnings import notice
+from mill.api.warnings import warn
 from mill.models.device import one_device
 from mill.models.media.decode import failure
 from mill.models.media.vision_model import VisionModel, ranked
@@ -56,9 +56,9 @@ class ClipModel(VisionModel):
         self.capabilities = ModelCapabilities({IMAGE, "text"}, max_context_length, kinds=frozenset({ZERO_SHOT}))
         self._loaded: tuple[Any, Any, Any] | None = None
         self._candidates: OrderedDict[str, tuple[Any, int]] = OrderedDict()
-        self._remarks: list[str] = []
+        self._warnings: list[str] = []
         if self._folder is None and pretrained is None:
-            self._remarks.append(f"the weights of {path} are random: give pretrained=...")
+            self._warnings.append(f"the weights of {path} are random: give pretrained=...")
 
     def _check_names(self) -> None:
         import open_clip
@@ -96,8 +96,8 @@ class ClipModel(VisionModel):
             "dtype": self.dtype,
         }
 
-    def remarks(self) -> list[str]:
-        return list(self._remarks)
+    def warnings(self) -> list[str]:
+        return list(self._warnings)
 
     def load(self) -> None:
         _ = self._parts
@@ -222,9 +222,9 @@ class ClipModel(VisionModel):
 
     def _tell_cut(self, length: int) -> None:
         text = f"some texts are longer than the context of {length} tokens and were cut"
-        if text not in self._remarks:
-            self._remarks.append(text)
-            notice(text)
+        if text not in self._warnings:
+            self._warnings.append(text)
+            warn(text)
 
 
 def _query(request: Request) -> str:

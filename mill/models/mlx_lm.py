@@ -13,7 +13,7 @@ from mill.api.errors import ModelError
 from mill.api.model import ModelCapabilities
 from mill.api.request import ALL, GENERATE, MULTI_ROUND, Request
 from mill.api.response import Response
-from mill.api.warnings import notice
+from mill.api.warnings import warn
 from mill.metrics.similarity import common_start
 from mill.models.spec.fingerprint import folder_digest, weights_size
 from mill.models.spec.remote_code import announce_remote_code
@@ -301,5 +301,5 @@ def mend_rope(config: dict[str, Any]) -> dict[str, Any]:
     mended: dict[str, Any] = {"rope_theta": told["rope_theta"]}
     if told.get("rope_type", "default") != "default":
         mended["rope_scaling"] = {name: value for name, value in told.items() if name != "rope_theta"}
-    notice(f"mlx-lm does not read rope_parameters in config.json; it is given {', '.join(mended)} from there")
+    warn(f"mlx-lm does not read rope_parameters in config.json; it is given {', '.join(mended)} from there")
     return mended

@@ -57,7 +57,7 @@ class TimmModel(VisionModel):
             "dtype": self.dtype,
         }
 
-    def remarks(self) -> list[str]:
+    def warnings(self) -> list[str]:
         random = not self.pretrained and not self.checkpoint
         return [f"the weights of {self.path} are random: pretrained=false and no checkpoint"] if random else []
 

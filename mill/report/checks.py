@@ -31,8 +31,8 @@ def print_check(check: Check) -> None:
     for variant in check.variants:
         for line in told(variant):
             out.print(printable(f"{variant.label}: {line}"), markup=False, soft_wrap=True)
-    for note in check.notes:
-        out.print(printable(note), markup=False, soft_wrap=True)
+    for warning in check.warnings:
+        out.print(printable(warning), markup=False, soft_wrap=True)
 
 
 def _joined(variants: list[Variant]) -> list[list[str]]:
@@ -84,7 +84,7 @@ def _cell(variant: Variant, name: str, between: str) -> Cell:
 
 
 def told(variant: Variant) -> list[str]:
-    """What a reader of the table must know: how many samples it rests on, what parted, and remarks."""
+    """What a reader of the table must know: how many samples it rests on, what parted, and warnings."""
     counts, found = variant.counts, []
     if "samples" in counts:
         line = counted(counts["samples"], "sample")
@@ -105,7 +105,7 @@ def told(variant: Variant) -> list[str]:
         found.append(line)
     errors = variant.series.get("errors") or []
     found += [f"sample {entry['id']}: {entry['error']}" for entry in errors[:WORST]]
-    return found + variant.notes
+    return found + variant.warnings
 
 
 def summary_markdown(check: Check, outcomes: Sequence[RuleOutcome] = ()) -> str:
@@ -121,8 +121,8 @@ def summary_markdown(check: Check, outcomes: Sequence[RuleOutcome] = ()) -> str:
     for name, cells in metric_rows(check.variants):
         shown = [name, *(" ".join(filter(None, cell)) for cell in cells)]
         lines.append("| " + " | ".join(map(_escape, shown)) + " |")
-    remarks = [f"- {_escape(variant.label)}: {_escape(line)}" for variant in check.variants for line in told(variant)]
-    return "\n".join([*lines, "", *remarks, *(f"- {_escape(note)}" for note in check.notes), ""])
+    warnings = [f"- {_escape(variant.label)}: {_escape(line)}" for variant in check.variants for line in told(variant)]
+    return "\n".join([*lines, "", *warnings, *(f"- {_escape(warning)}" for warning in check.warnings), ""])
 
 
 def _escape(text: str) -> str:

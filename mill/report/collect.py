@@ -9,7 +9,7 @@ from typing import Any
 
 from mill.api.errors import RunError
 from mill.api.storage import json_text
-from mill.api.warnings import notice
+from mill.api.warnings import warn
 from mill.metrics.estimate import Estimate
 from mill.report.tables import number
 from mill.runs.folder import find_runs
@@ -32,7 +32,7 @@ def collect(output_dir: Path) -> list[dict[str, Any]]:
         try:
             known, results = folder.manifest(), folder.results()
         except RunError as error:  # one damaged run does not hide the others
-            notice(f"left out: {error}")
+            warn(f"left out: {error}")
             continue
         base = {"model": known["model"]["name"], "settings": folder.path.name, "run": str(folder.path)}
         means = [BenchmarkResult.of(entry) for entry in results.benchmarks.values()]

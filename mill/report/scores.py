@@ -20,12 +20,12 @@ def print_outcome(outcome: Outcome) -> None:
     print_table(outcome.model, COLUMNS, rows, numbers=_NUMBERS)
     out = console()
     for task in outcome.tasks:
-        for line in remarks(task):
+        for line in warnings(task):
             out.print(f"{task.task}: {line}", markup=False, soft_wrap=True)
     for mean in outcome.benchmarks:
         if mean.missing:
             out.print(f"{mean.benchmark}: no value of {', '.join(mean.missing)}", markup=False, soft_wrap=True)
-    for line in outcome.remarks:
+    for line in outcome.warnings:
         out.print(f"{outcome.model}: {line}", markup=False, soft_wrap=True)
     tally = outcome.tally
     if tally.asked:
@@ -41,9 +41,9 @@ def _mean_of(mean: BenchmarkResult) -> str:
     return f"mean of {count}" if not mean.missing else f"mean of {count - len(mean.missing)} of {count}"
 
 
-def remarks(task: TaskResult) -> list[str]:
+def warnings(task: TaskResult) -> list[str]:
     """What a reader of the score must know: stand-ins, failures, cut prompts and cut answers."""
-    found = list(task.notes)
+    found = list(task.warnings)
     if task.truncated:
         found.append(f"{task.truncated} of {task.n} prompts were cut on the left to fit the model's context")
     if task.cut_short:

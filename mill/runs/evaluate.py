@@ -14,7 +14,7 @@ from mill.api.model import MillModel, identity_of
 from mill.api.storage import refuse_links
 from mill.api.task import Benchmark, RenderSettings, Task
 from mill.api.validate import convert
-from mill.api.warnings import notice
+from mill.api.warnings import warn
 from mill.execute.backend import LocalBackend
 from mill.execute.choose import ExecutorChoice, check_servers, make_backend
 from mill.execute.executor import Executor, Tally
@@ -47,7 +47,7 @@ class Outcome:
     benchmarks: list[BenchmarkResult]
     tally: Tally
     seconds: float
-    remarks: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
     scored: dict[str, list[ScoredSample]] = field(default_factory=dict, repr=False)
     """The samples of each task, by the task's name."""
     judge_failures: int = 0
@@ -135,7 +135,7 @@ class Run:
                 # On a full disk this fails too, and then the first failure is what people must read.
                 with contextlib.suppress(RunError) if ended == "failed" else contextlib.nullcontext():
                     self._refuse_removed()
-                    session.write(self.folder, tally=executor.tally, ended=ended, remarks=executor.engine.remarks())
+                    session.write(self.folder, tally=executor.tally, ended=ended, warnings=executor.engine.warnings())
             elif ended == "finished":
                 self.record.refuse_removed()
 
@@ -161,7 +161,7 @@ class Run:
             means,
             executor.tally,
             session.seconds,
-            [*executor.engine.remarks(), *breakdown],
+            [*executor.engine.warnings(), *breakdown],
             scored,
             judge_failures=len(breakdown) + _judge_failures(one for samples in scored.values() for one in samples),
         )
@@ -173,7 +173,7 @@ class Run:
         try:
             self.judging.judge([(p.task, records[p.task.name]) for p in self.plans if p.task.judge], quiet=quiet)
         except MillError as error:
-            notice(why := f"the judge broke down: {error}")
+            warn(why := f"the judge broke down: {error}")
             return [why]
         return []
 
@@ -196,10 +196,10 @@ class Run:
 
     def _summarize(self, plan: TaskPlan, scored: list[ScoredSample]) -> TaskResult:
         result = summarize(plan.task, scored, n_shots=plan.n_shots, total=plan.total, data_hash=plan.data_hash)
-        result.notes = plan.notes() + self._judge_notes(plan.task, scored)
+        result.warnings = plan.warnings() + self._judge_warnings(plan.task, scored)
         return result
 
-    def _judge_notes(self, task: Task, scored: Sequence[ScoredSample]) -> list[str]:
+    def _judge_warnings(self, task: Task, scored: Sequence[ScoredSample]) -> list[str]:
         if task.judge is None:
             return []
         if self.judging is None:

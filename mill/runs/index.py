@@ -11,7 +11,7 @@ from mill.api.batching import ANSWER_FIELD
 from mill.api.errors import MillError, RunError
 from mill.api.storage import open_regular, read_lines
 from mill.api.validate import convert, parse_json
-from mill.api.warnings import notice
+from mill.api.warnings import warn
 from mill.runs.schema import RecordLine, ResponseEntry, checked
 
 # A line as `Record` writes it, up to the field of the answer that its kind asks for. Whatever looks otherwise is parsed as a
@@ -70,7 +70,7 @@ class Index:
                 key, deterministic, failed = head
                 self.add(key, file.name, offset, deterministic=deterministic, failed=failed)
             if empty:
-                notice(
+                warn(
                     f"{file}: {empty} lines hold no answer of their kind; they are ignored, and what they ask is asked again"
                 )
 

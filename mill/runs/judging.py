@@ -13,7 +13,7 @@ from mill.api.model import MillModel, identity_of
 from mill.api.request import GENERATE, Request
 from mill.api.response import Response
 from mill.api.task import Task
-from mill.api.warnings import notice
+from mill.api.warnings import warn
 from mill.execute.backend import LocalBackend
 from mill.execute.executor import Executor, Tally
 from mill.models.spec.open import open_model, resolve_spec
@@ -68,7 +68,7 @@ class Judging:
             told = task.judged_fields(sample.sample, responses)
             return task.judge.requests(told, chat=self.model.has_chat_template())
         except Exception as error:  # other people's code
-            notice(f"{task.name} cannot ask the judge about sample {sample.sample.id}: {describe(error)}")
+            warn(f"{task.name} cannot ask the judge about sample {sample.sample.id}: {describe(error)}")
             return []
 
 

@@ -95,7 +95,7 @@ class Session:
     def seconds(self) -> float:
         return time.monotonic() - self._began
 
-    def write(self, folder: RunFolder, *, tally: Tally, ended: str, remarks: Sequence[str] = ()) -> None:
+    def write(self, folder: RunFolder, *, tally: Tally, ended: str, warnings: Sequence[str] = ()) -> None:
         """Into the manifest; `ended` is finished, interrupted or failed."""
         known = entries(folder, MANIFEST, "sessions", SessionEntry)
         entry = {
@@ -107,7 +107,7 @@ class Session:
             "host": socket.gethostname(),
             "command": redact_command(sys.argv),
             **asdict(tally),
-            "remarks": list(remarks),
+            "warnings": list(warnings),
         }
         say(folder, MANIFEST, {"sessions": {entry["id"]: Word(entry)}})
 
@@ -121,5 +121,5 @@ def _task_entry(plan: TaskPlan) -> dict[str, Any]:
         "n": len(plan.jobs),
         "total": plan.total,
         "data_hash": plan.data_hash,
-        "notes": plan.notes(),
+        "warnings": plan.warnings(),
     }

@@ -37,7 +37,7 @@ class TaskPlan:
         shots = self.jobs[0].settings.n_shots if self.jobs else None
         return self.task.n_shots if shots is None or not self.task.takes_shots else shots
 
-    def notes(self) -> list[str]:
+    def warnings(self) -> list[str]:
         """What a reader of the score must know: another rendering, another split, an option that does not apply."""
         found = list(self.task_notes)
         if self.asked != self.task.name:
@@ -121,7 +121,7 @@ def refuse_early(selection: Selection, backend: str) -> None:
 
 
 def _served(task: Task, model: MillModel) -> Task:
-    why = f": {'; '.join(model.remarks())}" if model.remarks() else ""
+    why = f": {'; '.join(model.warnings())}" if model.warnings() else ""
     return serve(task, model.capabilities, f"{model.model_name} ({type(model).__name__}{why})", _alternatives(task))
 
 
@@ -137,7 +137,7 @@ def _plan(asked: str, task: Task, settings: RenderSettings, limit: int | float |
     for sample in chosen:
         hooks.check_sample(task, sample)
     data_hash = hooks.call(task, "a row of samples()", lambda: hash_docs([sample.doc for sample in samples]))
-    return TaskPlan(asked, task, jobs, len(samples), data_hash, hooks.read_notes(task))
+    return TaskPlan(asked, task, jobs, len(samples), data_hash, hooks.read_warnings(task))
 
 
 def hash_docs(docs: Sequence[Mapping[str, Any]]) -> str:

@@ -20,7 +20,7 @@ from mill.api.errors import RunError
 from mill.api.request import Request
 from mill.api.response import Response
 from mill.api.storage import make_folder, unique_name, utf8, write_atomically
-from mill.api.warnings import notice
+from mill.api.warnings import warn
 from mill.runs.index import Index, Place
 from mill.runs.scrubbing import without_secrets
 
@@ -80,7 +80,7 @@ class Record:
         try:
             return self._checked(Response.from_dict(index.answer(place)))
         except RunError as error:
-            notice(f"an answer of another run is not used: {error}")
+            warn(f"an answer of another run is not used: {error}")
             return None
 
     def _with_own_distribution(self, key: str, borrowed: Response) -> Response:
@@ -235,7 +235,7 @@ def _readable(folder: Path) -> Index | None:
     try:
         return Index(folder)
     except RunError as error:
-        notice(f"no answers are taken from another run: {error}")
+        warn(f"no answers are taken from another run: {error}")
         return None
 
 

@@ -11,7 +11,7 @@ from mill.api.registry import tasks as registry
 from mill.api.response import Response
 from mill.api.task import Benchmark, RenderSettings, Task
 from mill.api.validate import convert
-from mill.api.warnings import notice
+from mill.api.warnings import warn
 from mill.execute.executor import Tally
 from mill.execute.sample_state import Job, replay
 from mill.runs.evaluate import Outcome
@@ -36,7 +36,7 @@ def score_again(folder: RunFolder, make_task: Callable[[str], Task]) -> Outcome:
         samples = _answered_samples(folder, task, entry, record, settings)
         scored[name] = [score_sample(task, sample) for sample in samples]
         result = summarize(task, scored[name], n_shots=entry.n_shots, total=entry.total, data_hash=entry.data_hash)
-        result.notes = earlier.tasks[name].notes if name in earlier.tasks else entry.notes  # with those of a judge
+        result.warnings = earlier.tasks[name].warnings if name in earlier.tasks else entry.warnings  # with those of a judge
         results[name if entry.asked in results else entry.asked or name] = result
     benchmarks = [
         one for name in earlier.benchmarks if name in registry and isinstance(one := registry.get(name), Benchmark)
@@ -58,9 +58,7 @@ def _answered_samples(
     found = [_answered(task, sample, record, settings) for sample in read]
     kept = sum(from_file for _, from_file in found)
     if kept:
-        notice(
-            f"{folder.path}: the record lacks answers of {kept} of {entry.n} samples of {task.name}; {file.name} has them"
-        )
+        warn(f"{folder.path}: the record lacks answers of {kept} of {entry.n} samples of {task.name}; {file.name} has them")
     return [sample for sample, _ in found]
 
 

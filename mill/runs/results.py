@@ -36,7 +36,7 @@ class TaskResult:
     truncated: int
     cut_short: int
     metrics: dict[str, Estimate]
-    notes: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
     failures: list[dict[str, str]] = field(default_factory=list)
     data_hash: str = ""
     empty: int = 0

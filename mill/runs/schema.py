@@ -30,7 +30,7 @@ class TaskEntry:
     asked: str = ""
     task_type: str = ""
     n_shots: int = 0
-    notes: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -90,7 +90,7 @@ class TaskResultEntry:
     truncated: int
     cut_short: int
     metrics: dict[str, EstimateEntry]
-    notes: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
     failures: list[FailureEntry] = field(default_factory=list)
     data_hash: str = ""
     empty: int = 0

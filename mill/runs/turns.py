@@ -20,7 +20,7 @@ from pathlib import Path
 from mill.api.errors import RunError
 from mill.api.storage import unique_name, write_json
 from mill.api.validate import read_file
-from mill.api.warnings import notice
+from mill.api.warnings import warn
 from mill.runs.folder import RunFolder
 from mill.runs.schema import WorkingEntry
 
@@ -41,7 +41,7 @@ def taking_turns(folder: RunFolder, tasks: Sequence[str]) -> Iterator[None]:
         while True:
             while other := watch.ahead():
                 if not waited:
-                    notice(f"{other} works on the same tasks: waiting for it to end, so that nothing is computed twice")
+                    warn(f"{other} works on the same tasks: waiting for it to end, so that nothing is computed twice")
                 waited = True
                 time.sleep(_POLL_S)
             mine.write(working=True)

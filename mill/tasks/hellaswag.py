@@ -18,8 +18,8 @@ class HellaSwag(MultipleChoiceTask):
         scene = f"{doc['ctx_a']} {doc['ctx_b'].capitalize()}" if "ctx_a" in doc else doc["ctx"]
         return clean(f"{doc['activity_label']}: {scene}")
 
-    def notes(self) -> list[str]:
-        found = super().notes()
+    def warnings(self) -> list[str]:
+        found = super().warnings()
         if "ctx_a" not in self.samples()[0].doc:
             found.append("the rows have no ctx_a and ctx_b, so the start of the last sentence keeps its small letter")
         return found

@@ -102,12 +102,12 @@ def check_sample(task: Task, sample: Sample) -> None:
     call(task, f"extracts() of sample {sample.id}", lambda: bool(task.extracts(sample)))
 
 
-def read_notes(task: Task) -> list[str]:
-    notes = call(task, "notes()", lambda: _as_list(task, "notes()", task.notes()))
-    for note in notes:
-        if not isinstance(note, str):
-            _refuse(task, f"notes() gives {_shown(note)}, not a text")
-    return notes
+def read_warnings(task: Task) -> list[str]:
+    warnings = call(task, "warnings()", lambda: _as_list(task, "warnings()", task.warnings()))
+    for warning in warnings:
+        if not isinstance(warning, str):
+            _refuse(task, f"warnings() gives {_shown(warning)}, not a text")
+    return warnings
 
 
 def read_requests(task: Task, sample: Sample, settings: RenderSettings) -> list[Request]:

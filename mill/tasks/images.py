@@ -73,7 +73,7 @@ class ClassifiedTask(Task):
         numbers = [self._number(row) for row in rows]  # a label that is no class is refused before anything is computed
         return [Sample(str(place), rows[place]) for place in _fair_order(numbers)]
 
-    def notes(self) -> list[str]:
+    def warnings(self) -> list[str]:
         split = self._loaded[0]
         wanted = self.data.splits[0]
         return [] if split == wanted else [f"the {split} split stands in for {wanted}, which is not there"]

@@ -84,7 +84,7 @@ class MMMUProClip(MMMUPro):
     metrics = {"acc": "mean"}
     alternatives = ()
 
-    def notes(self) -> list[str]:
+    def warnings(self) -> list[str]:
         return ["only the first picture of a question is seen, and choices that are pictures by their place alone"]
 
     def requests(self, sample: Sample, settings: RenderSettings) -> list[Request]:

@@ -55,7 +55,7 @@ class PromptedTask(Task):
     def samples(self) -> Sequence[Sample]:
         return [Sample(str(place), row) for place, row in enumerate(self._evaluated[1])]
 
-    def notes(self) -> list[str]:
+    def warnings(self) -> list[str]:
         found = []
         if self._evaluated[0] != self.splits[0]:
             found.append(f"the {self._evaluated[0]} split stands in for {self.splits[0]}, which is not there")

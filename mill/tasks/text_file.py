@@ -49,7 +49,7 @@ def _sort(row: Row) -> str:
 class PromptFile(SuiteTask):
     """Prompts in a .jsonl file, in the format of prompt suites."""
 
-    def notes(self) -> list[str]:
+    def warnings(self) -> list[str]:
         gold = sum("answer" in sample.doc for sample in self.samples())
         return [f"read as a prompt suite: {len(self.samples())} prompts, {gold} with an answer"]
 
@@ -78,7 +78,7 @@ class TextFile(PerplexityTask):
     def samples(self) -> Sequence[Sample]:
         return [Sample(str(place), {"text": text}) for place, text in enumerate(self._documents)]
 
-    def notes(self) -> list[str]:
+    def warnings(self) -> list[str]:
         return [f"read as texts: the perplexity of {len(self._documents)} documents"] if self.path.suffix != ".txt" else []
 
     def scored_text(self, sample: Sample) -> str:

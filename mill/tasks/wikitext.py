@@ -52,7 +52,7 @@ class WikiText(PerplexityTask):
         pages = [row["page"] for row in rows] if rows and "page" in rows[0] else join_pages(row["text"] for row in rows)
         return [Sample(str(place), {"page": page}) for place, page in enumerate(pages)]
 
-    def notes(self) -> list[str]:
+    def warnings(self) -> list[str]:
         dataset, rows = self._source
         if dataset is TOKENIZED:
             return ["wikitext-2-v1, with its <unk> words, stands in for wikitext-2-raw-v1: not comparable with raw figures"]

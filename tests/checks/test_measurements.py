@@ -290,7 +290,7 @@ def test_a_variant_tells_every_sample_and_what_is_left_out() -> None:
     gaps = ForcedGaps({"t/1": [gap(0.5), gap(0.25), gap(0.0)]}, asked=1)
     variant = compared("b", pair_up(first, second), gaps)
     assert variant.counts["samples"] == 1 and variant.figures["kl_max"].value == 0.5
-    assert variant.notes == ["2 samples are in one run only and are left out"]
+    assert variant.warnings == ["2 samples are in one run only and are left out"]
     assert variant.rows[0]["kl"] == {"mean": 0.25, "max": 0.5, "median": 0.25}
 
 
@@ -394,7 +394,10 @@ def test_flips_of_answers_that_were_cut_off_are_counted() -> None:
     ]
     variant = compared("b", Pairing(pairs), None)
     assert (variant.counts["cut_short"], variant.counts["flips"], variant.counts["flips_cut_short"]) == (1, 2, 1)
-    assert any("1 of 3 samples have an answer that ended at the token limit, 1 of 2 flips" in note for note in variant.notes)
+    assert any(
+        "1 of 3 samples have an answer that ended at the token limit, 1 of 2 flips" in warning
+        for warning in variant.warnings
+    )
 
 
 def test_texts_that_one_engine_could_not_score_break_rules_on_divergences() -> None:

@@ -19,7 +19,7 @@ def test_compare_reaches_from_transformers_to_llama_cpp(demo_model: str, llama: 
     assert 1e-6 < figures["kl_mean"]["value"] < 0.1
     assert figures["top1_agreement"]["value"] > 0.8
     assert abs(figures["ppl_ratio"]["value"] - 1) < 0.2
-    assert any("lower bound" in note for note in variant["notes"])
+    assert any("lower bound" in warning for warning in variant["warnings"])
     assert (file.parent / "report.html").exists()
 
 

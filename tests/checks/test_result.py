@@ -32,7 +32,7 @@ def made(label: str = "b") -> Check:
         figures,
         {"ppl_ratio": math.nan, "acc_drop": 0.25},
         {"samples": 3},
-        notes=["\u00e9"],
+        warnings=["\u00e9"],
     )
     pair = Pair(Answer("t", "1", "c", "p", None, "a\x00\ud800"), Answer("t", "1", "c", "p", None, "b"))
     variant.rows = [{**row_of(pair, None), "kl": {"mean": math.nan}}]
@@ -50,8 +50,8 @@ def test_a_check_is_read_back_with_nan_and_infinity(tmp_path: Path) -> None:
     assert math.isnan(ratio.value) and ratio.stderr is not None and math.isnan(ratio.stderr)
     assert (ratio.low, ratio.high) == (-math.inf, math.inf)
     assert math.isnan(variant.p_values["ppl_ratio"]) and variant.p_values["acc_drop"] == 0.25
-    assert (found.command, found.tasks, found.baseline, found.notes) == ("compare", ["t"], "a", ["a note"])
-    assert (variant.size, variant.counts, variant.notes) == (10, {"samples": 3}, ["\u00e9"])
+    assert (found.command, found.tasks, found.baseline, found.warnings) == ("compare", ["t"], "a", ["a note"])
+    assert (variant.size, variant.counts, variant.warnings) == (10, {"samples": 3}, ["\u00e9"])
 
 
 def test_what_was_read_is_written_the_same(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Measurements and rules for every input: NaN, infinities, ties, nothing and single samples. Worse input never looks better."""
+"""Measurements and rules for every input: NaN, infinities, ties, nothing, single samples. Worse input never looks better."""
 
 from __future__ import annotations
 

@@ -214,7 +214,7 @@ def test_no_distributions_without_forced_tokens(mill: Mill, tiny_model: Path, tm
     argv = ("--label_a", "x", "--label_b", "y", "--forced_tokens", "0", "--prompts", "reasoning", "--output", "out")
     assert mill("compare", spec(tiny_model), spec(tiny_model), *LIMITS, *argv)[0] == 0
     check = only_check(tmp_path / "out")
-    assert "kl_mean" not in values(check) and not any("KL" in note for note in check.variants[0].notes)
+    assert "kl_mean" not in values(check) and not any("KL" in warning for warning in check.variants[0].warnings)
     assert not (tmp_path / "out/checks/runs").exists()
 
 
@@ -293,7 +293,7 @@ def test_recorded_runs_are_compared_without_their_models(mill: Mill, monkeypatch
     shifts = [abs(b - a) for a, b in zip(*scores, strict=True)]
     assert found["logprob_shift"] == pytest.approx(sum(shifts) / len(shifts))
     assert found["logprob_shift_max"] == pytest.approx(max(shifts))
-    assert any("no divergences of distributions" in note for note in check.variants[0].notes)
+    assert any("no divergences of distributions" in warning for warning in check.variants[0].warnings)
 
 
 def scores_of(folder: str) -> list[float]:
@@ -402,7 +402,7 @@ def test_answers_of_a_server_that_were_not_asked_for_now_are_said(mill: Mill, tm
         assert "were read from an earlier run" not in mill(*argv)[1]
         out = mill(*argv)[1]
     assert "8 of 8 answers were read from an earlier run: --fresh asks again" in out
-    assert any("earlier run" in note for note in only_check(tmp_path / "out").variants[0].notes)
+    assert any("earlier run" in warning for warning in only_check(tmp_path / "out").variants[0].warnings)
 
 
 def test_prompts_go_through_the_chat_template_of_models_that_have_one(mill: Mill, tmp_path: Path) -> None:
@@ -545,7 +545,7 @@ def test_kl_of_a_pair_does_not_depend_on_who_else_is_compared(mill: Mill, tiny_m
     two, (first, second) = only_check(tmp_path / "two").variants[0], only_check(tmp_path / "three").variants
     assert first.figures["kl_mean"] == two.figures["kl_mean"]
     assert "kl_mean" not in second.figures and any(
-        "no log-probabilities of a given text from served" in n for n in second.notes
+        "no log-probabilities of a given text from served" in n for n in second.warnings
     )
 
 

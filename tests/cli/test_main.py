@@ -408,7 +408,7 @@ def test_repeats_of_a_greedy_answer_are_warned_of_once_and_beside_the_score(mill
     words = "decoding is greedy, so all 3 repeats ask for the same answer"
     assert code == 0 and err.count(words) == 1 and f"toy_gen: {words}" in out
     (results,) = (tmp_path / "out").glob("*/*/results.json")
-    assert words in json.loads(results.read_text())["tasks"]["toy_gen"]["notes"][0]
+    assert words in json.loads(results.read_text())["tasks"]["toy_gen"]["warnings"][0]
     _, out, err = toy(mill, "--limit", "2", "--repeats", "3", "--gen_kwargs", "temperature=1")
     assert "greedy" not in out + err
 

@@ -86,7 +86,7 @@ def test_a_backend_that_breaks_the_contract_fails_by_name(
 ) -> None:
     verdicts = {verdict.check: verdict for verdict in conform(tiny(tiny_model, kind))}
     if verdicts[check].outcome == "skip":
-        pytest.skip(f"the random model's own words: {verdicts[check].remark}")
+        pytest.skip(f"the random model's own words: {verdicts[check].detail}")
     assert verdicts[check].outcome == "fail"
 
 
@@ -105,7 +105,7 @@ def test_a_token_limit_that_nobody_counted_is_not_kept(
     tiny_model: Path, kind: type[TransformersModel], outcome: str
 ) -> None:
     (verdict,) = (one for one in conform(tiny(tiny_model, kind)) if one.check == "token limit")
-    assert verdict.outcome == outcome and "None" not in verdict.remark
+    assert verdict.outcome == outcome and "None" not in verdict.detail
 
 
 def test_other_weights_are_told_from_the_reference(tiny_model: Path, tiny_model_without_bos: Path) -> None:

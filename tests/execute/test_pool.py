@@ -43,7 +43,7 @@ class FakeHand:
     def check_canary(self, canary: Request) -> None:
         return None
 
-    def remarks(self) -> list[str]:
+    def warnings(self) -> list[str]:
         return ["slow", f"hand {self.number}"]
 
     def end(self) -> None:
@@ -137,7 +137,7 @@ def test_a_worker_that_dies_in_mid_bundle_is_replaced_and_nothing_is_told_twice_
     assert len(agency.hands) == 2 * workers
     assert [hand.ended for hand in agency.hands[:workers]] == [1] * workers
     pool.close()
-    assert f"workers that died and were replaced: {workers}" in pool.remarks()
+    assert f"workers that died and were replaced: {workers}" in pool.warnings()
 
 
 def test_a_worker_that_dies_after_its_last_answer_loses_nothing() -> None:
@@ -395,10 +395,10 @@ def test_a_worker_that_cannot_answer_what_another_did_is_dismissed() -> None:
 
 def test_remarks_are_said_once_and_those_of_the_lost_are_let_go() -> None:
     class Mute(FakeHand):
-        def remarks(self) -> list[str]:
+        def warnings(self) -> list[str]:
             if self.number == 1:
                 raise WorkerLost("not to be reached any more")
-            return super().remarks()
+            return super().warnings()
 
     hands: list[FakeHand] = []
 
@@ -410,7 +410,7 @@ def test_remarks_are_said_once_and_those_of_the_lost_are_let_go() -> None:
     ask(pool, asked(60))
     pool.close()
     pool.close()
-    assert sorted(pool.remarks()) == ["hand 0", "hand 2", "slow"]
+    assert sorted(pool.warnings()) == ["hand 0", "hand 2", "slow"]
     assert [hand.ended for hand in hands] == [1, 1, 1]
 
 

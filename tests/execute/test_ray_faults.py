@@ -67,9 +67,9 @@ def test_a_killed_worker_is_replaced_and_nothing_is_lost(cluster: Cluster, alone
     os.kill(int(lines(log)[0].split()[1]), signal.SIGKILL)
     code, said = ended(running)
     assert code == 0, said
-    assert "note: a worker died (killed or crashed)" in said
+    assert "warning: a worker died (killed or crashed)" in said
     assert_same_end(out, alone)
-    assert "workers that died and were replaced: 1" in sessions(out)[0]["remarks"]
+    assert "workers that died and were replaced: 1" in sessions(out)[0]["warnings"]
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -140,7 +140,7 @@ def test_a_machine_that_is_lost_leaves_its_work_to_the_others(alone: Path, tmp_p
         code, said = ended(running)
     finally:
         cluster.kill()
-    assert code == 0 and "note: a worker died" in said, said
+    assert code == 0 and "warning: a worker died" in said, said
     assert_same_end(out, alone)
 
 

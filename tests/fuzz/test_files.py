@@ -167,7 +167,7 @@ def folder(place: Path, monkeypatch: pytest.MonkeyPatch, commands: Commands) -> 
         argv[:] = [
             part.format(run=found.run, other=found.other) if "{" in part and "[" not in part else part for part in argv
         ]
-        monkeypatch.setattr("mill.api.warnings._said", set())
+        monkeypatch.setattr("mill.api.warnings._reported", set())
         code, said = call(argv)
         assert code == 0, said
         found.restore(found.run / "manifest.json", "eval")
@@ -227,7 +227,7 @@ def test_no_change_of_a_file_ends_a_command_with_a_traceback_or_another_score(
         name, file = ORDER[case % len(ORDER)], dice.choice(files)
         after = mutate(file.name, folder.content[file], dice)
         file.write_bytes(after)
-        monkeypatch.setattr("mill.api.warnings._said", set())
+        monkeypatch.setattr("mill.api.warnings._reported", set())
         code, said = call(commands[name])
         counts[name, code] += 1
         try:
@@ -247,7 +247,7 @@ def test_what_is_no_file_is_refused_by_name_and_hides_no_other_run(
         for name, argv in commands.items():
             file.unlink()
             ODD_FILES[what](file)
-            monkeypatch.setattr("mill.api.warnings._said", set())
+            monkeypatch.setattr("mill.api.warnings._reported", set())
             began = time.monotonic()
             code, said = call(argv)
             assert time.monotonic() - began < 10

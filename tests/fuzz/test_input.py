@@ -37,7 +37,7 @@ def check(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("TOY_N", "3")
-    monkeypatch.setattr("mill.api.warnings._said", set())
+    monkeypatch.setattr("mill.api.warnings._reported", set())
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # nothing here must survive the machine
     monkeypatch.setattr(
         "gc.collect", lambda *_: 0
@@ -52,7 +52,9 @@ def check(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest
             pytest.fail(f"{argv!r} raised {error!r}")
         out, err = capfd.readouterr()
         told = f"mill {argv!r}\nexit code {code}\n{out}{err}"
-        lines = [line for line in err.splitlines() if not line.startswith(("note: ", "generate_until: ", "loglikelihood"))]
+        lines = [
+            line for line in err.splitlines() if not line.startswith(("warning: ", "generate_until: ", "loglikelihood"))
+        ]
         assert code in (0, 1, 2), told
         assert "Traceback" not in out + err and "mill: unexpected" not in err, told
         if code == 2:
@@ -274,7 +276,7 @@ HOOKS = (
     "score",
     "target",
     "category",
-    "notes",
+    "warnings",
     "extracts",
     "extracted",
     "next_round",

@@ -203,7 +203,7 @@ def test_a_folder_brings_its_weights_and_its_preprocessing(folder: str, pictures
     check(
         model.zero_shot_classify([ask(file, Labels(CLASSES, templates=TEMPLATES)) for file in pictures]), CLASSES, expected
     )
-    assert (model.model_name, model.remarks()) == ("tiny-clip", [])
+    assert (model.model_name, model.warnings()) == ("tiny-clip", [])
 
 
 def test_more_texts_than_fit_one_batch_are_embedded_alike(
@@ -318,8 +318,8 @@ def test_a_label_longer_than_the_context_is_cut_as_open_clip_cuts_it_and_told(
     answers = model.zero_shot_classify([ask(file, Labels(names)) for file in pictures[:6]])
     check(answers, names, reference.cosines(pictures[:6], names, DEFAULT))
     assert [answer.truncated_tokens for answer in answers] == [cut] * 6
-    assert [remark for remark in model.remarks() if "77 tokens" in remark and "cut" in remark]
-    assert len(model.remarks()) == 1
+    assert [warning for warning in model.warnings() if "77 tokens" in warning and "cut" in warning]
+    assert len(model.warnings()) == 1
 
 
 def test_labels_that_fit_are_not_told(model: ClipModel, pictures: list[Path]) -> None:
@@ -327,7 +327,7 @@ def test_labels_that_fit_are_not_told(model: ClipModel, pictures: list[Path]) ->
     template = "a photo of a {c}"
     assert own_tokens(template.replace("{c}", exact)) == 77
     (answer,) = model.zero_shot_classify([ask(pictures[0], Labels(("dog", exact), templates=(template,)))])
-    assert (answer.truncated_tokens, model.remarks()) == (0, [])
+    assert (answer.truncated_tokens, model.warnings()) == (0, [])
 
 
 def test_a_query_longer_than_the_context_is_told_too(model: ClipModel, reference: Reference, pictures: list[Path]) -> None:
@@ -335,7 +335,7 @@ def test_a_query_longer_than_the_context_is_told_too(model: ClipModel, reference
     candidates = Labels(names, media=tuple(Media(IMAGE, file) for file in pictures))
     long, short = model.zero_shot_classify([Request(ZERO_SHOT, text, labels=candidates) for text in (LONG, "a cat")])
     assert long.label == names[int((reference.texts([LONG]) @ reference.images(pictures).T).argmax())]
-    assert model.remarks()
+    assert model.warnings()
     assert (long.truncated_tokens, short.truncated_tokens) == (own_tokens(LONG) - 77, 0)
 
 
@@ -396,7 +396,7 @@ def test_random_weights_are_the_same_in_every_run_and_told(architecture: str, pi
     for _ in range(2):
         model = ready(ClipModel(architecture))
         found.append(model.zero_shot_classify([ask(pictures[0], Labels(CLASSES))])[0].ranking)
-        assert model.remarks() == [f"the weights of {architecture} are random: give pretrained=..."]
+        assert model.warnings() == [f"the weights of {architecture} are random: give pretrained=..."]
         torch.rand(3)
     assert found[0] == found[1]
 

@@ -64,7 +64,7 @@ def generated(mode: Mode, *, bad: Any = "bad", options: Any = OPTIONS, **argumen
         model = opened(server, **arguments)
         good, found = model.generate_until([Request(GENERATE, context, options=options) for context in ("good", bad)])
     assert (good.text, good.error) == ("ab", None)
-    held(mode, found, model.remarks())
+    held(mode, found, model.warnings())
 
 
 TEXTS = {
@@ -113,7 +113,7 @@ def scored(mode: Mode, route: str) -> None:
         model._tokenizes = True
         model.capabilities = model.capabilities.__class__(supports_logprobs=True)
         (found,) = model.loglikelihood([Request(LOGLIKELIHOOD, "ab", "cd")])
-    held(mode, found, model.remarks())
+    held(mode, found, model.warnings())
 
 
 @pytest.mark.parametrize("mode", hostile_scores.ECHOES.values(), ids=hostile_scores.ECHOES)
@@ -143,7 +143,7 @@ def test_answers_of_llama_cpp(mode: Mode) -> None:
     server, model = llama(mode)
     (found,) = model.generate_until([Request(GENERATE, "x", options=TOLD)])
     server.__exit__()
-    held(mode, found, model.remarks())
+    held(mode, found, model.warnings())
 
 
 @pytest.mark.parametrize("mode", hostile_scores.LLAMA_SCORES.values(), ids=hostile_scores.LLAMA_SCORES)
@@ -151,7 +151,7 @@ def test_scores_of_llama_cpp(mode: Mode) -> None:
     server, model = llama(mode)
     (found,) = model.loglikelihood([Request(LOGLIKELIHOOD, "x", "b")])
     server.__exit__()
-    held(mode, found, model.remarks())
+    held(mode, found, model.warnings())
 
 
 ODD_TOKENS = [None, "x", {}, {"tokens": None}, {"tokens": "x"}, {"tokens": ["1"]}, {"tokens": [1.5]}, {"tokens": [-1]}, [1]]
@@ -241,4 +241,4 @@ def test_the_model_of_scored_answers_is_checked_and_reported_once() -> None:
         model.ready()
         found = model.loglikelihood([Request(LOGLIKELIHOOD, "ab", "cd"), Request(LOGLIKELIHOOD, "a", "bcd")])
     assert not any(one.failed for one in found)
-    assert len(model.remarks()) == 1 and "was asked for m and answers as gpt-" in model.remarks()[0]
+    assert len(model.warnings()) == 1 and "was asked for m and answers as gpt-" in model.warnings()[0]

@@ -87,7 +87,7 @@ def test_the_servers_model_may_be_spelt_in_many_ways(llama: str, name: str) -> N
     model = open_model(f"llama-cpp[base_url={llama},model={name}]")
     model.ready()
     (answer,) = model.generate_until([Request(GENERATE, PARIS, options=generation_options(max_gen_toks=1))])
-    assert (model.model_name, answer.text, model.remarks()) == (name, " Paris", [])
+    assert (model.model_name, answer.text, model.warnings()) == (name, " Paris", [])
 
 
 def test_the_time_of_an_answer_is_that_of_all_its_calls(llama: str) -> None:

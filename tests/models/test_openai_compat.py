@@ -194,7 +194,7 @@ def test_a_server_without_log_probabilities_answers_without_them_and_that_is_tol
         model = opened(server)
         (found,) = model.generate_until([Request(GENERATE, "a", options=TOLD)])
     assert (found.text, found.tokens) == ("fine", None)
-    assert "the server gives no log-probabilities of its answers" in model.remarks()
+    assert "the server gives no log-probabilities of its answers" in model.warnings()
 
 
 def test_a_server_that_still_loads_is_told_and_waited_for() -> None:
@@ -222,7 +222,7 @@ def test_a_server_that_scores_no_prompts_is_told_from_one_that_does() -> None:
     with FaultServer(lambda *_: text("x")) as server:
         model = opened(server)
     assert not model.capabilities.serves(LOGLIKELIHOOD) and model.capabilities.serves(GENERATE)
-    assert model.remarks() == [
+    assert model.warnings() == [
         "the server returns no log-probabilities of a prompt: it ignores `prompt_logprobs` and `echo`"
     ]
 
@@ -233,9 +233,9 @@ def test_a_text_without_context_starts_from_bos_where_its_id_is_known() -> None:
         (without,) = blind.loglikelihood([Request(LOGLIKELIHOOD, "", "bc")])
         (with_bos,) = told.loglikelihood([Request(LOGLIKELIHOOD, "", "bc")])
         (document,) = told.loglikelihood_rolling([Request(ROLLING, "bc")])
-    assert without.score == pytest.approx(-0.99) and "bos_token_id" in blind.remarks()[0]
+    assert without.score == pytest.approx(-0.99) and "bos_token_id" in blind.warnings()[0]
     assert with_bos.score == document.score == pytest.approx(-0.98 - 0.99)
-    assert told.remarks() == []
+    assert told.warnings() == []
 
 
 def test_a_server_without_completions_gets_every_prompt_as_chat() -> None:
@@ -449,7 +449,7 @@ def test_a_count_of_tokens_that_cannot_be_is_not_believed() -> None:
             model = opened(server)
             (answer,) = model.generate_until([Request(GENERATE, "q", options=generation_options(max_gen_toks=16))])
             assert answer.output_tokens == believed
-            assert any("more tokens of an answer than the limit" in one for one in model.remarks()) == (count > 16)
+            assert any("more tokens of an answer than the limit" in one for one in model.warnings()) == (count > 16)
 
 
 def test_a_server_that_is_busy_at_first_is_asked_again() -> None:

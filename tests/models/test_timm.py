@@ -151,14 +151,14 @@ def test_random_weights_are_the_same_in_every_run_and_told(pictures: list[Path])
     for _ in range(2):
         model = TimmModel("test_efficientnet", pretrained=False, num_classes=10)
         found.append(told(model.classify([ask(pictures[0])])[0]))
-        assert model.remarks() == ["the weights of test_efficientnet are random: pretrained=false and no checkpoint"]
+        assert model.warnings() == ["the weights of test_efficientnet are random: pretrained=false and no checkpoint"]
         torch.rand(3)
     assert found[0] == found[1]
 
 
 def test_weights_of_a_checkpoint_or_published_ones_are_no_remark(checkpoints: dict[str, Path]) -> None:
-    assert TimmModel("test_vit", num_classes=10, checkpoint=str(checkpoints["test_vit"])).remarks() == []
-    assert TimmModel("test_vit").remarks() == []
+    assert TimmModel("test_vit", num_classes=10, checkpoint=str(checkpoints["test_vit"])).warnings() == []
+    assert TimmModel("test_vit").warnings() == []
 
 
 def test_labels_of_each_request_are_its_own(checkpoints: dict[str, Path], pictures: list[Path]) -> None:
@@ -339,7 +339,7 @@ def test_a_task_asked_for_by_its_plain_name_is_served_supervised_and_the_reader_
     spec = f"timm[path=test_vit,num_classes=10,checkpoint={checkpoints['test_vit']}]"
     outcome = plan(spec, "cifar10", tmp_path / "out", limit=4).execute(quiet=True)
     assert outcome.tasks[0].task == "cifar10_supervised"
-    assert outcome.tasks[0].notes == ["cifar10_supervised stands in for cifar10, which this model cannot serve"]
+    assert outcome.tasks[0].warnings == ["cifar10_supervised stands in for cifar10, which this model cannot serve"]
 
 
 # What the model is called and made with

@@ -47,7 +47,7 @@ def test_the_table_has_a_column_for_each_variant() -> None:
 
 def test_names_are_read_as_text_alone() -> None:
     check = made(HOSTILE, "plain")
-    check.notes = [HOSTILE]
+    check.warnings = [HOSTILE]
     check.variants[0].series = {"errors": [{"id": "1", "error": HOSTILE}]}
     text = summary_markdown(check)
     page = MarkdownIt("commonmark").enable("table").render(text)
@@ -87,7 +87,7 @@ def test_labels_are_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_what_a_table_rests_on_is_told() -> None:
     counts = {"samples": 10, "runs": 4, "failed": 2, "parted": 3, "near_ties": 1, "places": 90, "forced_texts": 8}
-    variant = Variant("b", counts=counts, notes=["a note"], series={"errors": [{"id": "7", "error": "HTTP 500"}]})
+    variant = Variant("b", counts=counts, warnings=["a note"], series={"errors": [{"id": "7", "error": "HTTP 500"}]})
     assert told(variant) == [
         "10 samples x 4 runs, 2 failed, 3 part (1 at a near-tie); 90 positions of 8 texts scored by both",
         "sample 7: HTTP 500",

@@ -187,10 +187,10 @@ def hostile_check(control: str = CONTROL) -> Check:
     variants = []
     for label in (bad, f"{LONG} {bad}"):
         variant = compared(label, first, second, gaps(-4, first))
-        variant.notes.append(bad)
+        variant.warnings.append(bad)
         variant.series["errors"] = [{"id": bad, "error": bad}]
         variants.append(variant)
-    return Check("compare", [bad], variants, bad, notes=[bad])
+    return Check("compare", [bad], variants, bad, warnings=[bad])
 
 
 CURVES = ["KL mean, nats", "Answer flips", "Accuracy lost"]
@@ -847,7 +847,13 @@ def test_hostile_text_is_shown_and_never_run(open_report: Open) -> None:
     open_all(page)
     page.wait_for_timeout(200)
     is_harmless(page)
-    for selector in ("h2", ".sub b >> nth=0", ".figures thead th >> nth=1", ".notes li >> nth=0", ".notes li >> nth=-1"):
+    for selector in (
+        "h2",
+        ".sub b >> nth=0",
+        ".figures thead th >> nth=1",
+        ".warnings li >> nth=0",
+        ".warnings li >> nth=-1",
+    ):
         assert HOSTILE in page.locator(selector).inner_text()
     gold = HOSTILE + CONTROL.replace("\u202e", "␦")
     assert json.loads(page.locator(".gold code").first.text_content())[gold] == [gold]

@@ -156,7 +156,7 @@ def test_answers_are_judged_and_the_judge_is_held_against_what_is_known(mill: Mi
     assert value("exact_match") == 0.5 and value("judge_read") == 1.0
     assert value("judge") == 0.4 and value("judge_agreement") == 0.7, "0 and 2 taken for wrong, 1 for right"
     assert math.isclose(value("judge_kappa"), 0.4)
-    assert result()["notes"] == ["judged by Grader"] and "judged: judged by Grader" in out
+    assert result()["warnings"] == ["judged by Grader"] and "judged: judged by Grader" in out
     assert "judge_kappa" in out and "judge_agreement" in out
     assert samples()[0]["judgements"] == [["**VERDICT: INCORRECT**"]] and samples()[0]["values"]["judge"] == [0.0]
 
@@ -213,7 +213,7 @@ def test_questions_that_the_judge_fails_on_are_counted_and_told(mill: Mill) -> N
     Grader.breaks |= {3, 4}
     _, out, _ = mill("eval", "answerer", "judged")
     note = "2 questions to the judge failed and count as not read"
-    assert result()["notes"] == ["judged by Grader", note] and note in out
+    assert result()["warnings"] == ["judged by Grader", note] and note in out
     assert value("judge_read") == 0.8 and result()["metrics"]["judge"]["n"] == 8
     assert value("exact_match") == 0.5 and result()["metrics"]["exact_match"]["n"] == N
     assert samples()[3]["judgements"] == [[None]] and samples()[3]["values"]["judge"] == [None]
@@ -221,7 +221,7 @@ def test_questions_that_the_judge_fails_on_are_counted_and_told(mill: Mill) -> N
     Told.asked.clear()
     mill("eval", "answerer", "judged")
     assert len(Told.asked) == 2, "only what failed is asked again"
-    assert value("judge_read") == 1.0 and result()["notes"] == ["judged by Grader"]
+    assert value("judge_read") == 1.0 and result()["warnings"] == ["judged by Grader"]
 
 
 def test_a_run_whose_judge_failed_does_not_end_well(mill: Mill) -> None:
@@ -252,7 +252,7 @@ def test_verdicts_that_cannot_be_read_are_shown_and_have_no_value(mill: Mill) ->
     assert code == 0 and value("judge_read") == 0.7 and result()["metrics"]["judge"]["n"] == 7
     assert value("judge_agreement") == 1.0 and result()["metrics"]["judge_kappa"]["n"] == 7
     assert "judge_read" in out
-    assert result()["notes"] == ["judged by Grader", "3 judgements could not be read and have no value"]
+    assert result()["warnings"] == ["judged by Grader", "3 judgements could not be read and have no value"]
 
 
 def test_a_judge_of_whom_nothing_can_be_read_has_no_scores(mill: Mill) -> None:
@@ -345,7 +345,7 @@ def test_a_run_without_a_judge_says_so_and_keeps_its_own_folder(mill: Mill) -> N
     mill("eval", "answerer", "judged")
     unjudged, judged = result(pattern="default"), result()
     assert set(unjudged["metrics"]) == {"exact_match"} and set(judged["metrics"]) > {"exact_match", "judge"}
-    assert unjudged["notes"] == ["not judged: --judge MODEL names a judge"]
+    assert unjudged["warnings"] == ["not judged: --judge MODEL names a judge"]
     mill("eval", "answerer", "judged", judge=None)
     assert result() == judged and result(pattern="default") == unjudged
 
@@ -368,7 +368,7 @@ def test_scoring_again_keeps_the_note_about_the_judge(mill: Mill, judge: str | N
     before = result(pattern=pattern)
     (folder,) = Path("out").glob(f"*/{pattern}")
     mill("score", str(folder))
-    assert result(pattern=pattern)["notes"] == before["notes"]
+    assert result(pattern=pattern)["warnings"] == before["warnings"]
 
 
 # What is refused

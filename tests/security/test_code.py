@@ -92,7 +92,6 @@ def test_workers_on_ray_are_told_and_run_no_forbidden_code(
     spec, marker = own_model
     model = open_model(parse_spec(spec))
     identity = portable_identity(model)
-    monkeypatch.setattr("mill.api.warnings._listeners", [])
     monkeypatch.setenv(FORBIDDEN, "1")
     passed_on = environment(model)
     assert passed_on[FORBIDDEN] == "1"

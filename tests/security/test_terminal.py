@@ -13,7 +13,7 @@ from servers import FaultServer, status
 
 from mill.api.printing import echo, echo_data, one_line, printable
 from mill.api.progress import Progress
-from mill.api.warnings import notice
+from mill.api.warnings import warn
 
 ROOT = Path(__file__).parent.parent.parent
 TOY = str(ROOT / "tests/toy.py")
@@ -40,7 +40,7 @@ class Evil(tasks.get("toy_gen")):
         names = [f"{{EVIL}}\\nmill: all is well {{n}}" for n in range(3)]
         return [Sample(name, {{"question": f"toy_gen {{n}}", "answer": n}}) for n, name in enumerate(names)]
 
-    def notes(self):
+    def warnings(self):
         return ["a note " + EVIL]
 """
 
@@ -101,14 +101,17 @@ def test_files_keep_what_was_written(mill: Mill, evil_server: FaultServer, tmp_p
     assert f"{EVIL} answer 1" in texts
 
 
-def test_every_way_to_print_shows_controls_as_escapes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_way_to_print_shows_controls_as_escapes(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
     echo(f"a{EVIL}\nb")
     echo(EVIL, err=True)
-    notice(f"{EVIL} of this test")
+    warn(f"{EVIL} of this test")
     with Progress(EVIL, 1) as progress:
         progress.advance()
     out, err = capsys.readouterr()
-    assert held(out + err) == [] and len(out.splitlines()) == 1 and len(err.splitlines()) == 3
+    assert held(out + err) == [] and len(out.splitlines()) == 1 and len(err.splitlines()) == 2
+    assert held(caplog.messages[0]) == []
 
 
 def test_a_document_is_left_alone_on_its_way_to_a_file(capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:

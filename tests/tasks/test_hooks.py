@@ -73,7 +73,7 @@ def check(task: Task) -> None:
         hooks.read_requests(task, sample, SETTINGS)
         hooks.check_sample(task, sample)
     hooks.check_metrics(task)
-    hooks.read_notes(task)
+    hooks.read_warnings(task)
 
 
 def test_a_task_as_it_should_be_is_taken() -> None:
@@ -126,9 +126,9 @@ FAULTY: dict[str, tuple[dict[str, Any], str]] = {
     "metrics that are a list": ({"metrics": ["mean"]}, "made has no metrics"),
     "a metric that is a function": ({"metrics": {"a": sum}}, "not a name and the name of a metric"),
     "an unknown metric": ({"metrics": {"a": "meen"}}, "unknown metric 'meen'; did you mean mean"),
-    "notes that are a text": ({"notes": giving("abc")}, "notes() gives 'abc', not a list"),
-    "a note that is a number": ({"notes": giving([5])}, "notes() gives 5, not a text"),
-    "notes that raise": ({"notes": raising(ValueError("x"))}, "notes() raised ValueError: x"),
+    "warnings that are a text": ({"warnings": giving("abc")}, "warnings() gives 'abc', not a list"),
+    "a note that is a number": ({"warnings": giving([5])}, "warnings() gives 5, not a text"),
+    "warnings that raise": ({"warnings": raising(ValueError("x"))}, "warnings() raised ValueError: x"),
     "a kind that is none": ({"kind": "guess"}, "kind is 'guess', not one of generate_until"),
     "a version that is a text": ({"version": "1"}, "version is '1', not a whole number"),
     "modalities that are a text": ({"modalities": "text"}, "modalities is 'text', not a set of texts"),

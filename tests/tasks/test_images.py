@@ -113,7 +113,7 @@ def test_cifar10_has_the_same_pictures_and_classes_in_every_shape(root: Path, sh
         write_saved(place / "test", NUMBERS, TEN)
     task = task_of(name)
     assert pairs(task) == dict(enumerate(NUMBERS))
-    assert task.notes() == []
+    assert task.warnings() == []
     assert sorted(sample.id for sample in task.samples()) == [str(place) for place in range(7)]
 
 

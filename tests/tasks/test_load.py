@@ -194,14 +194,14 @@ def test_a_file_of_prompts_is_asked_and_scored_as_a_prompt_suite(tmp_path: Path)
     assert [task.requests(one, RenderSettings())[0].context for one in (first, second)] == ["2+2?", "Capital of France?"]
     assert task.score(first, [Response(text="It is 4.")])["acc"] == 1.0
     assert task.score(second, [Response(text="London")])["acc"] == 0.0
-    assert task.notes() == ["read as a prompt suite: 2 prompts, 2 with an answer"]
+    assert task.warnings() == ["read as a prompt suite: 2 prompts, 2 with an answer"]
 
 
 def test_a_file_of_texts_says_so(tmp_path: Path) -> None:
     file = tmp_path / "own.jsonl"
     file.write_text('{"text": "a", "url": "u"}\n{"text": "b"}\n')
     task = make_task(str(file))
-    assert (task.kind, task.notes()) == (ROLLING, ["read as texts: the perplexity of 2 documents"])
+    assert (task.kind, task.warnings()) == (ROLLING, ["read as texts: the perplexity of 2 documents"])
 
 
 # What a model can serve
@@ -286,7 +286,7 @@ def folder(tmp_path: Path, clean_registry: None) -> Iterator[Path]:
     """Two files with a task each, and one that is not Python."""
     for name in ("own_a", "own_b"):
         (tmp_path / f"{name}.py").write_text(TASK_FILE.format(name=name))
-    (tmp_path / "notes.md").write_text("not Python")
+    (tmp_path / "warnings.md").write_text("not Python")
     yield tmp_path
 
 

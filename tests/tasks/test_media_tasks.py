@@ -120,7 +120,7 @@ def test_mmmu_pro_runs_its_ranking_on_an_image_text_model(root: Path, tmp_path: 
     run = prepare(DEMO_CLIP, select(["mmmu_pro"]), PLAIN, output_dir=tmp_path / "out")
     outcome = run.execute(quiet=True)
     assert [plan.task.name for plan in run.plans] == ["mmmu_pro_clip"] and outcome.errors == 0
-    assert any("texts are longer than the context of 12 tokens" in remark for remark in outcome.remarks)
+    assert any("texts are longer than the context of 12 tokens" in warning for warning in outcome.warnings)
 
 
 def test_esc50_offers_sounds_from_label_folders_as_choices(root: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from mill.api.batching import describe
 from mill.api.errors import ModelError
-from mill.api.warnings import notice
+from mill.api.warnings import warn
 from mill.models.device import choose_device, cpu_has_bfloat16
 from mill.models.hf import gguf_once
 from mill.models.spec.fingerprint import file_digest, folder_digest, weights_size
@@ -147,9 +147,7 @@ def load_weights(
 
     device = choose_device(device_map)
     if dtype == "bfloat16" and device == "cpu" and not cpu_has_bfloat16():
-        notice(
-            "this CPU has no bfloat16 arithmetic, so bfloat16 is emulated and slow: dtype=float32 is several times faster"
-        )
+        warn("this CPU has no bfloat16 arithmetic, so bfloat16 is emulated and slow: dtype=float32 is several times faster")
     arguments: dict[str, Any] = {"dtype": getattr(torch, dtype), "trust_remote_code": trust_remote_code}
     if attn_implementation:
         arguments["attn_implementation"] = attn_implementation

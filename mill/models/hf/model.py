@@ -14,7 +14,7 @@ from mill.api.model import ModelCapabilities
 from mill.api.ranks import world_size
 from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, Request
 from mill.api.response import Response
-from mill.api.warnings import notice
+from mill.api.warnings import warn
 from mill.models import memory
 from mill.models.device import choose_device, cpu_has_bfloat16
 from mill.models.hf import decoding, loading, logprobs, sharding
@@ -103,7 +103,7 @@ class TransformersModel(MediaModel):
         """The one that was asked for. By default bfloat16, or float32 on a CPU that has no bfloat16 arithmetic."""
         if self._asked_dtype is not DEFAULT_DTYPE or cpu_has_bfloat16() or choose_device(self.device_map) != "cpu":
             return str(self._asked_dtype)
-        notice(FLOAT32_TAKEN)
+        warn(FLOAT32_TAKEN)
         return "float32"
 
     @property
@@ -168,14 +168,14 @@ class TransformersModel(MediaModel):
         if self._passes is not None:
             self._passes.settle()
 
-    def remarks(self) -> list[str]:
+    def warnings(self) -> list[str]:
         if self._passes is not None:
             self._empty_passes = self._passes.empty_passes
         spread = f"weights spread over {world_size()} ranks; empty passes of rank 0: {self._empty_passes}"
         return [*([FLOAT32_TAKEN] if self._took_float32 else []), *([spread] if self.lock_step else [])]
 
     def clean(self) -> None:
-        self.remarks()
+        self.warnings()
         self._model = self._passes = None
         self.__dict__.pop("shares", None)
         self._free_memory()
@@ -244,7 +244,7 @@ class TransformersModel(MediaModel):
         except MillError:
             raise
         except Exception as error:  # one by one they will show who is to blame
-            notice(f"rows are computed by themselves from here on: {describe(error)}")
+            warn(f"rows are computed by themselves from here on: {describe(error)}")
             self.shares = False
         return found, [row for row in rows if row.requests and id(row.requests[0]) not in found]
 
@@ -323,7 +323,7 @@ class TransformersModel(MediaModel):
                 raise
             except Exception as error:
                 if not is_out_of_memory(error):  # one by one they will show who is to blame
-                    notice(f"answers are written in plain batches from here on: {describe(error)}")
+                    warn(f"answers are written in plain batches from here on: {describe(error)}")
                     self.shares = False
                     return
                 most = min(most, len(left)) // 2

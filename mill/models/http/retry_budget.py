@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from mill.api.warnings import notice
+from mill.api.warnings import warn
 from mill.models.http.failures import Failure
 
 LONGEST_REFUSAL_S = 600.0
@@ -38,7 +38,7 @@ class RetryBudget:
         self._due = now + pause
         if waited + pause >= REPORTED_AFTER_S and now >= self._reported + REPORTED_EVERY_S:
             self._reported = now
-            notice(
+            warn(
                 f"{server} refuses requests ({failure}): waited {waited:.0f} s, asking again in {pause:.0f} s, "
                 f"for {LONGEST_REFUSAL_S:.0f} s at most"
             )

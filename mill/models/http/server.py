@@ -20,7 +20,7 @@ from mill.api.printing import one_line
 from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, Request
 from mill.api.response import Response
 from mill.api.secrets import remember, scrub, split_password, variables_in
-from mill.api.warnings import notice
+from mill.api.warnings import warn
 from mill.models.http import Client, Failure, Reply
 from mill.models.http.body import BODY_CAP
 from mill.models.http.dispatcher import Ask, RequestDispatcher, response_to
@@ -62,7 +62,7 @@ class ServerModel(MillModel):
         self.base_url = base_url.rstrip("/").removesuffix("/v1").rstrip("/")
         self.concurrency = concurrency
         self.client = Client(self.base_url, headers, timeout=timeout, concurrency=concurrency, verify=self._verify)
-        self._remarks: list[str] = []
+        self._warnings: list[str] = []
         self._other_model = False
 
     @property
@@ -74,19 +74,19 @@ class ServerModel(MillModel):
         self.client.concurrency, self.client.steady = width or self.concurrency, width is not None
         return True
 
-    def remarks(self) -> list[str]:
-        return list(self._remarks)
+    def warnings(self) -> list[str]:
+        return list(self._warnings)
 
     def variables(self) -> Sequence[str]:
         return self._variables
 
-    def _remark(self, text: str, *, aloud: bool = True) -> None:
+    def _warn(self, text: str, *, log: bool = True) -> None:
         """Say it now, and keep it for whoever reads the scores; a server may repeat its key in what is remarked."""
         text = scrub(text)
-        if aloud:
-            notice(text)
-        if text not in self._remarks:
-            self._remarks.append(text)
+        if log:
+            warn(text)
+        if text not in self._warnings:
+            self._warnings.append(text)
 
     def _names(self) -> Sequence[str]:
         """What the model may be called in the server's answers."""
@@ -105,7 +105,7 @@ class ServerModel(MillModel):
         if not any(same_model(named, name) for name in known):
             self._other_model = True
             name = self.client.name or self.base_url
-            self._remark(f"{name} was asked for {known[0]} and answers as {one_line(named[:200])}: is it the same model?")
+            self._warn(f"{name} was asked for {known[0]} and answers as {one_line(named[:200])}: is it the same model?")
         return reply
 
     def ready(self, wait: float = 0.0) -> None:
@@ -211,7 +211,7 @@ class ServerModel(MillModel):
         """Until the server is there again, with the same model; raises where that does not happen."""
         if not self.patience_s:
             raise gone
-        notice(f"{gone}; waiting for it to come back, {self.patience_s:.0f} s at most")
+        warn(f"{gone}; waiting for it to come back, {self.patience_s:.0f} s at most")
         deadline = time.monotonic() + self.patience_s
         while True:
             now = self._copy()

@@ -106,7 +106,7 @@ class LiteLLMModel(ServerModel):
         if "logprobs" in options:  # dropped by LiteLLM where the provider has none
             arguments |= {"logprobs": True, "top_logprobs": options["logprobs"]}
         reply = self._of_model(await self.client.guarded(lambda: _complete(arguments)))
-        return read_answer(reply, [*options["until"]], self._remark)
+        return read_answer(reply, [*options["until"]], self._warn)
 
 
 async def _complete(arguments: dict[str, Any]) -> Reply:

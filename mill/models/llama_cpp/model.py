@@ -149,7 +149,7 @@ class LlamaCppModel(ServerModel):
         kept, stopped = cut_at_stops(found.content, options["until"])
         limited = found.stop_type == "limit" or found.stopped_limit
         counts = {"evaluated": found.tokens_evaluated, "predicted": found.tokens_predicted}
-        prompt, output = read_counts(counts, ("evaluated", "predicted"), self._remark)
+        prompt, output = read_counts(counts, ("evaluated", "predicted"), self._warn)
         return Response(
             text=kept,
             finish_reason="length" if limited and not stopped else "stop",

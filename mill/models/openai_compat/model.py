@@ -138,27 +138,27 @@ class OpenAICompatModel(ServerModel):
         return self.max_context_length or self._told_window
 
     def _scores_prompts(self) -> bool:
-        """Whether the server gives log-probabilities of a prompt; a remark says why where it does not."""
+        """Whether the server gives log-probabilities of a prompt; a warning says why where it does not."""
         try:
             self._route = routes.find_route(self.client, self.model, self.scoring)
         except Failure as failure:
             if failure.status != 404:
                 raise
-            self._remark(f"{self.base_url} has no /v1/completions: every prompt is sent as a chat message")
+            self._warn(f"{self.base_url} has no /v1/completions: every prompt is sent as a chat message")
             self.chat = self.use_chat_template = self._chats = True
             return False
         if self._route is None:
             hint = USE_LLAMA_CPP if self._entry.owned_by == "llamacpp" else ""
-            self._remark(NO_ROUTE + hint, aloud=False)  # it matters to a task that needs them, which then says so
+            self._warn(NO_ROUTE + hint, log=False)  # it matters to a task that needs them, which then says so
             return False
         try:
             self.client.probe("POST", "/tokenize", {"model": self.model, "prompt": "a"})
             self._tokenizes = True
         except Failure:
             if not isinstance(self._route, routes.Echo):
-                self._remark(NO_ROUTE, aloud=False)
+                self._warn(NO_ROUTE, log=False)
                 return False
-            self._remark(f"{self.base_url} has no /tokenize: contexts are told from continuations by character offsets")
+            self._warn(f"{self.base_url} has no /tokenize: contexts are told from continuations by character offsets")
         self._names_next = self._tokenizes and routes.names_next_tokens(self.client, self.model)
         return True
 
@@ -197,16 +197,16 @@ class OpenAICompatModel(ServerModel):
             path, asked = "/v1/chat/completions", {"logprobs": True, "top_logprobs": count}
             body["messages"] = messages_of(request)
         reply = self._of_model(await self._call(path, body, asked if count else {}))
-        answer = self._plausible(read_answer(reply, stops, self._remark), options["max_gen_toks"])
+        answer = self._plausible(read_answer(reply, stops, self._warn), options["max_gen_toks"])
         if count and answer.tokens is None:
-            self._remark(NO_TOKENS)
+            self._warn(NO_TOKENS)
         return answer
 
     def _plausible(self, answer: Response, limit: int) -> Response:
         """Without a count of tokens that no answer of this limit can have; one that is only above it is remarked."""
         if (answer.output_tokens or 0) <= limit:
             return answer
-        self._remark(f"{self.base_url} counts more tokens of an answer than the limit that it was given")
+        self._warn(f"{self.base_url} counts more tokens of an answer than the limit that it was given")
         believable = (answer.output_tokens or 0) <= MOST_OVER * limit + MOST_OVER**2
         return answer if believable else replace(answer, output_tokens=None)
 
@@ -233,7 +233,7 @@ class OpenAICompatModel(ServerModel):
         whole = await self._tokenize(context + continuation)
         n_context = len(await self._tokenize(context)) if context else 0
         if not context and self.bos_token_id is None:
-            self._remark(NO_BOS)
+            self._warn(NO_BOS)
         pair = make_pair(whole, n_context, window=(self._window or 1 << 30) - 1, prefix=self.bos_token_id)
         if not pair.fits:
             return Response(error=f"the continuation is longer than the context of {self._window} tokens")
@@ -262,7 +262,7 @@ class OpenAICompatModel(ServerModel):
         if context and len(context) not in starts:
             raise Failure("http", STRADDLES)
         if not context and BOS not in starts:
-            self._remark(NO_BOS)
+            self._warn(NO_BOS)
         n_context = max(1, starts.index(len(context))) if context else 1
         return _response(scored.logprobs[n_context:], scored.likeliest[n_context:], n_context, 0)
 
@@ -272,7 +272,7 @@ class OpenAICompatModel(ServerModel):
             raise Failure("http", "documents are scored by token ids, and the server has no /tokenize")
         ids = await self._tokenize(request.text)
         if self.bos_token_id is None:
-            self._remark(NO_BOS)
+            self._warn(NO_BOS)
         elif ids[:1] != [self.bos_token_id]:
             ids = [self.bos_token_id, *ids]
         window = (self._window or len(ids) + 1) - 1
@@ -302,7 +302,7 @@ class OpenAICompatModel(ServerModel):
 
 
 def _tokens(ids: list[int], logprobs: list[float | None], tops: list[dict[int | str, float]]) -> tuple[Token, ...] | None:
-    """The scored tokens with their top_logprobs; None where the server names those by text, which may stand for several ids."""
+    """The scored tokens with `top_logprobs`; None where the server names those by text, which several ids may share."""
     if any(isinstance(name, str) for top in tops for name in top):
         return None
     best = [sorted(top.items(), key=lambda pair: -pair[1]) for top in tops]

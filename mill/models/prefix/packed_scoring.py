@@ -10,7 +10,7 @@ from typing import Any
 
 from mill.api.batching import is_out_of_memory
 from mill.api.response import Response
-from mill.api.warnings import notice
+from mill.api.warnings import warn
 from mill.models.prefix.packed_attention import Pack, Unsupported, attending
 from mill.models.prefix.padded_scoring import score_rows
 from mill.models.prefix.trie import Segment, Trie, make_trie
@@ -216,6 +216,6 @@ def _agrees(model: Any) -> bool:
     far = [abs(found.get(id(row), float("inf")) - score) / length for row, score in zip(rows, plain, strict=True)]
     scale = max(1.0, max(abs(score) for score in plain) / length / 6)  # unlikely tokens are rounded by more
     if max(far) > tolerance * scale:
-        notice("this model's layers carry state past the shared start of rows: every row is computed by itself")
+        warn("this model's layers carry state past the shared start of rows: every row is computed by itself")
         return False
     return True

@@ -1,4 +1,4 @@
-"""Code that comes with a model: said aloud before it runs, and forbidden by --no_remote_code."""
+"""Code that comes with a model: said log before it runs, and forbidden by --no_remote_code."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mill.api.warnings import notice
+from mill.api.warnings import warn
 
 _GENERATE = "custom_generate/generate.py"
 _CONFIGS = (
@@ -33,7 +33,7 @@ def announce_remote_code(path: str, revision: str | None = None) -> None:
     """Say once which files of a model will be executed. Only its configs are read to find out."""
     files = remote_code_of(path, revision)
     if files:
-        notice(f"{path} brings code of its own, which will run: {', '.join(files)}; --no_remote_code forbids it")
+        warn(f"{path} brings code of its own, which will run: {', '.join(files)}; --no_remote_code forbids it")
 
 
 def remote_code_of(path: str, revision: str | None = None) -> list[str]:

@@ -222,7 +222,7 @@ class VLLMModel(MediaModel):
         answers = [[found[id(row)].get(span.tokens[0]) if id(row) in found else None for span in row.spans] for row in rows]
         missing = [(r, s) for r, of_row in enumerate(answers) for s, answer in enumerate(of_row) if answer is None]
         counts = [top_logprobs_of(rows[r].requests[s]) for r, s in missing]
-        scored = self._prompt_places([rows[r].ids + rows[r].spans[s].tokens[-1:] for r, s in missing], counts)
+        scored = self._prompt_logprobs([rows[r].ids + rows[r].spans[s].tokens[-1:] for r, s in missing], counts)
         told: dict[tuple[int, int], tuple[Token, ...]] = {}
         for (r, s), places, count in zip(missing, scored, counts, strict=True):
             span = rows[r].spans[s]
@@ -247,8 +247,8 @@ class VLLMModel(MediaModel):
             for output in outputs
         ]
 
-    def _prompt_places(self, prompts: Sequence[list[int]], top_logprobs: Sequence[int]) -> list[list[Any]]:
-        """For each place of each prompt the token there and so many top_logprobs, by id; the first token has no such place."""
+    def _prompt_logprobs(self, prompts: Sequence[list[int]], top_logprobs: Sequence[int]) -> list[list[Any]]:
+        """For each position of each prompt its token and so many `top_logprobs`, by id; the first token has none."""
         from vllm import SamplingParams
 
         if not prompts:
@@ -261,7 +261,7 @@ class VLLMModel(MediaModel):
 
     def _score_documents(self, batch: list[Unit]) -> list[list[Response]]:
         windows: list[tuple[int, Row]] = [(place, row) for place, unit in enumerate(batch) for row in unit.data]
-        scored = self._prompt_places([row.ids + row.spans[0].tokens[-1:] for _, row in windows], [0] * len(windows))
+        scored = self._prompt_logprobs([row.ids + row.spans[0].tokens[-1:] for _, row in windows], [0] * len(windows))
         totals, counts = [0.0] * len(batch), [0] * len(batch)
         for (owner, row), places in zip(windows, scored, strict=True):
             span = row.spans[0]

@@ -61,14 +61,14 @@ def _digest(script: str) -> str:
 def _section(check: Check) -> Html:
     labels = ", ".join(variant.label for variant in check.variants)
     against = joined(" against ", tag("b", check.baseline)) if check.against else Html()
-    notes = [tag("li", tag("b", variant.label), ": ", line) for variant in check.variants for line in told(variant)]
+    warnings = [tag("li", tag("b", variant.label), ": ", line) for variant in check.variants for line in told(variant)]
     return tag(
         "section",
         tag("h2", f"{check.command} on {', '.join(check.tasks)}"),
         tag("p", tag("b", labels), against, f" · {check.created}", class_="sub"),
         [tag("p", sentence, class_="verdict") for sentence in first_sentences(check.variants)],
         _table(check),
-        tag("ul", notes, [tag("li", note) for note in check.notes], class_="notes"),
+        tag("ul", warnings, [tag("li", warning) for warning in check.warnings], class_="warnings"),
         tag("div", charts(check), class_="charts"),
         sample_list(check),
         class_="check",

@@ -316,7 +316,7 @@ def test_a_cpu_without_bfloat16_is_told_of_once(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(loading, "cpu_has_bfloat16", lambda: False)
-    monkeypatch.setattr(warnings, "_said", set())
+    monkeypatch.setattr(warnings, "_reported", set())
     for _ in range(2):
         assert hf(tiny_model, dtype="bfloat16").loglikelihood(pairs(("the", " dog")))[0].score is not None
     assert capsys.readouterr().err.count("dtype=float32 is several times faster") == 1
@@ -328,21 +328,21 @@ def test_a_cpu_without_bfloat16_takes_float32_and_says_so_unless_a_dtype_is_aske
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("mill.models.hf.model.cpu_has_bfloat16", lambda: False)
-    monkeypatch.setattr(warnings, "_said", set())
+    monkeypatch.setattr(warnings, "_reported", set())
     model = TransformersModel(str(tiny_model), device_map="cpu")
     assert (model.identity()["dtype"], model.model.dtype) == ("float32", torch.float32)
     assert capsys.readouterr().err.count("so dtype=float32 is taken") == 1
-    assert any("dtype=float32 is taken" in remark for remark in model.remarks())
+    assert any("dtype=float32 is taken" in warning for warning in model.warnings())
     assert model.fixed_arguments() == {"dtype": "float32"}  # copies on machines with another CPU compute the same
     asked = hf(tiny_model, dtype="bfloat16")
     assert (asked.identity()["dtype"], asked.model.dtype, asked.fixed_arguments()) == ("bfloat16", torch.bfloat16, {})
-    assert not any("float32 is taken" in remark for remark in asked.remarks())
+    assert not any("float32 is taken" in warning for warning in asked.warnings())
 
 
 def test_a_cpu_with_bfloat16_computes_in_it(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mill.models.hf.model.cpu_has_bfloat16", lambda: True)
     model = TransformersModel(str(tiny_model), device_map="cpu")
-    assert (model.identity()["dtype"], model.model.dtype, model.remarks()) == ("bfloat16", torch.bfloat16, [])
+    assert (model.identity()["dtype"], model.model.dtype, model.warnings()) == ("bfloat16", torch.bfloat16, [])
 
 
 @pytest.mark.parametrize(

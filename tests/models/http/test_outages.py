@@ -110,11 +110,11 @@ def ask(
     return {text: answers[0] for text, answers in seen.times.items()}
 
 
-def test_a_server_that_is_started_again_answers_the_rest(restarting: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_server_that_is_started_again_answers_the_rest(restarting: Any, caplog: pytest.LogCaptureFixture) -> None:
     server = restarting(lambda prompt, times: prompt in ("q 07", "q 25") and times == 1)
     found = ask(server.url)
     assert len(found) == 40 and all(response.text == f"re: {text}" for text, response in found.items())
-    assert "waiting for it to come back" in capsys.readouterr().err
+    assert "waiting for it to come back" in caplog.text
 
 
 def test_a_question_that_always_ends_the_server_is_an_error_of_its_own(restarting: Any) -> None:

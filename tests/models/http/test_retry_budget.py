@@ -20,7 +20,7 @@ class Waiting:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now, self.retry_budget = 0.0, RetryBudget(clock=lambda: self.now)
         self.reports: list[tuple[float, str]] = []
-        monkeypatch.setattr(retry_budget, "notice", lambda text: self.reports.append((self.now, text)))
+        monkeypatch.setattr(retry_budget, "warn", lambda text: self.reports.append((self.now, text)))
 
     def refuse(self, pause: float, failure: Failure = BUSY) -> None:
         self.retry_budget.refused(failure, "http://h", pause)
@@ -89,10 +89,11 @@ def test_all_calls_of_a_client_are_given_up_together(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(retry_budget, "LONGEST_REFUSAL_S", 1.0)
     monkeypatch.setattr(retry_budget, "REPORTED_AFTER_S", 0.1)
     monkeypatch.setattr(client, "THROTTLED_ATTEMPTS", 10**6)
-    said: list[str] = []
-    monkeypatch.setattr(warnings, "_listeners", [said.append])
+    collected = warnings.CollectingHandler()
+    monkeypatch.setattr(warnings.logger, "handlers", [collected])
     with FaultServer(lambda *_: status(429, "busy", Retry_After="0.2")) as server:
         found = ask(server, 8, concurrency=2)
         assert len(server.calls) < 40
     assert all("the server has refused every request for" in str(one) for one in found)
-    assert len(said) == 1 and f"{server.url} refuses requests" in said[0]
+    (logged,) = collected.take()
+    assert f"{server.url} refuses requests" in logged

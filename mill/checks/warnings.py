@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 
-def answer_notes(counts: Mapping[str, int], *, chat: bool = False) -> list[str]:
+def answer_warnings(counts: Mapping[str, int], *, chat: bool = False) -> list[str]:
     """What a reader of texts and flips must know: answers that are empty, cut off or withheld."""
     found, n = [], counts.get("samples", 0)
     if counts.get("empty"):
