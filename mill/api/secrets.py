@@ -31,13 +31,13 @@ _known: set[str] = set()
 
 
 def remember(secret: str | None) -> None:
-    """A secret's value, so that it is taken out of whatever is shown or stored, such as a server's words about it."""
+    """Remember a secret's value, so that it is removed from whatever is shown or stored, such as a server's messages."""
     if secret and len(secret) >= _SHORTEST:
         _known.add(secret)
 
 
 def any_known() -> bool:
-    """Whether there is anything to take out."""
+    """Whether any secret is known."""
     return bool(_known)
 
 
@@ -49,7 +49,7 @@ def scrub(text: str) -> str:
 
 
 def excerpt(text: str, length: int) -> str:
-    """The beginning of a text in one line; secrets are taken out first, since half of one would not be known again."""
+    """The start of a text in one line. Secrets are removed first: half of one could not be recognized."""
     return " ".join(scrub(text).split())[:length]
 
 
@@ -103,7 +103,7 @@ def redact_addresses(text: str) -> str:
 
 
 def redact_text(text: str) -> str:
-    """A message without secrets: those that are known, and whatever stands where one would.
+    """A message without secrets: known ones, and values of names that look like one.
 
     `key=value` and `key=...` are examples and stay.
     """

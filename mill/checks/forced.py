@@ -13,7 +13,7 @@ from mill.api.model import MillModel
 from mill.api.request import ALL, GENERATE, LOGLIKELIHOOD
 from mill.api.response import Response, Token
 from mill.checks.subjects import CompletedRun
-from mill.execute.sample_state import Job
+from mill.execute.sample_state import SampleState
 from mill.metrics.divergence import Gap, Known, bounded_gap, exact_gaps
 from mill.runs.folder import RunFolder
 from mill.runs.record import distribution_file
@@ -86,7 +86,7 @@ def _halves(context: Context, most_tokens: int) -> tuple[Context, str]:
     return context[:middle], context[middle:][: most_tokens * CHARS_A_TOKEN]
 
 
-def _continuation(job: Job, most_tokens: int) -> str | None:
+def _continuation(job: SampleState, most_tokens: int) -> str | None:
     """None where a request failed."""
     responses = [request.resps[0] for request in job.requests if request.resps]
     if len(responses) < len(job.requests) or any(response.failed for response in responses):

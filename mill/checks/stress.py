@@ -24,7 +24,6 @@ from mill.checks.verdict import load_verdict
 from mill.checks.warnings import answer_warnings
 from mill.metrics.estimate import Estimate, around
 from mill.metrics.paired import inside, mean_of, percentile, rate
-from mill.models.http.server import ServerModel
 from mill.runs.manifest import shown_settings
 
 SHARES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
@@ -64,7 +63,7 @@ def stress(
             break
         by_level[level] += passes
     subject.model.clean()
-    served = isinstance(subject.model, ServerModel)
+    served = subject.model.is_server
     if not served:
         warnings.append("no latencies: a model in this process answers in batches")
     warnings.append(DISTINCT if distinct_prompts else CACHED)

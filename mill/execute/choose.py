@@ -1,4 +1,4 @@
-"""Which engine a run gets: the model in this process, one for each of several servers, or workers on Ray."""
+"""Chooses the executor backend of a run: the model in this process, a worker for each server, or workers on Ray."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from mill.api.errors import MissingPackage, SpecError
 from mill.api.files import imported_files
 from mill.api.model import MillModel
 from mill.api.ranks import world_size
-from mill.execute.backend import Engine, LocalBackend
+from mill.execute.backend import ExecutorBackend, LocalBackend
 from mill.execute.pool import Pool
 from mill.execute.ray_actor import Opening, environment
 from mill.execute.ray_cluster import RayCluster, RayWorker
 from mill.execute.workers import LocalWorker, open_replica, portable_identity
-from mill.models.http.server import ServerModel
 from mill.models.spec.open import open_model
 from mill.models.spec.parse import Spec, addresses_of, at_address
 
@@ -25,7 +24,7 @@ ENGINES = (HERE, RAY)
 
 @dataclass(frozen=True)
 class ExecutorChoice:
-    """What a person asks for. `workers` None means one, or one for each server's address."""
+    """The user's choice. `workers` None means one, or one for each server's address."""
 
     engine: str = HERE
     workers: int | None = None
@@ -45,7 +44,7 @@ class ExecutorChoice:
         servers = len(addresses_of(spec))
         if world_size() > 1 and (self.engine == RAY or servers > 1):
             asked = "--engine ray" if self.engine == RAY else "a model with several addresses"
-            raise SpecError(f"{asked} spreads the work itself: start mill without torchrun or accelerate")
+            raise SpecError(f"{asked} distributes the work itself: start mill without torchrun or accelerate")
         if self.engine == HERE and self.workers not in (None, 1) and servers < 2:
             raise SpecError(f"--workers {self.workers}: add --engine ray, or give a server with several addresses")
         if self.workers is not None and self.workers < servers:
@@ -54,7 +53,7 @@ class ExecutorChoice:
             raise MissingPackage("--engine ray", "ray", "ray")
 
 
-def make_backend(choice: ExecutorChoice, spec: Spec, model: MillModel) -> Engine:
+def make_backend(choice: ExecutorChoice, spec: Spec, model: MillModel) -> ExecutorBackend:
     """`model` is the one that was opened to plan the run; its weights are loaded only where it computes itself."""
     specs = [at_address(spec, address) for address in addresses_of(spec)] or [spec]
     workers = choice.workers or len(specs)
@@ -82,10 +81,10 @@ def _on_servers(specs: Sequence[Spec], model: MillModel, workers: int) -> Pool:
 
 
 class RayBackend(Pool):
-    """A pool on Ray; the cluster is reached when there is something to compute, and left when that is done."""
+    """A pool on Ray; the cluster is joined when there is something to compute, and left after it."""
 
     def __init__(self, choice: ExecutorChoice, specs: Sequence[Spec], model: MillModel, workers: int) -> None:
-        super().__init__(self._start_worker, workers, servers=isinstance(model, ServerModel))
+        super().__init__(self._start_worker, workers, servers=model.is_server)
         self._cluster = RayCluster(choice.address, workers, choice.gpus_per_worker, model.accelerators)
         identity = portable_identity(model)
         fixed = [Spec(spec.backend, {**spec.arguments, **model.fixed_arguments()}) for spec in specs]

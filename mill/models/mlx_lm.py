@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from mill.api.batching import BatchLimits, Observer, Unit, describe
+from mill.api.batching import Answered, BatchLimits, Unit, describe
 from mill.api.errors import ModelError
 from mill.api.model import ModelCapabilities
-from mill.api.request import ALL, GENERATE, MULTI_ROUND, Request
+from mill.api.request import ALL, GENERATE, LOGLIKELIHOOD, MULTI_ROUND, Request
 from mill.api.response import Response
 from mill.api.warnings import warn
 from mill.metrics.similarity import common_start
@@ -120,18 +120,17 @@ class MlxModel(TokenModel):
 
     # Generation.
 
-    def generate_until(self, requests: Sequence[Request], observer: Observer | None = None) -> list[Response]:
-        return self._generate_all(GENERATE, requests, observer)
+    def _stream(self, kind: str, requests: Sequence[Request]) -> Iterator[Answered]:
+        one_at_a_time = BatchLimits(requests=1)
+        if kind in (GENERATE, MULTI_ROUND):
+            units = prompt_units(self.tokens.prompts(requests))
+            return self._stream_checked(kind, units, self._generate_units, one_at_a_time)
+        if kind == LOGLIKELIHOOD:
+            return self._score_pairs(requests, context_units, self._score_units, one_at_a_time)
+        return super()._stream(kind, requests)
 
-    def generate_until_multi_round(self, requests: Sequence[Request], observer: Observer | None = None) -> list[Response]:
-        return self._generate_all(MULTI_ROUND, requests, observer)
-
-    def _generate_all(self, kind: str, requests: Sequence[Request], observer: Observer | None) -> list[Response]:
-        def hook(batch: list[Unit]) -> list[list[Response]]:
-            return [[self._generate_one(unit.data)] for unit in batch]
-
-        units = prompt_units(self.tokens.prompts(requests))
-        return self._answer_units(kind, requests, units, hook, BatchLimits(requests=1), observer)
+    def _generate_units(self, batch: list[Unit]) -> list[list[Response]]:
+        return [[self._generate_one(unit.data)] for unit in batch]
 
     def _generate_one(self, prompt: Prompt) -> Response:
         import mlx.core as mx
@@ -174,11 +173,8 @@ class MlxModel(TokenModel):
 
     # Scoring.
 
-    def loglikelihood(self, requests: Sequence[Request], observer: Observer | None = None) -> list[Response]:
-        def hook(batch: list[Unit]) -> list[list[Response]]:
-            return [self._score_group(unit.requests, unit.data) for unit in batch]
-
-        return self._score_pairs(requests, context_units, hook, BatchLimits(requests=1), observer)
+    def _score_units(self, batch: list[Unit]) -> list[list[Response]]:
+        return [self._score_group(unit.requests, unit.data) for unit in batch]
 
     def _score_group(self, requests: Sequence[Request], group: Sequence[Pair]) -> list[Response]:
         """Pairs of one context: its cache is computed once and trimmed back after each continuation."""

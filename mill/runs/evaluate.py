@@ -20,7 +20,7 @@ from mill.execute.choose import ExecutorChoice, check_servers, make_backend
 from mill.execute.executor import Executor, Tally
 from mill.execute.lockstep import LockStepExecutor
 from mill.execute.ranks import Ranks
-from mill.execute.sample_state import Job, run_samples
+from mill.execute.sample_state import SampleState, run_samples
 from mill.models.spec.open import open_model, resolve_spec, takes_argument
 from mill.models.spec.parse import Spec, addresses_of, at_address, parse_spec
 from mill.runs import manifest
@@ -103,7 +103,7 @@ class Run:
             return self._score(executor, session, quiet=quiet) if ranks.first else None
 
     @property
-    def jobs(self) -> list[Job]:
+    def jobs(self) -> list[SampleState]:
         return [job for plan in self.plans for job in plan.jobs]
 
     def _turn(self) -> AbstractContextManager[None]:
@@ -130,12 +130,12 @@ class Run:
                 self.record.close()
             finally:
                 if not keep_model or ended != "finished":
-                    executor.engine.close()
+                    executor.backend.close()
             if written:
                 # On a full disk this fails too, and then the first failure is what people must read.
                 with contextlib.suppress(RunError) if ended == "failed" else contextlib.nullcontext():
                     self._refuse_removed()
-                    session.write(self.folder, tally=executor.tally, ended=ended, warnings=executor.engine.warnings())
+                    session.write(self.folder, tally=executor.tally, ended=ended, warnings=executor.backend.warnings())
             elif ended == "finished":
                 self.record.refuse_removed()
 
@@ -161,7 +161,7 @@ class Run:
             means,
             executor.tally,
             session.seconds,
-            [*executor.engine.warnings(), *breakdown],
+            [*executor.backend.warnings(), *breakdown],
             scored,
             judge_failures=len(breakdown) + _judge_failures(one for samples in scored.values() for one in samples),
         )

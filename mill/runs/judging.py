@@ -55,7 +55,7 @@ class Judging:
             record.refuse_removed()
         finally:
             record.close()
-            executor.engine.close()
+            executor.backend.close()
         for samples, place, repeats in asked:
             told = [[request.resps[0].text for request in requests] or [None, None] for requests in repeats]
             samples[place] = replace(samples[place], judgements=told)

@@ -13,7 +13,7 @@ from mill.api.task import Benchmark, RenderSettings, Task
 from mill.api.validate import convert
 from mill.api.warnings import warn
 from mill.execute.executor import Tally
-from mill.execute.sample_state import Job, replay
+from mill.execute.sample_state import SampleState, replay
 from mill.runs.evaluate import Outcome
 from mill.runs.folder import MANIFEST, RunFolder
 from mill.runs.record import Record
@@ -92,7 +92,7 @@ def _replayed(
     task: Task, sample: SampleRecord, lookup: Callable[[str], Response | None], settings: RenderSettings
 ) -> SampleRecord:
     """A dialog, led again from its first round with the recorded answers: only so are its later rounds known."""
-    job = Job.of(task, sample.sample, settings)
+    job = SampleState.of(task, sample.sample, settings)
     replay(job, lookup)
     return replace(from_state(job), judgements=sample.judgements)
 

@@ -15,7 +15,7 @@ from mill.api.response import Response, encode_float
 from mill.api.storage import json_text, read_lines, write_atomically
 from mill.api.task import Sample, Task, Value
 from mill.api.validate import parse_json
-from mill.execute.sample_state import Job
+from mill.execute.sample_state import SampleState
 from mill.runs.schema import SampleLine, checked, read_response
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -74,7 +74,7 @@ class ScoredSample:
     error: str | None
 
 
-def from_state(job: Job) -> SampleRecord:
+def from_state(job: SampleState) -> SampleRecord:
     """A job that ran, or that is about to."""
     task, sample = job.task, job.sample
     if job.rounds:

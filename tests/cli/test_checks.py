@@ -502,7 +502,7 @@ def test_a_server_that_dies_under_load_is_what_the_check_reports(
     mill: Mill, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The levels before it are kept, the one under which it went away failed, and the exit code says so."""
-    monkeypatch.setattr("mill.models.http.server.ServerModel.patience_s", 0.0)
+    monkeypatch.setattr("mill.models.http.server.ServerModel.outage_patience_s", 0.0)
     monkeypatch.setattr("mill.models.http.client.FIRST_PAUSE_S", 0.001)
 
     def answer(server: FaultServer, path: str, body: dict[str, Any]) -> Any:

@@ -30,37 +30,37 @@ def test_the_hf_backend_passes(tiny_model: Path) -> None:
 
 
 class Shuffled(TransformersModel):
-    def generate_until(self, requests: Sequence[Request], observer: Any = None) -> list[Response]:
-        return super().generate_until(requests, observer)[::-1]
+    def generate_until(self, requests: Sequence[Request]) -> list[Response]:
+        return super().generate_until(requests)[::-1]
 
 
 class IgnoresStops(TransformersModel):
-    def generate_until(self, requests: Sequence[Request], observer: Any = None) -> list[Response]:
+    def generate_until(self, requests: Sequence[Request]) -> list[Response]:
         free = [Request(r.kind, r.context, options={**r.options, "until": ()}, draw=r.draw) for r in requests]
-        return super().generate_until(free, observer)
+        return super().generate_until(free)
 
 
 class IgnoresLimits(TransformersModel):
-    def generate_until(self, requests: Sequence[Request], observer: Any = None) -> list[Response]:
+    def generate_until(self, requests: Sequence[Request]) -> list[Response]:
         long = [Request(r.kind, r.context, options={**r.options, "max_gen_toks": 40}, draw=r.draw) for r in requests]
-        return super().generate_until(long, observer)
+        return super().generate_until(long)
 
 
 class AlwaysGreedy(TransformersModel):
-    def loglikelihood(self, requests: Sequence[Request], observer: Any = None) -> list[Response]:
-        return [Response(score=answer.score, is_greedy=True) for answer in super().loglikelihood(requests, observer)]
+    def loglikelihood(self, requests: Sequence[Request]) -> list[Response]:
+        return [Response(score=answer.score, is_greedy=True) for answer in super().loglikelihood(requests)]
 
 
 class IgnoresContext(TransformersModel):
-    def loglikelihood(self, requests: Sequence[Request], observer: Any = None) -> list[Response]:
+    def loglikelihood(self, requests: Sequence[Request]) -> list[Response]:
         bare = [Request(r.kind, "A", r.continuation) for r in requests]
-        return super().loglikelihood(bare, observer)
+        return super().loglikelihood(bare)
 
 
 class NeverSamples(TransformersModel):
-    def generate_until(self, requests: Sequence[Request], observer: Any = None) -> list[Response]:
+    def generate_until(self, requests: Sequence[Request]) -> list[Response]:
         greedy = [Request(r.kind, r.context, options={**r.options, "temperature": 0.0}) for r in requests]
-        return super().generate_until(greedy, observer)
+        return super().generate_until(greedy)
 
 
 class Nameless(TransformersModel):
@@ -91,12 +91,12 @@ def test_a_backend_that_breaks_the_contract_fails_by_name(
 
 
 class TellsNoCounts(TransformersModel):
-    def generate_until(self, requests: Sequence[Request], observer: Any = None) -> list[Response]:
-        return [Response(text=one.text, error=one.error) for one in super().generate_until(requests, observer)]
+    def generate_until(self, requests: Sequence[Request]) -> list[Response]:
+        return [Response(text=one.text, error=one.error) for one in super().generate_until(requests)]
 
 
 class TellsNoCountsAndIgnoresLimits(TellsNoCounts):
-    def generate_until(self, requests: Sequence[Request], observer: Any = None) -> list[Response]:
+    def generate_until(self, requests: Sequence[Request]) -> list[Response]:
         return [Response(text="once upon a time there was a king") for _ in requests]
 
 

@@ -149,7 +149,7 @@ def test_a_rank_killed_without_a_launcher_is_missed(killed: int, alone: Path, tm
     both[killed].communicate()
     assert code == 1 and time.monotonic() - began < 45
     (line,) = told(said)
-    assert ("rank 1 gave no sign of life" if killed else "the store of the launcher is gone") in line
+    assert ("rank 1 sent no heartbeat" if killed else "the store of the launcher is gone") in line
     known = recorded(tmp_path / "out")
     log.unlink()
     assert run(toy(tmp_path / "out", TASKS), TOY_LOG=str(log))[0] == 0

@@ -290,16 +290,15 @@ def test_broken_answers_over_http(stream: bool, monkeypatch: pytest.MonkeyPatch)
 
     count = OVER_HTTP
     faults = [fault() for _ in range(count)]
-    found: dict[int, Response] = {}
     with FaultServer(lambda server, path, body: faults[int(body["prompt"])]) as server:
         model = OpenAICompatModel("m", server.url, timeout=5.0, stream=stream, concurrency=4)
-        model.client.verify = None
+        model.client.verifies = False
 
         async def work(number: int) -> Response:
             asked = Request(GENERATE, str(number), options=TEXT.options)
-            return await response_to(asked, model._generate)
+            return await model.send(asked)
 
-        model.client.run_all(range(count), work, found.__setitem__)
+        found = dict(model.client.run_all(range(count), work))
     assert Counter(check(one, GENERATE) for one in found.values()).total() == count
 
 

@@ -13,7 +13,7 @@ from mill.api.message import Message
 from mill.api.request import GENERATE, MULTI_ROUND, Request
 from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample, Task, TaskType
-from mill.execute.sample_state import Job
+from mill.execute.sample_state import SampleState
 from mill.tasks import hooks
 
 SETTINGS = RenderSettings()
@@ -174,7 +174,7 @@ def test_ids_of_many_samples_are_compared_in_one_pass() -> None:
 def test_a_dialog_that_cannot_go_on_is_a_failure_of_its_sample_alone(hook: Callable[..., Any], words: str) -> None:
     dialog = (Message("user", "q"),)
     first = {"kind": MULTI_ROUND, "requests": giving([Request(MULTI_ROUND, dialog, options=OPTIONS)]), "next_round": hook}
-    job = Job.of(made(**first), SAMPLE, SETTINGS)
+    job = SampleState.of(made(**first), SAMPLE, SETTINGS)
     job.rounds[0][0].resps[:] = [Response(text="a")]
     assert not job.advance()
     assert words in (job.repeats()[0][0].error or "")

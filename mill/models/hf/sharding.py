@@ -37,7 +37,7 @@ class ShardedPasses:
         model.register_forward_pre_hook(self._before, prepend=True)
         model.forward = _fatal(model.forward)
 
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         """This rank has nothing left: keep the others company until they have nothing either."""
         import torch
 

@@ -232,32 +232,26 @@ def test_rows_that_come_and_go_write_what_each_would_alone(zoo: Any, most: int |
 
 def test_answers_come_as_they_are_complete_and_not_at_the_end(zoo: Any) -> None:
     model = opened(zoo("llama"))
-    order: list[str] = []
-
-    class Watcher:
-        def answered(self, request: Request, response: Any) -> None:
-            order.append(request.text)
-
     lengths = {"long": 7, "short": 4}
     requests = [Request(GENERATE, text, options=generation_options(max_gen_toks=n)) for text, n in lengths.items()]
-    model.generate_until(requests, Watcher())
+    order = [request.text for request, _ in model.stream_responses(GENERATE, requests)]
     assert order == ["short", "long"]
 
 
 def test_a_step_that_breaks_leaves_the_rest_to_plain_batches_and_says_so(
-    zoo: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    zoo: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     model = opened(zoo("llama"))
     wanted = [answer.text for answer in opened(zoo("llama"), exact=True).generate_until(asked())]
-    assert model.shares
+    assert model.prefix_sharing
 
     def broken(*_: Any) -> Any:
         raise RuntimeError("no such kernel")
 
     monkeypatch.setattr(Step, "attend", broken)
     assert [answer.text for answer in model.generate_until(asked())] == wanted
-    assert "plain batches from here on: RuntimeError: no such kernel" in capsys.readouterr().err
-    assert not model.shares
+    assert "continuous batching is off from here on: RuntimeError: no such kernel" in caplog.text
+    assert not model.prefix_sharing
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
