@@ -18,6 +18,7 @@ from mill.api.batching import describe
 from mill.api.errors import ModelBroken, ModelError
 from mill.api.request import Request
 from mill.api.warnings import warn
+from mill.compat.ray import silence_node_reports
 from mill.execute.ray_actor import Opening, Update, Worker
 from mill.execute.workers import Tell, WorkerLost
 
@@ -126,7 +127,7 @@ class RayCluster:
             os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
         import ray
 
-        _hush(ray)
+        silence_node_reports(ray)
         if ray.is_initialized():
             raise ModelError("this process is in a Ray cluster already: mill joins or starts its own")
         self._joined = True  # also where what follows fails half-way
@@ -180,12 +181,6 @@ class RayCluster:
 
             ray.shutdown()
             self._joined = False
-
-
-def _hush(ray: Any) -> None:
-    """Ray prints pages about each machine that dies on standard output, where results belong; the pool says it in a line."""
-    with contextlib.suppress(AttributeError):  # a name of Ray's own, which it may change
-        ray._private.worker.print_to_stdstream = lambda *_, **__: None
 
 
 def _check_listening(address: str, patience: float = 0.0) -> None:

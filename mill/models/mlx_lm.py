@@ -13,7 +13,7 @@ from mill.api.errors import ModelError
 from mill.api.model import ModelCapabilities
 from mill.api.request import ALL, GENERATE, MULTI_ROUND, Request
 from mill.api.response import Response
-from mill.api.warnings import warn
+from mill.compat.mlx import model_folder, rope_overrides
 from mill.metrics.similarity import common_start
 from mill.models.spec.fingerprint import folder_digest, weights_size
 from mill.models.spec.remote_code import announce_remote_code
@@ -64,10 +64,8 @@ class MlxModel(TokenModel):
 
     @cached_property
     def _folder(self) -> Any:
-        from mlx_lm.utils import _download
-
         try:
-            return _download(self.path, revision=self.revision)
+            return model_folder(self.path, self.revision)
         except Exception as error:  # the hub's client raises many kinds, all of which mean: not to be had
             raise ModelError(f"cannot find the model {self.path}: {describe(error)}") from error
 
@@ -91,10 +89,10 @@ class MlxModel(TokenModel):
             from mlx_lm import load
 
             try:
-                mended = mend_rope(self._config())
+                overrides = rope_overrides(self._config())
                 if self.trust_remote_code:
                     announce_remote_code(str(self._folder))
-                self._loaded = load(str(self._folder), model_config=mended, trust_remote_code=self.trust_remote_code)
+                self._loaded = load(str(self._folder), model_config=overrides, trust_remote_code=self.trust_remote_code)
             except ModelError:
                 raise
             except Exception as error:
@@ -288,18 +286,3 @@ def _sum_logprobs(logits: Sequence[Any], tokens: Sequence[int]) -> tuple[float, 
     chosen = mx.take_along_axis(joined, wanted[:, None], axis=1)[:, 0] - mx.logsumexp(joined, axis=1)
     greedy = mx.all(mx.argmax(joined, axis=1) == wanted)
     return float(mx.sum(chosen)), bool(greedy)
-
-
-def mend_rope(config: dict[str, Any]) -> dict[str, Any]:
-    """transformers 5 writes the rope settings under `rope_parameters`, where mlx-lm does not look: it would take its
-    default base and answer wrongly without a word. What it would miss is put where it looks, and that is told."""
-    told = config.get("rope_parameters")
-    if not isinstance(told, dict) or "rope_theta" in config:
-        return {}
-    if "rope_theta" not in told:
-        raise ModelError("mlx-lm would misread this model's rope settings: rope_parameters has no single rope_theta")
-    mended: dict[str, Any] = {"rope_theta": told["rope_theta"]}
-    if told.get("rope_type", "default") != "default":
-        mended["rope_scaling"] = {name: value for name, value in told.items() if name != "rope_theta"}
-    warn(f"mlx-lm does not read rope_parameters in config.json; it is given {', '.join(mended)} from there")
-    return mended

@@ -15,8 +15,8 @@ from typing import Any
 from mill.api.batching import describe
 from mill.api.errors import ModelError
 from mill.api.warnings import warn
+from mill.compat import gguf
 from mill.models.device import choose_device, cpu_has_bfloat16
-from mill.models.hf import gguf_once
 from mill.models.spec.fingerprint import file_digest, folder_digest, weights_size
 from mill.models.spec.remote_code import announce_remote_code
 
@@ -156,7 +156,7 @@ def load_weights(
     try:
         model = _load(_auto_class(config, multimodal), source, "weights", **arguments)
     finally:
-        gguf_once.forget()
+        gguf.clear_cache()
     return (model if device is None else model.to(device)).eval()
 
 
@@ -182,7 +182,7 @@ def _load(auto: Any, source: Source, what: str, **arguments: Any) -> Any:
     if arguments.get("trust_remote_code") and not source.gguf:
         announce_remote_code(source.path, source.revision)
     try:
-        with _quiet(), gguf_once.read_once() if source.gguf else contextlib.nullcontext():
+        with _quiet(), gguf.cached_reads() if source.gguf else contextlib.nullcontext():
             return auto.from_pretrained(**source.arguments(), **arguments)
     except Exception as error:  # transformers, safetensors and remote code raise what they like
         raise ModelError(f"cannot load the {what} of {source.name}: {_reason(error, source)}") from error

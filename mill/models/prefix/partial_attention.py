@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from mill.compat.torch import cpu_flash_attention
+
 if TYPE_CHECKING:
     import torch
 
@@ -51,16 +53,13 @@ def partial_attention(
 
 def _cpu_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, *, causal: bool) -> Part:
     """torch's flash kernel for CPUs. Without a mask a group's queries are more queries of one head: no key is copied."""
-    import torch
-
     heads, tokens, size = q.shape
     group = heads // k.shape[0]
     if causal and group > 1:
         k, v = k.repeat_interleave(group, dim=0), v.repeat_interleave(group, dim=0)
     else:
         q = q.reshape(k.shape[0], group * tokens, size)
-    flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-    out, lse = flash(q[None], k[None], v[None], 0.0, causal, scale=scale)
+    out, lse = cpu_flash_attention(q[None], k[None], v[None], scale=scale, causal=causal)
     return Part(out[0].reshape(heads, tokens, size), lse[0].reshape(heads, tokens))
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from mill.compat.torch import cpu_flash_attention, cuda_flash_attention
 from mill.models.prefix.packed_attention import Pack, Plan
 from mill.models.prefix.partial_attention import Part, merge_rows, partial_attention
 from mill.models.prefix.trie import Segment
@@ -119,8 +120,7 @@ class Step(Plan):
             self.tensors["mask"] = mask.masked_fill_(empty[:, None, None, :], float("-inf"))
         mask = self.tensors["mask"]
         if softcap is None and size == v.shape[-1] and q.device.type == "cpu" and q.dtype == torch.float32:
-            flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-            out, lse = flash(asked, k, v, 0.0, False, attn_mask=mask, scale=scale)
+            out, lse = cpu_flash_attention(asked, k, v, scale=scale, mask=mask)
         else:
             scores = asked.float() @ k.float().transpose(2, 3) * scale
             if softcap is not None:
@@ -144,19 +144,15 @@ class Step(Plan):
             every = torch.arange(count + 1, device=q.device, dtype=torch.int32)
             self.tensors |= {"cu_q": every * groups, "cu_k": every * self.slots.capacity, "used": self.lengths[:count].int()}
         bounds = self.tensors
-        flash = torch.ops.aten._flash_attention_forward
-        out, *_ = flash(
+        out, _ = cuda_flash_attention(
             asked,
             keys[:count].flatten(0, 1),
             values[:count].flatten(0, 1),
-            bounds["cu_q"],
-            bounds["cu_k"],
-            groups,
-            self.slots.capacity,
-            0.0,
-            False,
-            False,
+            bounds_q=bounds["cu_q"],
+            bounds_k=bounds["cu_k"],
+            longest_q=groups,
+            longest_k=self.slots.capacity,
             scale=scale,
-            seqused_k=bounds["used"],
+            used_k=bounds["used"],
         )
         return out.reshape(count, groups, keys.shape[2], size).transpose(1, 2).reshape(count, heads, size).transpose(0, 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from mill.compat.torch import cuda_flash_attention
 from mill.models.prefix.partial_attention import Part, merge
 
 if TYPE_CHECKING:
@@ -41,10 +42,9 @@ def varlen_attention(pack: Pack, q: torch.Tensor, k: torch.Tensor, v: torch.Tens
 
 
 def _flash(q: Any, k: Any, v: Any, asking: tuple[Any, int], asked: tuple[Any, int], scale: float, *, causal: bool) -> Part:
-    import torch
-
-    flash = torch.ops.aten._flash_attention_forward
-    out, lse, *_ = flash(q, k, v, asking[0], asked[0], asking[1], asked[1], 0.0, causal, False, scale=scale)
+    out, lse = cuda_flash_attention(
+        q, k, v, bounds_q=asking[0], bounds_k=asked[0], longest_q=asking[1], longest_k=asked[1], scale=scale, causal=causal
+    )
     return Part(out.transpose(0, 1), lse.float())
 
 
