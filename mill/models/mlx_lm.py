@@ -18,7 +18,7 @@ from mill.metrics.similarity import common_start
 from mill.models.spec.fingerprint import folder_digest, weights_size
 from mill.models.spec.remote_code import announce_remote_code
 from mill.models.tokens.generated import TokenLogprobs, as_tokens
-from mill.models.tokens.pairs import Pair
+from mill.models.tokens.pairs import TokenPair
 from mill.models.tokens.stops import cut_at_stops
 from mill.models.tokens.token_model import TokenModel
 from mill.models.tokens.tokenizer import Prompt, Tokens, prompt_units
@@ -178,7 +178,7 @@ class MlxModel(TokenModel):
 
         return self._score_pairs(requests, context_units, hook, BatchLimits(requests=1), observer)
 
-    def _score_group(self, requests: Sequence[Request], group: Sequence[Pair]) -> list[Response]:
+    def _score_group(self, requests: Sequence[Request], group: Sequence[TokenPair]) -> list[Response]:
         """Pairs of one context: its cache is computed once and trimmed back after each continuation."""
         from mlx_lm.models.cache import can_trim_prompt_cache, trim_prompt_cache
 
@@ -260,9 +260,9 @@ class MlxModel(TokenModel):
         return logits
 
 
-def context_units(requests: Sequence[Request], pairs: Sequence[Pair]) -> list[Unit]:
+def context_units(requests: Sequence[Request], pairs: Sequence[TokenPair]) -> list[Unit]:
     """Requests with one context are computed together, contexts that begin alike one after another."""
-    groups: dict[tuple[int, ...], list[tuple[Request, Pair]]] = {}
+    groups: dict[tuple[int, ...], list[tuple[Request, TokenPair]]] = {}
     for request, pair in zip(requests, pairs, strict=True):
         groups.setdefault(tuple(pair.ids[: pair.n_context]), []).append((request, pair))
     ordered = sorted(groups.items())

@@ -7,7 +7,7 @@ from functools import cached_property, partial
 from typing import Any
 
 from mill.api.batching import BatchLimits, Observer, Unit, as_response
-from mill.api.model import watched
+from mill.api.model import options_text, watched
 from mill.api.request import Request
 from mill.api.response import Response
 from mill.models.hf import loading, multimodal
@@ -81,17 +81,13 @@ class MediaModel(TokenModel):
         """Rows in batches of one shape, their media decoded ahead; what cannot be read is an error of its own."""
         groups: dict[Any, list[MediaRow]] = {}
         for row in sorted(rows, key=lambda row: -row.cost):  # the order in which batches are taken
-            groups.setdefault((row.shape, options_key(row.request)), []).append(row)
+            groups.setdefault((row.shape, options_text(row.request)), []).append(row)
         found: dict[int, Response] = {}
         for group in groups.values():
             with Prefetch(self.media.load, group, ahead=MEDIA_AHEAD) as loaded:
                 hook = partial(_answer_loaded, kind, answer, loaded)
-                found |= self._run_units(multimodal.row_units(group), hook, limits, observer)
+                found |= self._run_units(multimodal.media_units(group), hook, limits, observer)
         return [found[id(request)] for request in requests]
-
-
-def options_key(request: Request) -> str:
-    return repr(sorted(request.options.items()))
 
 
 def _answer_loaded(

@@ -10,7 +10,7 @@ from typing import Any
 from mill.api.batching import BatchLimits, Observer, Unit, as_response, describe, is_out_of_memory
 from mill.api.errors import MillError, SpecError, UnknownName
 from mill.api.message import MEDIA_KINDS
-from mill.api.model import ModelCapabilities
+from mill.api.model import ModelCapabilities, options_text
 from mill.api.ranks import world_size
 from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, Request
 from mill.api.response import Response
@@ -18,11 +18,11 @@ from mill.api.warnings import warn
 from mill.models import memory
 from mill.models.device import choose_device, cpu_has_bfloat16
 from mill.models.hf import decoding, loading, logprobs, sharding
-from mill.models.hf.media_model import DEFAULT_VIDEO_FRAMES, TEXT_ONLY, MediaModel, options_key
+from mill.models.hf.media_model import DEFAULT_VIDEO_FRAMES, TEXT_ONLY, MediaModel
 from mill.models.hf.multimodal import MediaRow
 from mill.models.prefix import packed_scoring, padded_scoring
 from mill.models.prefix.continuous import ContinuousDecoder
-from mill.models.tokens.pairs import Pair
+from mill.models.tokens.pairs import TokenPair
 from mill.models.tokens.rows import Row, shared_rows
 from mill.models.tokens.tokenizer import Prompt, Tokens
 
@@ -157,7 +157,7 @@ class TransformersModel(MediaModel):
                 trust_remote_code=self.trust_remote_code,
             )
             if self.lock_step:
-                self._passes = sharding.spread(self._model)
+                self._passes = sharding.shard(self._model)
             self._eos_ids = decoding.take_eos_ids(self._model, self.tokens.tokenizer)
         return self._model
 
@@ -200,7 +200,7 @@ class TransformersModel(MediaModel):
         def hook(batch: list[Unit]) -> list[list[Response]]:
             return logprobs.score_with_logprobs(self.model, self.tokens.tokenizer, [unit.data for unit in batch])
 
-        def units(asked: Sequence[Request], pairs: Sequence[Pair]) -> list[Unit]:
+        def units(asked: Sequence[Request], pairs: Sequence[TokenPair]) -> list[Unit]:
             return [Unit(row.requests, len(row.ids), row) for row in shared_rows(asked, pairs)]
 
         limits = self._token_limits(memory.scoring_tokens(self.model, logits_per_token=2.0))
@@ -278,7 +278,7 @@ class TransformersModel(MediaModel):
         for prompt in prompts:
             if id(prompt.request) not in found:
                 unit = Unit([prompt.request], len(prompt.ids) + prompt.max_new_tokens, prompt)
-                units.setdefault(options_key(prompt.request), []).append(unit)
+                units.setdefault(options_text(prompt.request), []).append(unit)
         limits = self._token_limits(memory.generation_tokens(self.model))
 
         def hook(batch: list[Unit]) -> list[list[Response]]:

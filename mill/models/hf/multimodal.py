@@ -185,7 +185,7 @@ class ModelTooSmall(RuntimeError):
     """A batch in which some request does not fit the context."""
 
 
-def row_units(rows: Sequence[MediaRow]) -> list[Unit]:
+def media_units(rows: Sequence[MediaRow]) -> list[Unit]:
     return [Unit(row.requests or [row.request], row.cost, row) for row in rows]
 
 

@@ -80,7 +80,7 @@ def _fatal(forward: Callable[..., Any]) -> Callable[..., Any]:
     return guarded
 
 
-def spread(model: Any) -> ShardedPasses:
+def shard(model: Any) -> ShardedPasses:
     """Spread a loaded network over all ranks, layer by layer; each ends with its part on its own device."""
     import torch
     import torch.distributed as dist

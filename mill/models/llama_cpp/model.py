@@ -17,18 +17,18 @@ from mill.models.http.model_names import same_file
 from mill.models.http.server import ServerModel, messages_of
 from mill.models.http.values import shaped
 from mill.models.llama_cpp.schema import (
-    Completion,
-    Entry,
-    ModelList,
+    LlamaCompletion,
+    LlamaModel,
+    LlamaModels,
     Position,
     Props,
     Rendered,
-    Row,
-    TokenIds,
+    TokenProbability,
     read_completion,
     read_logprob,
 )
 from mill.models.openai_compat.answers import read_counts
+from mill.models.openai_compat.schema import TokenIds
 from mill.models.spec.arguments import check_flag
 from mill.models.tokens.next_tokens import Distribution, NextTokens
 from mill.models.tokens.pairs import make_pair, move_spaces
@@ -60,7 +60,7 @@ class LlamaCppModel(ServerModel):
         self.capabilities = _capabilities(None, 1)
         self._told: dict[str, Any] = {}
         self._props: Props | None = None
-        self._entry = Entry()
+        self._entry = LlamaModel()
         self._vocabulary = 0
         self._bos_id: int | None = None
         self._next = NextTokens(self._ask_distribution)
@@ -88,8 +88,8 @@ class LlamaCppModel(ServerModel):
         told = self.client.probe("GET", "/props").body
         listed = self.client.probe("GET", "/v1/models").body
         self._props = convert(told, Props, f"{self.base_url}/props", ModelError)
-        found: ModelList = convert(listed, ModelList, f"{self.base_url}/v1/models", ModelError)
-        self._entry = (found.data or [Entry()])[0]
+        found: LlamaModels = convert(listed, LlamaModels, f"{self.base_url}/v1/models", ModelError)
+        self._entry = (found.data or [LlamaModel()])[0]
         self._told = {**told, "meta": (listed.get("data") or [{}])[0].get("meta") or {}}
         served = self._names()
         if self.model and served and not any(same_file(self.model, name) for name in served):
@@ -227,7 +227,7 @@ class LlamaCppModel(ServerModel):
         pairs = [(await self._row_id(row), read_logprob(row)) for row in positions[0].rows]
         return Distribution(dict(pairs), count)
 
-    async def _tokens(self, found: Completion) -> tuple[Token, ...]:
+    async def _tokens(self, found: LlamaCompletion) -> tuple[Token, ...]:
         """The answer's tokens with the likeliest at their positions; older servers give probabilities and texts."""
         if found.completion_probabilities is None:
             raise Failure("garbage", "the server's answer has no probabilities of its tokens")
@@ -238,14 +238,14 @@ class LlamaCppModel(ServerModel):
         text = position.content if position.token is None else position.token
         if text is None:
             raise Failure("garbage", "the server's answer has a token without a text")
-        name = position.id if position.id is not None else await self._row_id(Row(tok_str=text))
+        name = position.id if position.id is not None else await self._row_id(TokenProbability(tok_str=text))
         named = position.logprob is not None or position.prob is not None
         logprob = read_logprob(position) if named else dict(top).get(name)
         if logprob is None:
             raise Failure("garbage", "the server's answer has a token without a probability")
         return Token(name, text, logprob, tuple(sorted(top, key=lambda pair: -pair[1])))
 
-    async def _row_id(self, row: Row) -> int:
+    async def _row_id(self, row: TokenProbability) -> int:
         """A token's id; older servers name a token by its text alone."""
         if row.id is not None:
             return row.id

@@ -33,7 +33,7 @@ class Unsupported(Exception):
 
 
 @dataclass(frozen=True)
-class Run:
+class AncestorRange:
     """Neighbouring tokens [start, end) that all see one ancestor: tokens [first, last) of this pack, or a kept segment."""
 
     start: int
@@ -69,7 +69,7 @@ class Pack(Plan):
     keep: Sequence[Segment] = ()
     window: int = 0
     places: dict[Segment, tuple[int, int]] = field(default_factory=dict)
-    levels: list[list[Run]] = field(default_factory=list)
+    levels: list[list[AncestorRange]] = field(default_factory=list)
     tensors: dict[str, Any] = field(default_factory=dict)
     calls: int = 0
 
@@ -84,8 +84,8 @@ class Pack(Plan):
             below = [(segment, chain[level]) for segment, chain in chains if segment.level > level]
             self.levels.append([self._run(ancestor, list(group)) for ancestor, group in groupby(below, key=lambda p: p[1])])
 
-    def _run(self, ancestor: Segment, group: list[tuple[Segment, Segment]]) -> Run:
-        return Run(self.places[group[0][0]][0], self.places[group[-1][0]][1], ancestor, self.places.get(ancestor))
+    def _run(self, ancestor: Segment, group: list[tuple[Segment, Segment]]) -> AncestorRange:
+        return AncestorRange(self.places[group[0][0]][0], self.places[group[-1][0]][1], ancestor, self.places.get(ancestor))
 
     @property
     def ids(self) -> list[int]:
@@ -95,7 +95,7 @@ class Pack(Plan):
     def positions(self) -> list[int]:
         return [place for segment in self.segments for place in range(segment.start, segment.end)]
 
-    def key_values(self, run: Run, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def key_values(self, run: AncestorRange, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """What a run's ancestor offers in the current attention call."""
         if run.inside is None:
             return self.kept[run.ancestor][self.calls]

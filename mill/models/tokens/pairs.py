@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Pair:
+class TokenPair:
     """Token ids of context and continuation, the length of the context, and how many tokens were cut on the left."""
 
     ids: list[int]
@@ -23,7 +23,7 @@ class Pair:
         return self.ids[self.n_context :]
 
 
-def make_pair(whole: list[int], n_context: int, *, window: int, prefix: int | None) -> Pair:
+def make_pair(whole: list[int], n_context: int, *, window: int, prefix: int | None) -> TokenPair:
     """A pair from the ids of the whole text. An empty context is `prefix` (BOS or EOS) alone, never doubled.
 
     The model's input, all but the last token, is at most `window` long: what is too much is cut on the left.
@@ -35,7 +35,7 @@ def make_pair(whole: list[int], n_context: int, *, window: int, prefix: int | No
     # A continuation that melts into the context's last token is still scored, with that token.
     n_context = max(1, min(n_context, len(whole) - 1))
     cut = max(0, len(whole) - 1 - window)
-    return Pair(whole[cut:], n_context - cut, cut)
+    return TokenPair(whole[cut:], n_context - cut, cut)
 
 
 def move_spaces(context: str, continuation: str) -> tuple[str, str]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from mill.api.batching import Unit
 from mill.api.request import Request
 from mill.api.response import Response
-from mill.models.tokens.pairs import Pair
+from mill.models.tokens.pairs import TokenPair
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Row:
     requests: list[Request]
 
 
-def shared_rows(requests: Sequence[Request], pairs: Sequence[Pair]) -> list[Row]:
+def shared_rows(requests: Sequence[Request], pairs: Sequence[TokenPair]) -> list[Row]:
     """Requests whose inputs are equal share a row: the choices A, B, C, D of a question are one input, not four."""
     rows: dict[tuple[int, ...], Row] = {}
     for request, pair in zip(requests, pairs, strict=True):
@@ -40,7 +40,7 @@ def shared_rows(requests: Sequence[Request], pairs: Sequence[Pair]) -> list[Row]
     return list(rows.values())
 
 
-def row_units(requests: Sequence[Request], pairs: Sequence[Pair]) -> list[Unit]:
+def row_units(requests: Sequence[Request], pairs: Sequence[TokenPair]) -> list[Unit]:
     """Shared rows as units of work, those that begin alike one after another; of one cost: the order stays."""
     return [Unit(row.requests, 1, row) for row in sorted(shared_rows(requests, pairs), key=lambda row: row.ids)]
 

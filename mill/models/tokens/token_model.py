@@ -9,12 +9,12 @@ from mill.api.batching import BatchLimits, Hook, Observer, Unit, as_response
 from mill.api.model import MillModel, watched
 from mill.api.request import LOGLIKELIHOOD, Request
 from mill.api.response import Response
-from mill.models.tokens.pairs import Pair
+from mill.models.tokens.pairs import TokenPair
 
 if TYPE_CHECKING:
     from mill.models.tokens.tokenizer import Tokens
 
-MakeUnits = Callable[[Sequence[Request], Sequence[Pair]], list[Unit]]
+MakeUnits = Callable[[Sequence[Request], Sequence[TokenPair]], list[Unit]]
 
 
 class TokenModel(MillModel):

@@ -10,7 +10,7 @@ from mill.api.batching import Unit
 from mill.api.errors import ModelError
 from mill.api.message import Context, Message
 from mill.api.request import Request
-from mill.models.tokens.pairs import Pair, make_pair, move_spaces
+from mill.models.tokens.pairs import TokenPair, make_pair, move_spaces
 from mill.models.tokens.rows import Row, Span
 
 
@@ -91,7 +91,7 @@ class Tokens:
             return message.text
         return [{"type": "text", "text": part} if isinstance(part, str) else {"type": part.kind} for part in message.parts]
 
-    def pairs(self, requests: Sequence[Request]) -> list[Pair]:
+    def pairs(self, requests: Sequence[Request]) -> list[TokenPair]:
         """Contexts and continuations tokenized as one text, so that tokens at the seam are those of real text."""
         texts = [move_spaces(self.render(request.context), request.continuation) for request in requests]
         contexts = self.encode_all([context for context, _ in texts])
