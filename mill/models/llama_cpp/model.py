@@ -31,8 +31,9 @@ from mill.models.openai_compat.answers import read_counts
 from mill.models.openai_compat.schema import TokenIds
 from mill.models.spec.arguments import check_flag
 from mill.models.tokens.next_tokens import Distribution, NextTokens
-from mill.models.tokens.pairs import make_pair, move_spaces
+from mill.models.tokens.pairs import make_pair, move_spaces, with_prefix
 from mill.models.tokens.stops import cut_at_stops
+from mill.models.tokens.windows import rolling_windows
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 SCORING_PROBS = 64  # enough for most choices; the whole vocabulary is asked for where it is not
@@ -193,16 +194,11 @@ class LlamaCppModel(ServerModel):
         return replace(answer, tokens=tokens, distribution=whole)
 
     async def _score_document(self, request: Request) -> Response:
-        ids = await self._tokenize(request.text)
-        bos = self._bos_id
-        if bos is not None and ids[:1] != [bos]:
-            ids = [bos, *ids]
-        window, total = self._window - 1, 0.0
-        for first in range(1, len(ids), window):
-            last = min(first + window, len(ids))
-            begin = max(0, last - 1 - window)
-            steps = await self._walk(ids[begin:last], first - begin)
-            total += sum(found.logprobs[token] for token, found in zip(ids[first:last], steps, strict=True))
+        ids = with_prefix(await self._tokenize(request.text), self._bos_id)
+        total = 0.0
+        for pair in rolling_windows(ids, self._window - 1):
+            steps = await self._walk(pair.ids, pair.n_context)
+            total += sum(found.logprobs[token] for token, found in zip(pair.continuation, steps, strict=True))
         return Response(score=total, prompt_tokens=len(ids) - 1)
 
     async def _walk(self, ids: list[int], start: int, count: int = 0) -> list[Distribution]:

@@ -25,7 +25,8 @@ from mill.models.openai_compat.stream import StreamedAnswer
 from mill.models.spec.arguments import check_flag, check_whole
 from mill.models.spec.parse import OLLAMA_URL
 from mill.models.tokens.next_tokens import Distribution, NextTokens, requested_top_logprobs
-from mill.models.tokens.pairs import TokenPair, make_pair, move_spaces
+from mill.models.tokens.pairs import TokenPair, make_pair, move_spaces, with_prefix
+from mill.models.tokens.windows import rolling_windows
 
 NO_CHAT = (400, 404, 405, 422, 500, 501)  # how servers say that there is no chat
 MOST_OVER = 32  # times the limit that a server which ignores it may write
@@ -267,20 +268,15 @@ class OpenAICompatModel(ServerModel):
         return _response(scored.logprobs[n_context:], scored.likeliest[n_context:], n_context, 0)
 
     async def _score_document(self, request: Request) -> Response:
-        """In disjoint windows, each of which starts from the last token of the one before."""
+        """The sum over rolling windows."""
         if not self._tokenizes:
             raise Failure("http", "documents are scored by token ids, and the server has no /tokenize")
-        ids = await self._tokenize(request.text)
         if self.bos_token_id is None:
             self._warn(NO_BOS)
-        elif ids[:1] != [self.bos_token_id]:
-            ids = [self.bos_token_id, *ids]
-        window = (self._window or len(ids) + 1) - 1
+        ids = with_prefix(await self._tokenize(request.text), self.bos_token_id)
         total = 0.0
-        for first in range(1, len(ids), window):
-            last = min(first + window, len(ids))
-            begin = max(0, last - 1 - window)
-            scored = (await self._score_prompt(ids[begin:last])).logprobs[first - begin :]
+        for pair in rolling_windows(ids, (self._window or len(ids) + 1) - 1):
+            scored = (await self._score_prompt(pair.ids)).logprobs[pair.n_context :]
             if None in scored:
                 return Response(error=routes.LEFT_OUT)
             total += sum(score for score in scored if score is not None)

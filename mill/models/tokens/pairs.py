@@ -29,13 +29,16 @@ def make_pair(whole: list[int], n_context: int, *, window: int, prefix: int | No
     The model's input, all but the last token, is at most `window` long: what is too much is cut on the left.
     """
     if n_context == 0:
-        n_context = 1
-        if prefix is not None and whole[:1] != [prefix]:
-            whole = [prefix, *whole]
+        n_context, whole = 1, with_prefix(whole, prefix)
     # A continuation that melts into the context's last token is still scored, with that token.
     n_context = max(1, min(n_context, len(whole) - 1))
     cut = max(0, len(whole) - 1 - window)
     return TokenPair(whole[cut:], n_context - cut, cut)
+
+
+def with_prefix(ids: list[int], prefix: int | None) -> list[int]:
+    """The ids with the prefix token in front, unless they start with it already or there is none."""
+    return ids if prefix is None or ids[:1] == [prefix] else [prefix, *ids]
 
 
 def move_spaces(context: str, continuation: str) -> tuple[str, str]:

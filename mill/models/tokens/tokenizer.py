@@ -10,8 +10,9 @@ from mill.api.batching import Unit
 from mill.api.errors import ModelError
 from mill.api.message import Context, Message
 from mill.api.request import Request
-from mill.models.tokens.pairs import TokenPair, make_pair, move_spaces
+from mill.models.tokens.pairs import TokenPair, make_pair, move_spaces, with_prefix
 from mill.models.tokens.rows import Row, Span
+from mill.models.tokens.windows import rolling_windows
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,9 +67,7 @@ class Tokens:
         return [known[text] for text in texts]
 
     def _with_bos(self, ids: list[int]) -> list[int]:
-        if self.adds_bos and self.bos is not None and ids[:1] != [self.bos]:
-            return [self.bos, *ids]
-        return ids
+        return with_prefix(ids, self.bos) if self.adds_bos else ids
 
     def render(self, context: Context) -> str:
         """The text that is tokenized: messages go through the chat template, plain text only if the model asks for it."""
@@ -102,20 +101,10 @@ class Tokens:
         ]
 
     def windows(self, request: Request) -> list[Row]:
-        """A document as rows that score every token exactly once.
-
-        The first token is predicted from BOS (or EOS); each later row starts from the last token of the row before, and
-        the final row reaches back for a full window of context. Without BOS and EOS the first token goes unscored.
-        """
+        """A document as rows, one for each rolling window. Without BOS and EOS the first token is not scored."""
         ids = self.encode(request.text)  # a document is scored as it is, never as a chat turn
-        if self.prefix is not None and ids[:1] != [self.prefix]:
-            ids = [self.prefix, *ids]
-        rows = []
-        for first in range(1, len(ids), self.window):
-            last = min(first + self.window, len(ids))
-            begin = max(0, last - 1 - self.window)
-            rows.append(Row(ids[begin : last - 1], [Span(first - 1 - begin, ids[first:last])], [request]))
-        return rows
+        windows = rolling_windows(with_prefix(ids, self.prefix), self.window)
+        return [Row(pair.ids[:-1], [Span(pair.n_context - 1, pair.continuation)], [request]) for pair in windows]
 
     def prompts(self, requests: Iterable[Request]) -> list[Prompt]:
         """Generation prompts, cut on the left so that prompt and answer fit the window together."""
