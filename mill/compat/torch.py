@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -23,6 +24,15 @@ def cpu_flash_attention(
     flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
     out, lse = flash(q, k, v, 0.0, causal, attn_mask=mask, scale=scale)
     return out, lse
+
+
+@functools.cache
+def has_cuda_flash_attention(device: int) -> bool:
+    """Whether the kernel below runs on this device: torch is built with it, and the device is Ampere or newer."""
+    import torch
+
+    available = getattr(torch.backends.cuda, "is_flash_attention_available", lambda: True)()
+    return bool(available) and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def cuda_flash_attention(

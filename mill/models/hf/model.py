@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-from mill.api.batching import BatchLimits, Observer, Unit, as_response, describe, is_out_of_memory
-from mill.api.errors import MillError, SpecError, UnknownName
+from mill.api.batching import BatchLimits, Observer, Unit, as_response
+from mill.api.errors import SpecError, UnknownName
 from mill.api.message import MEDIA_KINDS
 from mill.api.model import ModelCapabilities, options_text
 from mill.api.ranks import world_size
@@ -20,11 +20,12 @@ from mill.models.device import choose_device, cpu_has_bfloat16
 from mill.models.hf import decoding, loading, logprobs, sharding
 from mill.models.hf.media_model import DEFAULT_VIDEO_FRAMES, TEXT_ONLY, MediaModel
 from mill.models.hf.multimodal import MediaRow
-from mill.models.prefix import packed_scoring, padded_scoring
-from mill.models.prefix.continuous import ContinuousDecoder
+from mill.models.prefix import padded_scoring, paths
+from mill.models.prefix.engine import PrefixEngine
+from mill.models.prefix.packed_scoring import Skipped
 from mill.models.tokens.pairs import TokenPair
 from mill.models.tokens.rows import Row, shared_rows
-from mill.models.tokens.tokenizer import Prompt, Tokens
+from mill.models.tokens.tokenizer import Tokens
 
 DTYPES = ("bfloat16", "float16", "float32")
 
@@ -35,7 +36,6 @@ class _Default(str):
 
 DEFAULT_DTYPE = _Default("bfloat16")  # but float32 on a CPU that would have to emulate it
 FLOAT32_TAKEN = "this CPU has no bfloat16 arithmetic, so dtype=float32 is taken; dtype=bfloat16 would be emulated, and slow"
-MOST_ROWS = 512  # answers written at once
 
 
 class TransformersModel(MediaModel):
@@ -79,6 +79,7 @@ class TransformersModel(MediaModel):
         self._model: Any = None
         self._passes: sharding.ShardedPasses | None = None
         self._empty_passes = 0
+        self._paths = paths.PathLog()
 
     @property
     def model_name(self) -> str:
@@ -162,7 +163,7 @@ class TransformersModel(MediaModel):
         return self._model
 
     def load(self) -> None:
-        _ = self.model, self.shares  # the weights are loaded and tried: neither is time in which anything is answered
+        _ = self.model, self.prefix_engine  # loads the weights and probes them, before the time of the first request starts
 
     def settle(self) -> None:
         if self._passes is not None:
@@ -177,7 +178,7 @@ class TransformersModel(MediaModel):
     def clean(self) -> None:
         self.warnings()
         self._model = self._passes = None
-        self.__dict__.pop("shares", None)
+        self.__dict__.pop("prefix_engine", None)
         self._free_memory()
 
     def _free_memory(self) -> None:
@@ -203,6 +204,7 @@ class TransformersModel(MediaModel):
         def units(asked: Sequence[Request], pairs: Sequence[TokenPair]) -> list[Unit]:
             return [Unit(row.requests, len(row.ids), row) for row in shared_rows(asked, pairs)]
 
+        self._paths.add(paths.SCORING, paths.PADDED, len(requests), "logprobs requested")
         limits = self._token_limits(memory.scoring_tokens(self.model, logits_per_token=2.0))
         return dict(zip(map(id, requests), self._score_pairs(requests, units, hook, limits, observer), strict=True))
 
@@ -210,48 +212,66 @@ class TransformersModel(MediaModel):
         pairs = list(zip(requests, self.tokens.pairs(requests), strict=True))
         fitting = [(request, pair) for request, pair in pairs if pair.fits]
         rows = shared_rows([request for request, _ in fitting], [pair for _, pair in fitting])
-        found, left = self._score_shared(rows, observer) if self.shares else ({}, rows)
+        found, left = self._score_packed(rows, observer)
 
         def hook(batch: list[Unit]) -> list[list[Response]]:
             return padded_scoring.score_rows(self.model, [unit.data for unit in batch])
 
         units = [Unit(row.requests, len(row.ids), row) for row in left]
         limits = self._token_limits(memory.scoring_tokens(self.model, logits_per_token=0.2))
-        asked = [request for request in requests if id(request) not in found]
-        answers = self._answer_units(LOGLIKELIHOOD, asked, units, hook, limits, observer)
-        return found | dict(zip(map(id, asked), answers, strict=True))
+        unscored = [request for request in requests if id(request) not in found]
+        answers = self._answer_units(LOGLIKELIHOOD, unscored, units, hook, limits, observer)
+        return found | dict(zip(map(id, unscored), answers, strict=True))
 
     @cached_property
-    def shares(self) -> bool:
-        """Whether rows that begin alike are computed together: not with `exact`, nor by models whose layers forbid it,
-        nor where weights are spread over ranks, which must all compute alike."""
-        return not self.exact and not self.lock_step and packed_scoring.can_share(self.model)
-
-    def _score_shared(self, rows: list[Row], observer: Observer) -> tuple[dict[int, Response], list[Row]]:
-        """Answers by id() of their requests, and the rows that are left to be computed one by one."""
-        tokens = memory.scoring_tokens(self.model, logits_per_token=0.0)
-        if self.batch_size:  # so many rows of the longest may go at once
-            tokens = min(tokens, self.batch_size * max((len(row.ids) for row in rows), default=1))
-        scorer = packed_scoring.PrefixScorer(
-            self.model, packed_scoring.Budget(tokens, memory.logit_rows(self.model)), self._free_memory
+    def prefix_engine(self) -> PrefixEngine:
+        model = self.model  # first: loading sets the tokens that end an answer
+        return PrefixEngine(
+            model, self.tokens.tokenizer, self._eos_ids, free_memory=self._free_memory, disabled=self._sharing_disabled
         )
+
+    @property
+    def prefix_sharing(self) -> bool:
+        """Whether rows with a shared prefix are computed together."""
+        return not self.prefix_engine.disabled
+
+    @property
+    def _sharing_disabled(self) -> str:
+        """Why an argument forbids prefix sharing: with `fsdp` all ranks must compute the same passes."""
+        return "exact=true" if self.exact else "fsdp=true" if self.lock_step else ""
+
+    def planned_paths(self) -> dict[str, str]:
+        return paths.planned(self._sharing_disabled)
+
+    def execution_paths(self) -> dict[str, str]:
+        return self._paths.summary()
+
+    def _score_packed(self, rows: list[Row], observer: Observer) -> tuple[dict[int, Response], list[Row]]:
+        """Answers by id() of their requests, and the rows that are left for padded batches."""
         found: dict[int, Response] = {}
-        try:
-            for row, answers in scorer.run(rows):
-                for request, answer in zip(row.requests, answers, strict=True):
-                    found[id(request)] = as_response(answer, LOGLIKELIHOOD)
-                    observer.answered(request, found[id(request)])
-        except MillError:
-            raise
-        except Exception as error:  # one by one they will show who is to blame
-            warn(f"rows are computed by themselves from here on: {describe(error)}")
-            self.shares = False
-        return found, [row for row in rows if row.requests and id(row.requests[0]) not in found]
+        left: list[Row] = []
+        proven = self.canary is not None
+        for row, outcome in self.prefix_engine.score(rows, batch_size=self.batch_size, proven=proven):
+            if isinstance(outcome, Skipped):
+                left.append(row)
+                self._paths.add(paths.SCORING, paths.PADDED, len(row.requests), outcome.reason)
+                continue
+            self._paths.add(paths.SCORING, paths.PACKED, len(row.requests))
+            for request, answer in zip(row.requests, outcome, strict=True):
+                found[id(request)] = self._report(request, as_response(answer, LOGLIKELIHOOD), observer)
+        return found, left
+
+    def _report(self, request: Request, response: Response, observer: Observer) -> Response:
+        if self.canary is None and not response.failed:
+            self.canary = request
+        observer.answered(request, response)
+        return response
 
     def _score_media(self, requests: Sequence[Request], observer: Observer) -> list[Response]:
         def score(rows: list[MediaRow], decoded: list[Any]) -> list[list[Response]]:
             return self.media.score(self.model, rows, decoded)
 
+        self._paths.add(paths.SCORING, paths.PADDED, len(requests), "media")
         limits = self._token_limits(memory.scoring_tokens(self.model, logits_per_token=1.0))
         return self._answer_media(LOGLIKELIHOOD, requests, self.media.rows(requests), score, limits, observer)
 
@@ -259,6 +279,7 @@ class TransformersModel(MediaModel):
         documents = zip(requests, map(self.tokens.windows, requests), strict=True)
         units = [Unit([request], sum(len(row.ids) for row in rows), rows) for request, rows in documents]
         budget = memory.scoring_tokens(self.model, logits_per_token=1.0)
+        self._paths.add(paths.ROLLING, paths.PADDED, len(requests))
 
         def hook(batch: list[Unit]) -> list[list[Response]]:
             return [[answer] for answer in padded_scoring.score_documents(self.model, [unit.data for unit in batch], budget)]
@@ -272,13 +293,18 @@ class TransformersModel(MediaModel):
         return self._answer_apart(MULTI_ROUND, requests, observer, self._generate_texts, self._generate_media)
 
     def _generate_texts(self, requests: Sequence[Request], observer: Observer) -> list[Response]:
-        prompts = self.tokens.prompts(requests)
-        found = self._generate_continuously(prompts, observer) if self.shares else {}
+        found: dict[int, Response] = {}
         units: dict[str, list[Unit]] = {}
-        for prompt in prompts:
-            if id(prompt.request) not in found:
+        proven = self.canary is not None
+        prompts = self.tokens.prompts(requests)
+        for prompt, outcome in self.prefix_engine.decode(prompts, batch_size=self.batch_size, proven=proven):
+            if isinstance(outcome, Skipped):
                 unit = Unit([prompt.request], len(prompt.ids) + prompt.max_new_tokens, prompt)
                 units.setdefault(options_text(prompt.request), []).append(unit)
+                self._paths.add(paths.DECODING, paths.PLAIN, 1, outcome.reason)
+            else:
+                self._paths.add(paths.DECODING, paths.CONTINUOUS, 1)
+                found[id(prompt.request)] = self._report(prompt.request, as_response(outcome, GENERATE), observer)
         limits = self._token_limits(memory.generation_tokens(self.model))
 
         def hook(batch: list[Unit]) -> list[list[Response]]:
@@ -289,55 +315,11 @@ class TransformersModel(MediaModel):
             found |= self._run_units(group, hook, limits, observer)
         return [found[id(request)] for request in requests]
 
-    def _generate_continuously(self, prompts: Sequence[Prompt], observer: Observer) -> dict[int, Response]:
-        """Answers by id() of their requests; what does not fit memory or a window is left out."""
-        found: dict[int, Response] = {}
-        window = packed_scoring.shortest_window(self.model.config.get_text_config())
-        groups: dict[int, list[Prompt]] = {}
-        for prompt in prompts:  # rows of very different lengths would waste the room of the longest on all
-            if window is None or len(prompt.ids) + prompt.max_new_tokens <= window:
-                groups.setdefault(prompt.max_new_tokens.bit_length(), []).append(prompt)
-        for group in groups.values():
-            for prompt, answer in self._decoded(group):
-                found[id(prompt.request)] = as_response(answer, GENERATE)
-                observer.answered(prompt.request, found[id(prompt.request)])
-        return found
-
-    def _decoded(self, prompts: list[Prompt]) -> Iterator[tuple[Prompt, Response]]:
-        """With half as many rows at once whenever memory runs out."""
-        most = self.batch_size or MOST_ROWS
-        done: set[int] = set()
-        while most and (left := [prompt for prompt in prompts if id(prompt) not in done]):
-            decoder = ContinuousDecoder(
-                self.model,
-                self.tokens.tokenizer,
-                self._eos_ids,
-                tokens=memory.generation_tokens(self.model),
-                at_once=memory.scoring_tokens(self.model, logits_per_token=0.0),
-            )
-            try:
-                for prompt, answer in decoder.run(left, most):
-                    done.add(id(prompt))
-                    yield prompt, answer
-            except MillError:
-                raise
-            except Exception as error:
-                if not is_out_of_memory(error):  # one by one they will show who is to blame
-                    warn(f"answers are written in plain batches from here on: {describe(error)}")
-                    self.shares = False
-                    return
-                most = min(most, len(left)) // 2
-            else:
-                del decoder  # nothing refers back to it: its room is free without a search for cycles
-                memory.empty_caches()
-                return
-            del decoder
-            self._free_memory()
-
     def _generate_media(self, requests: Sequence[Request], observer: Observer) -> list[Response]:
         def answer(rows: list[MediaRow], decoded: list[Any]) -> list[list[Response]]:
             return [[one] for one in self.media.generate(self.model, rows, decoded, self._eos_ids)]
 
+        self._paths.add(paths.DECODING, paths.PLAIN, len(requests), "media")
         rows = [MediaRow(request, self.media.render(request.context)) for request in requests]
         limits = self._token_limits(memory.generation_tokens(self.model))
         return self._answer_media(GENERATE, requests, rows, answer, limits, observer)
