@@ -25,6 +25,9 @@ class Engine(Protocol):
     def warnings(self) -> list[str]:
         """What a reader of the scores must know about how they came about."""
 
+    def execution_paths(self) -> dict[str, str]:
+        """Which execution paths of the model computed the answers, by stage."""
+
     def close(self) -> None:
         """Free what computing took."""
 
@@ -65,6 +68,9 @@ class LocalBackend:
 
     def warnings(self) -> list[str]:
         return self.model.warnings()
+
+    def execution_paths(self) -> dict[str, str]:
+        return self.model.execution_paths()
 
     def close(self) -> None:
         self.model.clean()

@@ -45,6 +45,7 @@ class Pool:
         self._busy: set[int] = set()
         self._closings = 0
         self._threads: list[threading.Thread] = []
+        self._paths: dict[int, dict[str, str]] = {}
         self._said: dict[str, None] = {}
         self._deaths = 0
         self._doubts: Counter[int] = Counter()
@@ -148,6 +149,7 @@ class Pool:
                 return
         with contextlib.suppress(WorkerLost, KeyError):  # gone, or never there
             self._said |= dict.fromkeys(self._workers[number].warnings())
+            self._paths[number] = self._workers[number].execution_paths()
 
     def _await_proof(self, number: int, bundles: WorkQueue) -> bool:
         """Whether there is hope for a worker that failed on all it was asked: somebody answers, or may yet."""
@@ -226,6 +228,14 @@ class Pool:
         """What the workers' models said of themselves, and how many workers died."""
         died = [f"workers that died and were replaced: {self._deaths}"] if self._deaths else []
         return [*self._said, *died]
+
+    def execution_paths(self) -> dict[str, str]:
+        """Those of each worker, by its number; a worker that died after its last bundle has none."""
+        return {
+            f"worker {number}: {stage}": path
+            for number, paths in sorted(self._paths.items())
+            for stage, path in paths.items()
+        }
 
     def close(self) -> None:
         self._closings += 1

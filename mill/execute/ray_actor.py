@@ -84,6 +84,9 @@ class Worker:
     def warnings(self) -> list[str]:
         return self.model.warnings()
 
+    def execution_paths(self) -> dict[str, str]:
+        return self.model.execution_paths()
+
     def answer(self, kind: str, requests: list[Request]) -> Iterator[Update]:
         """Answers as they come, a few at a time."""
         found: queue.Queue[Any] = queue.Queue()

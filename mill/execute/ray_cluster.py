@@ -69,6 +69,13 @@ class RayWorker:
             found: list[str] = ray.get(self.actor.warnings.remote(), timeout=PATIENCE_S)
             return found
 
+    def execution_paths(self) -> dict[str, str]:
+        import ray
+
+        with _lost_when_dead():
+            paths: dict[str, str] = ray.get(self.actor.execution_paths.remote(), timeout=PATIENCE_S)
+            return paths
+
     def end(self) -> None:
         import ray
 
