@@ -1,4 +1,4 @@
-"""Inputs of a network and what is scored in them: requests whose inputs are equal share a row."""
+"""Inputs of a model and the tokens scored in them: requests with equal inputs share a row."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Span:
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """One input of the network and, for each request that shares it, the span that request asks for."""
+    """One input of the model and, for each request that shares it, the span of that request."""
 
     ids: list[int]
     spans: list[Span]
@@ -30,7 +30,7 @@ class Row:
 
 
 def shared_rows(requests: Sequence[Request], pairs: Sequence[TokenPair]) -> list[Row]:
-    """Requests whose inputs are equal share a row: the choices A, B, C, D of a question are one input, not four."""
+    """Rows of requests; those with equal inputs share one: the choices A, B, C, D of a question are one input."""
     rows: dict[tuple[int, ...], Row] = {}
     for request, pair in zip(requests, pairs, strict=True):
         ids = pair.ids[:-1]
@@ -41,7 +41,7 @@ def shared_rows(requests: Sequence[Request], pairs: Sequence[TokenPair]) -> list
 
 
 def row_units(requests: Sequence[Request], pairs: Sequence[TokenPair]) -> list[Unit]:
-    """Shared rows as units of work, those that begin alike one after another; of one cost: the order stays."""
+    """Shared rows as units, sorted by shared prefix; equal costs preserve the order."""
     return [Unit(row.requests, 1, row) for row in sorted(shared_rows(requests, pairs), key=lambda row: row.ids)]
 
 

@@ -1,4 +1,4 @@
-"""What backends that run a model in this process share: requests as token ids, and answers for what does not fit."""
+"""The base of backends that run a model in this process: requests as token ids, errors for what does not fit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MakeUnits = Callable[[Sequence[Request], Sequence[TokenPair]], list[Unit]]
 
 
 class TokenModel(MillModel):
-    """A subclass has `tokens` and says how pairs become units and how units are computed."""
+    """A subclass provides `tokens`, and defines how pairs become units and how units are computed."""
 
     @property
     def tokens(self) -> Tokens:
@@ -29,7 +29,7 @@ class TokenModel(MillModel):
 
     def count_tokens(self, requests: Sequence[Request]) -> int | None:
         if any(request.media for request in requests):
-            return None  # only the processor knows, after it has seen them
+            return None  # only the processor knows
         texts = [self.tokens.render(request.context) + request.continuation for request in requests]
         return sum(map(len, self.tokens.encode_all(texts)))
 
@@ -42,7 +42,7 @@ class TokenModel(MillModel):
         limits: BatchLimits,
         observer: Observer | None,
     ) -> list[Response]:
-        """Run units that hold these requests; an answer that is none, such as NaN, becomes its request's error."""
+        """Run the units of these requests; an invalid answer, such as NaN, becomes an error of its request."""
 
         def checked(batch: list[Unit]) -> list[list[Response]]:
             return [[as_response(answer, kind) for answer in answers] for answers in hook(batch)]
@@ -60,7 +60,7 @@ class TokenModel(MillModel):
     def _score_pairs(
         self, requests: Sequence[Request], make_units: MakeUnits, hook: Hook, limits: BatchLimits, observer: Observer | None
     ) -> list[Response]:
-        """Log-likelihoods: pairs that fit the context are made into units, the others are errors."""
+        """Log-likelihoods: pairs that fit the context become units, the others errors."""
         pairs = list(zip(requests, self.tokens.pairs(requests), strict=True))
         fitting = [(request, pair) for request, pair in pairs if pair.fits]
         units = make_units([request for request, _ in fitting], [pair for _, pair in fitting])

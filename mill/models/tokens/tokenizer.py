@@ -1,4 +1,4 @@
-"""From requests to token ids: BOS once, contexts and continuations tokenized together, the left side cut where too long."""
+"""From requests to token ids: BOS once, context and continuation tokenized together, truncated on the left."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Prompt:
 
 
 class Tokens:
-    """A tokenizer with the rules of scoring around it. `window` is the longest input the model is given.
+    """A tokenizer with the rules of scoring. `window` is the longest input of the model.
 
-    The chat template is the `processor`'s where there is one: it reads messages in parts, text among them.
+    With a `processor`, the chat template is the processor's, which takes messages as lists of parts.
     """
 
     def __init__(
@@ -48,10 +48,10 @@ class Tokens:
         self.tokenizer, self.processor, self.window, self.chat = tokenizer, processor, window, chat
         self.bos: int | None = tokenizer.bos_token_id
         self.prefix: int | None = self.bos if self.bos is not None else tokenizer.eos_token_id
-        self.adds_bos = self._says_bos(model_type) if add_bos is None else add_bos
+        self.adds_bos = self._detect_bos(model_type) if add_bos is None else add_bos
 
-    def _says_bos(self, model_type: str) -> bool:
-        """Whether the tokenizer starts texts with BOS. Gemma is unusable without it, even where its files forget to say."""
+    def _detect_bos(self, model_type: str) -> bool:
+        """Whether the tokenizer starts texts with BOS. Gemma needs it, also where its files do not say so."""
         if self.bos is None:
             return False
         return self.tokenizer("a")["input_ids"][0] == self.bos or model_type.startswith("gemma")
@@ -60,17 +60,17 @@ class Tokens:
         return self.encode_all([text])[0]
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of each text, each distinct text tokenized once; BOS in front unless the text brings its own."""
+        """Token ids of each text, each distinct text tokenized once; BOS in front unless the text has it."""
         distinct = list(dict.fromkeys(texts))
-        found = self.tokenizer(distinct, add_special_tokens=False)["input_ids"] if distinct else []
-        known = {text: self._with_bos(ids) for text, ids in zip(distinct, found, strict=True)}
-        return [known[text] for text in texts]
+        encoded = self.tokenizer(distinct, add_special_tokens=False)["input_ids"] if distinct else []
+        ids_by_text = {text: self._with_bos(ids) for text, ids in zip(distinct, encoded, strict=True)}
+        return [ids_by_text[text] for text in texts]
 
     def _with_bos(self, ids: list[int]) -> list[int]:
         return with_prefix(ids, self.bos) if self.adds_bos else ids
 
     def render(self, context: Context) -> str:
-        """The text that is tokenized: messages go through the chat template, plain text only if the model asks for it."""
+        """The text to tokenize: messages through the chat template, plain text only with `chat`."""
         if isinstance(context, str):
             if not self.chat:
                 return context
@@ -91,7 +91,7 @@ class Tokens:
         return [{"type": "text", "text": part} if isinstance(part, str) else {"type": part.kind} for part in message.parts]
 
     def pairs(self, requests: Sequence[Request]) -> list[TokenPair]:
-        """Contexts and continuations tokenized as one text, so that tokens at the seam are those of real text."""
+        """Contexts and continuations tokenized as one text, so that tokens at the boundary are those of real text."""
         texts = [move_spaces(self.render(request.context), request.continuation) for request in requests]
         contexts = self.encode_all([context for context, _ in texts])
         wholes = self.encode_all([context + continuation for context, continuation in texts])
@@ -102,12 +102,12 @@ class Tokens:
 
     def windows(self, request: Request) -> list[Row]:
         """A document as rows, one for each rolling window. Without BOS and EOS the first token is not scored."""
-        ids = self.encode(request.text)  # a document is scored as it is, never as a chat turn
+        ids = self.encode(request.text)  # a document is scored as it is, never as a chat message
         windows = rolling_windows(with_prefix(ids, self.prefix), self.window)
         return [Row(pair.ids[:-1], [Span(pair.n_context - 1, pair.continuation)], [request]) for pair in windows]
 
     def prompts(self, requests: Iterable[Request]) -> list[Prompt]:
-        """Generation prompts, cut on the left so that prompt and answer fit the window together."""
+        """Generation prompts, truncated on the left so that prompt and answer fit the window."""
         requests = list(requests)
         encoded = self.encode_all([self.render(request.context) for request in requests])
         return [self._prompt(request, ids) for request, ids in zip(requests, encoded, strict=True)]
@@ -126,6 +126,6 @@ class Tokens:
 
 
 def prompt_units(prompts: Sequence[Prompt]) -> list[Unit]:
-    """Prompts that begin alike one after another, for an engine's prefix cache; of one cost: the order stays."""
+    """Prompts sorted by shared prefix, for an engine's prefix cache; equal costs preserve the order."""
     ordered = sorted(prompts, key=lambda prompt: prompt.ids)
     return [Unit([prompt.request], 1, prompt) for prompt in ordered]
