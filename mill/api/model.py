@@ -124,6 +124,14 @@ class MillModel(ABC):
         """What a reader of the scores must know about how they were computed, such as an option that the server ignored."""
         return []
 
+    def planned_paths(self) -> dict[str, str]:
+        """Which execution paths this model will try, by stage, known before weights load; empty if there is only one."""
+        return {}
+
+    def execution_paths(self) -> dict[str, str]:
+        """Which execution paths computed requests since the model was opened, by stage, and why."""
+        return {}
+
     def load(self) -> None:
         """Load what takes long, such as weights; called before the first request, so that rates do not count it."""
         return None

@@ -27,6 +27,9 @@ class ExecutorBackend(Protocol):
     def warnings(self) -> list[str]:
         """What a reader of the scores must know about how they were computed."""
 
+    def execution_paths(self) -> dict[str, str]:
+        """Which execution paths of the model computed the answers, by stage."""
+
     def close(self) -> None:
         """Free memory and workers."""
 
@@ -58,6 +61,9 @@ class LocalBackend:
 
     def warnings(self) -> list[str]:
         return self.model.warnings()
+
+    def execution_paths(self) -> dict[str, str]:
+        return self.model.execution_paths()
 
     def close(self) -> None:
         self.model.clean()

@@ -85,6 +85,7 @@ class Pool:
         self._threads: list[threading.Thread] = []
         self._messages: queue.Queue[Message] = queue.Queue()
         self._warnings: dict[str, None] = {}
+        self._paths: dict[int, dict[str, str]] = {}
         self._deaths = 0
 
     def load(self) -> None:
@@ -179,6 +180,7 @@ class Pool:
         if slot.worker is not None:
             with contextlib.suppress(WorkerLost):
                 self._warnings |= dict.fromkeys(slot.worker.warnings())
+                self._paths[slot.number] = slot.worker.execution_paths()
 
     def _answer_chunk(
         self, slot: WorkerSlot, kind: str, chunk: list[Request], left: dict[str, Request], messages: queue.Queue[Message]
@@ -261,6 +263,14 @@ class Pool:
         """Those of the workers' models, and how many workers died."""
         died = [f"workers that died and were replaced: {self._deaths}"] if self._deaths else []
         return [*self._warnings, *died]
+
+    def execution_paths(self) -> dict[str, str]:
+        """Those of each worker, by its number; a worker that died after its last bundle has none."""
+        return {
+            f"worker {number}: {stage}": path
+            for number, paths in sorted(self._paths.items())
+            for stage, path in paths.items()
+        }
 
     def close(self) -> None:
         self._closings += 1

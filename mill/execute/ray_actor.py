@@ -83,6 +83,9 @@ class ReplicaActor:
     def warnings(self) -> list[str]:
         return self.model.warnings()
 
+    def execution_paths(self) -> dict[str, str]:
+        return self.model.execution_paths()
+
     def stream(self, kind: str, requests: list[Request]) -> Iterator[Update]:
         """Responses as they come, a few at a time."""
         found: queue.Queue[Any] = queue.Queue()

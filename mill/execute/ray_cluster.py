@@ -18,6 +18,7 @@ from mill.api.batching import describe
 from mill.api.errors import ModelBroken, ModelError
 from mill.api.request import Request
 from mill.api.warnings import warn
+from mill.compat.ray import silence_node_reports
 from mill.execute.ray_actor import Opening, ReplicaActor, Update
 from mill.execute.workers import Keyed, WorkerLost
 
@@ -67,6 +68,13 @@ class RayWorker:
         with _lost_when_dead():
             found: list[str] = ray.get(self.actor.warnings.remote(), timeout=CLUSTER_TIMEOUT_S)
             return found
+
+    def execution_paths(self) -> dict[str, str]:
+        import ray
+
+        with _lost_when_dead():
+            paths: dict[str, str] = ray.get(self.actor.execution_paths.remote(), timeout=CLUSTER_TIMEOUT_S)
+            return paths
 
     def end(self) -> None:
         import ray
@@ -126,7 +134,7 @@ class RayCluster:
             os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
         import ray
 
-        _hush(ray)
+        silence_node_reports(ray)
         if ray.is_initialized():
             raise ModelError("this process is in a Ray cluster already; mill must join or start one itself")
         self._joined = True  # also where what follows fails
@@ -150,7 +158,7 @@ class RayCluster:
         self._actor = ray.remote(ReplicaActor).options(**self._resources(machines), max_restarts=0)
 
     def _resources(self, machines: Sequence[Mapping[str, float]]) -> dict[str, float]:
-        """A worker's resources: the accelerators its model takes, and as many cores as each worker can have. It is never spread
+        """The resources of a worker: the accelerators its model takes, and an equal part of the cores. A worker is never spread
         over two machines."""
         found = sum(machine.get("GPU", 0.0) for machine in machines)
         gpus = self.gpus if self.gpus is not None else (float(self.accelerators) if found else 0.0)
@@ -180,12 +188,6 @@ class RayCluster:
 
             ray.shutdown()
             self._joined = False
-
-
-def _hush(ray: Any) -> None:
-    """Ray prints pages about each machine that dies on standard output, where results belong; the pool says it in a line."""
-    with contextlib.suppress(AttributeError):  # a name of Ray's own, which it may change
-        ray._private.worker.print_to_stdstream = lambda *_, **__: None
 
 
 def _check_listening(address: str, patience: float = 0.0) -> None:

@@ -33,6 +33,8 @@ class Worker(Protocol):
 
     def warnings(self) -> list[str]: ...
 
+    def execution_paths(self) -> dict[str, str]: ...
+
     def end(self) -> None: ...
 
 
@@ -92,6 +94,9 @@ class LocalWorker:
 
     def warnings(self) -> list[str]:
         return self.model.warnings()
+
+    def execution_paths(self) -> dict[str, str]:
+        return self.model.execution_paths()
 
     def end(self) -> None:
         self.model.clean()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mill.api.printing import echo
 from mill.report.tables import print_table
 from mill.runs.evaluate import Run
 
@@ -28,3 +29,6 @@ def print_plan(run: Run) -> None:
         least = "" if not unknown else "unknown" if unknown == len(rows) else "at least "
         rows.append(["total", "", "", "", *map(str, totals[:3]), least if least == "unknown" else f"{least}{totals[3]:,}"])
     print_table(f"{run.model.model_name}: would write to {run.folder.path}", _COLUMNS, rows, numbers=_COLUMNS[2:])
+    paths = run.model.planned_paths()
+    if paths:
+        echo("execution: " + ", ".join(f"{stage} {path}" for stage, path in paths.items()))

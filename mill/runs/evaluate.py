@@ -135,7 +135,14 @@ class Run:
                 # On a full disk this fails too, and then the first failure is what people must read.
                 with contextlib.suppress(RunError) if ended == "failed" else contextlib.nullcontext():
                     self._refuse_removed()
-                    session.write(self.folder, tally=executor.tally, ended=ended, warnings=executor.backend.warnings())
+                    backend = executor.backend
+                    session.write(
+                        self.folder,
+                        tally=executor.tally,
+                        ended=ended,
+                        warnings=backend.warnings(),
+                        paths=backend.execution_paths(),
+                    )
             elif ended == "finished":
                 self.record.refuse_removed()
 

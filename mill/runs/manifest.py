@@ -95,7 +95,9 @@ class Session:
     def seconds(self) -> float:
         return time.monotonic() - self._began
 
-    def write(self, folder: RunFolder, *, tally: Tally, ended: str, warnings: Sequence[str] = ()) -> None:
+    def write(
+        self, folder: RunFolder, *, tally: Tally, ended: str, warnings: Sequence[str] = (), paths: Mapping[str, str]
+    ) -> None:
         """Into the manifest; `ended` is finished, interrupted or failed."""
         known = entries(folder, MANIFEST, "sessions", SessionEntry)
         entry = {
@@ -108,6 +110,7 @@ class Session:
             "command": redact_command(sys.argv),
             **asdict(tally),
             "warnings": list(warnings),
+            "paths": dict(paths),
         }
         say(folder, MANIFEST, {"sessions": {entry["id"]: Word(entry)}})
 

@@ -47,6 +47,9 @@ class FakeWorker:
     def warnings(self) -> list[str]:
         return ["slow", f"hand {self.number}"]
 
+    def execution_paths(self) -> dict[str, str]:
+        return {}
+
     def end(self) -> None:
         self.ended += 1
 

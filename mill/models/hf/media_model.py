@@ -1,4 +1,4 @@
-"""What backends with a processor share: requests with media are batched by shape, their media decoded ahead."""
+"""The base of backends with a processor: requests with media run in batches of one shape, decoded in advance."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from mill.models.media.prefetch import Prefetch
 from mill.models.tokens.token_model import TokenModel
 
 DEFAULT_VIDEO_FRAMES = 8
-TEXT_ONLY = ("text",)  # the default: what the processor takes
-MEDIA_AHEAD = 16  # rows whose media are decoded before their turn
+TEXT_ONLY = ("text",)  # the default, which means: what the processor takes
+MEDIA_AHEAD = 16  # rows whose media are decoded in advance
 
 Stream = Callable[[Sequence[Request]], Iterator[Answered]]
 AnswerRows = Callable[[list[MediaRow], list[Any]], list[list[Response]]]
 
 
 class MediaModel(TokenModel):
-    """A subclass has `source`, `tokens`, and the modalities that the user gave."""
+    """A subclass has `source`, `tokens`, and the modalities from the spec."""
 
     source: loading.Source
     trust_remote_code: bool
@@ -52,7 +52,7 @@ class MediaModel(TokenModel):
         return self.capabilities.modalities != {"text"}
 
     def _modalities(self, config: Callable[[], Any]) -> set[str]:
-        """What a config file names; where it names none, what the processor takes."""
+        """The modalities from the spec; without them what the processor takes."""
         if self.modalities is TEXT_ONLY and not self.source.gguf and loading.has_towers(config()):
             return multimodal.read_modalities(self.processor)
         return set(self.modalities)
@@ -65,27 +65,28 @@ class MediaModel(TokenModel):
                 yield from stream(part)
 
     def _stream_media(self, kind: str, rows: list[MediaRow], answer: AnswerRows, limits: BatchLimits) -> Iterator[Answered]:
-        """Rows in batches of one shape, their media decoded ahead; a file that cannot be decoded fails its own request."""
+        """Rows in batches of one shape, their media decoded in advance; unreadable media are an error of their request."""
         groups: dict[Any, list[MediaRow]] = {}
-        for row in sorted(rows, key=lambda row: -row.cost):  # the order in which batches are taken
+        for row in sorted(rows, key=lambda row: -row.cost):  # the order in which batches are computed
             groups.setdefault((row.shape, options_text(row.request)), []).append(row)
         for group in groups.values():
             with Prefetch(self.media.load, group, ahead=MEDIA_AHEAD) as loaded:
                 hook = partial(_answer_loaded, kind, answer, loaded)
-                yield from self._stream_units(multimodal.row_units(group), hook, limits)
+                yield from self._stream_units(multimodal.media_units(group), hook, limits)
 
 
 def _answer_loaded(
     kind: str, answer: AnswerRows, loaded: Prefetch[MediaRow, Any], batch: list[Unit]
 ) -> list[list[Response]]:
     rows: list[MediaRow] = [unit.data for unit in batch]
-    found = loaded.take_each(rows)
-    good = [(row, one) for row, one in zip(rows, found, strict=True) if not isinstance(one, Exception)]
-    answers = answer([row for row, _ in good], [one for _, one in good]) if good else []
-    known = {row: [as_response(one, kind) for one in responses] for (row, _), responses in zip(good, answers, strict=True)}
+    media = loaded.take_each(rows)
+    readable = [(row, decoded) for row, decoded in zip(rows, media, strict=True) if not isinstance(decoded, Exception)]
+    answers = iter(answer([row for row, _ in readable], [decoded for _, decoded in readable]) if readable else [])
     for row in rows:
         loaded.drop(row)
     return [
-        [failure(one)] * len(unit.requests) if isinstance(one, Exception) else known[row]
-        for unit, row, one in zip(batch, rows, found, strict=True)
+        [failure(decoded)] * len(unit.requests)
+        if isinstance(decoded, Exception)
+        else [as_response(response, kind) for response in next(answers)]
+        for unit, decoded in zip(batch, media, strict=True)
     ]

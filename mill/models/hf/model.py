@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
-from mill.api.batching import Answered, BatchLimits, Unit, as_response, describe, is_out_of_memory
-from mill.api.errors import MillError, SpecError, UnknownName
+from mill.api.batching import Answered, BatchLimits, Unit, as_response
+from mill.api.errors import SpecError, UnknownName
 from mill.api.message import MEDIA_KINDS
 from mill.api.model import ModelCapabilities, options_text
 from mill.api.ranks import world_size
@@ -20,11 +20,12 @@ from mill.models.device import choose_device, cpu_has_bfloat16
 from mill.models.hf import decoding, loading, logprobs, sharding
 from mill.models.hf.media_model import DEFAULT_VIDEO_FRAMES, TEXT_ONLY, MediaModel
 from mill.models.hf.multimodal import MediaRow
-from mill.models.prefix import packed_scoring, padded_scoring
-from mill.models.prefix.continuous import ContinuousDecoder
-from mill.models.tokens.pairs import Pair
+from mill.models.prefix import padded_scoring, paths
+from mill.models.prefix.engine import PrefixEngine
+from mill.models.prefix.packed_scoring import Skipped
+from mill.models.tokens.pairs import TokenPair
 from mill.models.tokens.rows import Row, shared_rows
-from mill.models.tokens.tokenizer import Prompt, Tokens
+from mill.models.tokens.tokenizer import Tokens
 
 DTYPES = ("bfloat16", "float16", "float32")
 
@@ -37,7 +38,6 @@ DEFAULT_DTYPE = _Default("bfloat16")  # float32 on a CPU that would have to emul
 FLOAT32_FALLBACK = (
     "this CPU has no bfloat16 arithmetic, so dtype=float32 is taken; dtype=bfloat16 would be emulated, which is slow"
 )
-MAX_SEQUENCES = 512  # decoded at once
 
 
 class TransformersModel(MediaModel):
@@ -81,6 +81,7 @@ class TransformersModel(MediaModel):
         self._model: Any = None
         self._passes: sharding.ShardedPasses | None = None
         self._empty_passes = 0
+        self._paths = paths.PathLog()
 
     @property
     def model_name(self) -> str:
@@ -159,12 +160,12 @@ class TransformersModel(MediaModel):
                 trust_remote_code=self.trust_remote_code,
             )
             if self.lock_step:
-                self._passes = sharding.spread(self._model)
+                self._passes = sharding.shard(self._model)
             self._eos_ids = decoding.take_eos_ids(self._model, self.tokens.tokenizer)
         return self._model
 
     def load(self) -> None:
-        _ = self.model, self.prefix_sharing  # loading and probing are not time in which requests are answered
+        _ = self.model, self.prefix_engine  # loads the weights and probes them, before the time of the first request starts
 
     def synchronize(self) -> None:
         if self._passes is not None:
@@ -179,7 +180,7 @@ class TransformersModel(MediaModel):
     def clean(self) -> None:
         self.warnings()
         self._model = self._passes = None
-        self.__dict__.pop("prefix_sharing", None)
+        self.__dict__.pop("prefix_engine", None)
         self._free_memory()
 
     def _free_memory(self) -> None:
@@ -209,9 +210,10 @@ class TransformersModel(MediaModel):
         def hook(batch: list[Unit]) -> list[list[Response]]:
             return logprobs.score_with_logprobs(self.model, self.tokens.tokenizer, [unit.data for unit in batch])
 
-        def units(requests: Sequence[Request], pairs: Sequence[Pair]) -> list[Unit]:
+        def units(requests: Sequence[Request], pairs: Sequence[TokenPair]) -> list[Unit]:
             return [Unit(row.requests, len(row.ids), row) for row in shared_rows(requests, pairs)]
 
+        self._paths.add(paths.SCORING, paths.PADDED, len(requests), "logprobs requested")
         limits = self._token_limits(memory.scoring_tokens(self.model, logits_per_token=2.0))
         return self._score_pairs(requests, units, hook, limits)
 
@@ -219,47 +221,52 @@ class TransformersModel(MediaModel):
         """Packed, sharing prefixes, where the model's layers allow it; what is left is padded."""
         fitting, pairs, too_long = self._fitting_pairs(requests)
         yield from too_long
-        rows = shared_rows(fitting, pairs)
-        scored: set[Row] = set()
-        if self.prefix_sharing:
-            for row, responses in self._score_packed(rows):
-                scored.add(row)
+        left: list[Row] = []
+        rows, healthy = shared_rows(fitting, pairs), self.canary is not None
+        for row, outcome in self.prefix_engine.score(rows, batch_size=self.batch_size, healthy=healthy):
+            if isinstance(outcome, Skipped):
+                left.append(row)
+                self._paths.add(paths.SCORING, paths.PADDED, len(row.requests), outcome.reason)
+            else:
+                self._paths.add(paths.SCORING, paths.PACKED, len(row.requests))
+                responses = [as_response(response, LOGLIKELIHOOD) for response in outcome]
                 yield from zip(row.requests, responses, strict=True)
 
         def hook(batch: list[Unit]) -> list[list[Response]]:
             return padded_scoring.score_rows(self.model, [unit.data for unit in batch])
 
-        units = [Unit(row.requests, len(row.ids), row) for row in rows if row not in scored]
+        units = [Unit(row.requests, len(row.ids), row) for row in left]
         limits = self._token_limits(memory.scoring_tokens(self.model, logits_per_token=0.2))
         yield from self._stream_checked(LOGLIKELIHOOD, units, hook, limits)
 
     @cached_property
-    def prefix_sharing(self) -> bool:
-        """Whether shared prefixes are computed once: not with `exact`, nor by models whose layers do not allow it, nor where
-        weights are sharded over ranks, which must all compute the same batches."""
-        return not self.exact and not self.lock_step and packed_scoring.can_share(self.model)
-
-    def _score_packed(self, rows: list[Row]) -> Iterator[tuple[Row, list[Response]]]:
-        """Rows with their responses; rows that do not fit are left out."""
-        tokens = memory.scoring_tokens(self.model, logits_per_token=0.0)
-        if self.batch_size:  # so many rows of the longest fit one pass
-            tokens = min(tokens, self.batch_size * max((len(row.ids) for row in rows), default=1))
-        scorer = packed_scoring.PrefixScorer(
-            self.model, packed_scoring.Budget(tokens, memory.logit_rows(self.model)), self._free_memory
+    def prefix_engine(self) -> PrefixEngine:
+        model = self.model  # first: loading sets the tokens that end an answer
+        return PrefixEngine(
+            model, self.tokens.tokenizer, self._eos_ids, free_memory=self._free_memory, disabled=self._sharing_disabled
         )
-        try:
-            for row, responses in scorer.run(rows):
-                yield row, [as_response(response, LOGLIKELIHOOD) for response in responses]
-        except MillError:
-            raise
-        except Exception as error:  # padded batches isolate the request that fails
-            warn(f"prefix sharing is off from here on: {describe(error)}")
-            self.prefix_sharing = False
+
+    @property
+    def prefix_sharing(self) -> bool:
+        """Whether shared prefixes are computed once."""
+        return not self.prefix_engine.disabled
+
+    @property
+    def _sharing_disabled(self) -> str:
+        """Why an argument forbids prefix sharing: with `fsdp` all ranks must compute the same passes."""
+        return "exact=true" if self.exact else "fsdp=true" if self.lock_step else ""
+
+    def planned_paths(self) -> dict[str, str]:
+        return paths.planned(self._sharing_disabled)
+
+    def execution_paths(self) -> dict[str, str]:
+        return self._paths.summary()
 
     def _score_media(self, requests: Sequence[Request]) -> Iterator[Answered]:
         def score(rows: list[MediaRow], decoded: list[Any]) -> list[list[Response]]:
             return self.media.score(self.model, rows, decoded)
 
+        self._paths.add(paths.SCORING, paths.PADDED, len(requests), "media")
         limits = self._token_limits(memory.scoring_tokens(self.model, logits_per_token=1.0))
         return self._stream_media(LOGLIKELIHOOD, self.media.rows(requests), score, limits)
 
@@ -267,6 +274,7 @@ class TransformersModel(MediaModel):
         documents = zip(requests, map(self.tokens.windows, requests), strict=True)
         units = [Unit([request], sum(len(row.ids) for row in rows), rows) for request, rows in documents]
         budget = memory.scoring_tokens(self.model, logits_per_token=1.0)
+        self._paths.add(paths.ROLLING, paths.PADDED, len(requests))
 
         def hook(batch: list[Unit]) -> list[list[Response]]:
             return [[answer] for answer in padded_scoring.score_documents(self.model, [unit.data for unit in batch], budget)]
@@ -275,17 +283,16 @@ class TransformersModel(MediaModel):
 
     def _generate_texts(self, requests: Sequence[Request]) -> Iterator[Answered]:
         """By continuous batching where prefixes are shared; what is left in plain batches of equal decoding options."""
-        prompts = self.tokens.prompts(requests)
-        decoded: set[Prompt] = set()
-        if self.prefix_sharing:
-            for prompt, response in self._generate_continuously(prompts):
-                decoded.add(prompt)
-                yield prompt.request, as_response(response, GENERATE)
         groups: dict[str, list[Unit]] = {}
-        for prompt in prompts:
-            if prompt not in decoded:
+        prompts, healthy = self.tokens.prompts(requests), self.canary is not None
+        for prompt, outcome in self.prefix_engine.decode(prompts, batch_size=self.batch_size, healthy=healthy):
+            if isinstance(outcome, Skipped):
                 unit = Unit([prompt.request], len(prompt.ids) + prompt.max_new_tokens, prompt)
                 groups.setdefault(options_text(prompt.request), []).append(unit)
+                self._paths.add(paths.DECODING, paths.PLAIN, 1, outcome.reason)
+            else:
+                self._paths.add(paths.DECODING, paths.CONTINUOUS, 1)
+                yield prompt.request, as_response(outcome, GENERATE)
         limits = self._token_limits(memory.generation_tokens(self.model))
 
         def hook(batch: list[Unit]) -> list[list[Response]]:
@@ -295,51 +302,11 @@ class TransformersModel(MediaModel):
         for group in groups.values():
             yield from self._stream_units(group, hook, limits)
 
-    def _generate_continuously(self, prompts: Sequence[Prompt]) -> Iterator[tuple[Prompt, Response]]:
-        """Prompts with their responses; those that do not fit memory or the attention window are left out."""
-        window = packed_scoring.shortest_window(self.model.config.get_text_config())
-        groups: dict[int, list[Prompt]] = {}
-        for prompt in prompts:  # every slot is as long as the longest sequence of its group
-            if window is None or len(prompt.ids) + prompt.max_new_tokens <= window:
-                groups.setdefault(prompt.max_new_tokens.bit_length(), []).append(prompt)
-        for group in groups.values():
-            yield from self._decode_group(group)
-
-    def _decode_group(self, prompts: list[Prompt]) -> Iterator[tuple[Prompt, Response]]:
-        """With half as many sequences at once whenever memory runs out."""
-        most = self.batch_size or MAX_SEQUENCES
-        done: set[Prompt] = set()
-        while most and self.prefix_sharing and (left := [prompt for prompt in prompts if prompt not in done]):
-            decoder = ContinuousDecoder(
-                self.model,
-                self.tokens.tokenizer,
-                self._eos_ids,
-                tokens=memory.generation_tokens(self.model),
-                at_once=memory.scoring_tokens(self.model, logits_per_token=0.0),
-            )
-            try:
-                for prompt, response in decoder.run(left, most):
-                    done.add(prompt)
-                    yield prompt, response
-            except MillError:
-                raise
-            except Exception as error:
-                if not is_out_of_memory(error):  # plain batches isolate the request that fails
-                    warn(f"continuous batching is off from here on: {describe(error)}")
-                    self.prefix_sharing = False
-                    return
-                most = min(most, len(left)) // 2
-            else:
-                del decoder  # nothing refers back to it: its memory is free without a search for cycles
-                memory.empty_caches()
-                return
-            del decoder
-            self._free_memory()
-
     def _generate_media(self, requests: Sequence[Request]) -> Iterator[Answered]:
         def answer(rows: list[MediaRow], decoded: list[Any]) -> list[list[Response]]:
             return [[one] for one in self.media.generate(self.model, rows, decoded, self._eos_ids)]
 
+        self._paths.add(paths.DECODING, paths.PLAIN, len(requests), "media")
         rows = [MediaRow(request, self.media.render(request.context)) for request in requests]
         return self._stream_media(GENERATE, rows, answer, self._token_limits(memory.generation_tokens(self.model)))
 

@@ -20,12 +20,13 @@ from mill.models.http.values import shaped
 from mill.models.openai_compat import scoring as routes
 from mill.models.openai_compat.answers import read_answer
 from mill.models.openai_compat.echo import BOS
-from mill.models.openai_compat.schema import ModelEntry, TokenIds, read_choice, read_models, read_window
+from mill.models.openai_compat.schema import ServedModel, TokenIds, read_choice, read_models, read_window
 from mill.models.openai_compat.stream import StreamedAnswer
 from mill.models.spec.arguments import check_flag, check_whole
 from mill.models.spec.parse import OLLAMA_URL
 from mill.models.tokens.next_tokens import Distribution, NextTokens, requested_top_logprobs
-from mill.models.tokens.pairs import Pair, make_pair, move_spaces
+from mill.models.tokens.pairs import TokenPair, make_pair, move_spaces, with_prefix
+from mill.models.tokens.windows import rolling_windows
 
 NO_CHAT = (400, 404, 405, 422, 500, 501)  # how servers say that there is no chat
 MOST_OVER = 32  # times the limit that a server which ignores it may write
@@ -75,7 +76,7 @@ class OpenAICompatModel(ServerModel):
         self.modalities, self.stream = set(modalities), stream
         self.capabilities = ModelCapabilities(self.modalities, supports_logprobs=False, supports_chat_template=True)
         self._served: dict[str, Any] = {}
-        self._entry = ModelEntry()
+        self._entry = ServedModel()
         self._told_window: int | None = None
         self._route: routes.Route | None = None
         self._tokenizes = self._names_next = False
@@ -245,7 +246,7 @@ class OpenAICompatModel(ServerModel):
                 return _response([found.logprobs[token]], [token == found.best], pair.n_context, pair.truncated)
         return await self._score_pair(pair, top_logprobs)
 
-    async def _score_pair(self, pair: Pair, top_logprobs: int) -> Response:
+    async def _score_pair(self, pair: TokenPair, top_logprobs: int) -> Response:
         scored = await self._score_prompt(pair.ids, top_logprobs)
         part = slice(pair.n_context, None)
         answer = _response(scored.logprobs[part], scored.likeliest[part], pair.n_context, pair.truncated)
@@ -267,20 +268,15 @@ class OpenAICompatModel(ServerModel):
         return _response(scored.logprobs[n_context:], scored.likeliest[n_context:], n_context, 0)
 
     async def _score_document(self, request: Request) -> Response:
-        """In disjoint windows, each of which starts from the last token of the one before."""
+        """The sum over rolling windows."""
         if not self._tokenizes:
             raise Failure("http", "documents are scored by token ids, and the server has no /tokenize")
-        ids = await self._tokenize(request.text)
         if self.bos_token_id is None:
             self._warn(NO_BOS)
-        elif ids[:1] != [self.bos_token_id]:
-            ids = [self.bos_token_id, *ids]
-        window = (self._window or len(ids) + 1) - 1
+        ids = with_prefix(await self._tokenize(request.text), self.bos_token_id)
         total = 0.0
-        for first in range(1, len(ids), window):
-            last = min(first + window, len(ids))
-            begin = max(0, last - 1 - window)
-            scored = (await self._score_prompt(ids[begin:last])).logprobs[first - begin :]
+        for pair in rolling_windows(ids, (self._window or len(ids) + 1) - 1):
+            scored = (await self._score_prompt(pair.ids)).logprobs[pair.n_context :]
             if None in scored:
                 return Response(error=routes.LEFT_OUT)
             total += sum(score for score in scored if score is not None)

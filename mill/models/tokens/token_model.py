@@ -1,4 +1,4 @@
-"""What backends that run a model in this process share: requests as token ids, and answers for what does not fit."""
+"""The base of backends that run a model in this process: requests as token ids, errors for what does not fit."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from mill.api.batching import Answered, BatchLimits, Hook, Unit, as_response
 from mill.api.model import MillModel
 from mill.api.request import LOGLIKELIHOOD, Request
 from mill.api.response import Response
-from mill.models.tokens.pairs import Pair
+from mill.models.tokens.pairs import TokenPair
 
 if TYPE_CHECKING:
     from mill.models.tokens.tokenizer import Tokens
 
-MakeUnits = Callable[[Sequence[Request], Sequence[Pair]], list[Unit]]
+MakeUnits = Callable[[Sequence[Request], Sequence[TokenPair]], list[Unit]]
 
 
 class TokenModel(MillModel):
-    """A subclass has `tokens` and says how pairs become units and how units are computed."""
+    """A subclass provides `tokens`, and defines how pairs become units and how units are computed."""
 
     @property
     def tokens(self) -> Tokens:
@@ -29,7 +29,7 @@ class TokenModel(MillModel):
 
     def count_tokens(self, requests: Sequence[Request]) -> int | None:
         if any(request.media for request in requests):
-            return None  # only the processor knows, after it has seen them
+            return None  # only the processor knows
         texts = [self.tokens.render(request.context) + request.continuation for request in requests]
         return sum(map(len, self.tokens.encode_all(texts)))
 
@@ -41,7 +41,7 @@ class TokenModel(MillModel):
 
         return self._stream_units(units, checked, limits)
 
-    def _fitting_pairs(self, requests: Sequence[Request]) -> tuple[list[Request], list[Pair], list[Answered]]:
+    def _fitting_pairs(self, requests: Sequence[Request]) -> tuple[list[Request], list[TokenPair], list[Answered]]:
         """Requests whose continuation fits the context, their pairs, and the others with their errors."""
         pairs = list(zip(requests, self.tokens.pairs(requests), strict=True))
         error = Response(error=f"the continuation is longer than the context of {self.tokens.window} tokens")

@@ -363,7 +363,7 @@ def test_bad_arguments_are_refused_when_the_model_is_opened(spec: str, error: ty
 
 
 def test_a_model_that_the_hub_does_not_give_is_one_line() -> None:
-    with pytest.raises(ModelError, match=r"cannot load the config of nobody/nothing: no such folder here, and the hub"):
+    with pytest.raises(ModelError, match=r"cannot load the config of nobody/nothing: no such local folder, and the hub"):
         open_model("nobody/nothing").identity()
 
 
