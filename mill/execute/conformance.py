@@ -1,6 +1,6 @@
 """The contract of backends as checks that run on an opened model: `mill conform`.
 
-A check takes the model and returns a detail, or raises: Broken says what the backend does wrong, Skipped why the check does
+A check takes the model and returns a detail, or raises: Broken says what the backend does wrong, NotApplicable why the check does
 not apply. Tolerances are for engines that compute the same thing in another order.
 """
 
@@ -29,7 +29,7 @@ class Broken(Exception):
     """The backend breaks the contract."""
 
 
-class Skipped(Exception):
+class NotApplicable(Exception):
     """The check does not apply to this backend."""
 
 
@@ -56,7 +56,7 @@ def conform(model: MillModel, reference: MillModel | None = None, tolerance: flo
 def _run_check(name: str, check: Check, model: MillModel) -> ConformanceResult:
     try:
         return ConformanceResult(name, "pass", check(model))
-    except Skipped as why:
+    except NotApplicable as why:
         return ConformanceResult(name, "skip", str(why))
     except Broken as why:
         return ConformanceResult(name, "fail", str(why))
@@ -72,7 +72,7 @@ def responses(model: MillModel, kind: str, requests: Sequence[Request]) -> list[
 
 def generate(model: MillModel, *contexts: str | tuple[Message, ...], draw: int = 0, **options: object) -> list[Response]:
     if not model.capabilities.serves(GENERATE):
-        raise Skipped("does not generate text")
+        raise NotApplicable("does not generate text")
     chosen = generation_options(**{"max_gen_toks": 12, **options})
     requests = [Request(GENERATE, context, options=chosen, draw=draw) for context in contexts]
     return responses(model, GENERATE, requests)
@@ -80,7 +80,7 @@ def generate(model: MillModel, *contexts: str | tuple[Message, ...], draw: int =
 
 def score(model: MillModel, *pairs: tuple[str, str]) -> list[Response]:
     if not model.capabilities.serves(LOGLIKELIHOOD):
-        raise Skipped("gives no log-probabilities")
+        raise NotApplicable("gives no log-probabilities")
     return responses(model, LOGLIKELIHOOD, [Request(LOGLIKELIHOOD, context, rest) for context, rest in pairs])
 
 
@@ -124,7 +124,7 @@ def limits(model: MillModel) -> str:
     if count is None:
         longer = text_of(generate(model, PROMPTS[3], max_gen_toks=24)[0])
         expect(text != longer or len(text.split()) <= 3, f"requested 3 tokens, got as many as for 24: {text[:40]!r}")
-        raise Skipped("the backend does not report how many tokens it generated")
+        raise NotApplicable("the backend does not report how many tokens it generated")
     expect(count <= 3, f"requested 3 tokens, got {count}")
     return f"{count} of 3 tokens, {answer.finish_reason}"
 
@@ -135,7 +135,7 @@ def stops(model: MillModel) -> str:
     middle = [text[start : start + 3] for start in range(len(text) // 3, len(text) - 2)]
     stop = next((part for part in middle if part.isascii() and part.strip()), None)
     if stop is None:
-        raise Skipped("the model's answer has no substring to stop at")
+        raise NotApplicable("the model's answer has no substring to stop at")
     (stopped,) = generate(model, PROMPTS[3], max_gen_toks=24, until=[stop])
     expect(stop not in text_of(stopped), f"the answer contains its stop string {stop!r}")
     expect(stopped.finish_reason in (None, "stop"), f"finish_reason is {stopped.finish_reason!r}, not stop")
@@ -157,7 +157,7 @@ def empty_prompt(model: MillModel) -> str:
 def long_prompt(model: MillModel) -> str:
     window = model.capabilities.max_context_length
     if not window:
-        raise Skipped("the context length is not known")
+        raise NotApplicable("the context length is not known")
     (answer,) = generate(model, "one two three four " * window, max_gen_toks=4)
     if answer.error is None:
         expect(answer.truncated_tokens > 0, "a prompt longer than the context was cut silently")
@@ -187,7 +187,7 @@ def sampled(model: MillModel) -> str:
 
 def dialog(model: MillModel) -> str:
     if not model.has_chat_template():
-        raise Skipped("no chat template")
+        raise NotApplicable("no chat template")
     turns = (Message("user", "My name is Ada."), Message("assistant", "Hello Ada!"), Message("user", "What is my name?"))
     return repr(text_of(generate(model, turns)[0])[:40])
 
@@ -195,7 +195,7 @@ def dialog(model: MillModel) -> str:
 def greedy_flag(model: MillModel) -> str:
     text = text_of(generate(model, PROMPT, max_gen_toks=1)[0])
     if not text.strip():
-        raise Skipped("the greedy token is white space")
+        raise NotApplicable("the greedy token is white space")
     greedy, other = score(model, (PROMPT, text), (PROMPT, " xylophone"))
     expect(bool(greedy.is_greedy), f"{text!r} is what the model generates, yet is_greedy is {greedy.is_greedy}")
     expect(other.is_greedy is False, f"is_greedy of an unlikely continuation is {other.is_greedy}")
@@ -221,7 +221,7 @@ def choices_together(model: MillModel) -> str:
 def long_continuation(model: MillModel) -> str:
     window = model.capabilities.max_context_length
     if not window:
-        raise Skipped("the context length is not known")
+        raise NotApplicable("the context length is not known")
     long, short = score(model, (PROMPT, " word" * (window + 8)), (PROMPT, " Paris"))
     expect(long.error is not None or long.truncated_tokens > 0, "a continuation longer than the context got a score")
     score_of(short)
@@ -232,7 +232,7 @@ def answer_tokens(model: MillModel) -> str:
     (answer,) = generate(model, PROMPT, max_gen_toks=4, logprobs=5)
     text = text_of(answer)
     if answer.tokens is None:
-        raise Skipped("gives no log-probabilities of its answers")
+        raise NotApplicable("gives no log-probabilities of its answers")
     expect(len(answer.tokens) > 0, "an answer without tokens")
     for token in answer.tokens:
         expect(bool(token.top) and token.top[0][1] <= 0, f"the top_logprobs at {token.text!r} are {token.top[:2]}")
@@ -249,7 +249,7 @@ def answer_tokens(model: MillModel) -> str:
 
 def ranking(model: MillModel) -> str:
     if not model.capabilities.serves(ZERO_SHOT):
-        raise Skipped("ranks no labels")
+        raise NotApplicable("ranks no labels")
     labels = Labels(tuple(class_name(*pair) for pair in PAIRS[:12]))
     images = [Media(IMAGE, draw(colour, shape, random.Random(shape))) for colour, shape in PAIRS[:4]]
     requests = [Request(ZERO_SHOT, (Message("user", (image,)),), labels=labels) for image in images]
@@ -265,7 +265,7 @@ def ranking(model: MillModel) -> str:
 
 def document(model: MillModel) -> str:
     if not model.capabilities.serves(ROLLING):
-        raise Skipped("gives no log-probabilities")
+        raise NotApplicable("gives no log-probabilities")
     text = "The cat sat on the mat. The dog lay by the door."
     (found,) = responses(model, ROLLING, [Request(ROLLING, text)])
     whole = score_of(score(model, ("", text))[0])
