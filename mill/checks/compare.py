@@ -22,9 +22,9 @@ from mill.checks.measurements import (
     forced_series,
     group_measurements,
 )
-from mill.checks.pairing import Pair, Pairing, pair_up
+from mill.checks.pairing import AnswerPair, Pairing, pair_up
 from mill.checks.result import Check, Variant
-from mill.checks.shown import around, shown
+from mill.checks.excerpts import around, shown
 from mill.checks.subjects import CheckConfig, CompletedRun, Subject, answer, with_template
 from mill.checks.verdict import verdict
 from mill.checks.warnings import answer_warnings
@@ -54,7 +54,7 @@ def compare(command: str, subjects: Sequence[Subject], asked: CheckConfig, *, fo
             dialogs = all(subject.model.capabilities.scores_dialogs for subject in able)
             texts = forced_texts(free[0], forced_tokens, dialogs=dialogs)
         if texts and top_logprobs[place]:
-            again = subject.plan_apart(asked, NAME, [ForcedTask(NAME, texts, top_logprobs[place])])
+            again = subject.plan_check_run(asked, NAME, [ForcedTask(NAME, texts, top_logprobs[place])])
             forced[place] = answer(subject, again, asked)
         subject.model.clean()
     baseline = free[0].answers
@@ -108,24 +108,24 @@ def _run_label(folder: RunFolder) -> str:
 def compared(label: str, pairing: Pairing, gaps: ForcedGaps | None, *, chat: bool = False) -> Variant:
     """All that two runs' answers tell."""
     pairs = pairing.pairs
-    figures = answer_measurements(pairs)
+    metrics = answer_measurements(pairs)
     variant = Variant(label, groups=group_measurements(pairs), rows=[row_of(pair, gaps) for pair in pairs])
     if gaps is not None:
         texts = list(gaps.texts.values())
-        figures.estimates["unscored_rate"] = rate(gaps.failed + gaps.other_tokens, gaps.asked)
+        metrics.estimates["unscored_rate"] = rate(gaps.failed + gaps.other_tokens, gaps.asked)
         if texts:
-            figures.add(forced_measurements(texts))
+            metrics.add(forced_measurements(texts))
             variant.series = forced_series(texts)
         _say_what_is_missing(variant, gaps)
     variant.unmeasured |= baseline_failures(pairs)
-    figures.estimates["unpaired_rate"] = rate(pairing.alone, pairing.alone + len(pairs))
-    variant.figures, variant.p_values, variant.counts = figures.estimates, figures.p_values, figures.counts
-    variant.warnings = [*_unpaired(pairing), *answer_warnings(figures.counts, chat=chat)]
+    metrics.estimates["unpaired_rate"] = rate(pairing.alone, pairing.alone + len(pairs))
+    variant.metrics, variant.p_values, variant.counts = metrics.estimates, metrics.p_values, metrics.counts
+    variant.warnings = [*_unpaired(pairing), *answer_warnings(metrics.counts, chat=chat)]
     variant.verdict = verdict(variant)
     return variant
 
 
-def baseline_failures(pairs: Sequence[Pair]) -> dict[str, str]:
+def baseline_failures(pairs: Sequence[AnswerPair]) -> dict[str, str]:
     """What cannot be measured where the baseline failed: against nothing, whatever the candidate answers looks good."""
     failed = sum(pair.a.error is not None for pair in pairs)
     return dict.fromkeys(AGAINST, f"the baseline failed on {failed} of {len(pairs)} samples") if failed else {}
@@ -195,7 +195,7 @@ def _why_not_forced(
     )
 
 
-def row_of(pair: Pair, gaps: ForcedGaps | None) -> dict[str, Any]:
+def row_of(pair: AnswerPair, gaps: ForcedGaps | None) -> dict[str, Any]:
     """One sample as reports show it."""
     a, b = pair.a, pair.b
     row: dict[str, Any] = {
@@ -224,7 +224,7 @@ def row_of(pair: Pair, gaps: ForcedGaps | None) -> dict[str, Any]:
     if of_text:
         values = [gap.kl for gap in of_text]
         row["kl"] = {"mean": mean_of(values).value, "max": largest(values), "median": percentile(values, 0.5)}
-        row["kl_places"] = values
+        row["kl_positions"] = values
     return row
 
 

@@ -14,7 +14,7 @@ from mill.checks.measurements import NEAR_TIE
 from mill.checks.pairing import part, score_shift
 from mill.checks.passes import Condition, Pass, make_passes
 from mill.checks.result import Check, Variant
-from mill.checks.shown import around, shown
+from mill.checks.excerpts import around, shown
 from mill.checks.subjects import CheckConfig, Subject, with_template
 from mill.checks.verdict import repeat_verdict
 from mill.checks.warnings import answer_warnings
@@ -57,7 +57,7 @@ def repeated(label: str, passes: Sequence[Pass]) -> Variant:
     ]
     noise = [row["score_range"] for row in rows if row["score_range"] is not None]
     failed = sum(row["failed"] for row in rows)
-    figures = {
+    metrics = {
         "identical_rate": rate(len(rows) - len(parted), len(rows)),
         "most_common_share": bounded_mean([row["share"] for row in rows]),
         "distinct_outputs": inside(mean_of([float(row["distinct"]) for row in rows]), 1.0, float(len(passes))),
@@ -66,13 +66,13 @@ def repeated(label: str, passes: Sequence[Pass]) -> Variant:
         "cut_rate": rate(sum(any(answer.cut_short for answer in answers) for answers in samples), len(samples)),
     }
     if noise:
-        figures["logprob_noise_max"] = estimate.around(largest(noise), None, len(noise))
+        metrics["logprob_noise_max"] = estimate.around(largest(noise), None, len(noise))
     if margins:
-        figures["divergence_margin"] = inside(mean_of(margins), last=math.inf)
-    counts = {"samples": len(rows), "runs": len(passes), "failed": failed, "parted": len(parted)}
+        metrics["divergence_margin"] = inside(mean_of(margins), last=math.inf)
+    counts = {"samples": len(rows), "runs": len(passes), "failed": failed, "diverged": len(parted)}
     counts["near_ties"] = sum(margin < NEAR_TIE for margin in margins)
     rows.sort(key=lambda row: (row["share"], row["task"], row["id"]))
-    variant = Variant(label, figures=figures, counts=counts, rows=rows, warnings=_warnings(samples))
+    variant = Variant(label, metrics=metrics, counts=counts, rows=rows, warnings=_warnings(samples))
     variant.verdict = repeat_verdict(variant)
     return variant
 

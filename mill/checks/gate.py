@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mill.api.errors import MillError, SpecError, UnknownName
-from mill.checks.glossary import MEASURED, METRICS, counted, written
+from mill.checks.glossary import MEASURED, METRICS, counted, format_value
 from mill.checks.measurements import FORCED
 from mill.checks.result import Check, Variant
 from mill.metrics.estimate import Estimate
@@ -74,7 +74,7 @@ class Rule:
 
     def judge(self, variant: Variant) -> RuleOutcome:
         """A figure that was not measured, or is NaN, breaks every rule on it: nobody knows better."""
-        estimate = variant.figures.get(self.figure)
+        estimate = variant.metrics.get(self.figure)
         if self.figure in variant.unmeasured:
             return self._outcome(variant, BROKEN, f"{self.figure} could not be measured: {variant.unmeasured[self.figure]}")
         if estimate is None:
@@ -130,9 +130,9 @@ class Rule:
         return "the texts are too few" if self.figure in FORCED else f"n = {estimate.n} is too few"
 
     def _measured(self, estimate: Estimate) -> str:
-        shown = f"{self.figure} is {written(self.figure, estimate.value)}"
+        shown = f"{self.figure} is {format_value(self.figure, estimate.value)}"
         if estimate.low is not None and estimate.high is not None:
-            shown += f" ({written(self.figure, estimate.low)} to {written(self.figure, estimate.high)})"
+            shown += f" ({format_value(self.figure, estimate.low)} to {format_value(self.figure, estimate.high)})"
         sign = f", which is {self.compare} {self.bound:g}"
         return shown + (sign if not self.required and self._holds(estimate.value) else "")
 
@@ -178,7 +178,7 @@ def _refuse_senseless(rule: Rule, option: str) -> None:
     if rule.p_below is not None and not 0 < rule.p_below < 1:
         raise SpecError(f"{option}: {rule.text!r}: a p-value is between 0 and 1")
     figure = METRICS.get(rule.figure)
-    if figure is None:  # a name that is not known is refused with suggestions, where the check's own figures are known
+    if figure is None:  # a name that is not known is refused with suggestions, where the check's own metrics are known
         return
     if rule.p_below is not None and not figure.tested:
         known = ", ".join(name for name, one in METRICS.items() if one.tested)
@@ -194,7 +194,7 @@ def _refuse_senseless(rule: Rule, option: str) -> None:
 def judge(check: Check, rules: Sequence[Rule]) -> list[RuleOutcome]:
     """Every rule on every variant. A figure that no variant has is a misspelt rule, not a broken one; a check without
     variants measured nothing, and breaks every rule."""
-    known = {name for variant in check.variants for name in variant.figures}
+    known = {name for variant in check.variants for name in variant.metrics}
     for rule in rules:
         if rule.figure not in known | set(METRICS):
             raise UnknownName("figure", rule.figure, known | set(METRICS), hint=f"this check has {', '.join(sorted(known))}")
@@ -204,7 +204,7 @@ def judge(check: Check, rules: Sequence[Rule]) -> list[RuleOutcome]:
 
 
 def applicable(check: Check, rules: Sequence[Rule]) -> list[Rule]:
-    """The rules on figures that a check of this kind measures: a gate over several kinds holds each to its own."""
+    """The rules on metrics that a check of this kind measures: a gate over several kinds holds each to its own."""
     return [rule for rule in rules if rule.figure in MEASURED.get(check.command, METRICS)]
 
 
@@ -217,7 +217,7 @@ def judge_all(checks: Sequence[Check], rules: Sequence[Rule]) -> list[tuple[Chec
 
 
 def check_names(rules: Sequence[Rule]) -> None:
-    """Refuse misspelt figures before anything is computed."""
+    """Refuse misspelt metrics before anything is computed."""
     for rule in rules:
         if rule.figure not in METRICS:
             raise UnknownName("figure", rule.figure, METRICS, hint="docs/checks.md lists them")

@@ -1,4 +1,4 @@
-"""The figures that checks tell: what each is called, how it is written, and what it means."""
+"""The metrics that checks tell: what each is called, how it is written, and what it means."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ RATE, NATS, SECONDS, FACTOR, NUMBER = "rate", "nats", "seconds", "factor", "numb
 
 @dataclass(frozen=True)
 class MetricInfo:
-    """`low` and `high` bound the values that are possible; `interval` is False for figures that have none, such as
+    """`low` and `high` bound the values that are possible; `interval` is False for metrics that have none, such as
     percentiles; `tested` says that there is a p-value."""
 
     title: str
@@ -125,7 +125,7 @@ def title(name: str) -> str:
     return METRICS[name].title if name in METRICS else name
 
 
-def written(name: str, value: float | None) -> str:
+def format_value(name: str, value: float | None) -> str:
     """A figure's value as people read it: rates in percent, small divergences with their power of ten."""
     if value is None:
         return "-"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mill.checks.answers import TEXT
-from mill.checks.pairing import Pair, score_shift
+from mill.checks.pairing import AnswerPair, score_shift
 from mill.metrics.divergence import Gap
 from mill.metrics.estimate import Estimate, around
 from mill.metrics.paired import (
@@ -58,7 +58,7 @@ class Measurements:
         self.counts |= other.counts
 
 
-def answer_measurements(pairs: Sequence[Pair]) -> Measurements:
+def answer_measurements(pairs: Sequence[AnswerPair]) -> Measurements:
     """Of answers that each engine gave by itself. Every sample counts: a failed one as changed, unlike and not right."""
     found, n = Measurements(), len(pairs)
     found.counts = {"samples": n, "failed": sum(pair.failed for pair in pairs)}
@@ -77,7 +77,7 @@ def answer_measurements(pairs: Sequence[Pair]) -> Measurements:
     return found
 
 
-def _texts(pairs: Sequence[Pair]) -> Measurements:
+def _texts(pairs: Sequence[AnswerPair]) -> Measurements:
     """Of generated answers: how many there are at all, and how alike they are."""
     generated = [pair for pair in pairs if pair.a.form == TEXT]
     if not generated:
@@ -96,13 +96,13 @@ def _texts(pairs: Sequence[Pair]) -> Measurements:
     return found
 
 
-def _cut_short(pair: Pair) -> bool:
+def _cut_short(pair: AnswerPair) -> bool:
     return pair.a.cut_short or pair.b.cut_short
 
 
-def _right(pairs: Sequence[Pair]) -> Measurements:
+def _right(pairs: Sequence[AnswerPair]) -> Measurements:
     """Accuracy where a task's values are all 0 or 1, the mean score where they are graded, on both sides."""
-    by_task: dict[str, list[Pair]] = {}
+    by_task: dict[str, list[AnswerPair]] = {}
     for pair in pairs:
         if pair.valued:
             by_task.setdefault(pair.a.task, []).append(pair)
@@ -155,13 +155,13 @@ def _graded(known: Sequence[tuple[float, float]]) -> Measurements:
     )
 
 
-def _parted(pairs: Sequence[Pair]) -> Measurements:
+def _parted(pairs: Sequence[AnswerPair]) -> Measurements:
     """How many texts part, where, and how many of them not for a near-tie. A margin that is not known is no near-tie."""
     texts = [pair for pair in pairs if pair.texts]
     if not texts:
         return Measurements()
     parted = [pair.divergence for pair in texts if pair.divergence is not None]
-    found = Measurements(counts={"parted": len(parted)})
+    found = Measurements(counts={"diverged": len(parted)})
     indexes = [float(divergence.token) for divergence in parted if divergence.token is not None]
     if indexes:
         found.estimates["first_divergence"] = inside(mean_of(indexes), last=math.inf)
@@ -169,14 +169,14 @@ def _parted(pairs: Sequence[Pair]) -> Measurements:
     near = sum(margin < NEAR_TIE for margin in margins)
     clear = len(parted) - near + sum(pair.failed for pair in texts)  # a failed request is a changed answer
     if margins:
-        found.counts |= {"near_ties": near, "clear_partings": clear}
+        found.counts |= {"near_ties": near, "clear_divergences": clear}
         found.estimates["divergence_margin"] = inside(mean_of(margins), last=math.inf)
     if margins or not parted:
         found.estimates["clear_divergence_rate"] = rate(clear, len(texts))
     return found
 
 
-def _scored(pairs: Sequence[Pair]) -> Measurements:
+def _scored(pairs: Sequence[AnswerPair]) -> Measurements:
     """Of choices and documents, which both engines score as they are."""
     both = [pair for pair in pairs if not pair.failed and pair.a.scores and len(pair.a.scores) == len(pair.b.scores)]
     if not both:
@@ -192,7 +192,7 @@ def _scored(pairs: Sequence[Pair]) -> Measurements:
     return found
 
 
-def _per_unit(pair: Pair) -> float:
+def _per_unit(pair: AnswerPair) -> float:
     a, b = pair.a.scores[0], pair.b.scores[0]
     return 0.0 if a == b else (a - b) / pair.a.units
 
@@ -211,7 +211,7 @@ def forced_measurements(texts: Sequence[Sequence[Gap]]) -> Measurements:
     """
     gaps = [gap for of_text in texts for gap in of_text]
     nonfinite = sum(not math.isfinite(gap.kl) for gap in gaps)
-    found = Measurements(counts={"places": len(gaps), "nonfinite_places": nonfinite, "forced_texts": len(texts)})
+    found = Measurements(counts={"positions": len(gaps), "nonfinite_positions": nonfinite, "forced_texts": len(texts)})
     found.estimates["nonfinite_rate"] = rate(nonfinite, len(gaps))
     if not gaps:
         return found
@@ -244,19 +244,19 @@ def forced_series(texts: Sequence[Sequence[Gap]]) -> dict[str, Any]:
     for place in range(longest):
         here = [of_text[place] for of_text in texts if place < len(of_text)]
         places.append({"place": place, "agreement": sum(gap.same_top for gap in here) / len(here), "n": len(here)})
-    return {"kl": finite, "agreement_by_place": places}
+    return {"kl": finite, "agreement_by_position": places}
 
 
-def group_measurements(pairs: Sequence[Pair]) -> list[dict[str, Any]]:
+def group_measurements(pairs: Sequence[AnswerPair]) -> list[dict[str, Any]]:
     """The main rates for each category of each task."""
-    groups: dict[tuple[str, str], list[Pair]] = {}
+    groups: dict[tuple[str, str], list[AnswerPair]] = {}
     for pair in pairs:
         groups.setdefault((pair.a.task, pair.a.category), []).append(pair)
     found = []
     for (task, category), members in sorted(groups.items()):
-        figures = answer_measurements(members)
+        metrics = answer_measurements(members)
         wanted = ("match_rate", "flip_rate", "acc_baseline", "acc", "score_baseline", "score")
-        rates = {name: figures.estimates[name] for name in wanted if name in figures.estimates}
+        rates = {name: metrics.estimates[name] for name in wanted if name in metrics.estimates}
         entry = {name: [one.value, one.low, one.high, one.n] for name, one in rates.items()}
         found.append({"task": task, "category": category, "n": len(members), **entry})
     return found

@@ -25,7 +25,7 @@ class Divergence:
 
 
 @dataclass(frozen=True)
-class Pair:
+class AnswerPair:
     """A failed request is a changed answer: nobody got what the baseline gave. Two empty answers are no agreement: neither
     engine said anything."""
 
@@ -139,7 +139,7 @@ def _names(tokens: Sequence[Token], others: Sequence[Token]) -> list[int | str]:
 class Pairing:
     """Answers to the same samples as pairs, and what could not be paired."""
 
-    pairs: list[Pair]
+    pairs: list[AnswerPair]
     alone: int = 0
     """Samples that only one side has."""
     other_data: int = 0
@@ -153,7 +153,7 @@ Waiting = dict[tuple[str, str], dict[str, Answer]]
 
 
 def pair_up(first: Sequence[Answer], second: Sequence[Answer]) -> Pairing:
-    """Pair answers to the same data, whatever its ids; equal rows go by id, then by order."""
+    """AnswerPair answers to the same data, whatever its ids; equal rows go by id, then by order."""
     waiting: Waiting = {}
     for answer in second:
         for digest in _digests(answer):
@@ -163,7 +163,7 @@ def pair_up(first: Sequence[Answer], second: Sequence[Answer]) -> Pairing:
         for answer in first:
             if id(answer) not in partners and (other := _take_partner(answer, waiting, same_id=same_id)) is not None:
                 partners[id(answer)] = other
-    pairs = [Pair(answer, partners[id(answer)]) for answer in first if id(answer) in partners]
+    pairs = [AnswerPair(answer, partners[id(answer)]) for answer in first if id(answer) in partners]
     unpaired = [answer for answer in first if id(answer) not in partners]
     left = {(one.task, one.id) for bucket in waiting.values() for one in bucket.values()}
     return Pairing(

@@ -65,7 +65,7 @@ def _widths(subject: Subject, wanted: Sequence[Condition]) -> tuple[list[Conditi
 
 
 def _plan(subject: Subject, asked: CheckConfig, condition: Condition, *, fresh: bool = False) -> Run:
-    return subject.plan_apart(asked, f"{condition.name} x{condition.width or 'auto'}", fresh=fresh)
+    return subject.plan_check_run(asked, f"{condition.name} x{condition.width or 'auto'}", fresh=fresh)
 
 
 def _unfinished(runs: Sequence[Run]) -> bool:

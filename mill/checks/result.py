@@ -26,7 +26,7 @@ ROUNDING = 1e-6
 class Variant:
     """One side of a check: a model against the baseline, a level of load, a way of repeating.
 
-    `figures` are estimates by name, `p_values` of those that have a test, `counts` plain numbers, `series` what charts are
+    `metrics` are estimates by name, `p_values` of those that have a test, `counts` plain numbers, `series` what charts are
     drawn from, `rows` one entry a sample. `unmeasured` says why a figure could not be measured on all samples, which breaks
     rules on it; `partial` names what a figure leaves out for a reason that is no fault. `verdict` is the first sentence.
     """
@@ -36,7 +36,7 @@ class Variant:
     backend: str = ""
     run: str = ""
     size: int | None = None
-    figures: dict[str, Estimate] = field(default_factory=dict)
+    metrics: dict[str, Estimate] = field(default_factory=dict)
     p_values: dict[str, float] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     groups: list[dict[str, Any]] = field(default_factory=list)
@@ -112,11 +112,11 @@ def read_check(path: Path) -> Check:
 
 
 def _variant(data: dict[str, Any], where: str) -> Variant:
-    figures = {name: read_estimate(value) for name, value in data["figures"].items()}
-    for name, estimate in figures.items():
-        _refuse_impossible(name, estimate, f"{where}.figures.{name}")
+    metrics = {name: read_estimate(value) for name, value in data["metrics"].items()}
+    for name, estimate in metrics.items():
+        _refuse_impossible(name, estimate, f"{where}.metrics.{name}")
     p_values = {name: float(value) for name, value in data.get("p_values", {}).items()}
-    return Variant(**{**_known(Variant, data), "figures": figures, "p_values": p_values})
+    return Variant(**{**_known(Variant, data), "metrics": metrics, "p_values": p_values})
 
 
 def _refuse_impossible(name: str, estimate: Estimate, where: str) -> None:

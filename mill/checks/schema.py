@@ -52,7 +52,7 @@ class ComparedRow(Struct):
     gold: Any = None
     divergence: DivergenceFile | None = None
     kl: dict[str, Number] | None = None
-    kl_places: list[Number] | None = None
+    kl_positions: list[Number] | None = None
 
 
 class RepeatedRow(Struct):
@@ -95,13 +95,13 @@ class ErrorFile(Struct):
 
 class SeriesFile(Struct, frozen=True):
     kl: tuple[Number, ...] = ()
-    agreement_by_place: tuple[PlaceFile, ...] = ()
+    agreement_by_position: tuple[PlaceFile, ...] = ()
     errors: tuple[ErrorFile, ...] = ()
 
 
 class VariantFile(Struct):
     label: str
-    figures: dict[str, EstimateFile]
+    metrics: dict[str, EstimateFile]
     p_values: dict[str, Share] = {}
     counts: dict[str, int] = {}
     groups: list[GroupFile] = []

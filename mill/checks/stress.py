@@ -16,7 +16,7 @@ from mill.api.errors import ServerGone
 from mill.checks.answers import Answer
 from mill.checks.compare import baseline_failures, row_of
 from mill.checks.measurements import answer_measurements
-from mill.checks.pairing import Pair, pair_up
+from mill.checks.pairing import AnswerPair, pair_up
 from mill.checks.passes import Condition, Pass, make_passes
 from mill.checks.result import Check, Variant
 from mill.checks.subjects import CheckConfig, Subject, with_template
@@ -95,7 +95,7 @@ def _say_it_died(variants: list[Variant], level: int, gone: ServerGone) -> None:
         found = Variant(label, counts={"samples": variants[0].counts["samples"], "concurrency": level})
         variants.append(found)
     found.counts["failed"] = found.counts["samples"]
-    found.figures["failure_rate"] = rate(found.counts["failed"], found.counts["samples"])
+    found.metrics["failure_rate"] = rate(found.counts["failed"], found.counts["samples"])
     found.warnings.append(str(gone))
     found.verdict = f"worse: the server went away under this load: {gone}"
 
@@ -119,32 +119,32 @@ def _distinct(asked: CheckConfig) -> CheckConfig:
 def _level(level: int, passes: Sequence[Pass], base: Sequence[Pass], *, served: bool, compared: bool) -> Variant:
     answers = [answer for one in passes for answer in one.answers]
     failed = sum(answer.error is not None for answer in answers)
-    figures = {"failure_rate": rate(failed, len(answers))}
+    metrics = {"failure_rate": rate(failed, len(answers))}
     variant = Variant(f"concurrency {level}", run=passes[0].run, series={"errors": _errors(answers)})
     variant.counts = {"samples": len(passes[0].answers), "repetitions": len(passes)}
     if compared:
         pairs = _least_alike(passes, base)
         found = answer_measurements(pairs)
-        figures |= {name: found.estimates[name] for name in KEPT if name in found.estimates}
-        variant.p_values = {name: p for name, p in found.p_values.items() if name in figures}
+        metrics |= {name: found.estimates[name] for name in KEPT if name in found.estimates}
+        variant.p_values = {name: p for name, p in found.p_values.items() if name in metrics}
         variant.counts |= found.counts
         variant.rows = [row_of(pair, None) for pair in pairs if not pair.identical]
         variant.warnings = answer_warnings(found.counts)
         variant.unmeasured = baseline_failures(pairs)
     variant.counts |= {"failed": failed, "concurrency": level, "retries": sum(answer.retries for answer in answers)}
     if served:
-        figures["retry_rate"] = rate(sum(answer.retries > 0 for answer in answers), len(answers))
+        metrics["retry_rate"] = rate(sum(answer.retries > 0 for answer in answers), len(answers))
         good = [answer for answer in answers if answer.error is None]
-        figures |= _latencies("latency", [answer.seconds for answer in good])
-        figures |= _latencies("first_token", [answer.first_token_s for answer in good])
-    variant.figures = figures | _speed(passes)
+        metrics |= _latencies("latency", [answer.seconds for answer in good])
+        metrics |= _latencies("first_token", [answer.first_token_s for answer in good])
+    variant.metrics = metrics | _speed(passes)
     return variant
 
 
-def _least_alike(passes: Sequence[Pass], base: Sequence[Pass]) -> list[Pair]:
+def _least_alike(passes: Sequence[Pass], base: Sequence[Pass]) -> list[AnswerPair]:
     """For each prompt, of all repetitions, the answer that is least like the first one at the lowest level. At the lowest
     level itself that is the engine's own noise."""
-    reference, found = base[0].answers, dict[int, Pair]()
+    reference, found = base[0].answers, dict[int, AnswerPair]()
     for one in passes if passes is not base else passes[1:] or passes:
         for pair in pair_up(reference, one.answers).pairs:
             known = found.get(id(pair.a))

@@ -69,7 +69,7 @@ class Subject:
         """A run as `mill eval` makes it; refused here if the model cannot serve what is asked."""
         return self._plan(asked, asked.selection, asked.output_dir, asked.limit, "")
 
-    def plan_apart(self, asked: CheckConfig, condition: str, tasks: Sequence[Task] = (), *, fresh: bool = False) -> Run:
+    def plan_check_run(self, asked: CheckConfig, condition: str, tasks: Sequence[Task] = (), *, fresh: bool = False) -> Run:
         """A run that only a check reads, under a condition of its own; of other tasks than asked where they are given."""
         selection = Selection(tuple(tasks), ()) if tasks else asked.selection
         limit = None if tasks else asked.limit

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mill.checks.glossary import counted, written
+from mill.checks.glossary import counted, format_value
 from mill.checks.result import Variant
 from mill.metrics.estimate import Estimate
 from mill.metrics.paired import Z95
@@ -45,7 +45,7 @@ def verdict(variant: Variant) -> str:
     if undecided:
         return f"{UNDECIDED} at this n: {'; '.join([*undecided, *texts])}"
     steady = [finding.text for finding in found]
-    if not steady and variant.counts.get("parted"):
+    if not steady and variant.counts.get("diverged"):
         return f"{DIFFERENT}: {'; '.join(texts)}; no gold answers or log-probabilities say whether for the worse"
     if steady or texts:
         return f"{UNCHANGED} within noise: {'; '.join([*steady, *texts])}"
@@ -54,7 +54,7 @@ def verdict(variant: Variant) -> str:
 
 def _identical(variant: Variant) -> bool:
     """Whether both engines computed the same: equal texts, and distributions without any divergence."""
-    largest, same = variant.figures.get("kl_max"), variant.figures.get("match_rate")
+    largest, same = variant.metrics.get("kl_max"), variant.metrics.get("match_rate")
     return largest is not None and largest.value == 0.0 and same is not None and same.value == 1.0
 
 
@@ -70,8 +70,8 @@ def _faults(variant: Variant) -> list[Finding]:
     n = counts.get("samples", 0)
     if counts.get("failed"):
         found.append(f"{counts['failed']} of {n} samples failed")
-    if counts.get("nonfinite_places"):
-        found.append(f"{counts['nonfinite_places']} of {counts['places']} positions are NaN or infinite")
+    if counts.get("nonfinite_positions"):
+        found.append(f"{counts['nonfinite_positions']} of {counts['positions']} positions are NaN or infinite")
     if variant.unmeasured:
         found.append(next(iter(variant.unmeasured.values())))
     if counts.get("filtered"):
@@ -81,14 +81,14 @@ def _faults(variant: Variant) -> list[Finding]:
 
 def _tests(variant: Variant) -> list[Finding]:
     """Lost accuracy, lost score and perplexity, each held against chance. Several tests share the 5 % (Bonferroni)."""
-    tested = [name for name in ("acc_drop", "score_drop", "ppl_ratio") if name in variant.figures]
+    tested = [name for name in ("acc_drop", "score_drop", "ppl_ratio") if name in variant.metrics]
     names = [name for name in tested if name in variant.p_values]
     return [_test(variant, name, SIGNIFICANT / len(names)) for name in names]
 
 
 def _test(variant: Variant, name: str, level: float) -> Finding:
     """A change that is shown to lie within the margin is none, however sure; one that is beyond must not be chance."""
-    estimate, p = variant.figures[name], variant.p_values[name]
+    estimate, p = variant.metrics[name], variant.p_values[name]
     value, low, high = (_difference(name, one) for one in (estimate.value, estimate.low, estimate.high))
     shown, margin = _shown(name, estimate, p), _margin(name, variant)
     if value is None or not math.isfinite(value):
@@ -113,20 +113,20 @@ def _margin(name: str, variant: Variant) -> float:
         return RATIO_MARGIN
     if name == "acc_drop":
         return MARGIN
-    return MARGIN * abs(variant.figures["score_baseline"].value)
+    return MARGIN * abs(variant.metrics["score_baseline"].value)
 
 
 def _shown(name: str, estimate: Estimate, p: float) -> str:
     words = {"acc_drop": "accuracy lost", "score_drop": "score lost", "ppl_ratio": "perplexity ratio"}
-    text = f"{words[name]} {written(name, estimate.value)}"
+    text = f"{words[name]} {format_value(name, estimate.value)}"
     if estimate.low is not None and estimate.high is not None:
-        text += f" ({written(name, estimate.low)} to {written(name, estimate.high)})"
+        text += f" ({format_value(name, estimate.low)} to {format_value(name, estimate.high)})"
     return text if math.isnan(p) else f"{text}, p = {p:.2g}"
 
 
 def _needed(name: str, variant: Variant, margin: float) -> str:
     """How many samples would show that no more than the margin was lost, if as many pairs changed both ways as did here."""
-    n = variant.figures[name].n
+    n = variant.metrics[name].n
     if name != "acc_drop" or not n:
         return ""
     changed = (variant.counts.get("regressions", 0) + variant.counts.get("improvements", 0)) / n
@@ -144,9 +144,9 @@ def _rounded(count: int) -> str:
 def _differences(variant: Variant) -> list[str]:
     """What the texts say; differences at near-ties are rounding."""
     counts, found = variant.counts, []
-    texts = variant.figures.get("match_rate")
+    texts = variant.metrics.get("match_rate")
     if texts is not None and texts.n:
-        parted = counts.get("parted", 0)
+        parted = counts.get("diverged", 0)
         found.append(f"{parted} of {texts.n} texts differ" if parted else f"all {texts.n} texts are the same")
         if parted and counts.get("near_ties"):
             found[-1] += f", {counts['near_ties']} of them at a near-tie"
@@ -159,10 +159,10 @@ def load_verdict(variant: Variant, lowest: Variant) -> str:
     """Of a level of load: do answers still come, are they those of the lowest level, and what does a user feel?"""
     counts = variant.counts
     asked = counts["samples"] * counts["repetitions"]
-    parted = counts.get("parted", 0)
+    parted = counts.get("diverged", 0)
     if counts["failed"]:
         first = f"{WORSE}: {counts['failed']} of {asked} requests failed"
-    elif "match_rate" not in variant.figures:
+    elif "match_rate" not in variant.metrics:
         first = f"no request of {asked} failed"
     elif variant is lowest:
         noise = f"{parted} of {counts['samples']} texts differ between repetitions"
@@ -177,26 +177,26 @@ def load_verdict(variant: Variant, lowest: Variant) -> str:
 
 
 def _times(variant: Variant, lowest: Variant, name: str, words: str) -> str:
-    if name not in variant.figures:
+    if name not in variant.metrics:
         return ""
-    value = variant.figures[name].value
-    text = f"{words} {written(name, value)}"
-    base = lowest.figures.get(name)
+    value = variant.metrics[name].value
+    text = f"{words} {format_value(name, value)}"
+    base = lowest.metrics.get(name)
     return text if variant is lowest or base is None or not base.value else f"{text} ({value / base.value:.2g} times)"
 
 
 def repeat_verdict(variant: Variant) -> str:
     """Of the same prompts, asked several times."""
-    counts, estimate = variant.counts, variant.figures["identical_rate"]
+    counts, estimate = variant.counts, variant.metrics["identical_rate"]
     runs, n = counts["runs"], counts["samples"]
     if counts.get("failed"):
         return f"{WORSE}: {counts['failed']} of {n * runs} requests failed"
     if not n:
         return f"{UNDECIDED}: no prompt was answered"
-    if counts["parted"]:
-        return f"not deterministic: {counts['parted']} of {n} prompts got different answers over {runs} runs"
+    if counts["diverged"]:
+        return f"not deterministic: {counts['diverged']} of {n} prompts got different answers over {runs} runs"
     most = (
-        "" if estimate.low is None else f" (at this n, up to {written('identical_rate', 1 - estimate.low)} of prompts may)"
+        "" if estimate.low is None else f" (at this n, up to {format_value('identical_rate', 1 - estimate.low)} of prompts may)"
     )
     return f"no difference found: none of {n} prompts got another answer in {runs} runs{most}"
 

@@ -1,4 +1,4 @@
-"""What must be said beside a check's figures, so that nobody reads more into them than there is."""
+"""What must be said beside a check's metrics, so that nobody reads more into them than there is."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from mill.api.printing import one_line, printable
 from mill.checks.gate import RuleOutcome
-from mill.checks.glossary import METRICS, counted, title, written
+from mill.checks.glossary import METRICS, counted, title, format_value
 from mill.checks.pairing import EMPTY, FAILED
 from mill.checks.result import Check, Variant
 from mill.checks.verdict import first_sentences
@@ -68,19 +68,19 @@ def metric_rows(variants: list[Variant], between: str = "–") -> list[tuple[str
 
 
 def _shown(variant: Variant, name: str) -> bool:
-    return name in variant.figures and not (METRICS[name].quiet and variant.figures[name].value == 0)
+    return name in variant.metrics and not (METRICS[name].quiet and variant.metrics[name].value == 0)
 
 
 def _cell(variant: Variant, name: str, between: str) -> Cell:
-    estimate = variant.figures.get(name)
+    estimate = variant.metrics.get(name)
     if estimate is None:
         return "-", ""
     more = []
     if estimate.low is not None and estimate.high is not None:
-        more.append(f"({written(name, estimate.low)} {between} {written(name, estimate.high)})")
+        more.append(f"({format_value(name, estimate.low)} {between} {format_value(name, estimate.high)})")
     if name in variant.p_values and not math.isnan(variant.p_values[name]):
         more.append(f"p={variant.p_values[name]:.2g}")
-    return written(name, estimate.value), " ".join(more)
+    return format_value(name, estimate.value), " ".join(more)
 
 
 def told(variant: Variant) -> list[str]:
@@ -96,12 +96,12 @@ def told(variant: Variant) -> list[str]:
             line += f", {counts['failed']} failed"
         if counts.get("retries"):
             line += f", {counts['retries']} retries"
-        if counts.get("parted"):
-            line += f", {counts['parted']} part"
+        if counts.get("diverged"):
+            line += f", {counts['diverged']} part"
             line += f" ({counts['near_ties']} at a near-tie)" if counts.get("near_ties") else ""
-        if counts.get("places"):
+        if counts.get("positions"):
             texts = counted(counts["forced_texts"], "text")
-            line += f"; {counted(counts['places'], 'position')} of {texts} scored by both"
+            line += f"; {counted(counts['positions'], 'position')} of {texts} scored by both"
         found.append(line)
     errors = variant.series.get("errors") or []
     found += [f"sample {entry['id']}: {entry['error']}" for entry in errors[:WORST]]

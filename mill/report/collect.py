@@ -44,11 +44,11 @@ def collect(output_dir: Path) -> list[dict[str, Any]]:
                 "task_type": task.task_type,
             }
             counts = {"n_shots": task.n_shots, "total": task.total, "errors": task.errors}
-            rows += [{**base, **more, **counts, "metric": name, **_figures(value)} for name, value in task.metrics.items()]
+            rows += [{**base, **more, **counts, "metric": name, **_estimate_columns(value)} for name, value in task.metrics.items()]
         for mean in means:
             more = {"benchmark": mean.benchmark, "task": "", "task_type": "", "n_shots": ""}
             counts = {"total": mean.total, "errors": mean.errors}
-            rows += [{**base, **more, **counts, "metric": name, **_figures(value)} for name, value in mean.metrics.items()]
+            rows += [{**base, **more, **counts, "metric": name, **_estimate_columns(value)} for name, value in mean.metrics.items()]
     return [{column: row[column] for column in COLUMNS} for row in rows]
 
 
@@ -85,7 +85,7 @@ def cells(row: dict[str, Any], columns: tuple[str, ...]) -> list[str]:
     return [number(value) if isinstance(value := shown[column], float) else _text(value) for column in columns]
 
 
-def _figures(estimate: Estimate) -> dict[str, float | int | None]:
+def _estimate_columns(estimate: Estimate) -> dict[str, float | int | None]:
     """`n` is how many samples the value rests on."""
     return {"value": estimate.value, "stderr": estimate.stderr, "low": estimate.low, "high": estimate.high, "n": estimate.n}
 

@@ -66,6 +66,6 @@ def _rows(name: str, shots: str, metrics: dict[str, Estimate], total: int, error
     for place, (metric, estimate) in enumerate(metrics.items()):
         count = str(estimate.n) if estimate.n == total else f"{estimate.n}/{total}"
         interval = "-" if estimate.low is None else f"{number(estimate.low, 3)}{dash()}{number(estimate.high, 3)}"
-        figures = [metric, number(estimate.value), number(estimate.stderr), interval, count, str(errors)]
-        rows.append([name if place == 0 else "", shots if place == 0 else "", *figures])
+        metrics = [metric, number(estimate.value), number(estimate.stderr), interval, count, str(errors)]
+        rows.append([name if place == 0 else "", shots if place == 0 else "", *metrics])
     return rows

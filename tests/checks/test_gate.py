@@ -28,8 +28,8 @@ from mill.report.junit import as_junit
 
 
 def check(**values: float) -> Check:
-    figures = {name: around(value, None, 10) for name, value in values.items()}
-    return Check("compare", ["t"], [Variant("b", figures=figures, p_values={"acc_drop": 0.03})], "a")
+    metrics = {name: around(value, None, 10) for name, value in values.items()}
+    return Check("compare", ["t"], [Variant("b", metrics=metrics, p_values={"acc_drop": 0.03})], "a")
 
 
 def judged(rule: str, **values: float) -> RuleOutcome:
@@ -70,8 +70,8 @@ def test_a_p_value_must_be_below_its_bound_too() -> None:
 
 
 def lost(worse: int, better: int, n: int, p: float) -> Check:
-    figures = {"acc_drop": rate_difference(worse, better, n)}
-    return Check("compare", ["t"], [Variant("b", figures=figures, p_values={"acc_drop": p})])
+    metrics = {"acc_drop": rate_difference(worse, better, n)}
+    return Check("compare", ["t"], [Variant("b", metrics=metrics, p_values={"acc_drop": p})])
 
 
 def test_a_test_that_cannot_tell_keeps_nothing() -> None:
@@ -97,7 +97,7 @@ def test_a_requirement_goes_by_the_whole_interval(worse: int, better: int, n: in
 
 def test_a_requirement_needs_an_interval_unless_the_figure_has_none() -> None:
     one = Check(
-        "stress", ["t"], [Variant("b", figures={"kl_mean": around(0.0, None, 1), "latency_p95": around(0.2, None, 9)})]
+        "stress", ["t"], [Variant("b", metrics={"kl_mean": around(0.0, None, 1), "latency_p95": around(0.2, None, 9)})]
     )
     kl, latency = judge(one, parse_rules(None, "kl_mean<0.1, latency_p95<0.5"))
     assert (kl.status, latency.status) == (INCONCLUSIVE, KEPT)
@@ -107,7 +107,7 @@ def test_a_requirement_needs_an_interval_unless_the_figure_has_none() -> None:
 
 def test_infinite_and_nan_figures_keep_no_requirement() -> None:
     spoilt = {"kl_mean": Estimate(math.inf, None, None, None, 9), "ppl_ratio": Estimate(math.nan, None, None, None, 9)}
-    found = judge(Check("compare", ["t"], [Variant("b", figures=spoilt)]), parse_rules(None, "kl_mean<5, ppl_ratio<50"))
+    found = judge(Check("compare", ["t"], [Variant("b", metrics=spoilt)]), parse_rules(None, "kl_mean<5, ppl_ratio<50"))
     assert [outcome.status for outcome in found] == [BROKEN, BROKEN]
 
 
@@ -166,13 +166,13 @@ def test_a_p_value_that_is_nan_does_not_keep_a_rule() -> None:
 
 
 def test_the_interval_is_told() -> None:
-    one = Check("compare", ["t"], [Variant("b", figures={"flip_rate": rate(5, 10)})])
+    one = Check("compare", ["t"], [Variant("b", metrics={"flip_rate": rate(5, 10)})])
     (outcome,) = judge(one, parse_rules("flip_rate>0.1"))
     assert outcome.message == "b: flip_rate is 50.0 % (18.7 % to 81.3 %), which is > 0.1"
 
 
 def test_every_rule_is_held_against_every_variant() -> None:
-    two = Check("sweep", ["t"], [Variant(label, figures={"acc": rate(n, 10)}) for label, n in (("b", 9), ("c", 3))])
+    two = Check("sweep", ["t"], [Variant(label, metrics={"acc": rate(n, 10)}) for label, n in (("b", 9), ("c", 3))])
     found = judge(two, parse_rules("acc<0.5, acc>0.95"))
     assert [(one.rule.text, one.variant, one.status == KEPT) for one in found] == [
         ("acc<0.5", "b", True),
@@ -245,7 +245,7 @@ def junit(*checks: Check, rules: str = "") -> ET.Element:
 
 
 def test_junit_counts_cases_and_failures() -> None:
-    two = Check("sweep", ["x", "y"], [Variant(label, figures={"acc": rate(n, 10)}) for label, n in (("b", 9), ("c", 3))])
+    two = Check("sweep", ["x", "y"], [Variant(label, metrics={"acc": rate(n, 10)}) for label, n in (("b", 9), ("c", 3))])
     root = junit(two, check(acc=1.0), rules="acc<0.5, acc<0.2")
     sweep, compare = root.findall("testsuite")
     assert (sweep.get("name"), sweep.get("tests"), sweep.get("failures")) == ("sweep on x, y: b, c", "4", "1")
@@ -274,7 +274,7 @@ def test_junit_without_rules_has_a_case_for_each_variant() -> None:
 
 def test_junit_survives_what_models_are_called() -> None:
     label = 'a"<b>&\x00\x07\x1b[31m\ud800\ufffe\n]]>'
-    root = junit(Check("compare", ["t\x08"], [Variant(label, figures={"acc": rate(1, 2)})]), rules="acc<0.9")
+    root = junit(Check("compare", ["t\x08"], [Variant(label, metrics={"acc": rate(1, 2)})]), rules="acc<0.9")
     (case,) = root.iter("testcase")
     assert (case.get("classname") or "").startswith('a"<b>&')
     assert root[0].get("failures") == "1"
@@ -285,7 +285,7 @@ def test_a_gate_over_several_kinds_of_checks_holds_each_to_its_own_rules() -> No
     """A check of repetition measures no lost accuracy; a rule that nothing measures is broken."""
     compared, repeated = (
         lost(0, 0, 400, 1.0),
-        Check("determinism", ["t"], [Variant("all", figures={"identical_rate": rate(9, 9)})]),
+        Check("determinism", ["t"], [Variant("all", metrics={"identical_rate": rate(9, 9)})]),
     )
     rules = parse_rules("identical_rate<1", "acc_drop<0.01")
     held = judge_all([compared, repeated], rules)
@@ -297,6 +297,6 @@ def test_a_gate_over_several_kinds_of_checks_holds_each_to_its_own_rules() -> No
 
 def test_what_is_inconclusive_is_said_beside_what_is_broken() -> None:
     few = lost(0, 0, 60, 1.0)
-    few.variants[0].figures["flip_rate"] = rate(9, 10)
+    few.variants[0].metrics["flip_rate"] = rate(9, 10)
     with pytest.raises(GateFailed, match=r"1 of 2 rules broken: b: flip_rate .*; inconclusive: b: acc_drop"):
         conclude([(few, judge(few, parse_rules("flip_rate>0.1", "acc_drop<0.01")))], strict=False)

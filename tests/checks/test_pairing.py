@@ -9,7 +9,7 @@ import pytest
 
 from mill.api.response import Token
 from mill.checks.answers import DOCUMENT, Answer
-from mill.checks.pairing import Divergence, Pair, margin_at, pair_up
+from mill.checks.pairing import Divergence, AnswerPair, margin_at, pair_up
 
 TOP = ((1, -0.1), (2, -2.5))
 
@@ -24,7 +24,7 @@ def tokens(*texts: str, ids: bool = True, top: tuple[tuple[int | str, float], ..
 
 
 def test_equal_texts_do_not_part() -> None:
-    pair = Pair(answer("the same"), answer("the same"))
+    pair = AnswerPair(answer("the same"), answer("the same"))
     assert pair.identical and pair.divergence is None
     assert (pair.similarity, pair.severity) == (1.0, "identical")
 
@@ -33,31 +33,31 @@ def test_texts_part_at_the_first_token_with_another_id() -> None:
     a = answer("the cat sat", tokens=tokens("the", " cat", " sat"))
     b = answer("the dog sat", tokens=tokens("the", " dog", " sat"))
     b = answer("the dog sat", tokens=(b.tokens[0], Token(999, " dog", -0.2), b.tokens[2])) if b.tokens else b
-    assert Pair(a, b).divergence == Divergence(char=4, token=1, margin=pytest.approx(2.4))
+    assert AnswerPair(a, b).divergence == Divergence(char=4, token=1, margin=pytest.approx(2.4))
 
 
 def test_texts_part_by_token_texts_where_a_side_tells_no_ids() -> None:
     a = answer("abcd", tokens=tokens("ab", "c", "d"))
     b = answer("abce", tokens=tokens("ab", "c", "e", ids=False))
-    assert Pair(a, b).divergence == Divergence(char=3, token=2, margin=pytest.approx(2.4))
+    assert AnswerPair(a, b).divergence == Divergence(char=3, token=2, margin=pytest.approx(2.4))
 
 
 def test_ids_tell_apart_what_texts_do_not() -> None:
     """Half a character each: both show as a replacement character, but they are other tokens."""
     a = answer("x\u00e9", tokens=(Token(1, "x", 0.0), Token(2, "\ufffd", -0.3), Token(3, "\ufffd", -0.1)))
     b = answer("x\u00e8", tokens=(Token(1, "x", 0.0), Token(2, "\ufffd", -0.3), Token(4, "\ufffd", -0.1)))
-    assert Pair(a, b).divergence == Divergence(char=1, token=2, margin=None)
+    assert AnswerPair(a, b).divergence == Divergence(char=1, token=2, margin=None)
 
 
 def test_texts_part_by_characters_where_an_engine_tells_no_tokens() -> None:
-    assert Pair(answer("abcd", tokens=tokens("abcd")), answer("abxd")).divergence == Divergence(char=2)
-    assert Pair(answer("ab"), answer("abc")).divergence == Divergence(char=2)
+    assert AnswerPair(answer("abcd", tokens=tokens("abcd")), answer("abxd")).divergence == Divergence(char=2)
+    assert AnswerPair(answer("ab"), answer("abc")).divergence == Divergence(char=2)
 
 
 def test_a_text_that_ends_earlier_parts_at_its_end() -> None:
     a, b = answer("ab", tokens=tokens("a", "b")), answer("abc", tokens=tokens("a", "b", "c"))
-    assert Pair(a, b).divergence == Divergence(char=2, token=2, margin=pytest.approx(2.4))  # by the engine that went on
-    assert Pair(b, a).divergence == Divergence(char=2, token=2, margin=pytest.approx(2.4))
+    assert AnswerPair(a, b).divergence == Divergence(char=2, token=2, margin=pytest.approx(2.4))  # by the engine that went on
+    assert AnswerPair(b, a).divergence == Divergence(char=2, token=2, margin=pytest.approx(2.4))
 
 
 def test_margins_need_two_rivals() -> None:
@@ -73,29 +73,29 @@ def test_a_failed_request_is_a_changed_answer(failing: tuple[bool, bool]) -> Non
         answer("", comparable=True, error="timeout") if fails else answer("5", comparable=True, extracted="5")
         for fails in failing
     )
-    pair = Pair(a, b)
+    pair = AnswerPair(a, b)
     assert pair.failed and pair.flipped and not pair.identical
     assert (pair.similarity, pair.severity, pair.divergence) == (0.0, "failed", None)
 
 
 def test_an_answer_flips_when_another_one_is_extracted() -> None:
     five, six = (answer(f"so {n}", comparable=True, extracted=n) for n in "56")
-    assert Pair(five, six).flipped is True
-    assert Pair(five, answer("thus 5", comparable=True, extracted="5")).flipped is False
-    assert Pair(five, answer("well", comparable=True)).flipped is True
-    assert Pair(answer("x"), answer("y")).flipped is None
+    assert AnswerPair(five, six).flipped is True
+    assert AnswerPair(five, answer("thus 5", comparable=True, extracted="5")).flipped is False
+    assert AnswerPair(five, answer("well", comparable=True)).flipped is True
+    assert AnswerPair(answer("x"), answer("y")).flipped is None
 
 
 def test_a_sample_is_right_or_wrong_where_its_value_is_1_or_0() -> None:
-    assert Pair(answer(value=1.0), answer(value=0.0)).right == (True, False)
-    assert Pair(answer(value=0.5), answer(value=None)).right == (None, None)
+    assert AnswerPair(answer(value=1.0), answer(value=0.0)).right == (True, False)
+    assert AnswerPair(answer(value=0.5), answer(value=None)).right == (None, None)
 
 
 def test_a_sample_counts_in_a_score_where_there_is_something_to_get() -> None:
-    assert Pair(answer(value=1.0), answer(error="timeout")).valued
-    assert not Pair(answer(), answer()).valued and not Pair(answer(), answer(error="timeout")).valued
+    assert AnswerPair(answer(value=1.0), answer(error="timeout")).valued
+    assert not AnswerPair(answer(), answer()).valued and not AnswerPair(answer(), answer(error="timeout")).valued
     gold = Answer("t", "1", "c", "p", "42", "", error="timeout")
-    assert Pair(gold, gold).valued
+    assert AnswerPair(gold, gold).valued
 
 
 def test_only_samples_of_both_runs_are_paired() -> None:
@@ -139,12 +139,12 @@ def test_many_equal_rows_are_paired_quickly() -> None:
 
 
 def test_two_empty_answers_are_not_identical() -> None:
-    pair = Pair(answer("  "), answer(""))
+    pair = AnswerPair(answer("  "), answer(""))
     assert pair.both_empty and not pair.identical and not pair.texts and pair.severity == "empty"
-    assert Pair(answer("x"), answer("")).texts
+    assert AnswerPair(answer("x"), answer("")).texts
 
 
 def test_documents_that_are_impossible_to_both_are_alike() -> None:
     gone = answer(scores=(-math.inf,), units=5.0, form=DOCUMENT)
-    assert Pair(gone, gone).similarity == 1.0 and Pair(gone, gone).identical
-    assert Pair(answer(scores=(-5.0,), units=5.0, form=DOCUMENT), gone).similarity == 0.0
+    assert AnswerPair(gone, gone).similarity == 1.0 and AnswerPair(gone, gone).identical
+    assert AnswerPair(answer(scores=(-5.0,), units=5.0, form=DOCUMENT), gone).similarity == 0.0

@@ -120,5 +120,5 @@ def test_determinism_tells_company_from_noise(tiny_model: Path, tmp_path: Path, 
     command = ["determinism", "--runs", "8"]
     assert checked(command, Engine(tiny_model, "mixed cache"), tmp_path) == 0
     (file,) = (tmp_path / "checks").glob("determinism-*/check.json")
-    found = {one["label"]: one["figures"]["identical_rate"]["value"] for one in json.loads(file.read_text())["variants"]}
+    found = {one["label"]: one["metrics"]["identical_rate"]["value"] for one in json.loads(file.read_text())["variants"]}
     assert found["alone"] == 1.0 and found["among others"] < 1.0

@@ -13,12 +13,12 @@ def test_compare_reaches_from_transformers_to_llama_cpp(demo_model: str, llama: 
     assert run(["compare", demo_model, f"llama-cpp[base_url={llama}]", *asked, "--label-a", "hf", "--label-b", "llama"]) == 0
     (file,) = (tmp_path / "checks").glob("compare-*/check.json")
     (variant,) = json.loads(file.read_text())["variants"]
-    figures, counts = variant["figures"], variant["counts"]
-    assert counts["samples"] == 3 and counts["forced_texts"] == 3 and counts["places"] >= 20
+    metrics, counts = variant["metrics"], variant["counts"]
+    assert counts["samples"] == 3 and counts["forced_texts"] == 3 and counts["positions"] >= 20
     # The same weights, and rounding of llama.cpp's own: far from equal, farther from another model.
-    assert 1e-6 < figures["kl_mean"]["value"] < 0.1
-    assert figures["top1_agreement"]["value"] > 0.8
-    assert abs(figures["ppl_ratio"]["value"] - 1) < 0.2
+    assert 1e-6 < metrics["kl_mean"]["value"] < 0.1
+    assert metrics["top1_agreement"]["value"] > 0.8
+    assert abs(metrics["ppl_ratio"]["value"] - 1) < 0.2
     assert any("lower bound" in warning for warning in variant["warnings"])
     assert (file.parent / "report.html").exists()
 

@@ -12,13 +12,13 @@ import pytest
 from mill.api.errors import RunError
 from mill.checks.answers import Answer
 from mill.checks.compare import row_of
-from mill.checks.pairing import Pair
+from mill.checks.pairing import AnswerPair
 from mill.checks.result import Check, Variant, find_checks, read_check
 from mill.metrics.estimate import Estimate
 
 
 def made(label: str = "b") -> Check:
-    figures = {
+    metrics = {
         "kl_mean": Estimate(0.5, 0.1, 0.3, 0.7, 9),
         "kl_max": Estimate(math.inf, None, None, None, 9),
         "ppl_ratio": Estimate(math.nan, math.nan, -math.inf, math.inf, 9),
@@ -29,12 +29,12 @@ def made(label: str = "b") -> Check:
         "hf",
         "run",
         10,
-        figures,
+        metrics,
         {"ppl_ratio": math.nan, "acc_drop": 0.25},
         {"samples": 3},
         warnings=["\u00e9"],
     )
-    pair = Pair(Answer("t", "1", "c", "p", None, "a\x00\ud800"), Answer("t", "1", "c", "p", None, "b"))
+    pair = AnswerPair(Answer("t", "1", "c", "p", None, "a\x00\ud800"), Answer("t", "1", "c", "p", None, "b"))
     variant.rows = [{**row_of(pair, None), "kl": {"mean": math.nan}}]
     return Check("compare", ["t"], [variant], "a", {"limit": None}, ["a note"])
 
@@ -44,9 +44,9 @@ def test_a_check_is_read_back_with_nan_and_infinity(tmp_path: Path) -> None:
     json.loads(file.read_bytes().decode("utf-8", "surrogatepass"), parse_constant=pytest.fail)  # NaN is no JSON
     found = read_check(file)
     (variant,) = found.variants
-    assert variant.figures["kl_mean"] == Estimate(0.5, 0.1, 0.3, 0.7, 9)
-    assert variant.figures["kl_max"] == Estimate(math.inf, None, None, None, 9)
-    ratio = variant.figures["ppl_ratio"]
+    assert variant.metrics["kl_mean"] == Estimate(0.5, 0.1, 0.3, 0.7, 9)
+    assert variant.metrics["kl_max"] == Estimate(math.inf, None, None, None, 9)
+    ratio = variant.metrics["ppl_ratio"]
     assert math.isnan(ratio.value) and ratio.stderr is not None and math.isnan(ratio.stderr)
     assert (ratio.low, ratio.high) == (-math.inf, math.inf)
     assert math.isnan(variant.p_values["ppl_ratio"]) and variant.p_values["acc_drop"] == 0.25
@@ -102,10 +102,10 @@ GOOD = {"version": 1, "command": "compare", "tasks": ["t"], "variants": []}
         {"version": 1},
         {**GOOD, "variants": [5]},
         {**GOOD, "variants": [{"label": "a"}]},
-        {**GOOD, "variants": [{"label": "a", "figures": []}]},
-        {**GOOD, "variants": [{"label": "a", "figures": {}, "p_values": []}]},
-        {**GOOD, "variants": [{"label": "a", "figures": {"acc": 1}}]},
-        {**GOOD, "variants": [{"label": "a", "figures": {"acc": {"value": "soon"}}}]},
+        {**GOOD, "variants": [{"label": "a", "metrics": []}]},
+        {**GOOD, "variants": [{"label": "a", "metrics": {}, "p_values": []}]},
+        {**GOOD, "variants": [{"label": "a", "metrics": {"acc": 1}}]},
+        {**GOOD, "variants": [{"label": "a", "metrics": {"acc": {"value": "soon"}}}]},
         {**GOOD, "tasks": None},
     ],
 )
@@ -116,7 +116,7 @@ def test_a_file_that_is_not_whole_is_refused(tmp_path: Path, data: Any) -> None:
 
 
 def test_what_a_newer_version_adds_is_left_out(tmp_path: Path) -> None:
-    data = {**GOOD, "more": 1, "variants": [{"label": "a", "figures": {}, "unknown": 1}]}
+    data = {**GOOD, "more": 1, "variants": [{"label": "a", "metrics": {}, "unknown": 1}]}
     (tmp_path / "check.json").write_text(json.dumps(data))
     assert read_check(tmp_path).variants[0].label == "a"
 
@@ -126,11 +126,11 @@ def test_what_a_newer_version_adds_is_left_out(tmp_path: Path) -> None:
     [
         (["variants", 0, "rows", 0, "severity"], "odd", "rows[0] is not valid: severity: invalid enum value 'odd'"),
         (["variants", 0, "rows", 0, "texts"], ["only one"], "rows[0] is not valid: texts:"),
-        (["variants", 0, "figures", "kl_mean", "value"], "soon", "variants[0].figures[...].value:"),
+        (["variants", 0, "metrics", "kl_mean", "value"], "soon", "variants[0].metrics[...].value:"),
         (["variants", 0, "counts"], None, "variants[0].counts: expected object, got null"),
-        (["variants", 0, "figures", "kl_mean", "value"], -1, "-1 is not between 0 and inf"),
-        (["variants", 0, "figures", "kl_mean", "n"], 0, "figures.kl_mean is not valid: a value of 0 samples"),
-        (["variants", 0, "figures", "kl_mean", "high"], 0.4, "0.5 is not inside its interval 0.3 to 0.4"),
+        (["variants", 0, "metrics", "kl_mean", "value"], -1, "-1 is not between 0 and inf"),
+        (["variants", 0, "metrics", "kl_mean", "n"], 0, "metrics.kl_mean is not valid: a value of 0 samples"),
+        (["variants", 0, "metrics", "kl_mean", "high"], 0.4, "0.5 is not inside its interval 0.3 to 0.4"),
         (["variants", 0, "p_values", "acc_drop"], -5, "variants[0].p_values[...]:"),
         (["variants", 0, "groups"], [{"task": "t", "category": "c", "n": 1, "match_rate": None}], "groups[0].match_rate:"),
         (["command"], "shell\nlines", "command: invalid enum value"),

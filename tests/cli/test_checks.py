@@ -55,7 +55,7 @@ def only_check(folder: Path) -> Check:
 
 
 def values(check: Check, place: int = 0) -> dict[str, float]:
-    return {name: estimate.value for name, estimate in check.variants[place].figures.items()}
+    return {name: estimate.value for name, estimate in check.variants[place].metrics.items()}
 
 
 def computed(folder: Path) -> int:
@@ -131,12 +131,12 @@ def test_kl_agrees_with_plain_transformers(swept: Path, tiny_model: Path, name: 
         with torch.inference_mode():
             p, q = (model(torch.tensor([ids])).logits[0, start - 1 : -1].double().log_softmax(-1) for model in models)
         places = torch.nn.functional.kl_div(q, p, reduction="none", log_target=True).sum(-1).tolist()
-        assert row["kl_places"] == pytest.approx(places, abs=1e-5)
+        assert row["kl_positions"] == pytest.approx(places, abs=1e-5)
         found += places
-    estimate = variant.figures["kl_mean"]
-    assert estimate.n == len(found) == variant.counts["places"]
+    estimate = variant.metrics["kl_mean"]
+    assert estimate.n == len(found) == variant.counts["positions"]
     assert estimate.value == pytest.approx(sum(found) / len(found), abs=1e-5)
-    assert variant.figures["kl_max"].value == pytest.approx(max(found), abs=1e-5)
+    assert variant.metrics["kl_max"].value == pytest.approx(max(found), abs=1e-5)
 
 
 def test_checks_run_again_leave_one_file(swept: Path) -> None:
@@ -543,8 +543,8 @@ def test_kl_of_a_pair_does_not_depend_on_who_else_is_compared(mill: Mill, tiny_m
         )
         assert mill(*three)[0] == 0
     two, (first, second) = only_check(tmp_path / "two").variants[0], only_check(tmp_path / "three").variants
-    assert first.figures["kl_mean"] == two.figures["kl_mean"]
-    assert "kl_mean" not in second.figures and any(
+    assert first.metrics["kl_mean"] == two.metrics["kl_mean"]
+    assert "kl_mean" not in second.metrics and any(
         "no log-probabilities of a given text from served" in n for n in second.warnings
     )
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 from markdown_it import MarkdownIt
 
-from mill.checks.glossary import METRICS, written
+from mill.checks.glossary import METRICS, format_value
 from mill.checks.result import Check, Variant
 from mill.metrics.estimate import around
 from mill.metrics.paired import rate
@@ -18,9 +18,9 @@ HOSTILE = "a|b <script>alert(1)</script> [x](http://y) **c** `d` _e_ &lt; \\"
 
 
 def made(*labels: str) -> Check:
-    figures = {"match_rate": rate(9, 10), "flip_rate": rate(1, 10), "kl_mean": around(0.000012, 0.000003, 80)}
+    metrics = {"match_rate": rate(9, 10), "flip_rate": rate(1, 10), "kl_mean": around(0.000012, 0.000003, 80)}
     counts = {"samples": 10, "severity_identical": 9, "severity_failed": 1}
-    variants = [Variant(label, figures=figures, counts=counts, p_values={"flip_rate": 0.0123}) for label in labels]
+    variants = [Variant(label, metrics=metrics, counts=counts, p_values={"flip_rate": 0.0123}) for label in labels]
     return Check("sweep", ["some_task"], variants, "the baseline")
 
 
@@ -86,7 +86,7 @@ def test_labels_are_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_what_a_table_rests_on_is_told() -> None:
-    counts = {"samples": 10, "runs": 4, "failed": 2, "parted": 3, "near_ties": 1, "places": 90, "forced_texts": 8}
+    counts = {"samples": 10, "runs": 4, "failed": 2, "diverged": 3, "near_ties": 1, "positions": 90, "forced_texts": 8}
     variant = Variant("b", counts=counts, warnings=["a note"], series={"errors": [{"id": "7", "error": "HTTP 500"}]})
     assert told(variant) == [
         "10 samples x 4 runs, 2 failed, 3 part (1 at a near-tie); 90 positions of 8 texts scored by both",
@@ -114,4 +114,4 @@ def test_what_a_table_rests_on_is_told() -> None:
     ],
 )
 def test_figures_are_written_as_people_read_them(name: str, value: float | None, text: str) -> None:
-    assert name in METRICS and written(name, value) == text
+    assert name in METRICS and format_value(name, value) == text

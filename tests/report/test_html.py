@@ -25,10 +25,10 @@ from mill.checks.compare import compared as compare_pairs
 from mill.checks.compare import row_of
 from mill.checks.determinism import repeated
 from mill.checks.forced import ForcedGaps
-from mill.checks.pairing import Pair, pair_up
+from mill.checks.pairing import AnswerPair, pair_up
 from mill.checks.passes import Pass
 from mill.checks.result import Check, Variant
-from mill.checks.shown import MOST_CHARS
+from mill.checks.excerpts import MAX_CHARS
 from mill.cli.main import run
 from mill.metrics.divergence import Gap
 from mill.metrics.estimate import Estimate, around
@@ -137,17 +137,17 @@ def failed_check() -> Check:
 def stress_check() -> Check:
     variants = []
     for level in (1, 8, 64):
-        changed = [Pair(a, b) for a, b in zip(BASE, Q4, strict=True) if level == 64 and a != b]
-        figures: dict[str, Estimate] = {"failure_rate": rate(level // 64, 6), "match_rate": rate(6 - len(changed), 6)}
-        figures["tokens_per_s"] = around(90.0 * level**0.6, None, 6)
+        changed = [AnswerPair(a, b) for a, b in zip(BASE, Q4, strict=True) if level == 64 and a != b]
+        metrics: dict[str, Estimate] = {"failure_rate": rate(level // 64, 6), "match_rate": rate(6 - len(changed), 6)}
+        metrics["tokens_per_s"] = around(90.0 * level**0.6, None, 6)
         for name, share in (("p50", 1.0), ("p95", 1.8), ("p99", 2.4)):
-            figures[f"latency_{name}"] = around(0.8 * share * level**0.4, None, 6)
-            figures[f"first_token_{name}"] = around(0.05 * share * level**0.5, None, 6)
+            metrics[f"latency_{name}"] = around(0.8 * share * level**0.4, None, 6)
+            metrics[f"first_token_{name}"] = around(0.05 * share * level**0.5, None, 6)
         errors = [{"id": "broken", "error": "HTTP 500"}] if changed else []
         counts = {"samples": 6, "failed": len(errors), "concurrency": level}
         rows = [row_of(pair, None) for pair in changed]
         variants.append(
-            Variant(f"concurrency {level}", figures=figures, counts=counts, series={"errors": errors}, rows=rows)
+            Variant(f"concurrency {level}", metrics=metrics, counts=counts, series={"errors": errors}, rows=rows)
         )
     return Check("stress", ["maths"], variants, "concurrency 1")
 
@@ -416,7 +416,7 @@ def test_dots_of_many_variants_are_seen(open_report: Open) -> None:
 def estimated(*values: tuple[float, float, float]) -> Check:
     """A sweep whose KL means are given with their bounds."""
     variants = [
-        Variant(f"v{place}", size=(9 - place) * GIB, figures={"kl_mean": Estimate(value, 0.1, low, high, 9)})
+        Variant(f"v{place}", size=(9 - place) * GIB, metrics={"kl_mean": Estimate(value, 0.1, low, high, 9)})
         for place, (value, low, high) in enumerate(values)
     ]
     return Check("sweep", ["maths"], variants, "F16")
@@ -543,19 +543,19 @@ def test_bounds_that_are_no_numbers_are_not_drawn(open_report: Open, tmp_path: P
     for check in checks:
         for place, variant in enumerate(check.variants):
             low, high = BOUNDS[place % len(BOUNDS)]
-            variant.figures = {name: replace(one, low=low, high=high) for name, one in variant.figures.items()}
+            variant.metrics = {name: replace(one, low=low, high=high) for name, one in variant.metrics.items()}
             variant.p_values = dict.fromkeys(variant.p_values, math.nan)
             for group in variant.groups:
                 group |= {name: [rates[0], low, high] for name, rates in group.items() if isinstance(rates, list)}
-        last = check.variants[-1].figures
-        check.variants[-1].figures = {name: replace(one, value=math.nan) for name, one in last.items()}
+        last = check.variants[-1].metrics
+        check.variants[-1].metrics = {name: replace(one, value=math.nan) for name, one in last.items()}
     page = open_report(write_report(checks, tmp_path / "all.html"))  # read from a file, they would be refused
     assert page.locator(".check").count() == 5
     assert page.evaluate(OUTSIDE) == []
     assert page.locator("figure circle").count() > 50
     assert page.locator("figure .whisker").count() == 0
     assert not [text for text in texts(page, "figure circle title") if "NaN" in text or "inf" in text]
-    assert "NaN" in page.locator(".figures").first.inner_text()
+    assert "NaN" in page.locator(".metrics").first.inner_text()
 
 
 def test_a_category_whose_rate_is_no_number_is_named(open_report: Open) -> None:
@@ -576,13 +576,13 @@ def test_series_are_named_in_legends_and_told_apart_by_colour(open_report: Open)
 
 def test_the_table_holds_every_figure(open_report: Open) -> None:
     page = open_report(compare_check())
-    assert texts(page, ".figures thead th") == ["", "Q8_0", "Q4_K_M"]
-    flips = page.locator(".figures tbody tr", has_text="answer flips")
+    assert texts(page, ".metrics thead th") == ["", "Q8_0", "Q4_K_M"]
+    flips = page.locator(".metrics tbody tr", has_text="answer flips")
     assert flips.locator("td").all_inner_texts() == ["0.00 % (0.00 % – 70.8 %)", "100.0 % (29.2 % – 100.0 %)"]
     assert flips.locator("td small").all_text_contents() == [" (0.00 % – 70.8 %)", " (29.2 % – 100.0 %)"]
-    assert page.locator(".figures tr", has_text="accuracy lost").locator("small").last.inner_text().endswith(") p=1")
+    assert page.locator(".metrics tr", has_text="accuracy lost").locator("small").last.inner_text().endswith(") p=1")
     assert flips.locator("th").get_attribute("title") == "samples whose extracted answer is another one"
-    assert texts(page, ".figures tbody tr:last-child td") == ["5 / 1 / 0 / 0 / 0 / 0", "1 / 3 / 0 / 1 / 0 / 1"]
+    assert texts(page, ".metrics tbody tr:last-child td") == ["5 / 1 / 0 / 0 / 0 / 0", "1 / 3 / 0 / 1 / 0 / 1"]
 
 
 def test_a_check_names_what_it_is_against(open_report: Open) -> None:
@@ -664,7 +664,7 @@ def test_the_token_where_answers_part_is_marked(open_report: Open) -> None:
     assert shown.locator("mark").all_text_contents() == [" 4", " 5"]
     assert shown.locator(".same").all_text_contents() == ["The sum is"] * 2
     assert shown.locator(".facts").inner_text() == "94 % alike · parts at token 4 · margin 2.500 nats · KL up to " + (
-        f"{max(compare_check().variants[1].rows[0]['kl_places']):.3g}"
+        f"{max(compare_check().variants[1].rows[0]['kl_positions']):.3g}"
     )
     assert shown.locator("pre").all_inner_texts()[1:] == [BASE[0].text, Q4[0].text]
     assert shown.locator(".right").inner_text() == "right"
@@ -690,7 +690,7 @@ LATE = {("left", "right"): ["left", "right"], ("left", "left over"): ["", "over"
 @pytest.mark.parametrize("ends", [*LATE], ids=["another end", "one goes on", "one ends like a cut"])
 def test_texts_that_part_late_show_where(open_report: Open, ends: tuple[str, str], tokenized: bool) -> None:
     start = "".join(f"{number} on and " for number in range(900))
-    assert len(start) > 2 * MOST_CHARS
+    assert len(start) > 2 * MAX_CHARS
     pair = [said("tale", "words", start + end) for end in ends]
     pair = [replace(one, tokens=one.tokens if tokenized else None) for one in pair]
     page = open_report(Check("compare", ["maths"], [compared("B", pair[:1], pair[1:], None)], "A"))
@@ -698,7 +698,7 @@ def test_texts_that_part_late_show_where(open_report: Open, ends: tuple[str, str
     for one, seen in zip(pair, shown.locator(".side pre").all_text_contents(), strict=True):
         assert seen.startswith("[…] ")
         assert one.text.endswith(seen[4:])
-        assert MOST_CHARS / 2 <= len(seen) <= MOST_CHARS
+        assert MAX_CHARS / 2 <= len(seen) <= MAX_CHARS
     marked = shown.locator("mark").all_text_contents()
     assert [text.strip() for text in marked] == LATE[ends]
     signs = shown.locator("mark").evaluate_all(f"all => all.map({SIGN})")
@@ -711,7 +711,7 @@ def test_a_long_text_that_parts_early_is_cut_behind(open_report: Open) -> None:
     shown = sample(page, "tale", "B")
     assert shown.locator("mark").all_text_contents() == ["Off", "On"]
     for one, side in zip((first, second), shown.locator(".side pre").all_text_contents(), strict=True):
-        assert side == one.text[:MOST_CHARS] + " […]"
+        assert side == one.text[:MAX_CHARS] + " […]"
 
 
 def test_texts_keep_the_newlines_they_start_with(open_report: Open) -> None:
@@ -850,7 +850,7 @@ def test_hostile_text_is_shown_and_never_run(open_report: Open) -> None:
     for selector in (
         "h2",
         ".sub b >> nth=0",
-        ".figures thead th >> nth=1",
+        ".metrics thead th >> nth=1",
         ".warnings li >> nth=0",
         ".warnings li >> nth=-1",
     ):

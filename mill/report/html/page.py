@@ -1,4 +1,4 @@
-"""The page: figures, charts, and the samples that changed most, side by side."""
+"""The page: metrics, charts, and the samples that changed most, side by side."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mill.checks.glossary import METRICS, title
 from mill.checks.result import Check
 from mill.checks.verdict import first_sentences
 from mill.report.checks import metric_rows, told
-from mill.report.html.drawn import charts
+from mill.report.html.plots import charts
 from mill.report.html.samples import sample_list
 from mill.report.html.tag import Html, joined, tag
 
@@ -82,7 +82,7 @@ def _table(check: Check) -> Html:
         tag("tr", tag("th", name, title=about.get(name)), [_cell(*cell) for cell in cells])
         for name, cells in metric_rows(check.variants)
     ]
-    return tag("div", tag("table", tag("thead", head), tag("tbody", rows), class_="figures"), class_="scroll")
+    return tag("div", tag("table", tag("thead", head), tag("tbody", rows), class_="metrics"), class_="scroll")
 
 
 def _cell(value: str, interval: str) -> Html:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-MOST_CHARS = 4000  # of a prompt or an answer
+MAX_CHARS = 4000  # of a prompt or an answer
 
 
 def shown(text: str) -> str:
-    return text if len(text) <= MOST_CHARS else f"{text[:MOST_CHARS]} […]"
+    return text if len(text) <= MAX_CHARS else f"{text[:MAX_CHARS]} […]"
 
 
 def around(texts: Sequence[str], char: int) -> tuple[list[str], int]:
     """Long texts cut to what lies around a place, and how many characters went in front of it."""
-    start = max(0, char - MOST_CHARS // 2) if max(map(len, texts)) > MOST_CHARS else 0
+    start = max(0, char - MAX_CHARS // 2) if max(map(len, texts)) > MAX_CHARS else 0
     mark = "[…] " if start else ""
     return [mark + shown(text[start:]) for text in texts], start - len(mark)

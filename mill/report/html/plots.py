@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from mill.checks.glossary import title, written
+from mill.checks.glossary import title, format_value
 from mill.checks.pairing import EMPTY, FAILED
 from mill.checks.result import Check, Variant
 from mill.metrics.similarity import TIERS
@@ -40,13 +40,13 @@ def charts(check: Check) -> list[Html]:
 
 
 def _point(variant: Variant, name: str, x: float) -> Point | None:
-    estimate = variant.figures.get(name)
+    estimate = variant.metrics.get(name)
     if estimate is None or not math.isfinite(estimate.value):
         return None
     low, high = (bound if bound is not None and math.isfinite(bound) else None for bound in (estimate.low, estimate.high))
-    told = f"{variant.label}: {written(name, estimate.value)}"
+    told = f"{variant.label}: {format_value(name, estimate.value)}"
     if low is not None and high is not None:
-        told += f" ({written(name, low)} to {written(name, high)})"
+        told += f" ({format_value(name, low)} to {format_value(name, high)})"
     return Point(x, estimate.value, low, high, told, variant.label)
 
 
@@ -136,7 +136,7 @@ def _agreement(variants: Sequence[Variant]) -> list[Html]:
     """By place in the answer, some places a dot, as far as enough texts reach."""
     series = []
     for number, variant in enumerate(variants):
-        places = [one for one in variant.series.get("agreement_by_place", []) if one["n"] >= FEWEST_TEXTS]
+        places = [one for one in variant.series.get("agreement_by_position", []) if one["n"] >= FEWEST_TEXTS]
         groups = [places[start : start + PLACES_A_DOT] for start in range(0, len(places), PLACES_A_DOT)]
         if groups:
             series.append(Series(variant.label, [_places(variant.label, group) for group in groups], number))
@@ -182,7 +182,7 @@ def _farness(points: Sequence[Point | None], good: float) -> float:
 def _group_point(group: dict[str, Any], name: str) -> Point:
     value, low, high = (None if one is None else float(one) for one in group[name][:3])
     n = group[name][3] if len(group[name]) > 3 else group["n"]
-    told = f"{written(name, value)} of {n}, {written(name, low)} to {written(name, high)}"
+    told = f"{format_value(name, value)} of {n}, {format_value(name, low)} to {format_value(name, high)}"
     return Point(0, math.nan if value is None else value, low, high, told)
 
 
