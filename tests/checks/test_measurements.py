@@ -408,8 +408,8 @@ def test_texts_that_one_engine_could_not_score_break_rules_on_divergences() -> N
     assert outcome.status == BROKEN and "2 of 3 texts could not be scored by both: the score is NaN" in outcome.reason
 
 
-def test_texts_that_are_other_tokens_are_said_beside_the_rule() -> None:
-    gaps = ForcedGaps({"t/1": [gap(0.0)]}, asked=3, other_tokens=2)
+def test_texts_that_are_different_tokens_are_said_beside_the_rule() -> None:
+    gaps = ForcedGaps({"t/1": [gap(0.0)]}, asked=3, different_tokens=2)
     variant = compared("b", Pairing([TABLE[0]]), gaps)
     (outcome,) = judge(Check("compare", ["t"], [variant]), parse_rules("kl_mean>5"))
     assert outcome.status == KEPT and "2 of 3 texts are other tokens" in outcome.reason

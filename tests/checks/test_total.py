@@ -170,7 +170,7 @@ def test_any_check_is_shown_saved_and_read_back(
     tmp_path_factory: pytest.TempPathFactory, members: list[AnswerPair], texts: list[list[Gap]], failed: int, other: int
 ) -> None:
     found = ForcedGaps({f"t/{n}": one for n, one in enumerate(texts) if one}, asked=len(texts) + failed + other)
-    found.failed, found.other_tokens = failed, other
+    found.failed, found.different_tokens = failed, other
     variant = compared("b", Pairing(members), found)
     check = Check("compare", ["t"], [variant], "a")
     folder = tmp_path_factory.mktemp("check")
