@@ -1,4 +1,4 @@
-"""Checks as files: what is written is read back, and what is not whole is refused."""
+"""Checks as files: what is written is read back, and invalid files are refused."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def made(label: str = "b") -> Check:
     )
     pair = AnswerPair(Answer("t", "1", "c", "p", None, "a\x00\ud800"), Answer("t", "1", "c", "p", None, "b"))
     variant.rows = [{**row_of(pair, None), "kl": {"mean": math.nan}}]
-    return Check("compare", ["t"], [variant], "a", {"limit": None}, ["a note"])
+    return Check("compare", ["t"], [variant], "a", {"limit": None}, ["a warning"])
 
 
 def test_a_check_is_read_back_with_nan_and_infinity(tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_a_check_is_read_back_with_nan_and_infinity(tmp_path: Path) -> None:
     assert math.isnan(ratio.value) and ratio.stderr is not None and math.isnan(ratio.stderr)
     assert (ratio.low, ratio.high) == (-math.inf, math.inf)
     assert math.isnan(variant.p_values["ppl_ratio"]) and variant.p_values["acc_drop"] == 0.25
-    assert (found.command, found.tasks, found.baseline, found.warnings) == ("compare", ["t"], "a", ["a note"])
+    assert (found.command, found.tasks, found.baseline, found.warnings) == ("compare", ["t"], "a", ["a warning"])
     assert (variant.size, variant.counts, variant.warnings) == (10, {"samples": 3}, ["\u00e9"])
 
 
@@ -60,7 +60,7 @@ def test_what_was_read_is_written_the_same(tmp_path: Path) -> None:
     assert read_check(file).to_json() == check.to_json() == read_check(file.parent).to_json()
 
 
-def test_the_same_question_has_one_folder_and_another_has_another(tmp_path: Path) -> None:
+def test_the_same_check_has_one_folder_and_another_check_another(tmp_path: Path) -> None:
     assert made().folder(tmp_path) == made().folder(tmp_path)
     other = made()
     other.settings = {"limit": 3}
@@ -79,19 +79,19 @@ def test_checks_are_found_below_a_folder(tmp_path: Path) -> None:
     assert set(find_checks(tmp_path)) == {first, second}
     assert find_checks(first.parent) == [first.parent]
     assert find_checks(first) == [first]
-    with pytest.raises(RunError, match="holds no check"):
+    with pytest.raises(RunError, match="contains no check"):
         find_checks(tmp_path / "nowhere")
 
 
-@pytest.mark.parametrize("version", [0, 2, "1", None])
+@pytest.mark.parametrize("version", [0, 1, "2", None])
 def test_another_version_is_refused(tmp_path: Path, version: Any) -> None:
     data = {**json.loads(made().to_json()), "version": version}
     (tmp_path / "check.json").write_text(json.dumps(data))
-    with pytest.raises(RunError, match=f"is of version {version}, this mill reads version 1"):
+    with pytest.raises(RunError, match=f"has version {version}, this mill reads version 2"):
         read_check(tmp_path)
 
 
-GOOD = {"version": 1, "command": "compare", "tasks": ["t"], "variants": []}
+GOOD = {"version": 2, "command": "compare", "tasks": ["t"], "variants": []}
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ GOOD = {"version": 1, "command": "compare", "tasks": ["t"], "variants": []}
     [
         "{",
         "[]",
-        {"version": 1},
+        {"version": 2},
         {**GOOD, "variants": [5]},
         {**GOOD, "variants": [{"label": "a"}]},
         {**GOOD, "variants": [{"label": "a", "metrics": []}]},
@@ -109,13 +109,13 @@ GOOD = {"version": 1, "command": "compare", "tasks": ["t"], "variants": []}
         {**GOOD, "tasks": None},
     ],
 )
-def test_a_file_that_is_not_whole_is_refused(tmp_path: Path, data: Any) -> None:
+def test_an_incomplete_file_is_refused(tmp_path: Path, data: Any) -> None:
     (tmp_path / "check.json").write_text(data if isinstance(data, str) else json.dumps(data))
     with pytest.raises(RunError):
         read_check(tmp_path)
 
 
-def test_what_a_newer_version_adds_is_left_out(tmp_path: Path) -> None:
+def test_unknown_fields_are_ignored(tmp_path: Path) -> None:
     data = {**GOOD, "more": 1, "variants": [{"label": "a", "metrics": {}, "unknown": 1}]}
     (tmp_path / "check.json").write_text(json.dumps(data))
     assert read_check(tmp_path).variants[0].label == "a"
@@ -133,11 +133,12 @@ def test_what_a_newer_version_adds_is_left_out(tmp_path: Path) -> None:
         (["variants", 0, "metrics", "kl_mean", "high"], 0.4, "0.5 is not inside its interval 0.3 to 0.4"),
         (["variants", 0, "p_values", "acc_drop"], -5, "variants[0].p_values[...]:"),
         (["variants", 0, "groups"], [{"task": "t", "category": "c", "n": 1, "match_rate": None}], "groups[0].match_rate:"),
+        (["variants", 0, "rows", 0, "divergence", "token"], 0, "rows[0] is not valid: divergence.token:"),
         (["command"], "shell\nlines", "command: invalid enum value"),
         (["variants", 0, "series"], {"kl": ["x"]}, "variants[0].series.kl[0]:"),
     ],
 )
-def test_a_field_that_is_wrong_is_named(tmp_path: Path, path: list[Any], value: Any, field: str) -> None:
+def test_an_invalid_field_is_named(tmp_path: Path, path: list[Any], value: Any, field: str) -> None:
     data = json.loads(made().to_json())
     inner = data
     for step in path[:-1]:

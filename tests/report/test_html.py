@@ -24,11 +24,11 @@ from mill.checks.answers import Answer
 from mill.checks.compare import compared as compare_pairs
 from mill.checks.compare import row_of
 from mill.checks.determinism import repeated
+from mill.checks.excerpts import MAX_CHARS
 from mill.checks.forced import ForcedGaps
 from mill.checks.pairing import AnswerPair, pair_up
 from mill.checks.passes import Pass
 from mill.checks.result import Check, Variant
-from mill.checks.excerpts import MAX_CHARS
 from mill.cli.main import run
 from mill.metrics.divergence import Gap
 from mill.metrics.estimate import Estimate, around
