@@ -41,9 +41,9 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Comparison:
-    """`figures` has a row for each figure of each candidate, `samples` one for each sample of each candidate."""
+    """`metrics` has a row for each metric of each candidate, `samples` one for each sample of each candidate."""
 
-    figures: pd.DataFrame
+    metrics: pd.DataFrame
     samples: pd.DataFrame
     check: Check
 
@@ -132,13 +132,13 @@ def compare(
     subjects = [_subject(label, spec, model, asked) for (label, spec), model in zip(named, models, strict=True)]
     check = make_check("compare" if len(models) == 2 else "sweep", subjects, asked, forced_tokens=forced_tokens)
     check.save(asked.output_dir)
-    figures = [
-        {"label": one.label, "figure": name, **vars(estimate), "p_value": one.p_values.get(name)}
+    metrics = [
+        {"label": one.label, "metric": name, **vars(estimate), "p_value": one.p_values.get(name)}
         for one in check.variants
-        for name, estimate in one.figures.items()
+        for name, estimate in one.metrics.items()
     ]
     samples = [{"label": one.label, **row} for one in check.variants for row in one.rows]
-    return Comparison(pandas.DataFrame(figures), pandas.DataFrame(samples), check)
+    return Comparison(pandas.DataFrame(metrics), pandas.DataFrame(samples), check)
 
 
 def _check_arguments(models: Sequence[Any], tasks: Any, output_dir: Any) -> None:

@@ -1,4 +1,4 @@
-"""mill from Python: the same figures as on the command line, as data frames."""
+"""mill from Python: the same metrics as on the command line, as data frames."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def test_a_model_that_is_open_is_evaluated_as_its_spec_is(tiny_model: Path, tmp_
     assert by_model.samples["texts"].tolist() == by_spec.samples["texts"].tolist()
 
 
-def test_compare_gives_figures_samples_and_a_page(tiny_model: Path, tmp_path: Path) -> None:
+def test_compare_gives_metrics_samples_and_a_page(tiny_model: Path, tmp_path: Path) -> None:
     others = [spec(tiny_model, "float16"), open_model(spec(tiny_model, "bfloat16"))]
     found = mill.compare(spec(tiny_model), others, labels=["f32", "f16", "bf16"], output_dir=tmp_path, **SHORT)
-    kl = found.figures[found.figures["figure"] == "kl_mean"].set_index("label")["value"]
+    kl = found.metrics[found.metrics["metric"] == "kl_mean"].set_index("label")["value"]
     assert 0 < kl["f16"] < kl["bf16"]
     assert found.samples.groupby("label").size().to_dict() == {"bf16": 3, "f16": 3}
     assert "<title>mill sweep</title>" in found.save_html(tmp_path / "report.html").read_text()

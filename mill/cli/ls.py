@@ -43,14 +43,14 @@ def command(
         "models": lambda: (["backend", "also", "serves", "install"], _models()),
         "tasks": lambda: (["task", "type", "shots", "metrics"], _tasks()),
         "runs": lambda: (
-            ["run", "tasks", "samples", "errors", "last session"],
+            ["run", "tasks", "samples", "failed", "last session"],
             _runs(chosen_output_dir(ctx, output_dir)),
         ),
     }[what]()
     kept = [row for row in rows if filter_text.lower() in " ".join(row).lower()]
     if filter_text and not kept:
         raise UnknownName(what.removesuffix("s"), filter_text, [row[0] for row in rows], hint=f"`mill ls {what}` lists all")
-    print_table("", columns, kept, numbers=("shots", "samples", "errors"))
+    print_table("", columns, kept, numbers=("shots", "samples", "failed"))
     return 0
 
 

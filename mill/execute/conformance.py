@@ -1,7 +1,7 @@
 """The contract of backends as checks that run on an opened model: `mill conform`.
 
-A check takes the model and returns a detail, or raises: Broken says what the backend does wrong, NotApplicable why the check does
-not apply. Tolerances are for engines that compute the same thing in another order.
+A check takes the model and returns a detail, or raises: Broken says what the backend does wrong,
+NotApplicable why the check does not apply. Tolerances are for engines that compute the same thing in another order.
 """
 
 from __future__ import annotations

@@ -158,7 +158,7 @@ class RayCluster:
         self._actor = ray.remote(ReplicaActor).options(**self._resources(machines), max_restarts=0)
 
     def _resources(self, machines: Sequence[Mapping[str, float]]) -> dict[str, float]:
-        """The resources of a worker: the accelerators its model takes, and an equal part of the cores. A worker is never spread
+        """The resources of a worker: the accelerators its model takes, and an equal part of the cores. It is never spread
         over two machines."""
         found = sum(machine.get("GPU", 0.0) for machine in machines)
         gpus = self.gpus if self.gpus is not None else (float(self.accelerators) if found else 0.0)

@@ -1,4 +1,4 @@
-"""`mill eval --dry_run`: what a run would do, in requests and tokens."""
+"""`mill eval --dry_run`: the requests and tokens of a run."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from mill.api.printing import echo
 from mill.report.tables import print_table
 from mill.runs.evaluate import Run
 
-_COLUMNS = ("task", "rendering", "shots", "samples", "requests", "distinct", "known", "input tokens")
+_COLUMNS = ("task", "rendering", "shots", "samples", "requests", "distinct", "recorded", "input tokens")
 
 
 def print_plan(run: Run) -> None:
-    """For each task: all requests, the distinct ones among them, those already answered, and the tokens of the rest."""
+    """For each task: all requests, the distinct ones, those already recorded, and the tokens of the rest."""
     rows = []
     totals, unknown = [0, 0, 0, 0], 0
     for plan in run.plans:
@@ -22,9 +22,9 @@ def print_plan(run: Run) -> None:
         counts = [len(requests), len(distinct), len(distinct) - len(todo), tokens or 0]
         totals = [total + count for total, count in zip(totals, counts, strict=True)]
         unknown += tokens is None
-        shown = [*map(str, counts[:3]), "unknown" if tokens is None else f"{tokens:,}"]
+        cells = [*map(str, counts[:3]), "unknown" if tokens is None else f"{tokens:,}"]
         rounds = " (first round)" if plan.task.multi_round else ""
-        rows.append([plan.asked, plan.task.name + rounds, str(plan.n_shots), samples, *shown])
+        rows.append([plan.asked, plan.task.name + rounds, str(plan.n_shots), samples, *cells])
     if len(rows) > 1:
         least = "" if not unknown else "unknown" if unknown == len(rows) else "at least "
         rows.append(["total", "", "", "", *map(str, totals[:3]), least if least == "unknown" else f"{least}{totals[3]:,}"])

@@ -174,14 +174,27 @@ def test_collect_gives_the_long_table_in_four_forms(mill: Mill, tmp_path: Path) 
     assert code == 0 and "toy_all (mean)" in table
     _, text, _ = mill("collect", "--output_dir", "out", "--format", "csv")
     frame = pd.read_csv(io.StringIO(text))
-    wanted = ["model", "settings", "benchmark", "task", "task_type", "n_shots", "metric", "value", "stderr", "low", "high"]
-    assert list(frame.columns) == [*wanted, "n", "total", "errors", "run"]
+    wanted = [
+        "model",
+        "model_args",
+        "settings",
+        "benchmark",
+        "task",
+        "task_type",
+        "n_shots",
+        "metric",
+        "value",
+        "stderr",
+        "low",
+        "high",
+    ]
+    assert list(frame.columns) == [*wanted, "n", "failed", "total", "run"]
     assert sorted(frame["benchmark"]) == ["toy_all", "toy_all", "toy_all", "toy_choice"]
     rows = json.loads(mill("collect", "--output_dir", "out", "--format", "json")[1])
     assert [row["value"] for row in rows] == pytest.approx(list(frame["value"]))
     assert mill("collect", "--output_dir", "out", "--out", "scores.md", "--task", "choice")[0] == 0
     lines = (tmp_path / "scores.md").read_text().splitlines()
-    assert lines[0] == "| model | task | n_shots | metric | value | stderr | n | errors |"
+    assert lines[0] == "| model | task | n_shots | metric | value | stderr | n | failed |"
     assert len(lines) == 3 and lines[2].startswith("| toy | toy_choice | 0 | acc |")
 
 
