@@ -114,6 +114,18 @@ class Message:
     def media(self) -> list[Media]:
         return [part for part in self.parts if isinstance(part, Media)]
 
+    def to_json(self) -> dict[str, Any]:
+        """For people who read samples: media by name."""
+        if isinstance(self.content, str):
+            return {"role": self.role, "content": self.content}
+        return {
+            "role": self.role,
+            "content": [
+                {"type": "text", "text": part} if isinstance(part, str) else {"type": part.kind, part.kind: part.name}
+                for part in self.content
+            ],
+        }
+
     def to_dict(self) -> dict[str, Any]:
         """For hashing: media by content."""
         if isinstance(self.content, str):

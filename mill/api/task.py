@@ -130,6 +130,8 @@ class Task(ABC):
     """Metric name -> how its sample values are summed up (a name registered under metrics)."""
     judge: Judge | None = None
     """How another model grades the answers, where --judge names one."""
+    by_category: bool = False
+    """Whether results have the scores of each category beside those of the whole."""
     alternatives: tuple[str, ...] = ()
     """Other renderings of the same data, tried in this order when a model cannot serve this one."""
 
@@ -172,6 +174,10 @@ class Task(ABC):
     def gold_verdict(self, sample: Sample, responses: Sequence[Response]) -> float | None:
         """The verdict that is known to be right, so that the judge can be judged; None where nobody knows."""
         return None
+
+    def choice_texts(self, sample: Sample) -> Sequence[str]:
+        """The choices whose log-probabilities are compared, in the order of the requests; empty for other tasks."""
+        return ()
 
     def target(self, sample: Sample) -> Any:
         """The gold answer, for people who read the samples."""

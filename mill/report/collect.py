@@ -13,7 +13,6 @@ from mill.api.warnings import warn
 from mill.metrics.estimate import Estimate
 from mill.report.tables import number
 from mill.runs.folder import find_runs
-from mill.runs.results import BenchmarkResult, TaskResult
 
 COLUMNS = (
     "model", "settings", "benchmark", "task", "task_type", "n_shots", "metric", "value", "stderr", "low", "high",
@@ -35,8 +34,8 @@ def collect(output_dir: Path) -> list[dict[str, Any]]:
             warn(f"left out: {error}")
             continue
         base = {"model": known["model"]["name"], "settings": folder.path.name, "run": str(folder.path)}
-        means = [BenchmarkResult.of(entry) for entry in results.benchmarks.values()]
-        for task in map(TaskResult.of, results.tasks.values()):
+        means = list(results.benchmarks.values())
+        for task in results.tasks.values():
             owner = min((mean for mean in means if task.task in mean.tasks), key=lambda mean: len(mean.tasks), default=None)
             more = {
                 "benchmark": owner.benchmark if owner else task.task,

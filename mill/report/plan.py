@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mill.report.tables import print_table
+from mill.report.tables import console, print_table
 from mill.runs.evaluate import Run
 
 _COLUMNS = ("task", "rendering", "shots", "samples", "requests", "distinct", "known", "input tokens")
@@ -28,3 +28,6 @@ def print_plan(run: Run) -> None:
         least = "" if not unknown else "unknown" if unknown == len(rows) else "at least "
         rows.append(["total", "", "", "", *map(str, totals[:3]), least if least == "unknown" else f"{least}{totals[3]:,}"])
     print_table(f"{run.model.model_name}: would write to {run.folder.path}", _COLUMNS, rows, numbers=_COLUMNS[2:])
+    for plan in run.plans:
+        for line in plan.warnings()[: -len(plan.without_effect()) or None]:  # those were logged
+            console().print(f"{plan.asked}: {line}", markup=False, soft_wrap=True)

@@ -28,9 +28,9 @@ from mill.runs.folder import MANIFEST, RESULTS, RunFolder, check_writable, newes
 from mill.runs.judging import Judging, check_prompts, open_judge
 from mill.runs.plan import TaskPlan, plan_tasks, refuse_early
 from mill.runs.record import Record
-from mill.runs.results import BenchmarkResult, TaskResult, summarize, summarize_benchmarks, write_results
-from mill.runs.samples import SampleRecord, ScoredSample, from_state, score_sample, write_samples
-from mill.runs.schema import BenchmarkEntry, SessionEntry, StartedManifest, TaskEntry, TaskResultEntry
+from mill.runs.results import summarize, summarize_benchmarks, write_results
+from mill.runs.samples import SampleRecord, ScoredSample, from_state, prompt_request, score_sample, write_samples
+from mill.runs.schema import BenchmarkResult, SessionEntry, StartedManifest, TaskEntry, TaskResult
 from mill.runs.shared import entries
 from mill.runs.together import agree, answer_together
 from mill.runs.turns import taking_turns
@@ -74,6 +74,8 @@ class Run:
     condition: str = ""
     choice: ExecutorChoice = field(default_factory=ExecutorChoice)
     judging: Judging | None = None
+    _prompts: dict[tuple[str, str], str] = field(default_factory=dict, repr=False)
+    """Task and sample -> the prompt as the model got it."""
 
     def execute(self, *, quiet: bool = False, keep_model: bool = False) -> Outcome:
         """Answer what is not answered yet, then score. An interruption loses nothing that was answered.
@@ -86,6 +88,7 @@ class Run:
             with self._session(executor, keep_model=keep_model) as session:
                 self.record.refresh()
                 run_samples(executor, self.jobs)
+                self._render_prompts()
             return self._score(executor, session, quiet=quiet)
 
     def execute_together(self, ranks: Ranks, *, quiet: bool = False) -> Outcome | None:
@@ -100,7 +103,19 @@ class Run:
                     if ranks.first:
                         turn.enter_context(self._turn())
                     answer_together(ranks, executor, self.record, self.jobs)
+                    if ranks.first:
+                        self._render_prompts()
             return self._score(executor, session, quiet=quiet) if ranks.first else None
+
+    def _render_prompts(self) -> None:
+        """Once, after the last request and before the model is closed: some backends keep their tokenizer no longer."""
+        for job in self.jobs:
+            request = prompt_request(job)
+            with contextlib.suppress(Exception):  # the samples then show the prompt as it was before the template
+                self._prompts[job.task.name, job.sample.id] = self.model.rendered_prompt(request)
+
+    def _sent(self, job: Job) -> str:
+        return self._prompts.get((job.task.name, job.sample.id), "")
 
     @property
     def jobs(self) -> list[Job]:
@@ -146,7 +161,7 @@ class Run:
             raise RunError(f"{self.folder.path} was removed or moved during the run: run the same command again")
 
     def _score(self, executor: Executor, session: manifest.Session, *, quiet: bool) -> Outcome:
-        records = {plan.task.name: [from_state(job) for job in plan.jobs] for plan in self.plans}
+        records = {plan.task.name: [from_state(job, self._sent(job)) for job in plan.jobs] for plan in self.plans}
         breakdown = self._judge(records, quiet=quiet)
         scored = {p.task.name: [score_sample(p.task, record) for record in records[p.task.name]] for p in self.plans}
         results = {plan.asked: self._summarize(plan, scored[plan.task.name]) for plan in self.plans}
@@ -191,7 +206,7 @@ class Run:
         )
         for plan in self.plans:
             if plan.task.name not in covered:
-                unanswered = (ScoredSample(from_state(job), {}, "not answered") for job in plan.jobs)
+                unanswered = (score_sample(plan.task, from_state(job)) for job in plan.jobs)
                 write_samples(self.folder.samples_file(plan.task.name), plan.task.name, unanswered, self.folder.root)
 
     def _summarize(self, plan: TaskPlan, scored: list[ScoredSample]) -> TaskResult:
@@ -294,8 +309,8 @@ def _was_fresh(folder: RunFolder) -> bool:
     for file, section, kind in (
         (MANIFEST, "tasks", TaskEntry),
         (MANIFEST, "sessions", SessionEntry),
-        (RESULTS, "tasks", TaskResultEntry),
-        (RESULTS, "benchmarks", BenchmarkEntry),
+        (RESULTS, "tasks", TaskResult),
+        (RESULTS, "benchmarks", BenchmarkResult),
     ):
         entries(folder, file, section, kind)
     return convert(folder.read(MANIFEST), StartedManifest, folder.path / MANIFEST, RunError).fresh

@@ -20,7 +20,7 @@ from typing import Any
 from mill.api.errors import RunError
 from mill.api.storage import read_bytes, slug, unique_name, write_json
 from mill.api.validate import convert, parse_json
-from mill.runs.schema import Manifest, Results, View, checked, refuse_misnamed
+from mill.runs.schema import Manifest, Results, View, checked, decode_floats, refuse_misnamed
 
 MANIFEST, RESULTS, SAMPLES = "manifest.json", "results.json", "samples"
 LONGEST_NAME = 120
@@ -63,7 +63,11 @@ class RunFolder:
     def results(self) -> Results:
         """The scores; none where the run has not come so far."""
         file = self.path / RESULTS
-        found = convert(read_json(file), Results, file, RunError)
+        sections = read_json(file)
+        for name in ("tasks", "benchmarks"):
+            if isinstance(sections.get(name), dict):
+                sections[name] = {entry: decode_floats(value) for entry, value in sections[name].items()}
+        found = convert(sections, Results, file, RunError)
         refuse_misnamed(found.tasks, file)
         refuse_misnamed(found.benchmarks, file)
         return found

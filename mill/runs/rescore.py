@@ -17,9 +17,9 @@ from mill.execute.sample_state import Job, replay
 from mill.runs.evaluate import Outcome
 from mill.runs.folder import MANIFEST, RunFolder
 from mill.runs.record import Record
-from mill.runs.results import TaskResult, summarize, summarize_benchmarks, write_results
+from mill.runs.results import summarize, summarize_benchmarks, write_results
 from mill.runs.samples import SampleRecord, ScoredSample, from_state, read_samples, score_sample, write_samples
-from mill.runs.schema import Manifest, TaskEntry
+from mill.runs.schema import Manifest, TaskEntry, TaskResult
 
 
 def score_again(folder: RunFolder, make_task: Callable[[str], Task]) -> Outcome:
@@ -94,7 +94,7 @@ def _replayed(
     """A dialog, led again from its first round with the recorded answers: only so are its later rounds known."""
     job = Job.of(task, sample.sample, settings)
     replay(job, lookup)
-    return replace(from_state(job), judgements=sample.judgements)
+    return replace(from_state(job, sample.sent), judgements=sample.judgements)
 
 
 def _count(responses: Sequence[Sequence[Response]]) -> int:

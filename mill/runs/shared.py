@@ -19,7 +19,7 @@ from mill.api.errors import RunError
 from mill.api.storage import unique_name, write_json
 from mill.api.validate import convert
 from mill.runs.folder import MANIFEST, RESULTS, RunFolder, read_json
-from mill.runs.schema import Part, refuse_misnamed
+from mill.runs.schema import Part, decode_floats, refuse_misnamed
 
 T = TypeVar("T")
 
@@ -85,7 +85,7 @@ def entries(folder: RunFolder, file: str, section: str, kind: type[T]) -> dict[s
     found = {}
     for name, word in merged(folder, file).get(section, {}).items():
         source = folder.path / PARTS / f"{word.writer}.json" if word.writer else folder.path / file
-        found[name] = convert(word.value, kind, f"{section}.{name} in {source}", RunError)
+        found[name] = convert(decode_floats(word.value), kind, f"{section}.{name} in {source}", RunError)
     refuse_misnamed(found, f"{section} of {folder.path / file}")
     return found
 

@@ -29,10 +29,20 @@ def call(task: Task, what: str, hook: Callable[[], T]) -> T:
         return hook()
     except (SpecError, UnknownName) as error:  # such as a decoding option that the task itself gives
         raise DataError(f"the task {task.name} cannot be rendered: {error}") from error
-    except MillError:
+    except (MillError, KeyboardInterrupt):
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:  # third-party code may raise anything
         raise DataError(f"the task {task.name} cannot be rendered: {what} raised {describe(error)}") from error
+
+
+def attempt(hook: Callable[[], T]) -> T | None:
+    """What a hook returns; None where it raises, for values that are only shown."""
+    try:
+        return hook()
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
+        return None
 
 
 def check_attributes(task: Task) -> None:

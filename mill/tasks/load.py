@@ -15,8 +15,8 @@ from mill.api.files import check_path, import_file
 from mill.api.model import ModelCapabilities
 from mill.api.registry import tasks
 from mill.api.task import Benchmark, Task
+from mill.tasks.data_file import SUFFIXES, file_task
 from mill.tasks.hooks import check_attributes
-from mill.tasks.text_file import SUFFIXES, file_task
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,9 @@ class MultipleChoiceTask(PromptedTask):
     def answer_text(self, doc: Doc) -> str:
         return self.choices(doc)[self.answer(doc)]
 
+    def choice_texts(self, sample: Sample) -> Sequence[str]:
+        return self.choices(sample.doc)
+
     def target(self, sample: Sample) -> int:
         return self.answer(sample.doc)
 

@@ -44,6 +44,7 @@ def test_a_gold_answer_written_out_is_right(name: str) -> None:
         if "answer" in sample.doc:
             gold = sample.doc["answer"]
             text = json.dumps(gold) if isinstance(gold, (dict, list)) else str(gold)
+            text = f"{gold:e}" if sample.doc["extract"] == "e_number" else text
             assert score(task, sample, f"Answer: {text}")["acc"] == 1.0
             assert score(task, sample, "")["acc"] == 0.0
 
