@@ -11,7 +11,7 @@ from typing import Any
 
 from mill.api.batching import describe
 from mill.api.errors import RunError
-from mill.api.request import Request
+from mill.api.request import LOGLIKELIHOOD, Request
 from mill.api.response import Response
 from mill.api.storage import json_text, read_lines, write_atomically
 from mill.api.task import Sample, Task, Value
@@ -114,6 +114,8 @@ def score_sample(task: Task, record: SampleRecord) -> ScoredSample:
     sample = record.sample
     category = str(hooks.attempt(lambda: task.category(sample)) or "")
     choices = list(map(str, hooks.attempt(lambda: task.choice_texts(sample)) or ()))
+    if not choices and task.kind == LOGLIKELIHOOD and len(record.continuations) > 1:
+        choices = record.continuations
     if record.error is not None:
         return ScoredSample(record, {}, record.error, category, choices=choices)
     try:

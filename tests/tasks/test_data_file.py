@@ -234,15 +234,15 @@ def test_images_are_paths_relative_to_the_file(tmp_path: Path, choices: bool, mo
 # Malformed files
 
 CSV = {
-    "no question": ("Question,answer\na,b\n", "has the columns Question, answer: a table needs the column question or prompt, "
-                    "or text for documents; did you mean question for 'Question'?"),
-    "nothing known": ("a,b\n1,2\n", "has the columns a, b: a table needs the column question or prompt, or text for documents"),
+    "no question": ("Question,answer\na,b\n", "has the columns Question, answer: a table needs the column question "
+                    "or prompt, or text for documents; did you mean question for 'Question'?"),
+    "nothing known": ("a,b\n1,2\n", "has the columns a, b: a table needs the column question or prompt, or text"),
     "no rows": ("question,answer\n", "has no rows"),
     "empty file": ("", "has no rows"),
     "both": ("question,prompt\na,b\n", "has both question and prompt: keep one (prompt is sent as it is)"),
     "text too": ("question,text\na,b\n", "has both question and text: keep one (text alone is scored as documents)"),
     "empty question": ("question,answer\na,b\n ,c\n", "row 2: question is empty"),
-    "empty answer": ("question,answer\na,b\nc,\n", "row 2: answer is empty; leave the column out for prompts without an answer"),
+    "empty answer": ("question,answer\na,b\nc,\n", "row 2: answer is empty; leave the column out for prompts without"),
     "punctuation": ("question,answer\na,b\nc,?!\n", "row 2: the answer '?!' cannot be extracted by line; "
                     "give one line with a letter or a digit in it"),
     "cells": ("question,answer\na,b\nc,d,e\n", "row 2 has 3 cells and the header has 2"),
@@ -263,13 +263,13 @@ CSV = {
     "empty choice": ("question,choices,answer\na,x||y,x\n", "row 1 has an empty choice"),
     "bad list": ("question,choices,answer\na,\"[x, y]\",x\n", "row 1: choices is not a JSON list: "),
     "column gap": ("question,choice_a,choice_c,answer\na,x,y,A\n", "row 1 has choice_c and no choice_b"),
-    "other answer": ("question,choices,answer\na,x|y,z\n", "row 1: the answer 'z' is neither the text nor the letter nor the "
-                     "index (from 0) of a choice; the choices are x | y"),
+    "other answer": ("question,choices,answer\na,x|y,z\n", "row 1: the answer 'z' is neither the text nor the letter nor "
+                     "the index (from 0) of a choice; the choices are x | y"),
     "mixed answers": ("question,choices,answer\na,x|y,x\nb,x|y,B\n", "row 2: the answer 'B' is not among the texts of the "
                       "choices, as the other answers are; the choices are x | y"),
-    "index too large": ("question,choices,answer\na,x|y,1\nb,x|y,2\n", "row 2: the answer '2' is not among the indices from 0"),
-    "two readings": ("question,choices,answer\na,1|2,1\n", "answers can be read as texts or as indices from 0, which disagree "
-                     "in row 1 ('1'): write the text of the choice"),
+    "index too large": ("question,choices,answer\na,x|y,1\nb,x|y,2\n", "row 2: the answer '2' is not among the indices"),
+    "two readings": ("question,choices,answer\na,1|2,1\n", "answers can be read as texts or as indices from 0, which "
+                     "disagree in row 1 ('1'): write the text of the choice"),
 }  # fmt: skip
 
 
