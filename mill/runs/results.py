@@ -67,9 +67,9 @@ def _estimate(name: str, how: str, values: Sequence[list[Value]]) -> Estimate:
         return NOTHING
     try:
         found: Estimate = metrics.get(how)(values)
-    except MillError:
+    except (MillError, KeyboardInterrupt):
         raise
-    except Exception as error:
+    except BaseException as error:  # third-party code may raise anything
         raise RunError(f"the metric {how} of {name} raised {describe(error)}") from error
     return found
 

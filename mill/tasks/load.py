@@ -5,15 +5,16 @@ from __future__ import annotations
 import fnmatch
 import importlib
 import pkgutil
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import mill.tasks
 from mill.api.batching import describe
-from mill.api.errors import CannotServe, DataError, MillError
+from mill.api.errors import CannotServe, DataError, MillError, SpecError
 from mill.api.files import check_path, import_file
 from mill.api.model import ModelCapabilities
-from mill.api.registry import tasks
+from mill.api.registry import metrics, models, tasks
 from mill.api.task import Benchmark, Task
 from mill.tasks.data_file import SUFFIXES, file_task
 from mill.tasks.hooks import check_attributes
@@ -41,7 +42,23 @@ def load_files(paths: tuple[str, ...]) -> None:
         if not files:
             raise DataError(f"task folder {path} has no Python files")
         for file in files:
-            import_file(file, "task file")
+            _load_file(file)
+
+
+def _load_file(file: Path) -> None:
+    """Import a file. One that takes the name of a built-in without `override=True` is refused and leaves no trace."""
+    before = [(registry, registry.entries()) for registry in (tasks, models, metrics)]
+    module = import_file(file, "task file")
+    for registry, entries in before:
+        replaced = registry.replaced_since(entries)
+        if replaced:
+            for changed, earlier in before:
+                changed.restore(earlier)
+            sys.modules.pop(module.__name__, None)
+            raise SpecError(
+                f"task file {file} registers the {registry.what} {replaced[0]!r}, which is built in: choose another name, "
+                f"or register it with override=True"
+            )
 
 
 def make_task(name: str) -> Task:
@@ -53,9 +70,9 @@ def make_task(name: str) -> Task:
         raise MillError(f"{name} is a benchmark of several tasks, not a task")
     try:
         task = made(name)
-    except MillError:
+    except (MillError, KeyboardInterrupt):
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:  # third-party code may raise anything
         raise MillError(f"the task {name} cannot be made: {describe(error)}") from error
     if not isinstance(task, Task):
         raise MillError(f"the task {name} is registered as {made!r}, which does not make a Task")

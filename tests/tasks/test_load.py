@@ -254,10 +254,44 @@ def test_a_folder_registers_the_tasks_of_all_its_files(folder: Path) -> None:
     assert names("own_*") == ["own_a", "own_b"]
 
 
-def test_a_file_may_replace_a_built_in_task(tmp_path: Path, clean_registry: None) -> None:
-    (tmp_path / "mine.py").write_text(TASK_FILE.format(name="boolq"))
-    load_files((str(tmp_path / "mine.py"),))
+def test_a_file_replaces_a_built_in_task_only_on_purpose(tmp_path: Path, clean_registry: None) -> None:
+    file, source = tmp_path / "mine.py", TASK_FILE.format(name="boolq")
+    file.write_text(source)
+    with pytest.raises(SpecError) as caught:
+        load_files((str(file),))
+    assert str(caught.value) == (
+        f"task file {file} registers the task 'boolq', which is built in: choose another name, "
+        "or register it with override=True"
+    )
+    assert make_task("boolq").version == 1
+    file.write_text(source.replace('"boolq"', '"boolq", override=True'))
+    load_files((str(file),))
     assert make_task("boolq").version == 7
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ("tasks.add('mmlu', Benchmark('mmlu', ('piqa',)))", "task 'mmlu'"),
+        ("tasks.add('numerics', tasks.get('piqa'))", "task 'numerics'"),
+        ("models.add('hf', object)", "backend 'hf'"),
+        ("metrics.add('mean', max)", "metric 'mean'"),
+    ],
+)
+def test_benchmarks_suites_backends_and_metrics_are_not_replaced_either(
+    tmp_path: Path, clean_registry: None, line: str, what: str
+) -> None:
+    file = tmp_path / "mine.py"
+    imports = "from mill.api.registry import metrics, models, tasks\nfrom mill.api.task import Benchmark\n"
+    file.write_text(f"{imports}{line}\n")
+    with pytest.raises(SpecError, match=f"registers the {what}, which is built in"):
+        load_files((str(file),))
+
+
+def test_a_file_that_uses_a_built_in_backend_replaces_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("from mill.api.registry import models\nmodels.get('openai-compat')\n")
+    load_files((str(file),))
 
 
 @pytest.mark.parametrize(
