@@ -1,4 +1,4 @@
-"""Scores of a run: each task's metrics with their uncertainty, and what must be known beside them."""
+"""Scores of a run: each task's metrics with their uncertainty, and the warnings that belong to them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mill.metrics.estimate import NOTHING, Estimate, pool
 from mill.runs.folder import MANIFEST, RESULTS, RunFolder
 from mill.runs.samples import ScoredSample, metrics_of
 from mill.runs.schema import BenchmarkResult, Failure, TaskEntry, TaskResult
-from mill.runs.shared import Word, entries, say
+from mill.runs.shared import Entry, publish, read_entries
 
 MOST_LISTED = 20
 UNCATEGORIZED = "(none)"
@@ -62,7 +62,7 @@ def _metrics(task: Task, scored: Sequence[ScoredSample]) -> dict[str, str]:
 
 
 def _estimate(name: str, how: str, values: Sequence[list[Value]]) -> Estimate:
-    """A metric of no samples is no number, whoever wrote it."""
+    """A metric of no samples is NaN; third-party metrics are not called for it."""
     if not values:
         return NOTHING
     try:
@@ -81,40 +81,41 @@ def _valued(scored: Sequence[ScoredSample], metric: str) -> list[list[Value]]:
 
 
 def write_results(folder: RunFolder, results: Mapping[str, TaskResult], benchmarks: Sequence[Benchmark] = ()) -> set[str]:
-    """Write results, by the names they were asked for, and say which tasks' were written: not those of which the folder has
-    one over more samples of the same data. So a run with a small limit never takes the place of the full one.
+    """Write results, by the requested names, and return the tasks whose results were written. A result over fewer samples
+    of the same data is not: a run with a small limit never replaces the full one.
 
-    The means of benchmarks are those of the results that count then, also of benchmarks that were asked for earlier.
+    The means of benchmarks are computed from the results that the folder has then, also those of earlier commands.
     """
-    earlier = entries(folder, RESULTS, "tasks", TaskResult)
-    kept = [result for result in results.values() if not _larger(earlier.get(result.task), result)]
-    say(folder, RESULTS, {"tasks": {one.task: Word(one.to_dict(), weight=one.n) for one in kept}} if kept else {})
-    changed = {one.task for one in kept if one.task not in earlier or earlier[one.task].to_dict() != one.to_dict()}
-    for _ in range(_ATTEMPTS):  # whoever writes a task's result at the same time changes its benchmarks too
+    earlier = read_entries(folder, RESULTS, "tasks", TaskResult)
+    written = [result for result in results.values() if not _larger(earlier.get(result.task), result)]
+    publish(folder, RESULTS, {"tasks": {one.task: Entry(one.to_dict(), weight=one.n) for one in written}} if written else {})
+    changed = {one.task for one in written if one.task not in earlier or earlier[one.task].to_dict() != one.to_dict()}
+    for _ in range(_ATTEMPTS):  # another process may write a task's result at the same time
         means = _changed_means(folder, results, benchmarks, changed)
         if not means:
             break
-        say(folder, RESULTS, {"benchmarks": means})
-    return {result.task for result in kept}
+        publish(folder, RESULTS, {"benchmarks": means})
+    return {result.task for result in written}
 
 
 def _changed_means(
     folder: RunFolder, results: Mapping[str, TaskResult], benchmarks: Sequence[Benchmark], changed: set[str]
-) -> dict[str, Word]:
+) -> dict[str, Entry]:
     """The means that differ from what the folder has, computed from the results that it has.
 
-    A benchmark that nobody has registered here cannot be computed: where one of its tasks has `changed`, it loses its mean.
+    A benchmark that is not registered here cannot be computed: where one of its tasks has `changed`, it loses its mean.
     """
-    written = entries(folder, RESULTS, "benchmarks", BenchmarkResult)
-    counting = entries(folder, RESULTS, "tasks", TaskResult)
-    planned = entries(folder, MANIFEST, "tasks", TaskEntry)
-    asked = {one.asked or name: name for name, one in planned.items()} | {name: one.task for name, one in results.items()}
-    by_name = {name: counting[task] for name, task in asked.items() if task in counting}
+    written = read_entries(folder, RESULTS, "benchmarks", BenchmarkResult)
+    counting = read_entries(folder, RESULTS, "tasks", TaskResult)
+    planned = read_entries(folder, MANIFEST, "tasks", TaskEntry)
+    task_of = {one.requested or name: name for name, one in planned.items()}
+    task_of |= {name: one.task for name, one in results.items()}
+    by_name = {name: counting[task] for name, task in task_of.items() if task in counting}
     known = {**_registered(written), **{one.name: one for one in benchmarks}}
     means = summarize_benchmarks(by_name, list(known.values()))
     means += [replace(one, metrics={}) for name, one in written.items() if name not in known and changed & set(one.tasks)]
     return {
-        mean.benchmark: Word(mean.to_dict(), weight=mean.n)
+        mean.benchmark: Entry(mean.to_dict(), weight=mean.n)
         for mean in means
         if mean.benchmark not in written or mean.to_dict() != written[mean.benchmark].to_dict()
     }
@@ -134,7 +135,7 @@ def _registered(names: Iterable[str]) -> dict[str, Benchmark]:
 
 
 def _leaf_names(benchmark: Benchmark, known: Mapping[str, Benchmark], within: tuple[str, ...] = ()) -> list[str]:
-    """The tasks of a benchmark; of one that contains itself, which cannot be run, itself is one of them."""
+    """The tasks of a benchmark. One that contains itself, which cannot run, is one of its own tasks."""
     found = []
     for name in benchmark.tasks:
         inner = name in known and name not in within
@@ -150,7 +151,7 @@ def _larger(earlier: TaskResult | None, result: TaskResult) -> bool:
 
 
 def summarize_benchmarks(results: Mapping[str, TaskResult], benchmarks: Sequence[Benchmark]) -> list[BenchmarkResult]:
-    """The means of benchmarks whose tasks all have results, by the names the tasks were asked for."""
+    """The means of benchmarks whose tasks all have results, by the requested names of the tasks."""
     known = {entry.name: entry for entry in benchmarks}
     whole = [one for one in benchmarks if (leaves := _leaf_names(one, known)) and all(leaf in results for leaf in leaves)]
     return [_summarize_benchmark(entry, {**results, **known}) for entry in whole]

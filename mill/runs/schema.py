@@ -1,5 +1,5 @@
-"""What each file of a run must hold. Whatever is read back is checked against these types; fields that they do not have,
-such as those of a newer version, are ignored."""
+"""The types of a run's files. All that is read back is checked against them; fields that they do not have, such as those of
+a newer version, are ignored."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class TaskEntry:
     n: int
     total: int
     data_hash: str
-    asked: str = ""
+    requested: str = ""
     task_type: str = ""
     n_shots: int = 0
     warnings: list[str] = field(default_factory=list)
@@ -164,7 +164,7 @@ class Results:
 
 @dataclass
 class View:
-    """The sections of manifest.json and results.json, whatever their entries hold."""
+    """The sections of manifest.json and results.json, with entries of any kind."""
 
     tasks: dict[str, Any] = field(default_factory=dict)
     benchmarks: dict[str, Any] = field(default_factory=dict)
@@ -181,12 +181,12 @@ class PartEntry:
 
 
 Part = dict[str, dict[str, PartEntry]]
-"""What a part says of one file: section -> name of an entry -> entry."""
+"""The entries of a part for one file: section -> name -> entry."""
 
 
 @dataclass
 class ResponseEntry:
-    """An answer, as `Response.to_dict` writes it."""
+    """A response, as `Response.to_dict` writes it."""
 
     text: str | None = None
     score: Number | None = None
@@ -207,7 +207,7 @@ class ResponseEntry:
 
 @dataclass
 class RecordLine:
-    """A line of record/*.jsonl. Those of the first version said neither `deterministic` nor `failed`."""
+    """A line of record/*.jsonl. Those of the first version had neither `deterministic` nor `failed`."""
 
     key: str
     response: ResponseEntry
@@ -238,7 +238,7 @@ class SampleLine:
 
 @dataclass
 class WorkingEntry:
-    """working/*.json: a process that works on a run, or waits for its turn."""
+    """working/*.json: a process that works on a run, or waits for the lock."""
 
     host: str
     machine: str
@@ -250,17 +250,17 @@ class WorkingEntry:
 
 
 def checked(data: Mapping[str, Any], kind: type[Any], where: object) -> Mapping[str, Any]:
-    """`data` itself, with fields that mill does not know, once it fits."""
+    """`data` itself, unknown fields included, once it fits the type."""
     convert(data, kind, where, RunError)
     return data
 
 
 def refuse_misnamed(entries: Mapping[str, Any], where: object) -> None:
-    """Results stand under the names of what they are of: under another one they would count twice."""
+    """Refuse results under another name than their own: they would count twice."""
     for name, entry in entries.items():
-        of = {TaskResult: "task", BenchmarkResult: "benchmark"}.get(type(entry))
-        if of is not None and getattr(entry, of) != name:
-            raise RunError(f"{where} is not valid: {name}.{of}: it is {getattr(entry, of)!r}, which is another one")
+        field_name = {TaskResult: "task", BenchmarkResult: "benchmark"}.get(type(entry))
+        if field_name is not None and (own := getattr(entry, field_name)) != name:
+            raise RunError(f"{where} is not valid: {name}.{field_name}: it is {own!r}, which is another one")
 
 
 def read_response(data: Any, where: object) -> Response:

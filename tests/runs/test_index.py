@@ -51,7 +51,7 @@ def append(file: Path, data: bytes) -> None:
 
 def answer(index: Index, key: str) -> dict[str, Any] | None:
     place = index.find(key)
-    return None if place is None else index.answer(place)
+    return None if place is None else index.response(place)
 
 
 def put(folder: Path, request: Request, response: Response) -> None:
@@ -93,7 +93,7 @@ def test_a_line_means_the_same_whether_its_beginning_is_matched_or_it_is_parsed(
             key = ask(number, kind_of(response), temperature=float(sampled)).key
             for index in (fast, whole):
                 place = index.find(key)
-                assert place is not None and Response.from_dict(index.answer(place)) == response
+                assert place is not None and Response.from_dict(index.response(place)) == response
                 assert (place.failed, place.deterministic) == (response.failed, not sampled)
 
 
@@ -374,7 +374,7 @@ def test_a_line_that_lacks_what_its_kind_needs_is_no_answer(
     append(file, json.dumps(entry).encode() + b"\n" + line(ask(2).key, "whole"))
     record = Record(tmp_path / "run")
     assert record.get(request) is None and record.get(ask(2)) == Response(text="whole")
-    assert f"{file}: 1 lines hold no answer of their kind" in capsys.readouterr().err
+    assert f"{file}: 1 lines have no response of their kind" in capsys.readouterr().err
     answer = {"classify": Response(label="a"), LOGLIKELIHOOD: Response(score=-2.0)}.get(request.kind, Response(text="new"))
     record.put(request, answer)
     record.close()
