@@ -405,7 +405,7 @@ def test_gen_kwargs_that_do_not_apply_are_told(mill: Mill) -> None:
 
 def test_repeats_of_a_greedy_answer_are_warned_of_once_and_beside_the_score(mill: Mill, tmp_path: Path) -> None:
     code, out, err = toy(mill, "--limit", "2", "--repeats", "3", "--output_dir", "out")
-    words = "decoding is greedy, so all 3 repeats ask for the same answer"
+    words = "decoding is greedy, so all 3 repeats give the same response"
     assert code == 0 and err.count(words) == 1 and f"toy_gen: {words}" in out
     (results,) = (tmp_path / "out").glob("*/*/results.json")
     assert words in json.loads(results.read_text())["tasks"]["toy_gen"]["warnings"][0]

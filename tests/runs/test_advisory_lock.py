@@ -22,7 +22,8 @@ from mill.api.registry import tasks as registry
 from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample
 from mill.models.spec.parse import parse_spec
-from mill.runs import advisory_lock as locks, evaluate, results
+from mill.runs import advisory_lock as locks
+from mill.runs import evaluate, results
 from mill.runs.advisory_lock import advisory_lock
 from mill.runs.evaluate import Run, prepare
 from mill.runs.folder import RESULTS, RunFolder

@@ -395,7 +395,7 @@ def test_an_answer_with_a_field_of_another_type_is_damage(tmp_path: Path) -> Non
     file = only_file(tmp_path / "run")
     file.write_bytes(file.read_bytes().replace(b'"output_tokens": 3', b'"output_tokens": "3"'))
     with pytest.raises(
-        RunError, match=r"damaged at byte 0 \(the answer is not valid: output_tokens: expected int \| null, got str\)"
+        RunError, match=r"damaged at byte 0 \(the response is not valid: output_tokens: expected int \| null, got str\)"
     ):
         Record(tmp_path / "run").get(ask(1))
 
@@ -405,7 +405,7 @@ def test_a_damaged_record_of_another_run_is_told_and_not_used(tmp_path: Path, ca
     put(tmp_path / "two", ask(1, temperature=0.0), Response(text="x"))
     record = Record(tmp_path / "three", [tmp_path / "one", tmp_path / "two"])
     assert record.get(ask(1, temperature=0.0)) == Response(text="x")
-    assert "no answers are taken from another run" in capsys.readouterr().err
+    assert "no responses are reused from another run" in capsys.readouterr().err
 
 
 def test_lines_are_of_utf8_and_of_json(tmp_path: Path) -> None:

@@ -360,7 +360,7 @@ def test_scoring_again_keeps_the_verdicts_and_needs_no_judge(mill: Mill) -> None
     del models._entries["grader"]
     (folder,) = Path("out").glob("*/*judge=*")
     code, out, _ = mill("score", str(folder))
-    assert code == 0 and "judge_kappa" in out
+    assert code == 1 and "judge_kappa" in out
     assert result()["metrics"] == before["metrics"] and samples() == lines
 
 
@@ -390,7 +390,7 @@ def test_a_judge_that_writes_no_text_is_refused(mill: Mill) -> None:
 
     register_model("classifier")(Classifier)
     code, _, err = mill("eval", "answerer", "judged", judge="classifier")
-    assert code == 2 and err == "mill: classifier writes no text, so it cannot judge\n" and not Told.events
+    assert code == 2 and err == "mill: classifier generates no text, so it cannot judge\n" and not Told.events
 
 
 def test_an_unknown_judge_is_refused_before_anything_is_computed(mill: Mill) -> None:
@@ -425,6 +425,6 @@ def test_a_real_server_judges(mill: Mill, llama: str) -> None:
     judge = Judge(prompt="{question} {answer} {reference} {rubric} End with VERDICT: {words}.", max_gen_toks=6)
     register_task("judged")(type("Short", (Questions,), {"judge": judge}))
     code, out, err = mill("eval", "answerer", "judged", "--limit", "2", judge=f"openai-compat[base_url={llama}]")
-    assert code == 0, err
+    assert code == (1 if value("judge_read") < 1 else 0), err
     assert [isinstance(one["judgements"][0][0], str) for one in samples()] == [True, True]
     assert 0.0 <= value("judge_read") <= 1.0 and "judged by" in out

@@ -99,6 +99,6 @@ def test_a_record_that_is_cut_under_the_run_is_noticed_and_stays_readable(tmp_pa
     file.write_text("")
     written.put(Request(GENERATE, "2"), Response(text="y"))
     assert b"\0" not in file.read_bytes()
-    with pytest.raises(RunError, match="was cut during the run"):
+    with pytest.raises(RunError, match="was truncated during the run"):
         written.refuse_removed()
     assert Record(tmp_path / "run").response(Request(GENERATE, "2").key) == Response(text="y")

@@ -60,7 +60,8 @@ def say_many(path: str, number: int, gate: Any) -> None:
     gate.wait()
     for entry in range(ENTRIES):
         name = f"{number}-{entry}"
-        publish(folder, RESULTS, {"tasks": {name: Entry({"n": entry}, weight=entry), "all": Entry({"n": entry}, weight=entry)}})
+        one = Entry({"n": entry}, weight=entry)
+        publish(folder, RESULTS, {"tasks": {name: one, "all": one}})
         session = {"id": name, "order": entry}
         publish(folder, MANIFEST, {"sessions": {name: Entry(session)}, TOP: {f"top-{name}": Entry(name)}})
 
@@ -178,7 +179,8 @@ def test_parts_removed_by_hand_leave_what_the_file_says(folder: RunFolder, monke
     folder.write(MANIFEST, OLD)
     for number, writer in enumerate("ab", start=1):
         as_writer(monkeypatch, writer)
-        publish(folder, MANIFEST, {"tasks": {"both": Entry(number)}, "sessions": {writer: Entry({"id": writer, "order": number})}})
+        session = Entry({"id": writer, "order": number})
+        publish(folder, MANIFEST, {"tasks": {"both": Entry(number)}, "sessions": {writer: session}})
     before = folder.read(MANIFEST)
     for place in (folder.path / "parts").iterdir():
         place.unlink()
