@@ -127,7 +127,7 @@ def _open_text(file: Path, newline: str | None) -> io.TextIOBase:
 
 
 def _undecodable_line(file: Path) -> int:
-    """The decoder reads ahead, so its error does not say in which line it is."""
+    """The decoder reads ahead, so its error does not have the line."""
     with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as handle:
         for number, line in enumerate(handle, 1):
             try:
@@ -138,7 +138,7 @@ def _undecodable_line(file: Path) -> int:
 
 
 def _csv_rows(handle: io.TextIOBase, file: Path) -> Iterator[Row]:
-    """Rows by the header's names. Quotes that are not closed or stand in the middle of a cell are refused."""
+    """Rows by the header's names. Unclosed quotes, and quotes in the middle of a cell, are refused."""
     earlier_limit = csv.field_size_limit(_LONGEST_FIELD)
     reader = csv.reader(handle, strict=True)
     number = 0

@@ -1,4 +1,4 @@
-"""From the names a person types to tasks: built-in ones, benchmarks, patterns, text files, and files of one's own."""
+"""From names to tasks: built-in tasks, benchmarks, patterns, data files, and custom task files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mill.tasks.hooks import check_attributes
 
 @dataclass(frozen=True)
 class Selection:
-    """The tasks to run and the benchmarks whose means are to be told, in the order asked for."""
+    """The tasks to run and the benchmarks whose means are reported, in the order given."""
 
     tasks: tuple[Task, ...]
     benchmarks: tuple[Benchmark, ...]
@@ -82,7 +82,7 @@ def make_task(name: str) -> Task:
 
 def select(names: list[str]) -> Selection:
     """Tasks and benchmarks by name or pattern (`mmlu_high_school_*`), each once."""
-    found: dict[str, Task] = {}
+    selected: dict[str, Task] = {}
     benchmarks: dict[str, Benchmark] = {}
 
     def add(name: str, within: tuple[str, ...] = ()) -> None:
@@ -93,8 +93,8 @@ def select(names: list[str]) -> Selection:
             benchmarks.setdefault(name, entry)
             for member in entry.tasks:
                 add(member, (*within, name))
-        elif name not in found:
-            found[name] = make_task(name)
+        elif name not in selected:
+            selected[name] = make_task(name)
 
     for name in names:
         matching = fnmatch.filter(tasks.names(), name) if any(sign in name for sign in "*?") else [name]
@@ -102,7 +102,7 @@ def select(names: list[str]) -> Selection:
             raise DataError(f"no task matches {name!r}; see `mill ls tasks`")
         for match in matching:
             add(match)
-    return Selection(tuple(found.values()), tuple(benchmarks.values()))
+    return Selection(tuple(selected.values()), tuple(benchmarks.values()))
 
 
 def serve(task: Task, capabilities: ModelCapabilities, who: str, can: str) -> Task:

@@ -36,7 +36,7 @@ class MultipleChoiceTask(PromptedTask):
 
     def requests(self, sample: Sample, settings: RenderSettings) -> list[Request]:
         context = self.context(sample, settings)
-        # A chat template ends where the answer begins: no space stands between.
+        # A chat template ends where the answer begins: no space in between.
         delimiter = "" if settings.apply_chat_template else self.delimiter
         return [
             Request(LOGLIKELIHOOD, context=context, continuation=delimiter + choice, repeats=settings.repeats)
@@ -70,4 +70,4 @@ def _finite_scores(responses: Sequence[Response]) -> list[float]:
 
 def _best(scores: Sequence[float]) -> int:
     """The first index of the largest score."""
-    return max(range(len(scores)), key=lambda place: scores[place])
+    return max(range(len(scores)), key=lambda index: scores[index])

@@ -317,10 +317,10 @@ FAULTY = {
     "no metrics": ("metrics = {}", "faulty has no metrics"),
     "metrics as a list": ("metrics = ['exact_match']", "faulty has no metrics"),
     "two samples with one id": ("def samples(self): return super().samples()[:1] * 2", "two samples with the id '0'"),
-    "no requests": ("def requests(self, sample, settings): return []", "faulty asks nothing about sample 0"),
+    "no requests": ("def requests(self, sample, settings): return []", "faulty makes no request for sample 0"),
     "requests of another kind": (
         "def requests(self, sample, settings): return [Request('loglikelihood', 'a', 'b')]",
-        "faulty is of kind generate_until but asks loglikelihood",
+        "faulty is of kind generate_until but makes a loglikelihood request",
     ),
     "a row without its column": (
         "def requests(self, sample, settings): return sample.doc['nothing']",
