@@ -365,7 +365,7 @@ def test_an_answer_computed_again_for_its_lost_distribution_is_found_afterwards(
     ],
 )
 def test_a_line_that_lacks_what_its_kind_needs_is_no_answer(
-    tmp_path: Path, kind: str, response: dict[str, Any], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, kind: str, response: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is ignored, told, and asked again; and its line never stands before the answer that comes then."""
     request = ask(1, kind if kind != "nosuch" else GENERATE)
@@ -374,7 +374,7 @@ def test_a_line_that_lacks_what_its_kind_needs_is_no_answer(
     append(file, json.dumps(entry).encode() + b"\n" + line(ask(2).key, "whole"))
     record = Record(tmp_path / "run")
     assert record.get(request) is None and record.get(ask(2)) == Response(text="whole")
-    assert f"{file}: 1 lines have no response of their kind" in capsys.readouterr().err
+    assert f"{file}: 1 lines have no response of their kind" in caplog.text
     answer = {"classify": Response(label="a"), LOGLIKELIHOOD: Response(score=-2.0)}.get(request.kind, Response(text="new"))
     record.put(request, answer)
     record.close()
@@ -400,12 +400,12 @@ def test_an_answer_with_a_field_of_another_type_is_damage(tmp_path: Path) -> Non
         Record(tmp_path / "run").get(ask(1))
 
 
-def test_a_damaged_record_of_another_run_is_told_and_not_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_record_of_another_run_is_told_and_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     append(tmp_path / "one/record/0.jsonl", b"{}\n")
     put(tmp_path / "two", ask(1, temperature=0.0), Response(text="x"))
     record = Record(tmp_path / "three", [tmp_path / "one", tmp_path / "two"])
     assert record.get(ask(1, temperature=0.0)) == Response(text="x")
-    assert "no responses are reused from another run" in capsys.readouterr().err
+    assert "no responses are reused from another run" in caplog.text
 
 
 def test_lines_are_of_utf8_and_of_json(tmp_path: Path) -> None:
