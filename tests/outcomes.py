@@ -22,6 +22,7 @@ def samples(out: Path) -> dict[str, list[dict[str, Any]]]:
     for file in out.glob("*/*/samples/*.jsonl"):
         rows = [json.loads(line) for line in file.read_bytes().split(b"\n")[:-1]]
         for row in rows:
+            row["seconds"] = 0
             row["responses"] = [[{**answer, "seconds": 0} for answer in repeat] for repeat in row["responses"]]
         found[file.name] = rows
     return found

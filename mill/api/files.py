@@ -53,9 +53,9 @@ def import_file(path: str | Path, what: str) -> ModuleType:
     _digests[name] = hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
     try:
         spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
+    except BaseException as error:  # third-party code may raise anything
         del sys.modules[name]
-        if isinstance(error, MillError):
+        if isinstance(error, (MillError, KeyboardInterrupt)):
             raise
         raise SpecError(f"{what} {path} raised {describe(error)}") from error
     _imported[name] = str(path.resolve())

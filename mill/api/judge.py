@@ -1,4 +1,4 @@
-"""LLM-as-judge: what a judge is asked about an answer, and how its verdict becomes a value."""
+"""LLM-as-judge: the request to a judge about an answer, and how its verdict becomes a value."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ Compare them in one or two sentences. Then end with a line that holds VERDICT: a
 
 @dataclass(frozen=True)
 class Judge:
-    """A task's judge. `prompt` may name {question}, {answer}, {reference}, {rubric} and {words}, which are the verdicts.
+    """A task's judge. `prompt` may use {question}, {answer}, {reference}, {rubric} and {words}, which are the verdicts.
 
-    Every verdict has a value. What a task knows to be right (`gold_verdict`) is compared with the judge's value.
+    Every verdict has a value. Where a task knows the right verdict (`gold_verdict`), the judge's value is compared with it.
     """
 
     prompt: str = GRADE
@@ -65,13 +65,13 @@ class Judge:
         },
         repr=False,
     )
-    """judge_read is the share of verdicts that could be read; agreement and kappa are with what is known to be right."""
+    """judge_read is the share of verdicts that could be read; agreement and kappa are with the gold verdicts."""
 
-    def requests(self, told: Mapping[str, str], *, chat: bool) -> list[Request]:
-        return [self._request({**told}, chat=chat)]
+    def requests(self, fields: Mapping[str, str], *, chat: bool) -> list[Request]:
+        return [self._request({**fields}, chat=chat)]
 
     def values(self, texts: Sequence[str | None], gold: float | None) -> dict[str, Value]:
-        """From what the judge wrote; None stands for a judge that failed."""
+        """The sample's values from the judge's texts; None is a request that failed."""
         value = self.read(texts[0])
         known = value is not None and gold is not None
         return {
@@ -83,35 +83,35 @@ class Judge:
 
     def read(self, text: str | None) -> float | None:
         """The value of the last verdict in a text; None where there is none."""
-        word = self._word(text or "")
-        return None if word is None else self.verdicts[word]
+        verdict = self._verdict(text or "")
+        return None if verdict is None else self.verdicts[verdict]
 
-    def _word(self, text: str) -> str | None:
-        words = sorted(self.verdicts, key=len, reverse=True)  # A+ before A
-        pattern = rf"VERDICT\W{{1,8}}?({'|'.join(map(re.escape, words))})(?!\w)"
-        found = re.findall(pattern, text, re.IGNORECASE)
-        alone = text.strip()
-        for candidate in found[-1:] or (alone, alone.strip(string.punctuation + " ")):
-            for word in words:
-                if word.upper() == candidate.upper():
-                    return word
+    def _verdict(self, text: str) -> str | None:
+        verdicts = sorted(self.verdicts, key=len, reverse=True)  # A+ before A
+        pattern = rf"VERDICT\W{{1,8}}?({'|'.join(map(re.escape, verdicts))})(?!\w)"
+        marked = re.findall(pattern, text, re.IGNORECASE)
+        whole = text.strip()
+        for candidate in marked[-1:] or (whole, whole.strip(string.punctuation + " ")):
+            for verdict in verdicts:
+                if verdict.upper() == candidate.upper():
+                    return verdict
         return None
 
-    def _request(self, told: Mapping[str, str], *, chat: bool) -> Request:
+    def _request(self, fields: Mapping[str, str], *, chat: bool) -> Request:
         words = ", ".join(self.verdicts)
         try:
-            text = self.prompt.format(**{"rubric": self.rubric, "words": words, **told})
+            text = self.prompt.format(**{"rubric": self.rubric, "words": words, **fields})
         except (KeyError, IndexError, ValueError) as error:
-            raise DataError(f"the judge's prompt names a field that the task does not give: {error}") from error
+            raise DataError(f"the judge's prompt uses a field that the task does not give: {error}") from error
         context = (Message("user", text),) if chat else text
         return Request(GENERATE, context=context, options=generation_options(max_gen_toks=self.max_gen_toks))
 
 
 @dataclass(frozen=True)
 class PairwiseJudge(Judge):
-    """Prefers the model's answer or the one it is held against (`reference`), asked in both orders.
+    """Prefers the model's answer or the reference; both orders are sent.
 
-    A preference that turns with the order is none: the value is then a half, and judge_consistent tells how often.
+    A preference that changes with the order counts a half; judge_consistent is the share of those that do not.
     """
 
     prompt: str = PREFER
@@ -127,20 +127,20 @@ class PairwiseJudge(Judge):
         repr=False,
     )
 
-    def requests(self, told: Mapping[str, str], *, chat: bool) -> list[Request]:
-        mine, other = told["answer"], told["reference"]
-        orders = ((mine, other), (other, mine))
-        return [self._request({**told, "first": first, "second": second}, chat=chat) for first, second in orders]
+    def requests(self, fields: Mapping[str, str], *, chat: bool) -> list[Request]:
+        answer, reference = fields["answer"], fields["reference"]
+        orders = ((answer, reference), (reference, answer))
+        return [self._request({**fields, "first": first, "second": second}, chat=chat) for first, second in orders]
 
     def values(self, texts: Sequence[str | None], gold: float | None) -> dict[str, Value]:
-        in_front, behind = (self.read(text) for text in texts)
-        if in_front is None or behind is None:
+        as_first, as_second = (self.read(text) for text in texts)
+        if as_first is None or as_second is None:
             return {name: 0.0 if name == "judge_read" else None for name in self.metrics}
-        value = (in_front + 1.0 - behind) / 2
+        value = (as_first + 1.0 - as_second) / 2
         return {
             "judge": value,
             "judge_read": 1.0,
-            "judge_consistent": float(in_front == 1.0 - behind),
+            "judge_consistent": float(as_first == 1.0 - as_second),
             "judge_agreement": None if gold is None else float(value == gold),
             "judge_kappa": None if gold is None else (value, gold),
         }

@@ -1,4 +1,4 @@
-"""The candidates that a classifier or a retriever chooses from, shared by all requests of a task."""
+"""The candidates that a classifier or a retriever ranks, shared by all requests of a task."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from mill.api.message import Media
 class Labels:
     """Names in a fixed order. A text tower reads `texts` instead where they are given (names are unique, texts need not
     be), each put into every one of `templates` ("a photo of a {c}."); without templates the model uses its own. `media`
-    are the candidates themselves where they are pictures.
+    are the candidates themselves where they are images.
 
-    Equal labels have equal digests, which are computed once: a thousand classes are not hashed for every picture.
+    Equal labels have equal digests, which are computed once: a thousand classes are not hashed for every image.
     """
 
     names: tuple[str, ...]
@@ -29,7 +29,7 @@ class Labels:
         if len(set(self.names)) < len(self.names):
             twice = next(name for name in self.names if self.names.count(name) > 1)
             raise ValueError(f"the label {twice!r} is there twice")
-        for what, given in (("texts", self.texts), ("pictures", self.media)):
+        for what, given in (("texts", self.texts), ("images", self.media)):
             if given and len(given) != len(self.names):
                 raise ValueError(f"{len(given)} {what} for {len(self.names)} names")
 

@@ -1,4 +1,4 @@
-"""What a dialog is made of: messages of text, images, videos and sound."""
+"""Messages of a dialog: text, images, videos and audio."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MEDIA_KINDS = (IMAGE, VIDEO, AUDIO)
 
 @dataclass(frozen=True, eq=False)
 class Blob:
-    """Encoded bytes that are read when they are needed, such as those of one row of a large file."""
+    """Encoded bytes that are read on demand, such as those of one row of a large file."""
 
     name: str
     read: Callable[[], bytes]
@@ -32,11 +32,11 @@ class Blob:
 
 @dataclass(frozen=True, eq=False)
 class Media:
-    """An image, a video or a sound.
+    """An image, a video or audio.
 
     `source` is a path, an http(s) or data URL, encoded bytes or a Blob of them, or something decoded: a PIL image, a
-    sequence of PIL images (a video's frames), an array of samples between -1 and 1 (a sound, with its sampling `rate`).
-    Media are equal when their content is: a path stands for the bytes of its file, a web address for itself.
+    sequence of PIL images (a video's frames), an array of samples between -1 and 1 (audio, with its sampling `rate`).
+    Media are equal when their content is: that of a path is the bytes of its file, that of a web address the address.
     """
 
     kind: str
@@ -53,7 +53,7 @@ class Media:
 
     @property
     def name(self) -> str:
-        """How messages call it: a path or an address, else its kind."""
+        """Its name in messages: a path or an address, else its kind."""
         inline = isinstance(self.source, str) and self.source.startswith("data:")
         return str(self.source) if isinstance(self.source, (str, Path, Blob)) and not inline else f"<{self.kind}>"
 
@@ -74,7 +74,7 @@ class Media:
 
     @cached_property
     def digest(self) -> str:
-        """The same for equal content. A file that cannot be read goes by its name: the model will say what is wrong."""
+        """The same for equal content. A file that cannot be read is hashed by its name: reading it reports the error."""
         try:
             parts = [self.encoded() or b"", *_decoded_bytes(self.source), self.name.encode() if self.is_url else b""]
         except (DataError, OSError, SyntaxError):  # Pillow opens files lazily, and finds them broken here
@@ -107,12 +107,24 @@ class Message:
 
     @property
     def text(self) -> str:
-        """As a person reads it: media as their kind in angle brackets."""
+        """For display: media as their kind in angle brackets."""
         return "".join(part if isinstance(part, str) else f"<{part.kind}>" for part in self.parts)
 
     @property
     def media(self) -> list[Media]:
         return [part for part in self.parts if isinstance(part, Media)]
+
+    def to_json(self) -> dict[str, Any]:
+        """For display: media by name."""
+        if isinstance(self.content, str):
+            return {"role": self.role, "content": self.content}
+        return {
+            "role": self.role,
+            "content": [
+                {"type": "text", "text": part} if isinstance(part, str) else {"type": part.kind, part.kind: part.name}
+                for part in self.content
+            ],
+        }
 
     def to_dict(self) -> dict[str, Any]:
         """For hashing: media by content."""
@@ -141,12 +153,12 @@ def _decoded_bytes(source: Any) -> list[bytes]:
         return []
     if isinstance(source, (list, tuple)) and any(hasattr(frame, "getpalette") for frame in source):
         return [part for frame in source for part in _decoded_bytes(frame)]
-    if hasattr(source, "getpalette"):  # a picture of Pillow: its colours may stand in a palette
+    if hasattr(source, "getpalette"):  # a Pillow image: its colours may be in a palette
         palette = source.getpalette() if source.mode == "P" else None
         return [f"{source.mode}/{source.size}/{palette}".encode(), source.tobytes()]
     import numpy as np
 
     samples = np.asarray(source)
     if samples.dtype == object:
-        raise DataError(f"a {type(source).__name__} is no image, video or sound")
+        raise DataError(f"a {type(source).__name__} is no image, video or audio")
     return [f"{samples.dtype}/{samples.shape}".encode(), samples.tobytes()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -139,6 +140,13 @@ class MillModel(ABC):
     def has_chat_template(self) -> bool:
         """Whether dialogs can be rendered; may read files, but not weights."""
         return self.capabilities.supports_chat_template
+
+    def rendered_prompt(self, request: Request) -> str:
+        """The prompt as the model gets it, for people who read samples: after the chat template where it is applied in
+        this process, else the messages as JSON."""
+        if isinstance(request.context, str):
+            return request.context
+        return json.dumps([message.to_json() for message in request.context], ensure_ascii=False)
 
     def count_tokens(self, requests: Sequence[Request]) -> int | None:
         """How many input tokens these requests have, without loading weights; None where that is not known."""

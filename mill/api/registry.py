@@ -22,10 +22,29 @@ class Registry(Generic[T]):
         self._group = entry_points
         self._entries: dict[str, T | str] = {}
         self._plugins_read = False
+        self._overrides: set[str] = set()
 
-    def add(self, name: str, entry: T | str) -> None:
-        """Later registrations win, so that a user's file can replace a built-in."""
+    def add(self, name: str, entry: T | str, *, override: bool = False) -> None:
+        """Later registrations win. A task file that takes the name of a built-in is refused unless it says `override`."""
         self._entries[name] = entry
+        if override:
+            self._overrides.add(name)
+
+    def entries(self) -> dict[str, T | str]:
+        """A copy of all entries, for `replaced_since` and `restore`."""
+        return dict(self._entries)
+
+    def restore(self, entries: dict[str, T | str]) -> None:
+        """Back to what `entries` returned."""
+        self._entries = dict(entries)
+
+    def replaced_since(self, earlier: dict[str, T | str]) -> list[str]:
+        """The built-in names that have another entry than before and whose registration did not say `override`."""
+        return [
+            name
+            for name, entry in earlier.items()
+            if _is_builtin(entry) and not _is_same(entry, self._entries[name]) and name not in self._overrides
+        ]
 
     def names(self) -> list[str]:
         self._read_plugins()
@@ -71,6 +90,17 @@ class Registry(Generic[T]):
             self._entries.setdefault(point.name, f"{point.module}:{point.attr}" if point.attr else point.module)
 
 
+def _is_builtin(entry: Any) -> bool:
+    """Whether mill itself defines an entry: "mill.module:name", a class or function of mill, or a partial of one."""
+    module = entry if isinstance(entry, str) else getattr(getattr(entry, "func", entry), "__module__", "")
+    return str(module).startswith("mill.")
+
+
+def _is_same(earlier: Any, entry: Any) -> bool:
+    """Equal, or a lazy entry that was imported meanwhile."""
+    return bool(earlier == entry) or (isinstance(earlier, str) and _is_builtin(entry))
+
+
 def _import(target: str) -> Any:
     module, _, attribute = target.partition(":")
     try:
@@ -87,25 +117,28 @@ tasks: Registry[Any] = Registry("task", "mill.tasks")
 metrics: Registry[Any] = Registry("metric", "mill.metrics")
 
 
-def _decorator(registry: Registry[Any], names: tuple[str, ...]) -> Callable[[C], C]:
+def _decorator(registry: Registry[Any], names: tuple[str, ...], override: bool) -> Callable[[C], C]:
     def register(entry: C) -> C:
         for name in names:
-            registry.add(name, entry)
+            registry.add(name, entry, override=override)
         return entry
 
     return register
 
 
-def register_model(*names: str) -> Callable[[C], C]:
-    """Make a MillModel subclass usable by these names in `mill eval`."""
-    return _decorator(models, names)
+def register_model(*names: str, override: bool = False) -> Callable[[C], C]:
+    """Make a MillModel subclass usable by these names in `mill eval`; `override` replaces built-in backends."""
+    return _decorator(models, names, override)
 
 
-def register_task(*names: str) -> Callable[[C], C]:
-    """Register a Task subclass (called with its name), any callable that makes a task, or use on a Benchmark."""
-    return _decorator(tasks, names)
+def register_task(*names: str, override: bool = False) -> Callable[[C], C]:
+    """Register a Task subclass (called with its name), any callable that makes a task, or a Benchmark.
+
+    `override` says that a built-in task of the same name is replaced on purpose.
+    """
+    return _decorator(tasks, names, override)
 
 
-def register_metric(*names: str) -> Callable[[C], C]:
+def register_metric(*names: str, override: bool = False) -> Callable[[C], C]:
     """Register a function from sample values to an Estimate."""
-    return _decorator(metrics, names)
+    return _decorator(metrics, names, override)

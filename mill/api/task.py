@@ -37,7 +37,7 @@ class TaskType(str, Enum):
     SUPERVISED_CLASSIFICATION = "SUPERVISED_CLASSIFICATION"
 
 
-# The kind a task type asks for unless the task says otherwise.
+# The request kind of a task type, unless the task sets its own.
 DEFAULT_KIND = {
     TaskType.GENERATIVE_QA: GENERATE,
     TaskType.MULTIPLE_CHOICE: LOGLIKELIHOOD,
@@ -49,18 +49,18 @@ DEFAULT_KIND = {
 
 @dataclass(frozen=True)
 class Sample:
-    """One item of a task's data. `id` is its place in the split, so it does not depend on order or limit of a run."""
+    """One item of a task's data. `id` is its index in the split, so it does not depend on order or limit of a run."""
 
     id: str
     doc: Mapping[str, Any]
 
 
-MOST = 10**6  # examples before a question, or answers to it
+MOST = 10**6  # examples before a question, or repeats of it
 
 
 @dataclass(frozen=True)
 class RenderSettings:
-    """What a person may change about how samples become requests. None keeps the task's own choice."""
+    """How samples become requests, as far as the user may change it. None keeps the task's default."""
 
     n_shots: int | None = None
     seed: int = 0
@@ -88,8 +88,8 @@ class RenderSettings:
         check_options(self.gen_kwargs, "gen_kwargs")
 
     def options(self, **defaults: Any) -> dict[str, Any]:
-        """Decoding options: a task's defaults and what the run asks for on top. Sampling is seeded by the run's seed, or by
-        one that stands among the decoding options."""
+        """Decoding options: a task's defaults, overridden by those of the run. Sampling is seeded by the seed among the
+        decoding options, else by the run's."""
         given = {option_name(name): value for name, value in self.gen_kwargs.items()}
         if given.get("seed") is None:
             given["seed"] = self.seed
@@ -101,22 +101,22 @@ class RenderSettings:
         For a chat template both are the system message and the rest is one user message; else all of it is one text.
         """
         if self.apply_chat_template:
-            told = "\n\n".join(part for part in (self.system_prompt, description.strip()) if part)
-            return (*((Message("system", told),) if told else ()), Message("user", text))
+            system = "\n\n".join(part for part in (self.system_prompt, description.strip()) if part)
+            return (*((Message("system", system),) if system else ()), Message("user", text))
         return (f"{self.system_prompt}\n\n" if self.system_prompt else "") + description + text
 
     def dialog(self, *parts: str | Media) -> tuple[Message, ...]:
         """A question with media, which is always a dialog: the run's system prompt and one user message."""
-        told = (Message("system", self.system_prompt),) if self.system_prompt else ()
-        return (*told, Message("user", parts))
+        system = (Message("system", self.system_prompt),) if self.system_prompt else ()
+        return (*system, Message("user", parts))
 
 
 Value = float | tuple[float, float] | None
-"""None says that this sample has no value of a metric, such as a prompt without a gold answer."""
+"""None where a sample has no value of a metric, such as a prompt without a gold answer."""
 
 
 class Task(ABC):
-    """Subclass it, or one of the shapes in `mill.tasks`, and register it under a name."""
+    """Subclass it, or one of the base classes in `mill.tasks`, and register it under a name."""
 
     name: str
     task_type: TaskType
@@ -127,9 +127,11 @@ class Task(ABC):
     takes_shots: bool = False
     """Whether questions can have examples before them, so that --n_shots means something."""
     metrics: Mapping[str, str] = {}
-    """Metric name -> how its sample values are summed up (a name registered under metrics)."""
+    """Metric name -> how its sample values are aggregated (a registered metric)."""
     judge: Judge | None = None
     """How another model grades the answers, where --judge names one."""
+    by_category: bool = False
+    """Whether results have the scores of each category beside those of the whole."""
     alternatives: tuple[str, ...] = ()
     """Other renderings of the same data, tried in this order when a model cannot serve this one."""
 
@@ -143,10 +145,10 @@ class Task(ABC):
 
     @abstractmethod
     def requests(self, sample: Sample, settings: RenderSettings) -> list[Request]:
-        """The questions that one sample asks."""
+        """The requests of one sample."""
 
     def next_round(self, sample: Sample, settings: RenderSettings, outputs: Sequence[str]) -> Request | None:
-        """The next round of a dialog, given the answers so far; None when it is over. Only for multi-round tasks."""
+        """The next round of a dialog, given the outputs so far; None when it is over. Only for multi-round tasks."""
         return None
 
     @abstractmethod
@@ -154,24 +156,28 @@ class Task(ABC):
         """A value for each metric, from one response to each request (of a dialog: one to each round)."""
 
     def extracted(self, sample: Sample, responses: Sequence[Response]) -> Any:
-        """The answer that the responses give, in a form that tells two models' answers apart; None where there is none."""
+        """The answer extracted from the responses, in a form in which two models' answers are compared; None without one."""
         return None
 
     def extracts(self, sample: Sample) -> bool:
-        """Whether an answer is extracted from a sample like this, so that another model may give another."""
+        """Whether an answer is extracted from the responses to this sample."""
         return False
 
     def category(self, sample: Sample) -> str:
-        """A word by which results are broken down."""
+        """The category by which results are broken down."""
         return ""
 
     def judged_fields(self, sample: Sample, responses: Sequence[Response]) -> dict[str, str]:
-        """What the judge's prompt may name: the question, the answer to be judged, and the one it is held against."""
+        """The fields of the judge's prompt: the question, the answer to judge, and the reference answer."""
         return {"question": "", "answer": responses[-1].text or "", "reference": str(self.target(sample))}
 
     def gold_verdict(self, sample: Sample, responses: Sequence[Response]) -> float | None:
-        """The verdict that is known to be right, so that the judge can be judged; None where nobody knows."""
+        """The verdict that is known to be right, to measure the judge; None where it is not known."""
         return None
+
+    def choice_texts(self, sample: Sample) -> Sequence[str]:
+        """The choices whose log-probabilities are compared, in the order of the requests; empty for other tasks."""
+        return ()
 
     def target(self, sample: Sample) -> Any:
         """The gold answer, for people who read the samples."""
@@ -182,7 +188,7 @@ class Task(ABC):
         return self.kind == MULTI_ROUND
 
     def warnings(self) -> list[str]:
-        """Deviations from the task's definition that a reader of the score must know, such as another split."""
+        """Deviations from the task's definition that affect the score, such as another split."""
         return []
 
 

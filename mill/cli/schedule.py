@@ -27,10 +27,10 @@ from mill.models.spec.open import open_model, resolve_spec
 from mill.models.spec.parse import make_spec, split_list
 from mill.models.spec.remote_code import remote_code_forbidden
 from mill.report.tables import print_table
+from mill.runs.advisory_lock import advisory_lock
 from mill.runs.evaluate import plan_run
 from mill.runs.folder import RunFolder, check_writable
 from mill.runs.plan import parse_limit, refuse_early
-from mill.runs.turns import taking_turns
 from mill.schedule.cells import FOLDER, Cell, cell_of, forget_cells, read_cells, remember_cells
 from mill.schedule.cluster import Cluster, read_cluster
 from mill.schedule.jobs import jobs_under_way, run_here, submit
@@ -113,7 +113,7 @@ def command(
         echo(f"would submit {count} of {len(cells)} cells in {arrays} array{'s' * (arrays != 1)}: {_told(limits)}")
         return 0
     # Two commands that submit at once would both find a cell missing; cells that run here take turns by themselves.
-    with contextlib.nullcontext() if local else taking_turns(RunFolder(folder / FOLDER), [FOLDER]):
+    with contextlib.nullcontext() if local else advisory_lock(RunFolder(folder / FOLDER), [FOLDER]):
         states = _states(cells, folder, local=local)
         remember_cells(folder, cells)
         todo = [cell for cell in cells if states[cell.key] == TO_DO]

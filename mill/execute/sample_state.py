@@ -55,7 +55,9 @@ class SampleState:
                 following = self.task.next_round(self.sample, self.settings, [answer.text or "" for answer in answers])
                 if following is not None:
                     check_request(self.task, self.sample, following)
-            except (Exception, SystemExit) as error:  # third-party code: its failure is this sample's, not the run's
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # third-party code: its failure is this sample's, not the run's
                 rounds[-1].resps[:] = [Response(error=f"next_round() failed: {describe(error)}")]
                 continue
             if following is not None:

@@ -15,6 +15,7 @@ _TIMES_TEN = r"\s{0,2}[xX\u00d7*\u00b7]\s{0,2}10\s{0,2}(?:\^|\*\*)\s{0,2}\{?"
 _NUMBER = rf"(?:(?<![A-Za-z0-9_.)])[-+\u2212])?(?<![A-Za-z0-9_]){_UNSIGNED}(?:{_TIMES_TEN}[-+\u2212]?\d+)?"
 _NUMBERS = re.compile(_NUMBER)
 _POWER = re.compile(rf"{_TIMES_TEN}([-+]?\d+)$")
+_EXPONENT = re.compile(r"[eE]|10\s{0,2}(?:\^|\*\*)")
 _RAISED = re.compile("(?<=10)[\u207b\u2070\u00b9\u00b2\u00b3\u2074-\u2079]+")
 _MARK = r"(?:####|\\boxed\{|(?i:\banswer)(?:\s{1,4}is\b)?\s{0,4}[:=]?)[\s*$(\[`\"']{0,8}"
 _MARKED_NUMBER = re.compile(rf"{_MARK}({_NUMBER})")
@@ -33,9 +34,24 @@ def number(text: str) -> str | None:
 
     Commas group thousands, as in 1,234.5. Equal values give equal strings: 5 and 5.0, 1e3 and 1000.
     """
+    return _last_number(text, lambda written: True)
+
+
+def plain_number(text: str) -> str | None:
+    """A number that is written without an exponent: to repeat 4.5e3 from the prompt is not to write it out as 4500."""
+    return _last_number(text, lambda written: not _EXPONENT.search(written))
+
+
+def e_number(text: str) -> str | None:
+    """A number that is written with an exponent."""
+    return _last_number(text, lambda written: bool(_EXPONENT.search(written)))
+
+
+def _last_number(text: str, accepts: Callable[[str], bool]) -> str | None:
     text = _RAISED.sub(lambda raised: "^" + unicodedata.normalize("NFKC", raised.group()), text)
-    numbers = _MARKED_NUMBER.findall(text) or _NUMBERS.findall(text)
-    return _value(numbers[-1]) if numbers else None
+    marked = [written for written in _MARKED_NUMBER.findall(text) if accepts(written)]
+    found = marked or [written for written in _NUMBERS.findall(text) if accepts(written)]
+    return _value(found[-1]) if found else None
 
 
 def _value(written: str) -> str | None:
@@ -105,6 +121,8 @@ def normal(text: str) -> str:
 
 EXTRACTORS: dict[str, Callable[[str], str | None]] = {
     "number": number,
+    "plain_number": plain_number,
+    "e_number": e_number,
     "choice": choice,
     "yes_no": yes_no,
     "json": json_value,
@@ -119,9 +137,9 @@ def is_right(how: str, extracted: str | None, gold: Any) -> bool:
     if how == "json":
         return extracted == spelled_json(gold)
     if how == "line":
-        words = normal(str(gold))
-        return f" {words} " in f" {extracted} " or (_unspaced(words) and words in extracted)
-    if how == "number":
+        wanted = normal(str(gold))
+        return f" {wanted} " in f" {extracted} " or (_unspaced(wanted) and wanted in extracted)
+    if how in ("number", "plain_number", "e_number"):
         return extracted == number(str(gold))
     return extracted.lower() == spelled_gold(gold)
 

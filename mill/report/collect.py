@@ -14,7 +14,7 @@ from mill.api.warnings import warn
 from mill.metrics.estimate import Estimate
 from mill.report.tables import number
 from mill.runs.folder import find_runs
-from mill.runs.results import BenchmarkResult, TaskResult
+from mill.runs.schema import BenchmarkResult, TaskResult
 
 COLUMNS = (
     "model", "model_args", "settings", "benchmark", "task", "task_type", "n_shots", "metric", "value", "stderr", "low",
@@ -42,8 +42,8 @@ def collect(output_dir: Path) -> list[dict[str, Any]]:
             continue
         models[str(folder.path)] = manifest["model"]
         base = {"model": manifest["model"]["name"], "settings": folder.path.name, "run": str(folder.path)}
-        means = [BenchmarkResult.of(entry) for entry in results.benchmarks.values()]
-        for task in map(TaskResult.of, results.tasks.values()):
+        means = list(results.benchmarks.values())
+        for task in results.tasks.values():
             owner = min((mean for mean in means if task.task in mean.tasks), key=lambda mean: len(mean.tasks), default=None)
             benchmark = owner.benchmark if owner else task.task
             names = {"benchmark": benchmark, "task": task.task, "task_type": task.task_type, "n_shots": task.n_shots}

@@ -24,11 +24,14 @@ def print_plan(run: Run) -> None:
         unknown += tokens is None
         cells = [*map(str, counts[:3]), "unknown" if tokens is None else f"{tokens:,}"]
         rounds = " (first round)" if plan.task.multi_round else ""
-        rows.append([plan.asked, plan.task.name + rounds, str(plan.n_shots), samples, *cells])
+        rows.append([plan.requested, plan.task.name + rounds, str(plan.n_shots), samples, *cells])
     if len(rows) > 1:
         least = "" if not unknown else "unknown" if unknown == len(rows) else "at least "
         rows.append(["total", "", "", "", *map(str, totals[:3]), least if least == "unknown" else f"{least}{totals[3]:,}"])
     print_table(f"{run.model.model_name}: would write to {run.folder.path}", _COLUMNS, rows, numbers=_COLUMNS[2:])
+    for plan in run.plans:
+        for line in plan.warnings()[: -len(plan.without_effect()) or None]:  # those were logged
+            echo(f"{plan.requested}: {line}")
     paths = run.model.planned_paths()
     if paths:
         echo("execution: " + ", ".join(f"{stage} {path}" for stage, path in paths.items()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mill.metrics.estimate import Estimate
 from mill.report.tables import console, dash, number, print_table
 from mill.runs.evaluate import Outcome
-from mill.runs.results import BenchmarkResult, TaskResult
+from mill.runs.schema import BenchmarkResult, TaskResult
 
 COLUMNS = ("task", "shots", "metric", "value", "stderr", "95 % interval", "n", "failed")
 _NUMBERS = ("shots", "value", "stderr", "95 % interval", "n", "failed")
@@ -15,6 +15,8 @@ def print_outcome(outcome: Outcome) -> None:
     rows = []
     for task in outcome.tasks:
         rows += _rows(task.task, str(task.n_shots), task.metrics, task.total, task.errors)
+        for category, metrics in task.categories.items():
+            rows += _rows(f"- {category}", "", metrics, max(metric.n for metric in metrics.values()), None)
     for mean in outcome.benchmarks:
         rows += _rows(f"{mean.benchmark} ({_mean_of(mean)})", "", mean.metrics, mean.total, mean.errors)
     print_table(outcome.model, COLUMNS, rows, numbers=_NUMBERS)
@@ -60,12 +62,13 @@ def warnings(task: TaskResult) -> list[str]:
     return lines
 
 
-def _rows(name: str, shots: str, metrics: dict[str, Estimate], total: int, errors: int) -> list[list[str]]:
+def _rows(name: str, shots: str, metrics: dict[str, Estimate], total: int, errors: int | None) -> list[list[str]]:
     """`n` is the number of samples with a value of the metric, without the failed ones."""
     rows = []
     for index, (metric, estimate) in enumerate(metrics.items()):
         count = str(estimate.n) if estimate.n == total else f"{estimate.n}/{total}"
         interval = "-" if estimate.low is None else f"{number(estimate.low, 3)}{dash()}{number(estimate.high, 3)}"
-        cells = [metric, number(estimate.value), number(estimate.stderr), interval, count, str(errors)]
+        failed = "" if errors is None else str(errors)
+        cells = [metric, number(estimate.value), number(estimate.stderr), interval, count, failed]
         rows.append([name if index == 0 else "", shots if index == 0 else "", *cells])
     return rows

@@ -1,9 +1,9 @@
-"""One run from model to scores: plan, record, execute, score. `mill eval` is this, once for each model."""
+"""One run from model to scores: plan, execute, record, score. `mill eval` does this once for each model."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,22 +24,29 @@ from mill.execute.sample_state import SampleState, run_samples
 from mill.models.spec.open import open_model, resolve_spec, takes_argument
 from mill.models.spec.parse import Spec, addresses_of, at_address, parse_spec
 from mill.runs import manifest
+from mill.runs.advisory_lock import advisory_lock
 from mill.runs.folder import MANIFEST, RESULTS, RunFolder, check_writable, newest_generation, run_folder
-from mill.runs.judging import Judging, check_prompts, open_judge
+from mill.runs.judging import (
+    JudgeRunner,
+    check_prompts,
+    failed_judgements,
+    judgement_warnings,
+    open_judge,
+    unread_judgements,
+)
+from mill.runs.multi_rank import check_same_plan, run_share
 from mill.runs.plan import TaskPlan, plan_tasks, refuse_early
 from mill.runs.record import Record
-from mill.runs.results import BenchmarkResult, TaskResult, summarize, summarize_benchmarks, write_results
-from mill.runs.samples import SampleRecord, ScoredSample, from_state, score_sample, write_samples
-from mill.runs.schema import BenchmarkEntry, SessionEntry, StartedManifest, TaskEntry, TaskResultEntry
-from mill.runs.shared import entries
-from mill.runs.together import agree, answer_together
-from mill.runs.turns import taking_turns
+from mill.runs.results import summarize, summarize_benchmarks, write_results
+from mill.runs.samples import SampleRecord, ScoredSample, from_state, prompt_request, score_sample, write_samples
+from mill.runs.schema import BenchmarkResult, SessionEntry, StartedManifest, TaskEntry, TaskResult
+from mill.runs.shared import read_entries
 from mill.tasks.load import Selection
 
 
 @dataclass
 class Outcome:
-    """What a run gave. `tasks` and `benchmarks` hold what was asked for, not all that the folder has."""
+    """The results of a run. `tasks` and `benchmarks` are those of this command, not all that the folder has."""
 
     model: str
     folder: RunFolder
@@ -51,7 +58,7 @@ class Outcome:
     scored: dict[str, list[ScoredSample]] = field(default_factory=dict, repr=False)
     """The samples of each task, by the task's name."""
     judge_failures: int = 0
-    """Questions that the judge did not answer."""
+    """Requests to the judge that failed, and judgements that could not be read."""
 
     @property
     def errors(self) -> int:
@@ -60,7 +67,7 @@ class Outcome:
 
 @dataclass
 class Run:
-    """A model and its tasks, planned and ready to go: everything that can be refused has been."""
+    """A model and its tasks, planned and ready to run: all checks of the input have passed."""
 
     spec: Spec
     model: MillModel
@@ -73,41 +80,57 @@ class Run:
     fresh: bool
     condition: str = ""
     choice: ExecutorChoice = field(default_factory=ExecutorChoice)
-    judging: Judging | None = None
+    judging: JudgeRunner | None = None
+    _prompts: dict[tuple[str, str], str] = field(default_factory=dict, repr=False)
+    """Task and sample -> the prompt as the model got it."""
 
     def execute(self, *, quiet: bool = False, keep_model: bool = False) -> Outcome:
-        """Answer what is not answered yet, then score. An interruption loses nothing that was answered.
+        """Run the requests that have no response yet, then score. An interruption loses no response.
 
         `keep_model` leaves the model loaded for a run that follows.
         """
         executor = Executor(make_backend(self.choice, self.spec, self.model), self.record, quiet=quiet)
         self._write_plan()
-        with self._turn():
+        with self._lock():
             with self._session(executor, keep_model=keep_model) as session:
                 self.record.refresh()
                 run_samples(executor, self.jobs)
+                self._render_prompts()
             return self._score(executor, session, quiet=quiet)
 
     def execute_together(self, ranks: Ranks, *, quiet: bool = False) -> Outcome | None:
-        """The same as one of several ranks; only rank 0, which takes the turn for all, scores and has an outcome."""
+        """The same as one of several ranks; only rank 0, which holds the lock for all, scores and has an outcome."""
         executor = self._rank_executor(ranks, quiet=quiet or not ranks.first)
-        with contextlib.ExitStack() as turn:
+        with contextlib.ExitStack() as lock:
             with ranks.joined():
-                agree(ranks, self.jobs)  # a rank that planned later would take the folder made here for an earlier run's
+                # Before the folder is made: a rank that planned later would take it for an earlier run's.
+                check_same_plan(ranks, self.jobs)
                 if ranks.first:
                     self._write_plan()
                 with self._session(executor, written=ranks.first) as session:
                     if ranks.first:
-                        turn.enter_context(self._turn())
-                    answer_together(ranks, executor, self.record, self.jobs)
+                        lock.enter_context(self._lock())
+                    run_share(ranks, executor, self.record, self.jobs)
+                    if ranks.first:
+                        self._render_prompts()
             return self._score(executor, session, quiet=quiet) if ranks.first else None
+
+    def _render_prompts(self) -> None:
+        """Once, after the last request and before the model is closed: some backends keep their tokenizer no longer."""
+        for job in self.jobs:
+            request = prompt_request(job)
+            with contextlib.suppress(Exception):  # the samples then show the prompt as it was before the template
+                self._prompts[job.task.name, job.sample.id] = self.model.rendered_prompt(request)
+
+    def _sent(self, job: SampleState) -> str:
+        return self._prompts.get((job.task.name, job.sample.id), "")
 
     @property
     def jobs(self) -> list[SampleState]:
         return [job for plan in self.plans for job in plan.jobs]
 
-    def _turn(self) -> AbstractContextManager[None]:
-        return taking_turns(self.folder, [plan.task.name for plan in self.plans])
+    def _lock(self) -> AbstractContextManager[None]:
+        return advisory_lock(self.folder, [plan.task.name for plan in self.plans])
 
     def _rank_executor(self, ranks: Ranks, *, quiet: bool) -> Executor:
         if not self.model.lock_step:
@@ -117,7 +140,7 @@ class Run:
 
     @contextmanager
     def _session(self, executor: Executor, *, keep_model: bool = False, written: bool = True) -> Iterator[manifest.Session]:
-        """The time in which a process works on the run; however it ends, what was answered is kept and told."""
+        """The time in which this process works on the run; however it ends, the manifest gets an entry of it."""
         session, ended = manifest.Session(), "failed"
         try:
             yield session
@@ -132,7 +155,7 @@ class Run:
                 if not keep_model or ended != "finished":
                     executor.backend.close()
             if written:
-                # On a full disk this fails too, and then the first failure is what people must read.
+                # On a full disk this fails too, and then the first failure is the one to report.
                 with contextlib.suppress(RunError) if ended == "failed" else contextlib.nullcontext():
                     self._refuse_removed()
                     backend = executor.backend
@@ -147,16 +170,16 @@ class Run:
                 self.record.refuse_removed()
 
     def _refuse_removed(self) -> None:
-        """A folder that was removed under the run is not made again: it would look like a run, and have no answers."""
+        """A folder that was removed during the run is not made again: it would look like a run without responses."""
         self.record.refuse_removed()
         if not (self.folder.path / MANIFEST).exists():
             raise RunError(f"{self.folder.path} was removed or moved during the run: run the same command again")
 
     def _score(self, executor: Executor, session: manifest.Session, *, quiet: bool) -> Outcome:
-        records = {plan.task.name: [from_state(job) for job in plan.jobs] for plan in self.plans}
+        records = {plan.task.name: [from_state(job, self._sent(job)) for job in plan.jobs] for plan in self.plans}
         breakdown = self._judge(records, quiet=quiet)
         scored = {p.task.name: [score_sample(p.task, record) for record in records[p.task.name]] for p in self.plans}
-        results = {plan.asked: self._summarize(plan, scored[plan.task.name]) for plan in self.plans}
+        results = {plan.requested: self._summarize(plan, scored[plan.task.name]) for plan in self.plans}
         means = summarize_benchmarks(results, self.benchmarks)
         for name in write_results(self.folder, results, self.benchmarks):
             write_samples(self.folder.samples_file(name), name, scored[name], self.folder.root)
@@ -170,18 +193,18 @@ class Run:
             session.seconds,
             [*executor.backend.warnings(), *breakdown],
             scored,
-            judge_failures=len(breakdown) + _judge_failures(one for samples in scored.values() for one in samples),
+            judge_failures=len(breakdown) + sum(map(judge_failures, scored.values())),
         )
 
     def _judge(self, records: Mapping[str, list[SampleRecord]], *, quiet: bool) -> list[str]:
-        """Have the answers judged. A judge that breaks down takes no score along that needs none: it is only told."""
+        """Have the responses judged. A judge that breaks down is reported; scores that need no judge are kept."""
         if self.judging is None:
             return []
         try:
             self.judging.judge([(p.task, records[p.task.name]) for p in self.plans if p.task.judge], quiet=quiet)
         except MillError as error:
-            warn(why := f"the judge broke down: {error}")
-            return [why]
+            warn(warning := f"the judge broke down: {error}")
+            return [warning]
         return []
 
     def _write_plan(self) -> None:
@@ -198,7 +221,7 @@ class Run:
         )
         for plan in self.plans:
             if plan.task.name not in covered:
-                unanswered = (ScoredSample(from_state(job), {}, "not answered") for job in plan.jobs)
+                unanswered = (score_sample(plan.task, from_state(job)) for job in plan.jobs)
                 write_samples(self.folder.samples_file(plan.task.name), plan.task.name, unanswered, self.folder.root)
 
     def _summarize(self, plan: TaskPlan, scored: list[ScoredSample]) -> TaskResult:
@@ -211,19 +234,12 @@ class Run:
             return []
         if self.judging is None:
             return ["not judged: --judge MODEL names a judge"]
-        failed = _judge_failures(scored)
-        unread = sum(
-            value == 0.0 and None not in texts
-            for one in scored
-            for value, texts in zip(one.values.get("judge_read", ()), one.record.judgements, strict=False)
-        )
-        told = [f"judged by {self.judging.model.model_name}"]
-        told += [f"{unread} judgements could not be read and have no value"] if unread else []
-        return [*told, *([f"{failed} questions to the judge failed and count as not read"] if failed else [])]
+        return [f"judged by {self.judging.model.model_name}", *judgement_warnings(scored)]
 
 
-def _judge_failures(scored: Iterable[ScoredSample]) -> int:
-    return sum(text is None for one in scored for texts in one.record.judgements for text in texts)
+def judge_failures(scored: Sequence[ScoredSample]) -> int:
+    """Judgements without a value, for whatever reason: a run that has some ends with exit code 1."""
+    return failed_judgements(scored) + len(unread_judgements(scored))
 
 
 def prepare(
@@ -242,8 +258,8 @@ def prepare(
 ) -> Run:
     """Open the model, plan the tasks and find the run's folder. No weights load here.
 
-    A model behind a server is looked at first; `wait` is how many seconds it may take to come up. `exact` is given to
-    backends that know it: the others share nothing that would have to be turned off.
+    A server is checked first; `wait` is how many seconds it may take to come up. `exact` is passed to backends that take
+    it: the others share no computation that would have to be switched off.
     """
     check_writable(output_dir)
     resolved = resolve_spec(parse_spec(spec) if isinstance(spec, str) else spec)
@@ -271,38 +287,38 @@ def plan_run(
     limit: int | float | None = None,
     fresh: bool = False,
     condition: str = "",
-    judging: Judging | None = None,
+    judging: JudgeRunner | None = None,
 ) -> Run:
     """A run of a model that is open already.
 
-    A `condition` names what is tried, such as how many requests are under way at once: runs under one have a folder of
-    their own and neither take answers from others nor lend them any.
+    A `condition` names what is measured, such as the number of requests in flight. Runs under a condition have their own
+    folder and share no responses with other runs.
     """
     plans = plan_tasks(model, selection, settings, limit)
     identity = identity_of(model)
     shown = {**manifest.shown_settings(settings), **({"condition": condition} if condition else {})}
     shown |= {"judge": judging.label} if judging is not None else {}
     folder = newest_generation(run_folder(output_dir, model.model_name, identity, shown), fresh=fresh)
-    # A run that was started fresh stays so when it is resumed: it never takes answers from its other_runs.
+    # A run that was started fresh stays so when it is resumed: it never reuses responses of other runs.
     fresh = fresh or _was_fresh(folder)
     other_runs = [] if fresh or condition else folder.other_runs
     record = Record(folder.path, other_runs, shareable=not condition, root=folder.root)
     run = Run(spec, model, plans, selection.benchmarks, settings, identity, folder, record, fresh, condition)
     if judging is not None:
         check_prompts(plans)
-        # A run that is computed anew is judged anew.
+        # A fresh run is judged afresh.
         run.judging = replace(judging, folder=folder.path / "judge", root=folder.root) if fresh else judging
     return run
 
 
 def _was_fresh(folder: RunFolder) -> bool:
-    """What an earlier session's manifest says. Files that cannot be read are refused here, before anything is computed."""
+    """Whether the run was started fresh. Files that cannot be read are refused here, before anything is computed."""
     refuse_links(folder.path, folder.root)
     for file, section, kind in (
         (MANIFEST, "tasks", TaskEntry),
         (MANIFEST, "sessions", SessionEntry),
-        (RESULTS, "tasks", TaskResultEntry),
-        (RESULTS, "benchmarks", BenchmarkEntry),
+        (RESULTS, "tasks", TaskResult),
+        (RESULTS, "benchmarks", BenchmarkResult),
     ):
-        entries(folder, file, section, kind)
+        read_entries(folder, file, section, kind)
     return convert(folder.read(MANIFEST), StartedManifest, folder.path / MANIFEST, RunError).fresh

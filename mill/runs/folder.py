@@ -1,11 +1,11 @@
-"""Where a run lives: `<output_dir>/<model>-<identity>/<settings>/`, and the files in it.
+"""A run's folder, `<output_dir>/<model>-<identity>/<settings>/`, and the files in it.
 
 manifest.json          what was run: model, settings, tasks, versions, and one entry for each session
-record/*.jsonl         answers, append-only, one file for each process
-samples/<task>.jsonl   samples with prompts, targets, answers and values
+record/*.jsonl         responses, append-only, one file for each process
+samples/<task>.jsonl   one flat row for each sample; see sample_rows.py
 results.json           scores
-parts/*.json           what each process had to say of manifest and results; see shared.py
-working/*.json         who is at work; see turns.py
+parts/*.json           the entries of each process in manifest and results; see shared.py
+working/*.json         heartbeats of the processes at work; see advisory_lock.py
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 from mill.api.errors import RunError
 from mill.api.storage import read_bytes, slug, unique_name, write_json
 from mill.api.validate import convert, parse_json
-from mill.runs.schema import Manifest, Results, View, checked, refuse_misnamed
+from mill.runs.schema import Manifest, Results, View, checked, decode_floats, refuse_misnamed
 
 MANIFEST, RESULTS, SAMPLES = "manifest.json", "results.json", "samples"
 LONGEST_NAME = 120
@@ -29,7 +29,7 @@ LONGEST_LABEL = 80
 
 @dataclass(frozen=True)
 class RunFolder:
-    """A run's folder. `root` is the one that a person named: nothing is written through links below it."""
+    """A run's folder. `root` is the one that the user named: nothing is written through links below it."""
 
     path: Path
     root: Path = field(default=Path(), compare=False)
@@ -43,30 +43,36 @@ class RunFolder:
         """The folders of other runs of the same model."""
         parent = self.path.parent
         return (
-            [place for place in sorted(parent.iterdir()) if place.is_dir() and place != self.path] if parent.is_dir() else []
+            [folder for folder in sorted(parent.iterdir()) if folder.is_dir() and folder != self.path]
+            if parent.is_dir()
+            else []
         )
 
     def read(self, name: str) -> dict[str, Any]:
-        """manifest.json or results.json; empty where there is none. Sections have their shape, entries may hold anything."""
-        found = read_json(self.path / name)
-        checked(found, View, self.path / name)
-        return found
+        """manifest.json or results.json; empty where there is none. The sections are checked, their entries are not."""
+        content = read_json(self.path / name)
+        checked(content, View, self.path / name)
+        return content
 
     def manifest(self) -> dict[str, Any]:
-        """What the run was; refused where the file does not say."""
-        found = self.read(MANIFEST)
-        if not {"model", "tasks", "settings", "sessions"} <= set(found):
+        """The whole manifest; refused where it is missing or incomplete."""
+        content = self.read(MANIFEST)
+        if not {"model", "tasks", "settings", "sessions"} <= set(content):
             raise RunError(f"{self.path} is not a run: its {MANIFEST} is missing or not whole; `mill ls runs` lists them")
-        checked(found, Manifest, self.path / MANIFEST)
-        return found
+        checked(content, Manifest, self.path / MANIFEST)
+        return content
 
     def results(self) -> Results:
-        """The scores; none where the run has not come so far."""
+        """The scores; empty where the run was not scored yet."""
         file = self.path / RESULTS
-        found = convert(read_json(file), Results, file, RunError)
-        refuse_misnamed(found.tasks, file)
-        refuse_misnamed(found.benchmarks, file)
-        return found
+        sections = read_json(file)
+        for name in ("tasks", "benchmarks"):
+            if isinstance(sections.get(name), dict):
+                sections[name] = {entry: decode_floats(value) for entry, value in sections[name].items()}
+        results = convert(sections, Results, file, RunError)
+        refuse_misnamed(results.tasks, file)
+        refuse_misnamed(results.benchmarks, file)
+        return results
 
     def write(self, name: str, content: Mapping[str, Any]) -> None:
         write_json(self.path / name, content, root=self.root, indent=2)
@@ -79,14 +85,14 @@ class RunFolder:
 
 
 def run_folder(output_dir: Path, model_name: str, identity: Mapping[str, Any], settings: Mapping[str, Any]) -> RunFolder:
-    """The folder of a model with settings; the same for the same question, whatever the tasks and the limit."""
+    """The folder of a model with settings; tasks and limit are not part of it."""
     model = f"{slug(model_name)[:80]}-{short_hash(identity)}"
     name = f"{_label(settings)}-{short_hash(settings)}" if settings else "default"
     return RunFolder(output_dir / model / name, output_dir)
 
 
 def _label(settings: Mapping[str, Any]) -> str:
-    """As many settings as there is room for, each whole: a value that is cut would be another value."""
+    """As many settings as fit, each whole: a truncated value would be another value."""
     shown: list[str] = []
     for name, value in _entries(settings):
         entry = f"{slug(name)}={slug(str(value))}"
@@ -96,15 +102,15 @@ def _label(settings: Mapping[str, Any]) -> str:
 
 
 def _entries(settings: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Each setting by itself, also those inside of others, such as the decoding options."""
-    found: list[tuple[str, Any]] = []
+    """Each setting by itself, also nested ones, such as the decoding options."""
+    pairs: list[tuple[str, Any]] = []
     for name, value in settings.items():
-        found += _entries(value) if isinstance(value, Mapping) else [(str(name), value)]
-    return found
+        pairs += _entries(value) if isinstance(value, Mapping) else [(str(name), value)]
+    return pairs
 
 
 def newest_generation(folder: RunFolder, *, fresh: bool) -> RunFolder:
-    """Fresh runs stand beside the earlier ones as `<name>~2`, `<name>~3`; work goes on in the newest."""
+    """Fresh runs are stored beside the earlier ones as `<name>~2`, `<name>~3`; the newest is the one that is resumed."""
     number = 1
     while (folder.path.parent / f"{folder.path.name}~{number + 1}").exists():
         number += 1
@@ -114,9 +120,9 @@ def newest_generation(folder: RunFolder, *, fresh: bool) -> RunFolder:
 
 
 def check_writable(output_dir: Path) -> None:
-    """Say in one line why nothing can be written to the output folder, before anything is computed.
+    """Refuse an output folder that cannot be written to, before anything is computed.
 
-    A folder that is not there yet is not made here, since the command may still be refused: where it would be made is tried.
+    A missing folder is not made here, since the command may still be refused: its nearest existing parent is tried.
     """
     try:
         probe = _nearest(output_dir.absolute()) / f".probe-{unique_name()}"
@@ -128,7 +134,7 @@ def check_writable(output_dir: Path) -> None:
 
 
 def _nearest(folder: Path) -> Path:
-    """The folder, or the first one above it that is there."""
+    """The folder, or its nearest parent that exists."""
     try:
         folder.stat()
     except FileNotFoundError:
@@ -147,10 +153,10 @@ def read_json(file: Path) -> dict[str, Any]:
         raw = read_bytes(file)
     except FileNotFoundError:
         return {}
-    found = parse_json(raw, file, RunError)
-    if not isinstance(found, dict):
+    content = parse_json(raw, file, RunError)
+    if not isinstance(content, dict):
         raise RunError(f"{file} does not hold an object")
-    return found
+    return content
 
 
 def short_hash(content: Mapping[str, Any]) -> str:

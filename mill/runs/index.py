@@ -1,4 +1,4 @@
-"""Where each answer of a record stands: which line of which file. The answers themselves stay on disk until asked for."""
+"""The index of a record: which line of which file has the response to a key. The responses stay on disk until read."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from mill.api.validate import convert, parse_json
 from mill.api.warnings import warn
 from mill.runs.schema import RecordLine, ResponseEntry, checked
 
-# A line as `Record` writes it, up to the field of the answer that its kind asks for. Whatever looks otherwise is parsed as a
-# whole.
+# A line as `Record` writes it, up to the response field that its kind needs. Any other line is parsed as a whole.
 _HEAD = re.compile(
     rb'\{"key": "([0-9a-f#]+)", "kind": "(\w+)", "deterministic": (true|false), "failed": (true|false), '
     rb'"response": \{"(\w+)": (?!null)'
@@ -23,8 +22,8 @@ _HEAD = re.compile(
 _OPEN_FILES = 32
 
 
-class Place(int):
-    """A line of a record: the number of its file, where it begins, and what it tells of its answer."""
+class RecordOffset(int):
+    """A line of a record as one integer: the number of its file, its byte offset, and two flags of its response."""
 
     __slots__ = ()
 
@@ -38,28 +37,28 @@ class Place(int):
 
 
 class Index:
-    """Reads the files of a folder once, and on `refresh` what has come since. Where a key was answered several times, an
-    answer stands before an error, and the one in the first file, by name, before the others: every reader sees the same."""
+    """Reads the files of a folder once, and on `refresh` what was appended since. Where a key has several lines, a response
+    wins over an error, and the first file by name over the others: every reader gets the same response."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._names: list[str] = []
         self._numbers: dict[str, int] = {}  # of files, in `_names`
         self._ends: dict[str, int] = {}
-        self._places: dict[str, Place] = {}
+        self._offsets: dict[str, RecordOffset] = {}
         self._handles: dict[str, IO[bytes]] = {}
         self.refresh()
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._offsets)
 
     @property
     def names(self) -> list[str]:
-        """The files that hold answers."""
+        """The files that have responses."""
         return self._names
 
     def refresh(self) -> None:
-        """Read what other processes have written since the last look."""
+        """Read what other processes have appended since the last call."""
         for file in sorted(self.folder.glob("*.jsonl")):
             empty = 0
             for offset, line in self._new_lines(file):
@@ -70,37 +69,35 @@ class Index:
                 key, deterministic, failed = head
                 self.add(key, file.name, offset, deterministic=deterministic, failed=failed)
             if empty:
-                warn(
-                    f"{file}: {empty} lines hold no answer of their kind; they are ignored, and what they ask is asked again"
-                )
+                warn(f"{file}: {empty} lines have no response of their kind; they are ignored and their requests sent again")
 
     def add(self, key: str, name: str, offset: int, *, deterministic: bool, failed: bool) -> None:
-        """Also of a line that this process has written itself, so that `refresh` does not read it again."""
+        """Add a line; also one that this process has written itself, so that `refresh` does not read it again."""
         number = self._numbers.get(name)
         if number is None:
             number = self._numbers[name] = len(self._names)
             self._names.append(name)
-        place = Place(number << 50 | offset << 2 | deterministic << 1 | failed)
-        earlier = self._places.get(key)
-        if earlier is None or self._stands_before(place, earlier):
-            self._places[key] = place
+        added = RecordOffset(number << 50 | offset << 2 | deterministic << 1 | failed)
+        earlier = self._offsets.get(key)
+        if earlier is None or self._wins(added, earlier):
+            self._offsets[key] = added
 
     def skip(self, name: str, end: int) -> None:
-        """A file is known up to here."""
+        """Mark a file as read up to `end`."""
         self._ends[name] = end
 
-    def find(self, key: str) -> Place | None:
-        """Where the answer to a key stands, if there is one."""
-        return self._places.get(key)
+    def find(self, key: str) -> RecordOffset | None:
+        """The line with the response to a key."""
+        return self._offsets.get(key)
 
-    def answer(self, place: Place) -> Mapping[str, Any]:
-        """The recorded answer, as it was written and as `Response.from_dict` takes it."""
-        name, offset = self._names[place >> 50], place >> 2 & (1 << 48) - 1
+    def response(self, line: RecordOffset) -> Mapping[str, Any]:
+        """The recorded response of a line, as `Response.from_dict` takes it."""
+        name, offset = self._names[line >> 50], line >> 2 & (1 << 48) - 1
         try:
             handle = self._handle(name)
             handle.seek(offset)
-            line = parse_json(handle.readline(), "the line", RunError)
-            return checked(line["response"] if isinstance(line, dict) else line, ResponseEntry, "the answer")
+            content = parse_json(handle.readline(), "the line", RunError)
+            return checked(content["response"] if isinstance(content, dict) else content, ResponseEntry, "the response")
         except (OSError, KeyError, MillError) as error:
             raise damaged(self.folder / name, f"at byte {offset}", error) from error
 
@@ -109,10 +106,10 @@ class Index:
             handle.close()
         self._handles.clear()
 
-    def _stands_before(self, place: Place, earlier: Place) -> bool:
-        if place.failed != earlier.failed:
+    def _wins(self, added: RecordOffset, earlier: RecordOffset) -> bool:
+        if added.failed != earlier.failed:
             return earlier.failed
-        return (self._names[place >> 50], place) < (self._names[earlier >> 50], earlier)
+        return (self._names[added >> 50], added) < (self._names[earlier >> 50], earlier)
 
     def _handle(self, name: str) -> IO[bytes]:
         handle = self._handles.get(name)
@@ -123,18 +120,18 @@ class Index:
         return handle
 
     def _new_lines(self, file: Path) -> Iterator[tuple[int, bytes]]:
-        """Whole lines with their offsets. The last may be torn, or be on its way: it is left for the next look."""
+        """Whole lines with their offsets. A last line without a newline is torn or being written: it is left for later."""
         try:
-            for place, line in read_lines(file, self._ends.get(file.name, 0)):
+            for offset, line in read_lines(file, self._ends.get(file.name, 0)):
                 if not line.endswith(b"\n"):
                     break
-                yield place, line
-                self._ends[file.name] = place + len(line)
+                yield offset, line
+                self._ends[file.name] = offset + len(line)
         except FileNotFoundError as error:
             raise RunError(f"cannot read {file}: {error.strerror}") from error
 
     def _head(self, file: Path, line: bytes) -> tuple[str, bool, bool] | None:
-        """(key, deterministic, failed); None of a line that holds no answer of its kind."""
+        """(key, deterministic, failed); None of a line without a response of its kind."""
         head = _HEAD.match(line)
         if head and line.endswith(b"}}\n"):
             needed = b"error" if head[4] == b"true" else _NEEDED.get(head[2])
@@ -142,17 +139,17 @@ class Index:
                 return head[1].decode(), head[3] == b"true", head[4] == b"true"
         where = f"at byte {self._ends.get(file.name, 0)}"
         try:
-            found = convert(parse_json(line, "the line", RunError), RecordLine, "the line", RunError)
+            parsed = convert(parse_json(line, "the line", RunError), RecordLine, "the line", RunError)
         except RunError as error:
             raise damaged(file, where, error) from error
-        failed, field = found.response.error is not None, ANSWER_FIELD.get(found.kind)
-        if not failed and (field is None or getattr(found.response, field) is None):
+        failed, field = parsed.response.error is not None, ANSWER_FIELD.get(parsed.kind)
+        if not failed and (field is None or getattr(parsed.response, field) is None):
             return None
-        return found.key, found.deterministic, failed
+        return parsed.key, parsed.deterministic, failed
 
 
 _NEEDED = {kind.encode(): field.encode() for kind, field in ANSWER_FIELD.items()}
 
 
 def damaged(file: Path, where: str, error: Exception) -> RunError:
-    return RunError(f"{file} is damaged {where} ({error}): move the file away to compute its answers again")
+    return RunError(f"{file} is damaged {where} ({error}): move the file away to compute its responses again")

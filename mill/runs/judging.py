@@ -1,8 +1,8 @@
-"""Judging after inference: another model, opened before the run and loaded after the first one was cleaned."""
+"""Judging after inference: a second model, opened before the run and loaded after the first one was freed."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,13 +21,15 @@ from mill.models.spec.parse import Spec
 from mill.runs.folder import run_folder, short_hash
 from mill.runs.plan import TaskPlan
 from mill.runs.record import Record
-from mill.runs.samples import SampleRecord
+from mill.runs.samples import SampleRecord, ScoredSample
 from mill.tasks.load import Selection
+
+MOST_NAMED = 5
 
 
 @dataclass(frozen=True)
-class Judging:
-    """A model that judges. Its verdicts are kept under its own name, for all runs that ask it the same."""
+class JudgeRunner:
+    """A model that judges. Its judgements are recorded under its own name, for all runs that send it the same request."""
 
     model: MillModel
     identity: Mapping[str, Any]
@@ -37,61 +39,86 @@ class Judging:
 
     @property
     def label(self) -> str:
-        """What tells runs with different judges apart."""
+        """Differs between judges, so that runs with different judges have different folders."""
         return f"{self.model.model_name}-{short_hash(self.identity)}"
 
     def judge(self, judged: Sequence[tuple[Task, list[SampleRecord]]], *, quiet: bool = False) -> Tally:
-        """Ask about every answer of these samples and put what the judge wrote into them."""
+        """Have every response of these samples judged and put the judgements into the samples."""
         record = Record(self.folder, shareable=False, root=self.root)
         executor = Executor(LocalBackend(self.model), record, quiet=quiet)
-        asked = [
-            (samples, place, [self._requests(task, sample, responses) for responses in sample.responses])
+        pending = [
+            (samples, index, [self._requests(task, sample, responses) for responses in sample.responses])
             for task, samples in judged
-            for place, sample in enumerate(samples)
+            for index, sample in enumerate(samples)
             if sample.error is None
         ]
         try:
-            executor.run(request for _, _, repeats in asked for requests in repeats for request in requests)
+            executor.run(request for _, _, repeats in pending for requests in repeats for request in requests)
             record.refuse_removed()
         finally:
             record.close()
             executor.backend.close()
-        for samples, place, repeats in asked:
-            told = [[request.resps[0].text for request in requests] or [None, None] for requests in repeats]
-            samples[place] = replace(samples[place], judgements=told)
+        for samples, index, repeats in pending:
+            texts = [[request.resps[0].text for request in requests] or [None, None] for requests in repeats]
+            samples[index] = replace(samples[index], judgements=texts)
         return executor.tally
 
     def _requests(self, task: Task, sample: SampleRecord, responses: Sequence[Response]) -> list[Request]:
-        """Nothing where the task cannot say what it asks of this sample: that counts as a judge that failed."""
+        """Empty where the task fails to give the fields of the prompt: that counts as a failure of the judge."""
         try:
             assert task.judge is not None
-            told = task.judged_fields(sample.sample, responses)
-            return task.judge.requests(told, chat=self.model.has_chat_template())
-        except Exception as error:  # other people's code
+            fields = task.judged_fields(sample.sample, responses)
+            return task.judge.requests(fields, chat=self.model.has_chat_template())
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # third-party code may raise anything
             warn(f"{task.name} cannot ask the judge about sample {sample.sample.id}: {describe(error)}")
             return []
+
+
+def failed_judgements(scored: Iterable[ScoredSample]) -> int:
+    """How many requests to the judge failed."""
+    return sum(text is None for one in scored for texts in one.record.judgements for text in texts)
+
+
+def unread_judgements(scored: Iterable[ScoredSample]) -> list[str | int]:
+    """The samples with a judgement from which no verdict could be read, once for each."""
+    return [
+        one.record.sample.id
+        for one in scored
+        for value, texts in zip(one.values.get("judge_read", ()), one.record.judgements, strict=False)
+        if value == 0.0 and None not in texts
+    ]
+
+
+def judgement_warnings(scored: Sequence[ScoredSample]) -> list[str]:
+    """What a reader of judged scores must know: how many judgements have no value, and of which samples."""
+    unread, failed = unread_judgements(scored), failed_judgements(scored)
+    names = ", ".join(map(str, unread[:MOST_NAMED])) + (" and others" if len(unread) > MOST_NAMED else "")
+    lines = [f"{len(unread)} judgements could not be read and have no value: samples {names}"] if unread else []
+    return lines + ([f"{failed} requests to the judge failed and count as not read"] if failed else [])
 
 
 def check_prompts(plans: Sequence[TaskPlan]) -> None:
     """Fill in every judge's prompt once, before anything is computed."""
     for task, job in ((plan.task, plan.jobs[0]) for plan in plans if plan.task.judge is not None):
         try:
-            told = task.judged_fields(job.sample, [Response(text="")])
-        except Exception:  # it wants answers of another shape, which are not there yet
+            fields = task.judged_fields(job.sample, [Response(text="")])
+        except Exception:  # it needs responses of another form, which are not there yet
             continue
         assert task.judge is not None
-        task.judge.requests(told, chat=False)
+        task.judge.requests(fields, chat=False)
 
 
-def open_judge(spec: Spec, selection: Selection, output_dir: Path, *, wait: float = 0.0) -> Judging:
-    """Open a judge without loading it; refused where no task has anything to judge."""
+def open_judge(spec: Spec, selection: Selection, output_dir: Path, *, wait: float = 0.0) -> JudgeRunner:
+    """Open a judge without loading it; refused where no task is judged."""
     if not any(task.judge for task in selection.tasks):
         names = ", ".join(task.name for task in selection.tasks[:5])
         raise SpecError(f"--judge: none of these tasks is judged: {names}; `mill ls tasks` marks those that are")
     model = open_model(resolve_spec(spec))
     model.ready(wait)
     if not model.capabilities.serves(GENERATE):
-        raise CannotServe(f"{model.model_name} writes no text, so it cannot judge")
+        raise CannotServe(f"{model.model_name} generates no text, so it cannot judge")
     identity = identity_of(model)
     folder = run_folder(output_dir, model.model_name, identity, {"condition": "judge"})
-    return Judging(model, identity, folder.path, output_dir)
+    return JudgeRunner(model, identity, folder.path, output_dir)

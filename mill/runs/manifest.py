@@ -1,4 +1,4 @@
-"""What a run was: versions, resolved arguments, settings, data and sessions, so that a figure can be traced."""
+"""The manifest of a run: versions, resolved arguments, settings, data and sessions, so that a score can be traced."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ from mill.models.spec.parse import Spec
 from mill.runs.folder import MANIFEST, RunFolder
 from mill.runs.plan import TaskPlan
 from mill.runs.schema import SessionEntry, TaskEntry
-from mill.runs.shared import TOP, Word, entries, say
+from mill.runs.shared import TOP, Entry, publish, read_entries
 
 _PACKAGES = ("torch", "transformers", "tokenizers", "datasets", "accelerate", "numpy")
 
 
 def shown_settings(settings: RenderSettings) -> dict[str, Any]:
-    """The settings that differ from their defaults: what tells one run of a model from another."""
+    """The settings that differ from their defaults: runs of one model are told apart by them."""
     defaults = RenderSettings()
-    found = {name: value for name, value in asdict(settings).items() if value != getattr(defaults, name)}
-    if "gen_kwargs" in found:
-        found["gen_kwargs"] = dict(found["gen_kwargs"])
-    return found
+    changed = {name: value for name, value in asdict(settings).items() if value != getattr(defaults, name)}
+    if "gen_kwargs" in changed:
+        changed["gen_kwargs"] = dict(changed["gen_kwargs"])
+    return changed
 
 
 def versions() -> dict[str, str]:
-    found = {"mill": __version__, "python": platform.python_version(), "platform": platform.platform()}
+    installed = {"mill": __version__, "python": platform.python_version(), "platform": platform.platform()}
     for package in _PACKAGES:
         try:
-            found[package] = metadata.version(package)
+            installed[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
 def update_manifest(
@@ -56,18 +56,18 @@ def update_manifest(
     condition: str = "",
     judge: str = "",
 ) -> set[str]:
-    """Write what is known before the first request; tasks of earlier sessions stay.
+    """Write the manifest before the first request; tasks of earlier sessions stay.
 
     Returns the names of tasks whose samples an earlier session has written already, at least as many as now.
     """
-    known = entries(folder, MANIFEST, "tasks", TaskEntry)
+    known = read_entries(folder, MANIFEST, "tasks", TaskEntry)
     tasks, covered = {}, set()
     for plan in plans:
         entry, earlier = _task_entry(plan), known.get(plan.task.name)
         if earlier and earlier.data_hash == entry["data_hash"] and entry["n"] <= earlier.n <= entry["total"]:
             covered.add(plan.task.name)
             entry["n"] = earlier.n
-        tasks[plan.task.name] = Word(entry, weight=entry["n"])
+        tasks[plan.task.name] = Entry(entry, weight=entry["n"])
     top = {
         "model": {
             "name": model_name,
@@ -81,12 +81,12 @@ def update_manifest(
         **({"judge": judge} if judge else {}),
         "versions": versions(),
     }
-    say(folder, MANIFEST, {TOP: {name: Word(value) for name, value in top.items()}, "tasks": tasks, "sessions": {}})
+    publish(folder, MANIFEST, {TOP: {name: Entry(value) for name, value in top.items()}, "tasks": tasks, "sessions": {}})
     return covered
 
 
 class Session:
-    """One time that a process worked on the run. Durations are taken from a clock that nobody sets."""
+    """One process working on the run, from start to end. Durations come from the monotonic clock."""
 
     def __init__(self) -> None:
         self._started, self._began = time.time(), time.monotonic()
@@ -98,8 +98,8 @@ class Session:
     def write(
         self, folder: RunFolder, *, tally: Tally, ended: str, warnings: Sequence[str] = (), paths: Mapping[str, str]
     ) -> None:
-        """Into the manifest; `ended` is finished, interrupted or failed."""
-        known = entries(folder, MANIFEST, "sessions", SessionEntry)
+        """Add the session to the manifest; `ended` is finished, interrupted or failed."""
+        known = read_entries(folder, MANIFEST, "sessions", SessionEntry)
         entry = {
             "id": unique_name(),
             "order": 1 + max((session.order for session in known.values()), default=0),
@@ -112,12 +112,12 @@ class Session:
             "warnings": list(warnings),
             "paths": dict(paths),
         }
-        say(folder, MANIFEST, {"sessions": {entry["id"]: Word(entry)}})
+        publish(folder, MANIFEST, {"sessions": {entry["id"]: Entry(entry)}})
 
 
 def _task_entry(plan: TaskPlan) -> dict[str, Any]:
     return {
-        "asked": plan.asked,
+        "requested": plan.requested,
         "version": plan.task.version,
         "task_type": plan.task.task_type.value,
         "n_shots": plan.n_shots,

@@ -1,4 +1,4 @@
-"""What a run will do, settled before weights load: which rendering of each task, which samples, which requests."""
+"""The plan of a run, made before weights load: which rendering of each task, which samples, which requests."""
 
 from __future__ import annotations
 
@@ -22,15 +22,14 @@ from mill.tasks.load import Selection, serve
 
 @dataclass(frozen=True)
 class TaskPlan:
-    """One task of a run. `asked` is the name it was asked for by, which another rendering may answer."""
+    """One task of a run. `requested` is the name that the user gave; another rendering of it may run."""
 
-    asked: str
+    requested: str
     task: Task
     jobs: list[SampleState]
     total: int
     data_hash: str
-    task_notes: Sequence[str] = ()
-    """What the task itself says must be known."""
+    task_warnings: Sequence[str] = ()
 
     @property
     def n_shots(self) -> int:
@@ -39,28 +38,28 @@ class TaskPlan:
 
     def warnings(self) -> list[str]:
         """What a reader of the score must know: another rendering, another split, an option that does not apply."""
-        found = list(self.task_notes)
-        if self.asked != self.task.name:
-            found.insert(0, f"{self.task.name} stands in for {self.asked}, which this model cannot serve")
+        lines = list(self.task_warnings)
+        if self.requested != self.task.name:
+            lines.insert(0, f"{self.task.name} runs instead of {self.requested}, which this model cannot serve")
         if self.jobs and self.jobs[0].settings.n_shots and not self.task.takes_shots:
-            found.append("this task takes no examples, so --n_shots does not apply")
+            lines.append("this task takes no examples, so --n_shots does not apply")
         if self.jobs and self.jobs[0].settings.gen_kwargs and self.task.kind not in (GENERATE, MULTI_ROUND):
-            found.append("this task generates no text, so --gen_kwargs does not apply")
-        return found + self.without_effect()
+            lines.append("this task generates no text, so --gen_kwargs does not apply")
+        return lines + self.without_effect()
 
     def without_effect(self) -> list[str]:
-        """What was asked for of sampling while decoding is greedy."""
+        """Sampling options that have no effect, because decoding is greedy."""
         if not self.jobs or not self.jobs[0].first_request.deterministic:
             return []
-        settings, found = self.jobs[0].settings, []
+        settings, lines = self.jobs[0].settings, []
         if settings.repeats > 1:
-            found.append(
-                f"decoding is greedy, so all {settings.repeats} repeats ask for the same answer; "
+            lines.append(
+                f"decoding is greedy, so all {settings.repeats} repeats give the same response; "
                 "--gen_kwargs temperature=0.7 would sample"
             )
         if settings.gen_kwargs.get("seed") is not None and self.task.kind in (GENERATE, MULTI_ROUND):
-            found.append("decoding is greedy, so the seed of --gen_kwargs has no effect")
-        return found
+            lines.append("decoding is greedy, so the seed of --gen_kwargs has no effect")
+        return lines
 
     def requests(self) -> list[Request]:
         return [request for job in self.jobs for request in job.open_requests()]
@@ -90,7 +89,7 @@ def resolve_limit(limit: int | float | None, total: int) -> int:
 def plan_tasks(
     model: MillModel, selection: Selection, settings: RenderSettings, limit: int | float | None
 ) -> list[TaskPlan]:
-    """Hold every task against the model, load its data and render its requests. All refusals happen here."""
+    """Check every task against the model, load its data and render its requests. All refusals happen here."""
     limit = parse_limit(limit)
     if not selection.tasks:
         raise SpecError("no task is given: `mill ls tasks` lists them")
@@ -104,14 +103,14 @@ def plan_tasks(
     for _, task in served:
         if task.multi_round and not model.has_chat_template():
             raise CannotServe(f"{task.name} is a dialog, and {model.model_name} has no chat template")
-    plans = [_plan(asked.name, task, settings, limit) for asked, task in served]
+    plans = [_plan(requested.name, task, settings, limit) for requested, task in served]
     for plan in plans:
         model.check(plan.requests()[0])
     return plans
 
 
 def refuse_early(selection: Selection, backend: str) -> None:
-    """Refuse what a built-in backend can never serve, before its package is asked for or its server reached."""
+    """Refuse what a built-in backend can never serve, before its package is imported or its server reached."""
     info = backend_info(backend)
     if info is None:
         return
@@ -121,15 +120,15 @@ def refuse_early(selection: Selection, backend: str) -> None:
 
 
 def _served(task: Task, model: MillModel) -> Task:
-    why = f": {'; '.join(model.warnings())}" if model.warnings() else ""
-    return serve(task, model.capabilities, f"{model.model_name} ({type(model).__name__}{why})", _alternatives(task))
+    details = f": {'; '.join(model.warnings())}" if model.warnings() else ""
+    return serve(task, model.capabilities, f"{model.model_name} ({type(model).__name__}{details})", _alternatives(task))
 
 
 def _alternatives(task: Task) -> str:
     return f"backends that do: {', '.join(backends_serving(task.kind)) or 'none of the built-in ones'}"
 
 
-def _plan(asked: str, task: Task, settings: RenderSettings, limit: int | float | None) -> TaskPlan:
+def _plan(requested: str, task: Task, settings: RenderSettings, limit: int | float | None) -> TaskPlan:
     samples = hooks.read_samples(task)
     hooks.check_metrics(task)
     chosen = samples[: resolve_limit(limit, len(samples))]
@@ -137,7 +136,7 @@ def _plan(asked: str, task: Task, settings: RenderSettings, limit: int | float |
     for sample in chosen:
         hooks.check_sample(task, sample)
     data_hash = hooks.call(task, "a row of samples()", lambda: hash_docs([sample.doc for sample in samples]))
-    return TaskPlan(asked, task, jobs, len(samples), data_hash, hooks.read_warnings(task))
+    return TaskPlan(requested, task, jobs, len(samples), data_hash, hooks.read_warnings(task))
 
 
 def hash_docs(docs: Sequence[Mapping[str, Any]]) -> str:

@@ -1,7 +1,7 @@
-"""The append-only record of a run's answers, and the cache that runs of one model share.
+"""The append-only record of a run's responses, and the cache that runs of one model share.
 
-Every process writes lines to a file of its own, so writers cannot disturb each other, and a process killed in the middle
-of a line loses that line alone. A line is an answer under its request's key; reading is the union of all files.
+Every process appends lines to its own file, so writers cannot disturb each other, and a process killed in the middle of a
+line loses that line alone. A line is a response under its request's key; reading is the union of all files.
 """
 
 from __future__ import annotations
@@ -21,96 +21,96 @@ from mill.api.request import Request
 from mill.api.response import Response
 from mill.api.storage import make_folder, unique_name, utf8, write_atomically
 from mill.api.warnings import warn
-from mill.runs.index import Index, Place
+from mill.runs.index import Index, RecordOffset
 from mill.runs.scrubbing import without_secrets
 
 FOLDER = "record"
 DISTRIBUTIONS = "distributions"
-LOOK_S = 1.0  # how often a writer looks whether its file is still there
+CHECK_S = 1.0  # how often a writer checks that its file still exists
 _encode = json.JSONEncoder(ensure_ascii=False).encode
 
 
 class Record:
-    """The answers of one run. Also finds deterministic answers that other runs of the same model recorded."""
+    """The responses of one run. Also finds deterministic responses that other runs of the same model recorded."""
 
     def __init__(
         self, folder: Path, other_runs: list[Path] | None = None, *, shareable: bool = True, root: Path | None = None
     ) -> None:
-        """`shareable` says whether runs of the same model may take answers from this record.
+        """`shareable` says whether other runs of the same model may reuse responses of this record.
 
-        `root` is the folder that a person named; nothing is written through links below it.
+        `root` is the folder that the user named; nothing is written through links below it.
         """
         self.folder, self.shareable, self.root = folder / FOLDER, shareable, root or folder
         self._own = Index(self.folder)
-        self._shared = [index for sibling in other_runs or [] if (index := _readable(sibling / FOLDER))]
+        self._shared = [index for run in other_runs or [] if (index := _readable(run / FOLDER))]
         self._handle: IO[bytes] | None = None
-        self._name, self._end, self._looked = "", 0, 0.0
+        self._name, self._end, self._checked_at = "", 0, 0.0
 
     def get(self, request: Request) -> Response | None:
-        """What `peek` finds; an answer of another run is copied, so that this record is complete by itself."""
-        found = self.answer(request.key)
-        if found is None:
-            found = self._borrowed(request)
-            if found is not None:
-                found = self.put(request, self._with_own_distribution(request.key, found))
-        return found
+        """What `peek` finds; a response of another run is copied, so that this record is complete by itself."""
+        response = self.response(request.key)
+        if response is None:
+            response = self._from_other_run(request)
+            if response is not None:
+                response = self.put(request, self._with_own_distribution(request.key, response))
+        return response
 
     def peek(self, request: Request) -> Response | None:
-        """An answer this run recorded, or a deterministic one of another run. Errors are never used again."""
-        return self.answer(request.key) or self._borrowed(request)
+        """A response that this run recorded, or a deterministic one of another run. Errors are never reused."""
+        return self.response(request.key) or self._from_other_run(request)
 
-    def answer(self, key: str) -> Response | None:
+    def response(self, key: str) -> Response | None:
         """What this run recorded under a key; None where that is an error."""
-        place = self._own.find(key)
-        if place is None or place.failed:
+        line = self._own.find(key)
+        if line is None or line.failed:
             return None
-        return self._checked(Response.from_dict(self._own.answer(place)))
+        return self._usable(Response.from_dict(self._own.response(line)))
 
-    def _borrowed(self, request: Request) -> Response | None:
+    def _from_other_run(self, request: Request) -> Response | None:
         for index in self._shared if request.deterministic else ():
-            place = index.find(request.key)
-            if place is not None and place.deterministic and not place.failed:
-                found = self._lent(index, place)
-                if found is not None and not found.empty:
-                    return found
+            line = index.find(request.key)
+            if line is not None and line.deterministic and not line.failed:
+                response = self._read_shared(index, line)
+                if response is not None and not response.empty:
+                    return response
         return None
 
-    def _lent(self, index: Index, place: Place) -> Response | None:
-        """None where the other run's answer cannot be read: this run can do without."""
+    def _read_shared(self, index: Index, line: RecordOffset) -> Response | None:
+        """None where the other run's response cannot be read: this run computes it again."""
         try:
-            return self._checked(Response.from_dict(index.answer(place)))
+            return self._usable(Response.from_dict(index.response(line)))
         except RunError as error:
-            warn(f"an answer of another run is not used: {error}")
+            warn(f"a response of another run is not reused: {error}")
             return None
 
-    def _with_own_distribution(self, key: str, borrowed: Response) -> Response:
+    def _with_own_distribution(self, key: str, reused: Response) -> Response:
         """Linked or copied, so that removing the other run takes nothing from this one."""
-        if borrowed.distribution is None:
-            return borrowed
-        theirs, mine = distribution_file(self.folder.parent, borrowed.distribution), self._distribution(key)
-        draft = mine.with_name(f".{unique_name()}")
+        if reused.distribution is None:
+            return reused
+        source, own = distribution_file(self.folder.parent, reused.distribution), self._distribution(key)
+        draft = own.with_name(f".{unique_name()}")
         try:
-            make_folder(mine.parent, root=self.root)
+            make_folder(own.parent, root=self.root)
             try:
-                os.link(theirs, draft)
+                os.link(source, draft)
             except OSError:  # another disk, or a file system without links
-                shutil.copyfile(theirs, draft)
-            draft.replace(mine)  # and never through a link in its place
+                shutil.copyfile(source, draft)
+            draft.replace(own)  # never through a link of that name
         except (OSError, shutil.Error) as error:
             with contextlib.suppress(OSError):
                 draft.unlink()
-            raise RunError(f"cannot write {mine}: {getattr(error, 'strerror', None) or error}") from error
-        return replace(borrowed, distribution=self._distribution_name(key))
+            raise RunError(f"cannot write {own}: {getattr(error, 'strerror', None) or error}") from error
+        return replace(reused, distribution=self._distribution_name(key))
 
     def _distribution(self, key: str) -> Path:
         return self.folder.parent / DISTRIBUTIONS / f"{key}.npy"
 
     def _distribution_name(self, key: str) -> str:
-        """Below the folder of this model's runs."""
+        """Relative to the folder of this model's runs."""
         return f"{self.folder.parent.name}/{DISTRIBUTIONS}/{key}.npy"
 
-    def _checked(self, response: Response) -> Response | None:
-        """None where a distribution's file was removed, as people who need room do, and where the answer is an error."""
+    def _usable(self, response: Response) -> Response | None:
+        """None where the response is an error, or where its distribution's file was removed to save space."""
         if response.failed:
             return None
         if response.distribution is None or distribution_file(self.folder.parent, response.distribution).exists():
@@ -118,17 +118,17 @@ class Record:
         return None
 
     def refresh(self) -> None:
-        """Take in what other processes have recorded since."""
+        """Read what other processes have recorded since."""
         self._own.refresh()
 
     def put(self, request: Request, response: Response) -> Response:
-        """Write an answer down. A distribution goes to a file of its own first, whose name then stands in the answer."""
+        """Append a response. A distribution goes to its own file first, and the response has the name of that file."""
         if response.distribution is not None and not isinstance(response.distribution, str):
             response = replace(response, distribution=self._put_distribution(request.key, response.distribution))
         return self._append(request.key, request.kind, request.deterministic and self.shareable, without_secrets(response))
 
     def adopt(self, line: Mapping[str, Any]) -> None:
-        """Write down an answer that another process sends, unless it is known."""
+        """Append a response that another process sends, unless it is recorded already."""
         key, response = line["key"], Response.from_dict(line["response"])
         known = self._own.find(key)
         if known is None or known.failed:
@@ -136,12 +136,12 @@ class Record:
 
     def _append(self, key: str, kind: str, deterministic: bool, response: Response) -> Response:
         line = (
-            f'{{"key": "{key}", "kind": "{kind}", "deterministic": {_word(deterministic)}, '
-            f'"failed": {_word(response.failed)}, "response": {_encode(response.to_dict())}}}\n'
+            f'{{"key": "{key}", "kind": "{kind}", "deterministic": {_json_bool(deterministic)}, '
+            f'"failed": {_json_bool(response.failed)}, "response": {_encode(response.to_dict())}}}\n'
         )
         try:
             encoded = line.encode()
-        except UnicodeEncodeError:  # lone surrogates; two of them side by side are read back as the character they make
+        except UnicodeEncodeError:  # lone surrogates; two that follow each other are read back as the character they make
             encoded = utf8(line)
             response = Response.from_dict(json.loads(encoded)["response"])
         offset = self._write(encoded)
@@ -150,24 +150,24 @@ class Record:
         return response
 
     def _write(self, line: bytes) -> int:
-        """Append a line and say where it begins. It is in the kernel's hands then: it survives the end of this process."""
+        """Append a line and return its offset. The kernel has it then: it survives the end of this process."""
         try:
             handle, offset = self._open(), self._end
             written = handle.write(line)
             self._end += written
             if written < len(line):
-                handle.write(line[written:])  # says why there was no room for all of it
-                raise OSError(None, "only a part of an answer could be written")
-            if (now := time.monotonic()) - self._looked > LOOK_S:
-                self._looked = now
+                handle.write(line[written:])  # raises why there was no room for all of it
+                raise OSError(None, "only a part of a response could be written")
+            if (now := time.monotonic()) - self._checked_at > CHECK_S:
+                self._checked_at = now
                 self._refuse_removed()
         except OSError as error:
-            self._handle = None  # whatever is written later begins a new file: a torn line must stay the last
+            self._handle = None  # later lines go to a new file: a torn line must stay the last
             raise RunError(f"cannot write to {self.folder}: {error.strerror or error}") from error
         return offset
 
     def _put_distribution(self, key: str, values: Any) -> str:
-        """The file's name, below the folder of this model's runs, so that runs which lend each other answers find it."""
+        """The file's name, relative to the folder of this model's runs, so that runs that share responses find it."""
         import numpy as np
 
         file, array = self._distribution(key), np.asarray(values, dtype=np.float32)
@@ -175,9 +175,9 @@ class Record:
         return self._distribution_name(key)
 
     def lookup(self, key: str) -> Response | None:
-        """Whatever was recorded under a key, errors included."""
-        place = self._own.find(key)
-        return None if place is None else Response.from_dict(self._own.answer(place))
+        """The response recorded under a key, errors included."""
+        line = self._own.find(key)
+        return None if line is None else Response.from_dict(self._own.response(line))
 
     def close(self) -> None:
         for index in (self._own, *self._shared):
@@ -191,7 +191,7 @@ class Record:
                 raise RunError(f"cannot write to {self.folder}: {error.strerror or error}") from error
 
     def refuse_removed(self) -> None:
-        """Raise where a file with answers of this run is gone: whoever took it away has the answers, or nobody has."""
+        """Raise where a file with responses of this run was removed."""
         for name in self._own.names:
             file = self.folder / name
             if not file.exists():
@@ -200,57 +200,57 @@ class Record:
                 raise self._cut()
 
     def _refuse_removed(self) -> None:
-        """The same while a file is being written, also when another has come in its place."""
+        """The same while a file is being written, also when another file has its name now."""
         assert self._handle is not None
-        mine = os.fstat(self._handle.fileno())
+        opened = os.fstat(self._handle.fileno())
         try:
-            there = (self.folder / self._name).stat()
+            current = (self.folder / self._name).stat()
         except FileNotFoundError:
-            there = None
-        if there is None or not os.path.samestat(mine, there):
+            current = None
+        if current is None or not os.path.samestat(opened, current):
             raise self._removed(self._name)
-        if there.st_size < self._end:
+        if current.st_size < self._end:
             raise self._cut()
 
     def _cut(self) -> RunError:
-        return RunError(f"{self.folder / self._name} was cut during the run: answers that it had are lost; run again")
+        return RunError(f"{self.folder / self._name} was truncated during the run: responses in it are lost; run again")
 
     def _removed(self, name: str) -> RunError:
         return RunError(
-            f"{self.folder / name} was removed or moved during the run: what was answered is not recorded there; "
+            f"{self.folder / name} was removed or moved during the run: its responses are not recorded there; "
             "put the folder back, or run the same command again"
         )
 
     def _open(self) -> IO[bytes]:
         if self._handle is None:
             make_folder(self.folder, root=self.root)
-            self._name, self._end, self._looked = f"{unique_name()}.jsonl", 0, time.monotonic()
+            self._name, self._end, self._checked_at = f"{unique_name()}.jsonl", 0, time.monotonic()
             descriptor = os.open(self.folder / self._name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o666)
             self._handle = os.fdopen(descriptor, "wb", buffering=0)
         return self._handle
 
 
 def _readable(folder: Path) -> Index | None:
-    """The answers of another run; None where they cannot be read, which is that run's trouble and not this one's."""
+    """The index of another run; None where it cannot be read, which must not stop this run."""
     try:
         return Index(folder)
     except RunError as error:
-        warn(f"no answers are taken from another run: {error}")
+        warn(f"no responses are reused from another run: {error}")
         return None
 
 
 def distribution_file(run: Path, name: str) -> Path:
-    """The file that an answer of a run names; refused where the name leads out of the folder of this model's runs."""
+    """The file that a response of a run names; refused where the name leads out of the folder of this model's runs."""
     root = run.parent
     try:
         file = root / name
         inside = file.resolve().is_relative_to(root.resolve())
-    except (OSError, ValueError, TypeError, RuntimeError):  # too long, a loop of links, or no name at all
+    except (OSError, ValueError, TypeError, RuntimeError):  # too long, a loop of links, or not a name
         inside = False
     if not inside:
-        raise RunError(f"an answer in {run} names the file {name!r}, which is outside of {root}")
+        raise RunError(f"a response in {run} names the file {name!r}, which is outside of {root}")
     return file
 
 
-def _word(value: bool) -> str:
+def _json_bool(value: bool) -> str:
     return "true" if value else "false"

@@ -1,4 +1,4 @@
-"""Scoring a recorded run anew, without the model and without the data: `mill score`."""
+"""Scoring a recorded run again, without the model and without the data: `mill score`."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from mill.api.validate import convert
 from mill.api.warnings import warn
 from mill.execute.executor import Tally
 from mill.execute.sample_state import SampleState, replay
-from mill.runs.evaluate import Outcome
+from mill.runs.evaluate import Outcome, judge_failures
 from mill.runs.folder import MANIFEST, RunFolder
 from mill.runs.record import Record
-from mill.runs.results import TaskResult, summarize, summarize_benchmarks, write_results
+from mill.runs.results import summarize, summarize_benchmarks, write_results
 from mill.runs.samples import SampleRecord, ScoredSample, from_state, read_samples, score_sample, write_samples
-from mill.runs.schema import Manifest, TaskEntry
+from mill.runs.schema import Manifest, TaskEntry, TaskResult
 
 
 def score_again(folder: RunFolder, make_task: Callable[[str], Task]) -> Outcome:
-    """Read samples and answers from a run's files and score them with the tasks as they are now."""
+    """Read samples and responses from a run's files and score them with the tasks as they are now."""
     started, where = time.time(), folder.path / MANIFEST
     known = convert(folder.manifest(), Manifest, where, RunError)
     record = Record(folder.path, root=folder.root)
@@ -33,52 +33,55 @@ def score_again(folder: RunFolder, make_task: Callable[[str], Task]) -> Outcome:
     scored: dict[str, list[ScoredSample]] = {}
     for name, entry in known.tasks.items():
         task = make_task(name)
-        samples = _answered_samples(folder, task, entry, record, settings)
+        samples = _recorded_samples(folder, task, entry, record, settings)
         scored[name] = [score_sample(task, sample) for sample in samples]
         result = summarize(task, scored[name], n_shots=entry.n_shots, total=entry.total, data_hash=entry.data_hash)
-        result.warnings = earlier.tasks[name].warnings if name in earlier.tasks else entry.warnings  # with those of a judge
-        results[name if entry.asked in results else entry.asked or name] = result
+        result.warnings = earlier.tasks[name].warnings if name in earlier.tasks else entry.warnings  # with the judge's
+        results[name if entry.requested in results else entry.requested or name] = result
     benchmarks = [
-        one for name in earlier.benchmarks if name in registry and isinstance(one := registry.get(name), Benchmark)
+        found for name in earlier.benchmarks if name in registry and isinstance(found := registry.get(name), Benchmark)
     ]
     means = summarize_benchmarks(results, benchmarks)
     for name in write_results(folder, results, benchmarks):
         write_samples(folder.samples_file(name), name, scored[name], folder.root)
-    return Outcome(known.model.name, folder, list(results.values()), means, Tally(), time.time() - started)
+    seconds, failures = time.time() - started, sum(map(judge_failures, scored.values()))
+    tasks = list(results.values())
+    return Outcome(known.model.name, folder, tasks, means, Tally(), seconds, judge_failures=failures)
 
 
-def _answered_samples(
+def _recorded_samples(
     folder: RunFolder, task: Task, entry: TaskEntry, record: Record, settings: RenderSettings
 ) -> list[SampleRecord]:
-    """The samples of a task with the answers that the record has; those that only the samples file has are kept."""
+    """The samples of a task with the responses of the record; those that only the samples file has stay."""
     file = folder.samples_file(task.name)
     read = read_samples(file)
     if len(read) != entry.n:
         raise RunError(f"{file} has {len(read)} samples and {MANIFEST} says {entry.n}: run the same `mill eval` again")
-    found = [_answered(task, sample, record, settings) for sample in read]
-    kept = sum(from_file for _, from_file in found)
-    if kept:
-        warn(f"{folder.path}: the record lacks answers of {kept} of {entry.n} samples of {task.name}; {file.name} has them")
-    return [sample for sample, _ in found]
+    samples = [_with_responses(task, sample, record, settings) for sample in read]
+    missing = sum(from_file for _, from_file in samples)
+    if missing:
+        lacks = f"the record lacks responses of {missing} of {entry.n} samples of {task.name}"
+        warn(f"{folder.path}: {lacks}; {file.name} has them")
+    return [sample for sample, _ in samples]
 
 
-def _answered(task: Task, sample: SampleRecord, record: Record, settings: RenderSettings) -> tuple[SampleRecord, bool]:
-    """A sample with its answers, and whether one of them stands in the samples file alone."""
+def _with_responses(task: Task, sample: SampleRecord, record: Record, settings: RenderSettings) -> tuple[SampleRecord, bool]:
+    """A sample with its responses, and whether one of them is in the samples file alone."""
     stored: dict[str, Response] = {}
     used = []
     for keys, given in zip(sample.keys, sample.responses, strict=True):
-        if len(keys) == len(given):  # of an incomplete list nobody knows which is missing
+        if len(keys) == len(given):  # of an incomplete list it is not known which is missing
             stored.update(zip(keys, given, strict=True))
 
     def lookup(key: str) -> Response | None:
-        found, own = record.lookup(key), stored.get(key)
-        if own is not None and not own.failed and (found is None or found.failed):
+        recorded, own = record.lookup(key), stored.get(key)
+        if own is not None and not own.failed and (recorded is None or recorded.failed):
             used.append(key)
             return own
-        return found
+        return recorded
 
     again = _replayed(task, sample, lookup, settings) if task.multi_round else _looked_up(sample, lookup)
-    if _count(again.responses) < _count(sample.responses):  # nothing is written over by less
+    if _count(again.responses) < _count(sample.responses):  # fewer responses never replace more
         return sample, True
     return again, bool(used)
 
@@ -91,10 +94,10 @@ def _looked_up(sample: SampleRecord, lookup: Callable[[str], Response | None]) -
 def _replayed(
     task: Task, sample: SampleRecord, lookup: Callable[[str], Response | None], settings: RenderSettings
 ) -> SampleRecord:
-    """A dialog, led again from its first round with the recorded answers: only so are its later rounds known."""
+    """A dialog, replayed from its first round with the recorded responses: its later rounds depend on them."""
     job = SampleState.of(task, sample.sample, settings)
     replay(job, lookup)
-    return replace(from_state(job), judgements=sample.judgements)
+    return replace(from_state(job, sample.sent), judgements=sample.judgements)
 
 
 def _count(responses: Sequence[Sequence[Response]]) -> int:

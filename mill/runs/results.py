@@ -1,83 +1,31 @@
-"""Scores of a run: each task's metrics with their uncertainty, and what must be known beside them."""
+"""Scores of a run: each task's metrics with their uncertainty, and the warnings that belong to them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import mill.metrics  # noqa: F401  registers the built-in metrics
 from mill.api.batching import describe
 from mill.api.errors import MillError, RunError
 from mill.api.registry import metrics, tasks
-from mill.api.response import encode_float
 from mill.api.task import Benchmark, Task, Value
 from mill.metrics.estimate import NOTHING, Estimate, pool
 from mill.runs.folder import MANIFEST, RESULTS, RunFolder
 from mill.runs.samples import ScoredSample, metrics_of
-from mill.runs.schema import BenchmarkEntry, EstimateEntry, TaskEntry, TaskResultEntry
-from mill.runs.shared import Word, entries, say
+from mill.runs.schema import BenchmarkResult, Failure, TaskEntry, TaskResult
+from mill.runs.shared import Entry, publish, read_entries
 
 MOST_LISTED = 20
+UNCATEGORIZED = "(none)"
 _ATTEMPTS = 50
-
-
-@dataclass
-class TaskResult:
-    """`n` of `total` samples were asked; `errors` of them have no value; the metrics' own n says how many do."""
-
-    task: str
-    task_type: str
-    version: int
-    n_shots: int
-    n: int
-    total: int
-    errors: int
-    truncated: int
-    cut_short: int
-    metrics: dict[str, Estimate]
-    warnings: list[str] = field(default_factory=list)
-    failures: list[dict[str, str]] = field(default_factory=list)
-    data_hash: str = ""
-    empty: int = 0
-    """Samples with an answer of no text."""
-    filtered: int = 0
-    """Samples with an answer that the server withheld."""
-
-    def to_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "metrics": {name: _estimate_dict(value) for name, value in self.metrics.items()}}
-
-    @classmethod
-    def of(cls, entry: TaskResultEntry) -> TaskResult:
-        """As results.json has it."""
-        return cls(**{**asdict(entry), "metrics": _estimates(entry.metrics)})
-
-
-@dataclass
-class BenchmarkResult:
-    """The mean of a benchmark's tasks for every metric that all of them have. Tasks without a single value are `missing`:
-    the mean is over the others."""
-
-    benchmark: str
-    tasks: list[str]
-    n: int
-    total: int
-    errors: int
-    metrics: dict[str, Estimate]
-    missing: list[str] = field(default_factory=list)
-
-    def to_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "metrics": {name: _estimate_dict(value) for name, value in self.metrics.items()}}
-
-    @classmethod
-    def of(cls, entry: BenchmarkEntry) -> BenchmarkResult:
-        """As results.json has it."""
-        return cls(**{**asdict(entry), "metrics": _estimates(entry.metrics)})
 
 
 def summarize(task: Task, scored: Sequence[ScoredSample], *, n_shots: int, total: int, data_hash: str) -> TaskResult:
     good = [one for one in scored if one.error is None]
-    failures = [{"id": one.record.sample.id, "error": one.error} for one in scored if one.error is not None]
+    failures: list[Failure] = [{"id": one.record.sample.id, "error": one.error} for one in scored if one.error is not None]
+    names = _metrics(task, good)
     return TaskResult(
         task=task.name,
         task_type=task.task_type.value,
@@ -88,12 +36,25 @@ def summarize(task: Task, scored: Sequence[ScoredSample], *, n_shots: int, total
         errors=len(failures),
         truncated=sum(one.record.truncated for one in scored),
         cut_short=sum(one.record.cut_short for one in scored),
-        metrics={name: _estimate(name, how, _valued(good, name)) for name, how in _metrics(task, good).items()},
+        metrics=_estimates(names, good),
         failures=failures[:MOST_LISTED],
         data_hash=data_hash,
         empty=sum(one.record.empty for one in scored),
         filtered=sum(one.record.filtered for one in scored),
+        categories={category: _estimates(names, group) for category, group in _by_category(task, good).items()},
     )
+
+
+def _estimates(names: Mapping[str, str], scored: Sequence[ScoredSample]) -> dict[str, Estimate]:
+    return {name: _estimate(name, how, _valued(scored, name)) for name, how in names.items()}
+
+
+def _by_category(task: Task, scored: Sequence[ScoredSample]) -> dict[str, list[ScoredSample]]:
+    """The samples of each category, of a task that reports them and where there are any."""
+    groups: dict[str, list[ScoredSample]] = {}
+    for one in scored if task.by_category else ():
+        groups.setdefault(one.category or UNCATEGORIZED, []).append(one)
+    return {} if set(groups) <= {UNCATEGORIZED} else dict(sorted(groups.items()))
 
 
 def _metrics(task: Task, scored: Sequence[ScoredSample]) -> dict[str, str]:
@@ -101,14 +62,14 @@ def _metrics(task: Task, scored: Sequence[ScoredSample]) -> dict[str, str]:
 
 
 def _estimate(name: str, how: str, values: Sequence[list[Value]]) -> Estimate:
-    """A metric of no samples is no number, whoever wrote it."""
+    """A metric of no samples is NaN; third-party metrics are not called for it."""
     if not values:
         return NOTHING
     try:
         found: Estimate = metrics.get(how)(values)
-    except MillError:
+    except (MillError, KeyboardInterrupt):
         raise
-    except Exception as error:
+    except BaseException as error:  # third-party code may raise anything
         raise RunError(f"the metric {how} of {name} raised {describe(error)}") from error
     return found
 
@@ -120,45 +81,43 @@ def _valued(scored: Sequence[ScoredSample], metric: str) -> list[list[Value]]:
 
 
 def write_results(folder: RunFolder, results: Mapping[str, TaskResult], benchmarks: Sequence[Benchmark] = ()) -> set[str]:
-    """Write results, by the names they were asked for, and say which tasks' were written: not those of which the folder has
-    one over more samples of the same data. So a run with a small limit never takes the place of the full one.
+    """Write results, by the requested names, and return the tasks whose results were written. A result over fewer samples
+    of the same data is not: a run with a small limit never replaces the full one.
 
-    The means of benchmarks are those of the results that count then, also of benchmarks that were asked for earlier.
+    The means of benchmarks are computed from the results that the folder has then, also those of earlier commands.
     """
-    earlier = entries(folder, RESULTS, "tasks", TaskResultEntry)
-    kept = [result for result in results.values() if not _larger(earlier.get(result.task), result)]
-    say(folder, RESULTS, {"tasks": {one.task: Word(one.to_dict(), weight=one.n) for one in kept}} if kept else {})
-    changed = {
-        one.task for one in kept if one.task not in earlier or TaskResult.of(earlier[one.task]).to_dict() != one.to_dict()
-    }
-    for _ in range(_ATTEMPTS):  # whoever writes a task's result at the same time changes its benchmarks too
+    earlier = read_entries(folder, RESULTS, "tasks", TaskResult)
+    written = [result for result in results.values() if not _larger(earlier.get(result.task), result)]
+    publish(folder, RESULTS, {"tasks": {one.task: Entry(one.to_dict(), weight=one.n) for one in written}} if written else {})
+    changed = {one.task for one in written if one.task not in earlier or earlier[one.task].to_dict() != one.to_dict()}
+    for _ in range(_ATTEMPTS):  # another process may write a task's result at the same time
         means = _changed_means(folder, results, benchmarks, changed)
         if not means:
             break
-        say(folder, RESULTS, {"benchmarks": means})
-    return {result.task for result in kept}
+        publish(folder, RESULTS, {"benchmarks": means})
+    return {result.task for result in written}
 
 
 def _changed_means(
     folder: RunFolder, results: Mapping[str, TaskResult], benchmarks: Sequence[Benchmark], changed: set[str]
-) -> dict[str, Word]:
+) -> dict[str, Entry]:
     """The means that differ from what the folder has, computed from the results that it has.
 
-    A benchmark that nobody has registered here cannot be computed: where one of its tasks has `changed`, it loses its mean.
+    A benchmark that is not registered here cannot be computed: where one of its tasks has `changed`, it loses its mean.
     """
-    written = entries(folder, RESULTS, "benchmarks", BenchmarkEntry)
-    counting = {name: TaskResult.of(one) for name, one in entries(folder, RESULTS, "tasks", TaskResultEntry).items()}
-    planned = entries(folder, MANIFEST, "tasks", TaskEntry)
-    asked = {one.asked or name: name for name, one in planned.items()} | {name: one.task for name, one in results.items()}
-    by_name = {name: counting[task] for name, task in asked.items() if task in counting}
+    written = read_entries(folder, RESULTS, "benchmarks", BenchmarkResult)
+    counting = read_entries(folder, RESULTS, "tasks", TaskResult)
+    planned = read_entries(folder, MANIFEST, "tasks", TaskEntry)
+    task_of = {one.requested or name: name for name, one in planned.items()}
+    task_of |= {name: one.task for name, one in results.items()}
+    by_name = {name: counting[task] for name, task in task_of.items() if task in counting}
     known = {**_registered(written), **{one.name: one for one in benchmarks}}
-    before = {name: BenchmarkResult.of(one) for name, one in written.items()}
     means = summarize_benchmarks(by_name, list(known.values()))
-    means += [replace(one, metrics={}) for name, one in before.items() if name not in known and changed & set(one.tasks)]
+    means += [replace(one, metrics={}) for name, one in written.items() if name not in known and changed & set(one.tasks)]
     return {
-        mean.benchmark: Word(mean.to_dict(), weight=mean.n)
+        mean.benchmark: Entry(mean.to_dict(), weight=mean.n)
         for mean in means
-        if mean.benchmark not in before or mean.to_dict() != before[mean.benchmark].to_dict()
+        if mean.benchmark not in written or mean.to_dict() != written[mean.benchmark].to_dict()
     }
 
 
@@ -176,7 +135,7 @@ def _registered(names: Iterable[str]) -> dict[str, Benchmark]:
 
 
 def _leaf_names(benchmark: Benchmark, known: Mapping[str, Benchmark], within: tuple[str, ...] = ()) -> list[str]:
-    """The tasks of a benchmark; of one that contains itself, which cannot be run, itself is one of them."""
+    """The tasks of a benchmark. One that contains itself, which cannot run, is one of its own tasks."""
     found = []
     for name in benchmark.tasks:
         inner = name in known and name not in within
@@ -184,7 +143,7 @@ def _leaf_names(benchmark: Benchmark, known: Mapping[str, Benchmark], within: tu
     return found
 
 
-def _larger(earlier: TaskResultEntry | None, result: TaskResult) -> bool:
+def _larger(earlier: TaskResult | None, result: TaskResult) -> bool:
     """Whether an earlier result is one of the same task and data over more samples."""
     if earlier is None or (earlier.data_hash, earlier.version) != (result.data_hash, result.version):
         return False
@@ -192,7 +151,7 @@ def _larger(earlier: TaskResultEntry | None, result: TaskResult) -> bool:
 
 
 def summarize_benchmarks(results: Mapping[str, TaskResult], benchmarks: Sequence[Benchmark]) -> list[BenchmarkResult]:
-    """The means of benchmarks whose tasks all have results, by the names the tasks were asked for."""
+    """The means of benchmarks whose tasks all have results, by the requested names of the tasks."""
     known = {entry.name: entry for entry in benchmarks}
     whole = [one for one in benchmarks if (leaves := _leaf_names(one, known)) and all(leaf in results for leaf in leaves)]
     return [_summarize_benchmark(entry, {**results, **known}) for entry in whole]
@@ -228,16 +187,8 @@ def _pooled(benchmark: Benchmark, metric: str, lookup: Mapping[str, TaskResult |
     return pool(parts, weighted=benchmark.weighted)
 
 
-def _estimate_dict(estimate: Estimate) -> dict[str, Any]:
-    return {name: encode_float(value) if isinstance(value, float) else value for name, value in asdict(estimate).items()}
-
-
 def read_estimate(data: Mapping[str, Any]) -> Estimate:
     def read(name: str) -> float | None:
         return None if data[name] is None else float(data[name])
 
     return Estimate(float(data["value"]), read("stderr"), read("low"), read("high"), int(data["n"]))
-
-
-def _estimates(entries: Mapping[str, EstimateEntry]) -> dict[str, Estimate]:
-    return {name: read_estimate(vars(entry)) for name, entry in entries.items()}

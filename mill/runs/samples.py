@@ -1,29 +1,35 @@
-"""The samples of a task as lines that pandas and DuckDB read: prompt, target, answers and values side by side."""
+"""The samples of a task: scored, written to samples/<task>.jsonl as flat rows (see sample_rows.py), and read back."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from mill.api.batching import describe
 from mill.api.errors import RunError
-from mill.api.response import Response, encode_float
+from mill.api.request import LOGLIKELIHOOD, Request
+from mill.api.response import Response
 from mill.api.storage import json_text, read_lines, write_atomically
 from mill.api.task import Sample, Task, Value
 from mill.api.validate import parse_json
 from mill.execute.sample_state import SampleState
+from mill.runs.sample_rows import sample_row
 from mill.runs.schema import SampleLine, checked, read_response
+from mill.tasks import hooks
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True)
 class SampleRecord:
-    """One sample of a run. `keys` and `responses` hold a list for each repeat; `keys` name answers in the record."""
+    """One sample of a run. `keys` and `responses` have a list for each repeat; a key names a response in the record.
+
+    `prompt` is the same for every model; `sent` is what the model got, after its chat template.
+    """
 
     sample: Sample
     target: Any
@@ -32,11 +38,13 @@ class SampleRecord:
     keys: list[list[str]]
     responses: list[list[Response]]
     judgements: list[list[str | None]] = field(default_factory=list)
-    """For each repeat what the judge wrote; None where it failed. Empty where there was no judge."""
+    """For each repeat the text of each judgement; None where the judge failed. Empty where there was no judge."""
+    sent: str = ""
+    """Empty where it is not known, as before the run."""
 
     @property
     def error(self) -> str | None:
-        """Why the sample has no score: the first failed or missing answer."""
+        """Why the sample has no score: the first failed or missing response."""
         for repeat, keys in zip(self.responses, self.keys, strict=True):
             for response in repeat:
                 if response.failed:
@@ -51,17 +59,17 @@ class SampleRecord:
 
     @property
     def empty(self) -> bool:
-        """Whether an answer has no text, as an instruct model's may without its chat template."""
+        """Whether a response has no text, as an instruct model's may without its chat template."""
         return any(response.empty for repeat in self.responses for response in repeat)
 
     @property
     def filtered(self) -> bool:
-        """Whether a server withheld an answer."""
+        """Whether the server withheld a response."""
         return any(response.finish_reason == "content_filter" for repeat in self.responses for response in repeat)
 
     @property
     def cut_short(self) -> bool:
-        """Whether an answer ended at its token limit instead of by itself."""
+        """Whether a response ended at its token limit."""
         return any(response.finish_reason == "length" for repeat in self.responses for response in repeat)
 
 
@@ -72,35 +80,54 @@ class ScoredSample:
     record: SampleRecord
     values: dict[str, list[Value]]
     error: str | None
+    category: str = ""
+    extracted: Any = None
+    """The answer that the task read from the first repeat."""
+    choices: Sequence[str] = ()
+    """The choices that were scored, where the task is multiple choice by log-probability."""
+    aggregations: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Metric name -> the registered metric that sums up its values."""
 
 
-def from_state(job: SampleState) -> SampleRecord:
-    """A job that ran, or that is about to."""
+def from_state(job: SampleState, sent: str = "") -> SampleRecord:
+    """A sample that ran, or that is about to; `sent` is its prompt as the model got it."""
     task, sample = job.task, job.sample
     if job.rounds:
         keys = [[request.key for request in rounds] for rounds in job.rounds]
-        prompt, continuations = job.rounds[0][-1].text, []
+        continuations = []
     else:
         clones = [request.clones() for request in job.requests]
         keys = [[clone.key for clone in repeat] for repeat in zip(*clones, strict=True)]
-        prompt = job.requests[0].text
         continuations = [request.continuation for request in job.requests if request.continuation]
-    done = not job.open_requests()
-    return SampleRecord(
-        sample, task.target(sample), prompt, continuations, keys, job.repeats() if done else [[] for _ in keys]
-    )
+    responses = [[] for _ in keys] if job.open_requests() else job.repeats()
+    target, prompt = task.target(sample), prompt_request(job).text
+    return SampleRecord(sample, target, prompt, continuations, keys, responses, sent=sent)
+
+
+def prompt_request(job: SampleState) -> Request:
+    """The request whose prompt a sample shows: the first, or of a dialog the last round."""
+    return job.rounds[0][-1] if job.rounds else job.requests[0]
 
 
 def score_sample(task: Task, record: SampleRecord) -> ScoredSample:
     """An error is not an answer: a sample with one has no value. Nor has one that the task's scoring fails on."""
+    sample = record.sample
+    category = str(hooks.attempt(lambda: task.category(sample)) or "")
+    choices = list(map(str, hooks.attempt(lambda: task.choice_texts(sample)) or ()))
+    if not choices and task.kind == LOGLIKELIHOOD and len(record.continuations) > 1:
+        choices = record.continuations
     if record.error is not None:
-        return ScoredSample(record, {}, record.error)
+        return ScoredSample(record, {}, record.error, category, choices=choices)
     try:
+        names = metrics_of(task, [record])
         repeats = [_values(task, record, repeat) for repeat in range(len(record.responses))]
-        values = {name: [_number(name, found) for found in repeats] for name in metrics_of(task, [record])}
-        return ScoredSample(record, values, None)
-    except (Exception, SystemExit) as error:  # other people's scoring code: its failure is this sample's, not the run's
-        return ScoredSample(record, {}, f"scoring failed: {describe(error)}")
+        values = {name: [_number(name, found) for found in repeats] for name in names}
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # third-party scoring code: its failure is this sample's, not the run's
+        return ScoredSample(record, {}, f"scoring failed: {describe(error)}", category, choices=choices)
+    extracted = hooks.attempt(lambda: task.extracted(sample, record.responses[0]))
+    return ScoredSample(record, values, None, category, extracted, choices, names)
 
 
 def metrics_of(task: Task, records: Iterable[SampleRecord]) -> dict[str, str]:
@@ -132,64 +159,47 @@ def _number(name: str, found: Mapping[str, Value]) -> Value:
 
 
 def write_samples(file: Path, task: str, scored: Iterable[ScoredSample], root: Path) -> None:
-    """`root` is the folder that a person named: no link below it is followed."""
+    """`root` is the folder that the user named: no link below it is followed."""
     write_atomically(file, "".join(f"{_line(task, one)}\n" for one in scored), root=root)
 
 
 def _line(task: str, scored: ScoredSample) -> str:
-    """Lone surrogates are written out, and the line says so: as escapes of JSON they would keep DuckDB from reading it."""
-    data = _to_dict(task, scored)
+    """Lone surrogates are written out and the line is marked: DuckDB reads no line that has them as escapes of JSON."""
+    data = sample_row(task, scored)
     text = json_text(data)
     return json_text({**_mapped(data, _escape), "escaped": True}) if _SURROGATE.search(text) else text
 
 
 def read_samples(file: Path) -> list[SampleRecord]:
-    """Samples as a run wrote them, with the answers they had then. Two lines of one sample are refused."""
-    found: dict[str | int, SampleRecord] = {}
+    """Samples as a run wrote them, with their responses. Two lines of one sample are refused."""
+    samples: dict[str | int, SampleRecord] = {}
     try:
         for number, (_, line) in enumerate(read_lines(file), 1):
             if line.strip():
                 where = f"{file}, line {number},"
                 sample = _read_line(parse_json(line, where, RunError), where)
-                if sample.sample.id in found:
+                if sample.sample.id in samples:
                     raise RunError(f"{where} is a second line of sample {sample.sample.id}: remove one of them")
-                found[sample.sample.id] = sample
+                samples[sample.sample.id] = sample
     except FileNotFoundError:
         raise RunError(f"cannot read {file}: there is no such file; `mill eval` writes it") from None
-    return list(found.values())
-
-
-def _to_dict(task: str, scored: ScoredSample) -> dict[str, Any]:
-    record = scored.record
-    return {
-        "task": task,
-        "id": record.sample.id,
-        "target": record.target,
-        "prompt": record.prompt,
-        "continuations": record.continuations,
-        "responses": [[response.to_dict() for response in repeat] for repeat in record.responses],
-        "values": {name: [_plain(value) for value in values] for name, values in scored.values.items()},
-        "error": scored.error,
-        **({"judgements": record.judgements} if record.judgements else {}),
-        "truncated": record.truncated,
-        "keys": record.keys,
-        "doc": record.sample.doc,
-    }
+    return list(samples.values())
 
 
 def _read_line(line: Any, where: str) -> SampleRecord:
     checked(line, SampleLine, where)
     if line.get("escaped"):
         line = _mapped(line, _unescape)
-    keys, answers = line["keys"], line["responses"]
+    keys, given = line["keys"], line["responses"]
     if not keys or not all(keys):
         raise RunError(f"{where} is not valid: keys: a list of keys for each repeat is needed")
-    if len(answers) != len(keys) or any(len(given) > len(asked) for given, asked in zip(answers, keys, strict=True)):
-        raise RunError(f"{where} is not valid: responses: an answer for each of the keys is needed")
-    responses = [[read_response(response, where) for response in repeat] for repeat in answers]
+    if len(given) != len(keys) or any(len(repeat) > len(names) for repeat, names in zip(given, keys, strict=True)):
+        raise RunError(f"{where} is not valid: responses: a response for each of the keys is needed")
+    responses = [[read_response(response, where) for response in repeat] for repeat in given]
     sample = Sample(line["id"], line["doc"])
-    read = (line["target"], line["prompt"], line["continuations"], keys, responses)
-    return SampleRecord(sample, *read, judgements=line.get("judgements", []))
+    sent, judgements = line["prompt"], line.get("judgements", [])
+    prompt = line.get("unrendered") or sent
+    return SampleRecord(sample, line["target"], prompt, line["continuations"], keys, responses, judgements, sent)
 
 
 def _mapped(data: Any, change: Callable[[str], str]) -> Any:
@@ -207,9 +217,3 @@ def _escape(text: str) -> str:
 
 def _unescape(text: str) -> str:
     return re.sub(r"\\(?:\\|u(d[89a-f][0-9a-f]{2}))", lambda found: chr(int(found[1], 16)) if found[1] else "\\", text)
-
-
-def _plain(value: Value) -> Any:
-    if value is None:
-        return None
-    return [encode_float(part) for part in value] if isinstance(value, (tuple, list)) else encode_float(float(value))

@@ -1,16 +1,17 @@
-"""What each file of a run must hold. Whatever is read back is checked against these types; fields that they do not have,
-such as those of a newer version, are ignored."""
+"""The types of a run's files. All that is read back is checked against them; fields that they do not have, such as those of
+a newer version, are ignored."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field
+from typing import Any, TypedDict
 
 from mill.api.errors import RunError
-from mill.api.response import Response
+from mill.api.response import Response, encode_float
 from mill.api.validate import Number, convert
 from mill.execute.executor import Tally
+from mill.metrics.estimate import Estimate
 
 
 @dataclass
@@ -27,7 +28,7 @@ class TaskEntry:
     n: int
     total: int
     data_hash: str
-    asked: str = ""
+    requested: str = ""
     task_type: str = ""
     n_shots: int = 0
     warnings: list[str] = field(default_factory=list)
@@ -62,24 +63,17 @@ class StartedManifest:
     fresh: bool = False
 
 
-@dataclass
-class EstimateEntry:
-    value: Number
-    stderr: Number | None
-    low: Number | None
-    high: Number | None
-    n: int
+class Failure(TypedDict):
+    """A sample without a score."""
 
-
-@dataclass
-class FailureEntry:
     id: str | int
     error: str
 
 
 @dataclass
-class TaskResultEntry:
-    """A task's scores in results.json."""
+class TaskResult:
+    """A task's scores in results.json. `n` of `total` samples ran and `errors` of them have no value; each metric's own n
+    says how many do."""
 
     task: str
     task_type: str
@@ -90,38 +84,88 @@ class TaskResultEntry:
     errors: int
     truncated: int
     cut_short: int
-    metrics: dict[str, EstimateEntry]
+    metrics: dict[str, Estimate]
     warnings: list[str] = field(default_factory=list)
-    failures: list[FailureEntry] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
     data_hash: str = ""
     empty: int = 0
+    """Samples with a response of no text."""
     filtered: int = 0
+    """Samples with a response that the server withheld."""
+    categories: dict[str, dict[str, Estimate]] = field(default_factory=dict)
+    """The metrics of each category, of tasks that report them."""
+
+    def to_dict(self) -> dict[str, Any]:
+        encoded = {**asdict(self), "metrics": _encoded(self.metrics)}
+        encoded["categories"] = {name: _encoded(metrics) for name, metrics in self.categories.items()}
+        if not self.categories:
+            del encoded["categories"]
+        return encoded
 
 
 @dataclass
-class BenchmarkEntry:
-    """A benchmark's mean in results.json."""
+class BenchmarkResult:
+    """A benchmark in results.json: the mean of its tasks for every metric that all of them have. Tasks without a single
+    value are `missing`: the mean is over the others."""
 
     benchmark: str
     tasks: list[str]
     n: int
     total: int
     errors: int
-    metrics: dict[str, EstimateEntry]
+    metrics: dict[str, Estimate]
     missing: list[str] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "metrics": _encoded(self.metrics)}
+
+
+def _encoded(metrics: Mapping[str, Estimate]) -> dict[str, dict[str, Any]]:
+    return {
+        metric: {
+            name: encode_float(value) if isinstance(value, float) else value for name, value in asdict(estimate).items()
+        }
+        for metric, estimate in metrics.items()
+    }
+
+
+def decode_floats(entry: Any) -> Any:
+    """A result as `to_dict` writes it, with its NaN and infinity, which JSON does not have, as floats."""
+    if not isinstance(entry, Mapping):
+        return entry
+    decoded = dict(entry)
+    if "metrics" in entry:
+        decoded["metrics"] = _decoded(entry["metrics"])
+    if isinstance(entry.get("categories"), Mapping):
+        decoded["categories"] = {name: _decoded(metrics) for name, metrics in entry["categories"].items()}
+    return decoded
+
+
+def _decoded(metrics: Any) -> Any:
+    if not isinstance(metrics, Mapping):
+        return metrics
+    return {
+        metric: {name: float(value) if value in _FLOATS else value for name, value in estimate.items()}
+        if isinstance(estimate, Mapping)
+        else estimate
+        for metric, estimate in metrics.items()
+    }
+
+
+_FLOATS = ("NaN", "Infinity", "-Infinity")
 
 
 @dataclass
 class Results:
     """results.json."""
 
-    tasks: dict[str, TaskResultEntry] = field(default_factory=dict)
-    benchmarks: dict[str, BenchmarkEntry] = field(default_factory=dict)
+    tasks: dict[str, TaskResult] = field(default_factory=dict)
+    benchmarks: dict[str, BenchmarkResult] = field(default_factory=dict)
 
 
 @dataclass
 class View:
-    """The sections of manifest.json and results.json, whatever their entries hold."""
+    """The sections of manifest.json and results.json, with entries of any kind."""
 
     tasks: dict[str, Any] = field(default_factory=dict)
     benchmarks: dict[str, Any] = field(default_factory=dict)
@@ -138,12 +182,12 @@ class PartEntry:
 
 
 Part = dict[str, dict[str, PartEntry]]
-"""What a part says of one file: section -> name of an entry -> entry."""
+"""The entries of a part for one file: section -> name -> entry."""
 
 
 @dataclass
 class ResponseEntry:
-    """An answer, as `Response.to_dict` writes it."""
+    """A response, as `Response.to_dict` writes it."""
 
     text: str | None = None
     score: Number | None = None
@@ -164,7 +208,7 @@ class ResponseEntry:
 
 @dataclass
 class RecordLine:
-    """A line of record/*.jsonl. Those of the first version said neither `deterministic` nor `failed`."""
+    """A line of record/*.jsonl. Those of the first version had neither `deterministic` nor `failed`."""
 
     key: str
     response: ResponseEntry
@@ -174,7 +218,10 @@ class RecordLine:
 
 @dataclass
 class SampleLine:
-    """A line of samples/*.jsonl; `keys` and `responses` have a list for each repeat."""
+    """What is read back of a line of samples/*.jsonl; `keys` and `responses` have a list for each repeat.
+
+    The other columns of a line are for people: see sample_rows.py.
+    """
 
     id: str | int
     target: Any
@@ -183,14 +230,16 @@ class SampleLine:
     keys: list[list[str]]
     responses: list[list[ResponseEntry]]
     doc: dict[str, Any]
+    unrendered: str | None = None
+    """The prompt before the chat template; None where that is the prompt."""
     judgements: list[list[str | None]] = field(default_factory=list)
     escaped: bool = False
-    """Whether lone surrogates stand in this line as `\\udXXX`, and each backslash doubled: see samples.py."""
+    """Whether lone surrogates are written as `\\udXXX` in this line, and each backslash doubled: see samples.py."""
 
 
 @dataclass
 class WorkingEntry:
-    """working/*.json: a process that works on a run, or waits for its turn."""
+    """working/*.json: a process that works on a run, or waits for the lock."""
 
     host: str
     machine: str
@@ -202,17 +251,17 @@ class WorkingEntry:
 
 
 def checked(data: Mapping[str, Any], kind: type[Any], where: object) -> Mapping[str, Any]:
-    """`data` itself, with fields that mill does not know, once it fits."""
+    """`data` itself, unknown fields included, once it fits the type."""
     convert(data, kind, where, RunError)
     return data
 
 
 def refuse_misnamed(entries: Mapping[str, Any], where: object) -> None:
-    """Results stand under the names of what they are of: under another one they would count twice."""
+    """Refuse results under another name than their own: they would count twice."""
     for name, entry in entries.items():
-        of = {TaskResultEntry: "task", BenchmarkEntry: "benchmark"}.get(type(entry))
-        if of is not None and getattr(entry, of) != name:
-            raise RunError(f"{where} is not valid: {name}.{of}: it is {getattr(entry, of)!r}, which is another one")
+        field_name = {TaskResult: "task", BenchmarkResult: "benchmark"}.get(type(entry))
+        if field_name is not None and (own := getattr(entry, field_name)) != name:
+            raise RunError(f"{where} is not valid: {name}.{field_name}: it is {own!r}, which is another one")
 
 
 def read_response(data: Any, where: object) -> Response:

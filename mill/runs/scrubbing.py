@@ -1,4 +1,4 @@
-"""Answers in which a server repeats its key, without it."""
+"""Removes secrets from responses: a server may repeat its key in a text or in an error."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mill.api.secrets import any_known, scrub
 
 
 def without_secrets(response: Response) -> Response:
-    """The answer as it may be written down: nearly always as it is."""
+    """The response without known secrets; nearly always the same object."""
     if not any_known():
         return response
     changed: dict[str, Any] = {
@@ -26,7 +26,7 @@ def without_secrets(response: Response) -> Response:
 
 
 def _scrub_tokens(tokens: tuple[Token, ...] | None, *, whole: bool) -> tuple[Token, ...] | None:
-    """None where a secret runs over several tokens, or did in the text that they make: each has a piece of it."""
+    """None where a secret spans several tokens, each of which has a piece of it."""
     if not tokens:
         return tokens
     cleaned = tuple(map(_scrub_token, tokens))

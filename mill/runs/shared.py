@@ -1,8 +1,8 @@
-"""manifest.json and results.json: small files that several processes change at once, also over a network, without a lock.
+"""manifest.json and results.json: small files that several processes change at once, also over a network, without locks.
 
-Each process writes what it has to say into a part of its own (`parts/<process>.json`), and the file is what all parts add
-up to. Of every entry the newest word counts: newest by number, not by clock, and of two that were said at once the one of
-more weight. Whoever has written the file looks again whether a part has come meanwhile, so the last to write saw them all.
+Each process publishes its entries in its own part (`parts/<process>.json`); the file is the merge of all parts. The newest
+entry of a name wins: newest by its number, not by a clock; of equal numbers the one of more weight. After writing the file a
+process checks whether a part changed meanwhile and merges again, so the last one to write has seen all parts.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from mill.api.errors import RunError
 from mill.api.storage import unique_name, write_json
 from mill.api.validate import convert
 from mill.runs.folder import MANIFEST, RESULTS, RunFolder, read_json
-from mill.runs.schema import Part, refuse_misnamed
+from mill.runs.schema import Part, decode_floats, refuse_misnamed
 
 T = TypeVar("T")
 
 PARTS = "parts"
-TOP = ""  # the section of what stands at the top of a file itself
+TOP = ""  # the section of a file's top-level fields
 _MAPPINGS = ("tasks", "benchmarks")
-_LISTS = ("sessions",)  # of entries with an `id`, in the order of their `order`
+_LISTS = ("sessions",)  # of entries with an `id`, sorted by their `order`
 _ATTEMPTS = 50
-_MOST_PARTS = 100_000  # that are remembered; a run has one for each process that ever worked on it
+_MOST_PARTS = 100_000  # in the cache; a run has one for each process that ever worked on it
 
 
 @dataclass(frozen=True)
-class Word:
-    """What somebody said of an entry. `weight` decides between words of the same number."""
+class Entry:
+    """A value that a process published under a name. `weight` decides between entries of the same number."""
 
     value: Any
     weight: int = 0
@@ -45,57 +45,57 @@ class Word:
         return self.number, self.weight, self.writer
 
 
-Words = dict[str, dict[str, Word]]
-"""Section -> name of an entry -> what counts."""
+Entries = dict[str, dict[str, Entry]]
+"""Section -> name -> the entry that wins."""
 
 
-def say(folder: RunFolder, file: str, said: Mapping[str, Mapping[str, Word]]) -> None:
-    """Add words to one of a run's files."""
-    place, known = folder.path / PARTS / f"{writer_name()}.json", merged(folder, file)
-    part = read_json(place)
-    sections = part.setdefault(file, {})
-    for section, entries in said.items():
-        sections.setdefault(section, {})
-        for name, word in entries.items():
+def publish(folder: RunFolder, file: str, sections: Mapping[str, Mapping[str, Entry]]) -> None:
+    """Add entries to one of a run's files."""
+    part_file, known = folder.path / PARTS / f"{writer_name()}.json", merged(folder, file)
+    part = read_json(part_file)
+    own = part.setdefault(file, {})
+    for section, entries in sections.items():
+        own.setdefault(section, {})
+        for name, entry in entries.items():
             earlier = known.get(section, {}).get(name)
             number = 1 + (earlier.number if earlier else 0)
-            sections[section][name] = {"number": number, "weight": word.weight, "value": word.value}
-    write_json(place, part, root=folder.root)
-    _write_view(folder, file)
+            own[section][name] = {"number": number, "weight": entry.weight, "value": entry.value}
+    write_json(part_file, part, root=folder.root)
+    _write_merged(folder, file)
 
 
-def merged(folder: RunFolder, file: str) -> Words:
-    """The words that count now. What the file has and no part says counts too, as the oldest word of all."""
-    found: Words = {
-        section: {name: Word(value) for name, value in entries.items()}
-        for section, entries in _sections(folder.read(file)).items()
+def merged(folder: RunFolder, file: str) -> Entries:
+    """The entries that win now. What the file has and no part has is the oldest entry of its name."""
+    winning: Entries = {
+        section: {name: Entry(value) for name, value in values.items()}
+        for section, values in _sections(folder.read(file)).items()
     }
-    for place, *signature in _signature(folder):
-        for section, entries in _read_part(place, *signature).get(file, {}).items():
-            known = found.setdefault(section, {})
-            for name, entry in entries.items():
-                word = Word(entry.value, entry.weight, entry.number, place.stem)
-                if name not in known or word.rank >= known[name].rank:
-                    known[name] = word
-    return found
+    for part, *signature in _signature(folder):
+        for section, entries in _read_part(part, *signature).get(file, {}).items():
+            known = winning.setdefault(section, {})
+            for name, published in entries.items():
+                entry = Entry(published.value, published.weight, published.number, part.stem)
+                if name not in known or entry.rank >= known[name].rank:
+                    known[name] = entry
+    return winning
 
 
-def entries(folder: RunFolder, file: str, section: str, kind: type[T]) -> dict[str, T]:
-    """The entries of a section that count now, each checked against its type."""
-    found = {}
-    for name, word in merged(folder, file).get(section, {}).items():
-        source = folder.path / PARTS / f"{word.writer}.json" if word.writer else folder.path / file
-        found[name] = convert(word.value, kind, f"{section}.{name} in {source}", RunError)
-    refuse_misnamed(found, f"{section} of {folder.path / file}")
-    return found
+def read_entries(folder: RunFolder, file: str, section: str, kind: type[T]) -> dict[str, T]:
+    """The values of a section that win now, each checked against its type."""
+    values = {}
+    for name, entry in merged(folder, file).get(section, {}).items():
+        source = folder.path / PARTS / f"{entry.writer}.json" if entry.writer else folder.path / file
+        values[name] = convert(decode_floats(entry.value), kind, f"{section}.{name} in {source}", RunError)
+    refuse_misnamed(values, f"{section} of {folder.path / file}")
+    return values
 
 
 @lru_cache(maxsize=_MOST_PARTS)
-def _read_part(place: Path, inode: int, changed_ns: int, size: int) -> dict[str, Part]:
-    """What a part says of each file. A part is read once: it is replaced as a whole when its writer says more."""
-    found = read_json(place)
+def _read_part(part: Path, inode: int, changed_ns: int, size: int) -> dict[str, Part]:
+    """The entries of a part for each file. A part is read once: its writer replaces it as a whole."""
+    content = read_json(part)
     return {
-        file: convert(found[file], Part, f"{file} in {place}", RunError) for file in (MANIFEST, RESULTS) if file in found
+        file: convert(content[file], Part, f"{file} in {part}", RunError) for file in (MANIFEST, RESULTS) if file in content
     }
 
 
@@ -109,51 +109,51 @@ def writer_name() -> str:
     return _name_of(os.getpid())
 
 
-def _write_view(folder: RunFolder, file: str) -> None:
+def _write_merged(folder: RunFolder, file: str) -> None:
     for _ in range(_ATTEMPTS):
         before = _signature(folder)
-        words = merged(folder, file)
-        view = {name: word.value for name, word in words.pop(TOP, {}).items() if name not in (*_LISTS, *_MAPPINGS)}
-        for section, entries in words.items():
-            values = {name: word.value for name, word in entries.items()}
-            view[section] = sorted(values.values(), key=_order) if section in _LISTS else values
-        folder.write(file, view)
+        winning = merged(folder, file)
+        content = {name: one.value for name, one in winning.pop(TOP, {}).items() if name not in (*_LISTS, *_MAPPINGS)}
+        for section, entries in winning.items():
+            values = {name: entry.value for name, entry in entries.items()}
+            content[section] = sorted(values.values(), key=_order) if section in _LISTS else values
+        folder.write(file, content)
         if _signature(folder) == before:
             return
 
 
 def _signature(folder: RunFolder) -> list[tuple[Path, int, int, int]]:
-    """The parts there are, by name, and what changes when one is written again."""
-    found = []
+    """All parts by name, with the file attributes that change when one is replaced."""
+    parts = []
     try:
         with os.scandir(folder.path / PARTS) as files:
             for file in files:
                 if file.name.endswith(".json") and not file.name.startswith("."):
                     with contextlib.suppress(FileNotFoundError):  # removed by hand
                         stat = file.stat()
-                        found.append((folder.path / PARTS / file.name, stat.st_ino, stat.st_mtime_ns, stat.st_size))
+                        parts.append((folder.path / PARTS / file.name, stat.st_ino, stat.st_mtime_ns, stat.st_size))
     except FileNotFoundError:
         return []
     except OSError as error:
         raise RunError(f"cannot read {folder.path / PARTS}: {error.strerror or error}") from error
-    return sorted(found)
+    return sorted(parts)
 
 
-def _sections(view: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """What a file holds, as sections of entries."""
-    found: dict[str, dict[str, Any]] = {}
-    for name, value in view.items():
+def _sections(content: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """A file's content as sections of named values."""
+    sections: dict[str, dict[str, Any]] = {}
+    for name, value in content.items():
         if name in _LISTS:
-            found[name] = {str(entry.get("id", place)): entry for place, entry in enumerate(value)}
+            sections[name] = {str(entry.get("id", index)): entry for index, entry in enumerate(value)}
         elif name in _MAPPINGS:
-            found[name] = dict(value)
+            sections[name] = dict(value)
         else:
-            found.setdefault(TOP, {})[name] = value
-    return found
+            sections.setdefault(TOP, {})[name] = value
+    return sections
 
 
 def _order(entry: Any) -> tuple[int, str]:
-    """Entries that are not as mill writes them come first; whoever reads them says what is wrong."""
+    """Entries that mill did not write come first; reading them reports what is wrong."""
     if not isinstance(entry, Mapping):
         return 0, ""
     order = entry.get("order", 0)

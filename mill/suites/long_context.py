@@ -77,9 +77,9 @@ class Chance:
 
     def merged(self, ones: Sequence[str], others: Sequence[str]) -> list[str]:
         """All of them, each of the two in its order."""
-        places = set(self.several(range(len(ones) + len(others)), len(others)))
+        indices = set(self.several(range(len(ones) + len(others)), len(others)))
         left, right = iter(ones), iter(others)
-        return [next(right if place in places else left) for place in range(len(ones) + len(others))]
+        return [next(right if index in indices else left) for index in range(len(ones) + len(others))]
 
     def codes(self, count: int) -> list[int]:
         """Numbers of four digits, which the filler does not have."""
@@ -91,7 +91,7 @@ class Chance:
 
 @dataclass(frozen=True)
 class Planted:
-    """What a document has to hold, in this order, and the question about it; `block` stands between two pages."""
+    """What a document has to hold, in this order, and the question about it; `block` is inserted between two pages."""
 
     facts: Sequence[str]
     question: str
@@ -115,11 +115,11 @@ def needle(chance: Chance, row: int, load: int) -> Planted:
 
 
 def several(chance: Chance, row: int, load: int) -> Planted:
-    """Three codes at once, asked for in an order of their own."""
+    """Three codes at once, in another order than in the text."""
     subjects, codes = chance.several(NUMBERED, 3 + load), chance.codes(3 + load)
     facts = [f"The {subject} is {code}." for subject, code in zip(subjects, codes, strict=True)]
-    asked = ", ".join(f"the {subject}" for subject in subjects[:2]) + f" and the {subjects[2]}"
-    question = f"What are {asked}? Reply with a JSON array of the three numbers in this order, and nothing else."
+    wanted = ", ".join(f"the {subject}" for subject in subjects[:2]) + f" and the {subjects[2]}"
+    question = f"What are {wanted}? Reply with a JSON array of the three numbers in this order, and nothing else."
     return Planted(chance.shuffled(facts), question, codes[:3], "json")
 
 
@@ -147,15 +147,15 @@ def _changes(chance: Chance, item: str, unit: str, values: Sequence[int]) -> lis
 
 
 def hop(chance: Chance, row: int, load: int) -> Planted:
-    """Where somebody lives who is known only through one or two others."""
-    asked, middle, last, *others = chance.names(5 + 2 * load)
+    """The town of a person who is identified through one or two others."""
+    subject, middle, last, *others = chance.names(5 + 2 * load)
     town, *other_towns = chance.several(TOWNS, 2 + load)
     if row % 2:
-        facts = [f"{asked} works for {middle}.", f"{middle} is married to {last}.", f"{last} lives in {town}."]
-        question = f"{asked} works for somebody. In which town does the person live who is married to this employer?"
+        facts = [f"{subject} works for {middle}.", f"{middle} is married to {last}.", f"{last} lives in {town}."]
+        question = f"{subject} works for somebody. In which town does the person live who is married to this employer?"
     else:
-        facts = [f"{asked} shares an office with {middle}.", f"{middle} lives in {town}."]
-        question = f"In which town does the person live with whom {asked} shares an office?"
+        facts = [f"{subject} shares an office with {middle}.", f"{middle} lives in {town}."]
+        question = f"In which town does the person live with whom {subject} shares an office?"
     for worker, employer, elsewhere in zip(others[::2], others[1::2], other_towns, strict=True):
         relation = chance.pick(("works for", "shares an office with", "is married to"))
         facts += [f"{worker} {relation} {employer}.", f"{employer} lives in {elsewhere}."]
@@ -175,20 +175,20 @@ def order(chance: Chance, row: int, load: int) -> Planted:
 
 
 def absent(chance: Chance, row: int, load: int) -> Planted:
-    """A price, which mostly is not told, while much that is close to it is."""
+    """A price that the text mostly does not state, among facts that are close to it."""
     thing, *others = chance.several(OBJECTS, min(3 + load, len(OBJECTS)))
     price, *prices = chance.several(range(15, 99), len(others) + 1)
     facts = [f"The {thing} weighs {chance.between(5, 14)} kilograms.", f"The {thing} was made in {chance.pick(TOWNS)}."]
     facts += [f"The {other} cost {cost} crowns." for other, cost in zip(others, prices, strict=True)]
-    told = row in (2, 5)
-    if told:
+    stated = row in (2, 5)
+    if stated:
         facts.append(f"The {thing} cost {price} crowns.")
     if row % 2:
         ask = "Reply with the number, or with `not stated` if the text does not say."
-        answer = str(price) if told else "not stated"
+        answer = str(price) if stated else "not stated"
         return Planted(chance.shuffled(facts), f"How many crowns did the {thing} cost? {ask}", answer, "line")
     question = f"Does the text say what the {thing} cost? Reply with yes or no."
-    return Planted(chance.shuffled(facts), question, "yes" if told else "no", "yes_no")
+    return Planted(chance.shuffled(facts), question, "yes" if stated else "no", "yes_no")
 
 
 def table(chance: Chance, row: int, load: int) -> Planted:
@@ -277,9 +277,9 @@ def document(chance: Chance, genre: str, planted: Planted, words: int) -> str:
     """The facts spread over filler, on pages with a date each, in the order of time."""
     given = " ".join([*planted.facts, planted.block]).split()
     sentences = filler(chance, genre, words - len(given))
-    places = sorted(chance.several(range(1, len(sentences)), len(planted.facts)), reverse=True)
-    for place, fact in zip(places, reversed(planted.facts), strict=True):
-        sentences.insert(place, fact)
+    positions = sorted(chance.several(range(1, len(sentences)), len(planted.facts)), reverse=True)
+    for position, fact in zip(positions, reversed(planted.facts), strict=True):
+        sentences.insert(position, fact)
     day = datetime.date(1931, 1, 5) + datetime.timedelta(days=chance.below(200))
     pages = []
     for start in range(0, len(sentences), PAGE):

@@ -1,4 +1,4 @@
-"""Pictures and sounds inside tables: their bytes stay where they are until they are needed."""
+"""Images and audio inside tables: their bytes stay in the file until they are needed."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from mill.api.message import Blob
 
 
 def media_columns(schema: Any) -> list[str]:
-    """Columns of bytes, or of the shape that `datasets` gives images and sounds: bytes and a path."""
+    """Columns of bytes, or of the struct that `datasets` makes of images and audio: bytes and a path."""
     import pyarrow as pa
 
     def is_media(kind: Any) -> bool:
         if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
             return True
-        return pa.types.is_struct(kind) and {kind.field(place).name for place in range(kind.num_fields)} == {"bytes", "path"}
+        return pa.types.is_struct(kind) and {kind.field(index).name for index in range(kind.num_fields)} == {"bytes", "path"}
 
     return [field.name for field in schema if is_media(field.type)]
 
@@ -36,14 +36,14 @@ def with_blobs(table: Any, where: str) -> Iterator[dict[str, Any]]:
 
 
 class ParquetBlobs:
-    """Media of a Parquet file; the row group that was read last is kept, since rows are mostly asked for in order."""
+    """Media of a Parquet file; the last row group is cached, since rows are mostly read in order."""
 
     def __init__(self, file: Any, where: str) -> None:
         self._file, self._where = file, where
-        sizes = (file.metadata.row_group(place).num_rows for place in range(file.num_row_groups))
+        sizes = (file.metadata.row_group(index).num_rows for index in range(file.num_row_groups))
         self._starts = [0, *accumulate(sizes)]
         self._lock = Lock()
-        self._kept: tuple[int, str, Any] | None = None
+        self._cached: tuple[int, str, Any] | None = None
 
     def blob(self, column: str, row: int) -> Blob:
         return _blob(partial(self._read, column, row), self._where, column, row)
@@ -51,14 +51,14 @@ class ParquetBlobs:
     def _read(self, column: str, row: int) -> dict[str, Any] | None:
         group = bisect_right(self._starts, row) - 1
         with self._lock:  # readers run in threads
-            if self._kept is None or self._kept[:2] != (group, column):
-                self._kept = group, column, self._file.read_row_group(group, columns=[column])
-            return _cell(self._kept[2], column, row - self._starts[group])
+            if self._cached is None or self._cached[:2] != (group, column):
+                self._cached = group, column, self._file.read_row_group(group, columns=[column])
+            return _cell(self._cached[2], column, row - self._starts[group])
 
 
 def _cell(table: Any, column: str, row: int) -> dict[str, Any] | None:
-    found = table.column(column)[row].as_py()
-    return {"bytes": found, "path": None} if isinstance(found, bytes) else found
+    value = table.column(column)[row].as_py()
+    return {"bytes": value, "path": None} if isinstance(value, bytes) else value
 
 
 def _blob(cell: Any, where: str, column: str, row: int) -> Blob:
@@ -66,16 +66,16 @@ def _blob(cell: Any, where: str, column: str, row: int) -> Blob:
 
     def read() -> bytes:
         try:
-            found = cell()
+            value = cell()
         except (OSError, ValueError) as error:  # pyarrow's own errors are among these
             raise DataError(f"{name} cannot be read: {describe(error)}") from error
-        if found is None:
+        if value is None:
             raise DataError(f"{name} is missing")
-        if found["bytes"] is not None:
-            return bytes(found["bytes"])
+        if value["bytes"] is not None:
+            return bytes(value["bytes"])
         try:
-            return Path(found["path"] or "").read_bytes()
+            return Path(value["path"] or "").read_bytes()
         except OSError as error:
-            raise DataError(f"{name} is {found['path']}, which cannot be read: {error.strerror}") from error
+            raise DataError(f"{name} is {value['path']}, which cannot be read: {error.strerror}") from error
 
     return Blob(name, read)

@@ -1,4 +1,4 @@
-"""CIFAR-10: ten classes of small pictures."""
+"""CIFAR-10: ten classes of small images."""
 
 from mill.tasks.data import Dataset
 from mill.tasks.images import ClassifiedSet, add_renderings

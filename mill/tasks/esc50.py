@@ -1,4 +1,4 @@
-"""ESC-50: five seconds of an everyday sound, fifty classes."""
+"""ESC-50: five-second recordings of everyday sounds, fifty classes."""
 
 from mill.api.message import AUDIO
 from mill.tasks.data import Dataset

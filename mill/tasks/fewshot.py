@@ -1,4 +1,4 @@
-"""Which examples stand before a question: a draw that depends on the seed and the sample, on nothing else."""
+"""Few-shot examples: a draw that depends on the seed and the sample alone."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def drawn_shots(pool: Sequence[Doc], count: int, doc: Doc, *, sample_id: str, se
     """
     digest = hashlib.blake2b(f"{seed}/{sample_id}".encode(), digest_size=8).digest()
     draw = random.Random(int.from_bytes(digest, "big"))
-    # One more than needed per possible copy of the question; duplicates of it are skipped, so draw on until enough.
+    # One more than needed, since the question itself is skipped; where it has duplicates, more are drawn.
     wanted = min(len(pool), count + 1)
     while True:
         state = draw.getstate()
-        shots = [shot for shot in (pool[place] for place in draw.sample(range(len(pool)), wanted)) if shot != doc]
+        shots = [shot for shot in (pool[index] for index in draw.sample(range(len(pool)), wanted)) if shot != doc]
         if len(shots) >= count or wanted == len(pool):
             return shots[:count]
         wanted = min(len(pool), wanted * 2)

@@ -1,4 +1,4 @@
-"""Flickr30k retrieval: the caption of a picture among all captions, and the picture of a caption among all pictures."""
+"""Flickr30k retrieval: the caption of an image among all captions, and the image of a caption among all images."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ class Retrieval(Task):
 
     @cached_property
     def captions(self) -> list[tuple[str, int, str]]:
-        """(name, number of its picture, text) of every caption."""
+        """(name, row of its image, text) of every caption."""
         texts = ((row, row_captions(self.rows[row])) for row in range(len(self.rows)))
-        return [(f"{row}.{place}", row, text) for row, found in texts for place, text in enumerate(found)]
+        return [(f"{row}.{index}", row, text) for row, captions in texts for index, text in enumerate(captions)]
 
     def score(self, sample: Sample, responses: Sequence[Response]) -> dict[str, Value]:
         names = [name for name, _ in responses[0].ranking or ()]
         return {f"recall@{k}": float(any(self.fits(sample, name) for name in names[:k])) for k in RECALLS}
 
     def fits(self, sample: Sample, name: str) -> bool:
-        """Whether a candidate is one of the sample's right answers: both begin with the number of the picture."""
+        """Whether a candidate is one of the sample's right answers: both begin with the row of the image."""
         return name.partition(".")[0] == sample.id.partition(".")[0]
 
 
@@ -57,15 +57,15 @@ class ImageToText(Retrieval):
         return row_captions(sample.doc)
 
     def requests(self, sample: Sample, settings: RenderSettings) -> list[Request]:
-        picture = Message("user", (Media(IMAGE, sample.doc["image"]),))
-        return [Request(ZERO_SHOT, (picture,), labels=self.labels, repeats=settings.repeats)]
+        image = Message("user", (Media(IMAGE, sample.doc["image"]),))
+        return [Request(ZERO_SHOT, (image,), labels=self.labels, repeats=settings.repeats)]
 
 
 class TextToImage(Retrieval):
     @cached_property
     def labels(self) -> Labels:
-        pictures = tuple(Media(IMAGE, row["image"]) for row in self.rows)
-        return Labels(tuple(str(row) for row in range(len(self.rows))), media=pictures)
+        images = tuple(Media(IMAGE, row["image"]) for row in self.rows)
+        return Labels(tuple(str(row) for row in range(len(self.rows))), media=images)
 
     def samples(self) -> Sequence[Sample]:
         return [Sample(name, {"caption": text, "picture": str(row)}) for name, row, text in self.captions]
@@ -78,8 +78,8 @@ class TextToImage(Retrieval):
 
 
 def row_captions(row: Mapping[str, Any]) -> list[str]:
-    found = row["caption"]
-    return [found] if isinstance(found, str) else [str(text) for text in found]
+    captions = row["caption"]
+    return [captions] if isinstance(captions, str) else [str(text) for text in captions]
 
 
 tasks.add("flickr30k_i2t", ImageToText)

@@ -1,4 +1,4 @@
-"""Texts that two engines both score, token by token, so that their distributions can be compared at every place."""
+"""Texts that two engines both score, token by token, so that their distributions can be compared at every position."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ForcedText:
 
 
 class ForcedTask(Task):
-    """`top_logprobs` is how many of the likeliest tokens are wanted at each place, or "all" of the vocabulary."""
+    """`top_logprobs` is the number of most likely tokens at each position, or "all" for the whole vocabulary."""
 
     task_type = TaskType.PERPLEXITY
     kind = LOGLIKELIHOOD

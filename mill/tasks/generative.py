@@ -1,4 +1,4 @@
-"""Tasks answered by generated text: the answer is extracted and compared."""
+"""Tasks with generated text: the answer is extracted and compared."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class GenerativeTask(PromptedTask):
 
 
 class LetterTask(GenerativeTask):
-    """Multiple choice by the generated letter: the model is asked to end with `the answer is (X)`."""
+    """Multiple choice by the generated letter: the prompt asks it to end with `the answer is (X)`."""
 
     task_type = TaskType.MULTIPLE_CHOICE
     kind = GENERATE
@@ -45,8 +45,8 @@ class LetterTask(GenerativeTask):
         return self.right_letter(sample)
 
     def extracted(self, sample: Sample, responses: Sequence[Response]) -> str | None:
-        found = re.search(self.pattern, responses[0].text or "")
-        return found.group(1).upper() if found else None
+        match = re.search(self.pattern, responses[0].text or "")
+        return match.group(1).upper() if match else None
 
     def score(self, sample: Sample, responses: Sequence[Response]) -> dict[str, Value]:
         return {"exact_match": float(self.extracted(sample, responses) == self.right_letter(sample))}

@@ -55,7 +55,7 @@ class GSM8K(GenerativeTask):
 
 @register_task("gsm8k_judged")
 class GSM8KJudged(GSM8K):
-    """The same, and a judge that says whether the answer is right. Since the right number is known, the judge is judged."""
+    """The same with a judge. The right number is known, so the judge's agreement with it is measured."""
 
     judge = Judge(rubric="The answer is CORRECT when its final number is that of the reference, whatever the way to it.")
 
@@ -65,7 +65,7 @@ class GSM8KJudged(GSM8K):
 
 @register_task("gsm8k_review")
 class GSM8KReview(GSM8K):
-    """Two rounds: the model answers, is asked to check its steps, and answers again. Both answers are scored."""
+    """Two rounds: the model answers, gets the request to check its steps, and answers again. Both answers are scored."""
 
     kind = MULTI_ROUND
     n_shots = 0
@@ -106,10 +106,10 @@ def normal_number(text: str) -> str:
 
 
 def strict_number(text: str) -> str | None:
-    found = _STRICT.search(text)
-    return normal_number(found.group(1)) if found else None
+    match = _STRICT.search(text)
+    return normal_number(match.group(1)) if match else None
 
 
 def last_number(text: str) -> str | None:
-    found = _FLEXIBLE.findall(text)
-    return normal_number(found[-1]) if found else None
+    numbers = _FLEXIBLE.findall(text)
+    return normal_number(numbers[-1]) if numbers else None

@@ -19,10 +19,10 @@ class HellaSwag(MultipleChoiceTask):
         return clean(f"{doc['activity_label']}: {scene}")
 
     def warnings(self) -> list[str]:
-        found = super().warnings()
+        lines = super().warnings()
         if "ctx_a" not in self.samples()[0].doc:
-            found.append("the rows have no ctx_a and ctx_b, so the start of the last sentence keeps its small letter")
-        return found
+            lines.append("the rows have no ctx_a and ctx_b, so the start of the last sentence keeps its small letter")
+        return lines
 
     def choices(self, doc: Doc) -> list[str]:
         return [clean(ending) for ending in doc["endings"]]

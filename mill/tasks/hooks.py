@@ -1,6 +1,6 @@
-"""What a task's hooks give, held against what they promise: a faulty task is refused here, before anything is computed.
+"""Checks of what a task's hooks return: a faulty task is refused here, before anything is computed.
 
-Tasks are other people's code: a hook may raise, or return anything.
+Tasks may be third-party code: a hook may raise, or return anything.
 """
 
 from __future__ import annotations
@@ -24,19 +24,29 @@ _NEEDED = ("until", "max_gen_toks", "temperature")  # of a request for text
 
 
 def call(task: Task, what: str, hook: Callable[[], T]) -> T:
-    """What a hook returns. Whatever it raises becomes one line with the task's name."""
+    """What a hook returns. What it raises becomes one line with the task's name."""
     try:
         return hook()
     except (SpecError, UnknownName) as error:  # such as a decoding option that the task itself gives
         raise DataError(f"the task {task.name} cannot be rendered: {error}") from error
-    except MillError:
+    except (MillError, KeyboardInterrupt):
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:  # third-party code may raise anything
         raise DataError(f"the task {task.name} cannot be rendered: {what} raised {describe(error)}") from error
 
 
+def attempt(hook: Callable[[], T]) -> T | None:
+    """What a hook returns; None where it raises, for values that are only shown."""
+    try:
+        return hook()
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
+        return None
+
+
 def check_attributes(task: Task) -> None:
-    """What a task says of itself, which decides who can serve it."""
+    """Check a task's attributes, by which models that can serve it are found."""
     name = getattr(task, "name", None)
     if not isinstance(name, str) or not name.strip():
         raise DataError(f"a task of the class {type(task).__name__} has no name: call super().__init__(name)")
@@ -64,7 +74,7 @@ _ATTRIBUTES: tuple[tuple[str, tuple[type, ...], str], ...] = (
 
 
 def read_samples(task: Task) -> list[Sample]:
-    """All samples of a task: there are some, each has an id of its own, and its row is a mapping."""
+    """All samples of a task, checked: at least one, ids unique, rows mappings."""
     samples = call(task, "samples()", lambda: _as_list(task, "samples()", task.samples()))
     if not samples:
         raise DataError(f"{task.name} has no samples")
@@ -83,17 +93,17 @@ def read_samples(task: Task) -> list[Sample]:
 
 
 def check_metrics(task: Task) -> None:
-    found = call(task, "metrics", lambda: task.metrics)
-    if not isinstance(found, Mapping) or not found:
+    names = call(task, "metrics", lambda: task.metrics)
+    if not isinstance(names, Mapping) or not names:
         raise DataError(f"{task.name} has no metrics: write metrics = {{'exact_match': 'mean'}}")
-    for name, how in found.items():
+    for name, how in names.items():
         if not isinstance(name, str) or not isinstance(how, str):
             _refuse(task, f"metrics has {name!r}: {_shown(how)}, not a name and the name of a metric")
         registry.get(how, hint=f"{task.name} names it")
 
 
 def check_sample(task: Task, sample: Sample) -> None:
-    """What a task says of a sample before it was asked."""
+    """Check target, category and extracts of a sample before it runs."""
     target = call(task, f"target() of sample {sample.id}", lambda: task.target(sample))
     _check_json(task, f"target() of sample {sample.id}", target)
     category = call(task, f"category() of sample {sample.id}", lambda: task.category(sample))
@@ -111,25 +121,25 @@ def read_warnings(task: Task) -> list[str]:
 
 
 def read_requests(task: Task, sample: Sample, settings: RenderSettings) -> list[Request]:
-    """The questions that a sample asks, each fit to be asked."""
+    """The requests of a sample, checked."""
     what = f"requests() of sample {sample.id}"
-    found = call(task, what, lambda: _as_list(task, what, task.requests(sample, settings)))
-    if not found:
-        raise DataError(f"{task.name} asks nothing about sample {sample.id}")
-    for request in found:
+    requests = call(task, what, lambda: _as_list(task, what, task.requests(sample, settings)))
+    if not requests:
+        raise DataError(f"{task.name} makes no request for sample {sample.id}")
+    for request in requests:
         check_request(task, sample, request)
-    if len({request.repeats for request in found}) > 1:
+    if len({request.repeats for request in requests}) > 1:
         _refuse(task, f"the requests of sample {sample.id} have different repeats")
-    return found
+    return requests
 
 
 def check_request(task: Task, sample: Sample, request: object) -> None:
-    """Refuse what a backend, or the record, could not take."""
+    """Refuse a request that backends or the record cannot take."""
     where = f"of sample {sample.id}"
     if not isinstance(request, Request):
         _refuse(task, f"a request {where} is {_shown(request)}, not a Request")
     if request.kind != task.kind:
-        raise DataError(f"{task.name} is of kind {task.kind} but asks {request.kind} about sample {sample.id}")
+        raise DataError(f"{task.name} is of kind {task.kind} but makes a {request.kind} request for sample {sample.id}")
     wrong = _wrong_context(request.context)
     if wrong:
         _refuse(task, f"the context of a request {where} {wrong}")
@@ -176,14 +186,14 @@ def _wrong_context(context: object) -> str:
 
 
 def _check_json(task: Task, what: str, value: Any) -> None:
-    """What can be written down: as JSON, and the rest as str() has it."""
+    """Check that a value can be written as JSON, with str() for other types."""
     call(task, f"{what}, written as JSON,", lambda: json.dumps(value, default=str))
 
 
-def _as_list(task: Task, what: str, found: Any) -> list[Any]:
-    if isinstance(found, (str, bytes, Mapping)) or not hasattr(found, "__iter__"):
-        _refuse(task, f"{what} gives {_shown(found)}, not a list")
-    return list(found)
+def _as_list(task: Task, what: str, value: Any) -> list[Any]:
+    if isinstance(value, (str, bytes, Mapping)) or not hasattr(value, "__iter__"):
+        _refuse(task, f"{what} gives {_shown(value)}, not a list")
+    return list(value)
 
 
 def _refuse(task: Task, why: str) -> NoReturn:

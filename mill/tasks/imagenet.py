@@ -24,7 +24,7 @@ IMAGENET = ClassifiedSet(
 
 
 class ZeroShotImageNet(ZeroShotTask):
-    """With open_clip's eighty templates, as published figures are made."""
+    """With open_clip's eighty templates, as in published results."""
 
     @cached_property
     def labels(self) -> Labels:
@@ -32,7 +32,7 @@ class ZeroShotImageNet(ZeroShotTask):
 
 
 def _templates() -> tuple[str, ...]:
-    """Without open_clip there is no model that would need them; another backend then uses its own template."""
+    """Empty without open_clip: no installed model needs them then, and other backends use their own template."""
     if importlib.util.find_spec("open_clip") is None:
         return ()
     from open_clip.zero_shot_metadata import OPENAI_IMAGENET_TEMPLATES

@@ -26,10 +26,10 @@ TOP = 5
 
 @dataclass(frozen=True)
 class ClassifiedSet:
-    """A dataset of pictures (or sounds) and classes. Labels are class numbers, class names, or `folders`: their other names,
+    """A dataset of images (or audio) and classes. Labels are class numbers, class names, or `folders`: their other names,
     by which label folders may be called.
 
-    `question` is what a language model is asked, and `templates` what a text tower reads.
+    `question` is the prompt for a language model, `templates` are those of a text tower.
     """
 
     dataset: Dataset
@@ -71,12 +71,12 @@ class ClassifiedTask(Task):
     def samples(self) -> Sequence[Sample]:
         rows = self._loaded[1]
         numbers = [self._number(row) for row in rows]  # a label that is no class is refused before anything is computed
-        return [Sample(str(place), rows[place]) for place in _fair_order(numbers)]
+        return [Sample(str(index), rows[index]) for index in _fair_order(numbers)]
 
     def warnings(self) -> list[str]:
         split = self._loaded[0]
         wanted = self.data.splits[0]
-        return [] if split == wanted else [f"the {split} split stands in for {wanted}, which is not there"]
+        return [] if split == wanted else [f"the {split} split is used instead of {wanted}, which is missing"]
 
     def _cell(self, row: Mapping[str, Any], columns: Sequence[str]) -> Any:
         for column in columns:
@@ -103,17 +103,17 @@ class ClassifiedTask(Task):
 
 
 def _fair_order(classes: Sequence[int]) -> list[int]:
-    """The places of rows in the order in which they are asked: that of the data, unless the data stand class by class, as in
-    label folders. Then classes take turns, so that a limit takes as many of each; a row's place stays its name.
+    """The indices of rows in the order in which they run: that of the data, unless the data are sorted by class, as in
+    label folders. Then classes alternate, so that a limit takes as many of each; a row's index stays its id.
     """
     rows: dict[int, list[int]] = {}
-    for place, number in enumerate(classes):
-        rows.setdefault(number, []).append(place)
+    for index, number in enumerate(classes):
+        rows.setdefault(number, []).append(index)
     changes = sum(a != b for a, b in itertools.pairwise(classes))
     if changes >= len(rows):  # the classes are mixed already
         return list(range(len(classes)))
     turns = itertools.zip_longest(*rows.values())
-    return [place for turn in turns for place in turn if place is not None]
+    return [index for turn in turns for index in turn if index is not None]
 
 
 class ZeroShotTask(ClassifiedTask):
@@ -163,7 +163,7 @@ class ChoiceTask(ClassifiedTask):
         return shown
 
     def dialog(self, sample: Sample, settings: RenderSettings, ending: str) -> Any:
-        lines = [f"{LETTERS[place]}. {self.data.classes[n]}" for place, n in enumerate(self.options(sample))]
+        lines = [f"{LETTERS[index]}. {self.data.classes[n]}" for index, n in enumerate(self.options(sample))]
         return settings.dialog(self.media(sample), "\n".join((self.data.question, *lines, ending)))
 
     def right_letter(self, sample: Sample) -> str:
@@ -200,16 +200,16 @@ def _written_letter(text: str) -> str | None:
     """The letter an answer gives: after the word answer, in front of the rest, or at the end; "A cat" is an article."""
     letter = f"([A-{LETTERS[CHOICES - 1]}])"
     for pattern in (rf"[Aa]nswer(?: is)?:?\W*{letter}\b", rf"^\W*{letter}(?![\w' ])", rf"\b{letter}\W*$"):
-        found = re.search(pattern, text)
-        if found:
-            return found.group(1)
+        match = re.search(pattern, text)
+        if match:
+            return match.group(1)
     return None
 
 
 def add_renderings(name: str, data: ClassifiedSet, zero_shot: type[ZeroShotTask] = ZeroShotTask) -> None:
-    """Register a dataset under its name and each rendering under a name of its own.
+    """Register a dataset under its name and each rendering under its own name.
 
-    Pictures are asked zero-shot unless the model can only do otherwise; sounds, which no backend ranks, by choice.
+    Images run zero-shot unless the model serves only another rendering; audio, which no backend ranks, as multiple choice.
     """
     choices = (f"{name}_mcq", f"{name}_mcq_gen")
     tasks.add(choices[0], lambda own: ChoiceTask(own, data, choices[1:]))

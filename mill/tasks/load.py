@@ -1,27 +1,28 @@
-"""From the names a person types to tasks: built-in ones, benchmarks, patterns, text files, and files of one's own."""
+"""From names to tasks: built-in tasks, benchmarks, patterns, data files, and custom task files."""
 
 from __future__ import annotations
 
 import fnmatch
 import importlib
 import pkgutil
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import mill.tasks
 from mill.api.batching import describe
-from mill.api.errors import CannotServe, DataError, MillError
+from mill.api.errors import CannotServe, DataError, MillError, SpecError
 from mill.api.files import check_path, import_file
 from mill.api.model import ModelCapabilities
-from mill.api.registry import tasks
+from mill.api.registry import metrics, models, tasks
 from mill.api.task import Benchmark, Task
+from mill.tasks.data_file import SUFFIXES, file_task
 from mill.tasks.hooks import check_attributes
-from mill.tasks.text_file import SUFFIXES, file_task
 
 
 @dataclass(frozen=True)
 class Selection:
-    """The tasks to run and the benchmarks whose means are to be told, in the order asked for."""
+    """The tasks to run and the benchmarks whose means are reported, in the order given."""
 
     tasks: tuple[Task, ...]
     benchmarks: tuple[Benchmark, ...]
@@ -41,7 +42,23 @@ def load_files(paths: tuple[str, ...]) -> None:
         if not files:
             raise DataError(f"task folder {path} has no Python files")
         for file in files:
-            import_file(file, "task file")
+            _load_file(file)
+
+
+def _load_file(file: Path) -> None:
+    """Import a file. One that takes the name of a built-in without `override=True` is refused and leaves no trace."""
+    before = [(registry, registry.entries()) for registry in (tasks, models, metrics)]
+    module = import_file(file, "task file")
+    for registry, entries in before:
+        replaced = registry.replaced_since(entries)
+        if replaced:
+            for changed, earlier in before:
+                changed.restore(earlier)
+            sys.modules.pop(module.__name__, None)
+            raise SpecError(
+                f"task file {file} registers the {registry.what} {replaced[0]!r}, which is built in: choose another name, "
+                f"or register it with override=True"
+            )
 
 
 def make_task(name: str) -> Task:
@@ -53,9 +70,9 @@ def make_task(name: str) -> Task:
         raise MillError(f"{name} is a benchmark of several tasks, not a task")
     try:
         task = made(name)
-    except MillError:
+    except (MillError, KeyboardInterrupt):
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:  # third-party code may raise anything
         raise MillError(f"the task {name} cannot be made: {describe(error)}") from error
     if not isinstance(task, Task):
         raise MillError(f"the task {name} is registered as {made!r}, which does not make a Task")
@@ -65,7 +82,7 @@ def make_task(name: str) -> Task:
 
 def select(names: list[str]) -> Selection:
     """Tasks and benchmarks by name or pattern (`mmlu_high_school_*`), each once."""
-    found: dict[str, Task] = {}
+    selected: dict[str, Task] = {}
     benchmarks: dict[str, Benchmark] = {}
 
     def add(name: str, within: tuple[str, ...] = ()) -> None:
@@ -76,8 +93,8 @@ def select(names: list[str]) -> Selection:
             benchmarks.setdefault(name, entry)
             for member in entry.tasks:
                 add(member, (*within, name))
-        elif name not in found:
-            found[name] = make_task(name)
+        elif name not in selected:
+            selected[name] = make_task(name)
 
     for name in names:
         matching = fnmatch.filter(tasks.names(), name) if any(sign in name for sign in "*?") else [name]
@@ -85,7 +102,7 @@ def select(names: list[str]) -> Selection:
             raise DataError(f"no task matches {name!r}; see `mill ls tasks`")
         for match in matching:
             add(match)
-    return Selection(tuple(found.values()), tuple(benchmarks.values()))
+    return Selection(tuple(selected.values()), tuple(benchmarks.values()))
 
 
 def serve(task: Task, capabilities: ModelCapabilities, who: str, can: str) -> Task:

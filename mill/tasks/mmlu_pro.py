@@ -20,7 +20,7 @@ class MMLUPro(LetterTask):
     fixed_shots = True
     n_shots = 5
     generation = {"until": ("Question:",), "max_gen_toks": 2048}
-    pattern = r"answer is \(?([ABCDEFGHIJ])\)?"  # as published figures are made
+    pattern = r"answer is \(?([ABCDEFGHIJ])\)?"  # as in published results
 
     def __init__(self, name: str) -> None:
         super().__init__(name)

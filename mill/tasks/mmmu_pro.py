@@ -1,4 +1,4 @@
-"""MMMU-Pro: college-level questions with pictures and up to ten choices; for image-text models as a zero-shot ranking."""
+"""MMMU-Pro: college-level questions with images and up to ten choices; for image-text models as a zero-shot ranking."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from mill.api.task import RenderSettings, Sample, Task, TaskType, Value
 from mill.tasks.data import Dataset, load_split
 from mill.tasks.generative import LETTERS
 
-_PLACE = re.compile(r"<image (\d)>")
+_IMAGE_TAG = re.compile(r"<image (\d)>")
 _ENDING = 'Think step by step, and end with a line "Answer: X", where X is the letter of the right choice.'
 
 
 class MMMUPro(Task):
-    """The standard rendering with ten choices, answered by a chain of thought; pictures stand where the text names them."""
+    """The standard rendering with ten choices and a chain of thought; images are inserted where the text names them."""
 
     task_type = TaskType.MULTIPLE_CHOICE
     kind = GENERATE
@@ -38,45 +38,45 @@ class MMMUPro(Task):
         return load_split(self.dataset, self.splits)[1]
 
     def samples(self) -> Sequence[Sample]:
-        return [Sample(str(row.get("id", place)), row) for place, row in enumerate(self._rows)]
+        return [Sample(str(row.get("id", index)), row) for index, row in enumerate(self._rows)]
 
     def options(self, sample: Sample) -> list[str]:
-        """The choices; the hub keeps them as the text of a list."""
-        found = sample.doc["options"]
-        found = ast.literal_eval(found) if isinstance(found, str) else found
-        if not isinstance(found, list) or not 1 < len(found) <= len(LETTERS):
+        """The choices; on the hub they are the text of a list."""
+        options = sample.doc["options"]
+        options = ast.literal_eval(options) if isinstance(options, str) else options
+        if not isinstance(options, list) or not 1 < len(options) <= len(LETTERS):
             raise DataError(f"{self.name}: the options of sample {sample.id} are not a list of choices")
-        return [str(option) for option in found]
+        return [str(option) for option in options]
 
-    def picture(self, sample: Sample, number: str) -> Media:
-        found = sample.doc.get(f"image_{number}")
-        if found is None:
-            raise DataError(f"{self.name}: sample {sample.id} names picture {number}, which it does not have")
-        return Media(IMAGE, found)
+    def image(self, sample: Sample, number: str) -> Media:
+        source = sample.doc.get(f"image_{number}")
+        if source is None:
+            raise DataError(f"{self.name}: sample {sample.id} names image {number}, which it does not have")
+        return Media(IMAGE, source)
 
     def target(self, sample: Sample) -> str:
         return str(sample.doc["answer"])
 
-    def with_pictures(self, sample: Sample, text: str) -> list[str | Media]:
-        """A text cut where it names pictures, with the pictures between."""
-        pieces = _PLACE.split(text)  # texts and numbers in turn
-        found = [self.picture(sample, piece) if place % 2 else piece for place, piece in enumerate(pieces)]
-        return [part for part in found if part != ""]
+    def with_images(self, sample: Sample, text: str) -> list[str | Media]:
+        """A text split where it names images, with the images between."""
+        pieces = _IMAGE_TAG.split(text)  # texts and numbers in turn
+        parts = [self.image(sample, piece) if index % 2 else piece for index, piece in enumerate(pieces)]
+        return [part for part in parts if part != ""]
 
     def requests(self, sample: Sample, settings: RenderSettings) -> list[Request]:
         lines = [f"{letter}. {option}" for letter, option in zip(LETTERS, self.options(sample), strict=False)]
         text = "\n".join((str(sample.doc["question"]), *lines, _ENDING))
-        context = settings.dialog(*self.with_pictures(sample, text))
+        context = settings.dialog(*self.with_images(sample, text))
         options = settings.options(max_gen_toks=1024)
         return [Request(GENERATE, context, options=options, repeats=settings.repeats)]
 
     def score(self, sample: Sample, responses: Sequence[Response]) -> dict[str, Value]:
-        found = re.findall(r"[Aa]nswer(?: is)?\W{0,8}([A-J])\b(?! [a-z])", responses[0].text or "")
-        return {"exact_match": float(bool(found) and found[-1] == self.target(sample))}
+        letters = re.findall(r"[Aa]nswer(?: is)?\W{0,8}([A-J])\b(?! [a-z])", responses[0].text or "")
+        return {"exact_match": float(bool(letters) and letters[-1] == self.target(sample))}
 
 
 class MMMUProClip(MMMUPro):
-    """The question's first picture against the text of each choice with its question."""
+    """The question's first image against the text of each choice with its question."""
 
     task_type = TaskType.ZERO_SHOT_CLASSIFICATION
     kind = ZERO_SHOT
@@ -85,14 +85,14 @@ class MMMUProClip(MMMUPro):
     alternatives = ()
 
     def warnings(self) -> list[str]:
-        return ["only the first picture of a question is seen, and choices that are pictures by their place alone"]
+        return ["only the first image of a question is used; choices that are images are told apart by their letter alone"]
 
     def requests(self, sample: Sample, settings: RenderSettings) -> list[Request]:
-        question = _PLACE.sub("", str(sample.doc["question"])).strip()
+        question = _IMAGE_TAG.sub("", str(sample.doc["question"])).strip()
         options = self.options(sample)
-        texts = tuple(f"{question} {_PLACE.sub('', option).strip()}" for option in options)
+        texts = tuple(f"{question} {_IMAGE_TAG.sub('', option).strip()}" for option in options)
         labels = Labels(tuple(LETTERS[: len(options)]), texts, ("{c}",))
-        first = settings.dialog(self.picture(sample, "1"))[-1:]
+        first = settings.dialog(self.image(sample, "1"))[-1:]
         return [Request(ZERO_SHOT, first, labels=labels, repeats=settings.repeats)]
 
     def score(self, sample: Sample, responses: Sequence[Response]) -> dict[str, Value]:

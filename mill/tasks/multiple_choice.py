@@ -28,12 +28,15 @@ class MultipleChoiceTask(PromptedTask):
     def answer_text(self, doc: Doc) -> str:
         return self.choices(doc)[self.answer(doc)]
 
+    def choice_texts(self, sample: Sample) -> Sequence[str]:
+        return self.choices(sample.doc)
+
     def target(self, sample: Sample) -> int:
         return self.answer(sample.doc)
 
     def requests(self, sample: Sample, settings: RenderSettings) -> list[Request]:
         context = self.context(sample, settings)
-        # A chat template ends where the answer begins: no space stands between.
+        # A chat template ends where the answer begins: no space in between.
         delimiter = "" if settings.apply_chat_template else self.delimiter
         return [
             Request(LOGLIKELIHOOD, context=context, continuation=delimiter + choice, repeats=settings.repeats)
@@ -67,4 +70,4 @@ def _finite_scores(responses: Sequence[Response]) -> list[float]:
 
 def _best(scores: Sequence[float]) -> int:
     """The first index of the largest score."""
-    return max(range(len(scores)), key=lambda place: scores[place])
+    return max(range(len(scores)), key=lambda index: scores[index])

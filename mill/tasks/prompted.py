@@ -18,15 +18,15 @@ Doc = Mapping[str, Any]
 
 
 class PromptedTask(Task):
-    """A subclass says where its rows are, and how a row reads as a question and, in an example, as an answer."""
+    """A subclass names its dataset and renders a row as a question and, in an example, as an answer."""
 
     takes_shots = True
     dataset: Dataset
     splits: tuple[str, ...] = ("test",)
-    """The evaluated split; those after the first stand in where it is missing, and are named beside the score."""
+    """The evaluated split; those after the first are used where it is missing, with a warning."""
     shot_splits: tuple[str, ...] = ("train", "validation")
     fixed_shots: bool = False
-    """Whether examples are the first of their split (as MMLU has it) instead of drawn for each sample."""
+    """Whether examples are the first of their split (as in MMLU) instead of drawn for each sample."""
     description: str = ""
     separator: str = "\n\n"
     delimiter: str = " "
@@ -53,15 +53,15 @@ class PromptedTask(Task):
         return split, [row for row in rows if self.keep(row)]
 
     def samples(self) -> Sequence[Sample]:
-        return [Sample(str(place), row) for place, row in enumerate(self._evaluated[1])]
+        return [Sample(str(index), row) for index, row in enumerate(self._evaluated[1])]
 
     def warnings(self) -> list[str]:
-        found = []
+        lines = []
         if self._evaluated[0] != self.splits[0]:
-            found.append(f"the {self._evaluated[0]} split stands in for {self.splits[0]}, which is not there")
+            lines.append(f"the {self._evaluated[0]} split is used instead of {self.splits[0]}, which is missing")
         if "_pool" in self.__dict__ and self._pool[0] != self.shot_splits[0]:
-            found.append(f"examples come from the {self._pool[0]} split, since {self.shot_splits[0]} is not there")
-        return found
+            lines.append(f"examples come from the {self._pool[0]} split, since {self.shot_splits[0]} is missing")
+        return lines
 
     def shots(self, sample: Sample, settings: RenderSettings) -> list[Doc]:
         """The examples before a sample's question."""
@@ -70,22 +70,22 @@ class PromptedTask(Task):
             return []
         split, pool = self._pool
         if self.fixed_shots or settings.same_shots:
-            found = first_shots(pool, count, sample.doc)
+            shots = first_shots(pool, count, sample.doc)
         else:
-            found = drawn_shots(pool, count, sample.doc, sample_id=sample.id, seed=settings.seed)
-        if len(found) < count:
-            raise DataError(f"{self.name} needs {count} examples, but the {split} split of {self.dataset} has {len(found)}")
-        return found
+            shots = drawn_shots(pool, count, sample.doc, sample_id=sample.id, seed=settings.seed)
+        if len(shots) < count:
+            raise DataError(f"{self.name} needs {count} examples, but the {split} split of {self.dataset} has {len(shots)}")
+        return shots
 
     def context(self, sample: Sample, settings: RenderSettings, question: str | None = None) -> Context:
-        """Description, examples and question as one text, or as chat messages where a chat template is asked for."""
+        """Description, examples and question as one text, or as chat messages where a chat template is applied."""
         text = self.question(sample.doc) if question is None else question
         examples = "".join(self.example(shot) + self.separator for shot in self.shots(sample, settings))
         return settings.frame(examples + text, self.description)
 
     def judged_fields(self, sample: Sample, responses: Sequence[Response]) -> dict[str, str]:
-        told = {"question": self.question(sample.doc), "reference": self.answer_text(sample.doc)}
-        return {**super().judged_fields(sample, responses), **told}
+        fields = {"question": self.question(sample.doc), "reference": self.answer_text(sample.doc)}
+        return {**super().judged_fields(sample, responses), **fields}
 
     def example(self, doc: Doc) -> str:
         """One solved example."""

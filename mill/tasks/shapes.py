@@ -29,24 +29,24 @@ COLOURS = {
 }
 SHAPES = ("circle", "square", "triangle", "star", "cross", "ring", "bar", "diamond")
 PAIRS = tuple((colour, shape) for colour in COLOURS for shape in SHAPES)
-UNSEEN = tuple((colour, SHAPES[place]) for place, colour in enumerate(COLOURS))
+UNSEEN = tuple((colour, SHAPES[index]) for index, colour in enumerate(COLOURS))
 SIDE = 32
-EACH = 8  # pictures of a class
+EACH = 8  # images of a class
 
 
 def draw(colour: str, shape: str, chance: random.Random) -> Any:
-    """A picture of one shape: place, size, shade and a grey background are left to chance."""
+    """An image of one shape; position, size, shade and a grey background are random."""
     from PIL import Image, ImageDraw
 
     grey = chance.randint(0, 70)
     scale = 4  # drawn larger and reduced, for smooth edges
-    picture = Image.new("RGB", (SIDE * scale, SIDE * scale), (grey, grey, grey))
+    image = Image.new("RGB", (SIDE * scale, SIDE * scale), (grey, grey, grey))
     radius = chance.uniform(8, 13) * scale
     x, y = (chance.uniform(radius, SIDE * scale - radius) for _ in range(2))
     shade = chance.uniform(0.75, 1.0)
     fill = tuple(round(part * shade) for part in COLOURS[colour])
-    _STROKES[shape](ImageDraw.Draw(picture), x, y, radius, fill)
-    return picture.resize((SIDE, SIDE), Image.Resampling.BILINEAR)
+    _STROKES[shape](ImageDraw.Draw(image), x, y, radius, fill)
+    return image.resize((SIDE, SIDE), Image.Resampling.BILINEAR)
 
 
 def _polygon(x: float, y: float, radii: tuple[float, ...], turn: float) -> list[tuple[float, float]]:
@@ -77,7 +77,7 @@ def class_name(colour: str, shape: str) -> str:
 
 @dataclass(frozen=True)
 class DrawnSet(ClassifiedSet):
-    """Rows whose pictures are drawn when they are looked at."""
+    """Rows whose images are drawn on demand."""
 
     pairs: tuple[tuple[str, str], ...] = PAIRS
 

@@ -1,7 +1,7 @@
-"""Prompt suites: what checks ask models when no benchmark is named. Also of one's own, as lines of JSON.
+"""Prompt suites: the prompts that checks send when no benchmark is named. Custom ones are .jsonl files.
 
 A line has a `prompt` (or `text`) and may have an `id`, a `category`, a gold `answer`, how to `extract` the answer (number,
-choice, yes_no, json or line) and `max_tokens`.
+plain_number, e_number, choice, yes_no, json or line) and `max_tokens`.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ FOLDER = Path(long_context.__file__).parent
 DEFAULT_MAX_TOKENS = 256
 _ALIASES = {"adversarial-numerics": "numerics"}
 FREE = "free"  # the category of a prompt that names none
-ANSWERED = "answered"  # the metric that says whether there is any answer
+ANSWERED = "answered"  # the metric of prompts without a gold answer: whether the response has text
 
 
 class SuiteTask(Task):
-    """`answered` is the share of answers that are not empty, `acc` that of right ones among prompts with a gold answer."""
+    """`answered` is the share of non-empty responses, `acc` the share of right ones among prompts with a gold answer."""
 
     task_type = TaskType.GENERATIVE_QA
 
@@ -41,7 +41,7 @@ class SuiteTask(Task):
 
     @cached_property
     def _samples(self) -> list[Sample]:
-        rows = [_checked(row, place, self.name) for place, row in enumerate(self._load())]
+        rows = [_checked(row, index, self.name) for index, row in enumerate(self._load())]
         if not rows:
             raise DataError(f"the prompt suite {self.name} is empty")
         return [Sample(row["id"], row) for row in rows]
@@ -79,34 +79,36 @@ class SuiteTask(Task):
         return sample.doc.get("answer")
 
 
-def _checked(row: Mapping[str, Any], place: int, suite: str) -> dict[str, Any]:
-    """A line of a suite with its defaults; refused where it cannot be asked or scored."""
-    where = f"the prompt suite {suite}, line {place + 1}"
+def _checked(row: Mapping[str, Any], index: int, suite: str) -> dict[str, Any]:
+    """A line of a suite with its defaults; refused where it cannot be sent or scored."""
+    where = f"the prompt suite {suite}, line {index + 1}"
     prompt = row.get("prompt", row.get("text"))
     if not isinstance(prompt, str) or not prompt.strip():
         raise DataError(f"{where} has no text under 'prompt'; it has {', '.join(row) or 'nothing'}")
-    name = place if row.get("id") is None else row["id"]
-    found = {**row, "id": str(name), "prompt": prompt, "category": str(row.get("category") or FREE)}
+    name = index if row.get("id") is None else row["id"]
+    checked = {**row, "id": str(name), "prompt": prompt, "category": str(row.get("category") or FREE)}
     for optional in ("answer", "extract", "max_tokens"):
-        if found.get(optional) is None:
-            found.pop(optional, None)
-    if "answer" in found:
-        found.setdefault("extract", _way(found["answer"]))
-    how, longest = found.get("extract"), found.get("max_tokens", DEFAULT_MAX_TOKENS)
+        if checked.get(optional) is None:
+            checked.pop(optional, None)
+    if "answer" in checked:
+        checked.setdefault("extract", default_extractor(checked["answer"]))
+    how, longest = checked.get("extract"), checked.get("max_tokens", DEFAULT_MAX_TOKENS)
     if how is not None and (not isinstance(how, str) or how not in EXTRACTORS):
         raise UnknownName(
             f"way to extract an answer ({where})", str(how), EXTRACTORS, hint=f"known are {', '.join(EXTRACTORS)}"
         )
     if not isinstance(longest, int) or isinstance(longest, bool) or longest < 1:
         raise DataError(f"{where} has max_tokens {longest!r}, not a count of at least 1")
-    if "answer" in found and not _can_be_given(how or "", found["answer"]):
-        gold = str(found["answer"])[:60]
-        raise DataError(f"{where} has the answer {gold!r}, which extract={how} finds in no text; {_HINTS[how or '']}")
-    return found
+    if "answer" in checked and not can_be_extracted(how or "", checked["answer"]):
+        gold = str(checked["answer"])[:60]
+        raise DataError(f"{where} has the answer {gold!r}, which extract={how} finds in no text; {EXTRACT_HINTS[how or '']}")
+    return checked
 
 
-_HINTS = {
+EXTRACT_HINTS = {
     "number": "give a number",
+    "plain_number": "give a number",
+    "e_number": "give a number",
     "choice": "give a letter from A to E",
     "yes_no": "give yes or no",
     "json": "give an object or a list, as JSON and not as text",
@@ -114,18 +116,20 @@ _HINTS = {
 }
 
 
-def _can_be_given(how: str, gold: Any) -> bool:
+def can_be_extracted(how: str, gold: Any) -> bool:
     """Whether there is a text from which the gold answer would be extracted."""
     if how == "json":
         return isinstance(gold, (dict, list))
     if how == "line":
         return sum(bool(normal(line)) for line in str(gold).splitlines()) == 1
+    if how in ("plain_number", "e_number"):
+        return can_be_extracted("number", gold)
     spelled = spelled_gold(gold) if how == "yes_no" else str(gold).strip().upper() if how == "choice" else str(gold)
     return is_right(how, EXTRACTORS[how](spelled), gold)
 
 
-def _way(gold: Any) -> str:
-    """How an answer is extracted where a suite says what is right and not how to find it."""
+def default_extractor(gold: Any) -> str:
+    """The extractor for a gold answer where the data names none."""
     if isinstance(gold, (dict, list)):
         return "json"
     return "yes_no" if isinstance(gold, bool) else "number" if isinstance(gold, (int, float)) else "line"

@@ -50,12 +50,12 @@ class WikiText(PerplexityTask):
     def samples(self) -> Sequence[Sample]:
         rows = self._source[1]
         pages = [row["page"] for row in rows] if rows and "page" in rows[0] else join_pages(row["text"] for row in rows)
-        return [Sample(str(place), {"page": page}) for place, page in enumerate(pages)]
+        return [Sample(str(index), {"page": page}) for index, page in enumerate(pages)]
 
     def warnings(self) -> list[str]:
         dataset, rows = self._source
         if dataset is TOKENIZED:
-            return ["wikitext-2-v1, with its <unk> words, stands in for wikitext-2-raw-v1: not comparable with raw figures"]
+            return ["wikitext-2-v1, with its <unk> words, is used instead of wikitext-2-raw-v1: scores are not comparable"]
         return [] if "page" in rows[0] else ["pages were joined from the line-by-line form of the dataset"]
 
     def scored_text(self, sample: Sample) -> str:
@@ -65,7 +65,7 @@ class WikiText(PerplexityTask):
         return str(sample.doc["page"])
 
     def count_words(self, text: str) -> int:
-        """As the published figures count: white space at either end adds an empty word."""
+        """As published results count: white space at either end adds an empty word."""
         return len(re.split(r"\s+", text))
 
 

@@ -1,4 +1,4 @@
-"""WinoGrande: who does a pronoun stand for? Each name is put in its place, and the rest of the sentence is scored."""
+"""WinoGrande: whom does a pronoun refer to? Each name is inserted, and the rest of the sentence is scored."""
 
 from collections.abc import Sequence
 

@@ -110,7 +110,7 @@ def test_braces_in_what_is_judged_are_left_as_they_are(text: str) -> None:
 
 @pytest.mark.parametrize("prompt", ["{nosuch}", "{}", "{0}", "{", '{"json": 1}'])
 def test_a_prompt_that_names_what_is_not_told_is_refused(prompt: str) -> None:
-    with pytest.raises(DataError, match="the judge's prompt names a field"):
+    with pytest.raises(DataError, match="the judge's prompt uses a field"):
         Judge(prompt=prompt).requests(TOLD, chat=False)
 
 

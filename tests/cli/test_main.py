@@ -330,10 +330,10 @@ FAULTY = {
     "no metrics": ("metrics = {}", "faulty has no metrics"),
     "metrics as a list": ("metrics = ['exact_match']", "faulty has no metrics"),
     "two samples with one id": ("def samples(self): return super().samples()[:1] * 2", "two samples with the id '0'"),
-    "no requests": ("def requests(self, sample, settings): return []", "faulty asks nothing about sample 0"),
+    "no requests": ("def requests(self, sample, settings): return []", "faulty makes no request for sample 0"),
     "requests of another kind": (
         "def requests(self, sample, settings): return [Request('loglikelihood', 'a', 'b')]",
-        "faulty is of kind generate_until but asks loglikelihood",
+        "faulty is of kind generate_until but makes a loglikelihood request",
     ),
     "a row without its column": (
         "def requests(self, sample, settings): return sample.doc['nothing']",
@@ -418,7 +418,7 @@ def test_gen_kwargs_that_do_not_apply_are_told(mill: Mill) -> None:
 
 def test_repeats_of_a_greedy_answer_are_warned_of_once_and_beside_the_score(mill: Mill, tmp_path: Path) -> None:
     code, out, err = toy(mill, "--limit", "2", "--repeats", "3", "--output_dir", "out")
-    words = "decoding is greedy, so all 3 repeats ask for the same answer"
+    words = "decoding is greedy, so all 3 repeats give the same response"
     assert code == 0 and err.count(words) == 1 and f"toy_gen: {words}" in out
     (results,) = (tmp_path / "out").glob("*/*/results.json")
     assert words in json.loads(results.read_text())["tasks"]["toy_gen"]["warnings"][0]

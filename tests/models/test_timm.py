@@ -339,7 +339,7 @@ def test_a_task_asked_for_by_its_plain_name_is_served_supervised_and_the_reader_
     spec = f"timm[path=test_vit,num_classes=10,checkpoint={checkpoints['test_vit']}]"
     outcome = plan(spec, "cifar10", tmp_path / "out", limit=4).execute(quiet=True)
     assert outcome.tasks[0].task == "cifar10_supervised"
-    assert outcome.tasks[0].warnings == ["cifar10_supervised stands in for cifar10, which this model cannot serve"]
+    assert outcome.tasks[0].warnings == ["cifar10_supervised runs instead of cifar10, which this model cannot serve"]
 
 
 # What the model is called and made with

@@ -156,7 +156,7 @@ def test_dialogs_go_on_round_by_round_and_later_rounds_see_earlier_answers(evalu
     assert outcome.tasks[0].metrics["rounds"].value == 3
     row = rows(outcome, "toy_dialog")[0]
     first = row["responses"][0][0]["text"]
-    assert f"<assistant> {first}\n<user> you said {first}; go on" in row["prompt"]
+    assert f"<assistant> {first}\n<user> you said {first}; go on" in row["unrendered"]
     evaluate("toy_dialog", limit=4, repeats=2)
     assert computed(log) == 0
 

@@ -51,7 +51,7 @@ def append(file: Path, data: bytes) -> None:
 
 def answer(index: Index, key: str) -> dict[str, Any] | None:
     place = index.find(key)
-    return None if place is None else index.answer(place)
+    return None if place is None else index.response(place)
 
 
 def put(folder: Path, request: Request, response: Response) -> None:
@@ -93,7 +93,7 @@ def test_a_line_means_the_same_whether_its_beginning_is_matched_or_it_is_parsed(
             key = ask(number, kind_of(response), temperature=float(sampled)).key
             for index in (fast, whole):
                 place = index.find(key)
-                assert place is not None and Response.from_dict(index.answer(place)) == response
+                assert place is not None and Response.from_dict(index.response(place)) == response
                 assert (place.failed, place.deterministic) == (response.failed, not sampled)
 
 
@@ -374,7 +374,7 @@ def test_a_line_that_lacks_what_its_kind_needs_is_no_answer(
     append(file, json.dumps(entry).encode() + b"\n" + line(ask(2).key, "whole"))
     record = Record(tmp_path / "run")
     assert record.get(request) is None and record.get(ask(2)) == Response(text="whole")
-    assert f"{file}: 1 lines hold no answer of their kind" in caplog.text
+    assert f"{file}: 1 lines have no response of their kind" in caplog.text
     answer = {"classify": Response(label="a"), LOGLIKELIHOOD: Response(score=-2.0)}.get(request.kind, Response(text="new"))
     record.put(request, answer)
     record.close()
@@ -395,7 +395,7 @@ def test_an_answer_with_a_field_of_another_type_is_damage(tmp_path: Path) -> Non
     file = only_file(tmp_path / "run")
     file.write_bytes(file.read_bytes().replace(b'"output_tokens": 3', b'"output_tokens": "3"'))
     with pytest.raises(
-        RunError, match=r"damaged at byte 0 \(the answer is not valid: output_tokens: expected int \| null, got str\)"
+        RunError, match=r"damaged at byte 0 \(the response is not valid: output_tokens: expected int \| null, got str\)"
     ):
         Record(tmp_path / "run").get(ask(1))
 
@@ -405,7 +405,7 @@ def test_a_damaged_record_of_another_run_is_told_and_not_used(tmp_path: Path, ca
     put(tmp_path / "two", ask(1, temperature=0.0), Response(text="x"))
     record = Record(tmp_path / "three", [tmp_path / "one", tmp_path / "two"])
     assert record.get(ask(1, temperature=0.0)) == Response(text="x")
-    assert "no answers are taken from another run" in caplog.text
+    assert "no responses are reused from another run" in caplog.text
 
 
 def test_lines_are_of_utf8_and_of_json(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def test_a_writer_looks_for_its_file_now_and_then(tmp_path: Path, monkeypatch: p
     written.put(Request(GENERATE, "1"), Response(text="x"))
     shutil.rmtree(tmp_path / "run")
     written.put(Request(GENERATE, "2"), Response(text="x"))
-    clock[0] += 2 * record.LOOK_S
+    clock[0] += 2 * record.CHECK_S
     with pytest.raises(RunError, match="removed or moved during the run"):
         written.put(Request(GENERATE, "3"), Response(text="x"))
 
@@ -55,7 +55,7 @@ def test_another_file_in_its_place_is_not_taken_for_it(tmp_path: Path) -> None:
     (file,) = (tmp_path / "run/record").iterdir()
     file.unlink()
     file.write_text("")
-    written._looked = -1e9
+    written._checked_at = -1e9
     with pytest.raises(RunError, match="removed or moved"):
         written.put(Request(GENERATE, "2"), Response(text="x"))
 
@@ -99,6 +99,6 @@ def test_a_record_that_is_cut_under_the_run_is_noticed_and_stays_readable(tmp_pa
     file.write_text("")
     written.put(Request(GENERATE, "2"), Response(text="y"))
     assert b"\0" not in file.read_bytes()
-    with pytest.raises(RunError, match="was cut during the run"):
+    with pytest.raises(RunError, match="was truncated during the run"):
         written.refuse_removed()
-    assert Record(tmp_path / "run").answer(Request(GENERATE, "2").key) == Response(text="y")
+    assert Record(tmp_path / "run").response(Request(GENERATE, "2").key) == Response(text="y")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -123,3 +125,53 @@ def test_a_line_that_is_not_as_mill_writes_it_is_refused_by_file_line_and_field(
     with pytest.raises(RunError) as caught:
         read_samples(file)
     assert f"{file}, line 2, is not valid: {what}" in str(caught.value)
+
+
+def test_a_sample_is_one_flat_row(toy_here: Path, tmp_path: Path) -> None:
+    """Two tasks of different shape in one query, as a reader of results would write it."""
+    rows = "".join(f"{letter},answer 1,{'x' if letter < 'd' else 'y'}\n" for letter in "abcdefghijkl")
+    (tmp_path / "qa.csv").write_text("question,answer,category\n" + rows)
+    argv = ["eval", "toy[path=a]", f"{tmp_path / 'qa.csv'},toy_choice,toy_text,toy_dialog", "--limit", "12", "--quiet"]
+    assert mill([*argv, "--output_dir", str(tmp_path / "out")]) == 0
+    (folder,) = (tmp_path / "out").glob("*/*/samples")
+    (own,) = folder.glob("*qa.csv*")
+    frame = pd.read_json(own, lines=True)
+    right = (frame["response"] == frame["target"]).astype(float)
+    assert list(frame["exact_match"]) == list(right)
+    assert list(frame["extracted"]) == list(frame["response"])
+    assert list(frame["prompt"]) == [f"Question: {letter}\nAnswer:" for letter in "abcdefghijkl"]
+    assert 0 < sum(right) < 12
+    assert list(frame["prompt_tokens"]) == [3] * 12 and list(frame["output_tokens"]) == [2] * 12
+    means = duckdb.sql(f"select category, avg(exact_match) from '{folder}/*.jsonl' group by 1 order by 1").fetchall()
+    assert means == [("", None), ("x", right[:3].mean()), ("y", pytest.approx(right[3:].mean()))]
+    chosen_rows = duckdb.sql(
+        f"select chosen, correct, acc, choices, choice_logprobs from '{folder}/toy_choice.jsonl'"
+    ).fetchall()
+    for chosen, correct, acc, choices, scores in chosen_rows:
+        assert chosen == choices[scores.index(max(scores))] and correct == (acc == 1.0)
+    (perplexity,) = duckdb.sql(f"select word_perplexity from '{folder}/toy_text.jsonl' where id = '0'").fetchall()[0]
+    line = json.loads((folder / "toy_text.jsonl").read_text().splitlines()[0])
+    assert perplexity == pytest.approx(math.exp(-line["responses"][0][0]["score"] / 100))
+    dialog = json.loads((folder / "toy_dialog.jsonl").read_text().splitlines()[0])
+    assert [turn["role"] for turn in json.loads(dialog["prompt"])][-3:] == ["user", "assistant", "user"]
+    assert dialog["response"] == dialog["responses"][0][-1]["text"]
+
+
+def test_the_prompt_is_what_the_model_got(tmp_path: Path, tiny_model: Path) -> None:
+    (tmp_path / "qa.csv").write_text("prompt,answer,system\nwhat is the answer ?,42,Be brief.\n")
+    spec, out = f"hf[path={tiny_model},dtype=float32,device_map=cpu]", tmp_path / "out"
+    argv = ["eval", spec, str(tmp_path / "qa.csv"), "--apply_chat_template", "--output_dir", str(out), "--quiet"]
+    assert mill([*argv, "--gen_kwargs", "max_gen_toks=4"]) == 0
+    (file,) = out.glob("*/*/samples/*.jsonl")
+    row = json.loads(file.read_text())
+    assert row["prompt"] == "<|system|>Be brief.</s><|user|>what is the answer ?</s><|assistant|>"
+    assert row["unrendered"] == "<system> Be brief.\n<user> what is the answer ?"
+    assert mill(["score", str(file.parent.parent)]) == 0
+    assert json.loads(file.read_text()) == row
+
+
+def test_a_metric_with_the_name_of_a_column_is_renamed(tmp_path: Path) -> None:
+    file = tmp_path / "samples.jsonl"
+    write_samples(file, "t", [replace(scored("x"), values={"error": [0.5], "seconds": [None]})], tmp_path)
+    row = json.loads(file.read_text())
+    assert (row["error"], row["metric_error"], row["metric_seconds"]) == (None, 0.5, None)

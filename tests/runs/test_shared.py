@@ -22,7 +22,7 @@ from mill.models.spec.parse import Spec
 from mill.runs import shared
 from mill.runs.folder import MANIFEST, RESULTS, RunFolder
 from mill.runs.manifest import update_manifest
-from mill.runs.shared import TOP, Word, merged, say
+from mill.runs.shared import TOP, Entry, merged, publish
 
 PROCESSES, ENTRIES = 4, 12
 
@@ -50,7 +50,7 @@ def as_writer(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
 
 def view_again(folder: RunFolder) -> dict[str, Any]:
     """The file after somebody who has nothing to add has written it."""
-    say(folder, RESULTS, {})
+    publish(folder, RESULTS, {})
     return folder.read(RESULTS)
 
 
@@ -60,9 +60,10 @@ def say_many(path: str, number: int, gate: Any) -> None:
     gate.wait()
     for entry in range(ENTRIES):
         name = f"{number}-{entry}"
-        say(folder, RESULTS, {"tasks": {name: Word({"n": entry}, weight=entry), "all": Word({"n": entry}, weight=entry)}})
+        one = Entry({"n": entry}, weight=entry)
+        publish(folder, RESULTS, {"tasks": {name: one, "all": one}})
         session = {"id": name, "order": entry}
-        say(folder, MANIFEST, {"sessions": {name: Word(session)}, TOP: {f"top-{name}": Word(name)}})
+        publish(folder, MANIFEST, {"sessions": {name: Entry(session)}, TOP: {f"top-{name}": Entry(name)}})
 
 
 def test_processes_that_say_much_at_once_lose_nothing(folder: RunFolder) -> None:
@@ -102,7 +103,7 @@ def test_what_was_said_last_counts_whatever_clocks_and_names_say(folder: RunFold
     for number in range(9, 0, -1):
         as_writer(monkeypatch, f"2020010{number}T000000-host")
         monkeypatch.setattr(time, "time", lambda number=number: 1e9 + 1e5 * number)
-        say(folder, RESULTS, {"tasks": {"t": Word(number, weight=number)}})
+        publish(folder, RESULTS, {"tasks": {"t": Entry(number, weight=number)}})
         for age, place in enumerate(sorted((folder.path / "parts").iterdir())):
             os.utime(place, (1e9 - age, 1e9 - age))
         assert folder.read(RESULTS)["tasks"] == {"t": number}
@@ -119,7 +120,7 @@ def test_a_part_that_comes_while_the_file_is_written_is_in_it(folder: RunFolder,
         write(place, name, content)
 
     monkeypatch.setattr(RunFolder, "write", write_late)
-    say(folder, RESULTS, {"tasks": {"t": Word(1)}})
+    publish(folder, RESULTS, {"tasks": {"t": Entry(1)}})
     assert folder.read(RESULTS) == {"tasks": {"t": 1, "late": 2}}
 
 
@@ -147,11 +148,11 @@ def test_parts_add_up_to_the_same_in_any_order_and_however_often(said: dict[str,
 
 
 def test_writing_again_changes_no_byte(folder: RunFolder) -> None:
-    say(folder, MANIFEST, {"tasks": {"b": Word(1), "a": Word(2)}, TOP: {"model": Word({"name": "m"})}})
-    say(folder, MANIFEST, {"sessions": {"s": Word({"id": "s", "order": 1})}})
+    publish(folder, MANIFEST, {"tasks": {"b": Entry(1), "a": Entry(2)}, TOP: {"model": Entry({"name": "m"})}})
+    publish(folder, MANIFEST, {"sessions": {"s": Entry({"id": "s", "order": 1})}})
     before = (folder.path / MANIFEST).read_bytes()
     for _ in range(3):
-        say(folder, MANIFEST, {})
+        publish(folder, MANIFEST, {})
     assert (folder.path / MANIFEST).read_bytes() == before
 
 
@@ -166,8 +167,8 @@ OLD = {
 
 def test_a_manifest_from_before_there_were_parts_is_kept(folder: RunFolder) -> None:
     folder.write(MANIFEST, OLD)
-    say(folder, MANIFEST, {"tasks": {"both": Word({"n": 2}), "new": Word({"n": 3})}, TOP: {"fresh": Word(True)}})
-    say(folder, MANIFEST, {"sessions": {"s": Word({"id": "s", "order": 1})}})
+    publish(folder, MANIFEST, {"tasks": {"both": Entry({"n": 2}), "new": Entry({"n": 3})}, TOP: {"fresh": Entry(True)}})
+    publish(folder, MANIFEST, {"sessions": {"s": Entry({"id": "s", "order": 1})}})
     told = folder.read(MANIFEST)
     assert told["tasks"] == {"old": OLD["tasks"]["old"], "both": {"n": 2}, "new": {"n": 3}}
     assert told["sessions"] == [*OLD["sessions"], {"id": "s", "order": 1}]
@@ -178,24 +179,25 @@ def test_parts_removed_by_hand_leave_what_the_file_says(folder: RunFolder, monke
     folder.write(MANIFEST, OLD)
     for number, writer in enumerate("ab", start=1):
         as_writer(monkeypatch, writer)
-        say(folder, MANIFEST, {"tasks": {"both": Word(number)}, "sessions": {writer: Word({"id": writer, "order": number})}})
+        session = Entry({"id": writer, "order": number})
+        publish(folder, MANIFEST, {"tasks": {"both": Entry(number)}, "sessions": {writer: session}})
     before = folder.read(MANIFEST)
     for place in (folder.path / "parts").iterdir():
         place.unlink()
-    say(folder, MANIFEST, {"tasks": {"new": Word(3)}})
+    publish(folder, MANIFEST, {"tasks": {"new": Entry(3)}})
     assert folder.read(MANIFEST) == {**before, "tasks": {**before["tasks"], "new": 3}}
     assert before["tasks"]["both"] == 2 and [entry["id"] for entry in before["sessions"][2:]] == ["a", "b"]
 
 
 def test_a_file_removed_by_hand_comes_back_from_its_parts(folder: RunFolder) -> None:
-    say(folder, RESULTS, {"tasks": {"t": Word(1)}})
+    publish(folder, RESULTS, {"tasks": {"t": Entry(1)}})
     (folder.path / RESULTS).unlink()
     assert view_again(folder) == {"tasks": {"t": 1}}
 
 
 def test_odd_characters_come_back_as_they_were(folder: RunFolder) -> None:
     odd = "\ud800 \u2028 \x85"
-    say(folder, RESULTS, {"tasks": {odd: Word(odd)}})
+    publish(folder, RESULTS, {"tasks": {odd: Entry(odd)}})
     assert view_again(folder) == {"tasks": {odd: odd}}
 
 
@@ -227,7 +229,7 @@ def test_thousands_of_parts_are_each_read_once(folder: RunFolder, monkeypatch: p
     real = storage.os.open
     monkeypatch.setattr(storage.os, "open", lambda file, *how: (opened.append(str(file)), real(file, *how))[1])
     for number in range(5):
-        say(folder, RESULTS, {"tasks": {"u": Word({"n": number})}})
+        publish(folder, RESULTS, {"tasks": {"u": Entry({"n": number})}})
     assert folder.read(RESULTS)["tasks"] == {"t": {"n": 1999}, "u": {"n": 4}}
     in_parts = [file for file in opened if "/parts/" in file and not file.startswith(".")]
     assert len(in_parts) < 2000 + 40

@@ -14,12 +14,21 @@ from mill.api.request import GENERATE, MULTI_ROUND, Request
 from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample, Task, TaskType
 from mill.execute.sample_state import SampleState
+from mill.runs.samples import SampleRecord, score_sample
 from mill.tasks import hooks
 
 SETTINGS = RenderSettings()
 SAMPLE = Sample("0", {"question": "q"})
 OPTIONS = SETTINGS.options()
 ANY: Any = None
+
+
+class Stop(BaseException):
+    """Neither an Exception nor an interruption."""
+
+
+class Interruption(KeyboardInterrupt):
+    pass
 
 
 class Plain(Task):
@@ -85,6 +94,7 @@ UNEQUAL = [Request(GENERATE, "a", options=OPTIONS), Request(GENERATE, "b", optio
 FAULTY: dict[str, tuple[dict[str, Any], str]] = {
     "samples that raise": ({"samples": raising(ValueError("no"))}, "samples() raised ValueError: no"),
     "samples that end the program": ({"samples": raising(SystemExit(3))}, "samples() raised SystemExit: 3"),
+    "samples that raise no Exception": ({"samples": raising(Stop("now"))}, "samples() raised Stop: now"),
     "samples that are none": ({"samples": giving(None)}, "samples() gives None, not a list"),
     "samples that are a text": ({"samples": giving("abc")}, "samples() gives 'abc', not a list"),
     "a sample that is a mapping": ({"samples": giving([{"id": "0"}])}, "samples() gives a dict, not a Sample"),
@@ -178,3 +188,26 @@ def test_a_dialog_that_cannot_go_on_is_a_failure_of_its_sample_alone(hook: Calla
     job.rounds[0][0].resps[:] = [Response(text="a")]
     assert not job.advance()
     assert words in (job.repeats()[0][0].error or "")
+
+
+@pytest.mark.parametrize("error", [Stop("now"), SystemExit(3), GeneratorExit(), ValueError("no")])
+def test_whatever_scoring_or_the_next_round_raises_is_the_error_of_its_sample(error: BaseException) -> None:
+    record = SampleRecord(SAMPLE, None, "q", [], [["k"]], [[Response(text="a")]])
+    scored = score_sample(made(score=raising(error)), record)
+    assert scored.error is not None and scored.error.startswith(f"scoring failed: {type(error).__name__}")
+    scored = score_sample(made(category=raising(error), extracted=raising(error), choice_texts=raising(error)), record)
+    assert (scored.error, scored.category, scored.extracted, scored.choices) == (None, "", None, [])
+    rounds = [Request(MULTI_ROUND, "q", options=OPTIONS, resps=[Response(text="a")])]
+    job = SampleState(made(kind=MULTI_ROUND, next_round=raising(error)), SAMPLE, SETTINGS, [], [rounds])
+    assert not job.advance()
+    assert (rounds[0].resps[0].error or "").startswith(f"next_round() failed: {type(error).__name__}")
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), Interruption()])
+def test_an_interruption_is_never_an_error_of_a_sample(error: BaseException) -> None:
+    record = SampleRecord(SAMPLE, None, "q", [], [["k"]], [[Response(text="a")]])
+    for hook in ("score", "category", "extracted"):
+        with pytest.raises(KeyboardInterrupt):
+            score_sample(made(**{hook: raising(error)}), record)
+    with pytest.raises(KeyboardInterrupt):
+        hooks.read_samples(made(samples=raising(error)))

@@ -153,55 +153,7 @@ def test_a_text_file_without_text_is_refused(tmp_path: Path, name: str, text: st
     (tmp_path / name).write_text(text)
     with pytest.raises(DataError) as caught:
         make_task(str(tmp_path / name)).samples()
-    assert str(caught.value) == f"{tmp_path / name} holds no text"
-
-
-def test_a_text_that_is_a_number_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "own.jsonl"
-    file.write_text('{"text": "fine"}\n{"text": 3}\n')
-    with pytest.raises(DataError) as caught:
-        make_task(str(file)).samples()
-    assert str(caught.value) == f"{file}: a row has no string under 'text'; it has text"
-
-
-NEITHER = {
-    "other columns": ('{"text": "a"}\n{"title": "t", "body": "b"}', "row 2 has title, body, and row 1 has text: "),
-    "no columns": ('{"text": "a"}\n{}', "row 2 has nothing, and row 1 has text: "),
-    "texts and prompts": ('{"text": "a"}\n{"prompt": "b"}', "row 2 has prompt, and row 1 has text: "),
-    "both in one row": ('{"text": "a", "prompt": "b"}', "row 1 has text, prompt: "),
-    "a text with an answer": ('{"text": "a", "answer": "b"}', "row 1 has text, answer: "),
-    "questions": ('{"question": "a", "answer": "b"}', "row 1 has question, answer: "),
-}
-
-
-@pytest.mark.parametrize(("rows", "words"), NEITHER.values(), ids=NEITHER)
-def test_rows_that_are_neither_prompts_nor_texts_are_refused_with_their_columns(
-    tmp_path: Path, rows: str, words: str
-) -> None:
-    file = tmp_path / "own.jsonl"
-    file.write_text(rows)
-    with pytest.raises(DataError) as caught:
-        make_task(str(file))
-    assert str(caught.value).startswith(f"{file}, {words}") and "a prompt in every row" in str(caught.value)
-
-
-def test_a_file_of_prompts_is_asked_and_scored_as_a_prompt_suite(tmp_path: Path) -> None:
-    file = tmp_path / "qa.jsonl"
-    file.write_text('{"prompt": "2+2?", "answer": 4}\n{"prompt": "Capital of France?", "answer": "Paris", "id": "fr"}\n')
-    task = make_task(str(file))
-    first, second = task.samples()
-    assert (task.name, task.kind, task.metrics) == (str(file), GENERATE, {"acc": "mean", "answered": "mean"})
-    assert [task.requests(one, RenderSettings())[0].context for one in (first, second)] == ["2+2?", "Capital of France?"]
-    assert task.score(first, [Response(text="It is 4.")])["acc"] == 1.0
-    assert task.score(second, [Response(text="London")])["acc"] == 0.0
-    assert task.warnings() == ["read as a prompt suite: 2 prompts, 2 with an answer"]
-
-
-def test_a_file_of_texts_says_so(tmp_path: Path) -> None:
-    file = tmp_path / "own.jsonl"
-    file.write_text('{"text": "a", "url": "u"}\n{"text": "b"}\n')
-    task = make_task(str(file))
-    assert (task.kind, task.warnings()) == (ROLLING, ["read as texts: the perplexity of 2 documents"])
+    assert str(caught.value) in (f"{tmp_path / name} has no text", f"{tmp_path / name} has no rows")
 
 
 # What a model can serve
@@ -302,10 +254,44 @@ def test_a_folder_registers_the_tasks_of_all_its_files(folder: Path) -> None:
     assert names("own_*") == ["own_a", "own_b"]
 
 
-def test_a_file_may_replace_a_built_in_task(tmp_path: Path, clean_registry: None) -> None:
-    (tmp_path / "mine.py").write_text(TASK_FILE.format(name="boolq"))
-    load_files((str(tmp_path / "mine.py"),))
+def test_a_file_replaces_a_built_in_task_only_on_purpose(tmp_path: Path, clean_registry: None) -> None:
+    file, source = tmp_path / "mine.py", TASK_FILE.format(name="boolq")
+    file.write_text(source)
+    with pytest.raises(SpecError) as caught:
+        load_files((str(file),))
+    assert str(caught.value) == (
+        f"task file {file} registers the task 'boolq', which is built in: choose another name, "
+        "or register it with override=True"
+    )
+    assert make_task("boolq").version == 1
+    file.write_text(source.replace('"boolq"', '"boolq", override=True'))
+    load_files((str(file),))
     assert make_task("boolq").version == 7
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ("tasks.add('mmlu', Benchmark('mmlu', ('piqa',)))", "task 'mmlu'"),
+        ("tasks.add('numerics', tasks.get('piqa'))", "task 'numerics'"),
+        ("models.add('hf', object)", "backend 'hf'"),
+        ("metrics.add('mean', max)", "metric 'mean'"),
+    ],
+)
+def test_benchmarks_suites_backends_and_metrics_are_not_replaced_either(
+    tmp_path: Path, clean_registry: None, line: str, what: str
+) -> None:
+    file = tmp_path / "mine.py"
+    imports = "from mill.api.registry import metrics, models, tasks\nfrom mill.api.task import Benchmark\n"
+    file.write_text(f"{imports}{line}\n")
+    with pytest.raises(SpecError, match=f"registers the {what}, which is built in"):
+        load_files((str(file),))
+
+
+def test_a_file_that_uses_a_built_in_backend_replaces_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("from mill.api.registry import models\nmodels.get('openai-compat')\n")
+    load_files((str(file),))
 
 
 @pytest.mark.parametrize(

@@ -110,7 +110,7 @@ def test_a_picture_that_is_named_and_not_there_is_refused(root: Path) -> None:
     del rows[0]["image_2"]
     write_mmmu(root, rows)
     task = make_task("mmmu_pro")
-    with pytest.raises(DataError, match="sample test_Art_1 names picture 2, which it does not have"):
+    with pytest.raises(DataError, match="sample test_Art_1 names image 2, which it does not have"):
         task.requests(task.samples()[0], PLAIN)
 
 

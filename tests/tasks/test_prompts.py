@@ -214,7 +214,7 @@ def test_arc_answer_keys_may_be_digits(put: Put) -> None:
 
 def test_another_split_that_stands_in_is_noted(put: Put) -> None:
     put("ai2_arc/ARC-Easy/validation", STONE)
-    assert make_task("arc_easy").warnings() == ["the validation split stands in for test, which is not there"]
+    assert make_task("arc_easy").warnings() == ["the validation split is used instead of test, which is missing"]
 
 
 def test_examples_from_another_split_are_noted_and_skip_the_question(put: Put) -> None:
@@ -223,7 +223,7 @@ def test_examples_from_another_split_are_noted_and_skip_the_question(put: Put) -
     assert (
         task.requests(sample, ONE)[0].context == "Question: What is wet?\nAnswer: rain\n\nQuestion: What is hard?\nAnswer:"
     )
-    assert task.warnings() == ["examples come from the test split, since train is not there"]
+    assert task.warnings() == ["examples come from the test split, since train is missing"]
 
 
 ARC_GEN = 'Choose the right option and finish with "the answer is (X)", where X is its letter.\n\n'
@@ -587,5 +587,5 @@ def test_wikitext_without_raw_text_says_that_another_form_stands_in(put: Put) ->
     task = make_task("wikitext")
     assert len(task.samples()) == 2
     assert task.warnings() == [
-        "wikitext-2-v1, with its <unk> words, stands in for wikitext-2-raw-v1: not comparable with raw figures"
+        "wikitext-2-v1, with its <unk> words, is used instead of wikitext-2-raw-v1: scores are not comparable"
     ]

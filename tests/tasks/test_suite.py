@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ def test_a_gold_answer_written_out_is_right(name: str) -> None:
         if "answer" in sample.doc:
             gold = sample.doc["answer"]
             text = json.dumps(gold) if isinstance(gold, (dict, list)) else str(gold)
+            text = f"{gold:e}" if sample.doc["extract"] == "e_number" else text
             assert score(task, sample, f"Answer: {text}")["acc"] == 1.0
             assert score(task, sample, "")["acc"] == 0.0
 
@@ -155,3 +157,29 @@ def test_a_line_that_no_answer_could_satisfy_is_refused(tmp_path: Path, line: di
 )
 def test_a_line_that_can_be_satisfied_is_taken(tmp_path: Path, line: dict[str, Any]) -> None:
     assert suite(tmp_path, {"prompt": "a", **line}).samples()[0].id == "0"
+
+
+def test_repeating_the_prompt_of_numerics_is_right_only_where_it_asks_for_a_copy() -> None:
+    task = find_suite("numerics")
+    for sample in task.samples():
+        prompt = sample.doc["prompt"]
+        parts = {prompt, *prompt.split("\n"), *re.split(r"(?<=[.?!])\s+", prompt)}
+        credited = any(score(task, sample, part)["acc"] for part in parts)
+        assert credited == prompt.removeprefix("Question: ").startswith("Copy this"), sample.id
+
+
+@pytest.mark.parametrize(
+    ("number", "text", "right"),
+    [
+        (3, "4.5e3 is 4.5 * 10^3", 0.0),
+        (3, "4.5 \u00d7 10\u00b3", 0.0),
+        (3, "4.5e3 = 4500", 1.0),
+        (3, "4,500 (that is 4.5e3)", 1.0),
+        (13, "0.00072", 0.0),
+        (13, "0.00072 = 7.2e-4", 1.0),
+        (13, "7.2 x 10^-4", 1.0),
+    ],
+)
+def test_a_number_counts_in_the_notation_that_was_requested(number: int, text: str, right: float) -> None:
+    task = find_suite("numerics")
+    assert score(task, task.samples()[number - 1], text)["acc"] == right

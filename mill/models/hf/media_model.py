@@ -36,6 +36,9 @@ class MediaModel(TokenModel):
         self.batch_size = concurrency or self.arguments.get("batch_size")
         return True
 
+    def rendered_prompt(self, request: Request) -> str:
+        return self.media.render(request.context) if request.media else super().rendered_prompt(request)
+
     def weight_bytes(self) -> int | None:
         return self.source.size
 

@@ -27,6 +27,11 @@ class TokenModel(MillModel):
     def has_chat_template(self) -> bool:
         return self.tokens.has_template
 
+    def rendered_prompt(self, request: Request) -> str:
+        if isinstance(request.context, str) and not self.use_chat_template:
+            return request.context
+        return self.tokens.render(request.context)
+
     def count_tokens(self, requests: Sequence[Request]) -> int | None:
         if any(request.media for request in requests):
             return None  # only the processor knows

@@ -755,7 +755,7 @@ def test_a_model_that_sees_runs_cifar10_as_multiple_choice(
     spec = f"hf[path={zoo.folder('llava')},dtype=float32,device_map=cpu]"
     assert run(["eval", spec, "cifar10", "--output_dir", str(out)]) == 0
     shown = capsys.readouterr().out
-    assert "cifar10_mcq stands in for cifar10" in shown
+    assert "cifar10_mcq runs instead of cifar10" in shown
     (results,) = (json.loads(file.read_text())["tasks"] for file in out.rglob("results.json"))
     assert list(results) == ["cifar10_mcq"]
     assert (results["cifar10_mcq"]["n"], results["cifar10_mcq"]["errors"]) == (12, 0)

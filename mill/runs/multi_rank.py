@@ -1,4 +1,4 @@
-"""A run that several ranks make together: one plan, a share of the samples for each, one record at the end."""
+"""A run by several ranks: one plan, a share of the samples for each rank, one record at the end."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from mill.execute.sample_state import SampleState, replay, run_samples
 from mill.runs.record import Record
 
 
-def answer_together(ranks: Ranks, executor: Executor, record: Record, jobs: Sequence[SampleState]) -> None:
-    """Answer this rank's share, from when rank 0 has come. Rank 0 ends with the answers of all jobs and their tally."""
+def run_share(ranks: Ranks, executor: Executor, record: Record, jobs: Sequence[SampleState]) -> None:
+    """Run this rank's share, once rank 0 holds the lock. Rank 0 ends with all responses and the tally of all ranks."""
     ranks.exchange("it is our turn")
     record.refresh()
     parts = split_samples(jobs, ranks.size)
@@ -28,52 +28,52 @@ def answer_together(ranks: Ranks, executor: Executor, record: Record, jobs: Sequ
     _gather(ranks, record, parts)
 
 
-def agree(ranks: Ranks, jobs: Sequence[SampleState]) -> None:
-    """All ranks must have planned the same: a machine with other data would answer other questions."""
+def check_same_plan(ranks: Ranks, jobs: Sequence[SampleState]) -> None:
+    """All ranks must have the same plan: a machine with other data would send other requests."""
     digest = hashlib.blake2b(digest_size=16)
     for job in jobs:
         digest.update(f"{job.task.name}\0{job.sample.id}\0".encode("utf-8", "surrogatepass"))
         for request in job.open_requests():
             digest.update(request.key.encode())
-    found = ranks.exchange(digest.hexdigest())
-    other = next((rank for rank, text in enumerate(found) if text != found[0]), None)
+    digests = ranks.exchange(digest.hexdigest())
+    other = next((rank for rank, text in enumerate(digests) if text != digests[0]), None)
     if other is not None:
         raise RunError(f"rank {other} has other samples or renders them otherwise than rank 0: its data or options differ")
 
 
 def _gather(ranks: Ranks, record: Record, parts: Sequence[Sequence[SampleState]]) -> None:
     """Rank 0 reads what the others recorded where it can see their files, and is sent the rest."""
-    wanted: list[int] = []
+    missing: list[int] = []
     if ranks.first:
         record.refresh()
-        # An error that is seen here may be an earlier session's, with an answer since where that rank records.
-        wanted = [other for other, jobs in enumerate(parts) if not _answered(jobs, record.answer)]
-    wanted = ranks.exchange(wanted)[0]
+        # An error that is seen here may be an earlier session's, with a response since where that rank records.
+        missing = [other for other, jobs in enumerate(parts) if not _replay_all(jobs, record.response)]
+    missing = ranks.exchange(missing)[0]
     if ranks.first:
-        for other in wanted:
+        for other in missing:
             for line in ranks.receive(other):
                 record.adopt(json.loads(line))
-            if not _answered(parts[other], record.lookup):
-                raise RunError(f"rank {other} has not answered all of its samples")
-    elif ranks.rank in wanted:
+            if not _replay_all(parts[other], record.lookup):
+                raise RunError(f"rank {other} has not completed all of its samples")
+    elif ranks.rank in missing:
         ranks.send(_lines(parts[ranks.rank]))
 
 
-def _answered(jobs: Sequence[SampleState], lookup: Callable[[str], Response | None]) -> bool:
-    """Give jobs the answers that are recorded; whether that is all of them."""
+def _replay_all(jobs: Sequence[SampleState], lookup: Callable[[str], Response | None]) -> bool:
+    """Attach the recorded responses to samples; False where some are missing."""
     return all(not job.open_requests() or replay(job, lookup) for job in jobs)
 
 
 def _total(tallies: Iterable[dict[str, Any]]) -> Tally:
     """Counts add up; ranks work at the same time, so the longest time counts."""
-    found = list(tallies)
-    sums = {field.name: sum(tally[field.name] for tally in found) for field in fields(Tally)}
-    return Tally(**{**sums, "answering_s": max(tally["answering_s"] for tally in found)})
+    given = list(tallies)
+    sums = {field.name: sum(tally[field.name] for tally in given) for field in fields(Tally)}
+    return Tally(**{**sums, "answering_s": max(tally["answering_s"] for tally in given)})
 
 
 def _lines(jobs: Iterable[SampleState]) -> Iterable[str]:
     for job in jobs:
         for request in job.all_requests():
             for clone, response in zip(request.clones(), request.resps, strict=True):
-                told = {"key": clone.key, "kind": clone.kind, "deterministic": clone.deterministic}
-                yield json.dumps({**told, "response": response.to_dict()})
+                head = {"key": clone.key, "kind": clone.kind, "deterministic": clone.deterministic}
+                yield json.dumps({**head, "response": response.to_dict()})

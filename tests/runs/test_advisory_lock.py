@@ -22,10 +22,11 @@ from mill.api.registry import tasks as registry
 from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample
 from mill.models.spec.parse import parse_spec
-from mill.runs import evaluate, results, turns
+from mill.runs import advisory_lock as locks
+from mill.runs import evaluate, results
+from mill.runs.advisory_lock import advisory_lock
 from mill.runs.evaluate import Run, prepare
 from mill.runs.folder import RESULTS, RunFolder
-from mill.runs.turns import taking_turns
 from mill.tasks.load import select
 from tests.outcomes import assert_same_end, recorded, scores, sessions
 from tests.runs.faults import (
@@ -44,7 +45,7 @@ from tests.runs.faults import (
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
-    monkeypatch.setattr(turns, "_POLL_S", 0.01)
+    monkeypatch.setattr(locks, "_POLL_S", 0.01)
     return RunFolder(tmp_path / "run")
 
 
@@ -52,10 +53,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
 def other(folder: RunFolder) -> Iterator[dict[str, Any]]:
     """What a command at work on the task `t` tells of itself: a process of this machine that is there."""
     process = subprocess.Popen(["sleep", "100"])
-    born = turns._born(process.pid)
+    born = locks._born(process.pid)
     yield {
         "host": "h",
-        "machine": turns._machine(),
+        "machine": locks._machine(),
         "pid": process.pid,
         "born": born,
         "tasks": ["t"],
@@ -81,7 +82,7 @@ def turn_comes(
     came, free = threading.Event(), threading.Event()
 
     def take() -> None:
-        with taking_turns(folder, tasks):
+        with advisory_lock(folder, tasks):
             came.set()
             free.wait(PATIENCE_S)
 
@@ -141,7 +142,7 @@ def test_a_waiter_goes_on_at_once_when_the_one_at_work_is_killed(undisturbed: Pa
     known, began = recorded(out), time.monotonic()
     assert known
     assert waiter.wait(PATIENCE_S) == 0
-    assert time.monotonic() - began < turns.SILENCE_S / 2
+    assert time.monotonic() - began < locks.SILENCE_S / 2
     assert Counter(computed(second)) == Counter(recorded(undisturbed).keys() - known.keys())
     assert_same_end(out, undisturbed)
     assert not leftovers(out)
@@ -187,7 +188,7 @@ def test_a_killed_process_that_its_parent_does_not_reap_is_not_waited_for(folder
 def test_a_silent_process_of_another_machine_is_waited_for_a_while(
     folder: RunFolder, other: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(turns, "SILENCE_S", 0.6)
+    monkeypatch.setattr(locks, "SILENCE_S", 0.6)
     place = tell(folder, {**other, "machine": "elsewhere", "pid": 1})
     began = time.monotonic()
     assert turn_comes(folder, within=15)
@@ -199,7 +200,7 @@ def test_a_process_of_another_machine_that_gives_signs_is_waited_for(
     folder: RunFolder, other: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By its beats, not by the times of the file, which another machine's clock may have made."""
-    monkeypatch.setattr(turns, "SILENCE_S", 1.5)
+    monkeypatch.setattr(locks, "SILENCE_S", 1.5)
     over = threading.Event()
 
     def beat() -> None:
@@ -224,8 +225,8 @@ def test_a_process_of_another_machine_that_gives_signs_is_waited_for(
 def test_the_file_of_the_one_at_work_is_kept_fresh_and_then_removed(
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(turns, "BEAT_S", 0.05)
-    with taking_turns(folder, ["t"]) as waited:
+    monkeypatch.setattr(locks, "BEAT_S", 0.05)
+    with advisory_lock(folder, ["t"]) as waited:
         assert not waited
         (file,) = (folder.path / "working").glob("*.json")
         first = json.loads(file.read_text())
@@ -235,7 +236,7 @@ def test_the_file_of_the_one_at_work_is_kept_fresh_and_then_removed(
 
 
 def test_the_file_is_removed_when_the_work_fails(folder: RunFolder) -> None:
-    with pytest.raises(ZeroDivisionError), taking_turns(folder, ["t"]):
+    with pytest.raises(ZeroDivisionError), advisory_lock(folder, ["t"]):
         raise ZeroDivisionError
     assert left(folder) == []
 
@@ -251,7 +252,7 @@ def test_what_is_no_file_of_ours_keeps_nobody(folder: RunFolder) -> None:
 @pytest.mark.parametrize("clock", [1, -1])
 def test_never_two_at_work_at_once(folder: RunFolder, monkeypatch: pytest.MonkeyPatch, clock: int) -> None:
     """Also where who comes later has the earlier name: within a second that is up to chance, and clocks differ."""
-    names, write, dice = itertools.count(5000, clock), turns.write_json, itertools.cycle([0.0, 0.012, 0.004, 0.02])
+    names, write, dice = itertools.count(5000, clock), locks.write_json, itertools.cycle([0.0, 0.012, 0.004, 0.02])
     inside: list[int] = []
     most: list[int] = []
 
@@ -261,14 +262,14 @@ def test_never_two_at_work_at_once(folder: RunFolder, monkeypatch: pytest.Monkey
 
     def take(number: int, delay: float) -> None:
         time.sleep(delay)
-        with taking_turns(folder, ["t"]):
+        with advisory_lock(folder, ["t"]):
             inside.append(number)
             most.append(len(inside))
             time.sleep(0.02)
             inside.remove(number)
 
-    monkeypatch.setattr(turns, "unique_name", lambda: str(next(names)))
-    monkeypatch.setattr(turns, "write_json", slowly)
+    monkeypatch.setattr(locks, "unique_name", lambda: str(next(names)))
+    monkeypatch.setattr(locks, "write_json", slowly)
     for _ in range(15):
         hands = [threading.Thread(target=take, args=(number, next(dice))) for number in range(3)]
         for hand in hands:
@@ -304,7 +305,7 @@ def test_a_limited_run_does_not_write_over_a_full_one_that_ends_with_it(
     ready: Callable[..., Run], monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     here, full = threading.current_thread(), threading.Thread(target=lambda: ready().execute(quiet=True))
-    say, write_results = results.say, evaluate.write_results
+    publish, write_results = results.publish, evaluate.write_results
 
     def meanwhile(when: str) -> None:
         if threading.current_thread() is here and when == moment:
@@ -313,14 +314,14 @@ def test_a_limited_run_does_not_write_over_a_full_one_that_ends_with_it(
 
     def said(*given: Any) -> None:
         meanwhile("before its results")
-        say(*given)
+        publish(*given)
 
     def written(*given: Any) -> set[str]:
         found = write_results(*given)
         meanwhile("before its samples")
         return found
 
-    monkeypatch.setattr(results, "say", said)
+    monkeypatch.setattr(results, "publish", said)
     monkeypatch.setattr(evaluate, "write_results", written)
     folder = ready(limit=10).execute(quiet=True).folder
     full.join(PATIENCE_S)

@@ -1,0 +1,159 @@
+"""An advisory lock on the tasks of a run: a second command on the same tasks waits, and then finds all responses recorded.
+
+A working process keeps a heartbeat file in the run's folder and rewrites it every few seconds. It uses no file locks and
+compares no clocks, so it works over network file systems. The file of a killed process blocks nobody: on the same machine
+that is detected at once, elsewhere after a minute without a heartbeat. If two processes do start together, some responses
+are computed twice; nothing else depends on the lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mill.api.errors import RunError
+from mill.api.storage import unique_name, write_json
+from mill.api.validate import read_file
+from mill.api.warnings import warn
+from mill.runs.folder import RunFolder
+from mill.runs.schema import WorkingEntry
+
+WORKING = "working"
+BEAT_S = 5.0
+SILENCE_S = 60.0
+_POLL_S = 0.5
+
+
+@contextmanager
+def advisory_lock(folder: RunFolder, tasks: Sequence[str]) -> Iterator[None]:
+    """Wait until no other process works on one of these tasks, then hold the lock while the block runs."""
+    heartbeat = _Heartbeat(folder, tasks)
+    waited = False
+    try:
+        heartbeat.start()
+        others = _Others(heartbeat)
+        while True:
+            while other := others.ahead():
+                if not waited:
+                    warn(f"{other} works on the same tasks: waiting for it to end, so that nothing is computed twice")
+                waited = True
+                time.sleep(_POLL_S)
+            heartbeat.write(working=True)
+            if not others.any_working():
+                break
+            heartbeat.write(working=False)
+        yield
+    finally:
+        heartbeat.stop()
+
+
+class _Heartbeat:
+    """This process's file, and a thread that rewrites it."""
+
+    def __init__(self, folder: RunFolder, tasks: Sequence[str]) -> None:
+        self.folder, self.root = folder.path / WORKING, folder.root
+        self.name, self.tasks = unique_name(), list(tasks)
+        self._beat, self._working, self._stopped, self._writing = 0, False, threading.Event(), threading.Lock()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    @property
+    def file(self) -> Path:
+        return self.folder / f"{self.name}.json"
+
+    def start(self) -> None:
+        self.write(working=False)
+        self._thread.start()
+
+    def write(self, *, working: bool | None = None) -> None:
+        with self._writing:
+            self._beat += 1
+            self._working = self._working if working is None else working
+            entry = {"host": socket.gethostname(), "machine": _machine(), "pid": os.getpid(), "born": _born(os.getpid())}
+            entry |= {"tasks": self.tasks, "working": self._working, "beat": self._beat}
+            write_json(self.file, entry, root=self.root)
+
+    def stop(self) -> None:
+        self._stopped.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+        with contextlib.suppress(OSError):
+            self.file.unlink(missing_ok=True)
+
+    def _run(self) -> None:
+        while not self._stopped.wait(BEAT_S):
+            with contextlib.suppress(RunError):  # a full disk: the work itself reports it
+                if self.folder.is_dir():  # a folder that was removed is not made again
+                    self.write()
+
+
+@dataclass
+class _Others:
+    """The heartbeats of other processes: the last beat of each, and when it changed by this process's clock."""
+
+    own: _Heartbeat
+    _beats: dict[str, tuple[int | None, float]] = field(default_factory=dict)
+
+    def ahead(self) -> str | None:
+        """A process that works on one of these tasks or has waited longer for them; None when there is none."""
+        for name, entry in self._alive():
+            if entry.working or name < self.own.name:
+                return f"process {entry.pid} on {entry.host}"
+        return None
+
+    def any_working(self) -> bool:
+        """Whether another process took the lock at the same time: both release it, and the one that waited longer wins."""
+        return any(entry.working for _, entry in self._alive())
+
+    def _alive(self) -> Iterator[tuple[str, WorkingEntry]]:
+        for file in sorted(self.own.folder.glob("*.json")):
+            if file.stem == self.own.name:
+                continue
+            with contextlib.suppress(RunError, FileNotFoundError):  # removed, or written by another version
+                entry = read_file(file, WorkingEntry, RunError)
+                if set(entry.tasks) & set(self.own.tasks):
+                    if self._is_dead(file.stem, entry):
+                        file.unlink(missing_ok=True)
+                    else:
+                        yield file.stem, entry
+
+    def _is_dead(self, name: str, entry: WorkingEntry) -> bool:
+        if entry.machine == _machine():
+            return _born(entry.pid) != entry.born
+        beat, seen = self._beats.get(name, (None, 0.0))
+        if beat != entry.beat:
+            self._beats[name] = (entry.beat, time.monotonic())
+            return False
+        return time.monotonic() - seen > SILENCE_S
+
+
+def _machine() -> str:
+    """Equal for processes that see each other's process ids; a container has its own ids."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}/{Path('/proc/self/ns/pid').readlink()}"
+    except OSError:
+        return socket.gethostname()
+
+
+def _born(pid: int) -> str | None:
+    """When a process started, which tells it from a later one with the same id; None if there is none."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return None if fields[0] in "ZX" else fields[19]  # a zombie has ended
+    except OSError:
+        if Path("/proc/self/stat").exists():
+            return None
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return None
+    except OSError:
+        return "running"
+    return "running"

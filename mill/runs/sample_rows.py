@@ -1,0 +1,109 @@
+"""A sample as one flat row, for pandas and DuckDB: scalar columns first, the whole record behind them.
+
+task, id, category          what it is
+prompt                      as it was sent: after the chat template, or the messages as JSON where a server applies it
+target, response            the gold answer; the text (or label) of the model, in a dialog of the last round
+extracted                   the answer that was read from the response
+choices, chosen, choice_logprobs, correct   of multiple choice by log-probability
+<metric>                    the sample's value of each metric, the mean over repeats; null where it has none
+error, finish_reason, prompt_tokens, output_tokens, seconds
+responses, values, ...      every response and value of every repeat; `mill score` reads these
+
+`response` and the columns after it are those of the first repeat. Numbers that are not finite are null in flat columns.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import mill.metrics  # noqa: F401  registers the built-in metrics
+from mill.api.registry import metrics
+from mill.api.response import Response, encode_float
+from mill.api.task import Value
+
+if TYPE_CHECKING:
+    from mill.runs.samples import ScoredSample
+
+
+def sample_row(task: str, scored: ScoredSample) -> dict[str, Any]:
+    record = scored.record
+    first = record.responses[0] if record.responses else []
+    row = {
+        "task": task,
+        "id": record.sample.id,
+        "category": scored.category,
+        "prompt": record.sent or record.prompt,
+        "target": record.target,
+        "response": _text(first),
+        "extracted": scored.extracted,
+        **_choices(scored, first),
+        "error": scored.error,
+        "finish_reason": first[-1].finish_reason if first else None,
+        "prompt_tokens": _total([response.prompt_tokens for response in first]),
+        "output_tokens": _total([response.output_tokens for response in first]),
+        "seconds": _total([response.seconds for response in first]),
+        "truncated": record.truncated,
+    }
+    nested = {
+        **({"unrendered": record.prompt} if record.sent and record.sent != record.prompt else {}),
+        "continuations": record.continuations,
+        "responses": [[response.to_dict() for response in repeat] for repeat in record.responses],
+        "values": {name: [_plain(value) for value in values] for name, values in scored.values.items()},
+        **({"judgements": record.judgements} if record.judgements else {}),
+        "keys": record.keys,
+        "doc": record.sample.doc,
+    }
+    taken = row.keys() | nested.keys() | {"escaped"}
+    for name, values in scored.values.items():
+        row[f"metric_{name}" if name in taken else name] = _value(values, scored.aggregations.get(name, ""))
+    return {**row, **nested}
+
+
+def _text(responses: Sequence[Response]) -> str | None:
+    if not responses:
+        return None
+    return responses[-1].text if responses[-1].text is not None else responses[-1].label
+
+
+def _choices(scored: ScoredSample, responses: Sequence[Response]) -> dict[str, Any]:
+    """The columns of multiple choice; none for other tasks. `correct` is the metric acc."""
+    if not scored.choices:
+        return {}
+    scores = [response.score for response in responses]
+    known = [score for score in scores if score is not None and not math.isnan(score)]
+    best = scores.index(max(known)) if known and len(scores) == len(scored.choices) else None
+    right = scored.values.get("acc", [None])[0]
+    return {
+        "choices": list(scored.choices),
+        "chosen": None if best is None else scored.choices[best],
+        "choice_logprobs": [score if score is not None and math.isfinite(score) else None for score in scores],
+        "correct": None if right is None else right == 1.0,
+    }
+
+
+def _value(values: Sequence[Value], aggregation: str) -> float | None:
+    """A metric of this sample alone: the mean over repeats, or what a perplexity or another metric of pairs is here."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return None
+    try:
+        if isinstance(known[0], (tuple, list)):
+            value = float(metrics.get(aggregation)([known]).value)
+        else:
+            value = sum(float(value) for value in known if not isinstance(value, tuple)) / len(known)
+    except Exception:  # a third-party metric that needs more than one sample
+        return None
+    return value if math.isfinite(value) else None
+
+
+def _total(counts: Sequence[float | None]) -> float | None:
+    known = [count for count in counts if count is not None]
+    return sum(known) if known else None
+
+
+def _plain(value: Value) -> Any:
+    if value is None:
+        return None
+    return [encode_float(part) for part in value] if isinstance(value, (tuple, list)) else encode_float(float(value))

@@ -1,0 +1,176 @@
+"""How the cells of a data file are read: choices, the answer among them, how answers are extracted, and images.
+
+Choices are a list; in a text cell a JSON list (`["red", "blue"]`) or texts separated by `|`; or one column each (`choice_a`,
+`choice_b`, ...). The answer to a choice question is the text of a choice, its letter, or its index from 0: one of these for
+the whole file. A file that can be read in two ways that disagree is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import string
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mill.api.errors import DataError
+from mill.api.message import IMAGE, Blob, Media
+from mill.tasks.data import MEDIA_SUFFIXES, Row
+
+LETTERS = string.ascii_uppercase
+CHOICE_COLUMN = re.compile(r"choice_([a-z])")
+INDICES = "indices from 0"
+_NUMBER = re.compile(r"[-+]?(\d+|\d{1,3}(,\d{3})+)(\.\d+)?([eE][-+]?\d+)?")
+
+
+def is_missing(value: Any) -> bool:
+    """None, and the NaN that data frames write for it."""
+    return value is None or (isinstance(value, float) and value != value)
+
+
+def optional_text(row: Row, column: str, where: str) -> str:
+    """The text of an optional column; empty where the row has none."""
+    value = row.get(column)
+    if is_missing(value):
+        return ""
+    if isinstance(value, (str, int, float, bool)):
+        return str(value).strip() if column in ("id", "category") else str(value)
+    raise DataError(f"{where}: {column} is a {type(value).__name__}, not text")
+
+
+def read_choices(row: Row, where: str) -> list[str]:
+    """The choices of a row; at least two, none empty, none twice."""
+    if "choices" in row:
+        choices = _listed_choices(row["choices"], where)
+    else:
+        choices = _column_choices(row, where)
+    texts = [_choice_text(choice, where) for choice in choices]
+    if len(texts) < 2:
+        raise DataError(f"{where} has {len(texts)} choices: at least 2 are needed, as a JSON list or separated by |")
+    if len(texts) > len(LETTERS):
+        raise DataError(f"{where} has {len(texts)} choices: at most {len(LETTERS)} are possible")
+    twice = next((text for text in texts if texts.count(text) > 1), None)
+    if twice is not None:
+        raise DataError(f"{where} has the choice {twice[:60]!r} twice")
+    return texts
+
+
+def _listed_choices(value: Any, where: str) -> Sequence[Any]:
+    if isinstance(value, str) and value.lstrip().startswith("["):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"{where}: choices is not a JSON list: {str(error)[:100]}") from error
+    if isinstance(value, str):
+        return [part.strip() for part in value.split("|")] if value.strip() else []
+    if not isinstance(value, (list, tuple)):
+        kind = "missing" if is_missing(value) else f"a {type(value).__name__}"
+        raise DataError(f"{where}: choices is {kind}, not a list")
+    return value
+
+
+def _column_choices(row: Row, where: str) -> list[Any]:
+    """choice_a, choice_b, ...; a row may have fewer than the others, but none may be left out in between."""
+    names = sorted(name for name in row if CHOICE_COLUMN.fullmatch(name))
+    given = [name for name in names if not is_missing(row[name]) and row[name] != ""]
+    for index, name in enumerate(given):
+        if name != f"choice_{LETTERS[index].lower()}":
+            raise DataError(f"{where} has {name} and no choice_{LETTERS[index].lower()}")
+    return [row[name] for name in given]
+
+
+def _choice_text(choice: Any, where: str) -> str:
+    if isinstance(choice, bool) or not isinstance(choice, (str, int, float)):
+        raise DataError(f"{where}: a choice is a {type(choice).__name__}, not text")
+    text = str(choice)
+    if not text.strip():
+        raise DataError(f"{where} has an empty choice")
+    return text
+
+
+def _by_text(answer: Any, choices: Sequence[str]) -> int | None:
+    return choices.index(str(answer)) if str(answer) in choices else None
+
+
+def _by_letter(answer: Any, choices: Sequence[str]) -> int | None:
+    text = answer.strip().upper() if isinstance(answer, str) else ""
+    index = LETTERS.find(text) if len(text) == 1 else -1
+    return index if 0 <= index < len(choices) else None
+
+
+def _by_index(answer: Any, choices: Sequence[str]) -> int | None:
+    if isinstance(answer, bool):
+        return None
+    if isinstance(answer, float) and answer.is_integer():  # an integer column with nulls, as pandas writes it
+        answer = int(answer)
+    if not isinstance(answer, (int, str)) or not re.fullmatch(r"\d{1,2}", str(answer).strip()):
+        return None
+    return int(answer) if int(answer) < len(choices) else None
+
+
+_READINGS: Mapping[str, Callable[[Any, Sequence[str]], int | None]] = {
+    "texts": _by_text,
+    "letters": _by_letter,
+    INDICES: _by_index,
+}
+
+
+def right_choices(answers: Sequence[Any], choices: Sequence[Sequence[str]], name: str) -> tuple[str, list[int]]:
+    """How the answers of a file name a choice, and the index of the right one in each row."""
+    readings = {
+        how: [read(answer, given) for answer, given in zip(answers, choices, strict=True)] for how, read in _READINGS.items()
+    }
+    fitting = {how: indices for how, indices in readings.items() if None not in indices}
+    if not fitting:
+        raise DataError(_no_reading(answers, choices, readings, name))
+    how, indices = next(iter(fitting.items()))
+    for other, others in fitting.items():
+        for number, (first, second) in enumerate(zip(indices, others, strict=True), 1):
+            if first != second:
+                raise DataError(
+                    f"{name}: answers can be read as {how} or as {other}, which disagree in row {number} "
+                    f"({str(answers[number - 1])[:60]!r}): write the text of the choice"
+                )
+    return how, [index for index in indices if index is not None]
+
+
+def _no_reading(
+    answers: Sequence[Any], choices: Sequence[Sequence[str]], readings: Mapping[str, Sequence[int | None]], name: str
+) -> str:
+    """The row that spoils the reading which fits the most rows."""
+    how, indices = max(readings.items(), key=lambda reading: sum(index is not None for index in reading[1]))
+    row = indices.index(None)
+    answer, given = f"{name}, row {row + 1}: the answer {str(answers[row])[:60]!r}", " | ".join(choices[row])[:120]
+    if any(index is not None for index in indices):
+        return f"{answer} is not among the {how} of the choices, as the other answers are; the choices are {given}"
+    return f"{answer} is neither the text nor the letter nor the index (from 0) of a choice; the choices are {given}"
+
+
+def text_extractor(answers: Sequence[str]) -> str:
+    """How answers that are text are extracted, the same for a whole file: .csv has no numbers and no booleans."""
+    texts = [answer.strip() for answer in answers]
+    if all(_NUMBER.fullmatch(text) for text in texts):
+        return "number"
+    if all(text.lower() in ("yes", "no") for text in texts):
+        return "yes_no"
+    return "choice" if all(text in LETTERS[:5] and len(text) == 1 for text in texts) else "line"
+
+
+def read_image(row: Row, folder: Path, where: str) -> Media | None:
+    """The image of a row: a path relative to the file, a web address, or the bytes in a Parquet column."""
+    value = row.get("image")
+    if is_missing(value) or value == "":
+        return None
+    if isinstance(value, (Blob, bytes)):
+        return Media(IMAGE, value)
+    if not isinstance(value, str):
+        raise DataError(f"{where}: image is a {type(value).__name__}, not a path")
+    if value.startswith(("http://", "https://")):
+        return Media(IMAGE, value)
+    path = folder / value
+    if MEDIA_SUFFIXES.get(path.suffix.lower()) != IMAGE:
+        raise DataError(f"{where}: image {value[:80]!r} does not have the suffix of an image")
+    if not path.is_file():
+        raise DataError(f"{where}: image {str(path)!r} does not exist")
+    return Media(IMAGE, path)

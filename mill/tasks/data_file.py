@@ -1,0 +1,168 @@
+"""A data file named as a task (`mill eval MODEL qa.csv`): .csv, .jsonl and .parquet tables, and .txt documents.
+
+The columns decide what a table runs as:
+
+text                              documents: perplexity
+question|prompt, choices, answer  multiple choice by log-probability
+question|prompt, answer           generated answers: exact match after extraction, and --judge for free text
+question|prompt                   prompts without a gold answer: the responses are recorded
+
+`question` is sent as "Question: ...\\nAnswer:", `prompt` exactly as it is. Optional columns: `id`, `category` (scores by
+category), `system` (replaces --system_prompt in its row), `image` (a path, relative to the file), `extract` and `max_tokens`
+as in prompt suites. Other columns are ignored and named. `mill/tasks/columns.py` says how cells are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from stat import S_ISREG
+from typing import Any
+
+from mill.api.batching import describe
+from mill.api.errors import DataError, nearest
+from mill.api.storage import MOST_BYTES
+from mill.api.task import Sample, Task
+from mill.tasks.columns import CHOICE_COLUMN, is_missing
+from mill.tasks.data import Row, read_rows
+from mill.tasks.file_questions import ChoiceFile, QuestionFile
+from mill.tasks.perplexity import PerplexityTask
+
+SUFFIXES = (".txt", ".jsonl", ".csv", ".parquet")
+_QUESTION = ("question", "prompt")
+_OPTIONAL = ("answer", "choices", "id", "category", "system", "image", "extract", "max_tokens")
+_NEEDED = "a table needs the column question or prompt, or text for documents"
+
+
+def file_task(name: str) -> Task:
+    """The task that a file is, decided by its columns."""
+    path = Path(name)
+    _check_size(path)
+    if path.suffix == ".txt":
+        return DocumentFile(name, [_read_text(path)], "")
+    rows = read_rows(path)
+    if not rows:
+        raise DataError(f"{name} has no rows")
+    columns = Columns.of(rows)
+    if columns.has("text") and not columns.has(*_QUESTION, "answer", "choices", "extract"):
+        return _documents(name, rows, columns)
+    column = _question_column(name, columns)
+    _refuse_missing(name, rows, column)
+    used = [column, *(c for c in columns.names if c in _OPTIONAL or CHOICE_COLUMN.fullmatch(c))]
+    summary = columns.summary(used)
+    if columns.has("choices") or any(map(CHOICE_COLUMN.fullmatch, columns.names)):
+        return ChoiceFile(name, rows, column, summary)
+    return QuestionFile(name, rows, column, summary)
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns of a table, in order. In .jsonl each row may have others; this is their union."""
+
+    names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, rows: Sequence[Row]) -> Columns:
+        return cls(tuple(dict.fromkeys(str(name) for row in rows for name in row)))
+
+    def has(self, *names: str) -> bool:
+        return any(name in self.names for name in names)
+
+    def summary(self, used: Sequence[str]) -> str:
+        ignored = [name for name in self.names if name not in used]
+        return f"columns used: {', '.join(used)}" + (f"; ignored: {_listed(ignored)}" if ignored else "")
+
+
+def _question_column(name: str, columns: Columns) -> str:
+    found = [column for column in _QUESTION if columns.has(column)]
+    if len(found) == 2:
+        raise DataError(f"{name} has both question and prompt: keep one (prompt is sent as it is)")
+    if found and columns.has("text"):
+        raise DataError(f"{name} has both {found[0]} and text: keep one (text alone is scored as documents)")
+    if found:
+        return found[0]
+    close = {column: near[0] for column in columns.names if (near := nearest(column.strip().lower(), (*_QUESTION, "text")))}
+    hint = "; did you mean " + ", ".join(f"{right} for {given!r}" for given, right in close.items()) + "?" if close else ""
+    raise DataError(f"{name} has the columns {_listed(columns.names) or '(none)'}: {_NEEDED}{hint}")
+
+
+def _refuse_missing(name: str, rows: Sequence[Row], column: str) -> None:
+    for number, row in enumerate(rows, 1):
+        if column not in row:
+            raise DataError(f"{name}, row {number} has no {column}; it has {_listed(tuple(map(str, row))) or 'no columns'}")
+        value = row[column]
+        if not isinstance(value, str) or not value.strip():
+            shown = "empty" if is_missing(value) or value == "" else f"a {type(value).__name__}, not text"
+            raise DataError(f"{name}, row {number}: {column} is {shown if str(value).strip() else 'empty'}")
+
+
+def _documents(name: str, rows: Sequence[Row], columns: Columns) -> Task:
+    documents = []
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row.get("text"), str):
+            got = f"a {type(row['text']).__name__}" if "text" in row else "missing"
+            raise DataError(f"{name}, row {number}: text is {got}, not text")
+        documents.append(row["text"])
+    return DocumentFile(name, documents, columns.summary(["text"]))
+
+
+def _check_size(path: Path) -> None:
+    """Refuse what cannot be read into memory: tables are held whole. A missing file is left to the reader."""
+    try:
+        found = path.stat()
+    except (OSError, ValueError):
+        return
+    if not S_ISREG(found.st_mode):
+        raise DataError(f"{path} is not a regular file")
+    size = found.st_size
+    if path.suffix == ".parquet":
+        size = max(size, _unpacked_size(path))
+    if size > MOST_BYTES:
+        raise DataError(f"{path} has {size >> 20:,} MiB, and at most {MOST_BYTES >> 20:,} MiB are read: split it")
+
+
+def _unpacked_size(path: Path) -> int:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        metadata = pq.read_metadata(path)
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise DataError(f"cannot read {path}: {describe(error)}") from error
+    return sum(metadata.row_group(index).total_byte_size for index in range(metadata.num_row_groups))
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except (OSError, ValueError) as error:
+        raise DataError(f"cannot read the text file {path}: {describe(error)}") from error
+
+
+def _listed(names: Sequence[str]) -> str:
+    """At most a dozen names."""
+    return ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
+
+
+class DocumentFile(PerplexityTask):
+    """A .txt file is one document; a table is one document a row. Blank ones are skipped."""
+
+    def __init__(self, path: str, documents: Sequence[str], summary: str) -> None:
+        super().__init__(path)
+        self._documents = [document for document in documents if document.strip()]
+        if not self._documents:
+            raise DataError(f"{path} has no text")
+        self._summary = summary
+
+    def samples(self) -> Sequence[Sample]:
+        return [Sample(str(index), {"text": text}) for index, text in enumerate(self._documents)]
+
+    def warnings(self) -> list[str]:
+        if not self._summary:
+            return []
+        return [f"read as documents: the perplexity of {len(self._documents)} texts; {self._summary}"]
+
+    def scored_text(self, sample: Sample) -> str:
+        doc: Mapping[str, Any] = sample.doc
+        return str(doc["text"])

@@ -1,0 +1,236 @@
+"""Questions in a data file: answered by generated text, or by choosing the likeliest of the given choices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from mill.api.errors import DataError, UnknownName
+from mill.api.judge import Judge
+from mill.api.message import IMAGE, Context
+from mill.api.request import GENERATE, LOGLIKELIHOOD, Request
+from mill.api.response import Response
+from mill.api.task import RenderSettings, Sample, Value
+from mill.metrics.extract import EXTRACTORS, is_right, normal
+from mill.tasks import columns
+from mill.tasks.data import Dataset, Row
+from mill.tasks.generative import GenerativeTask
+from mill.tasks.multiple_choice import MultipleChoiceTask
+from mill.tasks.prompted import Doc, PromptedTask
+from mill.tasks.suite import ANSWERED, DEFAULT_MAX_TOKENS, EXTRACT_HINTS, can_be_extracted, default_extractor
+
+JUDGE = Judge(
+    rubric="The answer is CORRECT when it says the same as the reference, in whatever words.",
+    metrics={"judge": "mean", "judge_read": "mean"},
+)
+_EXTRACTED = {"number": "numbers", "choice": "letters", "yes_no": "yes or no", "json": "JSON", "line": "text"}
+
+
+class FileTask(PromptedTask):
+    """Rows of a table as samples. Examples (--n_shots) come from the other rows of the same file."""
+
+    by_category = True
+
+    def __init__(self, name: str, rows: Sequence[Row], column: str, summary: str) -> None:
+        self._column, self._summary, self._folder = column, summary, Path(name).parent
+        super().__init__(name)
+        self.dataset = Dataset(name)
+        self._docs = self.read_docs(list(rows))
+        self._refuse_duplicate_ids()
+        if any("image" in doc for doc in self._docs):
+            self.modalities = frozenset({"text", IMAGE})
+            self.takes_shots = False
+
+    def read_docs(self, rows: list[Row]) -> list[dict[str, Any]]:
+        """The rows with their cells checked and in one form."""
+        return [self._read_row(row, index) for index, row in enumerate(rows)]
+
+    def where(self, index: int) -> str:
+        return f"{self.name}, row {index + 1}"
+
+    def _read_row(self, row: Row, index: int) -> dict[str, Any]:
+        doc, where = dict(row), self.where(index)
+        doc["id"] = columns.optional_text(row, "id", where) or str(index)
+        for column in ("category", "system"):
+            text = columns.optional_text(row, column, where)
+            doc.pop(column, None)
+            if text.strip():
+                doc[column] = text
+        if columns.read_image(row, self._folder, where) is None:
+            doc.pop("image", None)
+        return doc
+
+    def _refuse_duplicate_ids(self) -> None:
+        first: dict[str, int] = {}
+        for index, doc in enumerate(self._docs):
+            if doc["id"] in first:
+                raise DataError(f"{self.where(index)}: the id {doc['id'][:60]!r} is that of row {first[doc['id']] + 1}")
+            first[doc["id"]] = index
+
+    @cached_property
+    def _evaluated(self) -> tuple[str, list[Row]]:
+        return "file", self._docs
+
+    @cached_property
+    def _pool(self) -> tuple[str, list[Row]]:
+        return "file", self._docs
+
+    def samples(self) -> Sequence[Sample]:
+        return [Sample(doc["id"], doc) for doc in self._docs]
+
+    def category(self, sample: Sample) -> str:
+        return str(sample.doc.get("category", ""))
+
+    def question(self, doc: Doc) -> str:
+        return str(doc["prompt"]) if self._column == "prompt" else f"Question: {doc['question']}\nAnswer:"
+
+    def context(self, sample: Sample, settings: RenderSettings, question: str | None = None) -> Context:
+        if "system" in sample.doc:
+            settings = replace(settings, system_prompt=sample.doc["system"])
+        image = columns.read_image(dict(sample.doc), self._folder, f"{self.name}, {sample.id}")
+        if image is not None:
+            return settings.dialog(image, self.question(sample.doc))
+        return super().context(sample, settings, question)
+
+    def judged_fields(self, sample: Sample, responses: Sequence[Response]) -> dict[str, str]:
+        return {**super().judged_fields(sample, responses), "question": str(sample.doc[self._column])}
+
+
+class ChoiceFile(FileTask, MultipleChoiceTask):
+    """Every choice is scored as the text that follows the question."""
+
+    def read_docs(self, rows: list[Row]) -> list[dict[str, Any]]:
+        docs = super().read_docs(rows)
+        choices = [columns.read_choices(row, self.where(index)) for index, row in enumerate(rows)]
+        for index, row in enumerate(rows):
+            if columns.is_missing(row.get("answer")) or row["answer"] == "":
+                state = "empty" if "answer" in row else "missing"
+                raise DataError(f"{self.where(index)}: answer is {state}, and multiple choice needs one")
+        self._how, right = columns.right_choices([row["answer"] for row in rows], choices, self.name)
+        for doc, given, answer in zip(docs, choices, right, strict=True):
+            doc |= {"choices": given, "answer_index": answer}
+        return docs
+
+    def choices(self, doc: Doc) -> Sequence[str]:
+        return [str(choice) for choice in doc["choices"]]
+
+    def answer(self, doc: Doc) -> int:
+        return int(doc["answer_index"])
+
+    def requests(self, sample: Sample, settings: RenderSettings) -> list[Request]:
+        if "image" not in sample.doc:
+            return super().requests(sample, settings)
+        context = self.context(sample, settings)  # always a dialog, after which no space is needed
+        return [
+            Request(LOGLIKELIHOOD, context=context, continuation=choice, repeats=settings.repeats)
+            for choice in self.choices(sample.doc)
+        ]
+
+    def warnings(self) -> list[str]:
+        rows = f"{len(self._docs)} rows; {self._summary}"
+        lines = [f"read as multiple choice by log-probability, answers as {self._how}: {rows}"]
+        if self._how == columns.INDICES and len(self._docs) > 1 and all(doc["answer_index"] for doc in self._docs):
+            lines.append("no answer is 0: the index of the first choice is 0, not 1")
+        return lines
+
+
+class QuestionFile(FileTask, GenerativeTask):
+    """`exact_match`: the extracted answer equals the gold one, without case and punctuation. `includes`: free text has the
+    gold answer in it as whole words. Rows without an answer have neither."""
+
+    def read_docs(self, rows: list[Row]) -> list[dict[str, Any]]:
+        docs = super().read_docs(rows)
+        texts = [doc["answer"] for doc in docs if isinstance(doc.get("answer"), str)]
+        extractor = columns.text_extractor(texts) if texts else "line"
+        for index, doc in enumerate(docs):
+            self._read_options(doc, index)
+            self._read_answer(doc, index, extractor)
+        golds = [doc for doc in docs if "answer" in doc]
+        self._extractors = list(dict.fromkeys(doc["extract"] for doc in golds if "extract" in doc))
+        self._ungraded = sum("extract" not in doc for doc in golds)
+        self._golds = len(golds)
+        free = "line" in self._extractors or self._ungraded
+        self.judge = JUDGE if free and len(golds) == len(docs) else None
+        return docs
+
+    @property
+    def metrics(self) -> Mapping[str, str]:  # type: ignore[override]
+        if not self._extractors:
+            return {ANSWERED: "mean"}
+        return {"exact_match": "mean", **({"includes": "mean"} if "line" in self._extractors else {})}
+
+    def _read_options(self, doc: dict[str, Any], index: int) -> None:
+        for column in ("extract", "max_tokens"):
+            if columns.is_missing(doc.get(column)) or doc[column] == "":
+                doc.pop(column, None)
+        if doc.get("extract", "line") not in EXTRACTORS:
+            known = f"known are {', '.join(EXTRACTORS)}"
+            raise UnknownName(f"extractor in {self.where(index)}", str(doc["extract"]), EXTRACTORS, hint=known)
+        if "max_tokens" in doc:
+            text = str(doc["max_tokens"]).removesuffix(".0")
+            if not text.isdecimal() or not 1 <= int(text[:10]) <= 10**9:
+                raise DataError(f"{self.where(index)}: max_tokens is {text[:60]!r}, not a count of at least 1")
+            doc["max_tokens"] = int(text)
+
+    def _read_answer(self, doc: dict[str, Any], index: int, extractor: str) -> None:
+        """Check the gold answer and settle how it is extracted; text of several lines is for a judge alone."""
+        if columns.is_missing(doc.get("answer")):
+            doc.pop("answer", None)
+            return
+        answer, where = doc["answer"], self.where(index)
+        if isinstance(answer, str) and not answer.strip():
+            raise DataError(f"{where}: answer is empty; leave the column out for prompts without an answer")
+        chosen = doc.get("extract") or (extractor if isinstance(answer, str) else default_extractor(answer))
+        if can_be_extracted(chosen, answer):
+            doc["extract"] = chosen
+        elif "extract" in doc or not isinstance(answer, str) or not any(map(normal, answer.splitlines())):
+            raise DataError(
+                f"{where}: the answer {str(answer)[:60]!r} cannot be extracted by {chosen}; {EXTRACT_HINTS[chosen]}"
+            )
+
+    def answer_text(self, doc: Doc) -> str:
+        return str(doc.get("answer", ""))
+
+    def target(self, sample: Sample) -> Any:
+        return sample.doc.get("answer")
+
+    def requests(self, sample: Sample, settings: RenderSettings) -> list[Request]:
+        # A base model goes on to the next question; what comes after it is no part of the answer.
+        until = ("\nQuestion:",) if self._column == "question" and not settings.apply_chat_template else ()
+        options = settings.options(max_gen_toks=sample.doc.get("max_tokens", DEFAULT_MAX_TOKENS), until=until)
+        return [Request(GENERATE, context=self.context(sample, settings), options=options, repeats=settings.repeats)]
+
+    def extracts(self, sample: Sample) -> bool:
+        return "extract" in sample.doc
+
+    def extracted(self, sample: Sample, responses: Sequence[Response]) -> str | None:
+        how = sample.doc.get("extract")
+        return EXTRACTORS[how](responses[0].text or "") if how else None
+
+    def score(self, sample: Sample, responses: Sequence[Response]) -> dict[str, Value]:
+        values: dict[str, Value] = {ANSWERED: float(bool((responses[0].text or "").strip()))}
+        how, gold = sample.doc.get("extract"), sample.doc.get("answer")
+        if how is None or gold is None:
+            return {**values, "exact_match": None, "includes": None}
+        answer = self.extracted(sample, responses)
+        includes = float(is_right(how, answer, gold))
+        exact = float(answer == normal(str(gold))) if how == "line" else includes
+        return {**values, "exact_match": exact, "includes": includes}
+
+    def warnings(self) -> list[str]:
+        lines = [f"read as {self._kind()}: {len(self._docs)} rows; {self._summary}"]
+        if self._golds < len(self._docs) and self._golds:
+            lines.append(f"{len(self._docs) - self._golds} of {len(self._docs)} rows have no answer and no score")
+        if self._ungraded:
+            lines.append(f"{self._ungraded} answers span several lines: they have no exact match, only --judge grades them")
+        return lines
+
+    def _kind(self) -> str:
+        if not self._golds:
+            return "prompts without answers"
+        if not self._extractors:
+            return "questions with free-text answers"
+        return f"questions with answers, exact match of {', '.join(_EXTRACTED.get(how, how) for how in self._extractors)}"

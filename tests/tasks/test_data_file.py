@@ -1,0 +1,468 @@
+"""Data files as tasks: what their columns run as, what they score, and how malformed ones are refused."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mill.api.errors import DataError, MillError
+from mill.api.message import Message
+from mill.api.model import MillModel, ModelCapabilities
+from mill.api.registry import models
+from mill.api.request import GENERATE, LOGLIKELIHOOD, ROLLING, Request
+from mill.api.response import Response
+from mill.api.task import RenderSettings
+from mill.cli.main import run as mill
+from mill.tasks import data_file
+from mill.tasks.load import make_task, select
+
+PLAIN = RenderSettings()
+
+
+def write(file: Path, rows: Sequence[dict[str, Any]]) -> Path:
+    """The same rows in the format of the file's suffix."""
+    if file.suffix == ".jsonl":
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    elif file.suffix == ".parquet":
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        pq.write_table(pa.Table.from_pylist(list(rows)), file)
+    else:
+        with file.open("w", newline="") as handle:
+            writer = csv.DictWriter(handle, list(rows[0]))
+            writer.writeheader()
+            writer.writerows({k: json.dumps(v) if isinstance(v, list) else v for k, v in row.items()} for row in rows)
+    return file
+
+
+def refusal(file: Path, text: str | bytes) -> str:
+    file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(MillError) as caught:
+        make_task(str(file)).samples()
+    message = str(caught.value)
+    assert "\n" not in message and str(file) in message
+    return message.replace(str(file), file.name)
+
+
+FORMATS = pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+CHOICES = [
+    {"question": "Sky?", "choices": ["red", "blue"], "answer": "blue", "category": "colour"},
+    {"question": "Grass?", "choices": ["green", "pink", "white"], "answer": "green", "category": "colour"},
+    {"question": "2+2?", "choices": ["3", "4"], "answer": "4", "category": "sums"},
+]
+
+
+@FORMATS
+def test_choices_are_scored_by_log_probability(tmp_path: Path, suffix: str) -> None:
+    task = make_task(str(write(tmp_path / f"qa{suffix}", CHOICES)))
+    samples = task.samples()
+    assert (task.kind, dict(task.metrics)) == (LOGLIKELIHOOD, {"acc": "mean", "acc_norm": "mean"})
+    assert [task.target(sample) for sample in samples] == [1, 0, 1]
+    requests = task.requests(samples[1], PLAIN)
+    assert [(r.context, r.continuation) for r in requests] == [
+        ("Question: Grass?\nAnswer:", " green"),
+        ("Question: Grass?\nAnswer:", " pink"),
+        ("Question: Grass?\nAnswer:", " white"),
+    ]
+    assert task.score(samples[1], [Response(score=s) for s in (-1.0, -2.0, -3.0)]) == {"acc": 1.0, "acc_norm": 1.0}
+    assert task.warnings() == [
+        "read as multiple choice by log-probability, answers as texts: 3 rows; "
+        "columns used: question, choices, answer, category"
+    ]
+
+
+QUESTIONS = [
+    {"question": "Capital of France?", "answer": "Paris", "category": "cities", "source": "x"},
+    {"question": "Capital of Peru?", "answer": "Lima", "category": "cities", "source": "y"},
+]
+
+
+@FORMATS
+def test_questions_with_answers_are_matched_after_extraction(tmp_path: Path, suffix: str) -> None:
+    task = make_task(str(write(tmp_path / f"qa{suffix}", QUESTIONS)))
+    first, second = task.samples()
+    assert (task.kind, dict(task.metrics)) == (GENERATE, {"exact_match": "mean", "includes": "mean"})
+    (request,) = task.requests(first, PLAIN)
+    assert (request.context, request.options["until"]) == ("Question: Capital of France?\nAnswer:", ("\nQuestion:",))
+    for text, exact, includes in (
+        (" Paris.", 1.0, 1.0),
+        ("It is Paris", 0.0, 1.0),
+        ("Answer: PARIS\n", 1.0, 1.0),
+        ("x", 0, 0),
+    ):
+        values = task.score(first, [Response(text=text)])
+        assert (values["exact_match"], values["includes"]) == (exact, includes), text
+    assert (task.target(second), task.category(second), second.id) == ("Lima", "cities", "1")
+    assert task.warnings() == [
+        "read as questions with answers, exact match of text: 2 rows; "
+        "columns used: question, answer, category; ignored: source"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("answers", "extractor"),
+    [
+        (["12", "1,234.5", "-3e2"], "number"),
+        (["yes", "No"], "yes_no"),
+        (["A", "E"], "choice"),
+        (["A", "F"], "line"),
+        (["12", "twelve"], "line"),
+    ],
+)
+@FORMATS
+def test_how_text_answers_are_extracted_is_the_same_for_a_file_and_every_format(
+    tmp_path: Path, suffix: str, answers: list[str], extractor: str
+) -> None:
+    rows = [{"prompt": f"p{index}", "answer": answer} for index, answer in enumerate(answers)]
+    samples = make_task(str(write(tmp_path / f"qa{suffix}", rows))).samples()
+    assert {sample.doc["extract"] for sample in samples} == {extractor}
+
+
+def test_a_prompt_is_sent_as_it_is_and_json_values_keep_their_type(tmp_path: Path) -> None:
+    file = write(tmp_path / "qa.jsonl", [{"prompt": "2+2?", "answer": 4}, {"prompt": "Raw\n", "answer": "Paris"}])
+    task = make_task(str(file))
+    first, second = task.samples()
+    assert [task.requests(one, PLAIN)[0].context for one in (first, second)] == ["2+2?", "Raw\n"]
+    assert task.score(first, [Response(text="It is 4.")])["exact_match"] == 1.0
+    assert task.score(second, [Response(text="London")])["exact_match"] == 0.0
+    assert task.warnings()[0].startswith("read as questions with answers, exact match of numbers, text: 2 rows")
+
+
+def test_prompts_without_answers_are_a_suite(tmp_path: Path) -> None:
+    task = make_task(
+        str(write(tmp_path / "p.csv", [{"prompt": "one", "max_tokens": "7"}, {"prompt": "two", "max_tokens": ""}]))
+    )
+    first, second = task.samples()
+    assert (dict(task.metrics), task.judge) == ({"answered": "mean"}, None)
+    assert [task.requests(one, PLAIN)[0].options["max_gen_toks"] for one in (first, second)] == [7, 256]
+    assert task.score(first, [Response(text=" ")])["answered"] == 0.0
+    assert task.warnings() == ["read as prompts without answers: 2 rows; columns used: prompt, max_tokens"]
+
+
+def test_rows_without_an_answer_among_others_are_reported(tmp_path: Path) -> None:
+    task = make_task(str(write(tmp_path / "p.jsonl", [{"prompt": "one", "answer": 1}, {"prompt": "two"}])))
+    assert task.warnings()[1] == "1 of 2 rows have no answer and no score"
+    assert task.score(task.samples()[1], [Response(text="1")])["exact_match"] is None
+
+
+@FORMATS
+def test_texts_are_documents(tmp_path: Path, suffix: str) -> None:
+    task = make_task(str(write(tmp_path / f"d{suffix}", [{"text": "a b", "url": "u"}, {"text": " ", "url": ""}])))
+    (sample,) = task.samples()
+    assert (task.kind, sample.doc) == (ROLLING, {"text": "a b"})
+    assert task.warnings() == ["read as documents: the perplexity of 1 texts; columns used: text; ignored: url"]
+
+
+@pytest.mark.parametrize(
+    ("choices", "answer", "right", "how"),
+    [
+        (["red", "blue"], "B", 1, "letters"),
+        (["red", "blue"], "b", 1, "letters"),
+        (["red", "blue"], 0, 0, "indices from 0"),
+        (["red", "blue"], "1", 1, "indices from 0"),
+        (["red", "blue"], 1.0, 1, "indices from 0"),
+        (["A", "B"], "B", 1, "texts"),
+        ([3, 4], 4, 1, "texts"),
+        ('["a|b", "c"]', "c", 1, "texts"),
+        ("red | blue", "blue", 1, "texts"),
+    ],
+)
+def test_the_answer_may_be_a_text_a_letter_or_an_index(
+    tmp_path: Path, choices: Any, answer: Any, right: int, how: str
+) -> None:
+    task = make_task(str(write(tmp_path / "qa.jsonl", [{"question": "?", "choices": choices, "answer": answer}])))
+    (sample,) = task.samples()
+    assert (task.target(sample), f"answers as {how}:" in task.warnings()[0]) == (right, True)
+
+
+def test_a_choice_may_have_its_own_column(tmp_path: Path) -> None:
+    file = tmp_path / "qa.csv"
+    file.write_text("question,choice_a,choice_b,choice_c,answer\nSky?,red,blue,,B\nSum?,1,2,3,C\n")
+    task = make_task(str(file))
+    assert [sample.doc["choices"] for sample in task.samples()] == [["red", "blue"], ["1", "2", "3"]]
+    assert [task.target(sample) for sample in task.samples()] == [1, 2]
+
+
+def test_indices_that_never_are_0_are_reported(tmp_path: Path) -> None:
+    rows = [{"question": "?", "choices": ["a", "b", "c"], "answer": index} for index in (1, 2)]
+    task = make_task(str(write(tmp_path / "qa.jsonl", rows)))
+    assert task.warnings()[1] == "no answer is 0: the index of the first choice is 0, not 1"
+
+
+def test_other_rows_are_the_examples(tmp_path: Path) -> None:
+    task = make_task(str(write(tmp_path / "qa.csv", QUESTIONS)))
+    (request,) = task.requests(task.samples()[0], RenderSettings(n_shots=1))
+    assert request.context == "Question: Capital of Peru?\nAnswer: Lima\n\nQuestion: Capital of France?\nAnswer:"
+
+
+def test_a_system_prompt_of_a_row_replaces_that_of_the_run(tmp_path: Path) -> None:
+    file = write(tmp_path / "qa.csv", [{"prompt": "a", "system": "Be brief."}, {"prompt": "b", "system": ""}])
+    task = make_task(str(file))
+    settings = RenderSettings(system_prompt="Run.", apply_chat_template=True)
+    contexts = [task.requests(sample, settings)[0].context for sample in task.samples()]
+    assert contexts == [
+        (Message("system", "Be brief."), Message("user", "a")),
+        (Message("system", "Run."), Message("user", "b")),
+    ]
+
+
+@pytest.mark.parametrize("choices", [False, True])
+def test_images_are_paths_relative_to_the_file(tmp_path: Path, choices: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    from PIL import Image
+
+    (tmp_path / "images").mkdir()
+    Image.new("RGB", (2, 2), "red").save(tmp_path / "images" / "red.png")
+    row = {"question": "Which colour?", "image": "images/red.png", "answer": "red"}
+    file = write(tmp_path / "qa.csv", [row | ({"choices": ["red", "blue"]} if choices else {})])
+    monkeypatch.chdir("/")
+    task = make_task(str(file))
+    requests = task.requests(task.samples()[0], PLAIN)
+    assert task.modalities == {"text", "image"} and not task.takes_shots
+    (message,) = requests[0].context
+    assert message.media[0].source == tmp_path / "images" / "red.png"
+    assert message.parts[1:] == ("Question: Which colour?\nAnswer:",)
+    assert [request.continuation for request in requests] == (["red", "blue"] if choices else [""])
+
+
+# Malformed files
+
+CSV = {
+    "no question": ("Question,answer\na,b\n", "has the columns Question, answer: a table needs the column question "
+                    "or prompt, or text for documents; did you mean question for 'Question'?"),
+    "nothing known": ("a,b\n1,2\n", "has the columns a, b: a table needs the column question or prompt, or text"),
+    "no rows": ("question,answer\n", "has no rows"),
+    "empty file": ("", "has no rows"),
+    "both": ("question,prompt\na,b\n", "has both question and prompt: keep one (prompt is sent as it is)"),
+    "text too": ("question,text\na,b\n", "has both question and text: keep one (text alone is scored as documents)"),
+    "empty question": ("question,answer\na,b\n ,c\n", "row 2: question is empty"),
+    "empty answer": ("question,answer\na,b\nc,\n", "row 2: answer is empty; leave the column out for prompts without"),
+    "punctuation": ("question,answer\na,b\nc,?!\n", "row 2: the answer '?!' cannot be extracted by line; "
+                    "give one line with a letter or a digit in it"),
+    "cells": ("question,answer\na,b\nc,d,e\n", "row 2 has 3 cells and the header has 2"),
+    "column twice": ("question,answer,answer\na,b,c\n", "has the column 'answer' twice"),
+    "open quote": ('question,answer\na,b\n"c,d\n', "row 2 (line 3): unexpected end of data"),
+    "inner quote": ('question,answer\na,"b"c\n', "row 1 (line 2): ',' expected after '\"'"),
+    "duplicate id": ("id,question\n1,a\n2,b\n1,c\n", "row 3: the id '1' is that of row 1"),
+    "image": ("question,image\na,none.png\n", "row 1: image "),
+    "not an image": ("question,image\na,/etc/passwd\n", "row 1: image '/etc/passwd' does not have the suffix of an image"),
+    "extract": ("prompt,extract\na,nmber\n", "unknown extractor in t.csv, row 1 'nmber'; did you mean number"),
+    "max_tokens": ("prompt,max_tokens\na,0\n", "row 1: max_tokens is '0', not a count of at least 1"),
+    "max_tokens text": ("prompt,max_tokens\na,many\n", "row 1: max_tokens is 'many', not a count"),
+    "choices without answer": ("question,choices\na,x|y\n", "row 1: answer is missing, and multiple choice needs one"),
+    "choices with empty answer": ("question,choices,answer\na,x|y,\n", "row 1: answer is empty, and multiple choice"),
+    "one choice": ("question,choices,answer\na,x,x\n", "row 1 has 1 choices: at least 2 are needed"),
+    "no choice": ("question,choices,answer\na,,x\n", "row 1 has 0 choices"),
+    "choice twice": ("question,choices,answer\na,x|x,x\n", "row 1 has the choice 'x' twice"),
+    "empty choice": ("question,choices,answer\na,x||y,x\n", "row 1 has an empty choice"),
+    "bad list": ("question,choices,answer\na,\"[x, y]\",x\n", "row 1: choices is not a JSON list: "),
+    "column gap": ("question,choice_a,choice_c,answer\na,x,y,A\n", "row 1 has choice_c and no choice_b"),
+    "other answer": ("question,choices,answer\na,x|y,z\n", "row 1: the answer 'z' is neither the text nor the letter nor "
+                     "the index (from 0) of a choice; the choices are x | y"),
+    "mixed answers": ("question,choices,answer\na,x|y,x\nb,x|y,B\n", "row 2: the answer 'B' is not among the texts of the "
+                      "choices, as the other answers are; the choices are x | y"),
+    "index too large": ("question,choices,answer\na,x|y,1\nb,x|y,2\n", "row 2: the answer '2' is not among the indices"),
+    "two readings": ("question,choices,answer\na,1|2,1\n", "answers can be read as texts or as indices from 0, which "
+                     "disagree in row 1 ('1'): write the text of the choice"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "message"), CSV.values(), ids=CSV)
+def test_a_malformed_csv_is_one_line_with_file_and_row(tmp_path: Path, text: str, message: str) -> None:
+    assert message in refusal(tmp_path / "t.csv", text)
+
+
+JSONL = {
+    "number": ('{"question": 5}\n', "t.jsonl, row 1: question is a int, not text"),
+    "null": ('{"question": null}\n', "t.jsonl, row 1: question is empty"),
+    "missing": ('{"question": "a"}\n{"prompt": "b"}\n', "t.jsonl has both question and prompt"),
+    "without": ('{"question": "a"}\n{"answer": "b"}\n', "t.jsonl, row 2 has no question; it has answer"),
+    "text is a number": ('{"text": "fine"}\n{"text": 3}\n', "t.jsonl, row 2: text is a int, not text"),
+    "text is missing": ('{"text": "a"}\n{"title": "t"}\n', "t.jsonl, row 2: text is missing, not text"),
+    "category": ('{"question": "a", "category": ["b"]}\n', "t.jsonl, row 1: category is a list, not text"),
+    "choices": ('{"question": "a", "choices": {"a": 1}, "answer": 0}\n', "t.jsonl, row 1: choices is a dict, not a list"),
+    "choice": (
+        '{"question": "a", "choices": ["x", null], "answer": 0}\n',
+        "t.jsonl, row 1: a choice is a NoneType, not text",
+    ),
+    "answer": ('{"question": "a", "choices": ["x", "y"], "answer": true}\n', "t.jsonl, row 1: the answer 'True' is neither"),
+    "image": ('{"question": "a", "image": 5}\n', "t.jsonl, row 1: image is a int, not a path"),
+    "nan": ('{"question": "a", "answer": Infinity}\n', "t.jsonl, row 1: the answer 'inf' cannot be extracted by number"),
+    "not json": ('{"question": "a"}\n{"question": \n', "t.jsonl, line 2 is not JSON"),
+    "a list": ("[1]\n", "t.jsonl, row 1 is a list, not an object"),
+    "deep": ("[" * 100_000 + "\n", "t.jsonl"),
+}
+
+
+@pytest.mark.parametrize(("text", "message"), JSONL.values(), ids=JSONL)
+def test_a_malformed_jsonl_is_one_line_with_file_and_row(tmp_path: Path, text: str, message: str) -> None:
+    assert message in refusal(tmp_path / "t.jsonl", text)
+
+
+def test_text_that_is_not_utf8_is_refused_with_its_line(tmp_path: Path) -> None:
+    assert refusal(tmp_path / "t.csv", b"question\na\n\xff\n") == "t.csv, line 3 is not UTF-8: invalid start byte"
+    assert "t.jsonl, line 1 is not UTF-8" in refusal(tmp_path / "t.jsonl", '{"prompt": "é"}'.encode("latin-1"))
+
+
+def test_a_byte_order_mark_line_ends_of_windows_and_quotes_are_read(tmp_path: Path) -> None:
+    file = tmp_path / "t.csv"
+    file.write_bytes('\ufeffquestion,answer\r\n"He said ""hi"", twice",a\r\n"two\r\nlines","b, c"\r\n\r\n'.encode())
+    rows = [(sample.doc["question"], sample.doc["answer"]) for sample in make_task(str(file)).samples()]
+    assert rows == [('He said "hi", twice', "a"), ("two\r\nlines", "b, c")]
+
+
+def test_a_long_cell_is_read_and_a_huge_one_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "t.csv"
+    file.write_text(f"prompt\n{'x' * 200_000}\n")  # more than Python's own limit
+    assert len(make_task(str(file)).samples()[0].doc["prompt"]) == 200_000
+    before = csv.field_size_limit()
+    monkeypatch.setattr("mill.tasks.data._LONGEST_FIELD", 1000)
+    assert refusal(file, file.read_text()) == "t.csv, row 1 (line 2): field larger than field limit (1000)"
+    assert csv.field_size_limit() == before
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet", ".txt"])
+def test_a_file_that_is_too_large_or_no_file_is_refused(
+    tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [{"prompt": "x" * 3 * 2**20}]
+    file = write(tmp_path / f"t{suffix}", rows) if suffix != ".txt" else tmp_path / "t.txt"
+    if suffix == ".txt":
+        file.write_text("x" * 3 * 2**20)
+    monkeypatch.setattr(data_file, "MOST_BYTES", 2**20)
+    with pytest.raises(DataError, match=r"t\.\w+ has 3 MiB, and at most 1 MiB are read: split it"):
+        make_task(str(file))
+    (tmp_path / f"folder{suffix}").mkdir()
+    with pytest.raises(DataError, match="is not a regular file"):
+        make_task(str(tmp_path / f"folder{suffix}"))
+
+
+def test_a_parquet_file_that_is_none_is_refused(tmp_path: Path) -> None:
+    assert "cannot read t.parquet: ArrowInvalid" in refusal(tmp_path / "t.parquet", "PAR1 and no more")
+
+
+# Whole runs
+
+
+class Scripted(MillModel):
+    """Answers each prompt from a table; the earlier in the alphabet a continuation is, the likelier."""
+
+    capabilities = ModelCapabilities(supports_logprobs=True, supports_chat_template=True)
+    model_name = "scripted"
+    texts: dict[str, str] = {}
+
+    def _generate_batch(self, batch: list[Request], gen_kwargs: dict[str, Any]) -> list[str]:
+        return [next((text for part, text in self.texts.items() if part in request.text), "?") for request in batch]
+
+    def _loglikelihood_batch(self, batch: list[Request]) -> list[tuple[float, bool]]:
+        return [(-float(ord(request.continuation.strip()[0])), False) for request in batch]
+
+
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch) -> type[Scripted]:
+    monkeypatch.setattr(Scripted, "texts", {})
+    models.add("scripted", Scripted)
+    return Scripted
+
+
+def results(out: Path) -> dict[str, Any]:
+    (file,) = out.glob("*/*/results.json")
+    (entry,) = json.loads(file.read_text())["tasks"].values()
+    return dict(entry)
+
+
+def test_a_run_scores_a_file_and_each_category(
+    tmp_path: Path, scripted: type[Scripted], capsys: pytest.CaptureFixture[str]
+) -> None:
+    scripted.texts = {"France": " Paris", "Peru": "Cusco", "2+2": "the answer is four"}
+    rows = [*({k: v for k, v in row.items() if k != "source"} for row in QUESTIONS),
+            {"question": "2+2?", "answer": "four", "category": "sums"}]  # fmt: skip
+    file, out = write(tmp_path / "qa.csv", rows), tmp_path / "out"
+    assert mill(["eval", "scripted", str(file), "--dry_run"]) == 0
+    line = "read as questions with answers, exact match of text: 3 rows; columns used: question, answer, category"
+    assert line in capsys.readouterr().out
+    assert mill(["eval", "scripted", str(file), "--output_dir", str(out), "--quiet"]) == 0
+    assert line in (shown := capsys.readouterr().out) and "- cities" in shown and "- sums" in shown
+    entry = results(out)
+    assert {name: metric["value"] for name, metric in entry["metrics"].items()} == {
+        "exact_match": pytest.approx(1 / 3),
+        "includes": pytest.approx(2 / 3),
+    }
+    categories = {name: (m["exact_match"]["value"], m["exact_match"]["n"]) for name, m in entry["categories"].items()}
+    assert categories == {"cities": (0.5, 2), "sums": (0.0, 1)}
+    (run,) = out.glob("*/*")
+    assert mill(["score", str(run)]) == 0
+    assert results(out)["categories"] == entry["categories"]
+
+
+def test_choices_are_chosen_by_the_model(tmp_path: Path, scripted: type[Scripted]) -> None:
+    # The first letter of the alphabet is the likeliest: blue, green, 3.
+    file, out = write(tmp_path / "qa.parquet", CHOICES), tmp_path / "out"
+    assert mill(["eval", "scripted", str(file), "--output_dir", str(out), "--quiet"]) == 0
+    entry = results(out)
+    assert entry["metrics"]["acc"]["value"] == pytest.approx(2 / 3)
+    assert {name: m["acc"]["value"] for name, m in entry["categories"].items()} == {"colour": 1.0, "sums": 0.0}
+
+
+def test_free_text_answers_are_judged(tmp_path: Path, scripted: type[Scripted], capsys: pytest.CaptureFixture[str]) -> None:
+    class JudgeModel(Scripted):
+        model_name = "judge"
+
+        def _generate_batch(self, batch: list[Request], gen_kwargs: dict[str, Any]) -> list[str]:
+            return [f"VERDICT: {'CORRECT' if 'Because it' in request.text else 'INCORRECT'}" for request in batch]
+
+    models.add("judge_model", JudgeModel)
+    scripted.texts = {"Why?": "Because it is.", "How?": "No idea"}
+    rows = [{"question": "Why?", "answer": "It is.\nSo it is."}, {"question": "How?", "answer": "Like this.\nOr that."}]
+    file, out = write(tmp_path / "qa.jsonl", rows), tmp_path / "out"
+    assert mill(["eval", "scripted", str(file), "--judge", "judge_model", "--output_dir", str(out), "--quiet"]) == 0
+    entry = results(out)
+    assert {name: metric["value"] for name, metric in entry["metrics"].items()} == {
+        "answered": 1.0,
+        "judge": 0.5,
+        "judge_read": 1.0,
+    }
+    assert "2 answers span several lines" in capsys.readouterr().out
+
+
+def test_a_file_of_numbers_has_nothing_to_judge(tmp_path: Path, scripted: type[Scripted]) -> None:
+    file = write(tmp_path / "qa.csv", [{"question": "2+2?", "answer": "4"}])
+    assert make_task(str(file)).judge is None
+    assert mill(["eval", "scripted", str(file), "--judge", "scripted", "--output_dir", str(tmp_path)]) == 2
+
+
+def test_a_real_model_chooses_what_transformers_computes(tmp_path: Path, tiny_model: Path) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    file, out = write(tmp_path / "qa.csv", CHOICES), tmp_path / "out"
+    spec = f"hf[path={tiny_model},dtype=float32,device_map=cpu]"
+    assert mill(["eval", spec, str(file), "--output_dir", str(out), "--quiet"]) == 0
+    tokenizer, model = AutoTokenizer.from_pretrained(tiny_model), AutoModelForCausalLM.from_pretrained(tiny_model)
+    (samples,) = out.glob("*/*/samples/*.jsonl")
+    rows = [json.loads(line) for line in samples.read_text().splitlines()]
+    right = []
+    for row, source in zip(rows, CHOICES, strict=True):
+        scores = []
+        for choice in source["choices"]:
+            context = tokenizer(f"Question: {source['question']}\nAnswer:")["input_ids"]
+            whole = tokenizer(f"Question: {source['question']}\nAnswer: {choice}")["input_ids"]
+            logits = torch.log_softmax(model(torch.tensor([whole])).logits[0].detach().float(), -1)
+            scores.append(sum(float(logits[i - 1, whole[i]]) for i in range(len(context), len(whole))))
+        assert row["choice_logprobs"] == pytest.approx(scores, abs=1e-4)
+        best = source["choices"][scores.index(max(scores))]
+        assert (row["chosen"], row["correct"]) == (best, best == source["answer"])
+        right.append(best == source["answer"])
+    assert results(out)["metrics"]["acc"]["value"] == pytest.approx(sum(right) / 3)
+    assert math.isclose(sum(row["acc"] for row in rows), sum(right))
+
+
+def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"cannot read .*gone\.csv: FileNotFoundError"):
+        select([str(tmp_path / "gone.csv")])
