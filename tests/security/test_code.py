@@ -55,7 +55,7 @@ LIMITED = f"--task_paths {TOY} --limit 1"
 REFUSED = {
     "eval": f"eval SPEC toy_gen {LIMITED} --no_remote_code",
     "eval of a spec that trusts": f"eval TRUSTING toy_gen {LIMITED} --no_remote_code",
-    "eval on ray": f"eval SPEC toy_gen {LIMITED} --no_remote_code --engine ray",
+    "eval on ray": f"eval SPEC toy_gen {LIMITED} --no_remote_code --executor ray",
     "a dry run": f"eval SPEC toy_gen {LIMITED} --no_remote_code --dry_run",
     "a run file": "eval --config run.yaml",
     "compare": f"compare toy[path=a] SPEC --tasks toy_gen {LIMITED} --no_remote_code",
