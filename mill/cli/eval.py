@@ -36,15 +36,15 @@ Examples:
   mill eval --config run.yaml --dry_run
 """
 SHOWN = (
-    "output_dir", "limit", "n_shots", "same_shots", "seed", "repeats", "batch_size", "task_paths", "gen_kwargs", "max_tokens",
-    "system_prompt", "apply_chat_template", "fresh", "exact",
+    "output_dir", "limit", "n_shots", "same_shots", "seed", "repeats", "batch_size", "task_paths", "gen_kwargs",
+    "max_tokens", "system_prompt", "apply_chat_template", "fresh", "exact",
 )  # fmt: skip
 SHOWN_LAST = (
     "dry_run", "base_url", "no_remote_code", "wait", "judge", "executor", "workers", "address", "gpus_per_worker", "quiet",
 )  # fmt: skip
 CONFIG_HELP = (
-    "A run file in YAML: MODELS, TASKS and any option of this page by its name (models: [...], tasks: [...], limit: 100). The "
-    "command line wins over the file. `mill schema run` prints its JSON schema, with every key."
+    "A run file in YAML: MODELS, TASKS and any option of this page by its name (models: [...], tasks: [...], limit: 100). "
+    "The command line wins over the file. `mill schema run` prints its JSON schema, with every key."
 )
 
 

@@ -31,11 +31,8 @@ class OptionType(ParamType):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not isinstance(value, str):
             return value
-        return self.option.read_text(value, f"--{self.option.name}" if isinstance(param, click.Option) else param_name(param))
-
-
-def param_name(param: click.Parameter | None) -> str:
-    return param.human_readable_name if param is not None else "the value"
+        where = param.human_readable_name if isinstance(param, click.Argument) else f"--{self.option.name}"
+        return self.option.read_text(value, where)
 
 
 class SpelledOption(click.Option):

@@ -41,54 +41,49 @@ def check_paths(given: str | list[str]) -> None:
 class RunOptions(msgspec.Struct, kw_only=True, frozen=True):
     """What every command that runs a model takes."""
 
-    output_dir: Annotated[Text, Meta(description="Folder of the results.", extra=hints(hidden=("output",), check=check_paths))] = (
-        DEFAULT_OUTPUT_DIR
-    )
-    limit: (
-        Annotated[
-            Count | Fraction,
-            Meta(
-                description="Samples of each task or prompt suite: a count (100) or a fraction (0.1).",
-                examples=[100, 0.1],
-                extra=hints(aliases=("num_prompts",), from_text=read_number, text_pattern=NUMBER),
+    output_dir: Annotated[
+        Text, Meta(description="Folder of the results.", extra=hints(hidden=("output",), check=check_paths))
+    ] = DEFAULT_OUTPUT_DIR
+    limit: Annotated[
+        Count | Fraction | None,
+        Meta(
+            description="Samples of each task or prompt suite: a count (100) or a fraction (0.1).",
+            examples=[100, 0.1],
+            extra=hints(
+                aliases=("num_prompts",),
+                from_text=read_number,
+                text_pattern=NUMBER,
+                expected="a count of at least 1 or a fraction above 0 and up to 1.0",
             ),
-        ]
-        | None
-    ) = None
-    n_shots: (
-        Annotated[
-            int, Meta(ge=0, le=MAX_SHOTS, description="Few-shot examples of each question.", extra=hints(default="the task's own"))
-        ]
-        | None
-    ) = None
+        ),
+    ] = None
+    n_shots: Annotated[
+        Annotated[int, Meta(ge=0, le=MAX_SHOTS)] | None,
+        Meta(description="Few-shot examples of each question.", extra=hints(default="the task's own")),
+    ] = None
     seed: Annotated[
         int, Meta(ge=-LARGEST_SEED, le=LARGEST_SEED, description="Seed of few-shot selection and of sampling.")
     ] = 0
     gen_kwargs: Annotated[
         dict[Any, Any],
         Meta(
-            description="Decoding options: temperature=0.7,until=[a,b].","
+            description="Decoding options: temperature=0.7,until=[a,b].",
             examples=[{"temperature": 0.7, "until": ["\n\n"]}],
-            extra=hints(from_text=parse_pairs, check=check_gen_kwargs),
+            extra=hints(from_text=parse_pairs, check=check_gen_kwargs, expected="key=value,key=value or a mapping"),
         ),
     ] = {}
-    max_tokens: (
-        Annotated[
-            Count,
-            Meta(
-                description="Most tokens of an answer; the same option as max_gen_toks in --gen_kwargs.",
-                le=10**9,
-                extra=hints(
-                    aliases=("max_gen_toks",), hidden=("max_new_tokens",), default="the task's or prompt's own, else 256"
-                ),
+    max_tokens: Annotated[
+        Annotated[int, Meta(ge=1, le=10**9)] | None,
+        Meta(
+            description="Most tokens of an answer; the same option as max_gen_toks in gen_kwargs.",
+            extra=hints(
+                aliases=("max_gen_toks",), hidden=("max_new_tokens",), default="the task's or prompt's own, else 256"
             ),
-        ]
-        | None
-    ) = None
-    system_prompt: (
-        Annotated[str, Meta(description="System message, or text before the prompt where no chat template is applied.")]
-        | None
-    ) = None
+        ),
+    ] = None
+    system_prompt: Annotated[
+        str | None, Meta(description="System message, or text before the prompt where no chat template is applied.")
+    ] = None
     task_paths: Annotated[
         list[Text],
         Meta(
@@ -96,17 +91,14 @@ class RunOptions(msgspec.Struct, kw_only=True, frozen=True):
             extra=hints(from_text=read_list, check=check_paths),
         ),
     ] = []
-    base_url: (
-        Annotated[
-            Text,
-            Meta(
-                description="Address of the server, for models that name none. A bare model name is then served by an "
-                "OpenAI-compatible server.",
-                examples=["http://127.0.0.1:8000"],
-            ),
-        ]
-        | None
-    ) = None
+    base_url: Annotated[
+        Text | None,
+        Meta(
+            description="Address of the server, for models that name none. A bare model name is then served by an "
+            "OpenAI-compatible server.",
+            examples=["http://127.0.0.1:8000"],
+        ),
+    ] = None
     no_remote_code: Annotated[bool, Meta(description="Never run Python code that comes with a model.")] = False
     wait: Annotated[float, Meta(ge=0, description="Seconds to wait for a server to start.")] = 0.0
     fresh: Annotated[bool, Meta(description="Recompute everything into a new run; reuse no recorded answers.")] = False
@@ -155,7 +147,9 @@ class EvalOptions(RunOptions, kw_only=True, frozen=True):
         ),
     ] = False
     exact: Annotated[bool, Meta(description="hf: compute every row by itself; no shared prefixes.")] = False
-    judge: Annotated[Text, Meta(description="Model spec of the judge that grades the answers of judged tasks.")] | None = None
+    judge: Annotated[Text | None, Meta(description="Model spec of the judge, which grades the answers of judged tasks.")] = (
+        None
+    )
     executor: Annotated[
         Literal["local", "ray"],
         Meta(
@@ -163,19 +157,17 @@ class EvalOptions(RunOptions, kw_only=True, frozen=True):
             extra=hints(hidden=("engine",), old_values={"here": "local"}),
         ),
     ] = "local"
-    workers: Annotated[Count, Meta(description="Ray: processes that each load the model; else workers of a server with several addresses.")] | None = None
-    address: (
-        Annotated[
-            Text, Meta(description="Ray: address of the cluster.", extra=hints(default="a cluster on this machine"))
-        ]
-        | None
-    ) = None
-    gpus_per_worker: (
-        Annotated[
-            float, Meta(ge=0, description="Ray: GPUs of each worker.", extra=hints(default="1 on a cluster with GPUs"))
-        ]
-        | None
-    ) = None
+    workers: Annotated[
+        Count | None,
+        Meta(description="Ray: processes that each load the model; else workers of a server with several addresses."),
+    ] = None
+    address: Annotated[
+        Text | None, Meta(description="Ray: address of the cluster.", extra=hints(default="a cluster on this machine"))
+    ] = None
+    gpus_per_worker: Annotated[
+        Annotated[float, Meta(ge=0)] | None,
+        Meta(description="Ray: GPUs of each worker.", extra=hints(default="1 on a cluster with GPUs")),
+    ] = None
     dry_run: Annotated[bool, Meta(description="Show what would run, without loading weights.")] = False
 
     @property
@@ -221,4 +213,3 @@ def merge(*sources: Mapping[str, Any]) -> dict[str, Any]:
 
 def _token_limits(values: Mapping[str, Any]) -> list[str]:
     return [name for name in values.get("gen_kwargs", {}) if option_name(name) == "max_gen_toks"]
-

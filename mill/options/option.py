@@ -34,6 +34,8 @@ class Hints:
     """Raises MillError for a value that has the right type and still cannot be used."""
     default: str = ""
     """The default, where the value itself does not explain it."""
+    expected: str = ""
+    """The accepted values in words, where the type does not explain them."""
 
 
 def hints(**given: Any) -> dict[str, Any]:
@@ -123,10 +125,9 @@ class Option:
 
     @property
     def expected(self) -> str:
-        text = _expected(self.info)
-        if self.hints.from_text is None:
-            return text
-        return f"a comma-separated text or {text}" if self.is_list else f"a text or {text}"
+        if self.hints.expected:
+            return self.hints.expected
+        return f"a comma-separated text or {_expected(self.info)}" if self.is_list else _expected(self.info)
 
     def json_schema(self) -> dict[str, Any]:
         """What a run file may have under this name. Null means the default."""
@@ -189,8 +190,9 @@ def _option(field: msgspec.structs.FieldInfo) -> Option:
             found = (info.extra or {}).get("hints", found)
             info = info.type
             continue
-        types = [part for part in info.types if not isinstance(part, inspect.NoneType)]
+        types = tuple(part for part in info.types if not isinstance(part, inspect.NoneType))
         if len(types) > 1:
+            info = inspect.UnionType(types)
             break
         info = types[0]
     default = field.default_factory() if field.default_factory is not msgspec.NODEFAULT else field.default

@@ -12,8 +12,8 @@
     smollm2_135m_instruct             a packaged config, by its name (mill ls models --configs)
 
 A name without a slash is looked up in this order: registered backends, files and folders of the current folder, packaged
-configs. `./name` is always the folder and `hf[path=name]` always the hub model. With --base_url or --backend the name is that
-of a model of the server or backend.
+configs. `./name` is always the folder and `hf[path=name]` always the hub model. With --base_url or --backend the name is
+that of a model of the server or backend.
 
 A quoted argument value ("a,b") may contain commas and brackets; a list cannot be given inline.
 """
@@ -238,7 +238,7 @@ def _parse_arguments(inner: str, whole: str) -> dict[str, str]:
         if key in arguments:
             raise SpecError(f"{key!r} is given twice in {whole!r}")
         if value.startswith("["):
-            raise SpecError(f"{key} in {whole!r} is a list, which cannot be given in brackets: set it in a config file (.py)")
+            raise SpecError(f"{key} in {whole!r} is a list, which brackets cannot contain: set it in a config file (.py)")
         arguments[key] = _secret(key, _unquote(value, whole)) if is_secret(key) else _unquote(value, whole)
     return arguments
 

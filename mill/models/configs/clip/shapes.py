@@ -1,4 +1,4 @@
-"""The image-text model of the demo, for images of coloured shapes. Its weights come with mill (scripts/train_demo_clip.py)."""
+"""The demo's image-text model, for images of coloured shapes. Its weights come with mill (scripts/train_demo_clip.py)."""
 
 from pathlib import Path
 
