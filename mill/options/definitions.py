@@ -42,7 +42,8 @@ class RunOptions(msgspec.Struct, kw_only=True, frozen=True):
     """What every command that runs a model takes."""
 
     output_dir: Annotated[
-        Text, Meta(description="Folder of the results.", extra=hints(hidden=("output",), check=check_paths))
+        Text,
+        Meta(description="Folder of the results.", extra=hints(hidden=("output",), check=check_paths, expected="a path")),
     ] = DEFAULT_OUTPUT_DIR
     limit: Annotated[
         Count | Fraction | None,

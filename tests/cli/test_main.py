@@ -119,7 +119,7 @@ def test_failed_samples_are_listed_and_make_the_exit_code_1(mill: Mill, monkeypa
     assert "sample 3: ValueError: cannot read toy_gen 3" in out
 
 
-def test_ctrl_c_ends_cleanly_and_says_how_to_go_on(mill: Mill, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_ends_cleanly_and_names_the_command_that_resumes(mill: Mill, monkeypatch: pytest.MonkeyPatch) -> None:
     assert toy(mill, "--limit", "1")[0] == 0
     from mill.api.registry import models
 
@@ -129,7 +129,7 @@ def test_ctrl_c_ends_cleanly_and_says_how_to_go_on(mill: Mill, monkeypatch: pyte
     monkeypatch.setattr(models.get("toy"), "_generate_batch", interrupted)
     code, _, err = toy(mill, "--limit", "4")
     assert code == 130
-    assert err.splitlines()[-1].startswith("mill: interrupted; nothing that was answered is lost")
+    assert err.splitlines()[-1].startswith("mill: interrupted; all completed requests are recorded")
 
 
 def test_a_dry_run_counts_requests_and_computes_nothing(mill: Mill, tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ def test_ls_shows_tasks_models_and_runs(mill: Mill) -> None:
 BAD = {
     "unknown command": (["evil"], "unknown command 'evil'; did you mean eval?"),
     "unknown option": (["eval", "toy", "toy_gen", "--limti", "3"], "unknown option --limti; did you mean --limit"),
-    "unknown backend": (["eval", "vlm[path=x]", "mmlu"], "unknown backend 'vlm'; did you mean vllm"),
+    "unknown backend": (["eval", "vlm[path=x]", "mmlu"], "unknown backend or config 'vlm'; did you mean vllm"),
     "unknown task": (
         ["eval", "toy[path=x]", "toy_gne", "--task_paths", TOY],
         "unknown task 'toy_gne'; did you mean toy_gen",
@@ -209,8 +209,8 @@ BAD = {
     ),
     "missing argument": (["eval", "toy", "toy_gen", "--task_paths", TOY], "toy needs path: write toy[path=...]"),
     "bad argument": (["eval", "toy[path=x,scale=soon]", "toy_gen", "--task_paths", TOY], "'soon' is not float"),
-    "list in brackets": (["eval", "hf[path=x,modalities=[text,image]]", "mmlu"], "is a list, which brackets cannot hold"),
-    "open bracket": (["eval", "hf[path=x", "mmlu"], "does not end with the bracket it opened"),
+    "list in brackets": (["eval", "hf[path=x,modalities=[text,image]]", "mmlu"], "is a list, which brackets cannot contain"),
+    "open bracket": (["eval", "hf[path=x", "mmlu"], "does not close its bracket"),
     "missing config file": (["eval", "nothing.py", "mmlu"], "config file nothing.py does not exist"),
     "config file that raises": (
         ["eval", "raises.py", "mmlu"],
@@ -220,10 +220,19 @@ BAD = {
     "missing task file": (["eval", "hf[path=org/x]", "a", "--task_paths", "no.py"], "task file no.py does not exist"),
     "missing text": (["eval", "toy[path=x]", "no.txt", "--task_paths", TOY], "cannot read the text file no.txt"),
     "no tasks": (["eval", "toy[path=x]"], "give models and tasks"),
-    "bad limit": (["eval", "toy[path=x]", "toy_gen", "--limit", "-3"], "--limit -3: give a count of at least 1"),
+    "bad limit": (
+        ["eval", "toy[path=x]", "toy_gen", "--limit", "-3"],
+        "--limit must be a count of at least 1 or a fraction above 0 and up to 1.0, not -3",
+    ),
     "too large fraction": (["eval", "toy[path=x]", "toy_gen", "--limit", "1.5"], "a fraction above 0 and up to 1.0"),
-    "bad shots": (["eval", "toy[path=x]", "toy_gen", "--n_shots", "few"], "'few' is not a valid integer"),
-    "bad batch size": (["eval", "toy[path=x]", "toy_gen", "--batch_size", "0"], "--batch_size 0: give a count"),
+    "bad shots": (
+        ["eval", "toy[path=x]", "toy_gen", "--n_shots", "few"],
+        "--n_shots must be a whole number from 0 to 1000000, not 'few'",
+    ),
+    "bad batch size": (
+        ["eval", "toy[path=x]", "toy_gen", "--batch_size", "0"],
+        "--batch_size must be a whole number of at least 1 or auto, not 0",
+    ),
     "bad gen_kwargs": (["eval", "toy[path=x]", "toy_gen", "--gen_kwargs", "temperature"], "'temperature' is not key=value"),
     "misspelt decoding option": (
         ["eval", "toy[path=x]", "toy_gen", "--gen_kwargs", "temprature=1"],
@@ -237,14 +246,17 @@ BAD = {
         ["eval", "toy[path=x]", "toy_gen", "--gen_kwargs", "temperature=hot"],
         "the decoding option temperature=hot is not a number",
     ),
-    "range in run file": (["eval", "--config", "ranges.yaml"], "repeats in ranges.yaml: -4 is not in the range x>=1"),
+    "range in run file": (
+        ["eval", "--config", "ranges.yaml"],
+        "repeats in ranges.yaml must be a whole number from 1 to 10000, not -4",
+    ),
     "missing run file": (["eval", "--config", "no.yaml"], "cannot read the run file no.yaml: No such file or directory"),
     "run file that is not YAML": (["eval", "--config", "bad.yaml"], "the run file bad.yaml is not YAML"),
     "unknown option in run file": (
         ["eval", "--config", "odd.yaml"],
         "unknown option in odd.yaml 'limt'; did you mean limit",
     ),
-    "bad value in run file": (["eval", "--config", "typed.yaml"], "seed in typed.yaml must be int, not 'many'"),
+    "bad value in run file": (["eval", "--config", "typed.yaml"], "not 'many'"),
     "output folder that cannot be written": (
         ["eval", "toy[path=x]", "toy_gen", "--task_paths", TOY, "--output_dir", "file.txt/out"],
         "cannot write to the output folder file.txt/out: Not a directory",
@@ -370,7 +382,7 @@ def test_a_model_that_breaks_does_not_keep_the_others_from_running(mill: Mill, t
     assert "sound" in out and "exact_match" in out
 
 
-def test_interrupting_a_fresh_run_says_to_go_on_without_fresh(mill: Mill, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupting_a_fresh_run_names_the_command_without_fresh(mill: Mill, monkeypatch: pytest.MonkeyPatch) -> None:
     assert toy(mill, "--limit", "1")[0] == 0
     from mill.api.registry import models
 
@@ -378,7 +390,7 @@ def test_interrupting_a_fresh_run_says_to_go_on_without_fresh(mill: Mill, monkey
         raise KeyboardInterrupt
 
     monkeypatch.setattr(models.get("toy"), "_generate_batch", interrupted)
-    assert "the same command without --fresh goes on" in toy(mill, "--limit", "4", "--fresh")[2]
+    assert "the same command without --fresh resumes" in toy(mill, "--limit", "4", "--fresh")[2]
 
 
 def test_collect_writes_through_a_link_and_leaves_out_a_damaged_run(mill: Mill, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from mill.api.secrets import hide
 from mill.cli.main import run
-from mill.schedule.jobs import jobs_under_way
+from mill.schedule.jobs import active_jobs
 
 ROOT = Path(__file__).parents[2]
 TOY = str(ROOT / "tests/toy.py")
@@ -34,7 +34,7 @@ def mill(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setenv("TOY_N", "4")
     for command in ("schedule", "collect"):
-        monkeypatch.setattr(f"mill.cli.{command}.jobs_under_way", lambda cells: set())
+        monkeypatch.setattr(f"mill.cli.{command}.active_jobs", lambda cells: set())
 
     def call(models: str, tasks: str = "toy_gen", *options: str) -> tuple[int, str, str]:
         code = run(["schedule", models, tasks, "--task_paths", TOY, "--output_dir", "out", *options])
@@ -61,7 +61,7 @@ def submitted(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
     found: list[list[str]] = []
 
-    def submit(cells: Any, cluster: Any, output_dir: Path) -> Any:
+    def submit(cells: Any, cluster: Any, output_dir: Path, run: Any) -> Any:
         for start in range(0, len(cells), cluster.array_size):
             part = cells[start : start + cluster.array_size]
             found.append([" ".join(cell.argv) for cell in part])
@@ -163,15 +163,15 @@ def test_a_matrix_that_is_interrupted_between_arrays_remembers_what_slurm_has(
 
     def broken(*given: Any) -> Any:
         yield next(whole(*given))
-        raise MillError("SLURM did not take the jobs: no more")
+        raise MillError("SLURM refused the jobs: no more")
 
     whole = module.submit
     monkeypatch.setattr(module, "submit", broken)
     limits = cluster(array_size=1)
     code, out, err = mill("toy[path=a]", "toy_gen,toy_choice", *limits)
-    assert code == 2 and "submitted 1 cells as 1" in out and err == "mill: SLURM did not take the jobs: no more\n"
+    assert code == 2 and "submitted 1 cells as 1" in out and err == "mill: SLURM refused the jobs: no more\n"
     monkeypatch.setattr(module, "submit", whole)
-    monkeypatch.setattr(module, "jobs_under_way", lambda cells: {"1_0"})
+    monkeypatch.setattr(module, "active_jobs", lambda cells: {"1_0"})
     submitted.clear()
     assert mill("toy[path=a]", "toy_gen,toy_choice", *limits)[0] == 0
     assert len(submitted) == 1 and " toy_choice " in submitted[0][0]
@@ -194,9 +194,9 @@ def test_digits_that_are_no_numbers(mill: Mill) -> None:
 @pytest.mark.parametrize(
     ("models", "tasks", "told"),
     [
-        ("toy[path=a],nosuch[path=b]", "toy_gen", "unknown backend 'nosuch'"),
+        ("toy[path=a],nosuch[path=b]", "toy_gen", "unknown backend or config 'nosuch'"),
         ("toy[path=a],toy[pth=b]", "toy_gen", "unknown argument of toy 'pth'"),
-        ("toy[path=a],toy[path=b", "toy_gen", "does not end with the bracket"),
+        ("toy[path=a],toy[path=b", "toy_gen", "does not close its bracket"),
         ("toy[path=a],hf[path=./nothing-here]", "toy_gen", "does not exist"),
         ("toy[path=a]", "toy_gen,toy_gne", "unknown task 'toy_gne'; did you mean toy_gen"),
         ("toy[path=a]", "toy_gen,none_*", "no task matches 'none_*'"),
@@ -246,7 +246,7 @@ def test_without_submitit_one_line_says_what_to_install(mill: Mill, monkeypatch:
 def test_without_slurm_one_line_says_how_to_do_without(mill: Mill, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     code, out, err = mill("toy[path=a]")
-    assert (code, out) == (2, "") and err.startswith("mill: there is no SLURM here (") and "--local" in err
+    assert (code, out) == (2, "") and err.startswith("mill: no SLURM on this machine (") and "--local" in err
     assert err.count("\n") == 1
 
 
@@ -260,9 +260,7 @@ def test_what_slurm_says_when_it_takes_no_jobs_is_told_in_one_line(
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     code, _, err = mill("toy[path=a]", "toy_gen", *cluster(partition="gpu"))
     last = err.splitlines()[-1]
-    assert (
-        code == 2 and last.startswith("mill: SLURM did not take the jobs: ") and "invalid partition specified: gpu" in last
-    )
+    assert code == 2 and last.startswith("mill: SLURM refused the jobs: ") and "invalid partition specified: gpu" in last
 
 
 # On this machine
@@ -350,7 +348,7 @@ def interrupted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
 
 def test_an_interrupt_ends_the_cells_that_run_here(interrupted: Interrupted, mill: Mill) -> None:
     folder, code, err, below = interrupted
-    assert code in (130, 143) and "mill: interrupted; nothing that was answered is lost" in err
+    assert code in (130, 143) and "mill: interrupted; all completed requests are recorded" in err
     assert len(below) >= 2, "a process for each cell"
     wait_for(lambda: not any(map(alive, below)), seconds=10)
     assert run(["collect", "--check", "--output_dir", str(folder / "out")]) == 1
@@ -425,9 +423,9 @@ def test_a_damaged_run_alone_is_something_missing(check: Mill) -> None:
 
 def test_cells_can_be_forgotten_and_nothing_else_goes(mill: Mill, check: Mill, submitted: list[list[str]]) -> None:
     mill("toy[path=a],toy[path=b]", "toy_gen,toy_choice", "--n_shots", "0,5")
-    assert mill("toy[path=b]", "toy_gen", "--n_shots", "5", "--forget")[:2] == (0, "1 cells are not scheduled any more\n")
+    assert mill("toy[path=b]", "toy_gen", "--n_shots", "5", "--forget")[:2] == (0, "1 cells removed from the schedule\n")
     assert "7 results are missing" in check()[1]
-    assert mill("toy[path=a]", "toy_gen,toy_choice", "--forget")[:2] == (0, "4 cells are not scheduled any more\n")
+    assert mill("toy[path=a]", "toy_gen,toy_choice", "--forget")[:2] == (0, "4 cells removed from the schedule\n")
     assert "3 results are missing" in check()[1]
     assert mill("toy[path=c]", "toy_gen", "--forget")[0] == 1
     assert len(submitted) == 1
@@ -445,7 +443,7 @@ def test_a_queue_that_cannot_be_asked_submits_nothing_twice(
         (tools / "squeue").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tools}" if squeue is None else f"{tools}:{os.environ['PATH']}")
     for command in ("schedule", "collect"):
-        monkeypatch.setattr(f"mill.cli.{command}.jobs_under_way", jobs_under_way)
+        monkeypatch.setattr(f"mill.cli.{command}.active_jobs", active_jobs)
     code, _, err = mill("toy[path=a]")
     assert code != 0 and why in err and len(submitted) == 1
     code, out, err = check()

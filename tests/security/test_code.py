@@ -70,7 +70,7 @@ REFUSED = {
 def test_forbidden_code_never_runs_and_is_refused_in_one_line(
     mill: Mill, own_model: tuple[str, Path], command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mill.cli.schedule.jobs_under_way", lambda cells: set())
+    monkeypatch.setattr("mill.cli.schedule.active_jobs", lambda cells: set())
     spec, marker = own_model
     in_file = {"models": [spec], "tasks": "toy_gen", "task_paths": TOY, "no_remote_code": True}
     Path("run.yaml").write_text(json.dumps(in_file))

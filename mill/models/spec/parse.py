@@ -266,5 +266,5 @@ def _unquote(value: str, whole: str) -> str:
             raise SpecError(f"{value!r} in {whole!r} has a bracket: put the value in quotes")
         return value
     if not _QUOTED.fullmatch(value):
-        raise SpecError(f"a quoted value in {whole!r} has text after its closing quote, or none: {value}")
+        raise SpecError(f"a quoted value in {whole!r} has no closing quote at its end: {value}")
     return re.sub(r"\\(.)", r"\1", value[1:-1], flags=re.DOTALL)

@@ -218,8 +218,8 @@ def test_an_inline_value_gets_the_type_of_its_annotation(argument: str, text: st
         ("batch_size", "big", "typed[batch_size=big]: 'big' is not int or none"),
         ("temperature", "hot", "typed[temperature=hot]: 'hot' is not float"),
         ("temperature", "nan", "typed[temperature=nan]: 'nan' is not a number"),
-        ("batch_size", "0", "typed[batch_size=0]: a count of at least 1 is needed; leave it out for auto"),
-        ("batch_size", "-1", "typed[batch_size=-1]: a count of at least 1 is needed; leave it out for auto"),
+        ("batch_size", "0", "typed[batch_size=0]: give a count of at least 1; leave it out for auto"),
+        ("batch_size", "-1", "typed[batch_size=-1]: give a count of at least 1; leave it out for auto"),
         ("trust", "maybe", "typed[trust=maybe]: 'maybe' is not bool"),
         ("modalities", "text", "typed[modalities=text]: a list cannot be given in brackets, set it in a config file (.py)"),
     ],
@@ -235,7 +235,9 @@ def test_the_model_remembers_what_it_was_opened_with() -> None:
 
 
 def test_a_list_in_brackets_is_refused() -> None:
-    with pytest.raises(SpecError, match=r"modalities in .* is a list, which brackets cannot hold: set it in a config file"):
+    with pytest.raises(
+        SpecError, match=r"modalities in .* is a list, which brackets cannot contain: set it in a config file"
+    ):
         open_model("typed[path=a,modalities=[text,image]]")
 
 

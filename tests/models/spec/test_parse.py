@@ -109,24 +109,24 @@ def test_a_value_may_be_quoted_and_space_around_it_does_not_count(text: str, val
         ("", "'' names no model; give a backend, a model path or a config file"),
         ("  ", "'' names no model; give a backend, a model path or a config file"),
         ("[path=a]", "'[path=a]' names no model; give a backend, a model path or a config file"),
-        ("hf[path=a", "'hf[path=a' does not end with the bracket it opened; write name[key=value,key=value]"),
-        ("hf[path=a]x", "'hf[path=a]x' does not end with the bracket it opened; write name[key=value,key=value]"),
-        ("hf]", "'hf]' closes a bracket that it never opened"),
+        ("hf[path=a", "'hf[path=a' does not close its bracket; write name[key=value,key=value]"),
+        ("hf[path=a]x", "'hf[path=a]x' does not close its bracket; write name[key=value,key=value]"),
+        ("hf]", "'hf]' closes a bracket that was never opened"),
         ("hf[org/name]", "'org/name' in 'hf[org/name]' is not key=value"),
         ("hf[=a]", "'=a' in 'hf[=a]' is not key=value"),
         ("hf[4bit=true]", "'4bit=true' in 'hf[4bit=true]' is not key=value"),
         ("hf[path=a,path=b]", "'path' is given twice in 'hf[path=a,path=b]'"),
-        ("org/name[path=b]", "'org/name[path=b]' gives path twice: once by its head and once in brackets"),
-        ("org/n@v1[revision=v2]", "'org/n@v1[revision=v2]' gives revision twice: once by its head and once in brackets"),
+        ("org/name[path=b]", "'org/name[path=b]' gives path twice: before the brackets and inside them"),
+        ("org/n@v1[revision=v2]", "'org/n@v1[revision=v2]' gives revision twice: before the brackets and inside them"),
         (
             "ollama:m[base_url=u,model=n]",
-            "'ollama:m[base_url=u,model=n]' gives base_url, model twice: once by its head and once in brackets",
+            "'ollama:m[base_url=u,model=n]' gives base_url, model twice: before the brackets and inside them",
         ),
         (
             "hf[kinds=[text,image]]",
-            "kinds in 'hf[kinds=[text,image]]' is a list, which brackets cannot hold: set it in a config file (.py)",
+            "kinds in 'hf[kinds=[text,image]]' is a list, which brackets cannot contain: set it in a config file (.py)",
         ),
-        ("hf[path='a]", "a quoted value in \"hf[path='a]\" does not end where it should: 'a"),
+        ("hf[path='a]", "a quoted value in \"hf[path='a]\" has no closing quote at its end: 'a"),
         ("ollama:", "'ollama:' names no model after the colon"),
     ],
 )
@@ -145,13 +145,13 @@ def test_an_unknown_backend_is_answered_with_the_nearest_names(name: str, neares
         parse_spec(name)
     assert raised.value.nearest == nearest
     hint = f"for a model of that name write hf[path={name}]"
-    assert str(raised.value) == f"unknown backend {name!r}; did you mean {' or '.join(nearest)}? {hint}"
+    assert str(raised.value) == f"unknown backend or config {name!r}; did you mean {' or '.join(nearest)}? {hint}"
 
 
 def test_an_unknown_backend_near_nothing_is_answered_with_how_to_name_a_model() -> None:
     with pytest.raises(UnknownName) as raised:
         parse_spec("gpt2")
-    assert str(raised.value) == "unknown backend 'gpt2'; for a model of that name write hf[path=gpt2]"
+    assert str(raised.value) == "unknown backend or config 'gpt2'; for a model of that name write hf[path=gpt2]"
 
 
 @pytest.mark.parametrize(
@@ -270,7 +270,7 @@ def test_a_backend_and_an_address_may_stand_beside_the_model(model: str, backend
         ("hf[path=a]", "vllm", "", "names the backend hf, and --backend vllm"),
         ("a", "vlm", "", "did you mean vllm"),
         ("a", "vlm[dtype=x]", "", "did you mean vllm"),
-        ("a", "hf[dtype=x", "", "does not end with the bracket"),
+        ("a", "hf[dtype=x", "", "does not close its bracket"),
         ("a", "hf[path=b]", "", "gives path twice"),
         ("a[dtype=x]", "hf[dtype=y]", "", "gives dtype twice"),
         ("hf[path=a,dtype=x]", "hf[dtype=y]", "", "gives dtype twice"),
