@@ -22,6 +22,7 @@ from mill.options.option import Option, options_of, read_all
 from mill.runs.evaluate import Outcome, plan_run, prepare
 from mill.runs.folder import check_writable
 from mill.runs.judging import open_judge
+from mill.tasks.from_files import expand_task_files
 from mill.tasks.load import Selection, load_builtin, load_files, select
 from mill.tasks.suite import select_suites
 
@@ -198,7 +199,7 @@ def _selection(tasks: Tasks) -> Selection:
     """Task names as on the command line, and Task objects, each once."""
     load_builtin()
     given = split_list(tasks) if isinstance(tasks, str) else tasks
-    named = select([task for task in given if isinstance(task, str)])
+    named = select(expand_task_files(task for task in given if isinstance(task, str)))
     return Selection((*named.tasks, *(task for task in given if isinstance(task, Task))), named.benchmarks)
 
 

@@ -21,6 +21,7 @@ from mill.cli.interrupt import interrupted
 from mill.cli.options import Decorator, given_options, option, options, with_options
 from mill.options.checks import CheckOptions
 from mill.options.definitions import merge
+from mill.tasks.from_files import expand_task_files
 from mill.tasks.load import Selection, load_builtin, load_files, select
 from mill.tasks.suite import select_suites
 
@@ -104,7 +105,7 @@ def select_prompts(prompts: list[str] | None, tasks: list[str] | None, default: 
     if prompts and tasks:
         raise SpecError("give --prompts or --tasks, not both")
     if tasks:
-        return select(tasks)
+        return select(expand_task_files(tasks))
     return Selection(select_suites(prompts or [default]), ())
 
 

@@ -23,6 +23,7 @@ from mill.options.run_file import read_run_file
 from mill.report.plan import print_plan
 from mill.report.scores import print_outcome
 from mill.runs.evaluate import Run, prepare
+from mill.tasks.from_files import expand_task_files
 from mill.tasks.load import load_builtin, load_files, select
 
 EXAMPLES = """
@@ -32,6 +33,7 @@ Examples:
   mill eval smollm2_135m_instruct gsm8k --limit 20     (a packaged config: mill ls models --configs)
   mill eval "hf[path=./my-model,dtype=float32]" gsm8k,hellaswag --limit 100
   mill eval my_model.py "mmlu_high_school_*" --n_shots 0 --output_dir results
+  mill eval org/name my_task.py                        (a task of a Python file: mill new task my_task)
   mill eval org/name notes.txt                         (perplexity of a text file)
   mill eval --config run.yaml --dry_run
 """
@@ -78,10 +80,11 @@ def evaluate(options: EvalOptions) -> int:
     settings, choice = options.settings, options.choice
     load_builtin()
     load_files(tuple(options.task_paths))
+    tasks = expand_task_files(options.tasks)
     runs = [
         prepare(
             make_spec(model, base_url=options.base_url or ""),
-            select(options.tasks),
+            select(tasks),
             settings,
             output_dir=Path(options.output_dir),
             limit=options.limit,

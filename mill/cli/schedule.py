@@ -30,6 +30,7 @@ from mill.runs.turns import taking_turns
 from mill.schedule.cells import FOLDER, Cell, cell_of, forget_cells, read_cells, remember_cells
 from mill.schedule.cluster import Cluster, read_cluster
 from mill.schedule.jobs import active_jobs, run_locally, submit
+from mill.tasks.from_files import expand_task_files
 from mill.tasks.load import load_builtin, load_files, select
 
 DONE, ACTIVE, TO_DO = "done", "active", "to do"
@@ -132,13 +133,15 @@ def _cells(models: list[str], tasks: list[str], shots: list[int | None], folder:
         if secret:
             raise SpecError(f"a secret in {secret} would be stored with the jobs: set MILL_API_KEY in the environment")
         for task in tasks:
-            refuse_early(select([task]), spec.backend)
+            refuse_early(select(expand_task_files([task])), spec.backend)
         model = open_model(spec)
         model.ready()
         for task in tasks:
             for number in shots:
                 settings = replace(options.settings, n_shots=number)
-                run = plan_run(spec, model, select([task]), settings, output_dir=folder, limit=options.limit)
+                run = plan_run(
+                    spec, model, select(expand_task_files([task])), settings, output_dir=folder, limit=options.limit
+                )
                 argv = ["eval", text, task, "--output_dir", str(folder), "--quiet", *_eval_options(number, given, paths)]
                 cells.append(cell_of(run, text, task, number, argv, folder))
     return list({cell.key: cell for cell in cells}.values())  # each cell once
