@@ -67,7 +67,7 @@ BACKEND = '''\
 """The backend NAME. Replace the bodies of the three hooks by calls of your engine.
 
     mill eval NAME.py TASK
-    mill conform NAME.py
+    mill conform NAME.py     (what the contract still requires)
 """
 
 from mill.api.model import MillModel, ModelCapabilities

@@ -41,6 +41,10 @@ class ServerModel(MillModel):
     """A subclass says how it looks at its server (`_probe`) and how it asks one question of each kind."""
 
     accelerators = 0
+    start_command = ""
+    """The command that starts such a server, for the message about one that is not running."""
+    alternative = ""
+    """A spec that needs no server, for the same message."""
     patience_s = 300.0
     """How long a server that went away is waited for; nothing where others can take over."""
 
@@ -123,6 +127,14 @@ class ServerModel(MillModel):
                 time.sleep(min(failure.retry_after or POLL_S, BUSY_S))
 
     def _not_ready(self, failure: Failure) -> str:
+        if failure.kind == "connection" and self.start_command:
+            program = self.start_command.split()[0]
+            other = f", use {self.alternative}" if self.alternative else ""
+            reason = str(failure).rpartition(": ")[2]
+            return (
+                f"no {program} at {self.base_url} ({reason}); run `{self.start_command}`, pass --base_url{other}, or wait for "
+                "the server with --wait SECONDS"
+            )
         hint = "; start it, or wait for it with --wait SECONDS" if failure.kind == "connection" else ""
         if failure.status == 503:
             return f"{self.base_url} is still loading ({failure}); wait for it with --wait SECONDS"
