@@ -132,8 +132,8 @@ class ServerModel(MillModel):
             other = f", use {self.alternative}" if self.alternative else ""
             reason = str(failure).rpartition(": ")[2]
             return (
-                f"no {program} at {self.base_url} ({reason}); run `{self.start_command}`, pass --base_url{other}, or wait for "
-                "the server with --wait SECONDS"
+                f"no {program} at {self.base_url} ({reason}); run `{self.start_command}`, pass --base_url{other}, or wait "
+                "for the server with --wait SECONDS"
             )
         hint = "; start it, or wait for it with --wait SECONDS" if failure.kind == "connection" else ""
         if failure.status == 503:
