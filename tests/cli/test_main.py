@@ -60,6 +60,13 @@ LIGHT = {
     "a provider without its key": ["eval", "litellm[model=gpt-4o]", "toy_gen", "--task_paths", TOY],
     "another one": ["eval", "litellm[model=anthropic/claude-x]", "toy_gen", "--task_paths", TOY],
     "a task that hosted models cannot serve": ["eval", "litellm[model=x]", "toy_choice", "--task_paths", TOY],
+    "a name that the hub does not have": ["eval", "hf[path=org/name]", "toy_gen", "--task_paths", TOY],
+    "a misspelt config": ["eval", "smolm2_135m_instruct", "toy_gen", "--task_paths", TOY],
+    "an unknown option": ["eval", "hf[path=org/name]", "toy_gen", "--limti", "3"],
+    "a bad value": ["eval", "hf[path=org/name]", "toy_gen", "--limit", "few"],
+    "an open bracket": ["eval", "hf[path=org/name", "toy_gen"],
+    "models to compare": ["compare", "./no", "./other"],
+    "a server that is not there": ["eval", "llama-cpp[base_url=http://127.0.0.1:9]", "toy_gen", "--task_paths", TOY],
     "a decoding option": ["eval", "hf[path=org/name]", "toy_gen", "--task_paths", TOY, "--gen_kwargs", "top_k=1.5"],
 }
 HEAVY = {"torch", "transformers", "numpy", "datasets", "litellm", "pandas", "pyarrow"}
@@ -72,11 +79,79 @@ def test_refusals_and_lists_come_before_anything_heavy_loads(argv: list[str], tm
     code = f"import sys\nfrom mill.cli.main import run\ncode = run({argv!r})\nprint(code)\nprint(sorted(sys.modules))"
     kept = {name: value for name, value in os.environ.items() if not name.endswith(("_API_KEY", "_TOKEN"))}
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, env={**kept, "PYTHONPATH": str(ROOT)}
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**kept, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"},
     )
     *_, exit_code, modules = done.stdout.splitlines()
     assert not set(eval(modules)) & HEAVY
     assert exit_code == ("0" if argv[0] == "ls" else "2") and len(done.stderr.splitlines()) == (argv[0] != "ls")
+
+
+def test_mill_alone_shows_its_help(mill: Mill) -> None:
+    code, out, err = mill()
+    assert code == 0 and err == "" and out.startswith("Usage: mill") and "Run benchmarks on models." in out
+    assert out == mill("--help")[1]
+
+
+def test_the_schema_of_run_files_is_json(mill: Mill) -> None:
+    code, out, _ = mill("schema", "run")
+    assert code == 0 and "limit" in json.loads(out)["properties"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ("llama-cpp[base_url=http://127.0.0.1:9]", "no llama-server at http://127.0.0.1:9 (Connection refused); run "
+         "`llama-server -m FILE`, pass --base_url, use hf[path=FILE], or wait for the server with --wait SECONDS"),
+        ("vllm-mlx[model=m,base_url=http://127.0.0.1:9]", "no vllm-mlx at http://127.0.0.1:9"),
+        ("openai-compat[model=m,base_url=http://127.0.0.1:9]", "cannot reach http://127.0.0.1:9"),
+    ],
+)  # fmt: skip
+def test_a_server_that_is_not_running_is_named_with_its_command(mill: Mill, spec: str, words: str) -> None:
+    code, _, err = mill("eval", spec, "toy_gen", "--task_paths", TOY)
+    assert code == 2 and words in err and len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", ["--apply_chat_template", "--use_chat_template", "--use-chat-template"])
+def test_the_chat_template_has_two_names(mill: Mill, tmp_path: Path, name: str) -> None:
+    assert toy(mill, "--limit", "1", name)[0] == 0
+    (manifest,) = tmp_path.glob("results/*/*/manifest.json")
+    assert json.loads(manifest.read_text())["settings"]["apply_chat_template"] is True
+
+
+@pytest.mark.parametrize("option", ["--executor", "--engine"])
+def test_the_executor_has_its_former_spelling(mill: Mill, option: str) -> None:
+    assert toy(mill, "--limit", "1", option, "local")[0] == toy(mill, "--limit", "1", option, "here")[0] == 0
+    assert "--engine" not in mill("eval", "--help")[1]
+
+
+@pytest.mark.parametrize("option", ["--max_tokens", "--max_gen_toks", "--max-new-tokens"])
+def test_the_token_limit_has_several_spellings(mill: Mill, tmp_path: Path, option: str) -> None:
+    assert toy(mill, "--limit", "1", option, "7")[0] == 0
+    (manifest,) = tmp_path.glob("results/*/*/manifest.json")
+    assert json.loads(manifest.read_text())["settings"]["gen_kwargs"] == {"max_gen_toks": 7}
+
+
+@pytest.mark.parametrize("command", ["eval", "determinism"])
+def test_a_list_of_stop_strings_is_several(mill: Mill, tmp_path: Path, command: str) -> None:
+    stops = ("--gen_kwargs", "until=[a,b]", "--limit", "1", "--task_paths", TOY, "--quiet")
+    if command == "eval":
+        assert mill("eval", "toy[path=a]", "toy_gen", *stops)[0] == 0
+    else:
+        assert mill("determinism", "--model", "toy[path=a]", "--tasks", "toy_gen", "--runs", "2", *stops)[0] == 0
+    found = [json.loads(file.read_text())["settings"]["gen_kwargs"]["until"] for file in tmp_path.rglob("manifest.json")]
+    assert found and all(until == ["a", "b"] for until in found)
+
+
+def test_a_packaged_config_is_a_model_by_its_name(mill: Mill, tmp_path: Path) -> None:
+    code, out, _ = mill("ls", "models", "--configs", "smollm2")
+    assert code == 0 and "smollm2_135m_instruct" in out and "hf" in out and "shapes" not in out
+    assert "--configs goes with models" in mill("ls", "tasks", "--configs")[2]
+    err = mill("eval", "smolm2_135m_instruct", "toy_gen", "--task_paths", TOY)[2]
+    assert "unknown backend or config 'smolm2_135m_instruct'; did you mean smollm2_135m_instruct" in err
 
 
 def test_both_commands_are_the_same_program() -> None:

@@ -13,7 +13,7 @@ from mill.api.errors import MissingPackage, ModelError, SpecError, UnknownName
 from mill.api.model import MillModel
 from mill.api.registry import models
 from mill.models.spec.open import checked_arguments, guess, load_model_from_file, open_model, resolve_spec
-from mill.models.spec.parse import Spec
+from mill.models.spec.parse import Spec, make_spec, parse_spec
 
 SEED_NAMES = [
     "hf",
@@ -232,6 +232,34 @@ def test_a_value_of_the_wrong_type_is_refused_by_argument(argument: str, text: s
 
 def test_the_model_remembers_what_it_was_opened_with() -> None:
     assert open_model("typed[path=a,length=7]").arguments == {"path": "a", "length": 7}
+
+
+@pytest.mark.parametrize("name", ["use_chat_template", "apply_chat_template"])
+def test_the_chat_template_has_two_names(name: str) -> None:
+    assert open_model(f"llama-cpp[{name}=true]").use_chat_template is True
+    assert open_model(f"openai-compat[model=m,{name}=true]").chat is True  # type: ignore[attr-defined]
+
+
+def test_the_chat_template_is_given_once() -> None:
+    with pytest.raises(SpecError, match="gives use_chat_template twice: use_chat_template and apply_chat_template"):
+        open_model("llama-cpp[use_chat_template=true,apply_chat_template=false]")
+
+
+def test_an_automatic_dtype_is_the_default(tiny_model: Path) -> None:
+    automatic, default = (open_model(f"hf[path={tiny_model}{more}]") for more in (",dtype=auto", ""))
+    assert automatic.identity() == default.identity()
+    assert open_model("clip[path=ViT-B-32,dtype=auto]").dtype == "float32"  # type: ignore[attr-defined]
+
+
+def test_a_packaged_config_is_found_by_name_and_a_folder_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    by_name = resolve_spec(parse_spec("smollm2_135m_instruct[apply_chat_template=true,batch_size=2]"))
+    assert by_name.backend == "hf" and by_name.arguments["path"] == "HuggingFaceTB/SmolLM2-135M-Instruct"
+    assert (by_name.arguments["use_chat_template"], by_name.arguments["batch_size"]) == ("true", "2")
+    assert parse_spec(str(parse_spec("shapes[dtype=float32]"))) == parse_spec("shapes[dtype=float32]")
+    (tmp_path / "shapes").mkdir()
+    assert parse_spec("shapes") == parse_spec("hf[path=shapes]")
+    assert make_spec("shapes", base_url="http://h") == parse_spec("openai-compat[model=shapes,base_url=http://h]")
 
 
 def test_a_list_in_brackets_is_refused() -> None:
