@@ -50,9 +50,9 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Comparison:
-    """`figures` has a row for each figure of each candidate, `samples` one for each sample of each candidate."""
+    """`metrics` has a row for each metric of each candidate, `samples` one for each sample of each candidate."""
 
-    figures: pd.DataFrame
+    metrics: pd.DataFrame
     samples: pd.DataFrame
     check: Check
 
@@ -148,17 +148,17 @@ def compare(
     kind = "compare" if len(models) == 2 else "sweep"
     check = make_check(kind, subjects, config, forced_tokens=given.forced_tokens)
     check.save(config.output_dir)
-    figures = [
-        {"label": variant.label, "figure": name, **vars(estimate), "p_value": variant.p_values.get(name)}
+    metrics = [
+        {"label": variant.label, "metric": name, **vars(estimate), "p_value": variant.p_values.get(name)}
         for variant in check.variants
         for name, estimate in variant.figures.items()
     ]
     samples = [{"label": variant.label, **row} for variant in check.variants for row in variant.rows]
-    return Comparison(pandas.DataFrame(figures), pandas.DataFrame(samples), check)
+    return Comparison(pandas.DataFrame(metrics), pandas.DataFrame(samples), check)
 
 
 def _signature(function: Any, options: Mapping[str, Option]) -> inspect.Signature:
-    """The signature with every option in the place of `**options`, for help() and notebooks."""
+    """The signature with every option instead of `**options`, for help() and notebooks."""
     plain = inspect.signature(function)
     named = [parameter for parameter in plain.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD]
     taken = {parameter.name for parameter in named}

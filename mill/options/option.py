@@ -27,9 +27,9 @@ class Hints:
     old_values: Mapping[str, str] | None = None
     """Former values, and what each is now."""
     from_text: Callable[[str], Any] | None = None
-    """Reads a text that stands for a value of another type; used in run files and Python too."""
+    """Reads a text that represents a value of another type; used in run files and Python too."""
     text_pattern: str = r"\S"
-    """What such a text must look like."""
+    """The pattern of such a text."""
     check: Callable[[Any], None] | None = None
     """Raises MillError for a value that has the right type and still cannot be used."""
     default: str = ""
@@ -93,12 +93,12 @@ class Option:
         if isinstance(plain, float) and not math.isfinite(plain):
             raise self._refusal(value, where)
         try:
-            found = msgspec.convert(plain, self.kind)
+            checked = msgspec.convert(plain, self.kind)
         except (msgspec.ValidationError, OverflowError, RecursionError, UnicodeError) as error:
             raise self._refusal(value, where) from error
         if self.hints.check is not None:
-            self._converted(self.hints.check, found, where)
-        return found
+            self._converted(self.hints.check, checked, where)
+        return checked
 
     def read_text(self, text: str, where: str) -> Any:
         """The same for a word of the command line, where numbers are texts as well."""
@@ -140,8 +140,8 @@ class Option:
             allowed.append({"type": "string", "pattern": self.hints.text_pattern})
         if self.hints.old_values:
             allowed.append({"enum": list(self.hints.old_values), "deprecated": True})
-        found: dict[str, Any] = {"description": self.help, "anyOf": [*allowed, {"type": "null"}]}
-        return found if self.default in (None, "", [], {}) else {**found, "default": self.default}
+        schema: dict[str, Any] = {"description": self.help, "anyOf": [*allowed, {"type": "null"}]}
+        return schema if self.default in (None, "", [], {}) else {**schema, "default": self.default}
 
 
 @functools.cache
@@ -164,16 +164,16 @@ def read_all(
     given: Mapping[Any, Any], options: Mapping[str, Option], what: str, suffix: str = "", skip: Iterable[str] = ()
 ) -> dict[str, Any]:
     """Checked values by option name. None counts as not given; the values of `skip` are taken as they are."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, value in given.items():
         option = find_option(str(name), options, what)
-        if option.name in found:
+        if option.name in values:
             raise SpecError(f"{option.name}{suffix} is given twice")
         if option.name in skip or value is None:
-            found[option.name] = value
+            values[option.name] = value
         else:
-            found[option.name] = option.read(value, f"{name}{suffix}")
-    return {name: value for name, value in found.items() if value is not None}
+            values[option.name] = option.read(value, f"{name}{suffix}")
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def shown(value: Any) -> str:
@@ -183,11 +183,11 @@ def shown(value: Any) -> str:
 
 
 def _option(field: msgspec.structs.FieldInfo) -> Option:
-    info, description, found = inspect.type_info(field.type), "", Hints()
+    info, description, extra = inspect.type_info(field.type), "", Hints()
     while isinstance(info, (inspect.Metadata, inspect.UnionType)):
         if isinstance(info, inspect.Metadata):
             description = (info.extra_json_schema or {}).get("description", description)
-            found = (info.extra or {}).get("hints", found)
+            extra = (info.extra or {}).get("hints", extra)
             info = info.type
             continue
         types = tuple(part for part in info.types if not isinstance(part, inspect.NoneType))
@@ -196,7 +196,7 @@ def _option(field: msgspec.structs.FieldInfo) -> Option:
             break
         info = types[0]
     default = field.default_factory() if field.default_factory is not msgspec.NODEFAULT else field.default
-    return Option(field.name, field.type, default, description, found, info)
+    return Option(field.name, field.type, default, description, extra, info)
 
 
 def _plain(value: Any) -> Any:

@@ -31,7 +31,7 @@ def read_number(text: str) -> int | float:
 
 
 def parse_pairs(text: str | Mapping[Any, Any]) -> dict[str, Any]:
-    """`key=value,key=value` as typed values. A quoted value may hold anything; stop strings may be a list: until=[a,b]."""
+    """`key=value,key=value` as typed values. Quoted values may contain anything; stop strings may be a list: until=[a,b]."""
     if isinstance(text, Mapping):
         for name in text:
             if not isinstance(name, str):

@@ -1,4 +1,4 @@
-"""Task files in the place of task names: `mill eval MODEL my_task.py`."""
+"""Task files instead of task names: `mill eval MODEL my_task.py`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def expand_task_files(names: Iterable[str]) -> list[str]:
 
 
 def _registered(file: str) -> list[str]:
-    found = tasks.defined_in(import_file(file, "task file").__name__)
-    if not found:
+    registered = tasks.defined_in(import_file(file, "task file").__name__)
+    if not registered:
         raise DataError(f"the task file {file} registers no task: add @register_task(...)")
-    return found
+    return registered

@@ -130,10 +130,10 @@ def _canonical(given: Mapping[str, Any], known: Mapping[str, Any], backend: str)
     spelled = [spelling for spelling in given if spelling in CHAT_NAMES and name is not None]
     if len({*spelled, *({name} & {*given})}) > 1:
         raise SpecError(f"{backend} gives {name} twice: {' and '.join(dict.fromkeys([*spelled, name or '']))}")
-    found = {name if name is not None and key in spelled else key: value for key, value in given.items()}
-    if found.get("dtype") == "auto":
-        del found["dtype"]
-    return found
+    arguments = {name if name is not None and key in spelled else key: value for key, value in given.items()}
+    if arguments.get("dtype") == "auto":
+        del arguments["dtype"]
+    return arguments
 
 
 def _coerce(value: Any, hint: Any, where: str) -> Any:

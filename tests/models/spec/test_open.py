@@ -1,4 +1,4 @@
-"""From a spec to a model: config files, argument types, and one clear line for everything that does not fit."""
+"""From a spec to a model: config files, argument types, and one clear line for each bad argument."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Typed(MillModel):
 
 
 class Loose(MillModel):
-    """A backend that passes on whatever it is given."""
+    """A backend that passes on all its arguments."""
 
     def __init__(self, path: str, **kwargs: Any) -> None:
         self.path, self.kwargs = path, kwargs
@@ -129,7 +129,7 @@ def test_every_name_of_the_documentation_is_known(name: str) -> None:
         ("mlx-lm", "mlx_lm", "mlx"),
     ],
 )
-def test_a_missing_package_is_answered_with_its_install_line(
+def test_a_missing_package_is_refused_with_its_install_line(
     name: str, package: str, extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda module: None if module == package else ModuleSpec(module, None))
@@ -269,7 +269,7 @@ def test_a_list_in_brackets_is_refused() -> None:
         open_model("typed[path=a,modalities=[text,image]]")
 
 
-def test_an_unknown_argument_is_answered_with_the_nearest_and_with_all() -> None:
+def test_an_unknown_argument_is_refused_with_the_nearest_and_with_all() -> None:
     with pytest.raises(UnknownName) as raised:
         open_model("typed[path=a,batchsize=4]")
     assert raised.value.nearest == ["batch_size"]
@@ -279,7 +279,7 @@ def test_an_unknown_argument_is_answered_with_the_nearest_and_with_all() -> None
     )
 
 
-def test_a_missing_required_argument_is_answered_with_how_to_write_it() -> None:
+def test_a_missing_required_argument_is_refused_with_its_syntax() -> None:
     with pytest.raises(SpecError) as raised:
         open_model("typed[length=7]")
     assert str(raised.value) == "typed needs path: write typed[path=...]"
@@ -317,7 +317,7 @@ def test_a_declared_argument_without_a_type_is_guessed() -> None:
     assert checked_arguments(Untyped, "untyped", {"n": "3", "name": "b"}) == {"n": 3, "name": "b"}
 
 
-def test_the_commands_batch_size_counts_where_the_spec_gives_none() -> None:
+def test_the_commands_batch_size_applies_if_the_spec_gives_none() -> None:
     assert open_model("typed[path=a]", batch_size=8).batch_size == 8
     assert open_model("loose[path=a]", batch_size=8).batch_size == 8
     assert open_model("loose[path=a,batch_size=4]", batch_size=8).batch_size == 4
@@ -363,7 +363,7 @@ def test_a_spec_with_a_file_resolves_to_its_backend(tmp_path: Path) -> None:
     assert resolve_spec(Spec("", {"length": "3"}, str(path))) == Spec("typed", {"path": "a", "length": "3"})
 
 
-def test_a_config_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_config_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(SpecError) as raised:
         load_model_from_file(tmp_path / "config.py")
     assert str(raised.value) == f"config file {tmp_path / 'config.py'} does not exist"
@@ -387,7 +387,7 @@ def test_a_config_file_that_cannot_be_used_says_why(tmp_path: Path, text: str, m
 
 
 @pytest.mark.parametrize("text", ['model = {"path": "a"}\n', 'model = {"type": 3, "path": "a"}\n'])
-def test_a_config_without_a_type_is_answered_with_the_backends(tmp_path: Path, text: str) -> None:
+def test_a_config_without_a_type_is_refused_with_the_backends(tmp_path: Path, text: str) -> None:
     path = write(tmp_path, text)
     with pytest.raises(SpecError) as raised:
         load_model_from_file(path)
@@ -396,20 +396,20 @@ def test_a_config_without_a_type_is_answered_with_the_backends(tmp_path: Path, t
     assert set(SEED_NAMES) <= set(names.split(", "))
 
 
-def test_a_config_with_an_unknown_type_is_answered_with_the_nearest(tmp_path: Path) -> None:
+def test_a_config_with_an_unknown_type_is_refused_with_the_nearest(tmp_path: Path) -> None:
     path = write(tmp_path, 'model = {"type": "typd", "path": "a"}\n')
     with pytest.raises(UnknownName) as raised:
         open_model(str(path))
     assert raised.value.nearest == ["typed"]
 
 
-def test_a_file_that_fails_is_run_again_after_it_is_mended(tmp_path: Path) -> None:
+def test_a_file_that_fails_is_run_again_after_it_is_fixed(tmp_path: Path) -> None:
     with pytest.raises(SpecError):
         load_model_from_file(write(tmp_path, "1 / 0\n"))
     assert load_model_from_file(write(tmp_path, 'model = {"type": "typed"}\n')) == {"type": "typed"}
 
 
-def test_a_file_that_only_registers_a_backend_stands_for_it(tmp_path: Path) -> None:
+def test_a_file_that_only_registers_a_backend_means_that_backend(tmp_path: Path) -> None:
     path = write(tmp_path, MY_BACKEND)
     assert load_model_from_file(path) == {"type": "my-backend"}
     model: Any = open_model(f"{path}[path=org/name,layers=3]")
@@ -426,7 +426,7 @@ def test_a_file_may_register_a_backend_and_configure_it(tmp_path: Path) -> None:
     assert open_model(str(path)).model_name == "org/name"
 
 
-def test_a_file_that_registers_two_backends_does_not_say_which_it_stands_for(tmp_path: Path) -> None:
+def test_a_file_that_registers_two_backends_is_ambiguous(tmp_path: Path) -> None:
     path = write(tmp_path, MY_BACKEND + '\n@register_model("other")\nclass Other(MyModel):\n    pass\n')
     with pytest.raises(SpecError, match="has no top-level dict `model`"):
         load_model_from_file(path)

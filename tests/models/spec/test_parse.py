@@ -63,7 +63,7 @@ def test_a_folder_that_exists_is_a_model_without_a_slash_in_its_name(
     assert parse_spec("my-model") == Spec("hf", {"path": "my-model"})
 
 
-def test_a_folder_that_exists_may_hold_an_at_sign(tmp_path: Path) -> None:
+def test_a_folder_that_exists_may_have_an_at_sign(tmp_path: Path) -> None:
     folder = tmp_path / "model@home"
     folder.mkdir()
     assert parse_spec(str(folder)) == Spec("hf", {"path": str(folder)})
@@ -140,7 +140,7 @@ def test_what_cannot_be_read_is_refused_with_one_line(text: str, message: str) -
     ("name", "nearest"),
     [("clp", ["clip"]), ("huggingfaces", ["huggingface"]), ("tim", ["timm"])],
 )
-def test_an_unknown_backend_is_answered_with_the_nearest_names(name: str, nearest: list[str]) -> None:
+def test_an_unknown_backend_is_refused_with_the_nearest_names(name: str, nearest: list[str]) -> None:
     with pytest.raises(UnknownName) as raised:
         parse_spec(name)
     assert raised.value.nearest == nearest
@@ -148,7 +148,7 @@ def test_an_unknown_backend_is_answered_with_the_nearest_names(name: str, neares
     assert str(raised.value) == f"unknown backend or config {name!r}; did you mean {' or '.join(nearest)}? {hint}"
 
 
-def test_an_unknown_backend_near_nothing_is_answered_with_how_to_name_a_model() -> None:
+def test_an_unknown_backend_near_nothing_is_refused_with_the_spec_of_a_model() -> None:
     with pytest.raises(UnknownName) as raised:
         parse_spec("gpt2")
     assert str(raised.value) == "unknown backend or config 'gpt2'; for a model of that name write hf[path=gpt2]"
@@ -259,12 +259,12 @@ def test_a_very_long_name_is_refused_like_any_other() -> None:
         ("hf[path=a]", "hf[dtype=float32]", "", Spec("hf", {"path": "a", "dtype": "float32"})),
     ],
 )
-def test_a_backend_and_an_address_may_stand_beside_the_model(model: str, backend: str, url: str, spec: Spec) -> None:
+def test_a_backend_and_an_address_may_be_given_separately(model: str, backend: str, url: str, spec: Spec) -> None:
     assert make_spec(model, backend=backend, base_url=url) == spec
 
 
 @pytest.mark.parametrize(
-    ("model", "backend", "url", "words"),
+    ("model", "backend", "url", "message"),
     [
         ("hf[path=a]", "", "http://h", "the backend hf talks to no server"),
         ("hf[path=a]", "vllm", "", "names the backend hf, and --backend vllm"),
@@ -276,6 +276,6 @@ def test_a_backend_and_an_address_may_stand_beside_the_model(model: str, backend
         ("hf[path=a,dtype=x]", "hf[dtype=y]", "", "gives dtype twice"),
     ],
 )
-def test_a_backend_or_an_address_that_does_not_fit_is_refused(model: str, backend: str, url: str, words: str) -> None:
-    with pytest.raises(MillError, match=words):
+def test_a_backend_or_an_address_that_does_not_fit_is_refused(model: str, backend: str, url: str, message: str) -> None:
+    with pytest.raises(MillError, match=message):
         make_spec(model, backend=backend, base_url=url)
