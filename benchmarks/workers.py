@@ -40,7 +40,7 @@ def ways() -> dict[str, tuple[list[str], list[str]]]:
         launch = [*plain, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(count)]
         found[f"{count} rank{'s' * (count > 1)}"] = (launch, [])
     for count in (1, 2, 3):
-        found[f"{count} Ray worker{'s' * (count > 1)}"] = (plain, ["--engine", "ray", "--workers", str(count)])
+        found[f"{count} Ray worker{'s' * (count > 1)}"] = (plain, ["--executor", "ray", "--workers", str(count)])
     return found
 
 

@@ -10,7 +10,7 @@ __all__ = ["__version__", "compare", "evaluate"]
 
 
 def __getattr__(name: str) -> Any:
-    """`evaluate` and `compare` bring much along: they are imported when they are first used."""
+    """`evaluate` and `compare` import much: they are imported at first use."""
     if name in ("compare", "evaluate"):
         import mill.frames
 

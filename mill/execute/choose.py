@@ -18,46 +18,46 @@ from mill.execute.workers import LocalWorker, open_replica, portable_identity
 from mill.models.spec.open import open_model
 from mill.models.spec.parse import Spec, addresses_of, at_address
 
-HERE, RAY = "here", "ray"
-ENGINES = (HERE, RAY)
+LOCAL, RAY = "local", "ray"
+EXECUTORS = (LOCAL, RAY)
 
 
 @dataclass(frozen=True)
 class ExecutorChoice:
     """The user's choice. `workers` None means one, or one for each server's address."""
 
-    engine: str = HERE
+    executor: str = LOCAL
     workers: int | None = None
     address: str | None = None
     gpus_per_worker: float | None = None
 
     def __post_init__(self) -> None:
-        if self.engine not in ENGINES:
-            raise SpecError(f"--engine {self.engine}: engines are {', '.join(ENGINES)}")
-        if self.engine == HERE and self.address:
-            raise SpecError("--address is that of a Ray cluster: add --engine ray")
-        if self.engine == HERE and self.gpus_per_worker is not None:
-            raise SpecError("--gpus_per_worker is for workers on Ray: add --engine ray")
+        if self.executor not in EXECUTORS:
+            raise SpecError(f"--executor {self.executor}: executors are {', '.join(EXECUTORS)}")
+        if self.executor == LOCAL and self.address:
+            raise SpecError("--address is that of a Ray cluster: add --executor ray")
+        if self.executor == LOCAL and self.gpus_per_worker is not None:
+            raise SpecError("--gpus_per_worker is for workers on Ray: add --executor ray")
 
     def check(self, spec: Spec) -> None:
         """Refuse what cannot work, before anything starts."""
         servers = len(addresses_of(spec))
-        if world_size() > 1 and (self.engine == RAY or servers > 1):
-            asked = "--engine ray" if self.engine == RAY else "a model with several addresses"
-            raise SpecError(f"{asked} distributes the work itself: start mill without torchrun or accelerate")
-        if self.engine == HERE and self.workers not in (None, 1) and servers < 2:
-            raise SpecError(f"--workers {self.workers}: add --engine ray, or give a server with several addresses")
+        if world_size() > 1 and (self.executor == RAY or servers > 1):
+            reason = "--executor ray" if self.executor == RAY else "a model with several addresses"
+            raise SpecError(f"{reason} distributes the work itself: start mill without torchrun or accelerate")
+        if self.executor == LOCAL and self.workers not in (None, 1) and servers < 2:
+            raise SpecError(f"--workers {self.workers}: add --executor ray, or give a server with several addresses")
         if self.workers is not None and self.workers < servers:
             raise SpecError(f"--workers {self.workers} would leave some of the {servers} addresses without one")
-        if self.engine == RAY and importlib.util.find_spec("ray") is None:
-            raise MissingPackage("--engine ray", "ray", "ray")
+        if self.executor == RAY and importlib.util.find_spec("ray") is None:
+            raise MissingPackage("--executor ray", "ray", "ray")
 
 
 def make_backend(choice: ExecutorChoice, spec: Spec, model: MillModel) -> ExecutorBackend:
     """`model` is the one that was opened to plan the run; its weights are loaded only where it computes itself."""
     specs = [at_address(spec, address) for address in addresses_of(spec)] or [spec]
     workers = choice.workers or len(specs)
-    if choice.engine == RAY:
+    if choice.executor == RAY:
         return RayBackend(choice, specs, model, workers)
     return LocalBackend(model) if workers == 1 else _on_servers(specs, model, workers)
 

@@ -234,7 +234,7 @@ def test_several_models_run_one_after_another_without_a_launcher(tmp_path: Path)
 
 
 def test_ranks_and_ray_together_are_refused(tmp_path: Path) -> None:
-    for process in by_hand(2, toy(tmp_path / "out", "toy_gen", "--engine", "ray", "--workers", "2"), UNALIKE):
+    for process in by_hand(2, toy(tmp_path / "out", "toy_gen", "--executor", "ray", "--workers", "2"), UNALIKE):
         code, said = ended(process, 60)
         assert code == 2 and len(told(said)) == 1, said
 

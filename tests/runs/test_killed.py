@@ -68,7 +68,7 @@ def test_a_terminated_run_says_so_and_goes_on(undisturbed: Path, tmp_path: Path)
     until_answering(run, log)
     run.send_signal(signal.SIGTERM)
     assert run.wait(PATIENCE_S) == 143
-    assert "interrupted; nothing that was answered is lost" in told(log) and "Traceback" not in told(log)
+    assert "interrupted; all completed requests are recorded" in told(log) and "Traceback" not in told(log)
     assert [session["ended"] for session in sessions(out)] == ["interrupted"]
     go_on(out, log)
     assert_same_end(out, undisturbed)

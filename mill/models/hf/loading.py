@@ -17,6 +17,7 @@ from mill.api.errors import ModelError
 from mill.api.warnings import warn
 from mill.compat import gguf
 from mill.models.device import choose_device, cpu_has_bfloat16
+from mill.models.hf import hub
 from mill.models.spec.fingerprint import file_digest, folder_digest, weights_size
 from mill.models.spec.remote_code import announce_remote_code
 
@@ -109,12 +110,14 @@ def _is_gguf(file: Path) -> bool:
 
 
 def load_config(source: Source, *, trust_remote_code: bool) -> Any:
+    _refuse_missing(source, "config")
     from transformers import AutoConfig
 
     return _load(AutoConfig, source, "config", trust_remote_code=trust_remote_code)
 
 
 def load_tokenizer(source: Source, *, trust_remote_code: bool) -> Any:
+    _refuse_missing(source, "tokenizer")
     from transformers import AutoTokenizer
 
     return _load(AutoTokenizer, source, "tokenizer", trust_remote_code=trust_remote_code)
@@ -170,6 +173,12 @@ def _auto_class(config: Any, multimodal: bool) -> Any:
     classes = [getattr(transformers, name) for name in names if hasattr(transformers, name)]
     matching = (auto for auto in classes if type(config) in auto._model_mapping)
     return next(matching, transformers.AutoModelForCausalLM)  # which finds remote code by its auto_map
+
+
+def _refuse_missing(source: Source, what: str) -> None:
+    """Refuse a name that the hub does not have, before the imports that take seconds."""
+    if not source.local and hub.missing(source.path, source.revision):
+        raise ModelError(f"cannot load the {what} of {source.name}: {_reason(OSError(), source)}")
 
 
 def _load(auto: Any, source: Source, what: str, **arguments: Any) -> Any:

@@ -44,6 +44,10 @@ class ServerModel(MillModel):
     accelerators = 0
     is_server = True
     outage_patience_s = 300.0
+    start_command = ""
+    """The command that starts such a server, for the message about one that is not running."""
+    alternative = ""
+    """A spec that needs no server, for the same message."""
 
     def __init__(self, model: str, base_url: str, *, api_key: str | None, timeout: float, concurrency: int) -> None:
         check_text("model", model)
@@ -124,6 +128,14 @@ class ServerModel(MillModel):
                 time.sleep(min(failure.retry_after or POLL_S, BUSY_S))
 
     def _not_ready(self, failure: Failure) -> str:
+        if failure.kind == "connection" and self.start_command:
+            program = self.start_command.split()[0]
+            other = f", use {self.alternative}" if self.alternative else ""
+            reason = str(failure).rpartition(": ")[2]
+            return (
+                f"no {program} at {self.base_url} ({reason}); run `{self.start_command}`, pass --base_url{other}, or wait "
+                "for the server with --wait SECONDS"
+            )
         hint = "; start it, or wait for it with --wait SECONDS" if failure.kind == "connection" else ""
         if failure.status == 503:
             return f"{self.base_url} is still loading ({failure}); wait for it with --wait SECONDS"

@@ -44,6 +44,9 @@ class LlamaCppModel(ServerModel):
     """The server gives no log-probabilities of a prompt, so a continuation is scored token by token from the distribution
     after its prefix; the server's prompt cache makes each step cheap, and choices that share a prefix share the step."""
 
+    start_command = "llama-server -m FILE"
+    alternative = "hf[path=FILE]"
+
     def __init__(
         self,
         model: str = "",

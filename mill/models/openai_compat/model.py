@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from typing import Any
+from urllib.parse import urlsplit
 
 from mill.api.errors import CannotServe, ModelError, UnknownName
 from mill.api.message import IMAGE
@@ -42,6 +43,10 @@ STRADDLES = (
 )
 
 
+# The default ports of servers, and what starts each.
+_START_COMMANDS = {11434: "ollama serve", 8000: "vllm serve MODEL", 8080: "llama-server -m FILE"}
+
+
 class OpenAICompatModel(ServerModel):
     """Text goes to /v1/completions as it is, dialogs to /v1/chat/completions, where the server's template is applied."""
 
@@ -61,6 +66,7 @@ class OpenAICompatModel(ServerModel):
         **parameters: Any,
     ) -> None:
         super().__init__(model, base_url, api_key=api_key, timeout=timeout, concurrency=concurrency)
+        self.start_command = self.start_command or _START_COMMANDS.get(urlsplit(self.base_url).port or 0, "")
         check_flag("stream", stream)
         if chat is not None:
             check_flag("chat", chat)
