@@ -34,6 +34,7 @@ MARKER_OF_FIXTURE = {
     "tiny_model": "weights",
     "tiny_model_without_bos": "weights",
     "demo_weights": "weights",
+    "open_clip": "weights",
     "llama": "engine",
     "cluster": "cluster",
     "slurm": "cluster",
