@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -13,14 +12,12 @@ import mill.metrics
 import mill.models  # noqa: F401  both register their names on import, which the clean-up below must not remove
 from mill.api import registry
 from mill.tasks.load import load_builtin
-
-TESTS = Path(__file__).parent
-sys.path.insert(0, str(TESTS))
-from servers import llama_server
+from tests.servers import llama_server
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 
+TESTS = Path(__file__).parent
 ROOT = TESTS.parent
 TEXT = "the quick brown fox jumps over the lazy dog . what is the answer ? it is 42 , 7 or 1234 ; yes no A B C D\n"
 TEMPLATE = (
@@ -28,8 +25,8 @@ TEMPLATE = (
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
 
-# The quick lane leaves out every test with one of these markers. A test gets the marker of each fixture that it uses, directly
-# or through another fixture, and of each folder or file that contains it.
+# The quick lane leaves out every test with one of these markers. A test gets the marker of each fixture that it uses,
+# directly or through another fixture, and of each folder or file that contains it.
 MARKER_OF_FIXTURE = {
     "tiny_model": "weights",
     "tiny_model_without_bos": "weights",
@@ -48,12 +45,26 @@ MARKER_OF_PATH = {
     "models/prefix/test_sharing.py": "weights",
     "models/test_clip.py": "weights",
     "models/test_timm.py": "weights",
+    "tasks/test_media_tasks.py": "weights",
+    "checks/test_gate_faults.py": "slow",
+    "cli/test_schedule.py": "slow",
+    "execute/test_ranks.py": "slow",
     "fuzz": "slow",
+    "models/http/test_outages.py": "slow",
     "packaging": "slow",
+    "runs/test_faults.py": "slow",
+    "runs/test_killed.py": "slow",
+    "runs/test_removed.py": "slow",
+    "runs/test_shared.py": "slow",
+    "runs/test_turns.py": "slow",
+    "security/test_files.py": "slow",
+    "security/test_keys.py": "slow",
 }
 
 
 def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+    missing = [path for path in MARKER_OF_PATH if not (TESTS / path).exists()]
+    assert not missing, f"tests/conftest.py marks what does not exist: {missing}"
     for item in items:
         path = item.path.relative_to(TESTS)
         for parent in (path, *path.parents):
@@ -79,7 +90,7 @@ def isolated(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathF
 
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random Llama of two layers with a byte-level tokenizer that starts every text with BOS."""
+    """A random Llama with two layers and a byte-level tokenizer that adds BOS to every text."""
     return make_tiny_model(tmp_path_factory.mktemp("tiny"), bos=True)
 
 
@@ -90,7 +101,7 @@ def tiny_model_without_bos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def demo_weights() -> Path:
-    """SmolLM2-135M, as `make test` fetches it."""
+    """SmolLM2-135M, fetched by `make test`."""
     file = ROOT / ".demo/model/SmolLM2-135M-Instruct.Q4_1.gguf"
     if not file.is_file():
         pytest.skip("the demo model was not fetched: python scripts/fetch_demo.py")
@@ -104,7 +115,7 @@ def demo_model(demo_weights: Path) -> str:
 
 @pytest.fixture(scope="session")
 def llama(demo_weights: Path) -> Iterator[str]:
-    """The URL of a real llama-server with the demo's weights."""
+    """The URL of a real llama-server with the demo weights."""
     with llama_server(demo_weights) as url:
         yield url
 
