@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from servers import free_port
+
+from tests.servers import free_port
 
 SCRIPT = Path(__file__).parents[1] / "slurm.sh"
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue")
@@ -17,8 +18,8 @@ PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue")
 
 @pytest.fixture(scope="session")
 def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A node with four cores, as SLURM counts them; SLURM_CONF leads to it."""
-    daemons = f"{os.environ['PATH']}:/usr/sbin"  # where an ordinary PATH does not lead
+    """A SLURM node with four cores; SLURM_CONF names its configuration."""
+    daemons = f"{os.environ['PATH']}:/usr/sbin"  # not on the PATH of ordinary users
     missing = [program for program in PROGRAMS if shutil.which(program, path=daemons) is None]
     if missing:
         pytest.skip(f"SLURM is not installed: there is no {', '.join(missing)}")
