@@ -24,7 +24,7 @@ from mill.models.hf import TransformersModel
 from mill.models.openai_compat import OpenAICompatModel
 from mill.models.spec.parse import parse_spec
 from mill.schedule.cluster import Cluster
-from mill.tasks.load import load_builtin
+from mill.tasks.load import load_builtin, make_task
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*.md"))]
@@ -166,6 +166,14 @@ def test_every_documented_task_exists() -> None:
     table = (ROOT / "docs/tasks.md").read_text().split("| --- |", 1)[1].split("\n\n")[0]
     missing = [name for name in re.findall(r"`([^`]+)`", table) if name not in tasks]
     assert not missing
+
+
+def test_the_table_of_the_tasks_page_is_a_multiple_choice_task(tmp_path: Path) -> None:
+    file = tmp_path / "qa.csv"
+    file.write_text(code_blocks("docs/tasks.md", "text")[0])
+    task = make_task(str(file))
+    assert [task.target(sample) for sample in task.samples()] == [1, 1]
+    assert [task.category(sample) for sample in task.samples()] == ["astronomy", "biology"]
 
 
 def test_run_and_cluster_files_have_known_keys() -> None:
