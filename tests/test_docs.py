@@ -53,8 +53,8 @@ def code_blocks(page: str | Path, language: str) -> list[str]:
 
 def named_blocks(page: str | Path, language: str) -> dict[str, str]:
     """Blocks whose first line is a comment with a file name."""
-    found = {code.split("\n", 1)[0].removeprefix("# ").split(":")[0]: code for code in code_blocks(page, language)}
-    return {name: code for name, code in found.items() if re.fullmatch(r"\w+\.\w+", name)}
+    by_comment = {code.split("\n", 1)[0].removeprefix("# ").split(":")[0]: code for code in code_blocks(page, language)}
+    return {name: code for name, code in by_comment.items() if re.fullmatch(r"\w+\.\w+", name)}
 
 
 def spans(page: Path) -> list[str]:
@@ -119,22 +119,19 @@ def test_the_first_screen_of_the_readme_has_what_a_newcomer_needs() -> None:
 
 
 def test_the_readme_shows_what_its_command_prints(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    demo_weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The same command on two samples: every line is the same but for its numbers and the width of columns."""
-    demo = ROOT / ".demo"
-    if not (demo / "model").is_dir():
-        pytest.skip("make fetch has not fetched the demo model")
     _, command, *shown = code_blocks("README.md", "console")[0].splitlines()
-    (tmp_path / ".demo").symlink_to(demo.resolve())
+    (tmp_path / ".demo").symlink_to((ROOT / ".demo").resolve())
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MILL_DATA", ".demo/data")
     words = shlex.split(command.removeprefix("$ mill "))
     assert run([*words, "--limit", "2"]) == 0
 
     def outline(lines: list[str]) -> list[str]:
-        found = [re.sub(r"─+", "─", re.sub(r"\d[\d.,]*", "#", " ".join(line.split()))) for line in lines]
-        return [line for line in found if line]
+        plain = [re.sub(r"─+", "─", re.sub(r"\d[\d.,]*", "#", " ".join(line.split()))) for line in lines]
+        return [line for line in plain if line]
 
     assert outline(shown) == outline(capsys.readouterr().out.splitlines())
 
@@ -198,8 +195,8 @@ def test_the_worked_examples_of_contributing_run(
     for line in "\n".join(code_blocks("CONTRIBUTING.md", "")).splitlines():
         assert not line.startswith("mill eval") or run([*shlex.split(line)[1:], "--output_dir", "out"]) == 0
     assert "exact_match" in capsys.readouterr().out
-    results = [json.loads(file.read_text())["tasks"]["shout"]["metrics"] for file in Path("out").glob("*/*/results.json")]
-    assert [(found["exact_match"]["value"], found["longest"]["value"]) for found in results] == [(1.0, 5.0)]
+    scores = [json.loads(file.read_text())["tasks"]["shout"]["metrics"] for file in Path("out").glob("*/*/results.json")]
+    assert [(metrics["exact_match"]["value"], metrics["longest"]["value"]) for metrics in scores] == [(1.0, 5.0)]
 
 
 def test_the_python_of_the_pages_runs(
