@@ -51,7 +51,7 @@ MARKER_OF_PATH = {
     "execute/test_ranks.py": "slow",
     "fuzz": "slow",
     "models/http/test_outages.py": "slow",
-    "packaging": "slow",
+    "packaging/test_wheel.py": "slow",
     "runs/test_faults.py": "slow",
     "runs/test_killed.py": "slow",
     "runs/test_removed.py": "slow",
