@@ -1,4 +1,4 @@
-"""What image classifiers share: pictures read ahead, a bad one an error of its own request, the best labels told."""
+"""The base of image classifiers: images are prefetched, an unreadable one is an error of its request, labels are ranked."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     import torch
 
 DTYPES = ("float32", "float16", "bfloat16")
-RANKED = 10  # labels kept of each answer: enough for recall@10
+RANKED = 10  # labels in each response: enough for recall@10
 BATCHES_AHEAD = 2
 
 
 class VisionModel(MillModel):
-    """A subclass says how a picture becomes pixels and how a batch of requests with pixels is answered."""
+    """A subclass implements preprocessing and the classification of a batch."""
 
     batch_size: int
 
@@ -37,35 +37,35 @@ class VisionModel(MillModel):
             raise UnknownName(f"dtype of {backend}", dtype, DTYPES, hint=f"it takes {', '.join(DTYPES)}")
 
     @abstractmethod
-    def _pixels(self, picture: Any) -> torch.Tensor:
-        """A decoded RGB picture as the model's own preprocessing makes it. Called in threads."""
+    def _pixels(self, image: Any) -> torch.Tensor:
+        """A decoded RGB image after the model's preprocessing. Called in threads."""
 
     @abstractmethod
     def _answer_batch(self, kind: str, requests: Sequence[Request], pixels: Sequence[Any]) -> list[Response]:
-        """Responses of requests whose pictures could be read; `pixels` holds None for a request without one."""
+        """Responses to requests with readable images; `pixels` is None for a request without an image."""
 
     def _free_memory(self) -> None:
         gc.collect()
         memory.empty_caches()
 
     def _load_request(self, request: Request) -> Any:
-        pictures = [media for media in request.media if media.kind == IMAGE]
-        if len(pictures) > 1:
-            raise ValueError(f"{len(pictures)} pictures in one request, where one is needed")
-        return self._load_picture(pictures[0]) if pictures else None
+        images = [media for media in request.media if media.kind == IMAGE]
+        if len(images) > 1:
+            raise ValueError(f"{len(images)} images in one request, where one is needed")
+        return self._load_image(images[0]) if images else None
 
-    def _load_picture(self, media: Media) -> Any:
+    def _load_image(self, media: Media) -> Any:
         return self._pixels(load_image(media))
 
     def _answer(self, kind: str, requests: Sequence[Request], observer: Observer | None) -> list[Response]:
-        self.load()  # before the threads, which all need it
+        self.load()  # before the threads start, which all need it
         found: dict[int, Response] = {}
         ahead = BATCHES_AHEAD * self.batch_size
         each = list({id(request): request for request in requests}.values())
         with watched(kind, requests, observer) as watching, Prefetch(self._load_request, each, ahead=ahead) as loaded:
 
             def hook(batch: list[Unit]) -> list[list[Response]]:
-                done = len(batch) == 1  # a larger batch that fails is tried again in parts
+                done = len(batch) == 1  # a larger batch that fails is retried in parts
                 try:
                     answers = self._answer_loaded(kind, [unit.requests[0] for unit in batch], loaded)
                     done = True
@@ -80,23 +80,22 @@ class VisionModel(MillModel):
         return [found[id(request)] for request in requests]
 
     def _answer_loaded(self, kind: str, batch: list[Request], loaded: Prefetch[Request, Any]) -> list[Response]:
-        """A picture that cannot be read is its own request's error; the others go through the model together."""
-        found = loaded.take_each(batch)
-        answers = {
-            id(request): failure(one) for request, one in zip(batch, found, strict=True) if isinstance(one, Exception)
-        }
-        good = [(request, one) for request, one in zip(batch, found, strict=True) if not isinstance(one, Exception)]
-        if good:
-            requests, pixels = [request for request, _ in good], [one for _, one in good]
-            scored = self._answer_batch(kind, requests, pixels)
-            answers |= {id(request): as_response(one, kind) for request, one in zip(requests, scored, strict=True)}
-        return [answers[id(request)] for request in batch]
+        """An unreadable image is an error of its request; the others go through the model together."""
+        images = loaded.take_each(batch)
+        readable = [
+            (request, pixels) for request, pixels in zip(batch, images, strict=True) if not isinstance(pixels, Exception)
+        ]
+        scored: list[Response] = []
+        if readable:
+            scored = self._answer_batch(kind, [request for request, _ in readable], [pixels for _, pixels in readable])
+        answers = iter(scored)
+        return [failure(pixels) if isinstance(pixels, Exception) else as_response(next(answers), kind) for pixels in images]
 
 
 def ranked(names: Sequence[str], scores: torch.Tensor) -> list[Response]:
-    """The best labels of each row of scores; the first of equal ones wins, as argmax has it."""
-    kept = min(RANKED, len(names))
-    values, places = scores.float().sort(dim=1, descending=True, stable=True)
-    rows = zip(values[:, :kept].tolist(), places[:, :kept].tolist(), strict=True)
-    found = [tuple((names[place], value) for value, place in zip(*row, strict=True)) for row in rows]
-    return [Response(label=ranking[0][0], ranking=ranking) for ranking in found]
+    """The best labels of each row of scores; of equal ones the first wins, as with argmax."""
+    count = min(RANKED, len(names))
+    values, indices = scores.float().sort(dim=1, descending=True, stable=True)
+    rows = zip(values[:, :count].tolist(), indices[:, :count].tolist(), strict=True)
+    rankings = [tuple((names[index], value) for value, index in zip(*row, strict=True)) for row in rows]
+    return [Response(label=ranking[0][0], ranking=ranking) for ranking in rankings]

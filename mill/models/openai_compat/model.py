@@ -284,7 +284,7 @@ class OpenAICompatModel(ServerModel):
 
     async def _score_prompt(self, prompt: str | list[int], top_logprobs: int = 0) -> routes.Scored:
         assert self._route is not None, "a server without a route is refused before"
-        body = {**self._route.ask(prompt, top_logprobs), "model": self.model, **self.parameters}
+        body = {**self._route.body(prompt, top_logprobs), "model": self.model, **self.parameters}
         reply = await self._post("/v1/completions", body, SCORES_CAP)
         return routes.read_scored(reply.body, self._route, prompt)
 

@@ -648,7 +648,7 @@ def test_a_prompt_that_does_not_fit_with_its_media_is_an_error_and_never_cut(zoo
     scores = model.loglikelihood([scored(parts, cont) for parts in several for cont in (" yes", " a cat")])
     assert_scores(scores[:2] + scores[4:], [plain.score(p, cont) for p in (short, other) for cont in (" yes", " a cat")])
     for answer in (texts[1], *scores[2:4]):
-        assert f"the context has {room}" in (answer.error or "") and "never cut" in (answer.error or "")
+        assert f"the context has {room}" in (answer.error or "") and "never truncated" in (answer.error or "")
         assert answer.text is None and answer.score is None
 
 

@@ -347,10 +347,10 @@ def test_samples_without_a_rate_are_taken_at_the_rate_asked_for() -> None:
 def test_empty_sounds_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "a.wav"
     file.touch()
-    assert refusal(lambda: load_audio(Media(AUDIO, file), 8_000)) == f"the sound {file} is empty"
+    assert refusal(lambda: load_audio(Media(AUDIO, file), 8_000)) == f"the audio {file} is empty"
     file.write_bytes(wav(np.zeros(0), 8_000))
-    assert refusal(lambda: load_audio(Media(AUDIO, file), 8_000)) == f"the sound {file} is empty"
-    assert refusal(lambda: load_audio(Media(AUDIO, np.zeros(0), 8_000), 8_000)) == "the sound <audio> is empty"
+    assert refusal(lambda: load_audio(Media(AUDIO, file), 8_000)) == f"the audio {file} is empty"
+    assert refusal(lambda: load_audio(Media(AUDIO, np.zeros(0), 8_000), 8_000)) == "the audio <audio> is empty"
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
@@ -360,7 +360,7 @@ def test_samples_that_are_not_numbers_are_refused(tmp_path: Path, bad: float) ->
     file = tmp_path / "a.wav"
     file.write_bytes(wav(samples, 8_000, "FLOAT"))
     for rate in (8_000, 16_000):
-        expected = f"the sound {file} holds samples that are not numbers"
+        expected = f"the audio {file} has samples that are not numbers"
         assert refusal(lambda rate=rate: load_audio(Media(AUDIO, file), rate)) == expected
     assert "not numbers" in refusal(lambda: load_audio(Media(AUDIO, samples, 8_000), 8_000))
 
@@ -370,7 +370,7 @@ def test_what_is_no_sound_is_refused_with_its_name(tmp_path: Path, raw: bytes) -
     pytest.importorskip("soundfile")
     file = tmp_path / "a.wav"
     file.write_bytes(raw)
-    assert refusal(lambda: load_audio(Media(AUDIO, file), 8_000)).startswith(f"the sound {file} cannot be read: ")
+    assert refusal(lambda: load_audio(Media(AUDIO, file), 8_000)).startswith(f"the audio {file} cannot be read: ")
 
 
 # What servers are sent

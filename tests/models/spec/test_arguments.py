@@ -82,7 +82,7 @@ def test_addresses_that_are_none(url: Any) -> None:
 
 def test_a_key_of_the_environment_is_held_to_the_same_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MILL_API_KEY", "sk-secret\r\nX-Evil: 1")
-    with pytest.raises(SpecError, match=r"^MILL_API_KEY: the key holds a line break") as raised:
+    with pytest.raises(SpecError, match=r"^MILL_API_KEY: the key contains a line break") as raised:
         OpenAICompatModel("m")
     assert "secret" not in str(raised.value)
 
