@@ -43,7 +43,7 @@ class Scored:
     """
 
     logprobs: list[float | None]
-    likeliest: list[bool]
+    greedy: list[bool]
     starts: list[int] | None = None
     tops: list[dict[int | str, float]] | None = None
 
@@ -117,11 +117,11 @@ class Echo(Route):
             count = len(scores) - 1 if starts is None else len(starts)  # without offsets: all but one generated token
         checked = [None if score is None else log_probability(score) for score in scores[:count]]
         named = [{token_name(token): log_probability(value) for token, value in (top or {}).items()} for top in tops[:count]]
-        likeliest = [
+        greedy = [
             score is not None and bool(top) and score >= max(top.values()) - TIE
             for score, top in zip(checked, named, strict=True)
         ]
-        return Scored(checked, likeliest, starts, named)
+        return Scored(checked, greedy, starts, named)
 
 
 def _count_of_prompt(completion: Completion, entries: int, tokens: int) -> int:
