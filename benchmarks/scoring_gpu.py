@@ -19,7 +19,8 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from mill.models import memory
-from mill.models.prefix.packed_scoring import Budget, PrefixScorer, can_share
+from mill.models.prefix.packed_scoring import Budget, PrefixScorer
+from mill.models.prefix.probe import sharing_obstacle
 from mill.models.tokens.rows import Row, Span
 
 VOCABULARY = 128256
@@ -113,7 +114,8 @@ def main() -> None:
     body = sum(p.numel() for name, p in model.named_parameters() if "embed" not in name and "lm_head" not in name)
     fed = sum(len(row.ids) for row in rows)
     print(
-        f"{len(rows)} rows, {fed:,} tokens; {body / 1e9:.2f} G parameters in layers; sharing {can_share(model)}", flush=True
+        f"{len(rows)} rows, {fed:,} tokens; {body / 1e9:.2f} G parameters in layers; sharing {sharing_obstacle(model) or 'on'}",
+        flush=True,
     )
     ours(model, rows[: 2 * options.questions])
     torch.cuda.reset_peak_memory_stats()
