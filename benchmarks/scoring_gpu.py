@@ -113,8 +113,9 @@ def main() -> None:
     model, rows = make_model(options.layers), make_rows(options.subjects, options.questions)
     body = sum(p.numel() for name, p in model.named_parameters() if "embed" not in name and "lm_head" not in name)
     fed = sum(len(row.ids) for row in rows)
+    sharing = sharing_obstacle(model) or "prefixes are shared"
     print(
-        f"{len(rows)} rows, {fed:,} tokens; {body / 1e9:.2f} G parameters in layers; sharing {sharing_obstacle(model) or 'on'}",
+        f"{len(rows)} rows, {fed:,} tokens; {body / 1e9:.2f} G parameters in layers; {sharing}",
         flush=True,
     )
     ours(model, rows[: 2 * options.questions])
