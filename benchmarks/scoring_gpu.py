@@ -19,7 +19,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from mill.models import memory
-from mill.models.prefix.packed_scoring import Budget, PrefixScorer, Skipped
+from mill.models.prefix.packed_scoring import Budget, NotShared, PrefixScorer
 from mill.models.prefix.probe import sharing_obstacle
 from mill.models.tokens.rows import Row, Span
 
@@ -86,7 +86,7 @@ def ours(model: Any, rows: list[Row]) -> tuple[float, int, dict[int, list[float]
     scorer = PrefixScorer(model, budget)
     found = {}
     for row, outcome in scorer.run(rows):
-        assert not isinstance(outcome, Skipped), outcome.reason
+        assert not isinstance(outcome, NotShared), outcome.reason
         found[id(row)] = [response.score or 0.0 for response in outcome]
     torch.cuda.synchronize()
     return time.perf_counter() - started, scorer.computed, found
@@ -116,8 +116,9 @@ def main() -> None:
     model, rows = make_model(options.layers), make_rows(options.subjects, options.questions)
     body = sum(p.numel() for name, p in model.named_parameters() if "embed" not in name and "lm_head" not in name)
     fed = sum(len(row.ids) for row in rows)
+    sharing = sharing_obstacle(model) or "prefixes are shared"
     print(
-        f"{len(rows)} rows, {fed:,} tokens; {body / 1e9:.2f} G parameters in layers; sharing {sharing_obstacle(model) or True}",
+        f"{len(rows)} rows, {fed:,} tokens; {body / 1e9:.2f} G parameters in layers; {sharing}",
         flush=True,
     )
     ours(model, rows[: 2 * options.questions])

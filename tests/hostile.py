@@ -231,7 +231,7 @@ FIELDS = {
     "control characters": Mode(raw(GOOD.replace(b"fine", b"a\\u0000\\u001b[2J")), text="a\0\x1b[2J"),
     "fields that nobody knows": Mode(whole(extra={"nested": [1, {"x": None}]}, service_tier=7), text="fine"),
 }
-ODD = "counts of tokens are no counts"
+ODD = "token counts are not valid"
 COUNTS = {
     **{
         f"usage {json.dumps(odd)}": Mode(whole(usage=odd), text="fine", counts=(None, None), warning=ODD)
@@ -272,11 +272,11 @@ TOKENS = {
     ),
     "a log-probability as a text": Mode(told(token_logprobs=["-0.1", -0.2]), "token_logprobs[0]: expected float"),
     "a log-probability as a truth value": Mode(told(token_logprobs=[False, -0.2]), "token_logprobs[0]: expected float"),
-    "a log-probability of null": Mode(told(token_logprobs=[None, -0.2]), "have not one each"),
-    "too few log-probabilities": Mode(told(token_logprobs=[-0.1]), "have not one each"),
-    "too many log-probabilities": Mode(told(token_logprobs=[-0.1] * 3), "have not one each"),
-    "no log-probabilities of tokens": Mode(told(token_logprobs=None), "have not one each"),
-    "too few of the likeliest": Mode(told(top_logprobs=[{}]), "have not one each"),
+    "a log-probability of null": Mode(told(token_logprobs=[None, -0.2]), "not every token has one"),
+    "too few log-probabilities": Mode(told(token_logprobs=[-0.1]), "not every token has one"),
+    "too many log-probabilities": Mode(told(token_logprobs=[-0.1] * 3), "not every token has one"),
+    "no log-probabilities of tokens": Mode(told(token_logprobs=None), "not every token has one"),
+    "too few of the likeliest": Mode(told(top_logprobs=[{}]), "not every token has one"),
     "the likeliest as lists": Mode(told(top_logprobs=[["a"], ["b"]]), "top_logprobs[0]: expected object"),
     "a likeliest above 0": Mode(told(top_logprobs=[{"a": 3.0}, {}]), "above 0"),
     "a likeliest of NaN": Mode(told(top_logprobs=[{"a": NAN}, {}]), "NaN"),

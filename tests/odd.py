@@ -1,4 +1,4 @@
-"""Backends and tasks that are hard on whoever runs them in several processes, beside those of toy.py."""
+"""Backends and tasks for tests of several processes, in addition to those of toy.py."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mill.models.hf import TransformersModel
 
 
 def add_line(file: str, text: str) -> int:
-    """Append a line to a file that several processes share, and say how many it has."""
+    """Append a line to a file that several processes share; returns its number of lines."""
     with Path(file).open("a") as handle:
         handle.write(text + "\n")
     return len(Path(file).read_text().splitlines())
@@ -27,7 +27,7 @@ def add_line(file: str, text: str) -> int:
 
 @register_model("watched")
 class WatchedModel(ToyModel):
-    """The toy, told by its spec what to do: that reaches workers whose environment was made before.
+    """The toy model, configured by its spec: workers that started earlier do not see new environment variables.
 
     It takes `delay` seconds for a request, writes its key and the process's number to `log`, and fails on `fails`.
     """
@@ -73,7 +73,7 @@ class SteppingModel(ToyModel):
 
 @register_model("deadly")
 class DeadlyModel(ToyModel):
-    """A question with `poison` in it ends the process, the first `deaths` times it is asked; each is a line in `tombs`."""
+    """A request that contains `poison` ends the process, the first `deaths` times; each death is a line in `tombs`."""
 
     def __init__(self, path: str, poison: str, tombs: str, deaths: int, batch_size: int = 4) -> None:
         super().__init__(path, batch_size)
@@ -87,7 +87,7 @@ class DeadlyModel(ToyModel):
 
 @register_model("quitting")
 class QuittingModel(ToyModel):
-    """A backend that takes itself for a program."""
+    """A backend that calls exit()."""
 
     def _note(self, request: Request) -> int:
         if "17" in request.text:
@@ -97,7 +97,8 @@ class QuittingModel(ToyModel):
 
 @register_model("hungry")
 class HungryModel(ToyModel):
-    """Needs 200 MB for each request of a batch; the first process at the table may take 500 MB, so that few fit at once."""
+    """Needs 200 MB for each request of a batch; the first process that loads may take 500 MB, so that only small batches
+    fit."""
 
     def __init__(self, path: str, table: str, batch_size: int = 4) -> None:
         super().__init__(path, batch_size)
@@ -117,7 +118,7 @@ class HungryModel(ToyModel):
 
 @register_model("latecoming")
 class LatecomingModel(HungryModel):
-    """The first process at the table finds no weights; the others take their time."""
+    """The first process that loads finds no weights; the others load slowly."""
 
     def load(self) -> None:
         if add_line(self.table, str(os.getpid())) == 1:
@@ -127,7 +128,7 @@ class LatecomingModel(HungryModel):
 
 @register_model("stumbling")
 class StumblingModel(TransformersModel):
-    """On rank 1 the second pass through its second layer fails, as when memory runs out in the middle of a network."""
+    """On rank 1 the second pass through its second layer fails, as when memory runs out in the middle of a pass."""
 
     passes = 0
 
@@ -175,7 +176,7 @@ class ToyUneven(ToyGeneration):
 
 @register_task("toy_overlong")
 class ToyOverlong(ToyChoice):
-    """The first two samples ask the same; the choices of the last fit no window, so that nothing is computed for them."""
+    """The first two samples are equal; the choices of the last do not fit the window, so nothing is computed for them."""
 
     def requests(self, sample: Sample, settings: RenderSettings) -> list[Request]:
         length = 900 if sample.id == "2" else 1

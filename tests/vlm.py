@@ -1,6 +1,7 @@
 """Tiny random multimodal models, made without the hub: weights, processor, chat template and tokenizer in one folder.
 
-The chat templates are those of the real models. Weights are drawn wide, so that another picture or sound is another answer.
+The chat templates are those of the real models. Weights have a large variance, so that another image or audio clip changes
+the answer.
 """
 
 from __future__ import annotations
@@ -43,16 +44,16 @@ QWEN_VL_TEMPLATE = (
 
 
 def make_llava(folder: Path, **language: Any) -> Path:
-    """Square pictures of 32 pixels in 16 patches, through CLIP's tower and a Llama that starts every text with BOS.
+    """Square images of 32 pixels in 16 patches, through CLIP's tower and a Llama that starts every text with BOS.
 
     `language` are settings of the Llama.
     """
     from transformers import CLIPImageProcessor, CLIPVisionConfig, LlavaConfig, LlavaForConditionalGeneration, LlavaProcessor
 
     tokenizer = make_tokenizer(["<image>"], bos=True)
-    pictures = CLIPImageProcessor(size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32})
+    image_processor = CLIPImageProcessor(size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32})
     processor = LlavaProcessor(
-        pictures,
+        image_processor,
         tokenizer,
         patch_size=8,
         vision_feature_select_strategy="default",
@@ -70,14 +71,14 @@ def make_llava(folder: Path, **language: Any) -> Path:
 
 
 def make_idefics3(folder: Path) -> Path:
-    """Pictures of any shape, the larger ones split into tiles of 32 pixels beside the whole; four tokens each."""
+    """Images of any shape, the larger ones split into tiles of 32 pixels beside the whole; four tokens each."""
     from transformers import Idefics3Config, Idefics3ForConditionalGeneration, Idefics3ImageProcessor, Idefics3Processor
 
     tiles = [f"<row_{row}_col_{column}>" for row in range(1, 7) for column in range(1, 7)]
     around = ["<fake_token_around_image>", "<image>", "<end_of_utterance>", "<global-img>"]
     tokenizer = make_tokenizer([*around, *tiles], bos=True)
-    pictures = Idefics3ImageProcessor(size={"longest_edge": 64}, max_image_size={"longest_edge": 32})
-    processor = Idefics3Processor(pictures, tokenizer, image_seq_len=4, chat_template=IDEFICS3_TEMPLATE)
+    image_processor = Idefics3ImageProcessor(size={"longest_edge": 64}, max_image_size={"longest_edge": 32})
+    processor = Idefics3Processor(image_processor, tokenizer, image_seq_len=4, chat_template=IDEFICS3_TEMPLATE)
     config = Idefics3Config(
         vision_config={**_tower(), "image_size": 32, "patch_size": 8},
         text_config=_llama(tokenizer),
@@ -104,7 +105,7 @@ def make_qwen2_5_vl(folder: Path) -> Path:
 
 
 def make_qwen2_audio(folder: Path) -> Path:
-    """Sounds of up to one second at 16 kHz, 25 tokens a second."""
+    """Audio of up to one second at 16 kHz, 25 tokens a second."""
     from transformers import (
         Qwen2AudioConfig,
         Qwen2AudioForConditionalGeneration,
@@ -114,8 +115,8 @@ def make_qwen2_audio(folder: Path) -> Path:
     )
 
     tokenizer = make_tokenizer(["<|AUDIO|>", "<|audio_bos|>", "<|audio_eos|>", "<|im_start|>", "<|im_end|>"], bos=False)
-    sounds = WhisperFeatureExtractor(feature_size=16, sampling_rate=AUDIO_RATE, chunk_length=AUDIO_WINDOW_S)
-    processor = Qwen2AudioProcessor(sounds, tokenizer)  # brings its template
+    feature_extractor = WhisperFeatureExtractor(feature_size=16, sampling_rate=AUDIO_RATE, chunk_length=AUDIO_WINDOW_S)
+    processor = Qwen2AudioProcessor(feature_extractor, tokenizer)  # has a default template
     tower = {"d_model": 32, "encoder_layers": 2, "encoder_attention_heads": 4, "encoder_ffn_dim": 48, "num_mel_bins": 16}
     config = Qwen2AudioConfig(
         audio_config={**tower, "model_type": "qwen2_audio_encoder", "max_source_positions": 50 * AUDIO_WINDOW_S},
@@ -161,7 +162,7 @@ def make_tokenizer(specials: Sequence[str], *, bos: bool) -> Any:
 
 
 def _qwen_vl(folder: Path, processor_class: Any, config_class: Any, model_class: Any, tower: dict[str, Any]) -> Path:
-    """Pictures and frames of any shape in patches of 4 pixels, four of which make a token; two frames make one step."""
+    """Images and frames of any shape in patches of 4 pixels, four of which make a token; two frames make one step."""
     from transformers import Qwen2VLImageProcessor, Qwen2VLVideoProcessor
 
     vision = ["<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]

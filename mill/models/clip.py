@@ -174,7 +174,7 @@ class ClipModel(VisionModel):
             if labels.media:
                 parts = []
                 for start in range(0, len(labels.media), self.batch_size):
-                    pictures = [self._load_picture(media) for media in labels.media[start : start + self.batch_size]]
+                    pictures = [self._load_image(media) for media in labels.media[start : start + self.batch_size]]
                     parts.append(self._embed_images(torch.stack(pictures)))
                 known = torch.cat(parts), 0
             else:

@@ -48,7 +48,7 @@ def test_code_of_a_model_is_announced_once_and_runs(mill: Mill, own_model: tuple
     spec, marker = own_model
     code, said = mill("eval", spec, "toy_gen,toy_choice", "--task_paths", TOY, "--limit", "1", "--quiet")
     assert code == 0 and marker.exists(), said
-    assert said.count("brings code of its own, which will run: own_code.py; --no_remote_code forbids it") == 1
+    assert said.count("contains code that will run: own_code.py; --no_remote_code forbids it") == 1
 
 
 LIMITED = f"--task_paths {TOY} --limit 1"

@@ -22,7 +22,7 @@ from mill.models.hf.media_model import DEFAULT_VIDEO_FRAMES, TEXT_ONLY, MediaMod
 from mill.models.hf.multimodal import MediaRow
 from mill.models.prefix import padded_scoring, paths
 from mill.models.prefix.engine import PrefixEngine
-from mill.models.prefix.packed_scoring import Skipped
+from mill.models.prefix.packed_scoring import NotShared
 from mill.models.tokens.pairs import TokenPair
 from mill.models.tokens.rows import Row, shared_rows
 from mill.models.tokens.tokenizer import Tokens
@@ -224,7 +224,7 @@ class TransformersModel(MediaModel):
         left: list[Row] = []
         rows, healthy = shared_rows(fitting, pairs), self.canary is not None
         for row, outcome in self.prefix_engine.score(rows, batch_size=self.batch_size, healthy=healthy):
-            if isinstance(outcome, Skipped):
+            if isinstance(outcome, NotShared):
                 left.append(row)
                 self._paths.add(paths.SCORING, paths.PADDED, len(row.requests), outcome.reason)
             else:
@@ -286,7 +286,7 @@ class TransformersModel(MediaModel):
         groups: dict[str, list[Unit]] = {}
         prompts, healthy = self.tokens.prompts(requests), self.canary is not None
         for prompt, outcome in self.prefix_engine.decode(prompts, batch_size=self.batch_size, healthy=healthy):
-            if isinstance(outcome, Skipped):
+            if isinstance(outcome, NotShared):
                 unit = Unit([prompt.request], len(prompt.ids) + prompt.max_new_tokens, prompt)
                 groups.setdefault(options_text(prompt.request), []).append(unit)
                 self._paths.add(paths.DECODING, paths.PLAIN, 1, outcome.reason)

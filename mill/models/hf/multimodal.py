@@ -180,7 +180,8 @@ class MediaInputs:
         return decoding.decode(model, self.processor.tokenizer, inputs, prompts, eos_ids)
 
     def too_long(self, length: int) -> str:
-        return f"with its media the request needs {length} tokens, the context has {self.tokens.window}; media are never cut"
+        limit = self.tokens.window
+        return f"with its media the request needs {length} tokens, the context has {limit}; media are never truncated"
 
 
 class ContextTooSmall(RuntimeError):

@@ -1,6 +1,6 @@
-"""What can be said of a model of LiteLLM without importing it, which takes seconds: who serves it, and which key is missing.
+"""Checks of a LiteLLM model without importing LiteLLM, which takes seconds: its provider, and whether a key is missing.
 
-Only what is certain is refused here; LiteLLM itself looks at the rest.
+Only certain errors are refused here; LiteLLM checks the rest.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _KEYS = {
 
 
 def check_name(model: str, *, has_key: bool, has_address: bool) -> None:
-    """Refuse a name that no provider has, and a provider whose key is nowhere."""
+    """Refuse a name without a known provider, and a provider without a key."""
     known = _known_models()
     if known is None:
         return
@@ -42,19 +42,19 @@ def check_name(model: str, *, has_key: bool, has_address: bool) -> None:
 
 
 def _known_models() -> dict[str, Any] | None:
-    """None where this version of LiteLLM keeps its list elsewhere."""
+    """LiteLLM's list of models; None if this version has it elsewhere."""
     folder = _folder()
     if folder is None:
         return None
     try:
-        found = json.loads((folder / _LIST).read_text(encoding="utf-8"))
+        models = json.loads((folder / _LIST).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return found if isinstance(found, dict) else None
+    return models if isinstance(models, dict) else None
 
 
 def _has_dotenv() -> bool:
-    """Whether LiteLLM might find variables in a file: it reads the .env of a folder above it when it is imported."""
+    """Whether LiteLLM may read keys from a file: at import it loads .env from a parent folder."""
     folders = [Path.cwd(), *([folder] if (folder := _folder()) else [])]
     return any((above / ".env").exists() for folder in folders for above in (folder, *folder.parents))
 

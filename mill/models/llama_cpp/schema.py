@@ -1,4 +1,4 @@
-"""What a llama-server answers, field by field, in the shapes of newer and older ones. Whatever is not named is not read."""
+"""The responses of llama-server, new and old versions. Fields that are not named here are not read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Settings(msgspec.Struct):
 
 
 class Props(msgspec.Struct):
-    """/props: the server and the file that it has loaded."""
+    """The response of /props: the server and its loaded file."""
 
     default_generation_settings: Settings
     total_slots: Positive = 1
@@ -43,7 +43,7 @@ class LlamaModels(msgspec.Struct):
 
 
 class TokenProbability(msgspec.Struct):
-    """One of the likeliest tokens at a position: by id with a log-probability, or by text with a probability."""
+    """One of the top_logprobs at a position: by id with a log-probability, or by text with a probability."""
 
     id: Count | None = None
     tok_str: str | None = None
@@ -77,17 +77,17 @@ class LlamaCompletion(msgspec.Struct):
 
 
 class Rendered(msgspec.Struct):
-    """The answer of /apply-template."""
+    """The response of /apply-template."""
 
     prompt: str
 
 
 def read_completion(body: Any) -> LlamaCompletion:
-    """A whole answer: one that the server did not end is none."""
-    found = shaped(body, LlamaCompletion, "the server's answer")
-    if found.stop is False:
+    """A whole response; one that did not stop is refused."""
+    completion = shaped(body, LlamaCompletion, "the server's answer")
+    if completion.stop is False:
         raise Failure("cut", "the server's answer is not complete: it did not stop")
-    return found
+    return completion
 
 
 def read_logprob(row: TokenProbability | Position) -> float:

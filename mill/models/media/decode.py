@@ -1,6 +1,6 @@
-"""From media to pixels, frames and samples, or to the content parts of OpenAI's API. What cannot be read is a DataError.
+"""From media to pixels, frames and samples, or to content parts of the OpenAI API. Unreadable media raise DataError.
 
-Pillow reads images and animations; sound and video files need the extra `media` (soundfile, soxr, av).
+Pillow reads images and animations; audio and video files need the extra `media` (soundfile, soxr, av).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mill.api.response import Response
 
 FETCH_TIMEOUT_S = 30.0
 MOST_FRAMES = 64  # of an animation that is sent to a server
-_SENT_AS_THEY_ARE = {"JPEG": "image/jpeg", "PNG": "image/png", "WEBP": "image/webp"}
+_SENT_UNCHANGED = {"JPEG": "image/jpeg", "PNG": "image/png", "WEBP": "image/webp"}
 
 
 def load_image(media: Media) -> Any:
@@ -29,10 +29,10 @@ def load_image(media: Media) -> Any:
 
 
 def load_frames(media: Media, count: int) -> list[Any]:
-    """`count` RGB frames at even distances, first and last included; all of them where there are no more."""
+    """`count` evenly spaced RGB frames, first and last included; all frames if there are no more."""
     if isinstance(media.source, (list, tuple)):
-        frames = _picked(media.source, even_indices(len(media.source), count))
-    elif _is_picture(raw := _bytes(media)):
+        frames = _frames_at(media.source, even_indices(len(media.source), count))
+    elif _is_animation(raw := _bytes(media)):
         frames = _animation(media, count)
     else:
         frames = _video(media, raw, count)
@@ -46,17 +46,17 @@ def load_audio(media: Media, rate: int) -> Any:
     import numpy as np
 
     if isinstance(media.source, (str, bytes, Path, Blob)):
-        samples, own_rate = _sound(media)
+        samples, own_rate = _read_audio(media)
     else:
         samples, own_rate = np.asarray(media.source, dtype=np.float32), media.rate or rate
     if samples.ndim == 2:
         samples = samples.mean(axis=1)
     if not samples.size:
-        raise DataError(f"the sound {media.name} is empty")
+        raise DataError(f"the audio {media.name} is empty")
     if not np.isfinite(samples).all():
-        raise DataError(f"the sound {media.name} holds samples that are not numbers")
+        raise DataError(f"the audio {media.name} has samples that are not numbers")
     if own_rate != rate:
-        _need("soxr", "resampling sound")
+        _need("soxr", "resampling audio")
         import soxr
 
         samples = soxr.resample(samples, own_rate, rate)
@@ -64,7 +64,7 @@ def load_audio(media: Media, rate: int) -> Any:
 
 
 def even_indices(total: int, count: int) -> list[int]:
-    """`count` places out of `total` at even distances, first and last included."""
+    """`count` evenly spaced indices below `total`, first and last included."""
     if count >= total:
         return list(range(total))
     if count == 1:
@@ -73,23 +73,23 @@ def even_indices(total: int, count: int) -> list[int]:
 
 
 def content_part(media: Media) -> dict[str, Any]:
-    """A part of a message as OpenAI's API takes it; web addresses are sent as they are, the rest inline."""
+    """A content part of the OpenAI API; URLs are sent unchanged, other media inline."""
     if media.kind == AUDIO:
         return {"type": "input_audio", "input_audio": {"data": _base64(_wav(media)), "format": "wav"}}
     if media.is_url:
         return _url_part(media.kind, media.source)
     if media.kind == VIDEO:
-        drawn = isinstance(media.source, (list, tuple)) or _is_picture(_bytes(media))
-        if not drawn:
+        framed = isinstance(media.source, (list, tuple)) or _is_animation(_bytes(media))
+        if not framed:
             return _url_part(VIDEO, f"data:video/mp4;base64,{_base64(_bytes(media))}")
         frames = load_frames(media, MOST_FRAMES)
-        return _url_part(VIDEO, f"data:video/jpeg;base64,{','.join(_base64(_encode(one, 'JPEG')) for one in frames)}")
+        return _url_part(VIDEO, f"data:video/jpeg;base64,{','.join(_base64(_encode(frame, 'JPEG')) for frame in frames)}")
     kind, raw = _image_bytes(media)
     return _url_part(IMAGE, f"data:{kind};base64,{_base64(raw)}")
 
 
 def failure(error: Exception) -> Response:
-    """The answer to a request whose media cannot be read."""
+    """The response to a request whose media cannot be read."""
     return Response(error=str(error) if isinstance(error, MillError) else describe(error))
 
 
@@ -98,12 +98,12 @@ def _url_part(kind: str, url: str) -> dict[str, Any]:
 
 
 def _image_bytes(media: Media) -> tuple[str, bytes]:
-    """What a server is sent: the file itself where everyone reads it alike, else the pixels as PNG."""
-    picture = _open_image(media)
-    rgb = _as_rgb(picture, media)  # also finds a file that ends too early, which some servers would fill with grey
+    """What is sent to a server: the file itself if all decoders read it the same way, else its pixels as PNG."""
+    image = _open_image(media)
+    rgb = _as_rgb(image, media)  # also detects a truncated file, which some servers would fill with grey
     raw = None if media.is_url else media.encoded()
-    if raw is not None and picture.mode in ("RGB", "L") and picture.format in _SENT_AS_THEY_ARE:
-        return _SENT_AS_THEY_ARE[picture.format], raw
+    if raw is not None and image.mode in ("RGB", "L") and image.format in _SENT_UNCHANGED:
+        return _SENT_UNCHANGED[image.format], raw
     return "image/png", _encode(rgb, "PNG")
 
 
@@ -111,61 +111,61 @@ def _open_image(media: Media) -> Any:
     from PIL import Image, UnidentifiedImageError
 
     try:
-        picture = media.source if isinstance(media.source, Image.Image) else Image.open(io.BytesIO(_bytes(media)))
-        picture.load()
-        return picture
+        image = media.source if isinstance(media.source, Image.Image) else Image.open(io.BytesIO(_bytes(media)))
+        image.load()
+        return image
     except MillError:
         raise
     except UnidentifiedImageError as error:
-        raise DataError(f"the image {media.name} cannot be read: it has no form that Pillow knows") from error
-    except Exception as error:  # Pillow raises many kinds for files that are not what they seem
+        raise DataError(f"the image {media.name} cannot be read: Pillow does not know its format") from error
+    except Exception as error:  # Pillow raises many types for damaged files
         raise DataError(f"the image {media.name} cannot be read: {' '.join(str(error).split())[:120]}") from error
 
 
-def _as_rgb(picture: Any, media: Media) -> Any:
-    if picture.mode == "RGB":
-        return picture
-    if picture.mode == "F":
+def _as_rgb(image: Any, media: Media) -> Any:
+    if image.mode == "RGB":
+        return image
+    if image.mode == "F":
         raise DataError(f"the image {media.name} has floating-point pixels, whose range is not known")
-    if picture.mode.startswith("I"):
-        picture = _eight_bits(picture)
-    return picture.convert("RGB")
+    if image.mode.startswith("I"):
+        image = _eight_bits(image)
+    return image.convert("RGB")
 
 
-def _eight_bits(picture: Any) -> Any:
-    """Pillow clips 16-bit greys at 255, which would turn most of a picture white."""
+def _eight_bits(image: Any) -> Any:
+    """Pillow clips 16-bit greys at 255, which would turn most of an image white."""
     import numpy as np
     from PIL import Image
 
-    values = np.asarray(picture).astype(np.int64)
+    values = np.asarray(image).astype(np.int64)
     return Image.fromarray((values.clip(0, 65535) // 257).astype(np.uint8))
 
 
 def _animation(media: Media, count: int) -> list[Any]:
     from PIL import ImageSequence
 
-    picture = _open_image(media)
+    image = _open_image(media)
     try:
-        wanted = set(even_indices(getattr(picture, "n_frames", 1), count))
-        # The iterator gives one picture that changes, so frames are copied as they come.
-        return [frame.copy() for place, frame in enumerate(ImageSequence.Iterator(picture)) if place in wanted]
+        wanted = set(even_indices(getattr(image, "n_frames", 1), count))
+        # The iterator changes and returns the same object, so frames are copied.
+        return [frame.copy() for index, frame in enumerate(ImageSequence.Iterator(image)) if index in wanted]
     except (OSError, EOFError, SyntaxError, ValueError) as error:
         raise DataError(f"the video {media.name} cannot be read: {describe(error)}") from error
 
 
-def _picked(frames: Iterable[Any], places: list[int]) -> list[Any]:
-    """The frames at these places; the others are let go as they come."""
-    wanted = set(places)
-    return [frame for place, frame in enumerate(frames) if place in wanted]
+def _frames_at(frames: Iterable[Any], indices: list[int]) -> list[Any]:
+    """The frames at these indices; the others are dropped while reading."""
+    wanted = set(indices)
+    return [frame for index, frame in enumerate(frames) if index in wanted]
 
 
-def _is_picture(raw: bytes) -> bool:
-    """GIF, PNG and WebP hold animations; everything else is a video container."""
+def _is_animation(raw: bytes) -> bool:
+    """GIF, PNG and WebP contain animations; anything else is a video container."""
     return raw.startswith((b"GIF8", b"\x89PNG")) or raw[8:12] == b"WEBP"
 
 
 def _video(media: Media, raw: bytes, count: int) -> list[Any]:
-    """Decoded twice, to count and to pick: containers lie about their length, and all frames at once may not fit memory."""
+    """Decoded twice, to count and to select: the length in a container may be wrong, and all frames may not fit memory."""
     _need("av", "reading video")
     import av
 
@@ -173,22 +173,22 @@ def _video(media: Media, raw: bytes, count: int) -> list[Any]:
         with av.open(io.BytesIO(raw)) as container:
             total = sum(1 for _ in container.decode(video=0))
         with av.open(io.BytesIO(raw)) as container:
-            return [frame.to_image() for frame in _picked(container.decode(video=0), even_indices(total, count))]
+            return [frame.to_image() for frame in _frames_at(container.decode(video=0), even_indices(total, count))]
     except (av.FFmpegError, IndexError) as error:
         raise DataError(f"the video {media.name} cannot be read: {error}") from error
 
 
-def _sound(media: Media) -> tuple[Any, int]:
-    _need("soundfile", "reading sound")
+def _read_audio(media: Media) -> tuple[Any, int]:
+    _need("soundfile", "reading audio")
     import soundfile
 
     raw = _bytes(media)
     if not raw:
-        raise DataError(f"the sound {media.name} is empty")
+        raise DataError(f"the audio {media.name} is empty")
     try:
         return soundfile.read(io.BytesIO(raw), dtype="float32")  # type: ignore[no-any-return]
     except (soundfile.SoundFileError, RuntimeError) as error:
-        raise DataError(f"the sound {media.name} cannot be read: {error}") from error
+        raise DataError(f"the audio {media.name} cannot be read: {error}") from error
 
 
 def _wav(media: Media) -> bytes:
@@ -215,15 +215,15 @@ def _bytes(media: Media) -> bytes:
             raise DataError(f"a {type(media.source).__name__} is no {media.kind}")
         return raw
     try:
-        with urllib.request.urlopen(media.source, timeout=FETCH_TIMEOUT_S) as answer:
-            return bytes(answer.read())
+        with urllib.request.urlopen(media.source, timeout=FETCH_TIMEOUT_S) as response:
+            return bytes(response.read())
     except OSError as error:
         raise DataError(f"cannot fetch {media.source}: {error}") from error
 
 
-def _encode(picture: Any, form: str) -> bytes:
+def _encode(image: Any, file_format: str) -> bytes:
     out = io.BytesIO()
-    picture.save(out, form)
+    image.save(out, file_format)
     return out.getvalue()
 
 

@@ -1,4 +1,4 @@
-"""Work done ahead in threads: while the model computes, the next inputs are read and decoded."""
+"""Prefetching in threads: while the model computes, the next inputs are read and decoded."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Out = TypeVar("Out")
 
 
 class Prefetch(Generic[In, Out]):
-    """`load` runs for every item in order, at most `ahead` of them before they are taken.
+    """Runs `load` for every item in order, at most `ahead` items in advance.
 
-    An item is kept until it is dropped, so that a batch that did not fit memory can be taken again. What `load` raised is
-    raised by `take`. Decoding lets other threads run, so threads serve as well as processes and need no copies.
+    A result stays until it is dropped, so that a batch that did not fit memory can be taken again. `take` raises what `load`
+    raised. Decoding releases the GIL, so threads are as fast as processes and need no copies.
     """
 
     def __init__(self, load: Callable[[In], Out], items: Iterable[In], *, ahead: int, workers: int | None = None) -> None:
@@ -29,25 +29,25 @@ class Prefetch(Generic[In, Out]):
 
     def take(self, item: In) -> Out:
         future = self._running.get(id(item))
-        while future is None:  # asked for out of order: go on until it has been started
+        while future is None:  # taken out of order: start items until this one is started
             self._start_next()
             future = self._running.get(id(item))
         return future.result()
 
     def take_each(self, items: Iterable[In]) -> list[Out | Exception]:
-        """What was loaded for each item, or why it could not be; a missing package concerns them all and is raised."""
-        found: list[Out | Exception] = []
+        """For each item its result or its exception; a missing package concerns all items and is raised."""
+        results: list[Out | Exception] = []
         for item in items:
             try:
-                found.append(self.take(item))
+                results.append(self.take(item))
             except MissingPackage:
                 raise
             except Exception as error:
-                found.append(error)
-        return found
+                results.append(error)
+        return results
 
     def drop(self, item: In) -> None:
-        """Let go of what was loaded for an item that is done with."""
+        """Free the result of an item that is done."""
         self._running.pop(id(item), None)
         self._fill()
 

@@ -1,4 +1,4 @@
-"""What image classifiers share: pictures read ahead, a bad one an error of its own request, the best labels told."""
+"""The base of image classifiers: images are prefetched, an unreadable one is an error of its request, labels are ranked."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     import torch
 
 DTYPES = ("float32", "float16", "bfloat16")
-RANKED = 10  # labels kept of each answer: enough for recall@10
+RANKED = 10  # labels in each response: enough for recall@10
 BATCHES_AHEAD = 2
 
 
 class VisionModel(MillModel):
-    """A subclass says how a picture becomes pixels and how a batch of requests with pixels is answered."""
+    """A subclass implements preprocessing and the classification of a batch."""
 
     batch_size: int
 
@@ -37,24 +37,24 @@ class VisionModel(MillModel):
             raise UnknownName(f"dtype of {backend}", dtype, DTYPES, hint=f"it takes {', '.join(DTYPES)}")
 
     @abstractmethod
-    def _pixels(self, picture: Any) -> torch.Tensor:
-        """A decoded RGB picture as the model's own preprocessing makes it. Called in threads."""
+    def _pixels(self, image: Any) -> torch.Tensor:
+        """A decoded RGB image after the model's preprocessing. Called in threads."""
 
     @abstractmethod
     def _answer_batch(self, kind: str, requests: Sequence[Request], pixels: Sequence[Any]) -> list[Response]:
-        """Responses of requests whose pictures could be read; `pixels` holds None for a request without one."""
+        """Responses to requests with readable images; `pixels` is None for a request without an image."""
 
     def _free_memory(self) -> None:
         gc.collect()
         memory.empty_caches()
 
     def _load_request(self, request: Request) -> Any:
-        pictures = [media for media in request.media if media.kind == IMAGE]
-        if len(pictures) > 1:
-            raise ValueError(f"{len(pictures)} pictures in one request, where one is needed")
-        return self._load_picture(pictures[0]) if pictures else None
+        images = [media for media in request.media if media.kind == IMAGE]
+        if len(images) > 1:
+            raise ValueError(f"{len(images)} images in one request, where one is needed")
+        return self._load_image(images[0]) if images else None
 
-    def _load_picture(self, media: Media) -> Any:
+    def _load_image(self, media: Media) -> Any:
         return self._pixels(load_image(media))
 
     def _stream(self, kind: str, requests: Sequence[Request]) -> Iterator[Answered]:
@@ -62,7 +62,7 @@ class VisionModel(MillModel):
         with Prefetch(self._load_request, requests, ahead=BATCHES_AHEAD * self.batch_size) as loaded:
 
             def hook(batch: list[Unit]) -> list[list[Response]]:
-                done = len(batch) == 1  # a larger batch that fails is tried again in parts
+                done = len(batch) == 1  # a larger batch that fails is retried in parts
                 try:
                     responses = self._answer_loaded(kind, [unit.requests[0] for unit in batch], loaded)
                     done = True
@@ -76,18 +76,22 @@ class VisionModel(MillModel):
             yield from self._stream_units(units, hook, BatchLimits(requests=self.batch_size))
 
     def _answer_loaded(self, kind: str, batch: list[Request], loaded: Prefetch[Request, Any]) -> list[Response]:
-        """An image that cannot be decoded is its own request's error; the others go through the model together."""
+        """An unreadable image is an error of its request; the others go through the model together."""
         images = loaded.take_each(batch)
-        good = [(request, image) for request, image in zip(batch, images, strict=True) if not isinstance(image, Exception)]
-        responses = self._answer_batch(kind, [request for request, _ in good], [image for _, image in good]) if good else []
-        scored = iter(responses)
-        return [failure(image) if isinstance(image, Exception) else as_response(next(scored), kind) for image in images]
+        readable = [
+            (request, image) for request, image in zip(batch, images, strict=True) if not isinstance(image, Exception)
+        ]
+        scored: list[Response] = []
+        if readable:
+            scored = self._answer_batch(kind, [request for request, _ in readable], [image for _, image in readable])
+        responses = iter(scored)
+        return [failure(image) if isinstance(image, Exception) else as_response(next(responses), kind) for image in images]
 
 
 def ranked(names: Sequence[str], scores: torch.Tensor) -> list[Response]:
-    """The best labels of each row of scores; the first of equal ones wins, as argmax has it."""
-    kept = min(RANKED, len(names))
-    values, places = scores.float().sort(dim=1, descending=True, stable=True)
-    rows = zip(values[:, :kept].tolist(), places[:, :kept].tolist(), strict=True)
-    found = [tuple((names[place], value) for value, place in zip(*row, strict=True)) for row in rows]
-    return [Response(label=ranking[0][0], ranking=ranking) for ranking in found]
+    """The best labels of each row of scores; of equal ones the first wins, as with argmax."""
+    count = min(RANKED, len(names))
+    values, indices = scores.float().sort(dim=1, descending=True, stable=True)
+    rows = zip(values[:, :count].tolist(), indices[:, :count].tolist(), strict=True)
+    rankings = [tuple((names[index], value) for value, index in zip(*row, strict=True)) for row in rows]
+    return [Response(label=ranking[0][0], ranking=ranking) for ranking in rankings]

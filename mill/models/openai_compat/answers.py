@@ -1,4 +1,4 @@
-"""Reading answers in OpenAI's shapes: text, counts, and the log-probabilities of generated tokens."""
+"""Reading responses of the OpenAI API: text, token counts, and the log-probabilities of generated tokens."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from mill.models.openai_compat.finish import CONTENT_FILTER, read_finish
 from mill.models.openai_compat.schema import ChatToken, Choice, Logprobs, read_choice, read_logprobs
 from mill.models.tokens.stops import cut_at_stops
 
-TOKEN_ID = "token_id:"  # how vLLM writes tokens when it is asked for ids
-ODD_COUNTS = "the server's counts of tokens are no counts, and are left out"
+TOKEN_ID = "token_id:"  # how vLLM writes tokens with return_tokens_as_token_ids
+INVALID_COUNTS = "the server's token counts are not valid and are left out"
 
 
 def read_answer(reply: Reply, stops: list[str], warn: Callable[[str], None]) -> Response:
-    """A completion or a chat answer, cut at its stop strings."""
+    """A completion or a chat completion, cut at its stop strings."""
     completion, choice = read_choice(reply.body)
     finish = read_finish(choice)
-    kept, stopped = cut_at_stops(_text_of(choice, finish), stops)
+    text, stopped = cut_at_stops(_text_of(choice, finish), stops)
     prompt, output = read_counts(completion.usage, ("prompt_tokens", "completion_tokens"), warn)
     return Response(
-        text=kept,
+        text=text,
         finish_reason="stop" if stopped else finish,
         tokens=read_tokens(read_logprobs(choice)),
         prompt_tokens=prompt,
@@ -34,7 +34,7 @@ def read_answer(reply: Reply, stops: list[str], warn: Callable[[str], None]) -> 
 
 
 def _text_of(choice: Choice, finish: str | None) -> str:
-    """A text that a filter withheld is empty. One that is missing, or empty without a reason, is no answer."""
+    """A text that a content filter withheld is empty. A missing one, or an empty one without finish_reason, is an error."""
     text = choice.text if choice.text is not None or choice.message is None else choice.message.content
     if text is None and finish == CONTENT_FILTER:
         return ""
@@ -44,17 +44,17 @@ def _text_of(choice: Choice, finish: str | None) -> str:
 
 
 def read_counts(usage: Any, names: tuple[str, str], warn: Callable[[str], None]) -> tuple[int | None, int | None]:
-    """Counts of tokens, which never decide whether an answer counts: odd ones are left out, and that is reported."""
-    given = usage if isinstance(usage, dict) else {}
-    counts = tuple(token_count(given.get(name)) for name in names)
-    odd = any(given.get(name) is not None and count is None for name, count in zip(names, counts, strict=True))
-    if odd or (usage is not None and not isinstance(usage, dict)):
-        warn(ODD_COUNTS)
+    """Token counts. Invalid ones are left out with a warning; they never make a response an error."""
+    values = usage if isinstance(usage, dict) else {}
+    counts = tuple(token_count(values.get(name)) for name in names)
+    invalid = any(values.get(name) is not None and count is None for name, count in zip(names, counts, strict=True))
+    if invalid or (usage is not None and not isinstance(usage, dict)):
+        warn(INVALID_COUNTS)
     return counts[0], counts[1]
 
 
 def read_tokens(logprobs: Logprobs | None) -> tuple[Token, ...] | None:
-    """The tokens of an answer in either shape; None where there are none."""
+    """The tokens of a chat completion or a completion; None if it has none."""
     if logprobs is None:
         return None
     if logprobs.content is not None:
@@ -64,15 +64,15 @@ def read_tokens(logprobs: Logprobs | None) -> tuple[Token, ...] | None:
     scores = logprobs.token_logprobs or []
     tops = logprobs.top_logprobs or [None] * len(logprobs.tokens)
     if not len(logprobs.tokens) == len(scores) == len(tops) or None in scores:
-        raise Failure("garbage", "the log-probabilities of the server's answer cannot be read: its tokens have not one each")
+        raise Failure("garbage", "the log-probabilities of the server's answer cannot be read: not every token has one")
     entries = zip(logprobs.tokens, scores, tops, strict=True)
     return tuple(_token(text, score, (top or {}).items()) for text, score, top in entries if score is not None)
 
 
 def _chat_token(entry: ChatToken) -> Token:
-    top = [(one.token if one.id is None else one.id, one.logprob) for one in entry.top_logprobs or []]
-    found = _token(entry.token, entry.logprob, top)
-    return found if entry.id is None else Token(entry.id, found.text, found.logprob, found.top)
+    top = [(other.token if other.id is None else other.id, other.logprob) for other in entry.top_logprobs or []]
+    token = _token(entry.token, entry.logprob, top)
+    return token if entry.id is None else Token(entry.id, token.text, token.logprob, token.top)
 
 
 def _token(text: str | int, score: float, top: Iterable[tuple[str | int, float]]) -> Token:
@@ -82,7 +82,7 @@ def _token(text: str | int, score: float, top: Iterable[tuple[str | int, float]]
 
 
 def token_name(token: str | int) -> int | str:
-    """A token's id where the server writes it, else its text."""
+    """A token's id if the server gives it, else its text."""
     if isinstance(token, str) and token.startswith(TOKEN_ID) and token[len(TOKEN_ID) :].isdecimal():
         return int(token[len(TOKEN_ID) :])
     return token

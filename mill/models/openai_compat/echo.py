@@ -1,4 +1,4 @@
-"""Where the tokens of an echoed prompt begin: which entries are the prompt's, and which of those the continuation's."""
+"""The character offsets of the tokens of an echoed prompt, which separate context, continuation and generated tokens."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from itertools import accumulate, pairwise
 
 from mill.models.openai_compat.schema import Logprobs
 
-BOS = -1  # where a token begins that the server put before the prompt
-_MARKS = str.maketrans({"Ġ": " ", "▁": " ", "Ċ": "\n"})  # how tokenizers write blanks inside of tokens
+BOS = -1  # the offset of a BOS that the server added before the prompt
+_MARKS = str.maketrans({"Ġ": " ", "▁": " ", "Ċ": "\n"})  # how tokenizers write spaces in tokens
 
 
-def prompt_starts(found: Logprobs, prompt: str) -> list[int] | None:
-    """The position at which each token of the prompt begins; those that were generated begin after it, and are left out.
+def prompt_starts(logprobs: Logprobs, prompt: str) -> list[int] | None:
+    """The offset of each token of the prompt; generated tokens, which follow it, are left out.
 
-    None where the server does not tell, or where its tokens do not add up to the prompt: pieces of a character that was
-    split have no text of their own, and shift whatever comes after them.
+    None if the server gives no offsets, or if its tokens do not add up to the prompt: bytes of a split character have no
+    text, and shift all later offsets.
     """
-    entries = len(found.token_logprobs or [])
-    if found.tokens is not None:
-        starts = _from_texts([str(token) for token in found.tokens], prompt)
+    entries = len(logprobs.token_logprobs or [])
+    if logprobs.tokens is not None:
+        starts = _from_texts([str(token) for token in logprobs.tokens], prompt)
     else:
-        starts = _from_offsets(found.text_offset or [])
+        starts = _from_offsets(logprobs.text_offset or [])
     if starts is None or len(starts) != entries:
         return None
     return [start for start in starts if start < len(prompt)]
 
 
 def _from_texts(tokens: list[str], prompt: str) -> list[int] | None:
-    """From the texts of the tokens, before which a BOS or a blank of the tokenizer's own may stand."""
+    """From the texts of the tokens, which may have a BOS or a space of the tokenizer in front."""
     for texts in (tokens, [token.translate(_MARKS) for token in tokens]):
         whole = "".join(texts)
         ends = list(accumulate(map(len, texts)))
@@ -40,7 +40,7 @@ def _from_texts(tokens: list[str], prompt: str) -> list[int] | None:
 
 
 def _leads(texts: list[str]) -> Iterator[int]:
-    """How many characters may stand before the prompt."""
+    """How many characters there may be before the prompt."""
     yield 0
     if texts and texts[0]:
         yield len(texts[0])
@@ -49,5 +49,5 @@ def _leads(texts: list[str]) -> Iterator[int]:
 
 
 def _from_offsets(offsets: list[int]) -> list[int] | None:
-    sane = offsets[:1] == [0] and all(before <= after for before, after in pairwise(offsets))
-    return offsets if sane else None
+    valid = offsets[:1] == [0] and all(before <= after for before, after in pairwise(offsets))
+    return offsets if valid else None

@@ -1,4 +1,4 @@
-"""Why an answer ended, in the words of many engines and providers, and whether it is an answer at all."""
+"""The finish_reason of many engines and providers, mapped to that of OpenAI; one that means a failure is refused."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from mill.models.openai_compat.schema import Choice
 
 STOP, LENGTH, TOOL_CALLS, CONTENT_FILTER = "stop", "length", "tool_calls", "content_filter"
 
-_WORDS = {
+_SPELLINGS = {
     STOP: "stop eos eos_token end_turn stop_sequence stop_token end_of_turn complete completed finish finished",
     LENGTH: "length max_tokens max_output_tokens max_new_tokens model_length limit model_context_window_exceeded",
     TOOL_CALLS: "tool_calls function_call tool_use tool_call",
     CONTENT_FILTER: "content_filter content_filtered safety refusal recitation blocklist prohibited_content spii "
     "guardrail_intervened sensitive",
 }
-_MEANING = {word: reason for reason, words in _WORDS.items() for word in words.split()}
+_REASONS = {name: reason for reason, names in _SPELLINGS.items() for name in names.split()}
 _NONE = ("", "null", "none")
 
 
 def read_finish(choice: Choice) -> str | None:
-    """The reason in OpenAI's words; None where the server gives none. An answer that failed or was cancelled is none."""
+    """OpenAI's finish_reason; None if the server gives none. A failed or cancelled response raises Failure."""
     raise_reported({"error": choice.error})
     given = (choice.finish_reason or "").strip().lower()
     if given in _NONE:
         return None
-    if given not in _MEANING:
+    if given not in _REASONS:
         raise Failure("reported", f"the server ended the answer with finish_reason {shown(choice.finish_reason, 60)!r}")
-    return _MEANING[given]
+    return _REASONS[given]

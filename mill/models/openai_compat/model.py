@@ -255,7 +255,7 @@ class OpenAICompatModel(ServerModel):
     async def _score_pair(self, pair: TokenPair, top_logprobs: int) -> Response:
         scored = await self._score_prompt(pair.ids, top_logprobs)
         part = slice(pair.n_context, None)
-        answer = _response(scored.logprobs[part], scored.likeliest[part], pair.n_context, pair.truncated)
+        answer = _response(scored.logprobs[part], scored.greedy[part], pair.n_context, pair.truncated)
         if not top_logprobs or answer.failed or scored.tops is None:
             return answer
         return replace(answer, tokens=_tokens(pair.continuation, scored.logprobs[part], scored.tops[part]))
@@ -271,7 +271,7 @@ class OpenAICompatModel(ServerModel):
         if not context and BOS not in starts:
             self._warn(NO_BOS)
         n_context = max(1, starts.index(len(context))) if context else 1
-        return _response(scored.logprobs[n_context:], scored.likeliest[n_context:], n_context, 0)
+        return _response(scored.logprobs[n_context:], scored.greedy[n_context:], n_context, 0)
 
     async def _score_document(self, request: Request) -> Response:
         """The sum over rolling windows."""
@@ -290,7 +290,7 @@ class OpenAICompatModel(ServerModel):
 
     async def _score_prompt(self, prompt: str | list[int], top_logprobs: int = 0) -> routes.Scored:
         assert self._route is not None, "a server without a route is refused before"
-        body = {**self._route.ask(prompt, top_logprobs), "model": self.model, **self.parameters}
+        body = {**self._route.body(prompt, top_logprobs), "model": self.model, **self.parameters}
         reply = await self._post("/v1/completions", body, SCORES_CAP)
         return routes.read_scored(reply.body, self._route, prompt)
 
@@ -314,12 +314,12 @@ def _tokens(ids: list[int], logprobs: list[float | None], tops: list[dict[int | 
     )
 
 
-def _response(logprobs: list[float | None], likeliest: list[bool], prompt_tokens: int, truncated: int) -> Response:
+def _response(logprobs: list[float | None], greedy: list[bool], prompt_tokens: int, truncated: int) -> Response:
     if not logprobs or None in logprobs:
         return Response(error=routes.LEFT_OUT)
     return Response(
         score=float(sum(score for score in logprobs if score is not None)),
-        is_greedy=all(likeliest),
+        is_greedy=all(greedy),
         prompt_tokens=prompt_tokens,
         output_tokens=len(logprobs),
         truncated_tokens=truncated,

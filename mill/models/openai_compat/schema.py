@@ -1,4 +1,4 @@
-"""What servers with OpenAI's API answer, field by field. Whatever is not named here is not read."""
+"""The responses of servers with the OpenAI API. Fields that are not named here are not read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Id = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class TopToken(msgspec.Struct):
-    """One of the likeliest tokens at a position of a chat answer; llama-server adds ids."""
+    """One of the top_logprobs at a position of a chat completion; llama-server adds ids."""
 
     token: str
     logprob: float
@@ -66,7 +66,7 @@ class Choice(msgspec.Struct):
 
 
 class Completion(msgspec.Struct):
-    """A whole answer, or an event of a stream: events without choices hold counts alone."""
+    """A whole response, or an event of a stream: events without choices have only token counts."""
 
     choices: list[Choice] | None = None
     usage: Any = None
@@ -74,7 +74,7 @@ class Completion(msgspec.Struct):
 
 
 class ServedModel(msgspec.Struct):
-    """A model in /v1/models. Servers tell the longest context under several names."""
+    """A model in /v1/models. Servers give the context length under several names."""
 
     id: str | None = None
     root: str | None = None
@@ -90,13 +90,13 @@ class ServedModels(msgspec.Struct):
 
 
 class TokenIds(msgspec.Struct):
-    """The answer of /tokenize."""
+    """The response of /tokenize."""
 
     tokens: list[Id]
 
 
 def read_choice(body: Any) -> tuple[Completion, Choice]:
-    """A whole answer and the one choice that was asked for: that of index 0, whatever else came with it."""
+    """A whole response and its choice of index 0; only one was requested, other choices are ignored."""
     if not isinstance(body, dict) or not body.get("choices"):
         raise Failure("garbage", f"the server's answer has no choices: {shown(body, 120)}")
     completion = shaped(body, Completion, "the server's answer")
@@ -111,24 +111,24 @@ def first_choice(choices: list[Choice]) -> Choice:
 
 
 def read_logprobs(choice: Choice) -> Logprobs | None:
-    """None where the server gives none, which some write as a list without entries."""
+    """The log-probabilities; None if the server gives none, for which some send an empty list."""
     if not isinstance(choice.logprobs, dict):
         return None
     return shaped(choice.logprobs, Logprobs, "logprobs of the server's answer")
 
 
 def read_models(listed: Any, url: str) -> dict[str, ServedModel]:
-    """The models that a server lists, by name; whatever is no such list is refused in one line."""
+    """The models that a server lists, by name."""
     if not isinstance(listed, dict) or not isinstance(listed.get("data"), list):
-        raise ModelError(f"{url} is no list of models: it answered {shown(listed, 80)}")
-    found: ServedModels = convert(listed, ServedModels, url, ModelError)
-    return {entry.id: entry for entry in found.data if entry.id}
+        raise ModelError(f"{url} returned no list of models: {shown(listed, 80)}")
+    models: ServedModels = convert(listed, ServedModels, url, ModelError)
+    return {entry.id: entry for entry in models.data if entry.id}
 
 
 def read_window(entry: ServedModel, url: str) -> int | None:
-    """The longest context, where the server tells one; 0 means that it does not."""
+    """The context length, if the server gives it; 0 means that it does not."""
     meta = entry.meta if isinstance(entry.meta, dict) else {}
-    told = entry.max_model_len or meta.get("n_ctx_train")
-    if told and (type(told) is not int or told < 2):
-        raise ModelError(f"{url}: the longest context of {entry.id} is {shown(told, 40)!r}: give max_context_length=...")
-    return told or None
+    length = entry.max_model_len or meta.get("n_ctx_train")
+    if length and (type(length) is not int or length < 2):
+        raise ModelError(f"{url}: the context length of {entry.id} is {shown(length, 40)!r}: give max_context_length=...")
+    return length or None

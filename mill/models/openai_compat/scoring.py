@@ -1,8 +1,8 @@
-"""Log-probabilities of a prompt over OpenAI's API: which way the server offers them, and how they are read.
+"""Log-probabilities of a prompt over the OpenAI API: which parameters the server supports, and reading its response.
 
-`prompt_logprobs` (vLLM) names tokens by id and tells their rank; `echo` is OpenAI's own, kept by many servers. The next
-token's distribution by id, where the server gives it, is the cheapest way to score a choice of one token: unlike the two
-others it lets the server use its prefix cache.
+`prompt_logprobs` (vLLM) gives tokens by id with their rank; `echo` is OpenAI's legacy parameter, which many servers have.
+The distribution of the next token by id, if the server gives it, is the cheapest way to score a choice of one token: unlike
+the other two it uses the server's prefix cache.
 """
 
 from __future__ import annotations
@@ -29,35 +29,32 @@ from mill.models.tokens.next_tokens import Distribution
 
 PROBE = "one two three"
 PROBE_TIMEOUT_S = 60.0
-NEXT_TOKENS = 20  # the most that servers give by default
+NEXT_TOKENS = 20  # the default maximum of servers
 TIE = 1e-9
 LEFT_OUT = "the server left out a log-probability"
 
 
 @dataclass(frozen=True)
 class Scored:
-    """A prompt's tokens: the log-probability of each, None for the first, and whether it was the likeliest at its position.
+    """A prompt's tokens: the log-probability of each, None for the first, and whether it is the argmax of its position.
 
-    `starts` are the positions in the prompt at which the tokens of a text begin, where the server tells them; a BOS that the
-    server put before it begins at -1. `tops` are the likeliest tokens at each position, by id or by text.
+    `starts` are the character offsets of the tokens of a text, if the server gives them; a BOS that the server added has -1.
+    `tops` are the top_logprobs of each position, by id or by text.
     """
 
     logprobs: list[float | None]
-    likeliest: list[bool]
+    greedy: list[bool]
     starts: list[int] | None = None
     tops: list[dict[int | str, float]] | None = None
 
 
 class Route(ABC):
-    """One way to score prompts: `ask` makes the body of a call, `read` reads its answer and raises Failure where it is none.
-
-    `top_logprobs` is how many of the likeliest tokens are wanted at each position.
-    """
+    """One way to score prompts: `body` makes a request, `read` reads its response and raises Failure if it is not valid."""
 
     name = ""
 
     @abstractmethod
-    def ask(self, prompt: str | list[int], top_logprobs: int = 0) -> dict[str, Any]: ...
+    def body(self, prompt: str | list[int], top_logprobs: int = 0) -> dict[str, Any]: ...
 
     @abstractmethod
     def read(self, completion: Completion, choice: Choice, prompt: str | list[int]) -> Scored: ...
@@ -66,7 +63,7 @@ class Route(ABC):
 class PromptLogprobs(Route):
     name = "prompt_logprobs"
 
-    def ask(self, prompt: str | list[int], top_logprobs: int = 0) -> dict[str, Any]:
+    def body(self, prompt: str | list[int], top_logprobs: int = 0) -> dict[str, Any]:
         return {"prompt": prompt, "max_tokens": 1, "prompt_logprobs": top_logprobs, "temperature": 0.0}
 
     def read(self, completion: Completion, choice: Choice, prompt: str | list[int]) -> Scored:
@@ -78,7 +75,7 @@ class PromptLogprobs(Route):
         return Scored(
             [log_probability(entry.logprob) if entry else None for entry in chosen],
             [entry is not None and entry.rank == 1 for entry in chosen],
-            tops=[{_token_id(name): log_probability(one.logprob) for name, one in (row or {}).items()} for row in rows],
+            tops=[{_token_id(name): log_probability(entry.logprob) for name, entry in (row or {}).items()} for row in rows],
         )
 
 
@@ -97,8 +94,8 @@ def _token_id(name: str) -> int:
 class Echo(Route):
     name = "echo"
 
-    def ask(self, prompt: str | list[int], top_logprobs: int = 0) -> dict[str, Any]:
-        by_id = {"return_tokens_as_token_ids": True} if top_logprobs else {}  # vLLM's own; others ignore it
+    def body(self, prompt: str | list[int], top_logprobs: int = 0) -> dict[str, Any]:
+        by_id = {"return_tokens_as_token_ids": True} if top_logprobs else {}  # only vLLM has it; others ignore it
         return {
             "prompt": prompt,
             "max_tokens": 1,
@@ -109,29 +106,29 @@ class Echo(Route):
         }
 
     def read(self, completion: Completion, choice: Choice, prompt: str | list[int]) -> Scored:
-        found = read_logprobs(choice) or Logprobs()
-        scores, tops = found.token_logprobs or [], found.top_logprobs or []
+        logprobs = read_logprobs(choice) or Logprobs()
+        scores, tops = logprobs.token_logprobs or [], logprobs.top_logprobs or []
         if not scores or len(scores) != len(tops):
-            raise _unreadable(f"{len(scores)} log-probabilities with the likeliest tokens of {len(tops)}")
+            raise _unreadable(f"{len(scores)} log-probabilities, but top_logprobs of {len(tops)} tokens")
         if isinstance(prompt, list):
             starts, count = None, _count_of_prompt(completion, len(scores), len(prompt))
         else:
-            starts = prompt_starts(found, prompt)
-            count = len(scores) - 1 if starts is None else len(starts)  # without positions, as if one token was generated
+            starts = prompt_starts(logprobs, prompt)
+            count = len(scores) - 1 if starts is None else len(starts)  # without offsets: all but one generated token
         checked = [None if score is None else log_probability(score) for score in scores[:count]]
         named = [{token_name(token): log_probability(value) for token, value in (top or {}).items()} for top in tops[:count]]
-        likeliest = [
+        greedy = [
             score is not None and bool(top) and score >= max(top.values()) - TIE
             for score, top in zip(checked, named, strict=True)
         ]
-        return Scored(checked, likeliest, starts, named)
+        return Scored(checked, greedy, starts, named)
 
 
 def _count_of_prompt(completion: Completion, entries: int, tokens: int) -> int:
-    """How many entries are those of a prompt of so many tokens.
+    """How many entries belong to a prompt of `tokens` tokens.
 
-    One more is of the token that had to be generated; a server may leave that out, or generate more, which its counts must
-    then confirm: it may also have put a BOS before the prompt.
+    One more belongs to the generated token. A server may leave it out, or generate more tokens, which its usage must
+    confirm: otherwise it may have added a BOS before the prompt.
     """
     usage = completion.usage if isinstance(completion.usage, dict) else {}
     prompt, generated = (token_count(usage.get(name)) for name in ("prompt_tokens", "completion_tokens"))
@@ -156,12 +153,12 @@ ROUTES: tuple[Route, ...] = (PromptLogprobs(), Echo())
 
 
 def find_route(client: Client, model: str, wanted: str | None = None) -> Route | None:
-    """The first route the server answers with scores of a prompt; it may refuse or ignore the others."""
+    """The first route for which the server returns scores of a prompt; it may refuse or ignore the others."""
     for route in ROUTES:
         if wanted not in (None, route.name):
             continue
         try:
-            body = _probe(client, {"model": model, **route.ask(PROBE)})
+            body = _probe(client, {"model": model, **route.body(PROBE)})
         except Failure as failure:
             if failure.kind != "reported" and failure.status not in (400, 422, 501):
                 raise
@@ -176,7 +173,7 @@ def find_route(client: Client, model: str, wanted: str | None = None) -> Route |
 
 
 def names_next_tokens(client: Client, model: str) -> bool:
-    """Whether the server gives the likeliest next tokens by id."""
+    """Whether the server gives the top_logprobs of the next token by id."""
     try:
         read_next_tokens(_probe(client, next_tokens_body(model, PROBE)))
     except Failure:
@@ -185,16 +182,16 @@ def names_next_tokens(client: Client, model: str) -> bool:
 
 
 def next_tokens_body(model: str, prompt: str | list[int]) -> dict[str, Any]:
-    asked = {"logprobs": NEXT_TOKENS, "return_tokens_as_token_ids": True}
-    return {"model": model, "prompt": prompt, "max_tokens": 1, "temperature": 0.0, **asked}
+    logprobs = {"logprobs": NEXT_TOKENS, "return_tokens_as_token_ids": True}
+    return {"model": model, "prompt": prompt, "max_tokens": 1, "temperature": 0.0, **logprobs}
 
 
 def read_next_tokens(body: Any) -> Distribution:
-    """The distribution after a prompt, with tokens named by id."""
+    """The distribution after a prompt, by token id."""
     choice = read_choice(body)[1]
     read_finish(choice)
-    found = read_logprobs(choice) or Logprobs()
-    top = (found.top_logprobs or [None])[0] or {}
+    logprobs = read_logprobs(choice) or Logprobs()
+    top = (logprobs.top_logprobs or [None])[0] or {}
     named = {token_name(name): log_probability(value) for name, value in top.items()}
     by_id = {name: value for name, value in named.items() if isinstance(name, int)}
     if not by_id or len(by_id) != len(top):

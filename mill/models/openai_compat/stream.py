@@ -1,4 +1,4 @@
-"""One answer out of the events of a stream."""
+"""A response from the events of a stream."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mill.models.openai_compat.schema import ChatMessage, Choice, Completion, fi
 
 
 class StreamedAnswer:
-    """Collects texts, the finish_reason and the counts. Only an answer with a finish_reason is whole."""
+    """Collects text, finish_reason and token counts. A response without finish_reason is not complete."""
 
     def __init__(self) -> None:
         self._texts: list[str] = []
@@ -39,6 +39,6 @@ class StreamedAnswer:
 
 
 def _texts(choice: Choice) -> tuple[str, str]:
-    said = choice.delta or choice.message or ChatMessage()
-    reasoning = said.reasoning_content or said.reasoning
-    return choice.text or said.content or "", reasoning if isinstance(reasoning, str) else ""
+    message = choice.delta or choice.message or ChatMessage()
+    reasoning = message.reasoning_content or message.reasoning
+    return choice.text or message.content or "", reasoning if isinstance(reasoning, str) else ""

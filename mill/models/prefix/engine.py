@@ -16,7 +16,7 @@ from mill.api.warnings import warn
 from mill.models import memory
 from mill.models.prefix.continuous import ContinuousDecoder
 from mill.models.prefix.pack import Unsupported
-from mill.models.prefix.packed_scoring import OUT_OF_MEMORY, Budget, PrefixScorer, Skipped, shortest_window, too_long
+from mill.models.prefix.packed_scoring import OUT_OF_MEMORY, Budget, NotShared, PrefixScorer, shortest_window, too_long
 from mill.models.prefix.probe import sharing_obstacle
 from mill.models.tokens.rows import Row
 from mill.models.tokens.tokenizer import Prompt
@@ -43,7 +43,7 @@ class PrefixEngine:
 
     def score(
         self, rows: Sequence[Row], *, batch_size: int | None, healthy: bool
-    ) -> Iterator[tuple[Row, list[Response] | Skipped]]:
+    ) -> Iterator[tuple[Row, list[Response] | NotShared]]:
         """Every row with the responses of its spans, or why it must be scored by itself."""
         left = dict.fromkeys(rows)
         if not self.disabled and rows:
@@ -58,11 +58,11 @@ class PrefixEngine:
             except Unsupported as error:
                 self._disable(str(error))
         for row in left:
-            yield row, Skipped(self.disabled)
+            yield row, NotShared(self.disabled)
 
     def decode(
         self, prompts: Sequence[Prompt], *, batch_size: int | None, healthy: bool
-    ) -> Iterator[tuple[Prompt, Response | Skipped]]:
+    ) -> Iterator[tuple[Prompt, Response | NotShared]]:
         """Every prompt with its answer, or why it must be decoded in plain batches."""
         window = shortest_window(self.model.config.get_text_config())
         groups: dict[int, list[Prompt]] = {}
@@ -81,7 +81,7 @@ class PrefixEngine:
             except Unsupported as error:
                 self._disable(str(error))
             for prompt in left:
-                yield prompt, Skipped(self.disabled)
+                yield prompt, NotShared(self.disabled)
 
     def decoder(self) -> ContinuousDecoder:
         return ContinuousDecoder(
@@ -100,7 +100,7 @@ class _Decoding:
     def __init__(self, engine: PrefixEngine, healthy: bool) -> None:
         self.engine, self.healthy, self.failures = engine, healthy, 0
 
-    def run(self, prompts: list[Prompt], most: int) -> Iterator[tuple[Prompt, Response | Skipped]]:
+    def run(self, prompts: list[Prompt], most: int) -> Iterator[tuple[Prompt, Response | NotShared]]:
         left = dict.fromkeys(prompts)
         error: Exception | None = None
         decoder = self.engine.decoder()
@@ -120,10 +120,10 @@ class _Decoding:
         self.engine.free_memory()
         yield from self._again(list(left), most, error)
 
-    def _again(self, left: list[Prompt], most: int, error: Exception) -> Iterator[tuple[Prompt, Response | Skipped]]:
+    def _again(self, left: list[Prompt], most: int, error: Exception) -> Iterator[tuple[Prompt, Response | NotShared]]:
         if is_out_of_memory(error):
             half = min(most, len(left)) // 2
-            yield from self.run(left, half) if half else ((prompt, Skipped(OUT_OF_MEMORY)) for prompt in left)
+            yield from self.run(left, half) if half else ((prompt, NotShared(OUT_OF_MEMORY)) for prompt in left)
         elif len(left) > 1:
             middle = len(left) // 2
             yield from self.run(left[:middle], most)

@@ -32,7 +32,7 @@ class Budget:
 
 
 @dataclass(frozen=True)
-class Skipped:
+class NotShared:
     """Why a row or a prompt was not computed with shared prefixes: the caller computes it by itself."""
 
     reason: str
@@ -93,7 +93,7 @@ class _Work:
 class PrefixScorer:
     """Scores rows of one model.
 
-    A pass that runs out of memory is halved, and a segment that does not fit alone is Skipped with all rows through it. A
+    A pass that runs out of memory is halved, and a segment that does not fit alone is NotShared with all rows through it. A
     pass that fails otherwise is repeated one segment at a time: a segment that fails alone is an error of the rows through
     it. If the first GIVE_UP_AFTER segments fail, ModelBroken is raised, unless the model has answered before (`healthy`).
     """
@@ -103,9 +103,9 @@ class PrefixScorer:
     ) -> None:
         self.model, self.budget, self._free_memory = model, budget, free_memory
         self.computed = 0
-        self._failures, self._proven = 0, healthy
+        self._failures, self._healthy = 0, healthy
 
-    def run(self, rows: Sequence[Row]) -> Iterator[tuple[Row, list[Response] | Skipped]]:
+    def run(self, rows: Sequence[Row]) -> Iterator[tuple[Row, list[Response] | NotShared]]:
         """Every row with the responses of its spans, as soon as its path is computed."""
         window = shortest_window(self.model.config.get_text_config())
         fitting = []
@@ -116,9 +116,9 @@ class PrefixScorer:
                 yield row, too_long(window)
         yield from self._run(_Work(fitting))
 
-    def _run(self, work: _Work) -> Iterator[tuple[Row, list[Response] | Skipped]]:
+    def _run(self, work: _Work) -> Iterator[tuple[Row, list[Response] | NotShared]]:
         cache: SegmentCache = {}
-        dropped: dict[Segment | None, Skipped | Response] = {}  # segments that were not computed, and why
+        dropped: dict[Segment | None, NotShared | Response] = {}  # segments that were not computed, and why
         done = singles = 0
         while done < len(work.trie.segments):
             pack, started = work.take(done, self.budget), time.perf_counter()
@@ -127,7 +127,7 @@ class PrefixScorer:
             path = work.path_to(done + len(pack))
             problem = dropped.get(pack[0].parent) or self._compute(pack, work, cache, path)
             if problem is not None and len(pack) > 1:
-                if isinstance(problem, Skipped):
+                if isinstance(problem, NotShared):
                     self.budget = self.budget.half()
                 else:
                     singles = len(pack)
@@ -142,15 +142,15 @@ class PrefixScorer:
                 yield work.rows[index], self._outcome(work, index, problem, seconds)
 
     def _outcome(
-        self, work: _Work, index: int, problem: Skipped | Response | None, seconds: float
-    ) -> list[Response] | Skipped:
+        self, work: _Work, index: int, problem: NotShared | Response | None, seconds: float
+    ) -> list[Response] | NotShared:
         if isinstance(problem, Response):
             return [problem] * len(work.rows[index].spans)
         return problem or work.responses(index, seconds)
 
     def _compute(
         self, segments: Sequence[Segment], work: _Work, cache: SegmentCache, path: set[Segment]
-    ) -> Skipped | Response | None:
+    ) -> NotShared | Response | None:
         """One forward pass, whose scores are added to the sums of their rows; what went wrong, or None."""
         to_cache = [segment for segment in segments if segment in path]
         for segment in to_cache:
@@ -167,16 +167,16 @@ class PrefixScorer:
             error.__traceback__ = None  # which references the failed pass's tensors
             return self._problem(error, single=len(segments) == 1)
         self.computed += sum(len(segment.tokens) for segment in segments)
-        self._proven = True
+        self._healthy = True
         work.add(targets, scores, greedy)
         return None
 
-    def _problem(self, error: Exception, *, single: bool) -> Skipped | Response:
+    def _problem(self, error: Exception, *, single: bool) -> NotShared | Response:
         if is_out_of_memory(error):
             self._free_memory()
-            return Skipped(OUT_OF_MEMORY)
+            return NotShared(OUT_OF_MEMORY)
         self._failures += single
-        if self._failures >= GIVE_UP_AFTER and not self._proven:
+        if self._failures >= GIVE_UP_AFTER and not self._healthy:
             raise ModelBroken(f"the model failed on each of the first {self._failures} requests: {describe(error)}")
         warn(f"a pass with shared prefixes failed: {describe(error)}; exact=true computes each row by itself")
         return Response(error=describe(error))
@@ -225,5 +225,5 @@ def shortest_window(config: Any) -> int | None:
     return min((window for window in windows if window), default=None)
 
 
-def too_long(window: int) -> Skipped:
-    return Skipped(f"longer than the sliding window of {window} tokens")
+def too_long(window: int) -> NotShared:
+    return NotShared(f"longer than the sliding window of {window} tokens")

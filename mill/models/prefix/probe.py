@@ -8,7 +8,7 @@ from typing import Any
 from mill.api.batching import is_out_of_memory
 from mill.api.response import Response
 from mill.models.prefix.pack import Unsupported
-from mill.models.prefix.packed_scoring import OUT_OF_MEMORY, Budget, PrefixScorer, Skipped
+from mill.models.prefix.packed_scoring import OUT_OF_MEMORY, Budget, NotShared, PrefixScorer
 from mill.models.prefix.padded_scoring import score_rows
 from mill.models.tokens.rows import Row, Span
 
@@ -54,10 +54,10 @@ def _probe(model: Any) -> str:
     return _compare(model, [packed[row] for row in rows], padded)
 
 
-def _compare(model: Any, packed: list[list[Response] | Skipped], padded: list[Response]) -> str:
+def _compare(model: Any, packed: list[list[Response] | NotShared], padded: list[Response]) -> str:
     scores = []
     for outcome in packed:
-        if isinstance(outcome, Skipped):
+        if isinstance(outcome, NotShared):
             return outcome.reason
         if outcome[0].score is None:  # a fault of the packed pass, which requests will meet as well
             return ""

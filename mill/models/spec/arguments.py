@@ -1,4 +1,4 @@
-"""Arguments of server backends, checked before anything is sent. A message never shows a key."""
+"""Checks of the arguments of server backends, before anything is sent. No message contains a key."""
 
 from __future__ import annotations
 
@@ -30,20 +30,22 @@ def check_flag(name: str, value: Any) -> None:
 
 def check_text(name: str, value: Any) -> None:
     if not isinstance(value, str):
-        raise SpecError(f"{name}={value!r}: give a text")
+        raise SpecError(f"{name}={value!r}: give a string")
 
 
 def check_key(key: Any, where: str) -> str | None:
-    """A key as it goes into a header: without the blanks around it, and refused where it would break the header."""
+    """A key as it is sent in a header: stripped, and refused if it would break the header."""
     if key is None:
         return None
     if not isinstance(key, str):
-        raise SpecError(f"{where}: a key is a text")
+        raise SpecError(f"{where}: the key must be a string")
     key = key.strip()
     if any(ord(char) < 32 or ord(char) == 127 for char in key):
-        raise SpecError(f"{where}: the key holds a line break or another control character; give the key alone")
+        raise SpecError(f"{where}: the key contains a line break or another control character; give the key alone")
     if any(ord(char) > 255 for char in key):
-        raise SpecError(f"{where}: the key holds a character that no HTTP header can carry; give the key as it was issued")
+        raise SpecError(
+            f"{where}: the key contains a character that an HTTP header cannot have; give the key as it was issued"
+        )
     return key or None
 
 
@@ -53,13 +55,13 @@ def check_address(base_url: Any) -> None:
     if not base_url.startswith(("http://", "https://")):
         raise SpecError(f"base_url={shown}: a URL starts with http:// or https://")
     if "," in base_url:
-        raise SpecError(f"base_url={shown}: several addresses are for mill eval alone")
+        raise SpecError(f"base_url={shown}: several addresses are supported by mill eval only")
     if any(ord(char) <= 32 or ord(char) == 127 for char in base_url):
-        raise SpecError(f"base_url={shown!r}: a URL has no blanks and no control characters")
+        raise SpecError(f"base_url={shown!r}: a URL has no spaces and no control characters")
     try:
-        found = urlsplit(base_url)
-        named = found.hostname and (found.port is None or found.port > 0)
+        url = urlsplit(base_url)
+        valid = url.hostname and (url.port is None or url.port > 0)
     except ValueError as error:
         raise SpecError(f"base_url={shown}: {error}") from error
-    if not named:
+    if not valid:
         raise SpecError(f"base_url={shown}: no host; write http://host:port")

@@ -1,4 +1,4 @@
-"""The built-in backends as facts: names, where the class lives, which package it needs and what it can be asked."""
+"""The table of built-in backends: names, class, required package, supported requests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mill.api.task import TaskType
 
 @dataclass(frozen=True)
 class Backend:
-    """`package` is what must be importable and `extra` the install extra that brings it; the core needs neither."""
+    """`package` must be importable, `extra` is the install extra that has it; both are empty for core dependencies."""
 
     names: tuple[str, ...]
     target: str
@@ -108,10 +108,10 @@ BACKENDS = (
 
 
 def backend_info(name: str) -> Backend | None:
-    """The facts of a built-in backend; None for other people's."""
+    """The entry of a built-in backend; None for a third-party one."""
     return next((backend for backend in BACKENDS if name in backend.names), None)
 
 
 def backends_serving(kind: str) -> list[str]:
-    """The first name of every built-in backend that answers this kind of request."""
+    """The first name of every built-in backend that supports this kind of request."""
     return [backend.names[0] for backend in BACKENDS if kind in backend.kinds]

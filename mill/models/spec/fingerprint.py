@@ -1,4 +1,4 @@
-"""What identifies weights on disk: their content. Digests are remembered by path, size and time, so a file is read once."""
+"""Fingerprints of weights on disk, by content. Digests are cached by path, size and time, so a file is read once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mill.api.errors import MillError
 from mill.api.storage import write_json
 from mill.api.validate import read_file
 
-_MEMO = "fingerprints.json"
+_CACHE = "fingerprints.json"
 _SUFFIXES = {
     ".safetensors",
     ".bin",
@@ -32,17 +32,17 @@ def file_digest(path: Path) -> str:
     """The SHA-256 of a file."""
     stat = path.stat()
     key = f"{path.resolve()}|{stat.st_size}|{stat.st_mtime_ns}"
-    memo = _read_memo()
-    if key in memo:
-        return memo[key]
+    cache = _read_cache()
+    if key in cache:
+        return cache[key]
     with path.open("rb") as handle:
         digest = hashlib.file_digest(handle, "sha256").hexdigest() if hasattr(hashlib, "file_digest") else _sha256(handle)
-    _write_memo({**_read_memo(), key: digest})
+    _write_cache({**_read_cache(), key: digest})
     return digest
 
 
 def folder_digest(folder: Path) -> str:
-    """One digest over the names and contents of a model folder's own files; other files do not count."""
+    """One digest over the names and contents of a folder's model files; other files are ignored."""
     digest = hashlib.sha256()
     for path in sorted(folder.iterdir()):
         if path.is_file() and path.suffix in _SUFFIXES and not path.name.startswith("."):
@@ -51,36 +51,36 @@ def folder_digest(folder: Path) -> str:
 
 
 def weights_size(folder: Path) -> int | None:
-    """The bytes of a model folder's weights; None where it has none that are known by their names."""
-    for suffix in ("*.safetensors", "*.gguf", "*.bin", "*.npz"):  # a folder may hold the same weights in several formats
-        found = sum(path.stat().st_size for path in folder.glob(suffix))
-        if found:
-            return found
+    """The bytes of a model folder's weights; None if no file has a known suffix."""
+    for suffix in ("*.safetensors", "*.gguf", "*.bin", "*.npz"):  # a folder may have the same weights in several formats
+        size = sum(path.stat().st_size for path in folder.glob(suffix))
+        if size:
+            return size
     return None
 
 
 def cache_folder() -> Path:
-    """Where mill keeps what it may lose: MILL_CACHE, or a folder in the user's cache."""
+    """The folder of files that mill can recreate: MILL_CACHE, or a folder in the user's cache."""
     given = os.environ.get("MILL_CACHE")
     if given:
         return Path(given)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mill"
 
 
-def _read_memo() -> dict[str, str]:
-    """Digests by file; none where the memo is missing or not as mill writes it."""
-    file = cache_folder() / _MEMO
+def _read_cache() -> dict[str, str]:
+    """Digests by file; empty if the cache is missing or not valid."""
+    file = cache_folder() / _CACHE
     try:
         return read_file(file, dict[str, str])
     except (MillError, FileNotFoundError):
         return {}
 
 
-def _write_memo(memo: dict[str, str]) -> None:
-    """A memo that cannot be written only costs time."""
+def _write_cache(cache: dict[str, str]) -> None:
+    """A failure to write only costs time."""
     folder = cache_folder()
     with contextlib.suppress(MillError):
-        write_json(folder / _MEMO, memo, root=folder)
+        write_json(folder / _CACHE, cache, root=folder)
 
 
 def _sha256(handle: object) -> str:

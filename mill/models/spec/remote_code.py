@@ -1,4 +1,4 @@
-"""Code that comes with a model: said log before it runs, and forbidden by --no_remote_code."""
+"""Remote code, which comes with a model: logged before it runs, and forbidden by --no_remote_code."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CONFIGS = (
     "preprocessor_config.json",
     "video_preprocessor_config.json",
 )
-FORBIDDEN = "MILL_NO_REMOTE_CODE"  # in the environment, so that workers and jobs keep to it too
+FORBIDDEN = "MILL_NO_REMOTE_CODE"  # in the environment, so that workers and jobs see it too
 
 
 def forbid_remote_code() -> None:
@@ -30,48 +30,48 @@ def remote_code_forbidden() -> bool:
 
 
 def announce_remote_code(path: str, revision: str | None = None) -> None:
-    """Say once which files of a model will be executed. Only its configs are read to find out."""
+    """Log once which files of a model will be executed. Only its configs are read for that."""
     files = remote_code_of(path, revision)
     if files:
-        warn(f"{path} brings code of its own, which will run: {', '.join(files)}; --no_remote_code forbids it")
+        warn(f"{path} contains code that will run: {', '.join(files)}; --no_remote_code forbids it")
 
 
 def remote_code_of(path: str, revision: str | None = None) -> list[str]:
-    """The Python files of a model that would run; with the repository's name where they lie in another one."""
-    found: dict[str, None] = {}
+    """The Python files of a model that would run; with the repository's name if they are in another one."""
+    files: dict[str, None] = {}
     for name in _CONFIGS:
         config = _read(path, revision, name)
         for target in _targets(config.get("auto_map")):
             repository, _, attribute = target.rpartition("--")
             file = f"{attribute.rpartition('.')[0]}.py"
-            found[f"{repository}: {file}" if repository else file] = None
+            files[f"{repository}: {file}" if repository else file] = None
         if isinstance(config.get("model_file"), str):  # mlx-lm's
-            found[config["model_file"]] = None
+            files[config["model_file"]] = None
     if _locate(path, revision, _GENERATE) is not None:
-        found[_GENERATE] = None
-    return list(found)
+        files[_GENERATE] = None
+    return list(files)
 
 
 def _read(path: str, revision: str | None, name: str) -> dict[str, Any]:
-    """A config as it stands in its file; what cannot be read is told when the model is loaded."""
+    """The content of a config file; empty if it cannot be read, which is an error when the model loads."""
     file = _locate(path, revision, name)
     try:
-        found = json.loads(Path(file).read_text(encoding="utf-8")) if file is not None else {}
+        config = json.loads(Path(file).read_text(encoding="utf-8")) if file is not None else {}
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return config if isinstance(config, dict) else {}
 
 
 def _locate(path: str, revision: str | None, name: str) -> str | None:
-    """Where a file of a model lies, fetched from the hub if need be."""
+    """The path of a file of a model, downloaded from the hub if necessary."""
     if Path(path).is_dir():
         return str(Path(path) / name) if (Path(path) / name).is_file() else None
     from transformers.utils import cached_file
 
     try:
-        found: str | None = cached_file(path, name, revision=revision, _raise_exceptions_for_missing_entries=False)
-        return found
-    except Exception:  # no such model, no network: told when it is loaded
+        file: str | None = cached_file(path, name, revision=revision, _raise_exceptions_for_missing_entries=False)
+        return file
+    except Exception:  # no such model, no network: an error when the model loads
         return None
 
 

@@ -1,4 +1,4 @@
-"""Scored continuations that tell their tokens, top_logprobs and distributions, against plain transformers."""
+"""Scored continuations with tokens, top_logprobs and distributions, against plain transformers."""
 
 from __future__ import annotations
 
@@ -44,20 +44,20 @@ def test_whole_distributions_equal_plain_transformers(tiny_model: Path, batch_si
         assert [token.id for token in answer.tokens or ()] == ids
         assert answer.distribution.shape == logprobs.shape
         assert torch.allclose(torch.from_numpy(answer.distribution).double(), logprobs, atol=2e-5)
-        places = torch.arange(len(ids))
-        assert answer.score == pytest.approx(float(logprobs[places, ids].sum()), abs=1e-4)
+        positions = torch.arange(len(ids))
+        assert answer.score == pytest.approx(float(logprobs[positions, ids].sum()), abs=1e-4)
         assert answer.is_greedy == bool((logprobs.argmax(-1) == torch.tensor(ids)).all())
 
 
-def test_rivals_are_the_likeliest_tokens_best_first(tiny_model: Path) -> None:
+def test_top_logprobs_are_sorted_best_first(tiny_model: Path) -> None:
     answers = hf(tiny_model).loglikelihood(requests(5))
     for answer, (ids, logprobs) in zip(answers, reference(tiny_model), strict=True):
         assert answer.distribution is None and answer.tokens is not None
-        for token, id, of_place in zip(answer.tokens, ids, logprobs, strict=True):
-            best = of_place.topk(5)
+        for token, id, distribution in zip(answer.tokens, ids, logprobs, strict=True):
+            best = distribution.topk(5)
             assert [name for name, _ in token.top] == best.indices.tolist()
             assert [value for _, value in token.top] == pytest.approx(best.values.tolist(), abs=2e-5)
-            assert token.logprob == pytest.approx(float(of_place[id]), abs=2e-5)
+            assert token.logprob == pytest.approx(float(distribution[id]), abs=2e-5)
 
 
 def test_token_texts_make_up_the_continuation(tiny_model: Path) -> None:
@@ -65,8 +65,8 @@ def test_token_texts_make_up_the_continuation(tiny_model: Path) -> None:
         assert "".join(token.text for token in answer.tokens or ()) == continuation
 
 
-def test_telling_changes_no_score(tiny_model: Path) -> None:
-    plain, told = hf(tiny_model).loglikelihood(requests(None)), hf(tiny_model).loglikelihood(requests(ALL))
-    assert [one.score for one in told] == pytest.approx([one.score for one in plain], abs=1e-5)
-    assert [one.is_greedy for one in told] == [one.is_greedy for one in plain]
+def test_logprobs_do_not_change_the_score(tiny_model: Path) -> None:
+    plain, detailed = hf(tiny_model).loglikelihood(requests(None)), hf(tiny_model).loglikelihood(requests(ALL))
+    assert [one.score for one in detailed] == pytest.approx([one.score for one in plain], abs=1e-5)
+    assert [one.is_greedy for one in detailed] == [one.is_greedy for one in plain]
     assert all(one.tokens is None and one.distribution is None for one in plain)

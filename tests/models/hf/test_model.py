@@ -68,7 +68,7 @@ def test_loglikelihoods_equal_plain_transformers_in_any_batch(tiny_model: Path, 
         assert answer.output_tokens == len(ids) - n_context
 
 
-def test_the_likeliest_continuation_is_greedy(tiny_model: Path) -> None:
+def test_the_argmax_continuation_is_greedy(tiny_model: Path) -> None:
     model = hf(tiny_model)
     contexts = ["the quick", "A", "what is", "it is 42 ,", "yes", "fox jumps", "no A B", "lazy dog"]
     answers = model.generate_until(prompts(*contexts, max_gen_toks=1))
@@ -88,7 +88,7 @@ def test_choices_of_one_token_share_one_row(tiny_model: Path) -> None:
     assert [len(row.requests) for row in rows] == [4, 1]
 
 
-def test_bos_comes_once_where_the_tokenizer_says_so(tiny_model: Path, tiny_model_without_bos: Path) -> None:
+def test_bos_is_added_once_if_the_tokenizer_has_it(tiny_model: Path, tiny_model_without_bos: Path) -> None:
     with_bos, without = hf(tiny_model).tokens, hf(tiny_model_without_bos).tokens
     assert with_bos.encode("the dog")[:2].count(0) == 1
     assert with_bos.encode("<s>the dog") == with_bos.encode("the dog")
@@ -107,7 +107,7 @@ def test_spaces_at_the_end_of_a_context_belong_to_the_continuation(tiny_model: P
     assert tokens.pairs(pairs(("it is ", "42"))) == tokens.pairs(pairs(("it is", " 42")))
 
 
-def test_a_long_context_is_cut_on_the_left_and_counted(tiny_model: Path) -> None:
+def test_a_long_context_is_truncated_on_the_left_and_counted(tiny_model: Path) -> None:
     context = "the dog " * 40
     (answer,) = hf(tiny_model, max_context_length=20).loglikelihood(pairs((context, "fox")))
     tokenizer = AutoTokenizer.from_pretrained(tiny_model)
@@ -124,7 +124,7 @@ def test_a_continuation_longer_than_the_context_is_an_error_of_that_request_alon
     assert short.score is not None
 
 
-def test_rolling_loglikelihood_is_transformers_own_loss_on_one_window(tiny_model: Path) -> None:
+def test_rolling_loglikelihood_is_the_loss_of_transformers_on_one_window(tiny_model: Path) -> None:
     text = "the quick brown fox jumps over the lazy dog . what is the answer ?"
     (answer,) = hf(tiny_model).loglikelihood_rolling([Request(ROLLING, context=text)])
     ids = torch.tensor([AutoTokenizer.from_pretrained(tiny_model)(text)["input_ids"]])
@@ -160,7 +160,7 @@ def test_greedy_answers_equal_plain_generate(tiny_model: Path, batch_size: int |
         assert answer.text == tokenizer.decode(out, skip_special_tokens=True)
 
 
-def test_an_answer_ends_before_its_stop_string_and_says_why_it_ended(tiny_model: Path) -> None:
+def test_an_answer_ends_before_its_stop_string_and_has_a_finish_reason(tiny_model: Path) -> None:
     model = hf(tiny_model)
     (free,) = model.generate_until(prompts("the quick", max_gen_toks=24))
     assert free.finish_reason == "length" and free.text and len(free.text) > 6
@@ -178,12 +178,12 @@ def test_short_and_long_answers_in_one_batch_do_not_change_each_other(tiny_model
     assert together == alone
 
 
-def test_the_models_own_generation_defaults_do_not_reach_a_greedy_answer(tiny_model: Path, tmp_path: Path) -> None:
+def test_the_models_generation_defaults_do_not_reach_a_greedy_answer(tiny_model: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(tiny_model, tmp_path / "penalized"))
     config = json.loads((folder / "generation_config.json").read_text())
     config |= {"repetition_penalty": 5.0, "do_sample": True, "temperature": 3.0}
     (folder / "generation_config.json").write_text(json.dumps(config))
-    plain, penalized = (hf(place).generate_until(prompts("the", max_gen_toks=16))[0] for place in (tiny_model, folder))
+    plain, penalized = (hf(path).generate_until(prompts("the", max_gen_toks=16))[0] for path in (tiny_model, folder))
     assert plain.text == penalized.text
 
 
@@ -212,7 +212,7 @@ def test_samples_follow_the_models_distribution(tiny_model: Path) -> None:
     with torch.inference_mode():
         logits = model.model(tokenizer("the quick", return_tensors="pt")["input_ids"]).logits[0, -1]
     best = logits.topk(4)
-    expected: Counter[str] = Counter()  # two tokens may read alike
+    expected: Counter[str] = Counter()  # two tokens may have the same text
     for token, p in zip(best.indices.tolist(), best.values.double().softmax(0).tolist(), strict=True):
         expected[tokenizer.decode([token])] += p * n
     assert set(seen) <= set(expected)
@@ -227,7 +227,7 @@ def test_messages_go_through_the_chat_template(tiny_model: Path) -> None:
     assert tokens.render("yes ?") == "yes ?"
 
 
-def test_a_document_is_never_wrapped_as_a_chat_turn(tiny_model: Path) -> None:
+def test_a_document_is_never_wrapped_as_a_chat_message(tiny_model: Path) -> None:
     document = Request(ROLLING, context="the quick brown fox")
     plain, chat = hf(tiny_model), hf(tiny_model, use_chat_template=True)
     assert plain.loglikelihood_rolling([document])[0].score == chat.loglikelihood_rolling([document])[0].score
@@ -277,7 +277,7 @@ def test_identity_is_the_weights_content_and_what_reaches_the_logits(tiny_model:
     assert hf(copied).identity() != base
 
 
-def test_clean_lets_go_of_the_weights_and_the_next_request_loads_them_again(tiny_model: Path) -> None:
+def test_clean_frees_the_weights_and_the_next_request_loads_them_again(tiny_model: Path) -> None:
     model = hf(tiny_model)
     before = model.loglikelihood(pairs(*PAIRS))[0].score
     model.clean()
@@ -285,7 +285,7 @@ def test_clean_lets_go_of_the_weights_and_the_next_request_loads_them_again(tiny
     assert model.loglikelihood(pairs(*PAIRS))[0].score == before
 
 
-def test_arguments_and_defaults_are_those_the_documentation_promises() -> None:
+def test_arguments_and_defaults_are_those_of_the_documentation() -> None:
     from mill.models.spec.open import arguments_of
 
     defaults = {name: parameter.default for name, parameter in arguments_of(TransformersModel).items()}
@@ -307,12 +307,12 @@ def test_arguments_and_defaults_are_those_the_documentation_promises() -> None:
     }
 
 
-def test_text_is_the_only_modality_unless_told(tiny_model: Path) -> None:
+def test_text_is_the_only_modality_by_default(tiny_model: Path) -> None:
     assert hf(tiny_model).capabilities.modalities == {"text"}
     assert hf(tiny_model, modalities=["text", "image"]).capabilities.modalities == {"text", "image"}
 
 
-def test_a_cpu_without_bfloat16_is_told_of_once(
+def test_a_cpu_without_bfloat16_is_reported_once(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(loading, "cpu_has_bfloat16", lambda: False)
@@ -325,7 +325,7 @@ def test_a_cpu_without_bfloat16_is_told_of_once(
     assert "bfloat16" not in caplog.text
 
 
-def test_a_cpu_without_bfloat16_takes_float32_and_says_so_unless_a_dtype_is_asked_for(
+def test_a_cpu_without_bfloat16_uses_float32_with_a_warning_unless_a_dtype_is_given(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("mill.models.hf.model.cpu_has_bfloat16", lambda: False)
@@ -335,9 +335,9 @@ def test_a_cpu_without_bfloat16_takes_float32_and_says_so_unless_a_dtype_is_aske
     assert caplog.text.count("so dtype=float32 is taken") == 1
     assert any("dtype=float32 is taken" in warning for warning in model.warnings())
     assert model.fixed_arguments() == {"dtype": "float32"}  # copies on machines with another CPU compute the same
-    asked = hf(tiny_model, dtype="bfloat16")
-    assert (asked.identity()["dtype"], asked.model.dtype, asked.fixed_arguments()) == ("bfloat16", torch.bfloat16, {})
-    assert not any("float32 is taken" in warning for warning in asked.warnings())
+    given = hf(tiny_model, dtype="bfloat16")
+    assert (given.identity()["dtype"], given.model.dtype, given.fixed_arguments()) == ("bfloat16", torch.bfloat16, {})
+    assert not any("float32 is taken" in warning for warning in given.warnings())
 
 
 def test_a_cpu_with_bfloat16_computes_in_it(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -347,7 +347,7 @@ def test_a_cpu_with_bfloat16_computes_in_it(tiny_model: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize(
-    ("spec", "error", "words"),
+    ("spec", "error", "message"),
     [
         ("hf[path=/nowhere/at/all]", ModelError, "/nowhere/at/all does not exist"),
         ("hf[path=./missing.gguf]", ModelError, "missing.gguf does not exist"),
@@ -357,12 +357,12 @@ def test_a_cpu_with_bfloat16_computes_in_it(tiny_model: Path, monkeypatch: pytes
         ("hf[dtype=float32]", SpecError, "hf needs path"),
     ],
 )
-def test_bad_arguments_are_refused_when_the_model_is_opened(spec: str, error: type[Exception], words: str) -> None:
-    with pytest.raises(error, match=words):
+def test_bad_arguments_are_refused_when_the_model_is_opened(spec: str, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
         open_model(spec)
 
 
-def test_a_model_that_the_hub_does_not_give_is_one_line() -> None:
+def test_a_model_that_the_hub_does_not_have_is_one_line() -> None:
     with pytest.raises(ModelError, match=r"cannot load the config of nobody/nothing: no such local folder, and the hub"):
         open_model("nobody/nothing").identity()
 
@@ -377,19 +377,17 @@ def test_a_folder_without_config_and_a_damaged_one_are_one_line(tiny_model: Path
         hf(folder).loglikelihood(pairs(("the", " dog")))
 
 
-@pytest.mark.parametrize("trusted", [True, False])
-def test_identity_reads_a_hub_config_with_the_models_own_say_about_remote_code(
-    monkeypatch: pytest.MonkeyPatch, trusted: bool
-) -> None:
-    asked: list[bool] = []
+@pytest.mark.parametrize("trust", [True, False])
+def test_identity_reads_a_hub_config_with_the_models_trust_remote_code(monkeypatch: pytest.MonkeyPatch, trust: bool) -> None:
+    received: list[bool] = []
 
     def load_config(source: Any, *, trust_remote_code: bool) -> Any:
-        asked.append(trust_remote_code)
+        received.append(trust_remote_code)
         return type("Config", (), {"_commit_hash": "abc"})()
 
     monkeypatch.setattr(loading, "load_config", load_config)
-    identity = TransformersModel("org/name", trust_remote_code=trusted).identity()
-    assert (identity["weights"], asked) == ("org/name@abc", [trusted])
+    identity = TransformersModel("org/name", trust_remote_code=trust).identity()
+    assert (identity["weights"], received) == ("org/name@abc", [trust])
 
 
 def test_a_folder_without_weights_is_refused_before_anything_is_loaded(tiny_model: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Pictures, videos and sound on the HF backend against plain transformers, on tiny random models of five families."""
+"""Images, videos and audio on the HF backend against plain transformers, on tiny random models of five families."""
 
 from __future__ import annotations
 
@@ -51,16 +51,16 @@ QUESTIONS = [
 ]
 NEW_TOKENS = 8
 Part = Any
-"""A text, a picture, the frames of a video, or the samples of a sound at the model's own rate."""
+"""A text, an image, the frames of a video, or the samples of audio at the model's rate."""
 
 
-def picture(seed: int, width: int = 40, height: int = 30) -> Image.Image:
+def make_image(seed: int, width: int = 40, height: int = 30) -> Image.Image:
     """Patches of random colours."""
     colours = np.random.default_rng(seed).integers(0, 256, (3, 4, 3), dtype=np.uint8)
     return Image.fromarray(colours).resize((width, height), Image.Resampling.NEAREST)
 
 
-def sound(seed: int, seconds: float = 0.5, rate: int = AUDIO_RATE) -> np.ndarray:
+def make_audio(seed: int, seconds: float = 0.5, rate: int = AUDIO_RATE) -> np.ndarray:
     """A chord of three random tones."""
     times = np.arange(int(seconds * rate)) / rate
     tones = np.random.default_rng(seed).uniform(100, 3000, 3)
@@ -68,17 +68,17 @@ def sound(seed: int, seconds: float = 0.5, rate: int = AUDIO_RATE) -> np.ndarray
 
 
 def frames(seed: int, count: int, width: int = 24, height: int = 16) -> list[Image.Image]:
-    return [picture(1000 * seed + place, width, height) for place in range(count)]
+    return [make_image(1000 * seed + index, width, height) for index in range(count)]
 
 
-PICTURES = [picture(1, 40, 30), picture(2, 24, 48), picture(3, 80, 64), picture(4, 32, 32)]
-SOUNDS = [sound(1, 0.5), sound(2, 0.9), sound(3, 0.25), sound(4, 0.7)]
+IMAGES = [make_image(1, 40, 30), make_image(2, 24, 48), make_image(3, 80, 64), make_image(4, 32, 32)]
+CLIPS = [make_audio(1, 0.5), make_audio(2, 0.9), make_audio(3, 0.25), make_audio(4, 0.7)]
 VIDEOS = [frames(1, 4), frames(2, 7), frames(3, 1, 16, 32), frames(4, 6)]
 
 
 def cases(name: str) -> list[tuple[Part, str]]:
     """Requests of one shape with media of different sizes and texts of different lengths."""
-    return list(zip(SOUNDS if name == "qwen2_audio" else PICTURES, QUESTIONS, strict=True))
+    return list(zip(CLIPS if name == "qwen2_audio" else IMAGES, QUESTIONS, strict=True))
 
 
 def pairs(name: str) -> list[tuple[tuple[Part, str], str]]:
@@ -146,7 +146,7 @@ def kind_of(part: Part) -> str:
 
 
 class Zoo:
-    """Models are made when they are first asked for."""
+    """Models are made at first use."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -188,7 +188,7 @@ def opened(folder: Path, **arguments: Any) -> MillModel:
 
 
 def message(*parts: Part, role: str = "user") -> Message:
-    """A text alone is given as it is."""
+    """A text alone is passed as it is."""
     content = tuple(part if isinstance(part, (str, Media)) else Media(kind_of(part), part) for part in parts)
     return Message(role, parts[0] if len(parts) == 1 and isinstance(parts[0], str) else content)
 
@@ -215,8 +215,8 @@ def image_bytes(image: Image.Image, form: str, **options: Any) -> bytes:
     return out.getvalue()
 
 
-def gif(pictures: Sequence[Image.Image]) -> bytes:
-    return image_bytes(pictures[0], "GIF", save_all=True, append_images=list(pictures[1:]), duration=100)
+def gif(images: Sequence[Image.Image]) -> bytes:
+    return image_bytes(images[0], "GIF", save_all=True, append_images=list(images[1:]), duration=100)
 
 
 def wav(samples: np.ndarray, rate: int) -> bytes:
@@ -231,7 +231,7 @@ def wav(samples: np.ndarray, rate: int) -> bytes:
 
 
 @pytest.mark.parametrize("name", MAKERS)
-def test_modalities_are_read_off_the_processor_without_weights(zoo: Zoo, tmp_path: Path, name: str) -> None:
+def test_modalities_are_read_from_the_processor_without_weights(zoo: Zoo, tmp_path: Path, name: str) -> None:
     folder = zoo.copy(name, tmp_path / name)
     (folder / "model.safetensors").write_bytes(b"")  # which cannot be loaded
     model = opened(folder)
@@ -265,7 +265,7 @@ def test_greedy_answers_equal_plain_generate_in_any_batch(zoo: Zoo, name: str, b
 def test_the_likeliest_continuation_is_greedy(zoo: Zoo, name: str) -> None:
     plain, found = zoo.plain(name), []
     for seed in range(6):
-        parts = (picture(seed), QUESTIONS[0])
+        parts = (make_image(seed), QUESTIONS[0])
         ids = plain.answer_ids(parts, count=2)
         likeliest = [plain.processor.tokenizer.decode(ids[:count]) for count in (1, 2)]
         found += [(parts, likeliest[0]), (parts, likeliest[1]), (parts, " zzz")]
@@ -277,16 +277,16 @@ def test_the_likeliest_continuation_is_greedy(zoo: Zoo, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MAKERS)
-def test_another_picture_or_sound_has_another_score(zoo: Zoo, name: str) -> None:
-    media = SOUNDS if name == "qwen2_audio" else PICTURES
+def test_another_image_or_audio_clip_has_another_score(zoo: Zoo, name: str) -> None:
+    media = CLIPS if name == "qwen2_audio" else IMAGES
     answers = zoo.open(name, batch_size=4).loglikelihood([scored((one, "what is it ?"), " a cat") for one in media])
     scores = sorted(answer.score or 0.0 for answer in answers)
     assert min(high - low for low, high in pairwise(scores)) > 0.01
 
 
 @pytest.mark.parametrize("name", SEEING)
-def test_several_pictures_stand_where_the_dialog_has_them(zoo: Zoo, name: str) -> None:
-    one, two, three = PICTURES[:3]
+def test_several_images_keep_their_positions_in_the_dialog(zoo: Zoo, name: str) -> None:
+    one, two, three = IMAGES[:3]
     several = [("A :", one, "B :", two, "yes or no ?"), ("A :", two, "B :", one, "yes or no ?"), (three, "it", three, "is")]
     answers = zoo.open(name, batch_size=3).loglikelihood([scored(parts, " a cat") for parts in several])
     assert_scores(answers, [zoo.plain(name).score(parts, " a cat") for parts in several])
@@ -294,8 +294,8 @@ def test_several_pictures_stand_where_the_dialog_has_them(zoo: Zoo, name: str) -
 
 
 @pytest.mark.parametrize("name", SEEING)
-def test_requests_with_different_numbers_of_pictures_go_together(zoo: Zoo, name: str) -> None:
-    one, two, three = PICTURES[:3]
+def test_requests_with_different_numbers_of_images_go_together(zoo: Zoo, name: str) -> None:
+    one, two, three = IMAGES[:3]
     several = [(one, "yes ?"), (two, "or", three, "no ?"), (three, "it is"), (one, two, three, "what")]
     model = zoo.open(name, batch_size=4)
     answers = model.loglikelihood([scored(parts, " a cat") for parts in several])
@@ -305,7 +305,7 @@ def test_requests_with_different_numbers_of_pictures_go_together(zoo: Zoo, name:
 
 
 @pytest.mark.parametrize("name", MAKERS)
-def test_texts_alone_are_answered_beside_media_in_the_order_asked(zoo: Zoo, name: str) -> None:
+def test_texts_alone_are_answered_beside_media_in_the_order_of_requests(zoo: Zoo, name: str) -> None:
     with_media = cases(name)
     several: list[Any] = [("yes or no ?",), with_media[0], ("the quick brown fox jumps",), with_media[1], ("it is",)]
     model, plain = zoo.open(name, batch_size=4), zoo.plain(name)
@@ -357,7 +357,7 @@ def test_a_dialog_of_several_turns_keeps_its_media_in_their_turns(zoo: Zoo, name
     assert_scores(model.loglikelihood([Request(LOGLIKELIHOOD, context, " a dog")]), [plain.score(media, " a dog", text)])
 
 
-def test_stop_strings_and_token_logprobs_work_beside_pictures(zoo: Zoo) -> None:
+def test_stop_strings_and_token_logprobs_work_beside_images(zoo: Zoo) -> None:
     model, plain = zoo.open("llava", batch_size=4), zoo.plain("llava")
     parts = next(parts for parts in cases("llava") if len(set(plain.answer(parts))) > 3)
     (free,) = model.generate_until([asked(parts, logprobs=3)])
@@ -372,10 +372,10 @@ def test_stop_strings_and_token_logprobs_work_beside_pictures(zoo: Zoo) -> None:
     assert (stopped.text, stopped.finish_reason) == ((free.text or "").partition(stop)[0], "stop")
 
 
-def test_pictures_may_be_files_bytes_and_data_urls_in_any_mode(zoo: Zoo, tmp_path: Path) -> None:
+def test_images_may_be_files_bytes_and_data_urls_in_any_mode(zoo: Zoo, tmp_path: Path) -> None:
     import base64
 
-    image = picture(5)
+    image = make_image(5)
     grey, clear = image.convert("L"), image.convert("RGBA")
     clear.putalpha(128)
     (tmp_path / "a.png").write_bytes(image_bytes(image, "PNG"))
@@ -388,9 +388,9 @@ def test_pictures_may_be_files_bytes_and_data_urls_in_any_mode(zoo: Zoo, tmp_pat
     assert_scores(answers, [zoo.plain("llava").score((image, "it is"), " a cat") for image in seen])
 
 
-def test_without_a_chat_template_the_placeholders_stand_between_the_texts(zoo: Zoo, tmp_path: Path) -> None:
+def test_without_a_chat_template_the_placeholders_are_between_the_texts(zoo: Zoo, tmp_path: Path) -> None:
     folder = zoo.copy("llava", tmp_path / "untemplated", without="chat_template.jinja")
-    plain, (one, two) = zoo.plain("llava"), PICTURES[:2]
+    plain, (one, two) = zoo.plain("llava"), IMAGES[:2]
     parts = ("A :", one, "or B :", two, "?")
     model = opened(folder)
     assert not model.has_chat_template()
@@ -398,7 +398,7 @@ def test_without_a_chat_template_the_placeholders_stand_between_the_texts(zoo: Z
     assert_scores([answer], [plain.score(parts, " a cat", "A :<image>or B :<image>?")])
 
 
-def test_one_text_cut_in_two_places_is_scored_from_each_place(zoo: Zoo, tmp_path: Path) -> None:
+def test_one_text_split_at_two_positions_is_scored_from_each(zoo: Zoo, tmp_path: Path) -> None:
     folder = zoo.copy("llava", tmp_path / "untemplated", without="chat_template.jinja")
     cuts = [
         (" it is", " a cat , a dog"),
@@ -406,7 +406,7 @@ def test_one_text_cut_in_two_places_is_scored_from_each_place(zoo: Zoo, tmp_path
         (" it is a cat , a", " dog"),
         (" it is a cat , a dog", " A"),
     ]
-    parts = [(PICTURES[0], before) for before, _ in cuts]
+    parts = [(IMAGES[0], before) for before, _ in cuts]
     answers = opened(folder, batch_size=4).loglikelihood(
         [scored(p, after) for p, (_, after) in zip(parts, cuts, strict=True)]
     )
@@ -415,15 +415,15 @@ def test_one_text_cut_in_two_places_is_scored_from_each_place(zoo: Zoo, tmp_path
     assert_scores(answers, expected)
 
 
-def test_a_continuation_that_melts_into_the_last_token_is_scored_with_it(zoo: Zoo, tmp_path: Path) -> None:
+def test_a_continuation_that_is_merged_into_the_last_token_is_scored_with_it(zoo: Zoo, tmp_path: Path) -> None:
     folder, plain = zoo.copy("llava", tmp_path / "untemplated", without="chat_template.jinja"), zoo.plain("llava")
-    cut, whole = plain.ids("<image> it is 4", PICTURES[:1]), plain.ids("<image> it is 42", PICTURES[:1])
+    cut, whole = plain.ids("<image> it is 4", IMAGES[:1]), plain.ids("<image> it is 42", IMAGES[:1])
     assert cut[: len(whole) - 1] == whole[:-1] and cut[len(whole) - 1] != whole[-1]
-    (answer,) = opened(folder).loglikelihood([scored((PICTURES[0], " it is 4"), "2")])
-    assert_scores([answer], [plain.score(PICTURES[:1], " 42", "<image> it is")])
+    (answer,) = opened(folder).loglikelihood([scored((IMAGES[0], " it is 4"), "2")])
+    assert_scores([answer], [plain.score(IMAGES[:1], " 42", "<image> it is")])
 
 
-def test_a_chat_template_in_the_processors_own_file_serves_texts_and_media(zoo: Zoo, tmp_path: Path) -> None:
+def test_a_chat_template_in_the_processors_file_serves_texts_and_media(zoo: Zoo, tmp_path: Path) -> None:
     """Older checkpoints keep it in chat_template.json, which tokenizers do not read."""
     folder = zoo.copy("llava", tmp_path / "older", without="chat_template.jinja")
     template = (zoo.folder("llava") / "chat_template.jinja").read_text()
@@ -436,7 +436,7 @@ def test_a_chat_template_in_the_processors_own_file_serves_texts_and_media(zoo: 
 
 
 @pytest.mark.parametrize("value", ["true", "false"])
-def test_add_bos_token_holds_for_requests_with_pictures(zoo: Zoo, value: str) -> None:
+def test_add_bos_token_holds_for_requests_with_images(zoo: Zoo, value: str) -> None:
     plain, parts = zoo.plain("llava"), cases("llava")[0]
     (answer,) = zoo.open("llava", add_bos_token=value).loglikelihood([scored(parts, " a cat")])
     inputs = plain.processor(
@@ -466,7 +466,7 @@ def test_videos_of_frames_equal_plain_transformers_in_any_batch(zoo: Zoo, name: 
 @pytest.mark.parametrize("name", WATCHING)
 def test_the_order_of_frames_and_every_one_of_them_matter(zoo: Zoo, name: str) -> None:
     shown = frames(7, 4)
-    variants = [shown, shown[::-1], [*shown[:3], picture(99, 24, 16)]]
+    variants = [shown, shown[::-1], [*shown[:3], make_image(99, 24, 16)]]
     answers = zoo.open(name, batch_size=3).loglikelihood([scored((one, "what ?"), " a cat") for one in variants])
     scores = [answer.score or 0.0 for answer in answers]
     assert abs(scores[0] - scores[1]) > 0.01 and abs(scores[0] - scores[2]) > 0.01
@@ -489,10 +489,10 @@ def test_an_animated_gif_is_a_video_of_its_frames(zoo: Zoo, name: str) -> None:
     ("arguments", "kept"),
     [({}, [0, 2, 3, 5, 6, 8, 9, 11]), ({"video_frames": 3}, [0, 6, 11]), ({"video_frames": 40}, range(12))],
 )
-def test_a_long_video_is_seen_at_even_distances(zoo: Zoo, arguments: dict[str, int], kept: Sequence[int]) -> None:
+def test_a_long_video_is_sampled_at_even_distances(zoo: Zoo, arguments: dict[str, int], kept: Sequence[int]) -> None:
     film = frames(5, 12)
     (answer,) = zoo.open("qwen2_vl", **arguments).loglikelihood([scored((film, "what ?"), " a cat")])
-    assert_scores([answer], [zoo.plain("qwen2_vl").score(([film[place] for place in kept], "what ?"), " a cat")])
+    assert_scores([answer], [zoo.plain("qwen2_vl").score(([film[index] for index in kept], "what ?"), " a cat")])
 
 
 def test_a_video_file_is_decoded_frame_by_frame(zoo: Zoo, tmp_path: Path) -> None:
@@ -513,12 +513,12 @@ def test_a_video_file_is_decoded_frame_by_frame(zoo: Zoo, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("name", WATCHING)
-def test_pictures_and_videos_share_a_request_and_a_call(zoo: Zoo, name: str) -> None:
+def test_images_and_videos_share_a_request_and_a_call(zoo: Zoo, name: str) -> None:
     several = [
-        (PICTURES[0], "or", VIDEOS[0], "what ?"),
-        (VIDEOS[1], "or", PICTURES[1], "it is"),
+        (IMAGES[0], "or", VIDEOS[0], "what ?"),
+        (VIDEOS[1], "or", IMAGES[1], "it is"),
         (VIDEOS[2], "yes ?"),
-        (PICTURES[3], "no ?"),
+        (IMAGES[3], "no ?"),
     ]
     model, plain = zoo.open(name, batch_size=4), zoo.plain(name)
     answers = model.loglikelihood([scored(parts, " a cat") for parts in several])
@@ -528,34 +528,34 @@ def test_pictures_and_videos_share_a_request_and_a_call(zoo: Zoo, name: str) -> 
 
 
 @pytest.mark.parametrize("rate", [8_000, 22_050, 44_100])
-def test_sound_at_another_rate_is_resampled_to_the_models(zoo: Zoo, rate: int) -> None:
-    samples = sound(8, 0.6, rate)
-    stereo = np.stack([samples, sound(9, 0.6, rate)], axis=1)
+def test_audio_at_another_rate_is_resampled_to_the_models(zoo: Zoo, rate: int) -> None:
+    samples = make_audio(8, 0.6, rate)
+    stereo = np.stack([samples, make_audio(9, 0.6, rate)], axis=1)
     pcm, pcm_stereo = ((one * 32767).astype(np.int16).astype(np.float32) / 32768 for one in (samples, stereo))
     given = [Media(AUDIO, samples, rate=rate), Media(AUDIO, wav(samples, rate)), Media(AUDIO, wav(stereo, rate))]
     mono = [samples, pcm, pcm_stereo.mean(axis=1)]
-    heard = [np.asarray(soxr.resample(one, rate, AUDIO_RATE), dtype=np.float32) for one in mono]
-    assert [len(one) / AUDIO_RATE for one in heard] == pytest.approx([0.6] * 3, abs=1e-3)
+    decoded_audio = [np.asarray(soxr.resample(one, rate, AUDIO_RATE), dtype=np.float32) for one in mono]
+    assert [len(one) / AUDIO_RATE for one in decoded_audio] == pytest.approx([0.6] * 3, abs=1e-3)
     model, plain = zoo.open("qwen2_audio", batch_size=3), zoo.plain("qwen2_audio")
     answers = model.loglikelihood([scored((one, "what do you hear ?"), " a cat") for one in given])
-    assert_scores(answers, [plain.score((one, "what do you hear ?"), " a cat") for one in heard])
+    assert_scores(answers, [plain.score((one, "what do you hear ?"), " a cat") for one in decoded_audio])
     texts = [answer.text for answer in model.generate_until([asked((one, "what do you hear ?")) for one in given])]
-    assert texts == [plain.answer((one, "what do you hear ?")) for one in heard]
+    assert texts == [plain.answer((one, "what do you hear ?")) for one in decoded_audio]
 
 
-def test_sound_may_be_a_file_or_a_blob_of_a_table(zoo: Zoo, tmp_path: Path) -> None:
-    raw = wav(SOUNDS[0], AUDIO_RATE)
+def test_audio_may_be_a_file_or_a_blob_of_a_table(zoo: Zoo, tmp_path: Path) -> None:
+    raw = wav(CLIPS[0], AUDIO_RATE)
     (tmp_path / "a.wav").write_bytes(raw)
-    heard = (SOUNDS[0] * 32767).astype(np.int16).astype(np.float32) / 32768
+    decoded_audio = (CLIPS[0] * 32767).astype(np.int16).astype(np.float32) / 32768
     for source in (tmp_path / "a.wav", str(tmp_path / "a.wav"), Blob("row 7", lambda: raw)):
         (answer,) = zoo.open("qwen2_audio").loglikelihood([scored((Media(AUDIO, source), "it is"), " a cat")])
-        assert_scores([answer], [zoo.plain("qwen2_audio").score((heard, "it is"), " a cat")])
+        assert_scores([answer], [zoo.plain("qwen2_audio").score((decoded_audio, "it is"), " a cat")])
 
 
-def test_a_sound_longer_than_the_model_hears_is_an_error_and_never_cut(zoo: Zoo) -> None:
-    long = sound(1, 2.5 * AUDIO_WINDOW_S)
+def test_audio_longer_than_the_model_takes_is_an_error_and_never_truncated(zoo: Zoo) -> None:
+    long = make_audio(1, 2.5 * AUDIO_WINDOW_S)
     model = zoo.open("qwen2_audio", batch_size=2)
-    requests = [(long, "what do you hear ?"), (SOUNDS[0], "what do you hear ?")]
+    requests = [(long, "what do you hear ?"), (CLIPS[0], "what do you hear ?")]
     for cut, whole in (
         model.loglikelihood([scored(parts, " a cat") for parts in requests]),
         model.generate_until([asked(parts) for parts in requests]),
@@ -563,9 +563,9 @@ def test_a_sound_longer_than_the_model_hears_is_an_error_and_never_cut(zoo: Zoo)
         assert cut.failed and not whole.failed
 
 
-def bad_pictures(folder: Path) -> dict[str, Media]:
-    """By the words that the error must have."""
-    (folder / "cut.jpg").write_bytes(image_bytes(picture(1, 200, 200), "JPEG")[:900])
+def bad_images(folder: Path) -> dict[str, Media]:
+    """By what the error must contain."""
+    (folder / "cut.jpg").write_bytes(image_bytes(make_image(1, 200, 200), "JPEG")[:900])
     (folder / "empty.png").write_bytes(b"")
     (folder / "words.png").write_text("no picture at all")
     return {str(folder / name): Media(IMAGE, folder / name) for name in ("cut.jpg", "empty.png", "words.png", "missing.png")}
@@ -574,12 +574,12 @@ def bad_pictures(folder: Path) -> dict[str, Media]:
 def bad_videos(folder: Path) -> dict[str, Media]:
     (folder / "empty.mp4").write_bytes(b"")
     (folder / "words.mp4").write_text("no video at all")
-    (folder / "sound.mp4").write_bytes(wav(sound(1), AUDIO_RATE))
+    (folder / "sound.mp4").write_bytes(wav(make_audio(1), AUDIO_RATE))
     names = ("empty.mp4", "words.mp4", "sound.mp4", "missing.mp4")
     return {str(folder / name): Media(VIDEO, folder / name) for name in names} | {"no frames": Media(VIDEO, [])}
 
 
-def bad_sounds(folder: Path) -> dict[str, Media]:
+def bad_audio(folder: Path) -> dict[str, Media]:
     (folder / "empty.wav").write_bytes(b"")
     (folder / "silent.wav").write_bytes(wav(np.zeros(0), AUDIO_RATE))
     (folder / "words.wav").write_text("no sound at all")
@@ -591,11 +591,11 @@ def bad_sounds(folder: Path) -> dict[str, Media]:
 @pytest.mark.parametrize(
     ("name", "make_bad", "good"),
     [
-        ("llava", bad_pictures, PICTURES),
-        ("qwen2_vl", bad_pictures, PICTURES),
+        ("llava", bad_images, IMAGES),
+        ("qwen2_vl", bad_images, IMAGES),
         ("qwen2_vl", bad_videos, VIDEOS),
         ("qwen2_5_vl", bad_videos, VIDEOS),
-        ("qwen2_audio", bad_sounds, SOUNDS),
+        ("qwen2_audio", bad_audio, CLIPS),
     ],
 )
 def test_media_that_cannot_be_read_are_errors_of_their_requests_alone(
@@ -603,8 +603,8 @@ def test_media_that_cannot_be_read_are_errors_of_their_requests_alone(
 ) -> None:
     bad = make_bad(tmp_path)
     mixed: list[tuple[Any, str]] = [(good[0], QUESTIONS[0])]
-    for place, media in enumerate(bad.values()):
-        mixed += [(media, f"{QUESTIONS[place % 4]} {place}"), (good[place % 4], QUESTIONS[(place + 1) % 4])]
+    for index, media in enumerate(bad.values()):
+        mixed += [(media, f"{QUESTIONS[index % 4]} {index}"), (good[index % 4], QUESTIONS[(index + 1) % 4])]
     model, plain = zoo.open(name, batch_size=4), zoo.plain(name)
     scores = model.loglikelihood([scored(parts, " a cat") for parts in mixed])
     assert_scores(scores[::2], [plain.score(parts, " a cat") for parts in mixed[::2]])
@@ -623,8 +623,8 @@ def test_a_gif_that_ends_too_early_is_named(zoo: Zoo, tmp_path: Path) -> None:
     assert str(tmp_path / "cut.gif") in (answer.error or "")
 
 
-def test_media_that_cannot_be_read_are_told_even_when_there_is_nothing_else(zoo: Zoo, tmp_path: Path) -> None:
-    missing = [Media(IMAGE, tmp_path / f"missing{place}.png") for place in range(12)]
+def test_media_that_cannot_be_read_are_reported_even_when_there_is_nothing_else(zoo: Zoo, tmp_path: Path) -> None:
+    missing = [Media(IMAGE, tmp_path / f"missing{index}.png") for index in range(12)]
     model = zoo.open("llava", batch_size=1)
     for answers in (
         model.loglikelihood([scored((media, "it is"), " a cat") for media in missing]),
@@ -634,7 +634,7 @@ def test_media_that_cannot_be_read_are_told_even_when_there_is_nothing_else(zoo:
 
 
 @pytest.mark.parametrize("name", MAKERS)
-def test_a_prompt_that_does_not_fit_with_its_media_is_an_error_and_never_cut(zoo: Zoo, name: str) -> None:
+def test_a_prompt_that_does_not_fit_with_its_media_is_an_error_and_never_truncated(zoo: Zoo, name: str) -> None:
     plain = zoo.plain(name)
     short, other = cases(name)[2], cases(name)[0]
     long = (short[0], " ".join(["the lazy dog"] * 40))
@@ -648,7 +648,7 @@ def test_a_prompt_that_does_not_fit_with_its_media_is_an_error_and_never_cut(zoo
     scores = model.loglikelihood([scored(parts, cont) for parts in several for cont in (" yes", " a cat")])
     assert_scores(scores[:2] + scores[4:], [plain.score(p, cont) for p in (short, other) for cont in (" yes", " a cat")])
     for answer in (texts[1], *scores[2:4]):
-        assert f"the context has {room}" in (answer.error or "") and "never cut" in (answer.error or "")
+        assert f"the context has {room}" in (answer.error or "") and "never truncated" in (answer.error or "")
         assert answer.text is None and answer.score is None
 
 
@@ -662,8 +662,8 @@ def test_a_prompt_and_answer_that_fit_to_the_last_token_are_answered(zoo: Zoo, n
     assert f"needs {exact} tokens" in (refused.error or "")
 
 
-def test_pictures_that_alone_exceed_the_models_own_positions_are_an_error(zoo: Zoo) -> None:
-    crowd = ([picture(seed) for seed in range(CONTEXT // 16 + 1)], "what ?")
+def test_images_that_alone_exceed_the_models_own_positions_are_an_error(zoo: Zoo) -> None:
+    crowd = ([make_image(seed) for seed in range(CONTEXT // 16 + 1)], "what ?")
     (answer,) = zoo.open("llava").loglikelihood([scored((*crowd[0], crowd[1]), " a cat")])
     assert f"the context has {CONTEXT}" in (answer.error or "")
 
@@ -683,16 +683,16 @@ def test_scores_that_are_not_numbers_are_errors(zoo: Zoo, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("name", ["llava", "qwen2_vl"])
-def test_a_text_that_spells_a_placeholder_does_not_take_another_requests_picture(zoo: Zoo, name: str) -> None:
+def test_a_text_that_spells_a_placeholder_does_not_take_another_requests_image(zoo: Zoo, name: str) -> None:
     token = zoo.plain(name).processor.image_token
-    several = [(PICTURES[0], "it is"), (PICTURES[1], f"what is {token} ?"), (PICTURES[2], "yes or no ?")]
+    several = [(IMAGES[0], "it is"), (IMAGES[1], f"what is {token} ?"), (IMAGES[2], "yes or no ?")]
     answers = zoo.open(name, batch_size=4).loglikelihood([scored(parts, " a cat") for parts in several])
     assert_scores(answers[::2], [zoo.plain(name).score(parts, " a cat") for parts in several[::2]])
     assert answers[1].failed
 
 
-def test_a_picture_that_the_processor_refuses_is_an_error_of_its_request_alone(zoo: Zoo) -> None:
-    several = [(PICTURES[0], "it is"), (picture(1, 2, 900), "what ?"), (PICTURES[2], "yes or no ?")]
+def test_an_image_that_the_processor_refuses_is_an_error_of_its_request_alone(zoo: Zoo) -> None:
+    several = [(IMAGES[0], "it is"), (make_image(1, 2, 900), "what ?"), (IMAGES[2], "yes or no ?")]
     model, plain = zoo.open("qwen2_vl", batch_size=4), zoo.plain("qwen2_vl")
     answers = model.loglikelihood([scored(parts, " a cat") for parts in several])
     assert_scores(answers[::2], [plain.score(parts, " a cat") for parts in several[::2]])
@@ -702,7 +702,7 @@ def test_a_picture_that_the_processor_refuses_is_an_error_of_its_request_alone(z
     assert "aspect ratio" in (texts[1].error or "")
 
 
-def test_a_sampled_answer_to_a_picture_does_not_depend_on_its_batch(zoo: Zoo) -> None:
+def test_a_sampled_answer_to_an_image_does_not_depend_on_its_batch(zoo: Zoo) -> None:
     requests = [asked(parts, temperature=1.0, seed=3) for parts in cases("llava")]
     together = [answer.text for answer in zoo.open("llava", batch_size=4).generate_until(requests)]
     alone = [zoo.open("llava", batch_size=4).generate_until([request])[0].text for request in requests]
@@ -724,31 +724,29 @@ def test_half_precision_takes_media(zoo: Zoo, name: str) -> None:
 def cifar10(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """A made-up test split: the files in the order in which the task has them."""
     root, files = tmp_path / "data", []
-    for place, label in enumerate(("airplane", "cat", "dog", "frog", "ship", "truck")):
+    for index, label in enumerate(("airplane", "cat", "dog", "frog", "ship", "truck")):
         folder = root / "uoft-cs/cifar10/plain_text/test" / label
         folder.mkdir(parents=True)
         for number in range(2):
             files.append(folder / f"{number}.png")
-            picture(10 * place + number, 32, 32).save(files[-1])
+            make_image(10 * index + number, 32, 32).save(files[-1])
     monkeypatch.setenv("MILL_DATA", str(root))
     return sorted(files, key=lambda file: (file.name, file))  # classes take turns
 
 
-def test_a_text_only_model_is_refused_pictures_before_it_loads(
-    tiny_model: Path, cifar10: list[Path], tmp_path: Path
-) -> None:
+def test_a_text_only_model_is_refused_images_before_it_loads(tiny_model: Path, cifar10: list[Path], tmp_path: Path) -> None:
     folder = Path(shutil.copytree(tiny_model, tmp_path / "weightless"))
     (folder / "model.safetensors").write_bytes(b"")  # which cannot be loaded
     for task, backends in (("cifar10", ["clip"]), ("cifar10_mcq", ["hf", "vllm"])):
         with pytest.raises(CannotServe, match="takes image") as refused:
             prepare(f"hf[path={folder},dtype=float32]", select([task]), RenderSettings(), output_dir=tmp_path / "out")
-        told = str(refused.value)
-        assert "weightless" in told and "takes text" in told
-        offered = told.partition("backends that do: ")[2].split(", ")
+        reported = str(refused.value)
+        assert "weightless" in reported and "takes text" in reported
+        offered = reported.partition("backends that do: ")[2].split(", ")
         assert set(backends) <= set(offered)
 
 
-def test_a_model_that_sees_runs_cifar10_as_multiple_choice(
+def test_a_multimodal_model_runs_cifar10_as_multiple_choice(
     zoo: Zoo, cifar10: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
@@ -775,7 +773,7 @@ def test_a_model_that_sees_runs_cifar10_as_multiple_choice(
     assert results["cifar10_mcq"]["metrics"]["acc"]["value"] == pytest.approx(sum(right) / len(right))
 
 
-def test_a_dry_run_of_pictures_loads_no_weights(
+def test_a_dry_run_of_images_loads_no_weights(
     zoo: Zoo, cifar10: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = zoo.copy("qwen2_vl", tmp_path / "weightless")
@@ -786,8 +784,8 @@ def test_a_dry_run_of_pictures_loads_no_weights(
 
 
 @pytest.mark.parametrize("name", MAKERS)
-def test_input_tokens_are_counted_with_the_text_around_media_or_not_told(zoo: Zoo, name: str) -> None:
+def test_input_tokens_are_counted_with_the_text_around_media_or_not_reported(zoo: Zoo, name: str) -> None:
     counted = zoo.open(name).count_tokens([scored(parts, " a cat") for parts in cases(name)])
     tokenizer = zoo.plain(name).processor.tokenizer
-    texts = [zoo.plain(name).text(*parts) + " a cat" for parts in cases(name)]  # a placeholder for each picture
+    texts = [zoo.plain(name).text(*parts) + " a cat" for parts in cases(name)]  # a placeholder for each image
     assert counted is None or counted >= sum(len(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in texts)

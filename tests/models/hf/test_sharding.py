@@ -1,4 +1,4 @@
-"""Weights spread over ranks answer like weights in one process, and no rank is left waiting in the middle of a pass."""
+"""Sharded weights give the answers of one process, and no rank waits forever in a pass."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def spec(model: Path, more: str, backend: str = "hf") -> str:
 
 @pytest.fixture(scope="module")
 def alone(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The answers of one process that prefix_sharing nothing between rows."""
+    """The answers of one process without prefix sharing."""
     folder = tmp_path_factory.mktemp("alone")
     assert run(toy(folder, TASKS, model=spec(tiny_model, "exact=true")), TOY_N=N)[0] == 0
     return folder
@@ -45,14 +45,14 @@ def same_answers(found: dict[str, dict[str, Any]], expected: dict[str, dict[str,
     return True
 
 
-def test_spread_weights_answer_like_those_of_one_process(alone: Path, tiny_model: Path, tmp_path: Path) -> None:
+def test_sharded_weights_give_the_answers_of_one_process(alone: Path, tiny_model: Path, tmp_path: Path) -> None:
     """With one sample rank 1 has only fillers; of the five that are left rank 0 has two, and answers of other lengths."""
     model, answers = spec(tiny_model, "fsdp=true"), 1 + 3 + 1 + 1 + 3
     first = [ended(process) for process in by_hand(2, toy(tmp_path, TASKS, "--limit", "1", model=model), TOY_N=N)]
     assert [code for code, _ in first] == [0, 0], first
     assert len(recorded(tmp_path)) == answers
-    code, said = run_ranks(2, toy(tmp_path, TASKS, model=model), TOY_N=N)
-    assert code == 0, said
+    code, stderr = run_ranks(2, toy(tmp_path, TASKS, model=model), TOY_N=N)
+    assert code == 0, stderr
     assert same_answers(recorded(tmp_path), recorded(alone))
     for session, samples_left in zip(sessions(tmp_path), (1, 5), strict=True):
         assert (session["computed"], session["failed"]) == (samples_left * answers, 0)
@@ -60,7 +60,7 @@ def test_spread_weights_answer_like_those_of_one_process(alone: Path, tiny_model
         assert any("weights spread over 2 ranks" in warning for warning in session["warnings"])
 
 
-def test_ranks_with_weights_of_their_own_answer_alike_too(alone: Path, tiny_model: Path, tmp_path: Path) -> None:
+def test_ranks_with_whole_weights_give_the_same_answers(alone: Path, tiny_model: Path, tmp_path: Path) -> None:
     both = [ended(process) for process in by_hand(2, toy(tmp_path, TASKS, model=spec(tiny_model, "exact=true")), TOY_N=N)]
     assert [code for code, _ in both] == [0, 0], both
     assert same_answers(recorded(tmp_path), recorded(alone))
@@ -69,25 +69,25 @@ def test_ranks_with_weights_of_their_own_answer_alike_too(alone: Path, tiny_mode
 
 
 def test_a_rank_whose_requests_need_no_pass_joins_the_passes_of_the_others(tiny_model: Path, tmp_path: Path) -> None:
-    """Rank 1 has only fillers, and those fit no window: it comes to the first pass without one of its own."""
+    """Rank 1 has only fillers, and those fit no window: it joins the first pass without work."""
     both = by_hand(2, toy(tmp_path, "toy_overlong", model=spec(tiny_model, "fsdp=true")), TOY_N="3")
-    (code, said), _ = [ended(process, 60) for process in both]
-    assert code == 1, said
+    (code, stderr), _ = [ended(process, 60) for process in both]
+    assert code == 1, stderr
     assert [bool(row["error"]) for row in samples(tmp_path)["toy_overlong.jsonl"]] == [False, False, True]
 
 
 def test_a_pass_that_fails_on_one_rank_ends_the_run_on_all(tiny_model: Path, tmp_path: Path) -> None:
-    """The others wait in the middle of it: trying again would pair this rank's first layer with their second."""
+    """The others wait in the middle of it: a retry would pair this rank's first layer with their second."""
     command = toy(tmp_path, "toy_gen", model=spec(tiny_model, "fsdp=true", "stumbling"))
     both = by_hand(2, command, TOY_N="8")
-    for code, said in [ended(process, 60) for process in both]:
-        assert code != 0 and len(told(said)) == 1, said
+    for code, stderr in [ended(process, 60) for process in both]:
+        assert code != 0 and len(told(stderr)) == 1, stderr
 
 
 def test_fsdp_without_ranks_is_refused(tiny_model: Path, tmp_path: Path) -> None:
-    code, said = run(toy(tmp_path, model=spec(tiny_model, "fsdp=true")))
+    code, stderr = run(toy(tmp_path, model=spec(tiny_model, "fsdp=true")))
     assert code == 2
-    (line,) = told(said)
+    (line,) = told(stderr)
     assert "torchrun" in line
 
 
@@ -107,7 +107,7 @@ def test_a_backend_in_lock_step_makes_as_many_batches_on_every_rank(tmp_path: Pa
     assert [bool(session["padded"]) for session in sessions(tmp_path / "out")] == [True, True, False]
 
 
-def test_so_it_does_where_ranks_differ_in_decoding_options(tmp_path: Path) -> None:
+def test_lock_step_with_different_decoding_options(tmp_path: Path) -> None:
     """Requests with other options are other batches."""
     command = toy(tmp_path / "out", "toy_uneven", model=f"stepping[path=s,steps={tmp_path}/steps]")
     ranks = [ended(process, 60) for process in by_hand(2, command, TOY_N="7")]

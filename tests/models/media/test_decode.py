@@ -1,4 +1,4 @@
-"""Pictures, videos and sounds of every make become the same pixels and samples, or one line that names the file."""
+"""Images, videos and audio of every format become the same pixels and samples, or one line that names the file."""
 
 from __future__ import annotations
 
@@ -47,30 +47,30 @@ def refusal(load: Callable[[], Any]) -> str:
     return str(caught.value)
 
 
-# Pictures
+# Images
 
 
 @pytest.mark.parametrize("form", ["PNG", "BMP", "TIFF", "PPM", "WEBP"])
-def test_lossless_pictures_have_the_pixels_they_were_written_with(form: str) -> None:
+def test_lossless_images_have_the_pixels_they_were_written_with(form: str) -> None:
     options = {"lossless": True} if form == "WEBP" else {}
     raw = encoded(Image.fromarray(noise()), form, **options)
     assert np.array_equal(pixels(load_image(Media(IMAGE, raw))), noise())
 
 
 @pytest.mark.parametrize("make", [str, Path, lambda file: file.read_bytes(), lambda file: Blob("row", file.read_bytes)])
-def test_a_picture_is_read_from_path_bytes_and_blob(tmp_path: Path, make: Callable[[Path], Any]) -> None:
+def test_an_image_is_read_from_path_bytes_and_blob(tmp_path: Path, make: Callable[[Path], Any]) -> None:
     file = tmp_path / "a.png"
     file.write_bytes(encoded(Image.fromarray(noise()), "PNG"))
     assert np.array_equal(pixels(load_image(Media(IMAGE, make(file)))), noise())
 
 
-def test_a_picture_is_read_from_a_data_url() -> None:
+def test_an_image_is_read_from_a_data_url() -> None:
     raw = encoded(Image.fromarray(noise()), "PNG")
     media = Media(IMAGE, f"data:image/png;base64,{base64.b64encode(raw).decode()}")
     assert np.array_equal(pixels(load_image(media)), noise())
 
 
-def test_a_decoded_picture_is_taken_as_it_is() -> None:
+def test_a_decoded_image_is_taken_as_it_is() -> None:
     assert np.array_equal(pixels(load_image(Media(IMAGE, Image.fromarray(noise())))), noise())
 
 
@@ -91,27 +91,27 @@ def test_any_sixteen_bit_grey_is_within_one_step_of_its_share(form: str) -> None
 
 def test_big_endian_greys_are_read_as_the_others() -> None:
     values = np.array([[0, 257 * 100], [257 * 200, 65535]], dtype=">u2")
-    picture = Image.frombytes("I;16B", (2, 2), values.tobytes())
-    assert pixels(load_image(Media(IMAGE, picture)))[:, :, 0].tolist() == [[0, 100], [200, 255]]
+    image = Image.frombytes("I;16B", (2, 2), values.tobytes())
+    assert pixels(load_image(Media(IMAGE, image)))[:, :, 0].tolist() == [[0, 100], [200, 255]]
 
 
 def test_a_cmyk_jpeg_shows_its_colours() -> None:
     inks = {(0, 255, 255, 0): "red", (255, 0, 255, 0): "lime", (255, 255, 0, 0): "blue", (0, 0, 0, 255): "black"}
-    picture = Image.new("CMYK", (64, 16))
-    for place, ink in enumerate(inks):
-        picture.paste(ink, (16 * place, 0, 16 * place + 16, 16))
-    raw = encoded(picture, "JPEG", quality=100)
+    image = Image.new("CMYK", (64, 16))
+    for index, ink in enumerate(inks):
+        image.paste(ink, (16 * index, 0, 16 * index + 16, 16))
+    raw = encoded(image, "JPEG", quality=100)
     assert Image.open(io.BytesIO(raw)).mode == "CMYK"
     found = pixels(load_image(Media(IMAGE, raw)))
-    for place, colour in enumerate(inks.values()):
-        block = found[4:12, 16 * place + 4 : 16 * place + 12].astype(int)
+    for index, colour in enumerate(inks.values()):
+        block = found[4:12, 16 * index + 4 : 16 * index + 12].astype(int)
         assert np.abs(block - np.array(COLOURS[colour])).max() <= 4, colour
 
 
 def test_a_palette_png_shows_its_colours_and_not_its_indices() -> None:
-    picture = Image.fromarray(np.arange(4, dtype=np.uint8).reshape(2, 2), "P")
-    picture.putpalette([*(10, 20, 30), *(40, 50, 60), *(70, 80, 90), *(100, 110, 120)])
-    raw = encoded(picture, "PNG")
+    image = Image.fromarray(np.arange(4, dtype=np.uint8).reshape(2, 2), "P")
+    image.putpalette([*(10, 20, 30), *(40, 50, 60), *(70, 80, 90), *(100, 110, 120)])
+    raw = encoded(image, "PNG")
     assert Image.open(io.BytesIO(raw)).mode == "P"
     found = pixels(load_image(Media(IMAGE, raw)))
     assert found.reshape(-1, 3).tolist() == [[10, 20, 30], [40, 50, 60], [70, 80, 90], [100, 110, 120]]
@@ -125,7 +125,7 @@ def test_alpha_is_dropped_and_colours_under_it_stay() -> None:
 
 
 @pytest.mark.parametrize(("mode", "value"), [("1", 1), ("L", 255), ("LA", (255, 3))])
-def test_pictures_without_colour_are_grey_in_three_channels(mode: str, value: Any) -> None:
+def test_images_without_colour_are_grey_in_three_channels(mode: str, value: Any) -> None:
     raw = encoded(Image.new(mode, (5, 4), value), "PNG")
     assert np.array_equal(pixels(load_image(Media(IMAGE, raw))), np.full((4, 5, 3), 255))
 
@@ -151,7 +151,7 @@ def test_a_file_that_ends_too_early_is_refused_with_its_name(tmp_path: Path, for
 
 
 @pytest.mark.parametrize("raw", [b"", b"hello", bytes(1000)])
-def test_what_is_no_picture_is_refused_with_its_name(tmp_path: Path, raw: bytes) -> None:
+def test_what_is_no_image_is_refused_with_its_name(tmp_path: Path, raw: bytes) -> None:
     file = tmp_path / "a.jpg"
     file.write_bytes(raw)
     for media in (Media(IMAGE, file), Media(IMAGE, Blob(str(file), file.read_bytes))):
@@ -159,20 +159,20 @@ def test_what_is_no_picture_is_refused_with_its_name(tmp_path: Path, raw: bytes)
     assert refusal(lambda: load_image(Media(IMAGE, raw))).startswith("the image <image> cannot be read: ")
 
 
-def test_a_missing_picture_is_refused_with_its_name(tmp_path: Path) -> None:
+def test_a_missing_image_is_refused_with_its_name(tmp_path: Path) -> None:
     assert refusal(lambda: load_image(Media(IMAGE, tmp_path / "a.jpg"))) == (
         f"cannot read {tmp_path / 'a.jpg'}: No such file or directory"
     )
 
 
 @pytest.mark.parametrize("load", [load_image, content_part])
-def test_an_opened_picture_whose_file_ends_too_early_is_refused(load: Callable[[Media], Any]) -> None:
+def test_an_opened_image_whose_file_ends_too_early_is_refused(load: Callable[[Media], Any]) -> None:
     whole = encoded(Image.fromarray(noise(64, 64)), "JPEG")
     opened = Image.open(io.BytesIO(whole[: len(whole) // 2]))
     assert "truncated" in refusal(lambda: np.asarray(load(Media(IMAGE, opened))))
 
 
-def test_something_else_is_no_picture() -> None:
+def test_another_object_is_no_image() -> None:
     assert refusal(lambda: load_image(Media(IMAGE, 3))) == "a int is no image"
 
 
@@ -194,18 +194,18 @@ def test_something_else_is_no_picture() -> None:
         (1, 1, [0]),
     ],
 )
-def test_frames_are_spread_evenly_first_and_last_included(total: int, count: int, expected: list[int]) -> None:
+def test_frames_are_evenly_spaced_first_and_last_included(total: int, count: int, expected: list[int]) -> None:
     assert even_indices(total, count) == expected
 
 
-def test_any_spread_has_as_many_different_places_as_asked_for() -> None:
+def test_even_indices_are_distinct_and_as_many_as_requested() -> None:
     for total in range(1, 60):
         for count in range(2, total + 1):
-            places = even_indices(total, count)
-            assert len(set(places)) == count and places == sorted(places)
-            assert (places[0], places[-1]) == (0, total - 1)
+            indices = even_indices(total, count)
+            assert len(set(indices)) == count and indices == sorted(indices)
+            assert (indices[0], indices[-1]) == (0, total - 1)
             exact = [step * (total - 1) / (count - 1) for step in range(count)]
-            assert max(abs(place - one) for place, one in zip(places, exact, strict=True)) <= 0.5
+            assert max(abs(index - one) for index, one in zip(indices, exact, strict=True)) <= 0.5
 
 
 def frame_colours(frames: list[Image.Image]) -> list[tuple[int, ...]]:
@@ -215,7 +215,7 @@ def frame_colours(frames: list[Image.Image]) -> list[tuple[int, ...]]:
 
 @pytest.mark.parametrize("make", [list, tuple])
 def test_given_frames_are_picked_evenly_and_made_rgb(make: Callable[[Any], Any]) -> None:
-    frames = make(Image.new("L", (8, 8), 20 * place) for place in range(10))
+    frames = make(Image.new("L", (8, 8), 20 * index) for index in range(10))
     assert frame_colours(load_frames(Media(VIDEO, frames), 4)) == [(v, v, v) for v in (0, 60, 120, 180)]
     assert len(load_frames(Media(VIDEO, frames), 99)) == 10
 
@@ -231,7 +231,7 @@ def test_some_frames_of_an_animation_are_those_at_even_distances() -> None:
     assert found == [COLOURS["red"], COLOURS["blue"], COLOURS["black"]]
 
 
-def test_a_still_picture_is_a_video_of_one_frame() -> None:
+def test_a_still_image_is_a_video_of_one_frame() -> None:
     raw = encoded(Image.fromarray(noise()), "PNG")
     (frame,) = load_frames(Media(VIDEO, raw), 8)
     assert np.array_equal(pixels(frame), noise())
@@ -255,14 +255,14 @@ def mp4(greys: list[int]) -> bytes:
 GREYS = [20, 40, 60, 80, 100, 120, 140, 160, 180, 200]
 
 
-@pytest.mark.parametrize(("count", "places"), [(1, [0]), (4, [0, 3, 6, 9]), (10, range(10)), (30, range(10))])
-def test_frames_of_an_mp4_come_in_order_at_even_distances(tmp_path: Path, count: int, places: Any) -> None:
+@pytest.mark.parametrize(("count", "indices"), [(1, [0]), (4, [0, 3, 6, 9]), (10, range(10)), (30, range(10))])
+def test_frames_of_an_mp4_come_in_order_at_even_distances(tmp_path: Path, count: int, indices: Any) -> None:
     file = tmp_path / "grey.mp4"
     file.write_bytes(mp4(GREYS))
     for source in (file, file.read_bytes(), Blob("row 0", file.read_bytes)):
         frames = load_frames(Media(VIDEO, source), count)
         found = [pixels(frame).mean() for frame in frames]
-        assert found == pytest.approx([GREYS[place] for place in places], abs=4)
+        assert found == pytest.approx([GREYS[index] for index in indices], abs=4)
         assert frames[0].size == (32, 32)
 
 
@@ -275,16 +275,16 @@ def wav(samples: np.ndarray, rate: int, subtype: str = "PCM_16") -> bytes:
 
 def test_videos_without_frames_are_refused_with_their_names(tmp_path: Path) -> None:
     pytest.importorskip("av")
-    sound, cut, empty = tmp_path / "sound.wav", tmp_path / "cut.mp4", tmp_path / "empty.mp4"
-    sound.write_bytes(wav(np.zeros(100), 8_000))
+    audio, cut, empty = tmp_path / "sound.wav", tmp_path / "cut.mp4", tmp_path / "empty.mp4"
+    audio.write_bytes(wav(np.zeros(100), 8_000))
     cut.write_bytes(mp4(GREYS)[:40])
     empty.touch()
-    for file in (sound, cut, empty):
+    for file in (audio, cut, empty):
         assert refusal(lambda file=file: load_frames(Media(VIDEO, file), 2)).startswith(f"the video {file} ")
     assert refusal(lambda: load_frames(Media(VIDEO, []), 2)) == "the video <video> has no frames"
 
 
-# Sounds
+# Audio
 
 
 def sine(frequency: float, rate: int, seconds: float, loudness: float = 0.5) -> np.ndarray:
@@ -307,7 +307,7 @@ def test_a_mono_file_has_the_samples_it_was_written_with(tmp_path: Path, subtype
         assert np.abs(found - written).max() < 1 / 32_000
 
 
-def test_a_sound_in_a_blob_is_read_as_its_bytes_are() -> None:
+def test_audio_in_a_blob_is_read_as_its_bytes_are() -> None:
     raw = wav(sine(440, 8_000, 0.1), 8_000)
     found = load_audio(Media(AUDIO, Blob("row 0", lambda: raw)), 8_000)
     assert np.array_equal(found, load_audio(Media(AUDIO, raw), 8_000))
@@ -340,17 +340,17 @@ def test_resampled_stereo_is_the_mean_of_both_channels() -> None:
     assert np.abs(found[500:-500] - sine(440, 16_000, 0.5, 0.25)[500:-500]).max() < 1e-3
 
 
-def test_samples_without_a_rate_are_taken_at_the_rate_asked_for() -> None:
+def test_samples_without_a_rate_have_the_requested_rate() -> None:
     assert np.array_equal(load_audio(Media(AUDIO, np.ones(5)), 12_345), np.ones(5, dtype=np.float32))
 
 
-def test_empty_sounds_are_refused(tmp_path: Path) -> None:
+def test_empty_audio_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "a.wav"
     file.touch()
-    assert refusal(lambda: load_audio(Media(AUDIO, file), 8_000)) == f"the sound {file} is empty"
+    assert refusal(lambda: load_audio(Media(AUDIO, file), 8_000)) == f"the audio {file} is empty"
     file.write_bytes(wav(np.zeros(0), 8_000))
-    assert refusal(lambda: load_audio(Media(AUDIO, file), 8_000)) == f"the sound {file} is empty"
-    assert refusal(lambda: load_audio(Media(AUDIO, np.zeros(0), 8_000), 8_000)) == "the sound <audio> is empty"
+    assert refusal(lambda: load_audio(Media(AUDIO, file), 8_000)) == f"the audio {file} is empty"
+    assert refusal(lambda: load_audio(Media(AUDIO, np.zeros(0), 8_000), 8_000)) == "the audio <audio> is empty"
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
@@ -360,17 +360,17 @@ def test_samples_that_are_not_numbers_are_refused(tmp_path: Path, bad: float) ->
     file = tmp_path / "a.wav"
     file.write_bytes(wav(samples, 8_000, "FLOAT"))
     for rate in (8_000, 16_000):
-        expected = f"the sound {file} holds samples that are not numbers"
+        expected = f"the audio {file} has samples that are not numbers"
         assert refusal(lambda rate=rate: load_audio(Media(AUDIO, file), rate)) == expected
     assert "not numbers" in refusal(lambda: load_audio(Media(AUDIO, samples, 8_000), 8_000))
 
 
 @pytest.mark.parametrize("raw", [b"hello", b"RIFF" + bytes(200)])
-def test_what_is_no_sound_is_refused_with_its_name(tmp_path: Path, raw: bytes) -> None:
+def test_what_is_no_audio_is_refused_with_its_name(tmp_path: Path, raw: bytes) -> None:
     pytest.importorskip("soundfile")
     file = tmp_path / "a.wav"
     file.write_bytes(raw)
-    assert refusal(lambda: load_audio(Media(AUDIO, file), 8_000)).startswith(f"the sound {file} cannot be read: ")
+    assert refusal(lambda: load_audio(Media(AUDIO, file), 8_000)).startswith(f"the audio {file} cannot be read: ")
 
 
 # What servers are sent
@@ -387,7 +387,7 @@ def sent(media: Media) -> tuple[str, bytes]:
 
 @pytest.mark.parametrize("mode", ["RGB", "L"])
 @pytest.mark.parametrize(("form", "kind"), [("JPEG", "image/jpeg"), ("PNG", "image/png"), ("WEBP", "image/webp")])
-def test_pictures_that_everyone_reads_alike_are_sent_unchanged(tmp_path: Path, mode: str, form: str, kind: str) -> None:
+def test_images_in_common_formats_are_sent_unchanged(tmp_path: Path, mode: str, form: str, kind: str) -> None:
     raw = encoded(Image.fromarray(noise()).convert(mode), form)
     file = tmp_path / "a"
     file.write_bytes(raw)
@@ -395,7 +395,7 @@ def test_pictures_that_everyone_reads_alike_are_sent_unchanged(tmp_path: Path, m
         assert sent(Media(IMAGE, source)) == (f"data:{kind}", raw)
 
 
-def other_pictures() -> dict[str, bytes]:
+def other_images() -> dict[str, bytes]:
     grey = np.random.default_rng(0).integers(0, 65536, (8, 8), dtype=np.uint16)
     palette = Image.fromarray(noise()).quantize(16)
     return {
@@ -409,22 +409,22 @@ def other_pictures() -> dict[str, bytes]:
     }
 
 
-@pytest.mark.parametrize("name", list(other_pictures()))
-def test_other_pictures_are_sent_as_the_pixels_that_models_here_see(name: str) -> None:
-    media = Media(IMAGE, other_pictures()[name])
+@pytest.mark.parametrize("name", list(other_images()))
+def test_other_images_are_sent_as_the_pixels_that_local_models_see(name: str) -> None:
+    media = Media(IMAGE, other_images()[name])
     kind, raw = sent(media)
-    picture = Image.open(io.BytesIO(raw))
-    assert (kind, picture.format, picture.mode) == ("data:image/png", "PNG", "RGB")
-    assert np.array_equal(np.asarray(picture), pixels(load_image(media)))
+    image = Image.open(io.BytesIO(raw))
+    assert (kind, image.format, image.mode) == ("data:image/png", "PNG", "RGB")
+    assert np.array_equal(np.asarray(image), pixels(load_image(media)))
 
 
-def test_a_decoded_picture_is_sent_with_its_pixels() -> None:
+def test_a_decoded_image_is_sent_with_its_pixels() -> None:
     kind, raw = sent(Media(IMAGE, Image.fromarray(noise())))
     assert kind == "data:image/png"
     assert np.array_equal(np.asarray(Image.open(io.BytesIO(raw))), noise())
 
 
-def test_a_picture_that_ends_too_early_is_not_sent(tmp_path: Path) -> None:
+def test_an_image_that_ends_too_early_is_not_sent(tmp_path: Path) -> None:
     whole = encoded(Image.fromarray(noise(96, 96)), "JPEG")
     file = tmp_path / "a.jpg"
     file.write_bytes(whole[: len(whole) // 2])
@@ -447,14 +447,14 @@ def test_frames_are_sent_as_a_row_of_jpegs() -> None:
     frames = [Image.new("RGB", (16, 16), colour) for colour in COLOURS]
     part = content_part(Media(VIDEO, frames))
     head, _, body = part["video_url"]["url"].partition(";base64,")
-    pictures = [Image.open(io.BytesIO(base64.b64decode(one, validate=True))) for one in body.split(",")]
+    images = [Image.open(io.BytesIO(base64.b64decode(one, validate=True))) for one in body.split(",")]
     assert (part["type"], head) == ("video_url", "data:video/jpeg")
-    assert [picture.format for picture in pictures] == ["JPEG"] * len(COLOURS)
-    found = np.array([picture.getpixel((8, 8)) for picture in pictures])
+    assert [image.format for image in images] == ["JPEG"] * len(COLOURS)
+    found = np.array([image.getpixel((8, 8)) for image in images])
     assert np.abs(found - np.array(list(COLOURS.values()))).max() <= 4
 
 
-def heard(media: Media) -> tuple[int, np.ndarray]:
+def decoded_audio(media: Media) -> tuple[int, np.ndarray]:
     """The rate and the samples of an audio part, which is 16-bit mono WAV."""
     part = content_part(media)
     assert part["type"] == "input_audio" and part["input_audio"]["format"] == "wav"
@@ -465,21 +465,21 @@ def heard(media: Media) -> tuple[int, np.ndarray]:
 
 def test_samples_are_sent_as_wav_at_their_rate() -> None:
     samples = sine(440, 8_000, 0.1)
-    rate, found = heard(Media(AUDIO, samples, 8_000))
+    rate, found = decoded_audio(Media(AUDIO, samples, 8_000))
     assert (rate, found.shape) == (8_000, (800,))
     assert np.abs(found - samples).max() <= 1 / 32767
 
 
-def test_a_sound_file_is_sent_as_mono_wav_at_sixteen_thousand() -> None:
+def test_an_audio_file_is_sent_as_mono_wav_at_sixteen_thousand() -> None:
     samples = sine(440, 16_000, 0.25)
     stereo = np.stack([samples, np.zeros_like(samples)], axis=1)
-    rate, found = heard(Media(AUDIO, wav(stereo, 16_000)))
+    rate, found = decoded_audio(Media(AUDIO, wav(stereo, 16_000)))
     assert rate == 16_000
     assert np.abs(found - samples / 2).max() <= 2 / 32767
 
 
 def test_samples_beyond_full_scale_are_clipped_and_never_wrapped() -> None:
-    _, found = heard(Media(AUDIO, np.array([0.0, 1.0, 1.5, -1.0, -7.0]), 8_000))
+    _, found = decoded_audio(Media(AUDIO, np.array([0.0, 1.0, 1.5, -1.0, -7.0]), 8_000))
     assert found.tolist() == [0, 1, 1, -1, -1]
 
 

@@ -1,4 +1,4 @@
-"""Items are loaded ahead in order and within a bound; what failed is told where it is taken."""
+"""Items are prefetched in order and within a limit; a failure is raised where the item is taken."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mill.models.media.prefetch import Prefetch, default_workers
 
 
 class Item:
-    """Items go by identity, as requests do."""
+    """Items are compared by identity, as requests are."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -66,7 +66,7 @@ def threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("prefetch")]
 
 
-def test_each_item_gets_its_own_result_whichever_ends_first() -> None:
+def test_each_item_gets_its_result_in_any_order_of_completion() -> None:
     given = items(12)
     load = Loader(lambda number: 0.01 * (12 - number) / 12)
     with Prefetch(load, given, ahead=6, workers=4) as loaded:
@@ -115,7 +115,7 @@ def test_never_more_than_the_bound_is_loaded_and_not_dropped(ahead: int, batch: 
 
 
 def test_the_bound_is_used_fully() -> None:
-    """Six at once, each waiting for the others: they only come through together."""
+    """Six at once, each waiting for the others: they only finish together."""
     meeting = threading.Barrier(6, timeout=5)
     given = items(6)
     with Prefetch(lambda item: meeting.wait() >= 0, given, ahead=6, workers=6) as loaded:
@@ -126,11 +126,11 @@ def test_an_item_may_be_taken_out_of_order() -> None:
     given, load = items(10), Loader()
     with Prefetch(load, given, ahead=2, workers=2) as loaded:
         assert loaded.take(given[7]) == 49
-        assert [loaded.take(given[place]) for place in (3, 0, 9, 8, 1)] == [9, 0, 81, 64, 1]
+        assert [loaded.take(given[index]) for index in (3, 0, 9, 8, 1)] == [9, 0, 81, 64, 1]
     assert len(load.started) == len(set(load.started)) == 10
 
 
-def test_what_loading_raised_is_raised_when_it_is_taken() -> None:
+def test_an_exception_of_load_is_raised_by_take() -> None:
     def load(item: Item) -> int:
         if item.number == 1:
             raise DataError("picture 1 is damaged")
@@ -150,7 +150,7 @@ def test_what_loading_raised_is_raised_when_it_is_taken() -> None:
             loaded.take(given[1])
 
 
-def test_several_are_taken_with_their_errors_in_place() -> None:
+def test_take_each_returns_results_and_exceptions_in_order() -> None:
     def load(item: Item) -> int:
         if item.number % 2:
             raise DataError(f"picture {item.number} is damaged")
@@ -189,7 +189,7 @@ def test_an_item_taken_again_before_it_is_dropped_is_not_loaded_again() -> None:
     assert calls == [0, 1, 2]
 
 
-def test_dropping_what_was_never_taken_makes_room() -> None:
+def test_dropping_an_item_that_was_never_taken_starts_another() -> None:
     given, load = items(4), Loader()
     with Prefetch(load, given, ahead=2, workers=1) as loaded:
         assert settled(load, 2)
@@ -198,14 +198,14 @@ def test_dropping_what_was_never_taken_makes_room() -> None:
         assert loaded.take(given[2]) == 4
 
 
-def test_nothing_to_load_is_nothing_done() -> None:
+def test_no_items_start_no_work() -> None:
     load = Loader()
     with Prefetch(load, [], ahead=4) as loaded:
         assert loaded.take_each([]) == []
     assert load.started == []
 
 
-def test_threads_end_at_exit_and_what_waits_is_never_loaded() -> None:
+def test_threads_end_at_exit_and_waiting_items_are_never_loaded() -> None:
     given, load = items(50), Loader(lambda number: 0.05)
     with Prefetch(load, given, ahead=50, workers=2) as loaded:
         loaded.take(given[0])

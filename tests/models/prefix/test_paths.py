@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from mill.api import warnings
 from mill.api.errors import ModelBroken
 from mill.api.request import GENERATE, LOGLIKELIHOOD, ROLLING, Request, generation_options
 from mill.api.task import RenderSettings
@@ -70,9 +71,14 @@ def test_requests_for_logprobs_are_scored_in_padded_batches(tiny_model: Path) ->
 
 
 def test_a_dry_run_and_the_manifest_say_which_path_runs_and_why(
-    tiny_model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+    tiny_model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     load_files((ODD,))
+    monkeypatch.setattr(warnings, "_reported", set())  # of other tests in this process
 
     def paths_of(backend: str) -> dict[str, str]:
         spec = f"{backend}[path={tiny_model},dtype=float32,device_map=cpu]"
@@ -151,24 +157,17 @@ def test_another_exception_in_decoding_is_an_error_of_its_request_and_no_switch(
     real = DecodingStep.attend
     poison = model.tokens.encode(prompts(5)[2].text)[-1]
 
-    class Watched:
+    inputs: list[list[int]] = []
+    model.model.register_forward_pre_hook(
+        lambda module, args, kwargs: inputs.append(kwargs["input_ids"][0].tolist()), with_kwargs=True
+    )
+
+    def failing(self: Any, *args: Any) -> Any:
         """Fails on every step that has the third prompt's last token among its inputs."""
-
-        ids: list[int] = []
-
-    forward = model.model.forward
-
-    def remember(*given: Any, **named: Any) -> Any:
-        Watched.ids = named["input_ids"][0].tolist()
-        return forward(*given, **named)
-
-    def failing(self: Any, *given: Any) -> Any:
-        if poison in Watched.ids:
+        if poison in inputs[-1]:
             raise RuntimeError("no such kernel")
-        return real(self, *given)
+        return real(self, *args)
 
-    remember.__signature__ = __import__("inspect").signature(forward)  # type: ignore[attr-defined]
-    monkeypatch.setattr(model.model, "forward", remember)
     monkeypatch.setattr(DecodingStep, "attend", failing)
     answers = model.generate_until(prompts(5))
     assert answers[2].error == "RuntimeError: no such kernel"

@@ -1,4 +1,4 @@
-"""Sharing beginnings changes no answer: on many architectures, with and without it, and against plain transformers."""
+"""Prefix sharing changes no answer: on many architectures, with and without it, and against plain transformers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ DEEPSEEK = {
     "moe_intermediate_size": 32,
 }
 
-# Architecture -> (configuration, whether its rows can share beginnings).
+# Architecture -> (configuration, whether its rows can share prefixes).
 FAMILIES: dict[str, tuple[dict[str, Any], bool]] = {
     "llama": (GROUPED, True),
     "qwen2": (GROUPED, True),
@@ -96,13 +96,13 @@ START = "the quick brown fox jumps over the lazy dog . what is the answer ? "
 
 
 def scored() -> list[Request]:
-    """Rows that share a long start, a start and a question, nothing; choices of one and of several tokens."""
+    """Rows that share a long prefix, a short one, nothing; choices of one and of several tokens."""
     contexts = [START * 2 + "it is", START * 2 + "yes no A B", START + "42 , 7 or 1234 ;", "dog", "no A B C"]
     choices = [" yes", " no", " the lazy dog", " 1234 ; yes", "x"]
     return [Request(LOGLIKELIHOOD, context, choice) for context in contexts for choice in choices]
 
 
-def asked() -> list[Request]:
+def generated() -> list[Request]:
     contexts = [START * 2 + "it is", START * 2 + "yes no A B", START + "7", "dog", START * 2 + "it is 42"]
     lengths = [3, 9, 5, 7, 1]
     return [
@@ -112,7 +112,7 @@ def asked() -> list[Request]:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_an_architecture_answers_alike_with_and_without_sharing(zoo: Any, family: str) -> None:
+def test_an_architecture_answers_the_same_with_and_without_sharing(zoo: Any, family: str) -> None:
     together, alone = opened(zoo(family)), opened(zoo(family), exact=True)
     found, wanted = together.loglikelihood(scored()), alone.loglikelihood(scored())
     assert together.prefix_sharing is FAMILIES[family][1]
@@ -123,12 +123,12 @@ def test_an_architecture_answers_alike_with_and_without_sharing(zoo: Any, family
             other.prompt_tokens,
             other.output_tokens,
         )
-    texts = [answer.text for answer in together.generate_until(asked())]
-    assert texts == [answer.text for answer in alone.generate_until(asked())]
+    texts = [answer.text for answer in together.generate_until(generated())]
+    assert texts == [answer.text for answer in alone.generate_until(generated())]
 
 
-def test_the_twin_that_must_fail_without_the_tree(zoo: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Were a row's ancestors left out of its attention, scores would be far off: the probe and this suite would tell."""
+def test_without_the_ancestors_scores_are_wrong(zoo: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The probe and this suite detect attention that leaves out the ancestors of a row."""
     from mill.models.prefix.packed_attention import Pack
 
     model = opened(zoo("llama"))
@@ -176,7 +176,7 @@ def test_any_budget_gives_the_same_scores(zoo: Any, budget: Budget) -> None:
     assert [found[id(request)] for request in requests] == pytest.approx(wanted, abs=1e-4)
 
 
-def test_memory_that_runs_out_halves_the_pack_and_a_piece_that_never_fits_is_left(
+def test_out_of_memory_halves_the_pack_and_a_segment_that_never_fits_is_skipped(
     zoo: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = opened(zoo("llama"))
@@ -184,19 +184,19 @@ def test_memory_that_runs_out_halves_the_pack_and_a_piece_that_never_fits_is_lef
     wanted = [answer.score for answer in model.loglikelihood(requests)]
     real, sizes = packed_scoring.forward, []
 
-    def short_of_memory(network: Any, pack: Any, places: Any, tokens: Any) -> Any:
+    def short_of_memory(network: Any, pack: Any, positions: Any, tokens: Any) -> Any:
         sizes.append(len(pack.ids))
         if len(pack.ids) > 30:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return real(network, pack, places, tokens)
+        return real(network, pack, positions, tokens)
 
     monkeypatch.setattr(packed_scoring, "forward", short_of_memory)
     found = [answer.score for answer in model.loglikelihood(requests)]
     assert found == pytest.approx(wanted, abs=1e-4)
-    assert min(sizes) <= 30 < sizes[0]  # the long start alone has more: its rows went the plain way
+    assert min(sizes) <= 30 < sizes[0]  # the long prefix alone has more: its rows were scored in padded batches
 
 
-def test_a_row_longer_than_a_sliding_window_goes_by_itself(zoo: Any) -> None:
+def test_a_row_longer_than_a_sliding_window_is_scored_by_itself(zoo: Any) -> None:
     model = opened(zoo("mistral"))
     long, short = Request(LOGLIKELIHOOD, START * 3, " yes"), Request(LOGLIKELIHOOD, "the lazy", " dog")
     assert packed_scoring.shortest_window(model.config) == 40
@@ -207,10 +207,10 @@ def test_a_row_longer_than_a_sliding_window_goes_by_itself(zoo: Any) -> None:
 
 
 @pytest.mark.parametrize("most", [1, 2, None])
-def test_rows_that_come_and_go_write_what_each_would_alone(zoo: Any, most: int | None) -> None:
+def test_continuous_decoding_gives_each_sequence_its_own_answer(zoo: Any, most: int | None) -> None:
     model, alone = opened(zoo("llama"), batch_size=most), opened(zoo("llama"), exact=True, batch_size=1)
     requests = [
-        *asked(),
+        *generated(),
         *(
             Request(GENERATE, START + "yes", options=generation_options(max_gen_toks=8, temperature=1.0), draw=k)
             for k in range(3)
@@ -222,15 +222,15 @@ def test_rows_that_come_and_go_write_what_each_would_alone(zoo: Any, most: int |
     ]
     found, wanted = model.generate_until(requests), alone.generate_until(requests)
     for one, other in zip(found, wanted, strict=True):
-        told = (one.text, one.finish_reason, one.prompt_tokens, one.output_tokens)
-        assert told == (other.text, other.finish_reason, other.prompt_tokens, other.output_tokens)
+        decoded = (one.text, one.finish_reason, one.prompt_tokens, one.output_tokens)
+        assert decoded == (other.text, other.finish_reason, other.prompt_tokens, other.output_tokens)
     tokens, plain = found[-1].tokens, wanted[-1].tokens
     assert tokens is not None and plain is not None
     assert [token.id for token in tokens] == [token.id for token in plain]
     assert [token.logprob for token in tokens] == pytest.approx([token.logprob for token in plain], abs=1e-4)
 
 
-def test_answers_come_as_they_are_complete_and_not_at_the_end(zoo: Any) -> None:
+def test_answers_are_reported_as_soon_as_they_are_complete(zoo: Any) -> None:
     model = opened(zoo("llama"))
     lengths = {"long": 7, "short": 4}
     requests = [Request(GENERATE, text, options=generation_options(max_gen_toks=n)) for text, n in lengths.items()]
@@ -247,6 +247,6 @@ def test_on_cuda_half_precision_and_graphs_agree_with_float32(zoo: Any, family: 
     assert together.prefix_sharing
     assert [one.score for one in found] == pytest.approx([one.score for one in wanted], rel=0.05, abs=0.5)
     half = TransformersModel(str(zoo(family)), dtype="bfloat16", exact=True)
-    texts = [answer.text for answer in together.generate_until(asked())]
-    same = sum(a == b.text for a, b in zip(texts, half.generate_until(asked()), strict=True))
+    texts = [answer.text for answer in together.generate_until(generated())]
+    same = sum(a == b.text for a, b in zip(texts, half.generate_until(generated()), strict=True))
     assert same >= len(texts) - 2  # rounding flips near ties

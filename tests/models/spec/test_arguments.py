@@ -1,4 +1,4 @@
-"""Arguments of server backends that make no sense are refused before anything is sent, in a line that shows no key."""
+"""Invalid arguments of server backends are refused before anything is sent, in a line without the key."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ODD = {
 
 @pytest.mark.parametrize("backend", BACKENDS, ids=lambda backend: backend.__name__)
 @pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in ODD.items() for value in values], ids=repr)
-def test_what_makes_no_sense_is_refused(backend: Any, name: str, value: Any) -> None:
+def test_invalid_values_are_refused(backend: Any, name: str, value: Any) -> None:
     with pytest.raises(SpecError, match=f"^{name}") as raised:
         backend(**{"model": "m", name: value})
     assert "secret" not in str(raised.value) and "\n" not in str(raised.value)
@@ -36,7 +36,7 @@ def test_what_makes_no_sense_is_refused(backend: Any, name: str, value: Any) -> 
     "text", ["timeout=0", "timeout=-1", "timeout=nan", "timeout=inf", "concurrency=0", "concurrency=-3"]
 )
 @pytest.mark.parametrize("backend", ["openai-compat", "llama-cpp", "vllm-mlx", "litellm"])
-def test_the_same_from_the_command_line(backend: str, text: str) -> None:
+def test_invalid_values_are_refused_on_the_command_line(backend: str, text: str) -> None:
     with pytest.raises(SpecError, match=text.partition("=")[0]):
         open_model(f"{backend}[model=m,{text}]")
 
@@ -75,24 +75,24 @@ def test_arguments_of_openai_compat(name: str, value: Any) -> None:
         7,
     ],
 )
-def test_addresses_that_are_none(url: Any) -> None:
+def test_invalid_addresses_are_refused(url: Any) -> None:
     with pytest.raises(SpecError, match=r"^base_url="):
         OpenAICompatModel("m", url)
 
 
-def test_a_key_of_the_environment_is_held_to_the_same_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_key_in_the_environment_is_refused_by_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MILL_API_KEY", "sk-secret\r\nX-Evil: 1")
-    with pytest.raises(SpecError, match=r"^MILL_API_KEY: the key holds a line break") as raised:
+    with pytest.raises(SpecError, match=r"^MILL_API_KEY: the key contains a line break") as raised:
         OpenAICompatModel("m")
     assert "secret" not in str(raised.value)
 
 
-def test_a_good_key_is_taken_without_the_line_break_after_it() -> None:
+def test_a_key_is_stripped() -> None:
     assert check_key("sk-good\n", "api_key") == "sk-good"
     assert check_key("", "api_key") is None and check_key(None, "api_key") is None
 
 
-def test_good_arguments_are_taken() -> None:
+def test_valid_arguments_are_accepted() -> None:
     model = OpenAICompatModel(
         "m", "http://h:1", timeout=0.5, concurrency=1, max_context_length=16, bos_token_id=0, chat=True
     )

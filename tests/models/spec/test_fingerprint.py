@@ -1,4 +1,4 @@
-"""Digests of weights are remembered in a file that may be lost, damaged or not a file at all."""
+"""Digests of weights are cached in a file that may be missing, damaged or not a file."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("what", MEMOS)
-def test_an_odd_memo_costs_time_and_nothing_else(tmp_path: Path, cache: Path, what: str) -> None:
+def test_a_damaged_cache_only_costs_time(tmp_path: Path, cache: Path, what: str) -> None:
     weights = tmp_path / "weights.bin"
     weights.write_bytes(b"weights")
     MEMOS[what](cache)
     assert file_digest(weights) == hashlib.sha256(b"weights").hexdigest()
 
 
-def test_a_digest_is_remembered(tmp_path: Path, cache: Path) -> None:
+def test_a_digest_is_cached(tmp_path: Path, cache: Path) -> None:
     weights = tmp_path / "weights.bin"
     weights.write_bytes(b"weights")
     digest = file_digest(weights)
     assert list(json.loads(cache.read_text()).values()) == [digest] and file_digest(weights) == digest
 
 
-def test_a_memo_that_is_a_link_is_replaced(tmp_path: Path, cache: Path) -> None:
+def test_a_cache_that_is_a_link_is_replaced(tmp_path: Path, cache: Path) -> None:
     victim, weights = tmp_path / "victim", tmp_path / "weights.bin"
     victim.write_text("{}")
     weights.write_bytes(b"weights")
