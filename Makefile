@@ -16,7 +16,7 @@ ENGINES ?= $(if $(filter Linux,$(shell uname -s)),vllm) mlx vllm-mlx
 # What mill itself needs inside an engine's environment; the engine brings the rest.
 CORE := click rich aiohttp pyyaml pyarrow msgspec rapidfuzz
 
-.PHONY: demo test docs lint fetch engines test-engines programs audit fuzz clean
+.PHONY: demo test lint fetch engines test-engines programs audit fuzz clean
 
 $(VENV)/core: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -89,6 +89,7 @@ $(VENV)/docs: $(VENV)/core
 	$(BIN)/python -m pip install -q -c constraints.txt -e ".[docs]"
 	touch $@
 
+.PHONY: docs
 docs: $(VENV)/docs
 	$(BIN)/mkdocs build --strict
 
