@@ -66,6 +66,15 @@ $(ENGINE_DIR)/vllm/ready:
 	$(ENGINE_DIR)/vllm/bin/python -m pip install -q --no-deps --target $(ENGINE_DIR)/vllm/torchvision torchvision==0.25.0
 	touch $@
 
+# The documentation as a site in site/, without network: every broken link or reference is an error.
+$(VENV)/docs: $(VENV)/core
+	$(BIN)/python -m pip install -q -c constraints.txt -e ".[docs]"
+	touch $@
+
+.PHONY: docs
+docs: $(VENV)/docs
+	$(BIN)/mkdocs build --strict
+
 $(ENGINE_DIR)/mlx/ready:
 	$(PYTHON) -m venv $(ENGINE_DIR)/mlx
 	$(ENGINE_DIR)/mlx/bin/python -m pip install -q "mlx[cpu]" mlx-lm==0.32.2 $(CORE)
@@ -83,15 +92,6 @@ engines: $(ENGINES:%=$(ENGINE_DIR)/%/ready) fetch
 
 test-engines: engines $(VENV)/dev
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests/engines
-
-# The documentation as a site in site/, without network: every broken link or reference is an error.
-$(VENV)/docs: $(VENV)/core
-	$(BIN)/python -m pip install -q -c constraints.txt -e ".[docs]"
-	touch $@
-
-.PHONY: docs
-docs: $(VENV)/docs
-	$(BIN)/mkdocs build --strict
 
 # The fuzzers of the tests with twenty times as many cases.
 fuzz: $(VENV)/dev
