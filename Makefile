@@ -27,6 +27,15 @@ $(VENV)/dev: $(VENV)/core
 	$(BIN)/python -m pip install -q -c constraints.txt -e ".[dev]"
 	touch $@
 
+# The documentation as a site in site/, without network: every broken link or reference is an error.
+$(VENV)/docs: $(VENV)/core
+	$(BIN)/python -m pip install -q -c constraints.txt -e ".[docs]"
+	touch $@
+
+.PHONY: docs
+docs: $(VENV)/docs
+	$(BIN)/mkdocs build --strict
+
 fetch: $(VENV)/core
 	$(BIN)/python scripts/fetch_demo.py $(DEMO)
 
@@ -65,15 +74,6 @@ $(ENGINE_DIR)/vllm/ready:
 	$(ENGINE_DIR)/vllm/bin/python -m pip uninstall -q -y torchvision torchaudio torchcodec
 	$(ENGINE_DIR)/vllm/bin/python -m pip install -q --no-deps --target $(ENGINE_DIR)/vllm/torchvision torchvision==0.25.0
 	touch $@
-
-# The documentation as a site in site/, without network: every broken link or reference is an error.
-$(VENV)/docs: $(VENV)/core
-	$(BIN)/python -m pip install -q -c constraints.txt -e ".[docs]"
-	touch $@
-
-.PHONY: docs
-docs: $(VENV)/docs
-	$(BIN)/mkdocs build --strict
 
 $(ENGINE_DIR)/mlx/ready:
 	$(PYTHON) -m venv $(ENGINE_DIR)/mlx
