@@ -29,6 +29,15 @@ $(VENV)/dev: $(VENV)/core
 	$(BIN)/python -m pip install -q -c constraints.txt -e ".[dev]"
 	touch $@
 
+# The documentation as a site in site/, without network: every broken link or reference is an error.
+$(VENV)/docs: $(VENV)/core
+	$(BIN)/python -m pip install -q -c constraints.txt -e ".[docs]"
+	touch $@
+
+.PHONY: docs
+docs: $(VENV)/docs
+	$(BIN)/mkdocs build --strict
+
 fetch: $(VENV)/core
 	$(BIN)/python scripts/fetch_demo.py $(DEMO)
 
@@ -88,14 +97,6 @@ engines: $(ENGINES:%=$(ENGINE_DIR)/%/ready) fetch
 
 test-engines: engines $(VENV)/dev
 	HF_HUB_OFFLINE=1 $(BIN)/pytest tests/engines
-
-# The documentation as a site in site/, without network: every broken link or reference is an error.
-$(VENV)/docs: $(VENV)/core
-	$(BIN)/python -m pip install -q -c constraints.txt -e ".[docs]"
-	touch $@
-
-docs: $(VENV)/docs
-	$(BIN)/mkdocs build --strict
 
 # The fuzzers of the tests with twenty times as many cases.
 fuzz: $(VENV)/dev
