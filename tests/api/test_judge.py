@@ -60,7 +60,7 @@ def test_verdict_words_of_the_judged_answer_do_not_count() -> None:
 
 @settings(deadline=None)
 @given(st.sampled_from(["CORRECT", "INCORRECT"]), st.text(max_size=30), st.text(max_size=20))
-def test_whatever_is_written_before_the_verdict_does_not_change_it(word: str, before: str, quoted: str) -> None:
+def test_text_before_the_verdict_does_not_change_it(word: str, before: str, quoted: str) -> None:
     assert Judge().read(f"{before}\nVERDICT: {quoted}\nVERDICT: {word}") == {"CORRECT": RIGHT, "INCORRECT": WRONG}[word]
 
 
@@ -90,7 +90,7 @@ def test_verdicts_with_signs(verdicts: dict[str, float], text: str, value: float
     assert Judge(verdicts=verdicts).read(text) == value
 
 
-def test_a_judge_is_told_everything_it_needs() -> None:
+def test_a_judge_gets_everything_it_needs() -> None:
     (request,) = Judge(rubric="Be strict.").requests(TOLD, chat=False)
     text = request.text
     assert "1+1?" in text and "[Reference answer]\ntwo" in text and "[Answer to grade]\n2" in text and "Be strict." in text
@@ -109,7 +109,7 @@ def test_braces_in_what_is_judged_are_left_as_they_are(text: str) -> None:
 
 
 @pytest.mark.parametrize("prompt", ["{nosuch}", "{}", "{0}", "{", '{"json": 1}'])
-def test_a_prompt_that_names_what_is_not_told_is_refused(prompt: str) -> None:
+def test_a_prompt_that_names_an_unknown_field_is_refused(prompt: str) -> None:
     with pytest.raises(DataError, match="the judge's prompt uses a field"):
         Judge(prompt=prompt).requests(TOLD, chat=False)
 
@@ -134,7 +134,7 @@ def test_values_with_and_without_something_known() -> None:
 # Pairs
 
 
-def test_a_pair_is_asked_in_both_orders() -> None:
+def test_a_pair_is_sent_in_both_orders() -> None:
     one, other = PairwiseJudge().requests(TOLD, chat=False)
     assert one.text.index("[First answer]\n2") < one.text.index("[Second answer]\ntwo")
     assert other.text.index("[First answer]\ntwo") < other.text.index("[Second answer]\n2")

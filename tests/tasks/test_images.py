@@ -101,7 +101,7 @@ NUMBERS = [3, 0, 9, 3, 5, 5, 1]
 
 @pytest.mark.parametrize("shape", ["folders", "parquet", "shards", "saved"])
 @pytest.mark.parametrize("name", ["cifar10", "cifar10_supervised", "cifar10_mcq", "cifar10_mcq_gen"])
-def test_cifar10_has_the_same_pictures_and_classes_in_every_shape(root: Path, shape: str, name: str) -> None:
+def test_cifar10_has_the_same_images_and_classes_in_every_shape(root: Path, shape: str, name: str) -> None:
     place = root / CIFAR_PLACE
     if shape == "folders":
         write_folders(place / "test", [TEN[number] for number in NUMBERS])
@@ -121,7 +121,7 @@ WNID_NUMBERS = [7, 999, 0, 134, 7]
 
 
 @pytest.mark.parametrize("shape", ["folders", "names", "parquet", "saved"])
-def test_imagenet_has_the_same_pictures_and_classes_in_every_shape(root: Path, shape: str) -> None:
+def test_imagenet_has_the_same_images_and_classes_in_every_shape(root: Path, shape: str) -> None:
     place = root / IMAGENET_PLACE
     if shape == "folders":
         write_folders(place / "validation", [WNIDS[number] for number in WNID_NUMBERS])
@@ -135,7 +135,7 @@ def test_imagenet_has_the_same_pictures_and_classes_in_every_shape(root: Path, s
         assert pairs(task_of(name)) == dict(enumerate(WNID_NUMBERS))
 
 
-def test_pictures_saved_as_paths_are_found_where_they_are(root: Path) -> None:
+def test_images_saved_as_paths_are_found_where_they_are(root: Path) -> None:
     """What `datasets` writes for pictures whose bytes it did not copy."""
     write_folders(root / "elsewhere", ["a"] * 3)
     cells = [{"bytes": None, "path": str(root / "elsewhere" / "a" / f"{number:03}.png")} for number in range(3)]
@@ -166,7 +166,7 @@ def test_a_folder_that_is_no_class_is_refused_with_the_file(root: Path, place: s
     assert str(caught.value).startswith(f"{file} has the label 'zeppelin', which is none of the ")
 
 
-def test_a_row_without_label_or_picture_is_refused(root: Path) -> None:
+def test_a_row_without_label_or_image_is_refused(root: Path) -> None:
     file = root / CIFAR_PLACE / "test.jsonl"
     file.parent.mkdir(parents=True)
     for row, columns in (({"img": "a.png"}, "label"), ({"label": 99}, "image, img")):
@@ -201,7 +201,7 @@ def test_supervised_asks_for_one_of_all_classes_in_their_order(cifar: Path) -> N
     assert (request.kind, request.labels.names, request.labels.templates) == (CLASSIFY, TEN, ())
 
 
-def test_imagenet_is_asked_by_name_and_answered_by_wnid(root: Path) -> None:
+def test_imagenet_is_shown_by_name_and_answered_by_wnid(root: Path) -> None:
     write_parquet(root / IMAGENET_PLACE / "validation.parquet", WNID_NUMBERS, "image")
     task = task_of("imagenet")
     (request,) = task.requests(task.samples()[0], SETTINGS)
@@ -252,7 +252,7 @@ def test_a_draw_holds_the_right_class_once_among_three_others(cifar: Path) -> No
         assert len(set(shown)) == 4 and set(shown) <= set(range(10))
 
 
-def test_draws_differ_from_sample_to_sample_and_favour_no_place(cifar: Path) -> None:
+def test_draws_differ_from_sample_to_sample_and_favour_no_position(cifar: Path) -> None:
     shown = choices(task_of("cifar10_mcq"))
     assert len({tuple(one) for one in shown.values()}) > 90
     places = Counter(one.index(int(sample) % 10) for sample, one in shown.items())
@@ -277,7 +277,7 @@ def test_fewer_classes_than_choices_are_all_shown(tmp_path: Path) -> None:
     assert [request.continuation for request in task.requests(sample, SETTINGS)] == ["A", "B"]
 
 
-def test_a_choice_shows_the_picture_then_the_question_and_its_letters(cifar: Path) -> None:
+def test_a_choice_shows_the_image_then_the_question_and_its_letters(cifar: Path) -> None:
     task = task_of("cifar10_mcq")
     sample = task.samples()[42]
     shown = choices(task)["42"]
@@ -430,7 +430,7 @@ def damage(file: Path, groups: Sequence[int]) -> None:
     file.write_bytes(raw)
 
 
-def test_pictures_in_a_table_are_not_read_until_they_are_asked_for(root: Path) -> None:
+def test_images_in_a_table_are_not_read_until_they_are_needed(root: Path) -> None:
     """Their bytes are destroyed: samples and requests do not notice, the first reader does."""
     file = write_parquet(root / CIFAR_PLACE / "test.parquet", NUMBERS)
     damage(file, [0, 1, 2])
@@ -444,7 +444,7 @@ def test_pictures_in_a_table_are_not_read_until_they_are_asked_for(root: Path) -
         load_image(requests[2].media[0])
 
 
-def test_a_damaged_part_of_a_table_concerns_its_own_pictures_alone(root: Path) -> None:
+def test_a_damaged_part_of_a_table_concerns_its_own_images_alone(root: Path) -> None:
     file = write_parquet(root / CIFAR_PLACE / "test.parquet", NUMBERS)
     damage(file, [1])
     task = task_of("cifar10")
@@ -456,7 +456,7 @@ def test_a_damaged_part_of_a_table_concerns_its_own_pictures_alone(root: Path) -
     assert len({one.digest for one in media}) == 7
 
 
-def test_pictures_of_a_table_are_read_in_any_order_and_by_many_threads(cifar: Path) -> None:
+def test_images_of_a_table_are_read_in_any_order_and_by_many_threads(cifar: Path) -> None:
     rows = read_rows(cifar)
     order = np.random.default_rng(0).permutation(100).tolist() * 3
     with ThreadPoolExecutor(8) as pool:
@@ -464,7 +464,7 @@ def test_pictures_of_a_table_are_read_in_any_order_and_by_many_threads(cifar: Pa
     assert found == [png(row) for row in order]
 
 
-def test_a_row_whose_picture_is_missing_is_told_with_its_number(root: Path) -> None:
+def test_a_row_whose_image_is_missing_is_reported_with_its_number(root: Path) -> None:
     kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
     cells = [None, {"bytes": None, "path": None}, {"bytes": None, "path": str(root / "gone.png")}]
     file = root / CIFAR_PLACE / "test.parquet"
@@ -528,7 +528,7 @@ def contents(folder: Path) -> dict[Path, str]:
     return {file: file.read_text() for file in folder.rglob("*") if file.is_file() and file.suffix in (".json", ".jsonl")}
 
 
-def test_a_run_scores_by_hand_and_keeps_pictures_out_of_its_files(
+def test_a_run_scores_by_hand_and_keeps_images_out_of_its_files(
     root: Path, evaluate: Callable[..., Outcome], tmp_path: Path
 ) -> None:
     file = write_parquet(root / CIFAR_PLACE / "test.parquet", TOLD, side=LARGE)
@@ -551,7 +551,7 @@ def test_a_run_scores_by_hand_and_keeps_pictures_out_of_its_files(
         assert "PNG" not in text and base64.b64encode(png(0, LARGE))[:16].decode() not in text, found
 
 
-def test_pictures_that_a_table_holds_as_plain_bytes_stay_out_of_the_files_too(
+def test_images_that_a_table_holds_as_plain_bytes_stay_out_of_the_files_too(
     root: Path, evaluate: Callable[..., Outcome]
 ) -> None:
     file = root / CIFAR_PLACE / "test.parquet"
@@ -573,7 +573,7 @@ def test_a_damaged_part_of_a_table_is_counted_errors_and_the_rest_is_scored(
     assert all(f"img of row {failure['id']}" in failure["error"] for failure in outcome.tasks[0].failures)
 
 
-def test_a_finished_run_is_read_again_and_a_changed_picture_asked_again(
+def test_a_finished_run_is_read_again_and_a_changed_image_computed_again(
     root: Path, evaluate: Callable[..., Outcome]
 ) -> None:
     write_folders(root / CIFAR_PLACE / "test", [TEN[label] for label in TOLD])
@@ -585,7 +585,7 @@ def test_a_finished_run_is_read_again_and_a_changed_picture_asked_again(
     assert evaluate().tally.computed == 1
 
 
-def test_a_limit_takes_label_folders_in_turn_and_a_picture_keeps_its_name(root: Path) -> None:
+def test_a_limit_takes_label_folders_in_turn_and_a_image_keeps_its_name(root: Path) -> None:
     """Three airplanes, two birds, one cat: as many of each as there are, the names as the files are sorted."""
     write_folders(root / CIFAR_PLACE / "test", ["airplane", "airplane", "airplane", "bird", "bird", "cat"])
     samples = make_task("cifar10").samples()

@@ -102,7 +102,7 @@ def test_mmlu_takes_the_first_examples_of_dev_in_order(mmlu: None) -> None:
     assert asked("mmlu_abstract_algebra", RenderSettings(n_shots=2))[0] == expected
 
 
-def test_mmlu_asks_for_five_examples_and_says_when_there_are_fewer(mmlu: None) -> None:
+def test_mmlu_needs_five_examples_and_says_when_there_are_fewer(mmlu: None) -> None:
     expected = r"mmlu_abstract_algebra needs 5 examples, but the dev split of cais/mmlu/abstract_algebra has 2"
     with pytest.raises(DataError, match=expected):
         asked("mmlu_abstract_algebra", RenderSettings())
@@ -119,7 +119,7 @@ def test_mmlu_descriptions_have_spaces_for_underscores(put: Put) -> None:
     assert asked("mmlu_us_foreign_policy", ZERO)[0] == expected + SUM_TEXT
 
 
-def test_a_system_prompt_without_a_chat_template_stands_in_front(mmlu: None) -> None:
+def test_a_system_prompt_without_a_chat_template_comes_first(mmlu: None) -> None:
     context, continuations = asked("mmlu_abstract_algebra", RenderSettings(n_shots=1, system_prompt="Be brief."))
     assert context == f"Be brief.\n\n{ALGEBRA}{UNIT_TEXT} D\n\n{SUM_TEXT}"
     assert continuations == [" A", " B", " C", " D"]
@@ -212,7 +212,7 @@ def test_arc_answer_keys_may_be_digits(put: Put) -> None:
     assert scored("arc_easy", -3.0, -2.0, -1.0) == {"acc": 1.0, "acc_norm": 1.0}
 
 
-def test_another_split_that_stands_in_is_noted(put: Put) -> None:
+def test_another_split_that_is_used_is_reported(put: Put) -> None:
     put("ai2_arc/ARC-Easy/validation", STONE)
     assert make_task("arc_easy").warnings() == ["the validation split is used instead of test, which is missing"]
 
@@ -404,7 +404,7 @@ def test_gsm8k_with_and_without_an_example(gsm8k: None) -> None:
     assert target("gsm8k") == "1234"
 
 
-def test_gsm8k_asks_for_five_examples(gsm8k: None) -> None:
+def test_gsm8k_needs_five_examples(gsm8k: None) -> None:
     with pytest.raises(DataError, match="gsm8k needs 5 examples, but the train split of openai/gsm8k/main has 1"):
         generated("gsm8k", RenderSettings())
 
@@ -582,7 +582,7 @@ def test_wikitext_lines_are_joined_into_pages_at_first_level_titles(put: Put) ->
     assert [sample.doc for sample in make_task("wikitext").samples()] == [{"page": page} for page in PAGES]
 
 
-def test_wikitext_without_raw_text_says_that_another_form_stands_in(put: Put) -> None:
+def test_wikitext_without_raw_text_reports_that_another_form_is_used(put: Put) -> None:
     put("Salesforce/wikitext/wikitext-2-v1/test", *({"text": line} for line in LINES))
     task = make_task("wikitext")
     assert len(task.samples()) == 2

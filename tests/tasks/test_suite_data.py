@@ -125,7 +125,7 @@ def test_gold_fits_its_extraction(suite: str) -> None:
 
 
 @pytest.mark.parametrize("suite", SUITES)
-def test_gold_stands_where_it_is_promised(suite: str) -> None:
+def test_gold_is_where_it_is_promised(suite: str) -> None:
     lines = read(suite)
     assert sum("answer" in line for line in lines) >= GOLD.get(suite, 0)
     if suite == "determinism":
@@ -271,7 +271,7 @@ def test_lengths_are_spread() -> None:
 
 
 @pytest.mark.parametrize("genre", long_context.GENRES)
-def test_filler_repeats_no_sentence_and_says_nothing_of_the_facts(genre: str) -> None:
+def test_filler_repeats_no_sentence_and_does_not_mention_the_facts(genre: str) -> None:
     sentences = long_context.filler(long_context.Chance(1), genre, 5000)
     assert len(set(sentences)) == len(sentences) > 300
     words = set(re.findall(r"\w+", " ".join(sentences)))
@@ -280,21 +280,21 @@ def test_filler_repeats_no_sentence_and_says_nothing_of_the_facts(genre: str) ->
 
 
 @pytest.mark.parametrize("line", ids(of("long-context", "needle")))
-def test_a_needle_is_told_once(line: Line) -> None:
+def test_a_needle_is_stated_once(line: Line) -> None:
     subject = asked(r"What is the (.+?)\?", line)
     assert re.findall(rf"The {subject} is (\w+)\.", document(line)) == [str(line["answer"])]
     assert len(re.findall(rf"\b{line['answer']}\b", document(line))) == 1
 
 
 @pytest.mark.parametrize("line", ids(of("long-context", "several")))
-def test_several_needles_are_in_the_order_asked(line: Line) -> None:
+def test_several_needles_are_in_the_order_given(line: Line) -> None:
     told = dict(re.findall(r"The ([a-z ]+) is (\d{4})\.", document(line)))
     subjects = re.split(r", the | and the ", asked(r"What are the (.+?)\?", line))
     assert [int(told[subject]) for subject in subjects] == line["answer"]
 
 
 @pytest.mark.parametrize("line", ids(of("long-context", "count")))
-def test_the_word_occurs_as_often_as_said(line: Line) -> None:
+def test_the_word_occurs_as_often_as_stated(line: Line) -> None:
     assert document(line).lower().count(asked(r'the word "(\w+)"', line)) == line["answer"]
 
 
@@ -326,7 +326,7 @@ def test_the_years_give_the_order(line: Line) -> None:
 
 
 @pytest.mark.parametrize("line", ids(of("long-context", "absent")))
-def test_a_price_is_told_where_the_gold_says_so(line: Line) -> None:
+def test_a_price_is_stated_where_the_gold_says_so(line: Line) -> None:
     thing = asked(r"the (\w+ \w+) cost", line)
     told = re.findall(rf"The {thing} cost (\d+) crowns\.", document(line))
     assert f"The {thing} weighs" in document(line)
