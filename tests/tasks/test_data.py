@@ -1,4 +1,4 @@
-"""Rows are found on the MILL_DATA path in every format, and what is wrong with them is told in one line."""
+"""Rows are found on the MILL_DATA path in every format, and errors in them are reported in one line."""
 
 from __future__ import annotations
 
@@ -137,9 +137,9 @@ def test_csv_rows_are_text_with_quoted_commas_and_newlines(root: Path) -> None:
 
 def test_an_image_folder_gives_paths_and_labels(root: Path) -> None:
     folder = root / "org" / "cats" / "test"
-    for place in ("tabby/2.png", "tabby/1.JPG", "siamese/1.jpeg", "siamese/notes.txt"):
-        (folder / place).parent.mkdir(parents=True, exist_ok=True)
-        (folder / place).touch()
+    for name in ("tabby/2.png", "tabby/1.JPG", "siamese/1.jpeg", "siamese/notes.txt"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
     assert load_split(CATS, ("test",))[1] == [
         {"image": str(folder / "siamese" / "1.jpeg"), "label": "siamese"},
         {"image": str(folder / "tabby" / "1.JPG"), "label": "tabby"},
@@ -241,9 +241,9 @@ def test_the_hub_gives_the_first_split_it_has(root: Path, monkeypatch: pytest.Mo
     assert load_split(CATS, ("test", "validation", "train")) == ("validation", ROWS)
 
 
-def refusal(place: Path) -> str:
+def refusal(path: Path) -> str:
     with pytest.raises(DataError) as caught:
-        read_rows(place)
+        read_rows(path)
     return str(caught.value)
 
 

@@ -1,4 +1,4 @@
-"""Tasks are other people's code: whatever a hook raises or returns is one line with the task's name, before any work."""
+"""Third-party tasks: what a hook raises or returns wrongly is one line with the task's name, before any work."""
 
 from __future__ import annotations
 

@@ -32,8 +32,8 @@ def clean_registry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry.tasks, "_entries", dict(registry.tasks._entries))
 
 
-def names(*asked: str) -> list[str]:
-    return [task.name for task in select(list(asked)).tasks]
+def names(*wanted: str) -> list[str]:
+    return [task.name for task in select(list(wanted)).tasks]
 
 
 def test_mmlu_is_57_subjects_in_four_areas() -> None:
@@ -159,7 +159,7 @@ def test_a_text_file_without_text_is_refused(tmp_path: Path, name: str, text: st
 # What a model can serve
 
 
-class Pictures(Piqa):
+class ImageTask(Piqa):
     """A task that shows images."""
 
     task_type = TaskType.ZERO_SHOT_CLASSIFICATION
@@ -212,12 +212,12 @@ def test_an_image_classifier_serves_no_text_task(name: str) -> None:
 
 
 def test_a_text_model_is_refused_on_images_with_what_it_takes() -> None:
-    expected = "pictures needs a model that takes image; gpt (LiteLLMModel) takes text"
-    assert refusal(Pictures("pictures"), LOCAL).startswith(expected)
+    expected = "image_task needs a model that takes image; gpt (LiteLLMModel) takes text"
+    assert refusal(ImageTask("image_task"), LOCAL).startswith(expected)
 
 
 def test_an_image_classifier_serves_images() -> None:
-    task = Pictures("pictures")
+    task = ImageTask("image_task")
     assert serve(task, CLIP, "m", CAN) is task
 
 

@@ -1,4 +1,4 @@
-"""Tasks of pictures and sound: MMMU-Pro, ESC-50, Flickr30k and the drawn shapes, from made-up rows."""
+"""Tasks with images and audio: MMMU-Pro, ESC-50, Flickr30k and the drawn shapes, from made-up rows."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "data"
 
 
-def picture(file: Path, colour: str = "red", shape: str = "circle") -> str:
+def draw_image(file: Path, colour: str = "red", shape: str = "circle") -> str:
     file.parent.mkdir(parents=True, exist_ok=True)
     draw(colour, shape, random.Random(str(file))).save(file)
     return str(file)
 
 
 def mmmu_rows(root: Path) -> list[dict[str, Any]]:
-    one, two = picture(root / "a.png"), picture(root / "b.png", "blue", "star")
+    one, two = draw_image(root / "a.png"), draw_image(root / "b.png", "blue", "star")
     return [
         {
             "id": "test_Art_1",
@@ -127,11 +127,11 @@ def test_esc50_offers_audio_from_label_folders_as_choices(root: Path) -> None:
     for name in ("dog", "sea_waves"):
         file = root / f"ashraq/esc50/default/test/{name}/1.wav"
         file.parent.mkdir(parents=True)
-        with wave.open(str(file), "wb") as sound:
-            sound.setnchannels(1)
-            sound.setsampwidth(2)
-            sound.setframerate(8000)
-            sound.writeframes(b"\0\1" * 800)
+        with wave.open(str(file), "wb") as audio:
+            audio.setnchannels(1)
+            audio.setsampwidth(2)
+            audio.setframerate(8000)
+            audio.writeframes(b"\0\1" * 800)
     task = make_task("esc50")
     dog, waves = task.samples()
     requests = task.requests(waves, PLAIN)
@@ -146,7 +146,7 @@ def write_flickr(root: Path, pairs: list[tuple[str, str]]) -> None:
     file.parent.mkdir(parents=True)
     rows = [
         {
-            "image": picture(root / f"{colour}-{shape}.png", colour, shape),
+            "image": draw_image(root / f"{colour}-{shape}.png", colour, shape),
             "caption": [f"a picture of a {class_name(colour, shape)}.", f"a {class_name(colour, shape)}."],
         }
         for colour, shape in pairs
