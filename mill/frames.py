@@ -201,7 +201,7 @@ def _sample_rows(outcome: Outcome) -> list[dict[str, Any]]:
         {
             "task": task,
             "id": one.record.sample.id,
-            "prompt": one.record.prompt,
+            "prompt": one.record.sent or one.record.prompt,
             "target": one.record.target,
             "texts": [response.text for repeat in one.record.responses for response in repeat],
             "log_probs": [response.score for repeat in one.record.responses for response in repeat],

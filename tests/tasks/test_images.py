@@ -546,7 +546,8 @@ def test_a_run_scores_by_hand_and_keeps_images_out_of_its_files(
         {"img": f"{file} (img of row {number})", "label": label} for number, label in enumerate(GIVEN)
     ]
     assert [row["target"] for row in rows] == [TEN[label] for label in GIVEN]
-    assert {row["prompt"] for row in rows} == {"<user> <image>"}
+    assert {row["unrendered"] for row in rows} == {"<user> <image>"}
+    assert [json.loads(row["prompt"])[0]["content"][0]["image"] for row in rows] == [row["doc"]["img"] for row in rows]
     for found, text in contents(tmp_path / "out").items():
         assert "PNG" not in text and base64.b64encode(png(0, LARGE))[:16].decode() not in text, found
 
