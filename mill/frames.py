@@ -225,7 +225,7 @@ def _sample_rows(outcome: Outcome) -> list[dict[str, Any]]:
         {
             "task": task,
             "id": sample.record.sample.id,
-            "prompt": sample.record.prompt,
+            "prompt": sample.record.sent or sample.record.prompt,
             "target": sample.record.target,
             "texts": [response.text for repeat in sample.record.responses for response in repeat],
             "log_probs": [response.score for repeat in sample.record.responses for response in repeat],

@@ -26,14 +26,7 @@ from mill.models.spec.parse import Spec, addresses_of, at_address, parse_spec
 from mill.runs import manifest
 from mill.runs.advisory_lock import advisory_lock
 from mill.runs.folder import MANIFEST, RESULTS, RunFolder, check_writable, newest_generation, run_folder
-from mill.runs.judging import (
-    JudgeRunner,
-    check_prompts,
-    failed_judgements,
-    judgement_warnings,
-    open_judge,
-    unread_judgements,
-)
+from mill.runs.judging import JudgeRunner, check_prompts, judge_failures, judgement_warnings, open_judge
 from mill.runs.multi_rank import check_same_plan, run_share
 from mill.runs.plan import TaskPlan, plan_tasks, refuse_early
 from mill.runs.record import Record
@@ -235,11 +228,6 @@ class Run:
         if self.judging is None:
             return ["not judged: --judge MODEL names a judge"]
         return [f"judged by {self.judging.model.model_name}", *judgement_warnings(scored)]
-
-
-def judge_failures(scored: Sequence[ScoredSample]) -> int:
-    """Judgements without a value, for whatever reason: a run that has some ends with exit code 1."""
-    return failed_judgements(scored) + len(unread_judgements(scored))
 
 
 def prepare(

@@ -91,6 +91,11 @@ def unread_judgements(scored: Iterable[ScoredSample]) -> list[str | int]:
     ]
 
 
+def judge_failures(scored: Sequence[ScoredSample]) -> int:
+    """Judgements without a value: a run that has some ends with exit code 1."""
+    return failed_judgements(scored) + len(unread_judgements(scored))
+
+
 def judgement_warnings(scored: Sequence[ScoredSample]) -> list[str]:
     """What a reader of judged scores must know: how many judgements have no value, and of which samples."""
     unread, failed = unread_judgements(scored), failed_judgements(scored)

@@ -14,8 +14,9 @@ from mill.api.validate import convert
 from mill.api.warnings import warn
 from mill.execute.executor import Tally
 from mill.execute.sample_state import SampleState, replay
-from mill.runs.evaluate import Outcome, judge_failures
+from mill.runs.evaluate import Outcome
 from mill.runs.folder import MANIFEST, RunFolder
+from mill.runs.judging import judge_failures
 from mill.runs.record import Record
 from mill.runs.results import summarize, summarize_benchmarks, write_results
 from mill.runs.samples import SampleRecord, ScoredSample, from_state, read_samples, score_sample, write_samples

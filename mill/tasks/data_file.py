@@ -3,7 +3,7 @@
 The columns decide what a table runs as:
 
 text                              documents: perplexity
-question|prompt, choices, answer  multiple choice by log-probability
+question|prompt, choices, answer  multiple choice by log-probability; by generated letter where the model has none
 question|prompt, answer           generated answers: exact match after extraction, and --judge for free text
 question|prompt                   prompts without a gold answer: the responses are recorded
 
@@ -26,7 +26,7 @@ from mill.api.storage import MOST_BYTES
 from mill.api.task import Sample, Task
 from mill.tasks.columns import CHOICE_COLUMN, is_missing
 from mill.tasks.data import Row, read_rows
-from mill.tasks.file_questions import ChoiceFile, QuestionFile
+from mill.tasks.file_questions import BY_LETTER, ChoiceFile, LetterFile, QuestionFile
 from mill.tasks.perplexity import PerplexityTask
 
 SUFFIXES = (".txt", ".jsonl", ".csv", ".parquet")
@@ -35,9 +35,13 @@ _OPTIONAL = ("answer", "choices", "id", "category", "system", "image", "extract"
 _NEEDED = "a table needs the column question or prompt, or text for documents"
 
 
+def is_data_file(name: str) -> bool:
+    return name.removesuffix(BY_LETTER).endswith(SUFFIXES)
+
+
 def file_task(name: str) -> Task:
     """The task that a file is, decided by its columns."""
-    path = Path(name)
+    path = Path(name.removesuffix(BY_LETTER))
     _check_size(path)
     if path.suffix == ".txt":
         return DocumentFile(name, [_read_text(path)], "")
@@ -52,7 +56,10 @@ def file_task(name: str) -> Task:
     used = [column, *(c for c in columns.names if c in _OPTIONAL or CHOICE_COLUMN.fullmatch(c))]
     summary = columns.summary(used)
     if columns.has("choices") or any(map(CHOICE_COLUMN.fullmatch, columns.names)):
-        return ChoiceFile(name, rows, column, summary)
+        kind = LetterFile if name.endswith(BY_LETTER) else ChoiceFile
+        return kind(name, rows, column, summary)
+    if name.endswith(BY_LETTER):
+        raise DataError(f"{path} has no choices to list")
     return QuestionFile(name, rows, column, summary)
 
 

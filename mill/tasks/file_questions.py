@@ -17,7 +17,7 @@ from mill.api.task import RenderSettings, Sample, Value
 from mill.metrics.extract import EXTRACTORS, is_right, normal
 from mill.tasks import columns
 from mill.tasks.data import Dataset, Row
-from mill.tasks.generative import GenerativeTask
+from mill.tasks.generative import GenerativeTask, LetterTask
 from mill.tasks.multiple_choice import MultipleChoiceTask
 from mill.tasks.prompted import Doc, PromptedTask
 from mill.tasks.suite import ANSWERED, DEFAULT_MAX_TOKENS, EXTRACT_HINTS, can_be_extracted, default_extractor
@@ -26,6 +26,7 @@ JUDGE = Judge(
     rubric="The answer is CORRECT when it says the same as the reference, in whatever words.",
     metrics={"judge": "mean", "judge_read": "mean"},
 )
+BY_LETTER = "#letters"  # after the name of a file: choices are listed, and the model generates the letter
 _EXTRACTED = {"number": "numbers", "choice": "letters", "yes_no": "yes or no", "json": "JSON", "line": "text"}
 
 
@@ -35,7 +36,8 @@ class FileTask(PromptedTask):
     by_category = True
 
     def __init__(self, name: str, rows: Sequence[Row], column: str, summary: str) -> None:
-        self._column, self._summary, self._folder = column, summary, Path(name).parent
+        self._file = name.removesuffix(BY_LETTER)
+        self._column, self._summary, self._folder = column, summary, Path(self._file).parent
         super().__init__(name)
         self.dataset = Dataset(name)
         self._docs = self.read_docs(list(rows))
@@ -49,7 +51,7 @@ class FileTask(PromptedTask):
         return [self._read_row(row, index) for index, row in enumerate(rows)]
 
     def where(self, index: int) -> str:
-        return f"{self.name}, row {index + 1}"
+        return f"{self._file}, row {index + 1}"
 
     def _read_row(self, row: Row, index: int) -> dict[str, Any]:
         doc, where = dict(row), self.where(index)
@@ -99,8 +101,10 @@ class FileTask(PromptedTask):
         return {**super().judged_fields(sample, responses), "question": str(sample.doc[self._column])}
 
 
-class ChoiceFile(FileTask, MultipleChoiceTask):
-    """Every choice is scored as the text that follows the question."""
+class ChoiceRows(FileTask):
+    """Rows with choices, of which one is right."""
+
+    scored_by: str
 
     def read_docs(self, rows: list[Row]) -> list[dict[str, Any]]:
         docs = super().read_docs(rows)
@@ -109,7 +113,7 @@ class ChoiceFile(FileTask, MultipleChoiceTask):
             if columns.is_missing(row.get("answer")) or row["answer"] == "":
                 state = "empty" if "answer" in row else "missing"
                 raise DataError(f"{self.where(index)}: answer is {state}, and multiple choice needs one")
-        self._how, right = columns.right_choices([row["answer"] for row in rows], choices, self.name)
+        self._how, right = columns.right_choices([row["answer"] for row in rows], choices, self._file)
         for doc, given, answer in zip(docs, choices, right, strict=True):
             doc |= {"choices": given, "answer_index": answer}
         return docs
@@ -120,6 +124,23 @@ class ChoiceFile(FileTask, MultipleChoiceTask):
     def answer(self, doc: Doc) -> int:
         return int(doc["answer_index"])
 
+    def warnings(self) -> list[str]:
+        rows = f"{len(self._docs)} rows; {self._summary}"
+        lines = [f"read as multiple choice by {self.scored_by}, answers as {self._how}: {rows}"]
+        if self._how == columns.INDICES and len(self._docs) > 1 and all(doc["answer_index"] for doc in self._docs):
+            lines.append("no answer is 0: the index of the first choice is 0, not 1")
+        return lines
+
+
+class ChoiceFile(ChoiceRows, MultipleChoiceTask):
+    """Every choice is scored as the text that follows the question. Models without log-probabilities get a LetterFile."""
+
+    scored_by = "log-probability"
+
+    def __init__(self, name: str, rows: Sequence[Row], column: str, summary: str) -> None:
+        super().__init__(name, rows, column, summary)
+        self.alternatives = (name + BY_LETTER,)
+
     def requests(self, sample: Sample, settings: RenderSettings) -> list[Request]:
         if "image" not in sample.doc:
             return super().requests(sample, settings)
@@ -129,12 +150,24 @@ class ChoiceFile(FileTask, MultipleChoiceTask):
             for choice in self.choices(sample.doc)
         ]
 
-    def warnings(self) -> list[str]:
-        rows = f"{len(self._docs)} rows; {self._summary}"
-        lines = [f"read as multiple choice by log-probability, answers as {self._how}: {rows}"]
-        if self._how == columns.INDICES and len(self._docs) > 1 and all(doc["answer_index"] for doc in self._docs):
-            lines.append("no answer is 0: the index of the first choice is 0, not 1")
-        return lines
+
+class LetterFile(ChoiceRows, LetterTask):
+    """The choices are listed in the prompt, and the model generates the letter."""
+
+    scored_by = "generated letter"
+    pattern = r"answer is \W{0,3}([A-Z])(?![A-Za-z])"
+    generation = {"max_gen_toks": DEFAULT_MAX_TOKENS}
+
+    def question(self, doc: Doc) -> str:
+        text = doc["prompt"] if self._column == "prompt" else f"Question: {doc['question']}"
+        lines = [f"{letter}. {choice}" for letter, choice in zip(columns.LETTERS, self.choices(doc), strict=False)]
+        return "\n".join([str(text), *lines, 'End with "the answer is (X)", where X is the letter of the right choice.'])
+
+    def answer_text(self, doc: Doc) -> str:
+        return f"The answer is ({columns.LETTERS[self.answer(doc)]})."
+
+    def right_letter(self, sample: Sample) -> str:
+        return columns.LETTERS[self.answer(sample.doc)]
 
 
 class QuestionFile(FileTask, GenerativeTask):
@@ -198,7 +231,7 @@ class QuestionFile(FileTask, GenerativeTask):
         return sample.doc.get("answer")
 
     def requests(self, sample: Sample, settings: RenderSettings) -> list[Request]:
-        # A base model goes on to the next question; what comes after it is no part of the answer.
+        # A base model continues with another question, which is no part of the answer.
         until = ("\nQuestion:",) if self._column == "question" and not settings.apply_chat_template else ()
         options = settings.options(max_gen_toks=sample.doc.get("max_tokens", DEFAULT_MAX_TOKENS), until=until)
         return [Request(GENERATE, context=self.context(sample, settings), options=options, repeats=settings.repeats)]

@@ -16,7 +16,7 @@ from mill.api.files import check_path, import_file
 from mill.api.model import ModelCapabilities
 from mill.api.registry import metrics, models, tasks
 from mill.api.task import Benchmark, Task
-from mill.tasks.data_file import SUFFIXES, file_task
+from mill.tasks.data_file import file_task, is_data_file
 from mill.tasks.hooks import check_attributes
 
 
@@ -63,7 +63,7 @@ def _load_file(file: Path) -> None:
 
 def make_task(name: str) -> Task:
     """One task by name. A name that belongs to a benchmark is refused here."""
-    if name.endswith(SUFFIXES) and name not in tasks:
+    if is_data_file(name) and name not in tasks:
         return file_task(name)
     made = tasks.get(name, hint="see `mill ls tasks`")
     if isinstance(made, Benchmark):
@@ -88,7 +88,7 @@ def select(names: list[str]) -> Selection:
     def add(name: str, within: tuple[str, ...] = ()) -> None:
         if name in within:
             raise MillError(f"the benchmark {name} contains itself: {' > '.join((*within, name))}")
-        entry = tasks.get(name, hint="see `mill ls tasks`") if not name.endswith(SUFFIXES) else None
+        entry = tasks.get(name, hint="see `mill ls tasks`") if not is_data_file(name) else None
         if isinstance(entry, Benchmark):
             benchmarks.setdefault(name, entry)
             for member in entry.tasks:

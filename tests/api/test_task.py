@@ -17,7 +17,7 @@ def test_a_seed_among_the_decoding_options_seeds_sampling_and_wins_over_the_runs
     assert RenderSettings(seed=3, gen_kwargs={"temperature": 1.0, "seed": None}).options()["seed"] == 3
 
 
-def test_what_the_run_asks_for_wins_over_the_task_under_any_of_its_names() -> None:
+def test_what_the_run_sets_wins_over_the_task_under_any_of_its_names() -> None:
     options = RenderSettings(gen_kwargs={"max_tokens": 5, "stop": ["b"]}).options(max_gen_toks=100, until=["a"])
     assert (options["max_gen_toks"], options["until"]) == (5, ("b",))
 

@@ -1,4 +1,4 @@
-"""Files of real runs, changed by hand, by a disk or by somebody else: every command reads them or refuses them in a line,
+"""Files of real runs, changed by hand, by a disk or by another program: every command reads them or refuses them in a line,
 and no score changes unless an answer or the data did."""
 
 from __future__ import annotations
@@ -73,15 +73,15 @@ class Folder:
             elif not file.is_file() or file.is_symlink():
                 file.unlink(missing_ok=True)
             if file == mutant or not file.exists() or file.read_bytes() != self.content[file]:
-                file.unlink(missing_ok=True)  # which a new inode tells from a file that was written in place
+                file.unlink(missing_ok=True)  # a new inode marks it as another file than one that was overwritten
                 file.write_bytes(self.content[file])
 
 
 def scores(folder: Path) -> dict[str, Any]:
-    """Every figure of a run, as any JSON reader finds it."""
+    """Every score of a run, as any JSON reader finds it."""
     found = json.loads((folder / "results.json").read_bytes())
-    figures = {name: (entry["n"], entry["metrics"]) for name, entry in found["tasks"].items()}
-    return {**figures, **{name: (entry["n"], entry["metrics"]) for name, entry in found["benchmarks"].items()}}
+    tasks = {name: (entry["n"], entry["metrics"]) for name, entry in found["tasks"].items()}
+    return {**tasks, **{name: (entry["n"], entry["metrics"]) for name, entry in found["benchmarks"].items()}}
 
 
 def call(argv: list[str]) -> tuple[int, str]:
@@ -94,7 +94,7 @@ def call(argv: list[str]) -> tuple[int, str]:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Path]:
+def root(tmp_path: Path) -> Iterator[Path]:
     """A folder in memory where there is one: thousands of commands would wait for the disk."""
     memory = Path("/dev/shm")
     if not os.access(memory, os.W_OK):
@@ -105,8 +105,8 @@ def place(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-def commands(place: Path) -> Commands:
-    out, other = str(place / "out"), str(place / "other")
+def commands(root: Path) -> Commands:
+    out, other = str(root / "out"), str(root / "other")
     return {
         "eval": ["eval", "toy[path=a]", TASKS, "--output_dir", out, "--quiet", "--task_paths", TOY],
         "other settings": [
@@ -136,7 +136,7 @@ def graded(task: Task, sample: Sample, responses: Sequence[Response]) -> dict[st
 
 
 @pytest.fixture
-def folder(place: Path, monkeypatch: pytest.MonkeyPatch, commands: Commands) -> Folder:
+def folder(root: Path, monkeypatch: pytest.MonkeyPatch, commands: Commands) -> Folder:
     """Two real runs, one of them scheduled, with a process that died at work in one of them."""
     for name in [name for name in sys.modules if name.startswith("mill_file_")]:
         monkeypatch.delitem(sys.modules, name)
@@ -151,13 +151,13 @@ def folder(place: Path, monkeypatch: pytest.MonkeyPatch, commands: Commands) -> 
     for slow in ("os.fsync", "gc.collect"):
         monkeypatch.setattr(slow, lambda *_: None)
     monkeypatch.setattr("mill.runs.manifest.versions", lambda: {"mill": "1"})
-    out = place / "out"
+    out = root / "out"
     for model in "ab":
-        code, said = call([*commands["eval"][:1], f"toy[path={model}]", *commands["eval"][2:]])
-        assert code == 0, said
+        code, output = call([*commands["eval"][:1], f"toy[path={model}]", *commands["eval"][2:]])
+        assert code == 0, output
     found = Folder(out)
-    told = {"host": "gone", "machine": locks._machine(), "pid": 1, "born": "no", "tasks": ["toy_gen"], "working": True}
-    write_json(found.run / "working" / "20200101.json", {**told, "beat": 3}, root=out)
+    heartbeat = {"host": "gone", "machine": locks._machine(), "pid": 1, "born": "no", "tasks": ["toy_gen"], "working": True}
+    write_json(found.run / "working" / "20200101.json", {**heartbeat, "beat": 3}, root=out)
     expected = {
         "toy_gen": Expected(N, 1, json.loads((found.run / "results.json").read_bytes())["tasks"]["toy_gen"]["data_hash"])
     }
@@ -168,8 +168,8 @@ def folder(place: Path, monkeypatch: pytest.MonkeyPatch, commands: Commands) -> 
             part.format(run=found.run, other=found.other) if "{" in part and "[" not in part else part for part in argv
         ]
         monkeypatch.setattr("mill.api.warnings._reported", set())
-        code, said = call(argv)
-        assert code == 0, said
+        code, output = call(argv)
+        assert code == 0, output
         found.restore(found.run / "manifest.json", "eval")
     return found
 
@@ -182,9 +182,9 @@ def edited(before: bytes, after: bytes, fields: tuple[str, ...]) -> bool:
         for line in content.split(b"\n"):
             with contextlib.suppress(ValueError, TypeError, AttributeError, KeyError, RecursionError):
                 whole = json.loads(line.decode("utf-8", "surrogatepass").lstrip("\ufeff"))
-                told = whole if "doc" in whole else whole["response"]
+                fields_of = whole if "doc" in whole else whole["response"]
                 found.setdefault(repr(whole.get("key", whole.get("id"))), []).append(
-                    {name: told.get(name) for name in fields}
+                    {name: fields_of.get(name) for name in fields}
                 )
         return found
 
@@ -192,17 +192,17 @@ def edited(before: bytes, after: bytes, fields: tuple[str, ...]) -> bool:
     return any(one not in then.get(key, []) for key, ones in now.items() for one in ones)
 
 
-def verify(folder: Folder, name: str, file: Path, code: int, said: str, after: bytes | None) -> None:
-    assert code in FINE and "unexpected" not in said and "Traceback" not in said, said
+def verify(folder: Folder, name: str, file: Path, code: int, output: str, after: bytes | None) -> None:
+    assert code in FINE and "unexpected" not in output and "Traceback" not in output, output
     before = folder.content[file]
     if name in ("collect", "ls", "collect as json"):
-        assert code == 0 and (name == "collect" or str(folder.other) in said), said
+        assert code == 0 and (name == "collect" or str(folder.other) in output), output
     if after is not None and file.parent.name == "record" and edited(before, after, ANSWER):
         return
     if name == "score" and after is not None and file.parent.name == "samples" and edited(before, after, ("doc", "keys")):
         return
     if name in ("eval", "score") and code == 0:
-        assert same(scores(folder.run), folder.scores), said
+        assert same(scores(folder.run), folder.scores), output
 
 
 def same(found: Any, wanted: Any) -> bool:
@@ -228,10 +228,10 @@ def test_no_change_of_a_file_ends_a_command_with_a_traceback_or_another_score(
         after = mutate(file.name, folder.content[file], dice)
         file.write_bytes(after)
         monkeypatch.setattr("mill.api.warnings._reported", set())
-        code, said = call(commands[name])
+        code, output = call(commands[name])
         counts[name, code] += 1
         try:
-            verify(folder, name, file, code, said, after)
+            verify(folder, name, file, code, output, after)
         except AssertionError as error:
             failures.append(f"case {case}: {name} with {file.relative_to(folder.path)}: {str(error)[:600]}")
         folder.restore(file, name)
@@ -249,17 +249,17 @@ def test_what_is_no_file_is_refused_by_name_and_hides_no_other_run(
             ODD_FILES[what](file)
             monkeypatch.setattr("mill.api.warnings._reported", set())
             began = time.monotonic()
-            code, said = call(argv)
+            code, output = call(argv)
             assert time.monotonic() - began < 10
-            verify(folder, name, file, code, said, None)
+            verify(folder, name, file, code, output, None)
             folder.restore(file, name)
 
 
 def test_no_change_of_a_check_ends_a_report_or_a_gate_with_a_traceback(
-    folder: Folder, commands: Commands, place: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Folder, commands: Commands, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert call(commands["compare"])[0] == 0
-    (file,) = (place / "other").rglob("check.json")
+    (file,) = (root / "other").rglob("check.json")
     content, counts, failures = file.read_bytes(), Counter[tuple[str, int]](), []
     readers = {
         **{
@@ -270,9 +270,9 @@ def test_no_change_of_a_check_ends_a_report_or_a_gate_with_a_traceback(
     for case in range(CASES // 4):
         name = list(readers)[case % len(readers)]
         file.write_bytes(mutate(file.name, content, random.Random(case)))
-        code, said = call(readers[name])
+        code, output = call(readers[name])
         counts[name, code] += 1
-        if code not in FINE or "unexpected" in said or "Traceback" in said:
-            failures.append(f"case {case}: {name}: {said[-300:]}")
+        if code not in FINE or "unexpected" in output or "Traceback" in output:
+            failures.append(f"case {case}: {name}: {output[-300:]}")
     print(f"{CASES // 4} mutants of a check: {dict(counts)}")
     assert not failures, f"{len(failures)} of {CASES // 4}\n" + "\n".join(failures[:20])

@@ -29,27 +29,27 @@ def arguments(out: Path, tasks: str = TASKS, *options: str) -> list[str]:
 def start(
     out: Path, log: Path, *options: str, tasks: str = TASKS, delay: float = 0.0, env: Mapping[str, str] | None = None
 ) -> Run:
-    """`mill eval`, which adds what it computes to `log` and writes what it tells to `log`.err."""
+    """`mill eval`, which adds what it computes to `log` and writes its standard error to `log`.err."""
     environment = {**os.environ, "TOY_N": str(N), "TOY_LOG": str(log), "TOY_DELAY": str(delay), "PYTHONPATH": str(ROOT)}
-    with told_file(log).open("ab") as told:
+    with stderr_file(log).open("ab") as stderr:
         return subprocess.Popen(
             [sys.executable, "-m", "mill", *arguments(out, tasks, *options)],
             env={**environment, **(env or {})},
             stdout=subprocess.DEVNULL,
-            stderr=told,
+            stderr=stderr,
         )
 
 
-def told_file(log: Path) -> Path:
+def stderr_file(log: Path) -> Path:
     return log.with_name(f"{log.name}.err")
 
 
-def told(log: Path) -> str:
-    return told_file(log).read_text()
+def stderr_of(log: Path) -> str:
+    return stderr_file(log).read_text()
 
 
 def computed(log: Path) -> list[str]:
-    """The keys of what was computed, in order; one that was computed twice stands there twice."""
+    """The keys of what was computed, in order; one that was computed twice is there twice."""
     return log.read_text().split() if log.exists() else []
 
 
@@ -60,7 +60,7 @@ def until(condition: Callable[[], object], what: str = "it") -> None:
         time.sleep(0.005)
 
 
-def until_answering(run: Run, log: Path, answers: int = 1) -> None:
+def until_first_response(run: Run, log: Path, answers: int = 1) -> None:
     """So far into the work; a run that ended before is no mistake."""
     until(lambda: run.poll() is not None or len(computed(log)) >= answers, "the first answer")
 
@@ -70,14 +70,14 @@ def kill(run: Run) -> None:
     run.wait(PATIENCE_S)
 
 
-def go_on(out: Path, log: Path, *options: str, **how: Any) -> None:
-    """The same command again, to its good end; nothing that was recorded is computed again."""
+def resume(out: Path, log: Path, *options: str, **how: Any) -> None:
+    """The same command again, which must succeed and compute nothing that was recorded."""
     known = recorded(out)
     log.write_text("")
-    assert start(out, log, *options, **how).wait(PATIENCE_S) == 0, told(log)
+    assert start(out, log, *options, **how).wait(PATIENCE_S) == 0, stderr_of(log)
     assert not set(computed(log)) & set(known), "a recorded answer was computed again"
 
 
 def leftovers(out: Path) -> list[Path]:
-    """Files that only matter while somebody works: drafts of others, and who is at work."""
+    """Files that only matter while a process works: drafts and heartbeats."""
     return [file for file in [*out.rglob(".*"), *out.glob("*/*/working/*")] if file.is_file()]

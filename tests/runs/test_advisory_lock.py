@@ -1,4 +1,4 @@
-"""Commands on the same tasks take turns: nothing is computed twice, and nobody waits for the dead or for other tasks."""
+"""The advisory lock: nothing is computed twice, and no command waits for dead processes or for other tasks."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from tests.runs.faults import (
     PATIENCE_S,
     N,
     computed,
-    go_on,
     kill,
     leftovers,
+    resume,
     start,
-    told,
+    stderr_of,
     until,
-    until_answering,
+    until_first_response,
 )
 
 
@@ -68,11 +68,11 @@ def other(folder: RunFolder) -> Iterator[dict[str, Any]]:
     process.wait()
 
 
-def tell(folder: RunFolder, told: dict[str, Any], name: str = "other") -> Path:
-    place = folder.path / "working" / f"{name}.json"
-    place.parent.mkdir(parents=True, exist_ok=True)
-    place.write_text(json.dumps(told))
-    return place
+def write_heartbeat(folder: RunFolder, entry: dict[str, Any], name: str = "other") -> Path:
+    path = folder.path / "working" / f"{name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(entry))
+    return path
 
 
 def turn_comes(
@@ -106,37 +106,37 @@ def left(folder: RunFolder) -> list[str]:
 def test_three_commands_at_once_compute_each_answer_once(undisturbed: Path, tmp_path: Path) -> None:
     out, log = tmp_path / "out", tmp_path / "log"
     runs = [start(out, log, delay=0.005) for _ in range(3)]
-    assert [run.wait(PATIENCE_S) for run in runs] == [0, 0, 0], told(log)
+    assert [run.wait(PATIENCE_S) for run in runs] == [0, 0, 0], stderr_of(log)
     assert Counter(computed(log)) == Counter(recorded(undisturbed).keys())
     assert_same_end(out, undisturbed)
     assert not leftovers(out)
-    told_of = sessions(out)
-    assert [(entry["ended"], entry["failed"]) for entry in told_of] == [("finished", 0)] * 3
-    assert sorted(entry["computed"] for entry in told_of) == [0, 0, len(recorded(undisturbed))]
-    assert {entry["known"] + entry["computed"] for entry in told_of} == {len(recorded(undisturbed))}
-    assert "waiting for it to end" in told(log)
+    entries = sessions(out)
+    assert [(entry["ended"], entry["failed"]) for entry in entries] == [("finished", 0)] * 3
+    assert sorted(entry["computed"] for entry in entries) == [0, 0, len(recorded(undisturbed))]
+    assert {entry["known"] + entry["computed"] for entry in entries} == {len(recorded(undisturbed))}
+    assert "waiting for it to end" in stderr_of(log)
 
 
 def test_other_tasks_of_the_same_run_are_not_waited_for(tmp_path: Path) -> None:
     out, slow, quick = tmp_path / "out", tmp_path / "slow", tmp_path / "quick"
     at_work = start(out, slow, tasks="toy_gen,toy_text", delay=0.2)
-    until_answering(at_work, slow)
+    until_first_response(at_work, slow)
     assert start(out, quick, tasks="toy_choice").wait(PATIENCE_S) == 0
-    assert at_work.poll() is None and "waiting" not in told(quick)
+    assert at_work.poll() is None and "waiting" not in stderr_of(quick)
     assert list(scores(out)["tasks"]) == ["toy_choice"]
     at_work.send_signal(signal.SIGTERM)
     assert at_work.wait(PATIENCE_S) == 143
-    go_on(out, slow, tasks="toy_gen,toy_text")
+    resume(out, slow, tasks="toy_gen,toy_text")
     assert sorted(scores(out)["tasks"]) == ["toy_choice", "toy_gen", "toy_text"]
 
 
-def test_a_waiter_goes_on_at_once_when_the_one_at_work_is_killed(undisturbed: Path, tmp_path: Path) -> None:
+def test_a_waiter_continues_at_once_when_the_one_at_work_is_killed(undisturbed: Path, tmp_path: Path) -> None:
     out, first, second = tmp_path / "out", tmp_path / "first", tmp_path / "second"
     at_work = start(out, first, delay=0.05)
-    until_answering(at_work, first, answers=9)
+    until_first_response(at_work, first, answers=9)
     waiter = start(out, second)
-    until(lambda: "waiting for it to end" in told(second), "the notice")
-    assert f"process {at_work.pid} on " in told(second)
+    until(lambda: "waiting for it to end" in stderr_of(second), "the notice")
+    assert f"process {at_work.pid} on " in stderr_of(second)
     assert not computed(second)
     kill(at_work)
     known, began = recorded(out), time.monotonic()
@@ -151,9 +151,9 @@ def test_a_waiter_goes_on_at_once_when_the_one_at_work_is_killed(undisturbed: Pa
 def test_a_waiter_that_is_terminated_leaves_the_other_in_peace(undisturbed: Path, tmp_path: Path) -> None:
     out, first, second = tmp_path / "out", tmp_path / "first", tmp_path / "second"
     at_work = start(out, first, delay=0.008)
-    until_answering(at_work, first)
+    until_first_response(at_work, first)
     waiter = start(out, second)
-    until(lambda: "waiting for it to end" in told(second), "the notice")
+    until(lambda: "waiting for it to end" in stderr_of(second), "the notice")
     waiter.send_signal(signal.SIGTERM)
     assert waiter.wait(PATIENCE_S) == 143
     assert at_work.wait(PATIENCE_S) == 0
@@ -163,13 +163,13 @@ def test_a_waiter_that_is_terminated_leaves_the_other_in_peace(undisturbed: Path
 
 
 def test_a_live_process_is_waited_for_and_a_dead_one_is_not(folder: RunFolder, other: dict[str, Any]) -> None:
-    tell(folder, other)
+    write_heartbeat(folder, other)
     assert not turn_comes(folder, within=0.3)
-    tell(folder, {**other, "tasks": ["u"]})
+    write_heartbeat(folder, {**other, "tasks": ["u"]})
     assert turn_comes(folder, within=15)
-    tell(folder, {**other, "born": "another process had this number"})
+    write_heartbeat(folder, {**other, "born": "another process had this number"})
     assert turn_comes(folder, within=15)
-    tell(folder, other)
+    write_heartbeat(folder, other)
     os.kill(other["pid"], signal.SIGKILL)
     os.waitpid(other["pid"], 0)
     assert turn_comes(folder, within=15)
@@ -179,7 +179,7 @@ def test_a_live_process_is_waited_for_and_a_dead_one_is_not(folder: RunFolder, o
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="only Linux tells of processes in files")
 def test_a_killed_process_that_its_parent_does_not_reap_is_not_waited_for(folder: RunFolder, other: dict[str, Any]) -> None:
     """So it stays in a container whose first process does not reap, for as long as the container lives."""
-    tell(folder, other)
+    write_heartbeat(folder, other)
     os.kill(other["pid"], signal.SIGKILL)
     until(lambda: ") Z " in Path(f"/proc/{other['pid']}/stat").read_text(), "the zombie")
     assert turn_comes(folder, within=15)
@@ -189,11 +189,11 @@ def test_a_silent_process_of_another_machine_is_waited_for_a_while(
     folder: RunFolder, other: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(locks, "SILENCE_S", 0.6)
-    place = tell(folder, {**other, "machine": "elsewhere", "pid": 1})
+    path = write_heartbeat(folder, {**other, "machine": "elsewhere", "pid": 1})
     began = time.monotonic()
     assert turn_comes(folder, within=15)
     assert time.monotonic() - began >= 0.6
-    assert not place.exists()
+    assert not path.exists()
 
 
 def test_a_process_of_another_machine_that_gives_signs_is_waited_for(
@@ -205,13 +205,13 @@ def test_a_process_of_another_machine_that_gives_signs_is_waited_for(
 
     def beat() -> None:
         for number in itertools.count(2):
-            place = tell(folder, {**other, "machine": "elsewhere", "beat": number}, name="draft")
-            os.utime(place, (1e9, 1e9))
-            place.replace(place.with_name("other.json"))
+            path = write_heartbeat(folder, {**other, "machine": "elsewhere", "beat": number}, name="draft")
+            os.utime(path, (1e9, 1e9))
+            path.replace(path.with_name("other.json"))
             if over.wait(0.1):
                 return
 
-    tell(folder, {**other, "machine": "elsewhere"})
+    write_heartbeat(folder, {**other, "machine": "elsewhere"})
     thread = threading.Thread(target=beat)
     thread.start()
 
@@ -222,9 +222,7 @@ def test_a_process_of_another_machine_that_gives_signs_is_waited_for(
     assert not turn_comes(folder, within=3, silence=silence)
 
 
-def test_the_file_of_the_one_at_work_is_kept_fresh_and_then_removed(
-    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_heartbeat_file_is_rewritten_and_then_removed(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locks, "BEAT_S", 0.05)
     with advisory_lock(folder, ["t"]) as waited:
         assert not waited
@@ -241,11 +239,11 @@ def test_the_file_is_removed_when_the_work_fails(folder: RunFolder) -> None:
     assert left(folder) == []
 
 
-def test_what_is_no_file_of_ours_keeps_nobody(folder: RunFolder) -> None:
+def test_what_is_no_heartbeat_file_blocks_no_process(folder: RunFolder) -> None:
     for number, text in enumerate(["", "{", "[]", "{}", '{"tasks": ["t"]}']):
-        place = folder.path / "working" / f"other{number}.json"
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(text)
+        path = folder.path / "working" / f"other{number}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
     assert turn_comes(folder, within=15)
 
 
@@ -256,9 +254,9 @@ def test_never_two_at_work_at_once(folder: RunFolder, monkeypatch: pytest.Monkey
     inside: list[int] = []
     most: list[int] = []
 
-    def slowly(file: Path, told: Any, **how: Any) -> None:
+    def slowly(file: Path, entry: Any, **how: Any) -> None:
         time.sleep(0.01)  # as over a network
-        write(file, told, **how)
+        write(file, entry, **how)
 
     def take(number: int, delay: float) -> None:
         time.sleep(delay)
@@ -329,7 +327,7 @@ def test_a_limited_run_does_not_write_over_a_full_one_that_ends_with_it(
     assert len(folder.samples_file("toy_gen").read_bytes().split(b"\n")[:-1]) == N
 
 
-def test_two_commands_ask_a_judge_once(toy_here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_commands_call_a_judge_once(toy_here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Judged(registry.get("toy_gen")):  # type: ignore[misc]
         judge = Judge()
 

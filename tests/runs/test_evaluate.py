@@ -1,4 +1,4 @@
-"""Runs from spec to scores on a toy model: what is computed, what is recorded, what is told."""
+"""Runs from spec to scores on a toy model: what is computed, recorded and reported."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_limited_run_is_extended_and_never_mistaken_for_the_full_one(evaluate:
     assert small_again.folder.read("manifest.json")["tasks"]["toy_gen"]["n"] == 40
 
 
-def test_fresh_computes_anew_and_loses_nothing(evaluate: Evaluate, log: Path) -> None:
+def test_fresh_computes_again_and_loses_nothing(evaluate: Evaluate, log: Path) -> None:
     first = evaluate(limit=5)
     second = evaluate(limit=5, fresh=True)
     assert computed(log) == 5
@@ -150,7 +150,7 @@ def test_equal_requests_of_different_tasks_run_once(evaluate: Evaluate, log: Pat
     assert [task.n for task in outcome.tasks] == [5, 5]
 
 
-def test_dialogs_go_on_round_by_round_and_later_rounds_see_earlier_answers(evaluate: Evaluate, log: Path) -> None:
+def test_dialogs_continue_round_by_round_and_later_rounds_see_earlier_answers(evaluate: Evaluate, log: Path) -> None:
     outcome = evaluate("toy_dialog", limit=4, repeats=2)
     assert computed(log) == 4 * 2 * 3
     assert outcome.tasks[0].metrics["rounds"].value == 3
@@ -251,7 +251,7 @@ def test_keys_are_never_stored(evaluate: Evaluate, tmp_path: Path) -> None:
         assert not file.is_file() or b"sk-secret-123" not in file.read_bytes()
 
 
-def test_the_manifest_tells_what_was_run(evaluate: Evaluate) -> None:
+def test_the_manifest_has_what_was_run(evaluate: Evaluate) -> None:
     outcome = evaluate(limit=2, seed=7)
     manifest = outcome.folder.read("manifest.json")
     assert manifest["settings"]["seed"] == 7
@@ -344,7 +344,7 @@ def test_tasks_whose_names_differ_only_in_odd_characters_keep_their_own_samples(
     assert [rows(outcome, name)[0]["task"] for name in ("x/y", "x_y")] == ["x/y", "x_y"]
 
 
-def test_a_metric_is_not_asked_about_no_samples_and_one_that_raises_is_named() -> None:
+def test_a_metric_is_not_called_for_no_samples_and_one_that_raises_is_named() -> None:
     @register_metric("largest_of_test")
     def largest(samples: Any) -> Any:
         return max(value for repeats in samples for value in repeats)

@@ -1,4 +1,4 @@
-"""Disks that fill up, clocks that jump, drivers that die: told in one line, and resumed to the end of an undisturbed run."""
+"""Full disks, clock jumps, killed drivers: reported in one line, and resumed to the end of an undisturbed run."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from tests.runs.faults import (
     TOY,
     arguments,
     computed,
-    go_on,
     kill,
     leftovers,
+    resume,
     start,
-    told,
+    stderr_of,
     until,
-    until_answering,
+    until_first_response,
 )
 
 DAY_S = 86400
@@ -115,7 +115,7 @@ def interrupted(out: Path, log: Path, *, after: int, env: Mapping[str, str] | No
     """A session that is ended by its scheduler after so many more answers."""
     log.write_text("")
     run = start(out, log, delay=0.01, env=env)
-    until_answering(run, log, answers=after)
+    until_first_response(run, log, answers=after)
     run.send_signal(signal.SIGTERM)
     assert run.wait(PATIENCE_S) == 143
 
@@ -123,16 +123,16 @@ def interrupted(out: Path, log: Path, *, after: int, env: Mapping[str, str] | No
 def test_a_disk_that_fills_up_while_answers_come(undisturbed: Path, tmp_path: Path, disk: Disk) -> None:
     log = tmp_path / "log"
     run = start(disk.out, log, delay=0.01)
-    until_answering(run, log, answers=20)
+    until_first_response(run, log, answers=20)
     disk.fill()
     assert run.wait(PATIENCE_S) == 1
-    assert_one_line(told(log), "cannot write", "No space left on device")
+    assert_one_line(stderr_of(log), "cannot write", "No space left on device")
     assert len(recorded(disk.out)) >= 16, "what was answered before is kept"
     again = tmp_path / "again"
     assert start(disk.out, again).wait(PATIENCE_S) == 1
-    assert_one_line(told(again), "cannot write", "No space left on device")
+    assert_one_line(stderr_of(again), "cannot write", "No space left on device")
     disk.clear()
-    go_on(disk.out, log)
+    resume(disk.out, log)
     assert_same_end(disk.out, undisturbed)
     assert not leftovers(disk.out)
 
@@ -182,13 +182,13 @@ def test_a_disk_that_is_full_when_scores_are_written(
         assert mill(arguments(disk.out, TASKS, "--quiet")) == 1
     assert_one_line(capsys.readouterr().err, "cannot write", f"/{place}/", "No space left on device")
     disk.clear()
-    go_on(disk.out, toy_here)
+    resume(disk.out, toy_here)
     assert not computed(toy_here)
     assert_same_end(disk.out, undisturbed)
     assert not leftovers(disk.out)
 
 
-def test_an_answer_for_a_part_of_which_there_is_room_is_told_as_lost(disk: Disk) -> None:
+def test_an_answer_for_a_part_of_which_there_is_room_is_reported_as_lost(disk: Disk) -> None:
     small, large = Request(GENERATE, "small"), Request(GENERATE, "large")
     record = Record(disk.out)
     record.put(small, Response(text="x"))
@@ -207,10 +207,10 @@ def test_an_output_folder_that_is_read_only(undisturbed: Path, tmp_path: Path, d
     for out in (disk.out, disk.path / "new"):
         refused.with_name("refused.err").unlink(missing_ok=True)
         assert start(out, refused).wait(PATIENCE_S) == 2
-        assert_one_line(told(refused), "cannot write to the output folder", str(out), "Read-only file system")
+        assert_one_line(stderr_of(refused), "cannot write to the output folder", str(out), "Read-only file system")
     assert not computed(refused)
     disk.remount("rw")
-    go_on(disk.out, log)
+    resume(disk.out, log)
     assert_same_end(disk.out, undisturbed)
 
 
@@ -228,11 +228,11 @@ def test_a_clock_that_jumps_in_the_middle_of_a_run(
     out, log = tmp_path / "out", tmp_path / "log"
     run = start(out, log, delay=0.006, env=with_clock(clock))
     for number, jump in enumerate(jumps, start=1):
-        until_answering(run, log, answers=40 * number)
+        until_first_response(run, log, answers=40 * number)
         clock.write_text(str(jump))
-    assert run.wait(PATIENCE_S) == 0, told(log)
+    assert run.wait(PATIENCE_S) == 0, stderr_of(log)
     assert_same_end(out, undisturbed)
-    go_on(out, log, env=with_clock(clock))
+    resume(out, log, env=with_clock(clock))
     assert not computed(log)
 
 
@@ -244,7 +244,7 @@ def test_a_clock_that_jumps_between_runs(undisturbed: Path, tmp_path: Path, cloc
         interrupted(out, log, after=20, env=with_clock(clock))
         assert not set(computed(log)) & set(known)
     clock.write_text(str(-3 * DAY_S))
-    go_on(out, log, env=with_clock(clock))
+    resume(out, log, env=with_clock(clock))
     assert_same_end(out, undisturbed)
     assert [entry["ended"] for entry in sessions(out)] == ["interrupted"] * 4 + ["finished"]
     assert len({entry["started"][:4] for entry in sessions(out)}) > 1, "the clock was not changed"
@@ -254,7 +254,7 @@ def test_a_clock_that_jumps_back_does_not_give_the_turn_to_two(undisturbed: Path
     """Who starts later then has the earlier name."""
     out, first, second = tmp_path / "out", tmp_path / "first", tmp_path / "second"
     runs = [start(out, first, delay=0.005, env=with_clock(clock))]
-    until_answering(runs[0], first)
+    until_first_response(runs[0], first)
     clock.write_text(str(-DAY_S))
     runs.append(start(out, second, env=with_clock(clock)))
     assert [run.wait(PATIENCE_S) for run in runs] == [0, 0]
@@ -278,7 +278,7 @@ def three_sessions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("three")
     for _ in range(2):
         interrupted(folder / "out", folder / "log", after=20)
-    go_on(folder / "out", folder / "log")
+    resume(folder / "out", folder / "log")
     return folder / "out"
 
 
@@ -292,7 +292,7 @@ def test_a_torn_record_in_any_of_several_files(
     files = sorted(out.glob("*/*/record/*.jsonl"))
     assert len(files) == 3
     files[which].write_bytes(files[which].read_bytes()[:-cut])
-    go_on(out, log)
+    resume(out, log)
     assert len(computed(log)) == 1
     assert_same_end(out, undisturbed)
 
@@ -305,10 +305,10 @@ def test_two_drivers_of_which_one_is_killed(undisturbed: Path, tmp_path: Path, v
     until(lambda: len(computed(logs[0]) + computed(logs[1])) >= 40, "the fortieth answer")
     kill(runs[victim])
     known = set(computed(logs[victim])) & set(recorded(out))
-    assert runs[1 - victim].wait(PATIENCE_S) == 0, told(logs[1 - victim])
+    assert runs[1 - victim].wait(PATIENCE_S) == 0, stderr_of(logs[1 - victim])
     assert not set(computed(logs[1 - victim])) & known, "a recorded answer was computed again"
     assert_same_end(out, undisturbed)
-    go_on(out, logs[0])
+    resume(out, logs[0])
     assert not computed(logs[0]) and not leftovers(out)
 
 
@@ -320,7 +320,7 @@ def test_a_driver_killed_at_any_moment_from_its_start_to_its_end(undisturbed: Pa
         log.write_text("")
         run = start(out, log)
         try:
-            assert run.wait(delay) == 0, told(log)
+            assert run.wait(delay) == 0, stderr_of(log)
             break
         except subprocess.TimeoutExpired:
             kill(run)
@@ -334,7 +334,7 @@ def test_a_run_killed_in_its_first_session_can_be_listed_and_scored(
 ) -> None:
     out, log = tmp_path / "out", tmp_path / "log0"
     run = start(out, log, tasks="toy_gen", delay=0.05)
-    until_answering(run, log, answers=9)
+    until_first_response(run, log, answers=9)
     kill(run)
     assert mill(["ls", "runs", "--output_dir", str(out)]) == 0
     assert "running or killed" in capsys.readouterr().out

@@ -107,8 +107,8 @@ def test_one_odd_run_is_named_and_left_out(
         monkeypatch.setattr("mill.api.warnings._reported", set())
         capsys.readouterr()
         assert mill([*argv, "--output_dir", str(out)]) == 0
-        told = capsys.readouterr()
-        assert all(model in told.out for model in ("newer", "plain"))
-        assert not any(f"{model}-" in told.out or f'"{model}"' in told.out for model in ("null", "odd"))
-        assert "results.json is not valid: tasks[...].n: expected int, got null" in told.err
-        assert "manifest.json is not valid: sessions: expected array, got object" in told.err
+        captured = capsys.readouterr()
+        assert all(model in captured.out for model in ("newer", "plain"))
+        assert not any(f"{model}-" in captured.out or f'"{model}"' in captured.out for model in ("null", "odd"))
+        assert "results.json is not valid: tasks[...].n: expected int, got null" in captured.err
+        assert "manifest.json is not valid: sessions: expected array, got object" in captured.err

@@ -50,8 +50,8 @@ def append(file: Path, data: bytes) -> None:
 
 
 def answer(index: Index, key: str) -> dict[str, Any] | None:
-    place = index.find(key)
-    return None if place is None else index.response(place)
+    offset = index.find(key)
+    return None if offset is None else index.response(offset)
 
 
 def put(folder: Path, request: Request, response: Response) -> None:
@@ -78,23 +78,23 @@ any_response = st.one_of(
 def test_a_line_means_the_same_whether_its_beginning_is_matched_or_it_is_parsed(
     answers: list[tuple[Response, bool]],
 ) -> None:
-    with tempfile.TemporaryDirectory() as place:
-        written, kept = Record(Path(place) / "run"), []
+    with tempfile.TemporaryDirectory() as root:
+        written, kept = Record(Path(root) / "run"), []
         for number, (response, sampled) in enumerate(answers):
             kept.append(written.put(ask(number, kind_of(response), temperature=float(sampled)), response))
         written.close()
-        for file in (Path(place) / "run/record").glob("*.jsonl"):
+        for file in (Path(root) / "run/record").glob("*.jsonl"):
             for one in file.read_bytes().split(b"\n")[:-1]:
                 turned = dict(reversed(json.loads(one).items()))
-                append(Path(place) / "other/record" / file.name, json.dumps(turned).encode() + b"\n")
-        fast, whole = Index(Path(place) / "run/record"), Index(Path(place) / "other/record")
+                append(Path(root) / "other/record" / file.name, json.dumps(turned).encode() + b"\n")
+        fast, whole = Index(Path(root) / "run/record"), Index(Path(root) / "other/record")
         assert len(fast) == len(whole) == len(answers)
         for number, (response, (_, sampled)) in enumerate(zip(kept, answers, strict=True)):
             key = ask(number, kind_of(response), temperature=float(sampled)).key
             for index in (fast, whole):
-                place = index.find(key)
-                assert place is not None and Response.from_dict(index.response(place)) == response
-                assert (place.failed, place.deterministic) == (response.failed, not sampled)
+                offset = index.find(key)
+                assert offset is not None and Response.from_dict(index.response(offset)) == response
+                assert (offset.failed, offset.deterministic) == (response.failed, not sampled)
 
 
 Step = tuple[str, str, bool, float, bool]
@@ -106,11 +106,11 @@ Step = tuple[str, str, bool, float, bool]
     )
 )
 @settings(deadline=None, max_examples=80)
-def test_an_answer_stands_before_an_error_and_the_first_file_before_others_in_any_order(steps: list[Step]) -> None:
+def test_an_answer_wins_over_an_error_and_the_first_file_before_others_in_any_order(steps: list[Step]) -> None:
     """Files grow in any order, a line is seen in pieces, and the reader looks now and then."""
     expected: dict[str, tuple[bool, str, int]] = {}
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
+    with tempfile.TemporaryDirectory() as root:
+        folder = Path(root)
         early = Index(folder)
         for number, (name, key, failed, cut, looks) in enumerate(steps):
             file, data = folder / f"{name}.jsonl", line(key, f"{number}", failed=failed)
@@ -130,13 +130,13 @@ def test_an_answer_stands_before_an_error_and_the_first_file_before_others_in_an
 
 def test_lines_of_the_first_version_are_read(tmp_path: Path) -> None:
     """They did not say `failed`, and those of its very beginning not even `deterministic`."""
-    for key, told in {"1": {"deterministic": True}, "2": {}, "3": {"deterministic": True}}.items():
+    for key, flags in {"1": {"deterministic": True}, "2": {}, "3": {"deterministic": True}}.items():
         response = {"error": "no"} if key == "3" else {"text": key}
-        entry = {"key": key, "kind": GENERATE, **told, "response": response}
+        entry = {"key": key, "kind": GENERATE, **flags, "response": response}
         append(tmp_path / "a.jsonl", json.dumps(entry).encode() + b"\n")
     index = Index(tmp_path)
     found = [index.find(key) for key in "123"]
-    assert [place and (place.failed, place.deterministic) for place in found] == [
+    assert [offset and (offset.failed, offset.deterministic) for offset in found] == [
         (False, True),
         (False, False),
         (True, True),
@@ -156,10 +156,10 @@ def test_a_torn_last_line_is_seen_once_its_writer_has_completed_it(tmp_path: Pat
     data = line("2", ODD)
     append(tmp_path / "a.jsonl", line("1", "x"))
     index = Index(tmp_path)
-    for place in range(len(data)):
-        append(tmp_path / "a.jsonl", data[place : place + 1])
+    for end in range(len(data)):
+        append(tmp_path / "a.jsonl", data[end : end + 1])
         index.refresh()
-        assert (answer(index, "2") is not None) == (place == len(data) - 1)
+        assert (answer(index, "2") is not None) == (end == len(data) - 1)
     assert answer(index, "2") == {"text": ODD}
 
 
@@ -214,7 +214,7 @@ def test_a_line_completed_between_two_reads_is_not_damage(tmp_path: Path, monkey
         b"\x00\x00\x00\xff\n",
     ],
 )
-def test_a_damaged_line_is_told_with_its_file_and_place(tmp_path: Path, bad: bytes) -> None:
+def test_a_damaged_line_is_reported_with_its_file_and_offset(tmp_path: Path, bad: bytes) -> None:
     append(tmp_path / "a.jsonl", line("1", "x") + bad + line("3", "x"))
     with pytest.raises(RunError) as caught:
         Index(tmp_path)
@@ -222,7 +222,7 @@ def test_a_damaged_line_is_told_with_its_file_and_place(tmp_path: Path, bad: byt
     assert str(caught.value).startswith(where) and "move the file away" in str(caught.value)
 
 
-def test_damage_inside_an_answer_is_told_when_it_is_asked_for(tmp_path: Path) -> None:
+def test_damage_inside_an_answer_is_reported_when_it_is_read(tmp_path: Path) -> None:
     """Its beginning and end look well, so that it is found only here."""
     put(tmp_path / "run", ask(1), Response(text="long enough to break"))
     file = only_file(tmp_path / "run")
@@ -233,7 +233,7 @@ def test_damage_inside_an_answer_is_told_when_it_is_asked_for(tmp_path: Path) ->
     assert str(caught.value).startswith(f"{file} is damaged at byte 0 ")
 
 
-def test_a_file_that_went_away_is_told(tmp_path: Path) -> None:
+def test_a_file_that_went_away_is_reported(tmp_path: Path) -> None:
     put(tmp_path / "run", ask(1), Response(text="x"))
     record = Record(tmp_path / "run")
     only_file(tmp_path / "run").unlink()
@@ -324,7 +324,7 @@ def test_a_distribution_outside_of_the_models_runs_is_refused(tmp_path: Path, na
 
 
 @pytest.mark.parametrize("name", ["run/../run/x.npy", "other/distributions/x.npy", "run/here/x.npy"])
-def test_a_distribution_among_the_models_runs_is_taken_by_whatever_way(tmp_path: Path, name: str) -> None:
+def test_a_distribution_among_the_models_runs_is_taken_by_any_path(tmp_path: Path, name: str) -> None:
     put(tmp_path / "run", SCORED, Response(score=-1.0, is_greedy=True, distribution=name))
     (tmp_path / "run/here").symlink_to(tmp_path / "run")
     for file in (tmp_path / "run/x.npy", tmp_path / "other/distributions/x.npy"):
@@ -367,7 +367,7 @@ def test_an_answer_computed_again_for_its_lost_distribution_is_found_afterwards(
 def test_a_line_that_lacks_what_its_kind_needs_is_no_answer(
     tmp_path: Path, kind: str, response: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is ignored, told, and asked again; and its line never stands before the answer that comes then."""
+    """It is ignored with a warning and computed again; its line never wins over the response that comes then."""
     request = ask(1, kind if kind != "nosuch" else GENERATE)
     entry = {"key": request.key, "kind": kind, "deterministic": True, "failed": False, "response": response}
     file = tmp_path / "run/record" / "0.jsonl"
@@ -400,7 +400,7 @@ def test_an_answer_with_a_field_of_another_type_is_damage(tmp_path: Path) -> Non
         Record(tmp_path / "run").get(ask(1))
 
 
-def test_a_damaged_record_of_another_run_is_told_and_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_record_of_another_run_is_reported_and_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     append(tmp_path / "one/record/0.jsonl", b"{}\n")
     put(tmp_path / "two", ask(1, temperature=0.0), Response(text="x"))
     record = Record(tmp_path / "three", [tmp_path / "one", tmp_path / "two"])

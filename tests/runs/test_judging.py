@@ -1,4 +1,4 @@
-"""A run with a judge, from answers to agreement, on backends that answer by rule and write down what is asked of them."""
+"""A run with a judge, from answers to agreement, on backends that answer by rule and log their requests."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ N = 10
 Mill = Callable[..., tuple[int, str, str]]
 
 
-class Told(MillModel):
-    """Writes down when it is loaded, asked and cleaned."""
+class Calls(MillModel):
+    """Logs when it is loaded, called and cleaned."""
 
     events: ClassVar[list[str]] = []
-    asked: ClassVar[list[str]] = []
+    requests: ClassVar[list[str]] = []
 
     def __init__(self, name: str = "", chat: bool = True) -> None:
         self.name = name
@@ -52,7 +52,7 @@ class Told(MillModel):
         raise NotImplementedError
 
 
-class Answerer(Told):
+class Answerer(Calls):
     """Right about even numbers; in a later draw always right."""
 
     def answer(self, request: Request) -> str:
@@ -60,7 +60,7 @@ class Answerer(Told):
         return f"{{{number}}}" if number % 2 == 0 or request.draw else "no idea"
 
 
-class Grader(Told):
+class Grader(Calls):
     """Says CORRECT where the reference stands in the answer, but for what its fields tell."""
 
     wrong: ClassVar[set[int]] = set()
@@ -68,7 +68,7 @@ class Grader(Told):
     mumbles: ClassVar[set[int]] = set()
 
     def answer(self, request: Request) -> str:
-        self.asked.append(request.text)
+        self.requests.append(request.text)
         number = int(re.search(r"question (\d+)", request.text)[1])  # type: ignore[index]
         if number in self.breaks:
             raise ValueError(f"cannot judge {number}")
@@ -114,7 +114,7 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     register_task("judged")(Questions)
     register_task("plain")(type("Plain", (Questions,), {"judge": None}))
     register_task("judged_pairs")(type("Pairs", (Questions,), {"judge": PairwiseJudge()}))
-    for table in (Told.events, Told.asked, Grader.wrong, Grader.breaks, Grader.mumbles):
+    for table in (Calls.events, Calls.requests, Grader.wrong, Grader.breaks, Grader.mumbles):
         table.clear()
     yield
 
@@ -163,53 +163,53 @@ def test_answers_are_judged_and_the_judge_is_held_against_what_is_known(mill: Mi
 
 def test_the_judge_comes_after_the_first_model_is_gone(mill: Mill) -> None:
     mill("eval", "answerer,answerer[name=other]", "judged,plain")
-    order = [event for place, event in enumerate(Told.events) if event not in Told.events[:place]]
+    order = [event for place, event in enumerate(Calls.events) if event not in Calls.events[:place]]
     assert order == [
         *("Answerer load", "Answerer generate", "Answerer clean"),
         *("Grader load", "Grader generate", "Grader clean"),
         *("other load", "other generate", "other clean"),
     ]
-    last = {event: place for place, event in enumerate(Told.events)}
-    assert last["other clean"] > last["other generate"] and Told.events[-1] == "Grader clean"
+    last = {event: place for place, event in enumerate(Calls.events)}
+    assert last["other clean"] > last["other generate"] and Calls.events[-1] == "Grader clean"
 
 
 def test_a_second_run_asks_the_judge_nothing(mill: Mill) -> None:
     mill("eval", "answerer", "judged")
-    assert len(Told.asked) == N
+    assert len(Calls.requests) == N
     first = result()
-    Told.events.clear()
+    Calls.events.clear()
     assert mill("eval", "answerer", "judged")[0] == 0
-    assert len(Told.asked) == N and not [event for event in Told.events if "load" in event or "generate" in event]
+    assert len(Calls.requests) == N and not [event for event in Calls.events if "load" in event or "generate" in event]
     assert result() == first
 
 
 def test_what_was_judged_once_is_known_to_other_runs_and_larger_ones(mill: Mill) -> None:
     mill("eval", "answerer", "judged", "--limit", "4")
-    assert len(Told.asked) == 4
+    assert len(Calls.requests) == 4
     mill("eval", "answerer[name=other]", "judged")
-    assert len(Told.asked) == N, "the other model gave the same four answers"
+    assert len(Calls.requests) == N, "the other model gave the same four answers"
     mill("eval", "answerer", "judged")
-    assert len(Told.asked) == N
+    assert len(Calls.requests) == N
 
 
-def test_another_judge_makes_another_run_that_lends_answers_and_no_verdicts(mill: Mill) -> None:
+def test_another_judge_makes_another_run_that_shares_responses_and_no_verdicts(mill: Mill) -> None:
     mill("eval", "answerer", "judged")
-    Told.events.clear()
+    Calls.events.clear()
     mill("eval", "answerer", "judged", judge="grader[name=strict]")
-    assert "Answerer generate" not in Told.events and "strict generate" in Told.events
-    assert len(Told.asked) == 2 * N
+    assert "Answerer generate" not in Calls.events and "strict generate" in Calls.events
+    assert len(Calls.requests) == 2 * N
     runs = sorted(Path("out").glob("*/*/results.json"))
     assert len(runs) == 2 and all("judge=" in file.parent.name for file in runs)
 
 
 @pytest.mark.parametrize("judge", ["grader", "grader[chat=false]"])
-def test_a_judge_with_a_chat_template_is_asked_in_a_dialog(mill: Mill, judge: str) -> None:
+def test_a_judge_with_a_chat_template_gets_a_dialog(mill: Mill, judge: str) -> None:
     mill("eval", "answerer", "judged", "--limit", "1", judge=judge)
-    (asked,) = Told.asked
-    assert asked.startswith("<user> You grade") is (judge == "grader") and "Be fair." in asked
+    (request,) = Calls.requests
+    assert request.startswith("<user> You grade") is (judge == "grader") and "Be fair." in request
 
 
-def test_questions_that_the_judge_fails_on_are_counted_and_told(mill: Mill) -> None:
+def test_questions_that_the_judge_fails_on_are_counted_and_reported(mill: Mill) -> None:
     Grader.breaks |= {3, 4}
     _, out, _ = mill("eval", "answerer", "judged")
     note = "2 requests to the judge failed and count as not read"
@@ -218,9 +218,9 @@ def test_questions_that_the_judge_fails_on_are_counted_and_told(mill: Mill) -> N
     assert value("exact_match") == 0.5 and result()["metrics"]["exact_match"]["n"] == N
     assert samples()[3]["judgements"] == [[None]] and samples()[3]["values"]["judge"] == [None]
     Grader.breaks.clear()
-    Told.asked.clear()
+    Calls.requests.clear()
     mill("eval", "answerer", "judged")
-    assert len(Told.asked) == 2, "only what failed is asked again"
+    assert len(Calls.requests) == 2, "only what failed is sent again"
     assert value("judge_read") == 1.0 and result()["warnings"] == ["judged by Grader"]
 
 
@@ -229,20 +229,20 @@ def test_a_run_whose_judge_failed_does_not_end_well(mill: Mill) -> None:
     assert mill("eval", "answerer", "judged")[0] == 1
 
 
-def test_a_judge_that_breaks_down_does_not_take_the_scores_along(mill: Mill) -> None:
+def test_a_judge_that_breaks_down_does_not_lose_the_scores(mill: Mill) -> None:
     Grader.breaks |= set(range(N))
     code, _, err = mill("eval", "answerer", "judged")
     assert code == 1 and "cannot judge" in err
     assert value("exact_match") == 0.5
 
 
-def test_a_judge_that_breaks_down_is_told_in_one_line_and_can_be_asked_again(mill: Mill) -> None:
+def test_a_judge_that_breaks_down_is_reported_in_one_line_and_can_be_sent_again(mill: Mill) -> None:
     Grader.breaks |= set(range(N))
     code, out, err = mill("eval", "answerer", "judged")
     assert code == 1 and err == "" and "the judge broke down: the model failed on each of the first" in out
     Grader.breaks.clear()
-    Told.events.clear()
-    assert mill("eval", "answerer", "judged")[0] == 0 and "Answerer generate" not in Told.events
+    Calls.events.clear()
+    assert mill("eval", "answerer", "judged")[0] == 0 and "Answerer generate" not in Calls.events
     assert value("judge") == 0.5
 
 
@@ -275,7 +275,7 @@ def test_a_judge_of_whom_nothing_can_be_read_has_no_scores(mill: Mill) -> None:
 def test_pairs_are_judged_in_both_orders(mill: Mill) -> None:
     """The reference has braces, and so has a right answer, which this judge then prefers wherever it stands first."""
     code, _, _ = mill("eval", "answerer", "judged_pairs")
-    assert code == 0 and len(Told.asked) == 2 * N - N // 2, "equal answers make one question of both orders"
+    assert code == 0 and len(Calls.requests) == 2 * N - N // 2, "equal answers make one question of both orders"
     assert value("judge_consistent", "judged_pairs") == 0.5 and value("judge", "judged_pairs") == 0.25
     assert samples("judged_pairs")[0]["judgements"] == [["VERDICT: FIRST", "VERDICT: FIRST"]]
     assert samples("judged_pairs")[1]["judgements"] == [["VERDICT: SECOND", "VERDICT: FIRST"]]
@@ -285,7 +285,7 @@ def test_every_repeat_is_judged(mill: Mill) -> None:
     options = ("--repeats", "2", "--gen_kwargs", "temperature=1")
     code, _, _ = mill("eval", "answerer", "judged", *options)
     assert code == 0 and value("judge") == value("exact_match") == 0.75
-    assert len(Told.asked) == N + N // 2, "the same answer is judged once"
+    assert len(Calls.requests) == N + N // 2, "the same answer is judged once"
     assert [len(one["judgements"]) for one in samples()] == [2] * N
     assert samples()[1]["values"]["judge"] == [0.0, 1.0]
 
@@ -300,7 +300,7 @@ def test_samples_that_failed_are_not_judged(mill: Mill, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(Answerer, "answer", answer)
     code, _, _ = mill("eval", "answerer", "judged")
-    assert code == 1 and len(Told.asked) == N - 1
+    assert code == 1 and len(Calls.requests) == N - 1
     assert "judgements" not in samples()[2] and result()["metrics"]["judge"]["n"] == N - 1
 
 
@@ -320,7 +320,7 @@ class TwoRounds(Questions):
 def test_a_dialog_is_judged_by_its_last_answer(mill: Mill) -> None:
     register_task("judged_dialog")(TwoRounds)
     assert mill("eval", "answerer", "judged_dialog", "--limit", "3")[0] == 0
-    assert [asked.partition("[Answer to grade]\n")[2].split()[0] for asked in Told.asked] == ["{0}", "{2}", "{4}"]
+    assert [request.partition("[Answer to grade]\n")[2].split()[0] for request in Calls.requests] == ["{0}", "{2}", "{4}"]
     (folder,) = Path("out").glob("*/*judge=*")
     before = result("judged_dialog")
     assert mill("score", str(folder))[0] == 0 and result("judged_dialog")["metrics"] == before["metrics"]
@@ -329,7 +329,7 @@ def test_a_dialog_is_judged_by_its_last_answer(mill: Mill) -> None:
 @pytest.mark.parametrize(
     "shown", [lambda found: found[1].text, lambda found: found[0].text.split()[0]], ids=["two", "words"]
 )
-def test_a_task_may_expect_answers_of_the_shape_that_it_asked_for(mill: Mill, shown: Callable[[Any], str]) -> None:
+def test_a_task_may_expect_answers_of_the_shape_that_it_requested(mill: Mill, shown: Callable[[Any], str]) -> None:
     def judged_fields(self: Task, sample: Sample, responses: Sequence[Response]) -> dict[str, str]:
         return {"question": f"question {sample.doc['number']}", "answer": shown(responses), "reference": "-"}
 
@@ -341,10 +341,10 @@ def test_a_task_may_expect_answers_of_the_shape_that_it_asked_for(mill: Mill, sh
 # Without a judge
 
 
-def test_a_run_without_a_judge_says_so_and_keeps_its_own_folder(mill: Mill) -> None:
+def test_a_run_without_a_judge_reports_it_and_keeps_its_own_folder(mill: Mill) -> None:
     code, out, _ = mill("eval", "answerer", "judged", judge=None)
     assert code == 0 and "not judged: --judge MODEL names a judge" in out
-    assert "judge_read" not in out and not Told.asked
+    assert "judge_read" not in out and not Calls.requests
     mill("eval", "answerer", "judged")
     unjudged, judged = result(pattern="default"), result()
     assert set(unjudged["metrics"]) == {"exact_match"} and set(judged["metrics"]) > {"exact_match", "judge"}
@@ -365,7 +365,7 @@ def test_scoring_again_keeps_the_verdicts_and_needs_no_judge(mill: Mill) -> None
 
 
 @pytest.mark.parametrize("judge", ["grader", None])
-def test_scoring_again_keeps_the_note_about_the_judge(mill: Mill, judge: str | None) -> None:
+def test_scoring_again_keeps_the_warnings_of_the_judge(mill: Mill, judge: str | None) -> None:
     mill("eval", "answerer", "judged", judge=judge)
     pattern = "*judge=*" if judge else "default"
     before = result(pattern=pattern)
@@ -380,29 +380,29 @@ def test_scoring_again_keeps_the_note_about_the_judge(mill: Mill, judge: str | N
 def test_a_judge_without_anything_to_judge_is_refused(mill: Mill) -> None:
     code, out, err = mill("eval", "answerer", "plain")
     assert (code, out) == (2, "") and err.startswith("mill: --judge: none of these tasks is judged: plain;")
-    assert not Told.events
+    assert not Calls.events
 
 
 def test_a_judge_that_writes_no_text_is_refused(mill: Mill) -> None:
-    class Classifier(Told):
+    class Classifier(Calls):
         def __init__(self) -> None:
             self.name, self.capabilities = "classifier", ModelCapabilities(kinds=frozenset({CLASSIFY}))
 
     register_model("classifier")(Classifier)
     code, _, err = mill("eval", "answerer", "judged", judge="classifier")
-    assert code == 2 and err == "mill: classifier generates no text, so it cannot judge\n" and not Told.events
+    assert code == 2 and err == "mill: classifier generates no text, so it cannot judge\n" and not Calls.events
 
 
 def test_an_unknown_judge_is_refused_before_anything_is_computed(mill: Mill) -> None:
     code, _, err = mill("eval", "answerer", "judged", judge="gradr")
-    assert code == 2 and "did you mean grader" in err and not Told.events
+    assert code == 2 and "did you mean grader" in err and not Calls.events
 
 
 @pytest.mark.parametrize("wrong", [{"prompt": "{nosuch}"}, {"prompt": "{"}])
 def test_a_prompt_that_cannot_be_filled_in_is_refused_before_anything_is_computed(mill: Mill, wrong: dict[str, str]) -> None:
     register_task("judged")(type("Broken", (Questions,), {"judge": Judge(**wrong)}))
     code, _, err = mill("eval", "answerer", "judged")
-    assert code == 2 and "the judge's prompt" in err and not Told.events
+    assert code == 2 and "the judge's prompt" in err and not Calls.events
 
 
 def test_fields_that_fail_are_the_failure_of_their_sample(mill: Mill) -> None:
@@ -417,8 +417,8 @@ def test_fields_that_fail_are_the_failure_of_their_sample(mill: Mill) -> None:
 def test_a_fresh_run_is_judged_afresh(mill: Mill) -> None:
     mill("eval", "answerer", "judged")
     assert mill("eval", "answerer", "judged", "--fresh")[0] == 0
-    assert Told.events.count("Answerer load") == 2
-    assert len(Told.asked) == 2 * N
+    assert Calls.events.count("Answerer load") == 2
+    assert len(Calls.requests) == 2 * N
 
 
 def test_a_real_server_judges(mill: Mill, llama: str) -> None:

@@ -12,12 +12,12 @@ from tests.outcomes import assert_same_end, recorded, sessions
 from tests.runs.faults import (
     PATIENCE_S,
     computed,
-    go_on,
     kill,
     leftovers,
+    resume,
     start,
-    told,
-    until_answering,
+    stderr_of,
+    until_first_response,
 )
 
 KILLS = 20
@@ -29,28 +29,28 @@ def test_a_run_killed_twenty_times_ends_like_an_undisturbed_one(undisturbed: Pat
         known = recorded(out)
         log.write_text("")
         run = start(out, log, delay=0.03)
-        until_answering(run, log)
+        until_first_response(run, log)
         time.sleep(dice.uniform(0.0, 0.25))
         assert run.poll() is None, "the run ended before it could be killed"
         kill(run)
         assert not set(computed(log)) & set(known), "a recorded answer was computed again"
-    go_on(out, log)
+    resume(out, log)
     assert_same_end(out, undisturbed)
     assert not leftovers(out)
     assert len(recorded(out)) == len(computed(undisturbed.parent / "log"))
 
 
-def test_a_torn_last_line_is_computed_again_and_a_damaged_middle_is_told(undisturbed: Path, tmp_path: Path) -> None:
+def test_a_torn_last_line_is_computed_again_and_a_damaged_middle_is_reported(undisturbed: Path, tmp_path: Path) -> None:
     out, log = Path(shutil.copytree(undisturbed, tmp_path / "out")), tmp_path / "log"
     (file,) = out.glob("*/*/record/*.jsonl")
     file.write_bytes(file.read_bytes()[:-9])
-    go_on(out, log)
+    resume(out, log)
     assert len(computed(log)) == 1
     assert_same_end(out, undisturbed)
     lines = file.read_bytes().split(b"\n")
     file.write_bytes(b"\n".join([lines[0], b'{"key": brok', *lines[2:]]))
     assert start(out, log).wait(PATIENCE_S) == 2
-    assert f"{file} is damaged at byte {len(lines[0]) + 1}" in told(log)
+    assert f"{file} is damaged at byte {len(lines[0]) + 1}" in stderr_of(log)
 
 
 def test_two_processes_on_one_folder_do_not_disturb_each_other(undisturbed: Path, tmp_path: Path) -> None:
@@ -61,14 +61,14 @@ def test_two_processes_on_one_folder_do_not_disturb_each_other(undisturbed: Path
     assert [session["ended"] for session in sessions(out)] == ["finished", "finished"]
 
 
-def test_a_terminated_run_says_so_and_goes_on(undisturbed: Path, tmp_path: Path) -> None:
+def test_a_terminated_run_is_reported_and_resumes(undisturbed: Path, tmp_path: Path) -> None:
     """SIGTERM is what a scheduler sends before it kills."""
     out, log = tmp_path / "out", tmp_path / "log"
     run = start(out, log, delay=0.02)
-    until_answering(run, log)
+    until_first_response(run, log)
     run.send_signal(signal.SIGTERM)
     assert run.wait(PATIENCE_S) == 143
-    assert "interrupted; all completed requests are recorded" in told(log) and "Traceback" not in told(log)
+    assert "interrupted; all completed requests are recorded" in stderr_of(log) and "Traceback" not in stderr_of(log)
     assert [session["ended"] for session in sessions(out)] == ["interrupted"]
-    go_on(out, log)
+    resume(out, log)
     assert_same_end(out, undisturbed)

@@ -28,7 +28,7 @@ def put(folder: Path, request: Request, response: Response, *, shareable: bool =
     return found
 
 
-def test_a_distribution_goes_to_a_file_whose_name_stands_in_the_answer(tmp_path: Path) -> None:
+def test_a_distribution_goes_to_a_file_that_the_response_names(tmp_path: Path) -> None:
     found = put(tmp_path / "run", ASKED, scored())
     assert found.distribution == f"run/distributions/{ASKED.key}.npy"
     again = Record(tmp_path / "run").get(ASKED)
@@ -47,7 +47,7 @@ def test_an_answer_without_a_distribution_stays_as_it_is(tmp_path: Path) -> None
     assert not (tmp_path / "run/distributions").exists()
 
 
-def test_an_answer_whose_distribution_was_removed_is_asked_again(tmp_path: Path) -> None:
+def test_an_answer_whose_distribution_was_removed_is_computed_again(tmp_path: Path) -> None:
     found = put(tmp_path / "run", ASKED, scored())
     (tmp_path / str(found.distribution)).unlink()
     assert Record(tmp_path / "run").get(ASKED) is None
@@ -69,13 +69,13 @@ def test_a_run_takes_deterministic_answers_with_their_distributions_from_its_sib
     assert Record(tmp_path / "two").get(ASKED) is not None
 
 
-def test_a_run_that_does_not_lend_keeps_its_answers_to_itself(tmp_path: Path) -> None:
+def test_a_run_that_is_not_shareable_shares_no_responses(tmp_path: Path) -> None:
     put(tmp_path / "one", PLAIN, Response(text="x"), shareable=False)
     assert Record(tmp_path / "two", [tmp_path / "one"]).get(PLAIN) is None
     assert Record(tmp_path / "one", shareable=False).get(PLAIN) == Response(text="x")
 
 
-def test_a_folder_that_cannot_be_written_is_told_in_one_line(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_reported_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run/distributions").write_text("")
     with pytest.raises(RunError, match=r"cannot write .*npy"):

@@ -17,7 +17,7 @@ from mill.cli.main import run as mill
 from mill.runs import evaluate, record
 from mill.runs.record import Record
 from tests.outcomes import recorded
-from tests.runs.faults import PATIENCE_S, TASKS, arguments, computed, start, told, until_answering
+from tests.runs.faults import PATIENCE_S, TASKS, arguments, computed, start, stderr_of, until_first_response
 
 TAKEN: dict[str, Callable[[Path], object]] = {
     "removed": shutil.rmtree,
@@ -29,10 +29,10 @@ TAKEN: dict[str, Callable[[Path], object]] = {
 def test_a_run_whose_output_folder_is_taken_away_ends_with_an_error(tmp_path: Path, how: str) -> None:
     out, log = tmp_path / "out", tmp_path / "log"
     run = start(out, log, delay=0.02)
-    until_answering(run, log, answers=20)
+    until_first_response(run, log, answers=20)
     TAKEN[how](out)
     assert run.wait(PATIENCE_S) not in (0, None)
-    assert "removed or moved during the run" in told(log) and "Traceback" not in told(log)
+    assert "removed or moved during the run" in stderr_of(log) and "Traceback" not in stderr_of(log)
     assert len(computed(log)) < 200, "it went on for long"
     assert not [*out.glob("*/*/manifest.json")], "what is left looks like a run"
 
@@ -49,7 +49,7 @@ def test_a_writer_looks_for_its_file_now_and_then(tmp_path: Path, monkeypatch: p
         written.put(Request(GENERATE, "3"), Response(text="x"))
 
 
-def test_another_file_in_its_place_is_not_taken_for_it(tmp_path: Path) -> None:
+def test_another_file_of_the_same_name_is_not_taken_for_it(tmp_path: Path) -> None:
     written = Record(tmp_path / "run")
     written.put(Request(GENERATE, "1"), Response(text="x"))
     (file,) = (tmp_path / "run/record").iterdir()

@@ -33,16 +33,16 @@ def lines(file: Path) -> list[dict[str, Any]]:
 
 
 def test_a_run_whose_record_is_gone_keeps_its_answers_and_scores(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    before, figures = samples(run.parents[1]), scores(run.parents[1])
+    before, scored = samples(run.parents[1]), scores(run.parents[1])
     shutil.rmtree(run / "record")
-    code, said = score(run, capsys)
-    assert code == 0 and f"the record lacks answers of {N} of {N} samples of toy_gen" in said
-    assert samples(run.parents[1]) == before and scores(run.parents[1]) == figures
+    code, output = score(run, capsys)
+    assert code == 0 and f"the record lacks responses of {N} of {N} samples of toy_gen" in output
+    assert samples(run.parents[1]) == before and scores(run.parents[1]) == scored
 
 
 def test_a_record_that_lacks_some_answers_is_filled_from_the_samples(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Of a question with three choices one answer is gone; of a dialog the second round."""
-    before, figures = samples(run.parents[1]), scores(run.parents[1])
+    before, scored = samples(run.parents[1]), scores(run.parents[1])
     gone = {
         lines(run / "samples/toy_choice.jsonl")[0]["keys"][0][0],
         lines(run / "samples/toy_dialog.jsonl")[0]["keys"][0][1],
@@ -50,9 +50,9 @@ def test_a_record_that_lacks_some_answers_is_filled_from_the_samples(run: Path, 
     (file,) = (run / "record").iterdir()
     kept = [line for line in file.read_bytes().splitlines(keepends=True) if json.loads(line)["key"] not in gone]
     file.write_bytes(b"".join(kept))
-    code, said = score(run, capsys)
-    assert code == 0 and "of 1 of" in said
-    assert samples(run.parents[1]) == before and scores(run.parents[1]) == figures
+    code, output = score(run, capsys)
+    assert code == 0 and "of 1 of" in output
+    assert samples(run.parents[1]) == before and scores(run.parents[1]) == scored
 
 
 def test_answers_that_the_record_has_are_taken_from_it(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -83,18 +83,18 @@ def test_two_lines_of_one_sample_are_refused(run: Path, capsys: pytest.CaptureFi
     file = run / "samples/toy_gen.jsonl"
     whole = file.read_bytes()
     file.write_bytes(whole + whole.splitlines(keepends=True)[4])
-    code, said = score(run, capsys)
-    assert code == 2 and f"toy_gen.jsonl, line {N + 1}, is a second line of sample 4" in said
+    code, output = score(run, capsys)
+    assert code == 2 and f"toy_gen.jsonl, line {N + 1}, is a second line of sample 4" in output
     assert file.read_bytes() != whole, "nothing was written"
 
 
 @pytest.mark.parametrize("change", [lambda lines: lines[:-1], lambda lines: []])
 def test_a_samples_file_that_lost_lines_is_refused(run: Path, capsys: pytest.CaptureFixture[str], change: Any) -> None:
-    file, figures = run / "samples/toy_gen.jsonl", scores(run.parents[1])
+    file, scored = run / "samples/toy_gen.jsonl", scores(run.parents[1])
     file.write_bytes(b"".join(change(file.read_bytes().splitlines(keepends=True))))
-    code, said = score(run, capsys)
-    assert code == 2 and f"manifest.json says {N}" in said and "mill eval" in said
-    assert scores(run.parents[1]) == figures
+    code, output = score(run, capsys)
+    assert code == 2 and f"manifest.json says {N}" in output and "mill eval" in output
+    assert scores(run.parents[1]) == scored
 
 
 def test_a_setting_of_a_newer_version_is_ignored(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

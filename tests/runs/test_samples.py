@@ -40,7 +40,7 @@ def readers(file: Path) -> list[list[str]]:
     return [plain, framed, [row[0] for row in rows]]
 
 
-def test_lone_surrogates_are_read_by_everybody_and_come_back_as_they_were(tmp_path: Path) -> None:
+def test_lone_surrogates_are_read_by_every_reader_and_come_back_as_they_were(tmp_path: Path) -> None:
     file = tmp_path / "samples.jsonl"
     write_samples(file, "t", [scored("plain \\ text"), scored(LONE, number=1)], tmp_path)
     shown = r"a \ud800 b \\ud800 \\\\ \udfff"
@@ -79,8 +79,8 @@ def test_a_run_with_lone_surrogates_is_read_by_every_command(
         tasks.add("toy_gen", type("Odd", (tasks.get("toy_gen"),), {"samples": lambda self: samples}))
     if where == "model":
         monkeypatch.setattr(toy, "model_name", "m\ud800")
-    told = ["--output_dir", str(out), "--limit", "3", "--quiet"]
-    assert mill(["eval", "toy[path=a]", "toy_gen", *told]) == 0
+    options = ["--output_dir", str(out), "--limit", "3", "--quiet"]
+    assert mill(["eval", "toy[path=a]", "toy_gen", *options]) == 0
     (run,) = out.glob("*/*")
     assert len(json.loads((run / "results.json").read_bytes())["tasks"]) == 1
     for file in out.rglob("*.json*"):

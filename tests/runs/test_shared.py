@@ -1,4 +1,4 @@
-"""manifest.json and results.json under many hands: no word is lost, and the newest counts by its number."""
+"""manifest.json and results.json under many processes: no word is lost, and the newest counts by its number."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ def folder(tmp_path: Path) -> RunFolder:
 
 
 def part(folder: RunFolder, writer: str, sections: Mapping[str, Mapping[str, Any]], file: str = RESULTS) -> Path:
-    """What a process of this name has said; each entry is (number, weight, value)."""
-    told = {
+    """What a process of this name has published; each entry is (number, weight, value)."""
+    entries_of = {
         section: {name: dict(zip(("number", "weight", "value"), entry, strict=True)) for name, entry in entries.items()}
         for section, entries in sections.items()
     }
-    place = folder.path / "parts" / f"{writer}.json"
-    place.parent.mkdir(parents=True, exist_ok=True)
-    place.write_text(json.dumps({file: told}))
-    return place
+    path = folder.path / "parts" / f"{writer}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({file: entries_of}))
+    return path
 
 
 def as_writer(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
@@ -54,8 +54,8 @@ def view_again(folder: RunFolder) -> dict[str, Any]:
     return folder.read(RESULTS)
 
 
-def say_many(path: str, number: int, gate: Any) -> None:
-    """One process: entries of its own, one that all of them change, and sessions; each said by itself."""
+def publish_many(path: str, number: int, gate: Any) -> None:
+    """One process: entries of its own, one that all of them change, and sessions; each published by itself."""
     folder = RunFolder(Path(path))
     gate.wait()
     for entry in range(ENTRIES):
@@ -66,26 +66,28 @@ def say_many(path: str, number: int, gate: Any) -> None:
         publish(folder, MANIFEST, {"sessions": {name: Entry(session)}, TOP: {f"top-{name}": Entry(name)}})
 
 
-def test_processes_that_say_much_at_once_lose_nothing(folder: RunFolder) -> None:
+def test_processes_that_publish_at_once_lose_nothing(folder: RunFolder) -> None:
     context = multiprocessing.get_context("spawn")
     gate = context.Barrier(PROCESSES)
-    hands = [context.Process(target=say_many, args=(str(folder.path), number, gate)) for number in range(PROCESSES)]
-    for hand in hands:
+    processes = [context.Process(target=publish_many, args=(str(folder.path), number, gate)) for number in range(PROCESSES)]
+    for hand in processes:
         hand.start()
-    for hand in hands:
+    for hand in processes:
         hand.join(60)
-    assert [hand.exitcode for hand in hands] == [0] * PROCESSES
+    assert [hand.exitcode for hand in processes] == [0] * PROCESSES
     names = {f"{number}-{entry}" for number in range(PROCESSES) for entry in range(ENTRIES)}
-    tasks, told = folder.read(RESULTS)["tasks"], folder.read(MANIFEST)
+    tasks, manifest = folder.read(RESULTS)["tasks"], folder.read(MANIFEST)
     assert set(tasks) == {*names, "all"}
     assert all(tasks[name] == {"n": int(name.partition("-")[2])} for name in names)
-    assert [(entry["order"], entry["id"]) for entry in told["sessions"]] == sorted((int(n.split("-")[1]), n) for n in names)
-    assert {name: told[f"top-{name}"] for name in names} == {name: name for name in names}
+    assert [(entry["order"], entry["id"]) for entry in manifest["sessions"]] == sorted(
+        (int(n.split("-")[1]), n) for n in names
+    )
+    assert {name: manifest[f"top-{name}"] for name in names} == {name: name for name in names}
     assert not [file for file in folder.path.rglob(".*") if file.is_file()]
 
 
 @pytest.mark.parametrize("writers", [("a", "b"), ("b", "a")])
-def test_of_words_said_at_once_the_weightier_counts(folder: RunFolder, writers: tuple[str, str]) -> None:
+def test_of_entries_with_the_same_number_the_weightier_wins(folder: RunFolder, writers: tuple[str, str]) -> None:
     part(folder, writers[0], {"tasks": {"t": (3, 40, "full")}})
     part(folder, writers[1], {"tasks": {"t": (3, 10, "limited")}})
     assert view_again(folder)["tasks"] == {"t": "full"}
@@ -98,14 +100,14 @@ def test_a_later_number_counts_more_than_weight(folder: RunFolder, writers: tupl
     assert view_again(folder)["tasks"] == {"t": "now"}
 
 
-def test_what_was_said_last_counts_whatever_clocks_and_names_say(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_entry_wins_by_number_and_not_by_clock_or_name(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every process is one whose clock is behind that of all before, so that its name and times come first."""
     for number in range(9, 0, -1):
         as_writer(monkeypatch, f"2020010{number}T000000-host")
         monkeypatch.setattr(time, "time", lambda number=number: 1e9 + 1e5 * number)
         publish(folder, RESULTS, {"tasks": {"t": Entry(number, weight=number)}})
-        for age, place in enumerate(sorted((folder.path / "parts").iterdir())):
-            os.utime(place, (1e9 - age, 1e9 - age))
+        for age, path in enumerate(sorted((folder.path / "parts").iterdir())):
+            os.utime(path, (1e9 - age, 1e9 - age))
         assert folder.read(RESULTS)["tasks"] == {"t": number}
     assert merged(folder, RESULTS)["tasks"]["t"].number == 9
 
@@ -114,10 +116,10 @@ def test_a_part_that_comes_while_the_file_is_written_is_in_it(folder: RunFolder,
     """Its writer may have written the file already, and would not do so again."""
     write = RunFolder.write
 
-    def write_late(place: RunFolder, name: str, content: Mapping[str, Any]) -> None:
+    def write_late(path: RunFolder, name: str, content: Mapping[str, Any]) -> None:
         if not (folder.path / "parts/late.json").exists():
             part(folder, "late", {"tasks": {"late": (1, 0, 2)}})
-        write(place, name, content)
+        write(path, name, content)
 
     monkeypatch.setattr(RunFolder, "write", write_late)
     publish(folder, RESULTS, {"tasks": {"t": Entry(1)}})
@@ -129,17 +131,19 @@ words = st.dictionaries(st.sampled_from("xyz"), st.tuples(st.integers(1, 3), st.
 
 @given(st.dictionaries(st.sampled_from("abcd"), words, max_size=4), st.randoms())
 @settings(deadline=None, max_examples=40)
-def test_parts_add_up_to_the_same_in_any_order_and_however_often(said: dict[str, dict[str, Any]], dice: Any) -> None:
+def test_parts_add_up_to_the_same_in_any_order_and_however_often(published: dict[str, dict[str, Any]], dice: Any) -> None:
     expected: dict[str, tuple[int, int, str]] = {}
-    for writer, entries in said.items():
+    for writer, entries in published.items():
         for name, (number, weight) in entries.items():
             expected[name] = max(expected.get(name, (0, 0, "")), (number, weight, writer))
-    with tempfile.TemporaryDirectory() as place:
-        folder, order = RunFolder(Path(place)), list(said)
+    with tempfile.TemporaryDirectory() as path:
+        folder, order = RunFolder(Path(path)), list(published)
         dice.shuffle(order)
         for writer in order:
-            told = {name: (number, weight, [number, weight, writer]) for name, (number, weight) in said[writer].items()}
-            part(folder, writer, {"tasks": told})
+            manifest = {
+                name: (number, weight, [number, weight, writer]) for name, (number, weight) in published[writer].items()
+            }
+            part(folder, writer, {"tasks": manifest})
             if dice.random() < 0.5:
                 view_again(folder)
         first = view_again(folder)
@@ -169,21 +173,21 @@ def test_a_manifest_from_before_there_were_parts_is_kept(folder: RunFolder) -> N
     folder.write(MANIFEST, OLD)
     publish(folder, MANIFEST, {"tasks": {"both": Entry({"n": 2}), "new": Entry({"n": 3})}, TOP: {"fresh": Entry(True)}})
     publish(folder, MANIFEST, {"sessions": {"s": Entry({"id": "s", "order": 1})}})
-    told = folder.read(MANIFEST)
-    assert told["tasks"] == {"old": OLD["tasks"]["old"], "both": {"n": 2}, "new": {"n": 3}}
-    assert told["sessions"] == [*OLD["sessions"], {"id": "s", "order": 1}]
-    assert (told["model"], told["settings"], told["fresh"]) == (OLD["model"], OLD["settings"], True)
+    manifest = folder.read(MANIFEST)
+    assert manifest["tasks"] == {"old": OLD["tasks"]["old"], "both": {"n": 2}, "new": {"n": 3}}
+    assert manifest["sessions"] == [*OLD["sessions"], {"id": "s", "order": 1}]
+    assert (manifest["model"], manifest["settings"], manifest["fresh"]) == (OLD["model"], OLD["settings"], True)
 
 
-def test_parts_removed_by_hand_leave_what_the_file_says(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_removed_by_hand_leave_what_the_file_has(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     folder.write(MANIFEST, OLD)
     for number, writer in enumerate("ab", start=1):
         as_writer(monkeypatch, writer)
         session = Entry({"id": writer, "order": number})
         publish(folder, MANIFEST, {"tasks": {"both": Entry(number)}, "sessions": {writer: session}})
     before = folder.read(MANIFEST)
-    for place in (folder.path / "parts").iterdir():
-        place.unlink()
+    for path in (folder.path / "parts").iterdir():
+        path.unlink()
     publish(folder, MANIFEST, {"tasks": {"new": Entry(3)}})
     assert folder.read(MANIFEST) == {**before, "tasks": {**before["tasks"], "new": 3}}
     assert before["tasks"]["both"] == 2 and [entry["id"] for entry in before["sessions"][2:]] == ["a", "b"]
@@ -252,16 +256,16 @@ def test_a_part_that_changes_is_read_again(folder: RunFolder) -> None:
     ],
 )
 def test_a_part_that_is_not_as_mill_writes_it_is_refused_by_name(folder: RunFolder, content: Any, what: str) -> None:
-    place = part(folder, "odd", {})
-    place.write_text(json.dumps(content))
+    path = part(folder, "odd", {})
+    path.write_text(json.dumps(content))
     with pytest.raises(RunError) as caught:
         merged(folder, RESULTS)
-    assert str(place) in str(caught.value) and what in str(caught.value)
+    assert str(path) in str(caught.value) and what in str(caught.value)
 
 
-def test_what_a_part_of_a_newer_version_says_besides_is_ignored(folder: RunFolder) -> None:
-    place = part(folder, "newer", {"tasks": {"t": (1, 0, {"n": 1})}})
-    told = json.loads(place.read_text())
-    told[RESULTS]["tasks"]["t"]["signed"] = True
-    place.write_text(json.dumps({**told, "version": 3}))
+def test_what_a_part_of_a_newer_version_has_in_addition_is_ignored(folder: RunFolder) -> None:
+    path = part(folder, "newer", {"tasks": {"t": (1, 0, {"n": 1})}})
+    manifest = json.loads(path.read_text())
+    manifest[RESULTS]["tasks"]["t"]["signed"] = True
+    path.write_text(json.dumps({**manifest, "version": 3}))
     assert merged(folder, RESULTS)["tasks"]["t"].value == {"n": 1}

@@ -1,4 +1,4 @@
-"""Rows are found on the MILL_DATA path in every format, and what is wrong with them is told in one line."""
+"""Rows are found on the MILL_DATA path in every format, and errors in them are reported in one line."""
 
 from __future__ import annotations
 
@@ -137,9 +137,9 @@ def test_csv_rows_are_text_with_quoted_commas_and_newlines(root: Path) -> None:
 
 def test_an_image_folder_gives_paths_and_labels(root: Path) -> None:
     folder = root / "org" / "cats" / "test"
-    for place in ("tabby/2.png", "tabby/1.JPG", "siamese/1.jpeg", "siamese/notes.txt"):
-        (folder / place).parent.mkdir(parents=True, exist_ok=True)
-        (folder / place).touch()
+    for name in ("tabby/2.png", "tabby/1.JPG", "siamese/1.jpeg", "siamese/notes.txt"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
     assert load_split(CATS, ("test",))[1] == [
         {"image": str(folder / "siamese" / "1.jpeg"), "label": "siamese"},
         {"image": str(folder / "tabby" / "1.JPG"), "label": "tabby"},
@@ -182,7 +182,7 @@ def test_a_dataset_without_config_is_found_under_default(root: Path) -> None:
 
 
 @pytest.mark.parametrize("mirror", ["org/kittens", "cats"])
-def test_a_mirror_stands_in(root: Path, mirror: str) -> None:
+def test_a_mirror_is_used(root: Path, mirror: str) -> None:
     put(root / mirror / "main" / "test.jsonl", ROWS[1])
     assert load_split(CATS, ("test",)) == ("test", [ROWS[1]])
 
@@ -241,19 +241,19 @@ def test_the_hub_gives_the_first_split_it_has(root: Path, monkeypatch: pytest.Mo
     assert load_split(CATS, ("test", "validation", "train")) == ("validation", ROWS)
 
 
-def refusal(place: Path) -> str:
+def refusal(path: Path) -> str:
     with pytest.raises(DataError) as caught:
-        read_rows(place)
+        read_rows(path)
     return str(caught.value)
 
 
-def test_a_damaged_line_is_told_with_file_and_number(root: Path) -> None:
+def test_a_damaged_line_is_reported_with_file_and_number(root: Path) -> None:
     file = root / "test.jsonl"
     file.write_text('{"id": 1}\n\n{"id": 2, "te\n{"id": 3}\n')
     assert refusal(file).startswith(f"{file}, line 3 is not JSON: ")
 
 
-def test_a_line_that_is_no_object_is_told_with_its_number(root: Path) -> None:
+def test_a_line_that_is_no_object_is_reported_with_its_number(root: Path) -> None:
     file = root / "test.jsonl"
     file.write_text('{"id": 1}\n[1, 2]\n')
     assert refusal(file) == f"{file}, row 2 is a list, not an object"
@@ -340,7 +340,7 @@ def test_a_folder_without_data_is_refused(root: Path) -> None:
     assert refusal(root / "test") == f"{root / 'test'} has neither data files nor images or audio in label folders"
 
 
-def test_a_root_that_does_not_exist_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_root_that_does_not_exist_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MILL_DATA", str(tmp_path / "nowhere"))
     with pytest.raises(DataError) as caught:
         load_split(CATS, ("test",))
@@ -362,7 +362,7 @@ def test_without_mill_data_the_line_says_that_it_is_not_set(root: Path, monkeypa
         load_split(CATS, ("test",))
 
 
-def test_without_the_package_datasets_the_line_says_so(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_package_datasets_the_line_reports_it(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(DataError, match="and the package datasets, which reads the hub, is not installed"):
         load_split(CATS, ("test",))
@@ -389,7 +389,7 @@ def test_the_real_hub_offline_gives_the_same_line(tmp_path: Path) -> None:
     assert line.startswith(expected)
 
 
-def test_a_csv_row_with_other_cells_than_columns_is_told(root: Path) -> None:
+def test_a_csv_row_with_other_cells_than_columns_is_reported(root: Path) -> None:
     (root / "cats").mkdir()
     for row in ("1,2,3", "1"):
         (root / "cats" / "test.csv").write_text(f"id,text\n0,a\n{row}\n")

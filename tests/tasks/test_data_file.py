@@ -410,6 +410,23 @@ def test_choices_are_chosen_by_the_model(tmp_path: Path, scripted: type[Scripted
     assert {name: m["acc"]["value"] for name, m in entry["categories"].items()} == {"colour": 1.0, "sums": 0.0}
 
 
+def test_a_model_without_log_probabilities_generates_the_letter(
+    tmp_path: Path, scripted: type[Scripted], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scripted, "capabilities", ModelCapabilities(supports_chat_template=True))
+    scripted.texts = {"Sky?": "So the answer is (B).", "Grass?": "the answer is C", "2+2?": "The answer is **B**"}
+    file, out = write(tmp_path / "qa.csv", CHOICES), tmp_path / "out"
+    assert mill(["eval", "scripted", str(file), "--output_dir", str(out), "--quiet"]) == 0
+    entry = results(out)
+    assert entry["metrics"]["exact_match"]["value"] == pytest.approx(2 / 3)
+    assert entry["warnings"][0] == f"{file}#letters runs instead of {file}, which this model cannot serve"
+    assert entry["warnings"][1].startswith("read as multiple choice by generated letter, answers as texts: 3 rows")
+    (run,) = out.glob("*/*")
+    (row, *_) = [json.loads(line) for line in next((run / "samples").iterdir()).read_text().splitlines()]
+    assert row["prompt"].startswith("Question: Sky?\nA. red\nB. blue\nEnd with") and row["extracted"] == "B"
+    assert mill(["score", str(run)]) == 0
+
+
 def test_free_text_answers_are_judged(tmp_path: Path, scripted: type[Scripted], capsys: pytest.CaptureFixture[str]) -> None:
     class JudgeModel(Scripted):
         model_name = "judge"

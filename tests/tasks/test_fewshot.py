@@ -146,7 +146,7 @@ def test_prompts_depend_on_the_seed(piqa: Piqa) -> None:
 
 
 def test_a_prompt_has_its_question_once_and_the_count_of_examples(piqa: Piqa) -> None:
-    for place, context in contexts(piqa, list(piqa.samples())).items():
-        assert context.count(f"Question: goal {place}\n") == 1
+    for sample_id, context in contexts(piqa, list(piqa.samples())).items():
+        assert context.count(f"Question: goal {sample_id}\n") == 1
         assert context.count("Question: ") == 4
-        assert context.endswith(f"Question: goal {place}\nAnswer:")
+        assert context.endswith(f"Question: goal {sample_id}\nAnswer:")

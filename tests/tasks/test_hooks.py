@@ -1,4 +1,4 @@
-"""Tasks are other people's code: whatever a hook raises or returns is one line with the task's name, before any work."""
+"""Third-party tasks: what a hook raises or returns wrongly is one line with the task's name, before any work."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def test_ids_of_many_samples_are_compared_in_one_pass() -> None:
         (giving(Request(MULTI_ROUND, ANY, options=OPTIONS)), "is None, not a text"),
     ],
 )
-def test_a_dialog_that_cannot_go_on_is_a_failure_of_its_sample_alone(hook: Callable[..., Any], words: str) -> None:
+def test_a_dialog_that_cannot_continue_is_a_failure_of_its_sample_alone(hook: Callable[..., Any], words: str) -> None:
     dialog = (Message("user", "q"),)
     first = {"kind": MULTI_ROUND, "requests": giving([Request(MULTI_ROUND, dialog, options=OPTIONS)]), "next_round": hook}
     job = SampleState.of(made(**first), SAMPLE, SETTINGS)
@@ -191,7 +191,7 @@ def test_a_dialog_that_cannot_go_on_is_a_failure_of_its_sample_alone(hook: Calla
 
 
 @pytest.mark.parametrize("error", [Stop("now"), SystemExit(3), GeneratorExit(), ValueError("no")])
-def test_whatever_scoring_or_the_next_round_raises_is_the_error_of_its_sample(error: BaseException) -> None:
+def test_what_scoring_or_the_next_round_raises_is_the_error_of_its_sample(error: BaseException) -> None:
     record = SampleRecord(SAMPLE, None, "q", [], [["k"]], [[Response(text="a")]])
     scored = score_sample(made(score=raising(error)), record)
     assert scored.error is not None and scored.error.startswith(f"scoring failed: {type(error).__name__}")

@@ -1,4 +1,4 @@
-"""Pictures with classes: from made-up data in every shape to requests, scores and small files, whatever the model can."""
+"""Images with classes: from made-up data in every shape to requests, scores and small files, whatever the model can."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ from mill.tasks.images import ChoiceTask, ClassifiedSet, ClassifiedTask
 from mill.tasks.load import make_task, select, serve
 
 SETTINGS = RenderSettings()
-CIFAR_PLACE = "uoft-cs/cifar10/plain_text"
-IMAGENET_PLACE = "ILSVRC/imagenet-1k"
+CIFAR_PATH = "uoft-cs/cifar10/plain_text"
+IMAGENET_PATH = "ILSVRC/imagenet-1k"
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def png(number: int, side: int = 8) -> bytes:
-    """A picture whose first pixel tells which one it is; the rest is noise, which does not get smaller when packed."""
+    """An image whose first pixel is its number; the rest is noise, which does not get smaller when packed."""
     pixels = np.random.default_rng(number).integers(0, 256, (side, side, 3), dtype=np.uint8)
     pixels[0, 0] = (number, 7, 7)
     out = io.BytesIO()
@@ -61,7 +61,7 @@ def number_of(media: Media) -> int:
 
 
 def write_folders(split: Path, labels: Sequence[str], **options: Any) -> None:
-    """One sub-folder a label; the pictures are numbered in the order of the labels."""
+    """One sub-folder a label; the images are numbered in the order of the labels."""
     for number, label in enumerate(labels):
         file = split / label / f"{number:03}.png"
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -69,7 +69,7 @@ def write_folders(split: Path, labels: Sequence[str], **options: Any) -> None:
 
 
 def write_parquet(file: Path, labels: Sequence[Any], column: str = "img", rows: int = 3, **options: Any) -> Path:
-    """As the hub has it: pictures as bytes with a name, classes as numbers; several row groups."""
+    """As the hub has it: images as bytes with a name, classes as numbers; several row groups."""
     file.parent.mkdir(parents=True, exist_ok=True)
     cells = [{"bytes": png(number, **options), "path": f"{number}.png"} for number in range(len(labels))]
     kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
@@ -81,8 +81,8 @@ def write_saved(split: Path, labels: Sequence[int], classes: Sequence[str], colu
     import datasets
 
     features = datasets.Features({column: datasets.Image(), "label": datasets.ClassLabel(names=list(classes))})
-    pictures = [Image.open(io.BytesIO(png(number))) for number in range(len(labels))]
-    datasets.Dataset.from_dict({column: pictures, "label": list(labels)}, features=features).save_to_disk(split)
+    images = [Image.open(io.BytesIO(png(number))) for number in range(len(labels))]
+    datasets.Dataset.from_dict({column: images, "label": list(labels)}, features=features).save_to_disk(split)
 
 
 def task_of(name: str) -> ClassifiedTask:
@@ -92,7 +92,7 @@ def task_of(name: str) -> ClassifiedTask:
 
 
 def pairs(task: ClassifiedTask) -> dict[int, int]:
-    """Which picture has which class, by the pictures' own pixels."""
+    """Which image has which class, by the images' own pixels."""
     return {number_of(task.media(sample)): task.right(sample) for sample in task.samples()}
 
 
@@ -101,45 +101,45 @@ NUMBERS = [3, 0, 9, 3, 5, 5, 1]
 
 @pytest.mark.parametrize("shape", ["folders", "parquet", "shards", "saved"])
 @pytest.mark.parametrize("name", ["cifar10", "cifar10_supervised", "cifar10_mcq", "cifar10_mcq_gen"])
-def test_cifar10_has_the_same_pictures_and_classes_in_every_shape(root: Path, shape: str, name: str) -> None:
-    place = root / CIFAR_PLACE
+def test_cifar10_has_the_same_images_and_classes_in_every_shape(root: Path, shape: str, name: str) -> None:
+    folder = root / CIFAR_PATH
     if shape == "folders":
-        write_folders(place / "test", [TEN[number] for number in NUMBERS])
+        write_folders(folder / "test", [TEN[number] for number in NUMBERS])
     elif shape == "parquet":
-        write_parquet(place / "test.parquet", NUMBERS)
+        write_parquet(folder / "test.parquet", NUMBERS)
     elif shape == "shards":
-        write_parquet(place / "test" / "test-00000-of-00001.parquet", NUMBERS)
+        write_parquet(folder / "test" / "test-00000-of-00001.parquet", NUMBERS)
     else:
-        write_saved(place / "test", NUMBERS, TEN)
+        write_saved(folder / "test", NUMBERS, TEN)
     task = task_of(name)
     assert pairs(task) == dict(enumerate(NUMBERS))
     assert task.warnings() == []
-    assert sorted(sample.id for sample in task.samples()) == [str(place) for place in range(7)]
+    assert sorted(sample.id for sample in task.samples()) == [str(index) for index in range(7)]
 
 
 WNID_NUMBERS = [7, 999, 0, 134, 7]
 
 
 @pytest.mark.parametrize("shape", ["folders", "names", "parquet", "saved"])
-def test_imagenet_has_the_same_pictures_and_classes_in_every_shape(root: Path, shape: str) -> None:
-    place = root / IMAGENET_PLACE
+def test_imagenet_has_the_same_images_and_classes_in_every_shape(root: Path, shape: str) -> None:
+    folder = root / IMAGENET_PATH
     if shape == "folders":
-        write_folders(place / "validation", [WNIDS[number] for number in WNID_NUMBERS])
+        write_folders(folder / "validation", [WNIDS[number] for number in WNID_NUMBERS])
     elif shape == "names":
-        write_folders(place / "validation", [THOUSAND[number] for number in WNID_NUMBERS])
+        write_folders(folder / "validation", [THOUSAND[number] for number in WNID_NUMBERS])
     elif shape == "parquet":
-        write_parquet(place / "validation.parquet", WNID_NUMBERS, "image")
+        write_parquet(folder / "validation.parquet", WNID_NUMBERS, "image")
     else:
-        write_saved(place / "validation", WNID_NUMBERS, WNIDS, "image")
+        write_saved(folder / "validation", WNID_NUMBERS, WNIDS, "image")
     for name in ("imagenet", "imagenet_supervised", "imagenet_mcq", "imagenet_mcq_gen"):
         assert pairs(task_of(name)) == dict(enumerate(WNID_NUMBERS))
 
 
-def test_pictures_saved_as_paths_are_found_where_they_are(root: Path) -> None:
-    """What `datasets` writes for pictures whose bytes it did not copy."""
+def test_images_saved_as_paths_are_found_where_they_are(root: Path) -> None:
+    """What `datasets` writes for images whose bytes it did not copy."""
     write_folders(root / "elsewhere", ["a"] * 3)
     cells = [{"bytes": None, "path": str(root / "elsewhere" / "a" / f"{number:03}.png")} for number in range(3)]
-    file = root / CIFAR_PLACE / "test.parquet"
+    file = root / CIFAR_PATH / "test.parquet"
     file.parent.mkdir(parents=True)
     kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
     pq.write_table(pa.table({"img": pa.array(cells, kind), "label": [4, 5, 6]}), file)
@@ -148,7 +148,7 @@ def test_pictures_saved_as_paths_are_found_where_they_are(root: Path) -> None:
 
 @pytest.mark.parametrize("label", [10, -1, 1000])
 def test_a_number_that_is_no_class_is_refused_with_file_and_row(root: Path, label: int) -> None:
-    file = write_parquet(root / CIFAR_PLACE / "test.parquet", [1, 2, label])
+    file = write_parquet(root / CIFAR_PATH / "test.parquet", [1, 2, label])
     for name in ("cifar10", "cifar10_mcq"):
         with pytest.raises(DataError) as caught:
             task_of(name).samples()
@@ -156,18 +156,18 @@ def test_a_number_that_is_no_class_is_refused_with_file_and_row(root: Path, labe
         assert f"has the label {label}, which is none of the 10 classes" in str(caught.value)
 
 
-@pytest.mark.parametrize(("place", "split"), [(CIFAR_PLACE, "test"), (IMAGENET_PLACE, "validation")])
-def test_a_folder_that_is_no_class_is_refused_with_the_file(root: Path, place: str, split: str) -> None:
-    write_folders(root / place / split, ["zeppelin"])
+@pytest.mark.parametrize(("path", "split"), [(CIFAR_PATH, "test"), (IMAGENET_PATH, "validation")])
+def test_a_folder_that_is_no_class_is_refused_with_the_file(root: Path, path: str, split: str) -> None:
+    write_folders(root / path / split, ["zeppelin"])
     name = "cifar10" if split == "test" else "imagenet"
     with pytest.raises(DataError) as caught:
         task_of(name).samples()
-    file = root / place / split / "zeppelin" / "000.png"
+    file = root / path / split / "zeppelin" / "000.png"
     assert str(caught.value).startswith(f"{file} has the label 'zeppelin', which is none of the ")
 
 
-def test_a_row_without_label_or_picture_is_refused(root: Path) -> None:
-    file = root / CIFAR_PLACE / "test.jsonl"
+def test_a_row_without_label_or_image_is_refused(root: Path) -> None:
+    file = root / CIFAR_PATH / "test.jsonl"
     file.parent.mkdir(parents=True)
     for row, columns in (({"img": "a.png"}, "label"), ({"label": 99}, "image, img")):
         file.write_text(json.dumps(row) + "\n")
@@ -180,8 +180,8 @@ def test_a_row_without_label_or_picture_is_refused(root: Path) -> None:
 
 @pytest.fixture
 def cifar(root: Path) -> Path:
-    """A hundred pictures in a Parquet file."""
-    return write_parquet(root / CIFAR_PLACE / "test.parquet", [number % 10 for number in range(100)], rows=16)
+    """A hundred images in a Parquet file."""
+    return write_parquet(root / CIFAR_PATH / "test.parquet", [number % 10 for number in range(100)], rows=16)
 
 
 def test_zero_shot_asks_for_one_of_all_classes_with_the_datasets_templates(cifar: Path) -> None:
@@ -201,8 +201,8 @@ def test_supervised_asks_for_one_of_all_classes_in_their_order(cifar: Path) -> N
     assert (request.kind, request.labels.names, request.labels.templates) == (CLASSIFY, TEN, ())
 
 
-def test_imagenet_is_asked_by_name_and_answered_by_wnid(root: Path) -> None:
-    write_parquet(root / IMAGENET_PLACE / "validation.parquet", WNID_NUMBERS, "image")
+def test_imagenet_is_shown_by_name_and_answered_by_wnid(root: Path) -> None:
+    write_parquet(root / IMAGENET_PATH / "validation.parquet", WNID_NUMBERS, "image")
     task = task_of("imagenet")
     (request,) = task.requests(task.samples()[0], SETTINGS)
     assert (request.labels.names, request.labels.texts) == (WNIDS, THOUSAND)
@@ -217,7 +217,7 @@ def test_imagenet_uses_open_clips_eighty_templates(root: Path) -> None:
     pytest.importorskip("open_clip")
     from open_clip.zero_shot_metadata import OPENAI_IMAGENET_TEMPLATES
 
-    write_parquet(root / IMAGENET_PLACE / "validation.parquet", WNID_NUMBERS, "image")
+    write_parquet(root / IMAGENET_PATH / "validation.parquet", WNID_NUMBERS, "image")
     task = task_of("imagenet")
     (request,) = task.requests(task.samples()[0], SETTINGS)
     filled = [template.replace("{c}", "tench") for template in request.labels.templates]
@@ -252,11 +252,11 @@ def test_a_draw_holds_the_right_class_once_among_three_others(cifar: Path) -> No
         assert len(set(shown)) == 4 and set(shown) <= set(range(10))
 
 
-def test_draws_differ_from_sample_to_sample_and_favour_no_place(cifar: Path) -> None:
+def test_draws_differ_from_sample_to_sample_and_favour_no_position(cifar: Path) -> None:
     shown = choices(task_of("cifar10_mcq"))
     assert len({tuple(one) for one in shown.values()}) > 90
-    places = Counter(one.index(int(sample) % 10) for sample, one in shown.items())
-    assert sorted(places) == [0, 1, 2, 3] and min(places.values()) > 10
+    positions = Counter(one.index(int(sample) % 10) for sample, one in shown.items())
+    assert sorted(positions) == [0, 1, 2, 3] and min(positions.values()) > 10
     others = Counter(number for sample, one in shown.items() for number in one if number != int(sample) % 10)
     assert min(others[number] for number in range(10)) > 10
 
@@ -264,7 +264,7 @@ def test_draws_differ_from_sample_to_sample_and_favour_no_place(cifar: Path) -> 
 def test_classes_that_share_the_right_ones_name_are_never_offered(root: Path) -> None:
     twice = [number for number, name in enumerate(THOUSAND) if THOUSAND.count(name) > 1]
     labels = [twice[0]] * 200
-    write_parquet(root / IMAGENET_PLACE / "validation.parquet", labels, "image", side=2, rows=200)
+    write_parquet(root / IMAGENET_PATH / "validation.parquet", labels, "image", side=2, rows=200)
     for shown in choices(task_of("imagenet_mcq")).values():
         assert [THOUSAND[number] for number in shown].count(THOUSAND[twice[0]]) == 1
 
@@ -277,7 +277,7 @@ def test_fewer_classes_than_choices_are_all_shown(tmp_path: Path) -> None:
     assert [request.continuation for request in task.requests(sample, SETTINGS)] == ["A", "B"]
 
 
-def test_a_choice_shows_the_picture_then_the_question_and_its_letters(cifar: Path) -> None:
+def test_a_choice_shows_the_image_then_the_question_and_its_letters(cifar: Path) -> None:
     task = task_of("cifar10_mcq")
     sample = task.samples()[42]
     shown = choices(task)["42"]
@@ -286,8 +286,8 @@ def test_a_choice_shows_the_picture_then_the_question_and_its_letters(cifar: Pat
     assert {request.kind for request in requests} == {LOGLIKELIHOOD}
     system, user = requests[0].context
     assert (system.role, system.text, user.role) == ("system", "Be brief.", "user")  # type: ignore[union-attr]
-    picture, text = user.parts  # type: ignore[union-attr]
-    assert isinstance(picture, Media) and number_of(picture) == 42
+    image, text = user.parts  # type: ignore[union-attr]
+    assert isinstance(image, Media) and number_of(image) == 42
     lines = [f"{letter}. {TEN[number]}" for letter, number in zip("ABCD", shown, strict=True)]
     ending = "Answer with the letter of the right choice."
     assert text == "\n".join(["What does this small picture show?", *lines, ending])
@@ -310,7 +310,7 @@ RANKING = ("dog", "cat", "deer", "bird", "frog", "horse", "ship", "truck", "airp
 @pytest.mark.parametrize("name", ["cifar10", "cifar10_supervised"])
 def test_acc_counts_the_first_and_acc5_the_first_five(cifar: Path, name: str) -> None:
     task = task_of(name)
-    answer = Response(label="dog", ranking=tuple((label, 1.0 / (place + 1)) for place, label in enumerate(RANKING)))
+    answer = Response(label="dog", ranking=tuple((label, 1.0 / (rank + 1)) for rank, label in enumerate(RANKING)))
     found = {TEN[int(sample.id)]: task.score(sample, [answer]) for sample in task.samples()[:10]}
     assert {label for label, values in found.items() if values["acc"] == 1} == {"dog"}
     assert {label for label, values in found.items() if values["acc5"] == 1} == {"dog", "cat", "deer", "bird", "frog"}
@@ -326,10 +326,10 @@ def test_a_label_without_a_ranking_counts_for_both(cifar: Path) -> None:
 def test_the_likeliest_letter_is_the_choice(cifar: Path) -> None:
     task = task_of("cifar10_mcq")
     for sample in task.samples()[:20]:
-        place = choices(task)[sample.id].index(int(sample.id) % 10)
+        position = choices(task)[sample.id].index(int(sample.id) % 10)
         for best in range(4):
             answers = [Response(score=-0.5 if letter == best else -2.0 - letter) for letter in range(4)]
-            assert task.score(sample, answers) == {"acc": float(best == place)}
+            assert task.score(sample, answers) == {"acc": float(best == position)}
 
 
 @pytest.mark.parametrize(
@@ -411,11 +411,11 @@ def test_imagenet_wnids_are_timms() -> None:
 
 
 def bytes_column(file: Path) -> list[tuple[int, int]]:
-    """Where the pictures of each row group lie in a Parquet file."""
+    """The byte ranges of the images of each row group in a Parquet file."""
     found = []
     metadata = pq.ParquetFile(file).metadata
     for group in range(metadata.num_row_groups):
-        parts = [metadata.row_group(group).column(place) for place in range(metadata.num_columns)]
+        parts = [metadata.row_group(group).column(index) for index in range(metadata.num_columns)]
         (part,) = [part for part in parts if part.path_in_schema.endswith(".bytes")]
         start = part.dictionary_page_offset or part.data_page_offset
         found.append((start, start + part.total_compressed_size))
@@ -423,16 +423,16 @@ def bytes_column(file: Path) -> list[tuple[int, int]]:
 
 
 def damage(file: Path, groups: Sequence[int]) -> None:
-    """Zeros instead of the pictures of these row groups; everything else stays."""
+    """Zeros instead of the images of these row groups; everything else stays."""
     raw = bytearray(file.read_bytes())
     for start, end in [bytes_column(file)[group] for group in groups]:
         raw[start:end] = bytes(end - start)
     file.write_bytes(raw)
 
 
-def test_pictures_in_a_table_are_not_read_until_they_are_asked_for(root: Path) -> None:
+def test_images_in_a_table_are_not_read_until_they_are_needed(root: Path) -> None:
     """Their bytes are destroyed: samples and requests do not notice, the first reader does."""
-    file = write_parquet(root / CIFAR_PLACE / "test.parquet", NUMBERS)
+    file = write_parquet(root / CIFAR_PATH / "test.parquet", NUMBERS)
     damage(file, [0, 1, 2])
     task = task_of("cifar10")
     samples = task.samples()
@@ -444,19 +444,19 @@ def test_pictures_in_a_table_are_not_read_until_they_are_asked_for(root: Path) -
         load_image(requests[2].media[0])
 
 
-def test_a_damaged_part_of_a_table_concerns_its_own_pictures_alone(root: Path) -> None:
-    file = write_parquet(root / CIFAR_PLACE / "test.parquet", NUMBERS)
+def test_a_damaged_part_of_a_table_concerns_its_own_images_alone(root: Path) -> None:
+    file = write_parquet(root / CIFAR_PATH / "test.parquet", NUMBERS)
     damage(file, [1])
     task = task_of("cifar10")
     media = [task.media(sample) for sample in task.samples()]
-    assert [number_of(media[place]) for place in (0, 1, 2, 6)] == [0, 1, 2, 6]
-    for place in (3, 4, 5):
-        with pytest.raises(DataError, match=rf"img of row {place}"):
-            load_image(media[place])
+    assert [number_of(media[row]) for row in (0, 1, 2, 6)] == [0, 1, 2, 6]
+    for row in (3, 4, 5):
+        with pytest.raises(DataError, match=rf"img of row {row}"):
+            load_image(media[row])
     assert len({one.digest for one in media}) == 7
 
 
-def test_pictures_of_a_table_are_read_in_any_order_and_by_many_threads(cifar: Path) -> None:
+def test_images_of_a_table_are_read_in_any_order_and_by_many_threads(cifar: Path) -> None:
     rows = read_rows(cifar)
     order = np.random.default_rng(0).permutation(100).tolist() * 3
     with ThreadPoolExecutor(8) as pool:
@@ -464,10 +464,10 @@ def test_pictures_of_a_table_are_read_in_any_order_and_by_many_threads(cifar: Pa
     assert found == [png(row) for row in order]
 
 
-def test_a_row_whose_picture_is_missing_is_told_with_its_number(root: Path) -> None:
+def test_a_row_whose_image_is_missing_is_reported_with_its_number(root: Path) -> None:
     kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
     cells = [None, {"bytes": None, "path": None}, {"bytes": None, "path": str(root / "gone.png")}]
-    file = root / CIFAR_PLACE / "test.parquet"
+    file = root / CIFAR_PATH / "test.parquet"
     file.parent.mkdir(parents=True)
     pq.write_table(pa.table({"img": pa.array(cells, kind), "label": [0, 1, 2]}), file)
     for row, blob in enumerate(row["img"] for row in read_rows(file)):
@@ -476,7 +476,7 @@ def test_a_row_whose_picture_is_missing_is_told_with_its_number(root: Path) -> N
 
 
 class Eye(MillModel):
-    """A toy that ranks classes by how near they are to the number in the picture's first pixel, modulo ten."""
+    """A toy that ranks classes by how near they are to the number in the image's first pixel, modulo ten."""
 
     def __init__(self, path: str, batch_size: int = 4) -> None:
         self.path, self.batch_size, self.capabilities = path, batch_size, CLIP
@@ -493,7 +493,7 @@ class Eye(MillModel):
             seen = number_of(request.media[0]) % 10
         except DataError as error:
             return failure(error)
-        ranked = sorted((-abs(seen - place), name) for place, name in enumerate(request.labels.names))[::-1]
+        ranked = sorted((-abs(seen - number), name) for number, name in enumerate(request.labels.names))[::-1]
         ranking = tuple((name, float(score)) for score, name in ranked)
         return Response(label=ranking[0][0], ranking=ranking)
 
@@ -509,18 +509,18 @@ def evaluate(root: Path, tmp_path: Path) -> Callable[..., Outcome]:
     return run
 
 
-# Of twenty pictures, number n shows class n % 10 to the toy; these are the classes that the data gives them instead.
-TOLD = [number % 10 for number in range(10)] + [0, 0, 0, 0, 0, 9, 9, 9, 9, 9]
+# Of twenty images, number n shows class n % 10 to the toy; these are the classes that the data gives them instead.
+GIVEN = [number % 10 for number in range(10)] + [0, 0, 0, 0, 0, 9, 9, 9, 9, 9]
 LARGE = 64
 
 
 def expected_scores() -> tuple[float, float]:
     """acc, and acc5 where the five nearest numbers count; equal distances go to the name later in the alphabet."""
     firsts = fives = 0
-    for number, told in enumerate(TOLD):
-        nearest = sorted(range(10), key=lambda place, seen=number % 10: (abs(seen - place), -place))
-        firsts += nearest[0] == told
-        fives += told in nearest[:5]
+    for number, given in enumerate(GIVEN):
+        nearest = sorted(range(10), key=lambda other, seen=number % 10: (abs(seen - other), -other))
+        firsts += nearest[0] == given
+        fives += given in nearest[:5]
     return firsts / 20, fives / 20
 
 
@@ -528,10 +528,10 @@ def contents(folder: Path) -> dict[Path, str]:
     return {file: file.read_text() for file in folder.rglob("*") if file.is_file() and file.suffix in (".json", ".jsonl")}
 
 
-def test_a_run_scores_by_hand_and_keeps_pictures_out_of_its_files(
+def test_a_run_scores_by_hand_and_keeps_images_out_of_its_files(
     root: Path, evaluate: Callable[..., Outcome], tmp_path: Path
 ) -> None:
-    file = write_parquet(root / CIFAR_PLACE / "test.parquet", TOLD, side=LARGE)
+    file = write_parquet(root / CIFAR_PATH / "test.parquet", GIVEN, side=LARGE)
     outcome = evaluate()
     acc, acc5 = expected_scores()
     assert outcome.errors == 0
@@ -543,20 +543,21 @@ def test_a_run_scores_by_hand_and_keeps_pictures_out_of_its_files(
     assert len(lines) == 20 and max(map(len, lines)) < 2_000
     rows = [json.loads(line) for line in lines]
     assert [row["doc"] for row in rows] == [
-        {"img": f"{file} (img of row {number})", "label": label} for number, label in enumerate(TOLD)
+        {"img": f"{file} (img of row {number})", "label": label} for number, label in enumerate(GIVEN)
     ]
-    assert [row["target"] for row in rows] == [TEN[label] for label in TOLD]
-    assert {row["prompt"] for row in rows} == {"<user> <image>"}
+    assert [row["target"] for row in rows] == [TEN[label] for label in GIVEN]
+    assert {row["unrendered"] for row in rows} == {"<user> <image>"}
+    assert [json.loads(row["prompt"])[0]["content"][0]["image"] for row in rows] == [row["doc"]["img"] for row in rows]
     for found, text in contents(tmp_path / "out").items():
         assert "PNG" not in text and base64.b64encode(png(0, LARGE))[:16].decode() not in text, found
 
 
-def test_pictures_that_a_table_holds_as_plain_bytes_stay_out_of_the_files_too(
+def test_images_that_a_table_holds_as_plain_bytes_stay_out_of_the_files_too(
     root: Path, evaluate: Callable[..., Outcome]
 ) -> None:
-    file = root / CIFAR_PLACE / "test.parquet"
+    file = root / CIFAR_PATH / "test.parquet"
     file.parent.mkdir(parents=True)
-    pq.write_table(pa.table({"img": [png(number, LARGE) for number in range(20)], "label": TOLD}), file)
+    pq.write_table(pa.table({"img": [png(number, LARGE) for number in range(20)], "label": GIVEN}), file)
     outcome = evaluate()
     assert outcome.tasks[0].metrics["acc"].value == pytest.approx(expected_scores()[0])
     assert max(map(len, outcome.folder.samples_file("cifar10").read_text().splitlines())) < 2_000
@@ -565,7 +566,7 @@ def test_pictures_that_a_table_holds_as_plain_bytes_stay_out_of_the_files_too(
 def test_a_damaged_part_of_a_table_is_counted_errors_and_the_rest_is_scored(
     root: Path, evaluate: Callable[..., Outcome]
 ) -> None:
-    file = write_parquet(root / CIFAR_PLACE / "test.parquet", TOLD, rows=5)
+    file = write_parquet(root / CIFAR_PATH / "test.parquet", GIVEN, rows=5)
     damage(file, [1])
     outcome = evaluate()
     assert (outcome.errors, outcome.tasks[0].n, outcome.tasks[0].metrics["acc"].n) == (5, 20, 15)
@@ -573,21 +574,21 @@ def test_a_damaged_part_of_a_table_is_counted_errors_and_the_rest_is_scored(
     assert all(f"img of row {failure['id']}" in failure["error"] for failure in outcome.tasks[0].failures)
 
 
-def test_a_finished_run_is_read_again_and_a_changed_picture_asked_again(
+def test_a_finished_run_is_read_again_and_a_changed_image_computed_again(
     root: Path, evaluate: Callable[..., Outcome]
 ) -> None:
-    write_folders(root / CIFAR_PLACE / "test", [TEN[label] for label in TOLD])
+    write_folders(root / CIFAR_PATH / "test", [TEN[label] for label in GIVEN])
     assert (evaluate().tally.computed, evaluate().tally.computed) == (20, 0)
-    picture = root / CIFAR_PLACE / "test" / TEN[TOLD[12]] / "012.png"
-    picture.write_bytes(png(15))
-    assert evaluate().tally.computed == 0  # the same bytes as picture 15, which was asked
-    picture.write_bytes(png(77))
+    file = root / CIFAR_PATH / "test" / TEN[GIVEN[12]] / "012.png"
+    file.write_bytes(png(15))
+    assert evaluate().tally.computed == 0  # the same bytes as image 15, which was sent
+    file.write_bytes(png(77))
     assert evaluate().tally.computed == 1
 
 
-def test_a_limit_takes_label_folders_in_turn_and_a_picture_keeps_its_name(root: Path) -> None:
+def test_a_limit_takes_label_folders_in_turn_and_a_image_keeps_its_name(root: Path) -> None:
     """Three airplanes, two birds, one cat: as many of each as there are, the names as the files are sorted."""
-    write_folders(root / CIFAR_PLACE / "test", ["airplane", "airplane", "airplane", "bird", "bird", "cat"])
+    write_folders(root / CIFAR_PATH / "test", ["airplane", "airplane", "airplane", "bird", "bird", "cat"])
     samples = make_task("cifar10").samples()
     assert [sample.doc["label"] for sample in samples] == ["airplane", "bird", "cat", "airplane", "bird", "airplane"]
     assert [sample.id for sample in samples] == ["0", "3", "5", "1", "4", "2"]
@@ -596,7 +597,7 @@ def test_a_limit_takes_label_folders_in_turn_and_a_picture_keeps_its_name(root: 
 
 
 def test_data_whose_classes_are_mixed_keep_their_order(root: Path) -> None:
-    folder = root / CIFAR_PLACE
+    folder = root / CIFAR_PATH
     folder.mkdir(parents=True)
     rows = [{"img": {"bytes": png(n), "path": None}, "label": label} for n, label in enumerate((3, 3, 1, 3, 1))]
     pq.write_table(pa.Table.from_pylist(rows), folder / "test.parquet")

@@ -32,8 +32,8 @@ def clean_registry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry.tasks, "_entries", dict(registry.tasks._entries))
 
 
-def names(*asked: str) -> list[str]:
-    return [task.name for task in select(list(asked)).tasks]
+def names(*wanted: str) -> list[str]:
+    return [task.name for task in select(list(wanted)).tasks]
 
 
 def test_mmlu_is_57_subjects_in_four_areas() -> None:
@@ -70,7 +70,7 @@ def test_a_pattern_takes_benchmarks_too() -> None:
     assert (len(found.tasks), [benchmark.name for benchmark in found.benchmarks]) == (19, ["mmlu_stem"])
 
 
-def test_each_task_and_benchmark_comes_once_in_the_order_asked() -> None:
+def test_each_task_and_benchmark_comes_once_in_the_order_given() -> None:
     assert names("piqa", "boolq", "piqa") == ["piqa", "boolq"]
     found = select(["mmlu_anatomy", "mmlu_stem", "mmlu_ana*", "mmlu_stem", "mmlu"])
     assert (len(found.tasks), found.tasks[0].name, found.tasks[1].name) == (57, "mmlu_anatomy", "mmlu_abstract_algebra")
@@ -139,7 +139,7 @@ def test_a_jsonl_file_is_one_document_a_row_and_blank_ones_are_left_out(tmp_path
 
 
 @pytest.mark.parametrize("name", ["gone.txt", "gone.jsonl"])
-def test_a_missing_text_file_is_told(tmp_path: Path, name: str) -> None:
+def test_a_missing_text_file_is_reported(tmp_path: Path, name: str) -> None:
     with pytest.raises(DataError) as caught:
         make_task(str(tmp_path / name)).samples()
     assert str(caught.value).startswith("cannot read ")
@@ -159,7 +159,7 @@ def test_a_text_file_without_text_is_refused(tmp_path: Path, name: str, text: st
 # What a model can serve
 
 
-class Pictures(Piqa):
+class ImageTask(Piqa):
     """A task that shows images."""
 
     task_type = TaskType.ZERO_SHOT_CLASSIFICATION
@@ -212,12 +212,12 @@ def test_an_image_classifier_serves_no_text_task(name: str) -> None:
 
 
 def test_a_text_model_is_refused_on_images_with_what_it_takes() -> None:
-    expected = "pictures needs a model that takes image; gpt (LiteLLMModel) takes text"
-    assert refusal(Pictures("pictures"), LOCAL).startswith(expected)
+    expected = "image_task needs a model that takes image; gpt (LiteLLMModel) takes text"
+    assert refusal(ImageTask("image_task"), LOCAL).startswith(expected)
 
 
 def test_an_image_classifier_serves_images() -> None:
-    task = Pictures("pictures")
+    task = ImageTask("image_task")
     assert serve(task, CLIP, "m", CAN) is task
 
 
@@ -310,13 +310,13 @@ def test_a_file_that_raises_is_one_line_that_names_it(tmp_path: Path, source: st
     assert str(caught.value) == f"task file {file} raised {raised}"
 
 
-def test_a_missing_file_is_told(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(SpecError) as caught:
         load_files((str(tmp_path / "gone.py"),))
     assert str(caught.value) == f"task file {tmp_path / 'gone.py'} does not exist"
 
 
-def test_a_folder_without_python_files_is_told(tmp_path: Path) -> None:
+def test_a_folder_without_python_files_is_reported(tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
         load_files((str(tmp_path),))
     assert str(caught.value) == f"task folder {tmp_path} has no Python files"

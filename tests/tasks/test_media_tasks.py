@@ -1,4 +1,4 @@
-"""Tasks of pictures and sound: MMMU-Pro, ESC-50, Flickr30k and the drawn shapes, from made-up rows."""
+"""Tasks with images and audio: MMMU-Pro, ESC-50, Flickr30k and the drawn shapes, from made-up rows."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "data"
 
 
-def picture(file: Path, colour: str = "red", shape: str = "circle") -> str:
+def draw_image(file: Path, colour: str = "red", shape: str = "circle") -> str:
     file.parent.mkdir(parents=True, exist_ok=True)
     draw(colour, shape, random.Random(str(file))).save(file)
     return str(file)
 
 
 def mmmu_rows(root: Path) -> list[dict[str, Any]]:
-    one, two = picture(root / "a.png"), picture(root / "b.png", "blue", "star")
+    one, two = draw_image(root / "a.png"), draw_image(root / "b.png", "blue", "star")
     return [
         {
             "id": "test_Art_1",
@@ -57,7 +57,7 @@ def write_mmmu(root: Path, rows: list[dict[str, Any]]) -> None:
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-def test_mmmu_pro_puts_pictures_where_the_text_names_them(root: Path) -> None:
+def test_mmmu_pro_puts_images_where_the_text_names_them(root: Path) -> None:
     write_mmmu(root, mmmu_rows(root))
     task = make_task("mmmu_pro")
     first = task.samples()[0]
@@ -94,7 +94,7 @@ def test_mmmu_pro_reads_the_last_letter_that_is_called_the_answer(root: Path, te
     assert task.score(task.samples()[0], [Response(text=text)]) == {"exact_match": value}
 
 
-def test_mmmu_pro_clip_ranks_the_choices_by_the_first_picture(root: Path) -> None:
+def test_mmmu_pro_clip_ranks_the_choices_by_the_first_image(root: Path) -> None:
     write_mmmu(root, mmmu_rows(root))
     task = make_task("mmmu_pro_clip")
     first = task.samples()[0]
@@ -105,7 +105,7 @@ def test_mmmu_pro_clip_ranks_the_choices_by_the_first_picture(root: Path) -> Non
     assert task.score(first, [Response(label="B")]) == {"acc": 1.0}
 
 
-def test_a_picture_that_is_named_and_not_there_is_refused(root: Path) -> None:
+def test_a_image_that_is_named_and_not_there_is_refused(root: Path) -> None:
     rows = mmmu_rows(root)
     del rows[0]["image_2"]
     write_mmmu(root, rows)
@@ -123,15 +123,15 @@ def test_mmmu_pro_runs_its_ranking_on_an_image_text_model(root: Path, tmp_path: 
     assert any("texts are longer than the context of 12 tokens" in warning for warning in outcome.warnings)
 
 
-def test_esc50_offers_sounds_from_label_folders_as_choices(root: Path) -> None:
+def test_esc50_offers_audio_from_label_folders_as_choices(root: Path) -> None:
     for name in ("dog", "sea_waves"):
         file = root / f"ashraq/esc50/default/test/{name}/1.wav"
         file.parent.mkdir(parents=True)
-        with wave.open(str(file), "wb") as sound:
-            sound.setnchannels(1)
-            sound.setsampwidth(2)
-            sound.setframerate(8000)
-            sound.writeframes(b"\0\1" * 800)
+        with wave.open(str(file), "wb") as audio:
+            audio.setnchannels(1)
+            audio.setsampwidth(2)
+            audio.setframerate(8000)
+            audio.writeframes(b"\0\1" * 800)
     task = make_task("esc50")
     dog, waves = task.samples()
     requests = task.requests(waves, PLAIN)
@@ -146,7 +146,7 @@ def write_flickr(root: Path, pairs: list[tuple[str, str]]) -> None:
     file.parent.mkdir(parents=True)
     rows = [
         {
-            "image": picture(root / f"{colour}-{shape}.png", colour, shape),
+            "image": draw_image(root / f"{colour}-{shape}.png", colour, shape),
             "caption": [f"a picture of a {class_name(colour, shape)}.", f"a {class_name(colour, shape)}."],
         }
         for colour, shape in pairs
@@ -190,7 +190,7 @@ def test_the_model_that_comes_along_knows_shapes_and_pairs_it_never_saw(tmp_path
     assert seen.errors == unseen.errors == 0
 
 
-def test_a_written_letter_is_told_from_an_article() -> None:
+def test_a_written_letter_is_distinguished_from_an_article() -> None:
     task = make_task("shapes_mcq_gen")
     sample: Sample = task.samples()[0]
     right = task.target(sample)[0]

@@ -41,8 +41,8 @@ class Scripted(MillModel):
 
     def _generate_batch(self, batch: list[Request], gen_kwargs: dict[str, Any]) -> Sequence[str | Response]:
         self.seen += [request.context for request in batch]
-        asked = [sum(message.role == "user" for message in request.context) for request in batch]  # type: ignore[union-attr]
-        return [self.answers[number - 1] for number in asked]
+        rounds = [sum(message.role == "user" for message in request.context) for request in batch]  # type: ignore[union-attr]
+        return [self.answers[number - 1] for number in rounds]
 
 
 class Nowhere:
@@ -81,7 +81,7 @@ def test_the_second_round_sees_the_first_answer(review: GSM8KReview) -> None:
 
 
 def test_the_dialog_ends_after_two_rounds(review: GSM8KReview) -> None:
-    (responses,) = run(review, Scripted("#### 5", "#### 6", "never asked"))
+    (responses,) = run(review, Scripted("#### 5", "#### 6", "never sent"))
     assert [response.text for response in responses] == ["#### 5", "#### 6"]
     (sample,) = review.samples()
     assert review.next_round(sample, RenderSettings(), ["#### 5", "#### 6"]) is None

@@ -1,4 +1,4 @@
-"""What each text task asks and how it scores, as strings worked out by hand from lm-evaluation-harness's definitions."""
+"""The prompts and scores of each text task, as strings worked out by hand from lm-evaluation-harness's definitions."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def put(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Put:
     """`put("org/name/config/split", *rows)` writes that split under the only root there is."""
     monkeypatch.setenv("MILL_DATA", str(tmp_path))
 
-    def write(place: str, *rows: dict[str, Any]) -> None:
-        file = tmp_path / f"{place}.jsonl"
+    def write(name: str, *rows: dict[str, Any]) -> None:
+        file = tmp_path / f"{name}.jsonl"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
@@ -43,7 +43,7 @@ def first(name: str) -> tuple[Task, Sample]:
     return task, task.samples()[0]
 
 
-def asked(name: str, settings: RenderSettings) -> tuple[Any, list[str]]:
+def rendered(name: str, settings: RenderSettings) -> tuple[Any, list[str]]:
     """The one context of the first sample's requests, and their continuations."""
     task, sample = first(name)
     requests = task.requests(sample, settings)
@@ -93,19 +93,19 @@ def mmlu(put: Put) -> None:
 
 
 def test_mmlu_without_examples(mmlu: None) -> None:
-    assert asked("mmlu_abstract_algebra", ZERO) == (ALGEBRA + SUM_TEXT, [" A", " B", " C", " D"])
+    assert rendered("mmlu_abstract_algebra", ZERO) == (ALGEBRA + SUM_TEXT, [" A", " B", " C", " D"])
     assert target("mmlu_abstract_algebra") == 1
 
 
 def test_mmlu_takes_the_first_examples_of_dev_in_order(mmlu: None) -> None:
     expected = f"{ALGEBRA}{UNIT_TEXT} D\n\n{ORDER_TEXT} C\n\n{SUM_TEXT}"
-    assert asked("mmlu_abstract_algebra", RenderSettings(n_shots=2))[0] == expected
+    assert rendered("mmlu_abstract_algebra", RenderSettings(n_shots=2))[0] == expected
 
 
-def test_mmlu_asks_for_five_examples_and_says_when_there_are_fewer(mmlu: None) -> None:
+def test_mmlu_needs_five_examples_and_says_when_there_are_fewer(mmlu: None) -> None:
     expected = r"mmlu_abstract_algebra needs 5 examples, but the dev split of cais/mmlu/abstract_algebra has 2"
     with pytest.raises(DataError, match=expected):
-        asked("mmlu_abstract_algebra", RenderSettings())
+        rendered("mmlu_abstract_algebra", RenderSettings())
 
 
 def test_mmlu_scores_accuracy_only(mmlu: None) -> None:
@@ -116,11 +116,11 @@ def test_mmlu_scores_accuracy_only(mmlu: None) -> None:
 def test_mmlu_descriptions_have_spaces_for_underscores(put: Put) -> None:
     put("cais/mmlu/us_foreign_policy/test", SUM)
     expected = "The following are multiple choice questions (with answers) about us foreign policy.\n\n"
-    assert asked("mmlu_us_foreign_policy", ZERO)[0] == expected + SUM_TEXT
+    assert rendered("mmlu_us_foreign_policy", ZERO)[0] == expected + SUM_TEXT
 
 
-def test_a_system_prompt_without_a_chat_template_stands_in_front(mmlu: None) -> None:
-    context, continuations = asked("mmlu_abstract_algebra", RenderSettings(n_shots=1, system_prompt="Be brief."))
+def test_a_system_prompt_without_a_chat_template_comes_first(mmlu: None) -> None:
+    context, continuations = rendered("mmlu_abstract_algebra", RenderSettings(n_shots=1, system_prompt="Be brief."))
     assert context == f"Be brief.\n\n{ALGEBRA}{UNIT_TEXT} D\n\n{SUM_TEXT}"
     assert continuations == [" A", " B", " C", " D"]
 
@@ -153,13 +153,13 @@ def hellaswag(put: Put) -> None:
 
 def test_hellaswag_cleans_scene_and_endings(hellaswag: None) -> None:
     endings = [" sings.", " runs after it.", "  reads. a book.", " flies"]
-    assert asked("hellaswag", ZERO) == ("Pets: A dog sees a ball. The dog", endings)
+    assert rendered("hellaswag", ZERO) == ("Pets: A dog sees a ball. The dog", endings)
     assert target("hellaswag") == 1
 
 
 def test_hellaswag_with_an_example(hellaswag: None) -> None:
     example = "Food: How to boil an egg. Fill a pot. Use cold water. Heat it."
-    assert asked("hellaswag", ONE)[0] == f"{example}\n\nPets: A dog sees a ball. The dog"
+    assert rendered("hellaswag", ONE)[0] == f"{example}\n\nPets: A dog sees a ball. The dog"
 
 
 def test_hellaswag_scores_both_accuracies(hellaswag: None) -> None:
@@ -199,9 +199,9 @@ RAIN = {
 def test_arc_with_and_without_an_example(put: Put, name: str, config: str) -> None:
     put(f"allenai/ai2_arc/{config}/test", STONE)
     put(f"allenai/ai2_arc/{config}/train", RAIN)
-    assert asked(name, ZERO) == ("Question: What is hard?\nAnswer:", [" milk", " stone", " air"])
+    assert rendered(name, ZERO) == ("Question: What is hard?\nAnswer:", [" milk", " stone", " air"])
     expected = "Question: What is wet?\nAnswer: rain\n\nQuestion: What is hard?\nAnswer:"
-    assert asked(name, ONE) == (expected, [" milk", " stone", " air"])
+    assert rendered(name, ONE) == (expected, [" milk", " stone", " air"])
     assert target(name) == 1
 
 
@@ -212,7 +212,7 @@ def test_arc_answer_keys_may_be_digits(put: Put) -> None:
     assert scored("arc_easy", -3.0, -2.0, -1.0) == {"acc": 1.0, "acc_norm": 1.0}
 
 
-def test_another_split_that_stands_in_is_noted(put: Put) -> None:
+def test_another_split_that_is_used_is_reported(put: Put) -> None:
     put("ai2_arc/ARC-Easy/validation", STONE)
     assert make_task("arc_easy").warnings() == ["the validation split is used instead of test, which is missing"]
 
@@ -263,20 +263,20 @@ def piqa(put: Put) -> None:
 
 def test_piqa_with_and_without_an_example(piqa: None) -> None:
     question = "Question: Open a jar.\nAnswer:"
-    assert asked("piqa", ZERO) == (question, [" Sing.", " Turn the lid."])
-    assert asked("piqa", ONE)[0] == f"Question: Drive a nail.\nAnswer: Use a hammer.\n\n{question}"
+    assert rendered("piqa", ZERO) == (question, [" Sing.", " Turn the lid."])
+    assert rendered("piqa", ONE)[0] == f"Question: Drive a nail.\nAnswer: Use a hammer.\n\n{question}"
     assert target("piqa") == 1
 
 
 def test_a_chat_template_gets_messages_and_no_space_before_the_answer(piqa: None) -> None:
     settings = RenderSettings(n_shots=0, system_prompt="Be brief.", apply_chat_template=True)
     messages = (Message("system", "Be brief."), Message("user", "Question: Open a jar.\nAnswer:"))
-    assert asked("piqa", settings) == (messages, ["Sing.", "Turn the lid."])
+    assert rendered("piqa", settings) == (messages, ["Sing.", "Turn the lid."])
 
 
 def test_a_chat_template_gets_examples_in_the_users_message(piqa: None) -> None:
     text = "Question: Drive a nail.\nAnswer: Use a hammer.\n\nQuestion: Open a jar.\nAnswer:"
-    assert asked("piqa", RenderSettings(n_shots=1, apply_chat_template=True))[0] == (Message("user", text),)
+    assert rendered("piqa", RenderSettings(n_shots=1, apply_chat_template=True))[0] == (Message("user", text),)
 
 
 def test_accuracy_is_by_sum_and_normed_accuracy_by_byte(piqa: None) -> None:
@@ -348,12 +348,12 @@ BOIL_TEXT = "Water boils at 100 C.\nQuestion: does water boil?\nAnswer:"
 def test_boolq_with_and_without_an_example(put: Put) -> None:
     put("aps/super_glue/boolq/validation", {**BOIL, "label": 1})
     put("aps/super_glue/boolq/train", {"passage": "Ice is cold.", "question": "is ice hot", "label": 0})
-    assert asked("boolq", ZERO) == (BOIL_TEXT, [" no", " yes"])
-    assert asked("boolq", ONE)[0] == f"Ice is cold.\nQuestion: is ice hot?\nAnswer: no\n\n{BOIL_TEXT}"
+    assert rendered("boolq", ZERO) == (BOIL_TEXT, [" no", " yes"])
+    assert rendered("boolq", ONE)[0] == f"Ice is cold.\nQuestion: is ice hot?\nAnswer: no\n\n{BOIL_TEXT}"
 
 
 @pytest.mark.parametrize(
-    ("place", "columns", "right"),
+    ("folder", "columns", "right"),
     [
         ("super_glue/boolq", {"label": 1}, 1),
         ("super_glue/boolq", {"label": 0}, 0),
@@ -361,9 +361,9 @@ def test_boolq_with_and_without_an_example(put: Put) -> None:
         ("google/boolq/default", {"answer": False}, 0),
     ],
 )
-def test_boolq_reads_both_forms_of_the_dataset(put: Put, place: str, columns: dict[str, Any], right: int) -> None:
-    put(f"{place}/validation", {**BOIL, **columns})
-    assert asked("boolq", ZERO)[0] == BOIL_TEXT
+def test_boolq_reads_both_forms_of_the_dataset(put: Put, folder: str, columns: dict[str, Any], right: int) -> None:
+    put(f"{folder}/validation", {**BOIL, **columns})
+    assert rendered("boolq", ZERO)[0] == BOIL_TEXT
     assert target("boolq") == right
     assert scored("boolq", -2.0, -1.0) == {"acc": float(right)}
 
@@ -376,8 +376,8 @@ def test_openbookqa_with_and_without_an_example(put: Put) -> None:
     cow = {"question_stem": "A cow eats", "choices": {"text": ["grass", "glass"], "label": ["A", "B"]}, "answerKey": "A"}
     put("allenai/openbookqa/main/test", sun)
     put("allenai/openbookqa/main/train", cow)
-    assert asked("openbookqa", ZERO) == ("The sun gives", [" milk", " light"])
-    assert asked("openbookqa", ONE)[0] == "A cow eats grass\n\nThe sun gives"
+    assert rendered("openbookqa", ZERO) == ("The sun gives", [" milk", " light"])
+    assert rendered("openbookqa", ONE)[0] == "A cow eats grass\n\nThe sun gives"
     assert target("openbookqa") == 1
     assert scored("openbookqa", -4.0, -4.5) == {"acc": 0.0, "acc_norm": 1.0}  # 4 and 5 bytes: -1.0, -0.9
 
@@ -404,7 +404,7 @@ def test_gsm8k_with_and_without_an_example(gsm8k: None) -> None:
     assert target("gsm8k") == "1234"
 
 
-def test_gsm8k_asks_for_five_examples(gsm8k: None) -> None:
+def test_gsm8k_needs_five_examples(gsm8k: None) -> None:
     with pytest.raises(DataError, match="gsm8k needs 5 examples, but the train split of openai/gsm8k/main has 1"):
         generated("gsm8k", RenderSettings())
 
@@ -582,7 +582,7 @@ def test_wikitext_lines_are_joined_into_pages_at_first_level_titles(put: Put) ->
     assert [sample.doc for sample in make_task("wikitext").samples()] == [{"page": page} for page in PAGES]
 
 
-def test_wikitext_without_raw_text_says_that_another_form_stands_in(put: Put) -> None:
+def test_wikitext_without_raw_text_reports_that_another_form_is_used(put: Put) -> None:
     put("Salesforce/wikitext/wikitext-2-v1/test", *({"text": line} for line in LINES))
     task = make_task("wikitext")
     assert len(task.samples()) == 2

@@ -27,7 +27,7 @@ def score(task: SuiteTask, sample: Sample, text: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", SUITES)
-def test_every_suite_can_be_asked_and_scored(name: str) -> None:
+def test_every_suite_can_be_sent_and_scored(name: str) -> None:
     task = find_suite(name)
     samples = task.samples()
     assert len({sample.id for sample in samples}) == len(samples) >= 10
@@ -104,7 +104,7 @@ def test_a_gold_number_without_a_way_to_extract_is_compared_as_a_number(tmp_path
         ([1], "row 2 is a list, not an object"),
     ],
 )
-def test_a_line_that_cannot_be_asked_is_named(tmp_path: Path, line: Any, words: str) -> None:
+def test_a_line_that_cannot_be_sent_is_named(tmp_path: Path, line: Any, words: str) -> None:
     with pytest.raises(DataError, match=words):
         suite(tmp_path, {"prompt": "a"}, line).samples()
 

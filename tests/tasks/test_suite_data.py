@@ -42,7 +42,7 @@ def of(suite: str, category: str) -> list[Line]:
 
 
 def document(line: Line) -> str:
-    """What stands between the lines of dashes, so that a question's own words are not counted."""
+    """The text between the lines of dashes, so that a question's own words are not counted."""
     found = re.search(r"\n-----\n(.*)\n-----\n", line["prompt"], re.DOTALL)
     assert found is not None
     return found.group(1)
@@ -52,8 +52,8 @@ def question(line: Line) -> str:
     return str(line["prompt"]).rpartition("\nQuestion: ")[2]
 
 
-def asked(pattern: str, line: Line) -> str:
-    """The part of the question that says what it is about."""
+def in_question(pattern: str, line: Line) -> str:
+    """The part of the question that matches a pattern."""
     found = re.search(pattern, question(line))
     assert found is not None, question(line)
     return found.group(1)
@@ -90,7 +90,7 @@ def test_categories_are_lower_case_words_and_each_has_several_prompts(suite: str
 
 @pytest.mark.parametrize("suite", SUITES)
 def test_the_first_twenty_show_every_category(suite: str) -> None:
-    """A run over the first few prompts is a small picture of the whole."""
+    """A run over the first few prompts is a small sample of the whole."""
     lines = read(suite)
     assert {line["category"] for line in lines[:20]} == {line["category"] for line in lines}
 
@@ -125,7 +125,7 @@ def test_gold_fits_its_extraction(suite: str) -> None:
 
 
 @pytest.mark.parametrize("suite", SUITES)
-def test_gold_stands_where_it_is_promised(suite: str) -> None:
+def test_gold_is_where_it_is_promised(suite: str) -> None:
     lines = read(suite)
     assert sum("answer" in line for line in lines) >= GOLD.get(suite, 0)
     if suite == "determinism":
@@ -136,7 +136,7 @@ def test_gold_stands_where_it_is_promised(suite: str) -> None:
 
 @pytest.mark.parametrize("suite", [suite for suite in SUITES if suite != "determinism"])
 def test_yes_and_no_and_the_letters_are_not_all_the_same(suite: str) -> None:
-    """A model that always says the same must not do well."""
+    """A model that always answers the same must not score well."""
     for extract in ("yes_no", "choice"):
         answers = Counter(line["answer"] for line in read(suite) if line.get("extract") == extract)
         assert not answers or max(answers.values()) <= 0.7 * answers.total()
@@ -271,7 +271,7 @@ def test_lengths_are_spread() -> None:
 
 
 @pytest.mark.parametrize("genre", long_context.GENRES)
-def test_filler_repeats_no_sentence_and_says_nothing_of_the_facts(genre: str) -> None:
+def test_filler_repeats_no_sentence_and_does_not_mention_the_facts(genre: str) -> None:
     sentences = long_context.filler(long_context.Chance(1), genre, 5000)
     assert len(set(sentences)) == len(sentences) > 300
     words = set(re.findall(r"\w+", " ".join(sentences)))
@@ -280,27 +280,27 @@ def test_filler_repeats_no_sentence_and_says_nothing_of_the_facts(genre: str) ->
 
 
 @pytest.mark.parametrize("line", ids(of("long-context", "needle")))
-def test_a_needle_is_told_once(line: Line) -> None:
-    subject = asked(r"What is the (.+?)\?", line)
+def test_a_needle_is_stated_once(line: Line) -> None:
+    subject = in_question(r"What is the (.+?)\?", line)
     assert re.findall(rf"The {subject} is (\w+)\.", document(line)) == [str(line["answer"])]
     assert len(re.findall(rf"\b{line['answer']}\b", document(line))) == 1
 
 
 @pytest.mark.parametrize("line", ids(of("long-context", "several")))
-def test_several_needles_are_in_the_order_asked(line: Line) -> None:
-    told = dict(re.findall(r"The ([a-z ]+) is (\d{4})\.", document(line)))
-    subjects = re.split(r", the | and the ", asked(r"What are the (.+?)\?", line))
-    assert [int(told[subject]) for subject in subjects] == line["answer"]
+def test_several_needles_are_in_the_order_given(line: Line) -> None:
+    stated = dict(re.findall(r"The ([a-z ]+) is (\d{4})\.", document(line)))
+    subjects = re.split(r", the | and the ", in_question(r"What are the (.+?)\?", line))
+    assert [int(stated[subject]) for subject in subjects] == line["answer"]
 
 
 @pytest.mark.parametrize("line", ids(of("long-context", "count")))
-def test_the_word_occurs_as_often_as_said(line: Line) -> None:
-    assert document(line).lower().count(asked(r'the word "(\w+)"', line)) == line["answer"]
+def test_the_word_occurs_as_often_as_stated(line: Line) -> None:
+    assert document(line).lower().count(in_question(r'the word "(\w+)"', line)) == line["answer"]
 
 
 @pytest.mark.parametrize("line", ids(of("long-context", "latest")))
 def test_the_last_value_is_the_gold(line: Line) -> None:
-    item = asked(r"What is the (.+) at the end", line)
+    item = in_question(r"What is the (.+) at the end", line)
     values = re.findall(rf"[Tt]he {item} .*?(\d+) (?:pence|crowns)\.", document(line))
     assert len(values) >= 2 and int(values[-1]) == line["answer"]
 
@@ -310,7 +310,7 @@ def test_the_hops_lead_to_the_town(line: Line) -> None:
     name = r"([A-Z]\w+ [A-Z]\w+)"
     links = dict(re.findall(rf"{name} (?:works for|is married to|shares an office with) {name}\.", document(line)))
     homes = dict(re.findall(rf"{name} lives in (\w+)\.", document(line)))
-    person = links[asked(name, line)]
+    person = links[in_question(name, line)]
     if "employer" in question(line):
         person = links[person]
     assert homes[person] == line["answer"] and document(line).count(line["answer"]) == 1
@@ -321,17 +321,17 @@ def test_the_years_give_the_order(line: Line) -> None:
     years = {event: int(year) for year, event in re.findall(r"In (\d{4}), (.+?)\.", document(line))}
     options = re.findall(r"^([A-D])\) (.+)$", question(line), re.MULTILINE)
     letters = [letter for letter, _ in sorted(options, key=lambda option: years[option[1]])]
-    place = {"first": 0, "second": 1, "last": 3}[asked(r"these four came (\w+)", line)]
-    assert letters[place] == line["answer"]
+    rank = {"first": 0, "second": 1, "last": 3}[in_question(r"these four came (\w+)", line)]
+    assert letters[rank] == line["answer"]
 
 
 @pytest.mark.parametrize("line", ids(of("long-context", "absent")))
-def test_a_price_is_told_where_the_gold_says_so(line: Line) -> None:
-    thing = asked(r"the (\w+ \w+) cost", line)
-    told = re.findall(rf"The {thing} cost (\d+) crowns\.", document(line))
+def test_a_price_is_stated_where_the_gold_says_so(line: Line) -> None:
+    thing = in_question(r"the (\w+ \w+) cost", line)
+    stated = re.findall(rf"The {thing} cost (\d+) crowns\.", document(line))
     assert f"The {thing} weighs" in document(line)
-    assert len(told) == (0 if line["answer"] in ("no", "not stated") else 1)
-    assert line["answer"] in ("yes", "no", "not stated", *told)
+    assert len(stated) == (0 if line["answer"] in ("no", "not stated") else 1)
+    assert line["answer"] in ("yes", "no", "not stated", *stated)
 
 
 @pytest.mark.parametrize("line", ids(of("long-context", "table")))
@@ -344,7 +344,7 @@ def test_the_table_has_the_cell_once(line: Line) -> None:
 
 @pytest.mark.parametrize("line", ids(of("long-context", "sum")))
 def test_the_payments_add_up(line: Line) -> None:
-    fund = asked(r"paid into the (.+) in all", line)
+    fund = in_question(r"paid into the (.+) in all", line)
     amounts = re.findall(rf"paid (\d+) crowns into the {fund}\.", document(line))
     assert sum(map(int, amounts)) == line["answer"]
 
@@ -352,5 +352,5 @@ def test_the_payments_add_up(line: Line) -> None:
 @pytest.mark.parametrize("line", ids(of("long-context", "compare")))
 def test_the_barge_is_the_extreme_one(line: Line) -> None:
     sacks = {boat: int(number) for boat, number in re.findall(r"barge (\w+) carried (\d+) sacks", document(line))}
-    best = {"most": max, "fewest": min}[asked(r"carried the (\w+) sacks", line)]
+    best = {"most": max, "fewest": min}[in_question(r"carried the (\w+) sacks", line)]
     assert best(sacks, key=sacks.__getitem__) == line["answer"]
