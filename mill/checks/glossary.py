@@ -99,7 +99,9 @@ METRICS: dict[str, MetricInfo] = {
         "perplexity ratio", FACTOR, "perplexity divided by the baseline's, on the same tokens; 1 is equal", tested=True
     ),
     "unscored_rate": _rate(
-        "texts not scored", "texts that an engine failed to score or tokenizes differently; failures break KL rules", quiet=True
+        "texts not scored",
+        "texts that an engine failed to score or tokenizes differently; failures break KL rules",
+        quiet=True,
     ),
     "nonfinite_rate": _rate("NaN or infinite", "positions whose KL is NaN or infinite"),
     "identical_rate": _rate("always the same", "prompts with the same answer in every run"),
