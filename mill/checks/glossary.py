@@ -100,7 +100,7 @@ METRICS: dict[str, MetricInfo] = {
     ),
     "unscored_rate": _rate(
         "texts not scored",
-        "texts that an engine cannot score or tokenizes differently; failures break KL rules",
+        "texts that an engine failed to score or tokenizes differently; failures break KL rules",
         quiet=True,
     ),
     "nonfinite_rate": _rate("NaN or infinite", "positions whose KL is NaN or infinite"),

@@ -125,14 +125,14 @@ def _or(value: float | None, otherwise: float) -> float:
     return otherwise if value is None else value
 
 
-def _accuracy(known: Sequence[tuple[bool, bool]]) -> Measurements:
-    if not known:
+def _accuracy(pairs: Sequence[tuple[bool, bool]]) -> Measurements:
+    if not pairs:
         return Measurements()
-    n, worse, better = len(known), known.count((True, False)), known.count((False, True))
+    n, worse, better = len(pairs), pairs.count((True, False)), pairs.count((False, True))
     return Measurements(
         {
-            "acc_baseline": rate(sum(a for a, _ in known), n),
-            "acc": rate(sum(b for _, b in known), n),
+            "acc_baseline": rate(sum(a for a, _ in pairs), n),
+            "acc": rate(sum(b for _, b in pairs), n),
             "acc_drop": rate_difference(worse, better, n),
             "regression_rate": rate(worse, n),
             "improvement_rate": rate(better, n),
@@ -142,16 +142,16 @@ def _accuracy(known: Sequence[tuple[bool, bool]]) -> Measurements:
     )
 
 
-def _graded(known: Sequence[tuple[float, float]]) -> Measurements:
-    if not known:
+def _graded(pairs: Sequence[tuple[float, float]]) -> Measurements:
+    if not pairs:
         return Measurements()
-    values = [value for pair in known for value in pair]
+    values = [value for pair in pairs for value in pair]
     scale = 1.0 if all(0 <= value <= 1 for value in values) else max(values) - min(values)
-    drop = mean_difference([a - b for a, b in known], scale)
+    drop = mean_difference([a - b for a, b in pairs], scale)
     return Measurements(
-        {"score_baseline": mean_of([a for a, _ in known]), "score": mean_of([b for _, b in known]), "score_drop": drop},
-        {"score_drop": p_of_zero(drop, len(known) - 1)},
-        {"graded": len(known), "score_regressions": sum(b < a for a, b in known)},
+        {"score_baseline": mean_of([a for a, _ in pairs]), "score": mean_of([b for _, b in pairs]), "score_drop": drop},
+        {"score_drop": p_of_zero(drop, len(pairs) - 1)},
+        {"graded": len(pairs), "score_regressions": sum(b < a for a, b in pairs)},
     )
 
 

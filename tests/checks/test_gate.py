@@ -274,11 +274,11 @@ def test_junit_counts_cases_and_failures() -> None:
 
 def test_junit_shows_the_verdict_and_does_not_pass_what_is_inconclusive() -> None:
     few = lost(0, 0, 60, 1.0)
-    few.variants[0].verdict = "cannot tell at this n"
+    few.variants[0].verdict = "inconclusive at this n"
     root = ET.fromstring(as_junit([(few, judge(few, parse_rules(None, "acc_drop<0.01")))]))
     (failure,) = root.findall(".//failure")
     assert failure.get("type") == "inconclusive" and root[0].get("failures") == "1"
-    assert root.findtext(".//system-out") == "b: cannot tell at this n"
+    assert root.findtext(".//system-out") == "b: inconclusive at this n"
 
 
 def test_junit_without_rules_has_a_case_for_each_variant() -> None:

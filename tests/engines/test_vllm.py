@@ -107,5 +107,5 @@ def test_compare_finds_hf_and_vllm_alike(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]
     (file,) = (tmp_path / "checks").glob("compare-*/check.json")
     (variant,) = json.loads(file.read_text())["variants"]
-    assert variant["counts"]["places"] > 8 and variant["counts"]["nonfinite_places"] == 0
+    assert variant["counts"]["positions"] > 8 and variant["counts"]["nonfinite_positions"] == 0
     assert "KL is a lower bound" in " ".join(variant["warnings"])
