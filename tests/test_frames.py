@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 from pathlib import Path
@@ -64,7 +65,14 @@ def test_an_unknown_name_is_no_part_of_mill() -> None:
         ({"n_shots": 2.5}, "n_shots must be a whole number from 0 to 1000000, not 2.5"),
         ({"seed": "a"}, "not 'a'"),
         ({"repeats": 0}, "repeats must be a whole number from 1 to 10000, not 0"),
-        ({"limt": 1}, "unknown argument 'limt'"),
+        ({"limt": 1}, "unknown argument 'limt'; did you mean limit"),
+        ({"exact": "no"}, "exact must be true or false, not 'no'"),
+        ({"fresh": 1}, "fresh must be true or false, not 1"),
+        ({"repeats": 10**6}, "repeats must be a whole number from 1 to 10000, not 1000000"),
+        ({"engine": "slurm"}, "engine must be local or ray, not 'slurm'"),
+        ({"gen_kwargs": {"temprature": 1}}, "unknown decoding option 'temprature'; did you mean temperature"),
+        ({"max_tokens": 3, "max_gen_toks": 3}, "max_tokens is given twice"),
+        ({"max_tokens": 3, "gen_kwargs": {"max_gen_toks": 3}}, "max_tokens and max_gen_toks in gen_kwargs are one option"),
         ({"tasks": []}, "no task is given"),
     ],
 )
@@ -74,6 +82,20 @@ def test_what_the_command_line_refuses_is_refused_here_too(
     with pytest.raises(MillError, match=re.escape(message)):
         mill.evaluate(spec(tiny_model), **{"tasks": "numerics", "output_dir": tmp_path, **settings})
     assert not list(tmp_path.rglob("*.jsonl"))
+
+
+def test_options_of_the_command_line_are_arguments_under_any_of_their_names(tiny_model: Path, tmp_path: Path) -> None:
+    options = {"limit": "2", "max_new_tokens": 4, "gen_kwargs": "until=[a,b]", "engine": "here", "batch_size": "auto"}
+    found = mill.evaluate(spec(tiny_model), "numerics", output_dir=tmp_path, **options)
+    settings = json.loads((found.outcome.folder.path / "manifest.json").read_text())["settings"]
+    assert len(found.samples) == 2 and settings["gen_kwargs"] == {"until": ["a", "b"], "max_gen_toks": 4}
+    assert {"limit", "n_shots", "max_tokens", "executor"} <= set(inspect.signature(mill.evaluate).parameters)
+    assert {"prompts", "forced_tokens", "labels"} <= set(inspect.signature(mill.compare).parameters)
+
+
+def test_an_open_model_takes_no_options_about_opening_it(tiny_model: Path, tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="batch_size is for a model that mill opens"):
+        mill.evaluate(open_model(spec(tiny_model)), "numerics", output_dir=tmp_path, batch_size=2)
 
 
 def test_compare_refuses_what_it_would_drop(tiny_model: Path, tmp_path: Path) -> None:

@@ -121,7 +121,7 @@ CHECKS = {
         "model": "my-model",
         "backend": "llama-cpp",
         "base_url": "http://127.0.0.1:8080",
-        "prompts": "determinism",
+        "prompts": ["determinism"],
         "runs": 20,
     },
     'diff --model mlx-community/Meta-Llama-3.1-8B-Instruct-4bit --backends "mlx-lm,vllm-mlx"'

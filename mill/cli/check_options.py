@@ -50,7 +50,13 @@ def check_options(default_prompts: str, *, chat: bool | None = None) -> Decorato
         [
             option("prompts", table, help=prompts),
             option("tasks", table),
-            option("chat", table, off="no_chat", help=f"Apply the chat template, or send plain text. [default: {template}]"),
+            option(
+                "chat",
+                table,
+                off="no_chat",
+                default=chat,
+                help=f"Apply the chat template, or send plain text. [default: {template}]",
+            ),
             *(option(name, table) for name in (*_BEFORE, *RULES)),
             option("report", table, off="no_report", help="Write report.html beside the check. [default: on]"),
             *(option(name, table) for name in _AFTER),
@@ -72,7 +78,6 @@ def read_options(
     values: Mapping[str, Any],
     *,
     default_prompts: str,
-    chat: bool | None = None,
     top_logprobs: int | None = TOP_LOGPROBS,
 ) -> PreparedCheck:
     """Refuse bad options before a model is opened. `top_logprobs` are requested for every generated token."""
@@ -96,7 +101,7 @@ def read_options(
         quiet=options.quiet,
         wait=options.wait,
         fresh=options.fresh,
-        chat=chat if options.chat is None else options.chat,
+        chat=options.chat,
     )
     return PreparedCheck(config, rules, options)
 

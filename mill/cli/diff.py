@@ -35,7 +35,7 @@ def command(ctx: click.Context, /, model: str, backends: str, base_urls: str | N
     from mill.checks.subjects import labelled, open_subjects
     from mill.models.spec.parse import backend_name, make_spec, split_list
 
-    prepared = read_options(ctx, values, default_prompts=PROMPTS, chat=True)
+    prepared = read_options(ctx, values, default_prompts=PROMPTS)
     names = split_list(backends)
     if len(names) < 2:
         raise SpecError(f"--backends {backends!r}: at least two are needed")

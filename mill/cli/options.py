@@ -51,20 +51,20 @@ class SpelledOption(click.Option):
 
 
 def option(
-    name: str, kind: type[msgspec.Struct] = EvalOptions, *, off: str = "", help: str = "", hide: Iterable[str] = ()
+    name: str, kind: type[msgspec.Struct] = EvalOptions, *, off: str = "", help: str = "", default: bool | None = None
 ) -> Decorator:
-    """The click option of a defined option. Its value is None where it is not given, so that defaults apply in one place.
+    """The click option of a defined option. Its value is None if it is not given: the Struct has the defaults.
 
-    `off` is the flag's opposite (`--no_chat`); spellings in `hide` are not shown.
+    `off` is the flag's opposite (`--no_chat`); `default` is for commands whose default differs.
     """
     defined = options_of(kind)[name]
-    hidden = [f"--{spelling}" for spelling in (*defined.hints.hidden, *hide)]
+    hidden = [f"--{spelling}" for spelling in defined.hints.hidden]
     names = [f"--{spelling}" for spelling in defined.names]
     if off:
         names[0] += f"/--{off}"
     arguments: dict[str, Any] = {"help": help or defined.help, "cls": SpelledOption, "hidden_spellings": hidden}
     if defined.is_flag:
-        arguments |= {"is_flag": True, "default": None}
+        arguments |= {"is_flag": True, "default": default}
     else:
         arguments |= {"type": OptionType(defined), "metavar": defined.metavar, "default": None}
         if name == "task_paths":

@@ -565,7 +565,7 @@ BAD = {
     "two samples of one id": (["--prompts", "twice.jsonl"], "twice has two samples with the id '1'"),
     "missing suite": (["--prompts", "no.jsonl"], "cannot read no.jsonl"),
     "unknown suite": (["--prompts", "numeric"], "unknown prompt suite 'numeric'; did you mean numerics"),
-    "no suite": (["--prompts", ","], "--prompts names no suite"),
+    "no suite": (["--prompts", ","], "--prompts must be a comma-separated text or a list of texts"),
     "prompts and tasks": (["--prompts", "numerics", "--tasks", "toy_gen"], "give --prompts or --tasks, not both"),
     "unknown task": (["--tasks", "toy_gne"], "unknown task 'toy_gne'; did you mean toy_gen"),
     "labels that clash": (
@@ -576,9 +576,9 @@ BAD = {
     "rule without number": (["--fail-on", "flip_rate>few"], "--fail-on: 'flip_rate>few' is no rule"),
     "no rule": (["--fail-on", ""], "--fail-on names no rule"),
     "unknown metric": (["--fail-on", "flip_rat>0.1"], "unknown metric 'flip_rat'; did you mean flip_rate"),
-    "bad limit": (["--num-prompts", "0"], "--limit 0: give a count of at least 1"),
-    "bad length": (["--max-tokens", "0"], "'--max_tokens': 0 is not in the range"),
-    "negative forced tokens": (["--forced-tokens", "-1"], "'--forced_tokens': -1 is not in the range"),
+    "bad limit": (["--num-prompts", "0"], "--limit must be a count of at least 1"),
+    "bad length": (["--max-tokens", "0"], "--max_tokens must be a whole number from 1 to 1000000000, not 0"),
+    "negative forced tokens": (["--forced-tokens", "-1"], "--forced_tokens must be a whole number of at least 0, not -1"),
     "unknown option": (["--labela", "x"], "unknown option --labela; did you mean --label_a"),
     "models and runs": (["--runs", "a", "b"], "give two models, or --runs with two recorded runs, not both"),
 }
@@ -672,7 +672,7 @@ def test_an_interrupted_check_resumes(mill: Mill, tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr(models.get("toy"), "_generate_batch", interrupted)
     code, _, err = toys(mill)
-    assert code == 130 and "the same command goes on from here" in err
+    assert code == 130 and "the same command resumes from there" in err
     monkeypatch.setattr(models.get("toy"), "_generate_batch", whole)
     assert toys(mill)[0] == 0
     assert computed(tmp_path / "results") == 2 * 8
@@ -683,5 +683,5 @@ def test_options_that_do_not_apply_to_recorded_runs_are_refused(mill: Mill, tmp_
     code, _, err = mill("compare", "--runs", str(tmp_path), str(tmp_path), *option)
     assert (
         code == 2
-        and err == f"mill: {option[0]} says what to ask models, and --runs compares what was asked already: leave it out\n"
+        and err == f"mill: {option[0]} is about requests to a model, and --runs compares recorded ones: leave it out\n"
     )

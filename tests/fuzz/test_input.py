@@ -102,9 +102,8 @@ DECODING = (
 )  # fmt: skip
 OPTIONS = (
     "limit", "n_shots", "seed", "repeats", "batch_size", "gen_kwargs", "system_prompt", "config",
-    "base_url", "wait", "judge",
-    "engine", "executor", "max_tokens", "workers", "address", "gpus_per_worker", "task_paths", "output_dir",
-    "nosuch", "tolerance",
+    "base_url", "wait", "judge", "engine", "executor",
+    "max_tokens", "workers", "address", "gpus_per_worker", "task_paths", "output_dir", "nosuch", "tolerance",
 )  # fmt: skip
 FLAGS = ("same_shots", "apply_chat_template", "fresh", "exact", "dry_run", "no_remote_code", "quiet")
 TASKS = (

@@ -17,7 +17,6 @@ from mill.api.errors import ModelError
 from mill.api.warnings import warn
 from mill.compat import gguf
 from mill.models.device import choose_device, cpu_has_bfloat16
-from mill.models.hf import hub
 from mill.models.spec.fingerprint import file_digest, folder_digest, weights_size
 from mill.models.spec.remote_code import announce_remote_code
 
@@ -177,7 +176,9 @@ def _auto_class(config: Any, multimodal: bool) -> Any:
 
 def _refuse_missing(source: Source, what: str) -> None:
     """Refuse a name that the hub does not have, before the imports that take seconds."""
-    if not source.local and hub.missing(source.path, source.revision):
+    from mill.models.hf.hub import missing
+
+    if not source.local and missing(source.path, source.revision):
         raise ModelError(f"cannot load the {what} of {source.name}: {_reason(OSError(), source)}")
 
 
