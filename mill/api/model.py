@@ -14,7 +14,7 @@ from typing import Any
 from mill.api.batching import Answered, BatchLimits, Hook, Unit, as_response, run_batches
 from mill.api.errors import CannotServe, ModelBroken, ModelError
 from mill.api.files import source_digest
-from mill.api.progress import Progress
+from mill.api.progress import Progress, TokenCount
 from mill.api.request import CLASSIFY, GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, ZERO_SHOT, Request
 from mill.api.response import Response
 from mill.api.secrets import is_secret, redact_addresses
@@ -67,6 +67,8 @@ class MillModel(ABC):
     """How long a server that went away is waited for; 0 where other workers can take over."""
     lock_step: bool = False
     """Whether all ranks must compute every batch together, as sharded models do; they then get equally many requests."""
+    token_count: TokenCount | None = None
+    """Planned and computed tokens of the stream in progress, where the backend knows them."""
     canary: Request | None = None
     """A request that the model answered. It is sent again to find out whether the model, or only a request, fails."""
 
@@ -209,6 +211,7 @@ class MillModel(ABC):
         yield from self._tracked(kind, requests)
 
     def _tracked(self, kind: str, requests: Sequence[Request]) -> Generator[Answered, None, None]:
+        self.token_count = None
         for request, response in self._stream(kind, requests):
             if self.canary is None and not response.failed:
                 self.canary = request
@@ -249,7 +252,10 @@ class MillModel(ABC):
         """Equal requests are computed once."""
         distinct = list({request.key: request for request in requests}.values())
         responses: dict[str, Response] = {}
-        with Progress(kind, len(distinct)) as progress, closing(self._tracked(kind, distinct)) as stream:
+        with (
+            Progress(kind, len(distinct), tokens=lambda: self.token_count) as progress,
+            closing(self._tracked(kind, distinct)) as stream,
+        ):
             for request, response in stream:
                 responses[request.key] = response
                 progress.advance(failed=response.failed)

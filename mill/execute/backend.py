@@ -8,6 +8,7 @@ from typing import Protocol
 from mill.api.batching import Answered
 from mill.api.errors import ModelBroken
 from mill.api.model import MillModel
+from mill.api.progress import TokenCount
 from mill.api.request import Request
 
 
@@ -20,6 +21,9 @@ class ExecutorBackend(Protocol):
 
     def stream(self, kind: str, requests: Sequence[Request]) -> Generator[Answered, None, None]:
         """Every request with its response, as soon as it is there. No two requests may be equal."""
+
+    def token_count(self) -> TokenCount | None:
+        """Planned and computed tokens of the stream in progress; None where they are not known."""
 
     def undelivered(self) -> list[Answered]:
         """Responses that had arrived when the stream was closed before its end."""
@@ -55,6 +59,9 @@ class LocalBackend:
                 raise
             self.model.check_canary(self.canary)  # raises where the model is broken; else only these requests fail
             yield from self.model.stream_responses(kind, [one for one in requests if one.key not in answered])
+
+    def token_count(self) -> TokenCount | None:
+        return self.model.token_count
 
     def undelivered(self) -> list[Answered]:
         return []

@@ -91,7 +91,7 @@ class Executor:
     def _compute(self, kind: str, requests: list[Request], found: dict[str, Response]) -> None:
         if requests:
             self.backend.load()
-            with Progress(kind, len(requests), quiet=self.quiet) as progress:
+            with Progress(kind, len(requests), quiet=self.quiet, tokens=self.backend.token_count) as progress:
                 started = time.perf_counter()
                 self._record_all(self.backend.stream(kind, requests), found, progress)
                 self.tally.answering_s += time.perf_counter() - started

@@ -45,7 +45,7 @@ class LockStepExecutor(Executor):
         if not requests and not padding:
             return
         self.backend.load()
-        with Progress(kind, len(requests), quiet=self.quiet) as progress:
+        with Progress(kind, len(requests), quiet=self.quiet, tokens=self.backend.token_count) as progress:
             started = time.perf_counter()
             stream = self.backend.stream(kind, [*requests, *padding])
             self._record_all(_without_padding(stream), found, progress)

@@ -16,6 +16,7 @@ from itertools import islice
 
 from mill.api.batching import Answered, describe
 from mill.api.errors import MillError, ModelBroken, ModelError
+from mill.api.progress import TokenCount
 from mill.api.request import Request
 from mill.api.response import Response
 from mill.api.warnings import warn
@@ -112,6 +113,9 @@ class Pool:
         finally:
             work.stop()
         self._join_threads()
+
+    def token_count(self) -> TokenCount | None:
+        return None
 
     def undelivered(self) -> list[Answered]:
         arrived: list[Answered] = []

@@ -11,6 +11,7 @@ from mill.api.batching import Answered, BatchLimits, Unit, as_response
 from mill.api.errors import SpecError, UnknownName
 from mill.api.message import MEDIA_KINDS
 from mill.api.model import ModelCapabilities, options_text
+from mill.api.progress import TokenCount
 from mill.api.ranks import world_size
 from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, Request
 from mill.api.response import Response
@@ -223,7 +224,8 @@ class TransformersModel(MediaModel):
         yield from too_long
         left: list[Row] = []
         rows, healthy = shared_rows(fitting, pairs), self.canary is not None
-        for row, outcome in self.prefix_engine.score(rows, batch_size=self.batch_size, healthy=healthy):
+        self.token_count = count = TokenCount()
+        for row, outcome in self.prefix_engine.score(rows, batch_size=self.batch_size, healthy=healthy, count=count):
             if isinstance(outcome, NotShared):
                 left.append(row)
                 self._paths.add(paths.SCORING, paths.PADDED, len(row.requests), outcome.reason)
@@ -233,9 +235,12 @@ class TransformersModel(MediaModel):
                 yield from zip(row.requests, responses, strict=True)
 
         def hook(batch: list[Unit]) -> list[list[Response]]:
-            return padded_scoring.score_rows(self.model, [unit.data for unit in batch])
+            scored = padded_scoring.score_rows(self.model, [unit.data for unit in batch])
+            count.computed += sum(unit.cost for unit in batch)
+            return scored
 
         units = [Unit(row.requests, len(row.ids), row) for row in left]
+        count.planned += sum(unit.cost for unit in units)
         limits = self._token_limits(memory.scoring_tokens(self.model, logits_per_token=0.2))
         yield from self._stream_checked(LOGLIKELIHOOD, units, hook, limits)
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from mill.api.batching import GIVE_UP_AFTER, describe, is_out_of_memory
 from mill.api.errors import MillError, ModelBroken
+from mill.api.progress import TokenCount
 from mill.api.response import Response
 from mill.api.warnings import warn
 from mill.models import memory
@@ -42,9 +43,9 @@ class PrefixEngine:
             warn(f"prefix sharing is off: {reason}; every row is computed by itself")
 
     def score(
-        self, rows: Sequence[Row], *, batch_size: int | None, healthy: bool
+        self, rows: Sequence[Row], *, batch_size: int | None, healthy: bool, count: TokenCount | None = None
     ) -> Iterator[tuple[Row, list[Response] | NotShared]]:
-        """Every row with the responses of its spans, or why it must be scored by itself."""
+        """Every row with the responses of its spans, or why it must be scored by itself. `count` has the tokens so far."""
         left = dict.fromkeys(rows)
         if not self.disabled and rows:
             tokens = memory.scoring_tokens(self.model, logits_per_token=0.0)
@@ -52,7 +53,8 @@ class PrefixEngine:
                 tokens = min(tokens, batch_size * max(1, *(len(row.ids) for row in rows)))
             budget = Budget(tokens, memory.logit_rows(self.model))
             try:
-                for row, outcome in PrefixScorer(self.model, budget, self.free_memory, healthy=healthy).run(rows):
+                scorer = PrefixScorer(self.model, budget, self.free_memory, healthy=healthy, count=count)
+                for row, outcome in scorer.run(rows):
                     del left[row]
                     yield row, outcome
             except Unsupported as error:

@@ -9,6 +9,7 @@ from typing import Any
 
 from mill.api.batching import GIVE_UP_AFTER, describe, is_out_of_memory
 from mill.api.errors import MillError, ModelBroken
+from mill.api.progress import TokenCount
 from mill.api.response import Response
 from mill.api.warnings import warn
 from mill.models.prefix.pack import SegmentCache, Unsupported
@@ -99,10 +100,16 @@ class PrefixScorer:
     """
 
     def __init__(
-        self, model: Any, budget: Budget, free_memory: Callable[[], None] = lambda: None, *, healthy: bool = False
+        self,
+        model: Any,
+        budget: Budget,
+        free_memory: Callable[[], None] = lambda: None,
+        *,
+        healthy: bool = False,
+        count: TokenCount | None = None,
     ) -> None:
         self.model, self.budget, self._free_memory = model, budget, free_memory
-        self.computed = 0
+        self.count = count if count is not None else TokenCount()
         self._failures, self._healthy = 0, healthy
 
     def run(self, rows: Sequence[Row]) -> Iterator[tuple[Row, list[Response] | NotShared]]:
@@ -120,6 +127,7 @@ class PrefixScorer:
         cache: SegmentCache = {}
         dropped: dict[Segment | None, NotShared | Response] = {}  # segments that were not computed, and why
         done = singles = 0
+        self.count.planned += work.trie.tokens
         while done < len(work.trie.segments):
             pack, started = work.take(done, self.budget), time.perf_counter()
             if singles or pack[0].parent in dropped:
@@ -166,7 +174,7 @@ class PrefixScorer:
         except Exception as error:
             error.__traceback__ = None  # which references the failed pass's tensors
             return self._problem(error, single=len(segments) == 1)
-        self.computed += sum(len(segment.tokens) for segment in segments)
+        self.count.computed += sum(len(segment.tokens) for segment in segments)
         self._healthy = True
         work.add(targets, scores, greedy)
         return None

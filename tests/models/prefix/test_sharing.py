@@ -158,7 +158,7 @@ def test_each_distinct_token_is_computed_once(zoo: Any) -> None:
             rows.append(Row(start + question, [Span(71, [5])], []))
     scorer = PrefixScorer(model.model, Budget(1 << 20, 1 << 20))
     assert len(list(scorer.run(rows))) == 20
-    assert scorer.computed == 2 * 60 + 20 * 12  # and not 20 * 72
+    assert scorer.count.computed == 2 * 60 + 20 * 12  # and not 20 * 72
 
 
 @pytest.mark.parametrize("budget", [Budget(1 << 20, 1 << 20), Budget(64, 1 << 20), Budget(1 << 20, 3), Budget(1, 1)])
