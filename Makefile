@@ -16,7 +16,7 @@ ENGINES ?= $(if $(filter Linux,$(shell uname -s)),vllm) mlx vllm-mlx
 # What mill itself needs inside an engine's environment; the engine brings the rest.
 CORE := click rich aiohttp pyyaml pyarrow msgspec rapidfuzz
 
-.PHONY: demo test lint fetch engines test-engines programs audit fuzz clean
+.PHONY: demo test docs lint fetch engines test-engines programs audit fuzz clean
 
 $(VENV)/core: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -83,6 +83,14 @@ engines: $(ENGINES:%=$(ENGINE_DIR)/%/ready) fetch
 
 test-engines: engines $(VENV)/dev
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests/engines
+
+# The documentation as a site in site/, without network: every broken link or reference is an error.
+$(VENV)/docs: $(VENV)/core
+	$(BIN)/python -m pip install -q -c constraints.txt -e ".[docs]"
+	touch $@
+
+docs: $(VENV)/docs
+	$(BIN)/mkdocs build --strict
 
 # The fuzzers of the tests with twenty times as many cases.
 fuzz: $(VENV)/dev

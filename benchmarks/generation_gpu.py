@@ -66,7 +66,7 @@ def static(model: Any, prompts: list[Prompt], size: int) -> tuple[float, dict[in
 def ours(model: Any, prompts: list[Prompt], rows: int) -> tuple[float, dict[int, list[int]]]:
     torch.cuda.synchronize()
     started = time.perf_counter()
-    decoder = ContinuousDecoder(model, Silent(), [], tokens=1 << 19, at_once=32768)
+    decoder = ContinuousDecoder(model, Silent(), [], tokens=1 << 19, pass_tokens=32768)
     found = {id(prompt): [int(one) for one in (answer.text or "").split()] for prompt, answer in decoder.run(prompts, rows)}
     torch.cuda.synchronize()
     return time.perf_counter() - started, found

@@ -54,16 +54,11 @@ def main() -> int:
     options = generation_options(max_gen_toks=4)
     for count in (1_000, 20_000, 50_000):
         started = time.perf_counter()
-        done = 0
 
         async def work(number: int) -> Response:
             return await model._generate(Request(GENERATE, f"prompt {number}", options=options))
 
-        def counted(number: int, response: Response) -> None:
-            nonlocal done
-            done += response.text == " fine"
-
-        model.client.run_all(range(count), work, counted)
+        done = sum(response.text == " fine" for _, response in model.client.run_all(range(count), work))
         seconds = time.perf_counter() - started
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         print(f"{count:>7} requests  {done} right  {count / seconds:>7.0f} /s  peak memory {peak:.0f} MiB", flush=True)

@@ -51,7 +51,7 @@ def main() -> None:
         place = {"output_dir": Path(folder), "limit": options.limit}
         warm = prepare(spec, select(names), RenderSettings(), **place)  # imports, and the tokenizer's first use
         warm.model.load()
-        assert warm.model.shares  # type: ignore[attr-defined]  # its trial rows belong to loading
+        assert warm.model.prefix_sharing  # type: ignore[attr-defined]  # its trial rows belong to loading
         watch = Stopwatch(warm.model.model)  # type: ignore[attr-defined]
         started = time.perf_counter()
         run = prepare(spec, select(names), RenderSettings(), **place)

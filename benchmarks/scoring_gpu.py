@@ -19,7 +19,8 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from mill.models import memory
-from mill.models.prefix.packed_scoring import Budget, PrefixScorer, can_share
+from mill.models.prefix.packed_scoring import Budget, PrefixScorer, Skipped
+from mill.models.prefix.probe import sharing_obstacle
 from mill.models.tokens.rows import Row, Span
 
 VOCABULARY = 128256
@@ -83,7 +84,10 @@ def ours(model: Any, rows: list[Row]) -> tuple[float, int, dict[int, list[float]
     started = time.perf_counter()
     budget = Budget(memory.scoring_tokens(model, logits_per_token=0.0), memory.logit_rows(model))
     scorer = PrefixScorer(model, budget)
-    found = {id(row): [answer.score or 0.0 for answer in answers] for row, answers in scorer.run(rows)}
+    found = {}
+    for row, outcome in scorer.run(rows):
+        assert not isinstance(outcome, Skipped), outcome.reason
+        found[id(row)] = [response.score or 0.0 for response in outcome]
     torch.cuda.synchronize()
     return time.perf_counter() - started, scorer.computed, found
 
@@ -113,7 +117,8 @@ def main() -> None:
     body = sum(p.numel() for name, p in model.named_parameters() if "embed" not in name and "lm_head" not in name)
     fed = sum(len(row.ids) for row in rows)
     print(
-        f"{len(rows)} rows, {fed:,} tokens; {body / 1e9:.2f} G parameters in layers; sharing {can_share(model)}", flush=True
+        f"{len(rows)} rows, {fed:,} tokens; {body / 1e9:.2f} G parameters in layers; sharing {sharing_obstacle(model) or True}",
+        flush=True,
     )
     ours(model, rows[: 2 * options.questions])
     torch.cuda.reset_peak_memory_stats()

@@ -46,7 +46,7 @@ class Soak:
         start = [sys.executable]
         if way == "ranks":
             start += ["-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", str(_free_port())]
-        words = [*start, *map(str, asked), *(["--engine", "ray", "--workers", "2"] if way == "ray" else [])]
+        words = [*start, *map(str, asked), *(["--executor", "ray", "--workers", "2"] if way == "ray" else [])]
         told = {"TOY_N": str(SAMPLES), "TOY_DELAY": str(delay), "TOY_LOG": str(self.log), "PYTHONPATH": str(ROOT)}
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         return subprocess.Popen(words, env={**os.environ, **told}, start_new_session=True, **quiet)  # type: ignore[call-overload, no-any-return]

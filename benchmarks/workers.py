@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 from mill.api.request import LOGLIKELIHOOD, Request
-from mill.api.response import Response
 from mill.execute.choose import ExecutorChoice, make_backend
 from mill.models.spec.open import open_model, resolve_spec
 from mill.models.spec.parse import Spec
@@ -31,16 +30,6 @@ from mill.models.spec.parse import Spec
 ROOT = Path(__file__).parent.parent
 TASKS = (("mmlu_anatomy", 24, 2), ("gsm8k", 8, 2))
 REQUESTS, ROUNDS, LOOPS, STREAMED = 600, 3, 20000, 40000
-
-
-class Busy:
-    """Counts what it is told, for measuring alone."""
-
-    def __init__(self) -> None:
-        self.answers: list[Response] = []
-
-    def answered(self, request: Request, response: Response) -> None:
-        self.answers.append(response)
 
 
 def ways() -> dict[str, tuple[list[str], list[str]]]:
@@ -51,7 +40,7 @@ def ways() -> dict[str, tuple[list[str], list[str]]]:
         launch = [*plain, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(count)]
         found[f"{count} rank{'s' * (count > 1)}"] = (launch, [])
     for count in (1, 2, 3):
-        found[f"{count} Ray worker{'s' * (count > 1)}"] = (plain, ["--engine", "ray", "--workers", str(count)])
+        found[f"{count} Ray worker{'s' * (count > 1)}"] = (plain, ["--executor", "ray", "--workers", str(count)])
     return found
 
 
@@ -107,9 +96,9 @@ def speed() -> None:
 
 def streamed(engine: Any) -> float:
     engine.load()
-    engine.answer(LOGLIKELIHOOD, questions(16, "warm", 0), Busy())
+    list(engine.stream(LOGLIKELIHOOD, questions(16, "warm", 0)))
     started = time.perf_counter()
-    engine.answer(LOGLIKELIHOOD, questions(STREAMED, "streamed", 0), Busy())
+    list(engine.stream(LOGLIKELIHOOD, questions(STREAMED, "streamed", 0)))
     seconds = time.perf_counter() - started
     engine.close()
     return STREAMED / seconds
@@ -118,10 +107,9 @@ def streamed(engine: Any) -> float:
 def timed(engine: Any, workers: int) -> float:
     """Seconds for all requests, after every worker has answered some."""
     engine.load()
-    engine.answer(LOGLIKELIHOOD, questions(8 * workers, "warm"), Busy())
-    watcher, started = Busy(), time.perf_counter()
-    engine.answer(LOGLIKELIHOOD, questions(REQUESTS, "asked"), watcher)
-    assert len(watcher.answers) == REQUESTS
+    list(engine.stream(LOGLIKELIHOOD, questions(8 * workers, "warm")))
+    started = time.perf_counter()
+    assert len(list(engine.stream(LOGLIKELIHOOD, questions(REQUESTS, "asked")))) == REQUESTS
     return time.perf_counter() - started
 
 

@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mill.frames import compare, evaluate
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = ["__version__", "compare", "evaluate"]
 
 
 def __getattr__(name: str) -> Any:
-    """`evaluate` and `compare` bring much along: they are imported when they are first used."""
+    """`evaluate` and `compare` import much: they are imported at first use."""
     if name in ("compare", "evaluate"):
         import mill.frames
 

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mill.api.errors import MissingPackage, SpecError, UnknownName
-from mill.api.files import check_path
+from mill.api.errors import MissingPackage, SpecError
 from mill.api.model import MillModel
 from mill.api.task import RenderSettings, Task
 from mill.checks.compare import compare as make_check
-from mill.checks.forced import FORCED_TOKENS
 from mill.checks.result import Check
 from mill.checks.subjects import TOP_LOGPROBS, CheckConfig, Subject, labelled, open_subject
-from mill.models.spec.parse import Spec, parse_spec, split_list
+from mill.models.spec.parse import Spec, make_spec, parse_spec, split_list
+from mill.models.spec.remote_code import forbid_remote_code
+from mill.options.checks import CheckOptions
+from mill.options.definitions import EvalOptions, merge
+from mill.options.option import Option, options_of, read_all
 from mill.runs.evaluate import Outcome, plan_run, prepare
 from mill.runs.folder import check_writable
 from mill.runs.judging import open_judge
-from mill.runs.plan import parse_limit
-from mill.tasks.load import Selection, load_builtin, select
+from mill.tasks.from_files import expand_task_files
+from mill.tasks.load import Selection, load_builtin, load_files, select
 from mill.tasks.suite import select_suites
 
 if TYPE_CHECKING:
@@ -28,6 +31,12 @@ if TYPE_CHECKING:
 
 Model = str | Spec | MillModel
 Tasks = str | Sequence[str | Task]
+
+# What of the command line makes no sense in Python, or is an argument by itself.
+_NOT_IN_PYTHON = ("models", "tasks", "dry_run", "fail_on", "require", "strict", "report")
+_FOR_OPENING = ("base_url", "batch_size", "exact", "executor", "workers", "address", "gpus_per_worker", "no_remote_code")
+_EVALUATE = {name: option for name, option in options_of(EvalOptions).items() if name not in _NOT_IN_PYTHON}
+_COMPARE = {name: option for name, option in options_of(CheckOptions).items() if name not in _NOT_IN_PYTHON}
 
 
 @dataclass(frozen=True)
@@ -41,9 +50,9 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Comparison:
-    """`figures` has a row for each figure of each candidate, `samples` one for each sample of each candidate."""
+    """`metrics` has a row for each metric of each candidate, `samples` one for each sample of each candidate."""
 
-    figures: pd.DataFrame
+    metrics: pd.DataFrame
     samples: pd.DataFrame
     check: Check
 
@@ -53,34 +62,34 @@ class Comparison:
         return write_report([self.check], Path(file))
 
 
-def evaluate(
-    model: Model,
-    tasks: Tasks,
-    *,
-    output_dir: str | Path = "results",
-    limit: int | float | None = None,
-    batch_size: int | None = None,
-    fresh: bool = False,
-    exact: bool = False,
-    judge: str | Spec | None = None,
-    quiet: bool = True,
-    **settings: Any,
-) -> Evaluation:
-    """Run tasks on a model, as `mill eval` does. `settings` are those of RenderSettings: n_shots, seed, gen_kwargs, …"""
+def evaluate(model: Model, tasks: Tasks, **options: Any) -> Evaluation:
+    """Run tasks on a model, as `mill eval` does.
+
+    `options` are those of `mill eval` by their names: limit, n_shots, gen_kwargs, output_dir and so on. `judge` may be a
+    Spec. A model that is open already takes none of the options about opening a model, such as batch_size.
+    """
     pandas = _pandas("mill.evaluate")
-    _check_arguments([model], tasks, output_dir)
-    selection, rendering, place = _selection(tasks), _rendering(settings), Path(output_dir)
-    grader = parse_spec(judge) if isinstance(judge, str) else judge
+    _check_arguments([model], tasks)
+    values = read_all(options, _EVALUATE, "argument", skip=("judge",) if isinstance(options.get("judge"), Spec) else ())
+    given = EvalOptions(**{"quiet": True, **merge(values)})
+    if given.no_remote_code:
+        forbid_remote_code()
+    load_files(tuple(given.task_paths))
+    selection, output_dir = _selection(tasks), Path(given.output_dir)
+    judge = given.judge if isinstance(given.judge, Spec) or given.judge is None else parse_spec(given.judge)
     if isinstance(model, MillModel):
-        check_writable(place)
-        model.ready()
-        judging = open_judge(grader, selection, place) if grader is not None else None
-        options: dict[str, Any] = {"limit": limit, "fresh": fresh, "judging": judging}
-        run = plan_run(_spec_of(model), model, selection, rendering, output_dir=place, **options)
+        _refuse_for_open_model(values)
+        check_writable(output_dir)
+        model.ready(given.wait)
+        judging = open_judge(judge, selection, output_dir) if judge is not None else None
+        how: dict[str, Any] = {"limit": given.limit, "fresh": given.fresh, "judging": judging}
+        run = plan_run(_spec_of(model), model, selection, given.settings, output_dir=output_dir, **how)
     else:
-        options = {"limit": limit, "batch_size": batch_size, "fresh": fresh, "exact": exact, "judge": grader}
-        run = prepare(model, selection, rendering, output_dir=place, **options)
-    outcome = run.execute(quiet=quiet)
+        spec = make_spec(model, base_url=given.base_url or "") if isinstance(model, str) else model
+        how = {"limit": given.limit, "fresh": given.fresh, "wait": given.wait, "exact": given.exact, "judge": judge}
+        how |= {"batch_size": given.fixed_batch_size, "choice": given.choice}
+        run = prepare(spec, selection, given.settings, output_dir=output_dir, **how)
+    outcome = run.execute(quiet=given.quiet)
     scores = [
         {"model": outcome.model, "task": task.task, "metric": name, **vars(estimate), "errors": task.errors}
         for task in outcome.tasks
@@ -93,56 +102,76 @@ def compare(
     a: Model,
     b: Model | Sequence[Model],
     *,
-    prompts: str | None = None,
     tasks: Tasks | None = None,
     labels: Sequence[str | None] | None = None,
-    output_dir: str | Path = "results",
-    limit: int | float | None = None,
-    forced_tokens: int = FORCED_TOKENS,
-    chat: bool | None = None,
-    quiet: bool = True,
-    **settings: Any,
+    **options: Any,
 ) -> Comparison:
-    """Compare models with the first, on a prompt suite or on tasks, as `mill compare` and `mill sweep` do.
+    """Compare models with the first one, on a prompt suite or on tasks, as `mill compare` and `mill sweep` do.
 
-    Without tasks the suite `numerics` is asked. Prompts go through the chat template where every model has one, unless
-    `chat` says otherwise. The first sentence about each candidate is `check.variants[i].verdict`.
+    `options` are those of `mill compare` by their names: prompts, limit, chat, forced_tokens and so on. Without tasks the
+    prompt suite is `numerics`. Prompts go through the chat template if every model has one, unless `chat` decides it.
+    `check.variants[i].verdict` summarizes each candidate in a sentence.
     """
     pandas = _pandas("mill.compare")
     models = [a, *(b if isinstance(b, Sequence) and not isinstance(b, str) else [b])]
-    _check_arguments(models, [] if tasks is None else tasks, output_dir)
-    if prompts is not None and not isinstance(prompts, str):
-        raise SpecError(f"prompts is the name of a suite or a file, not {type(prompts).__name__}")
-    if not isinstance(forced_tokens, int) or forced_tokens < 0:
-        raise SpecError(f"forced_tokens={forced_tokens!r}: give a whole number of at least 0")
+    _check_arguments(models, [] if tasks is None else tasks)
+    given = CheckOptions(**{"quiet": True, **merge(read_all(options, _COMPARE, "argument"))})
     if len(models) < 2:
         raise SpecError("mill.compare needs a model to compare with the first")
     if labels is not None and len(labels) != len(models):
         raise SpecError(f"{len(labels)} labels for {len(models)} models")
-    if tasks is not None and prompts is not None:
+    if tasks is not None and given.prompts is not None:
         raise SpecError("give prompts or tasks, not both")
-    rendering = _rendering({**settings, "gen_kwargs": {"logprobs": TOP_LOGPROBS, **settings.get("gen_kwargs", {})}})
-    if tasks is not None:
-        selection = _selection(tasks)
-    else:
-        selection = Selection(select_suites(split_list(prompts or "numerics")), ())
-    asked = CheckConfig(selection, rendering, Path(output_dir), parse_limit(limit), quiet, chat=chat)
-    specs = [_spec_of(model) if isinstance(model, MillModel) else _parsed(model) for model in models]
+    if given.no_remote_code:
+        forbid_remote_code()
+    load_files(tuple(given.task_paths))
+    selection = _selection(tasks) if tasks is not None else Selection(select_suites(given.prompts or ["numerics"]), ())
+    settings = RenderSettings(
+        n_shots=given.n_shots,
+        seed=given.seed,
+        gen_kwargs={"logprobs": TOP_LOGPROBS, **given.decoding},
+        system_prompt=given.system_prompt,
+    )
+    config = CheckConfig(
+        selection,
+        settings,
+        Path(given.output_dir),
+        given.limit,
+        given.quiet,
+        wait=given.wait,
+        fresh=given.fresh,
+        chat=given.chat,
+    )
+    specs = [_spec_of(model) if isinstance(model, MillModel) else _parsed(model, given.base_url) for model in models]
     named = labelled(specs, labels or [None] * len(models))
-    subjects = [_subject(label, spec, model, asked) for (label, spec), model in zip(named, models, strict=True)]
-    check = make_check("compare" if len(models) == 2 else "sweep", subjects, asked, forced_tokens=forced_tokens)
-    check.save(asked.output_dir)
-    figures = [
-        {"label": one.label, "figure": name, **vars(estimate), "p_value": one.p_values.get(name)}
-        for one in check.variants
-        for name, estimate in one.figures.items()
+    subjects = [_subject(label, spec, model, config) for (label, spec), model in zip(named, models, strict=True)]
+    kind = "compare" if len(models) == 2 else "sweep"
+    check = make_check(kind, subjects, config, forced_tokens=given.forced_tokens)
+    check.save(config.output_dir)
+    metrics = [
+        {"label": variant.label, "metric": name, **vars(estimate), "p_value": variant.p_values.get(name)}
+        for variant in check.variants
+        for name, estimate in variant.metrics.items()
     ]
-    samples = [{"label": one.label, **row} for one in check.variants for row in one.rows]
-    return Comparison(pandas.DataFrame(figures), pandas.DataFrame(samples), check)
+    samples = [{"label": variant.label, **row} for variant in check.variants for row in variant.rows]
+    return Comparison(pandas.DataFrame(metrics), pandas.DataFrame(samples), check)
 
 
-def _check_arguments(models: Sequence[Any], tasks: Any, output_dir: Any) -> None:
-    """One line for what the command line could not even say."""
+def _signature(function: Any, options: Mapping[str, Option]) -> inspect.Signature:
+    """The signature with every option instead of `**options`, for help() and notebooks."""
+    plain = inspect.signature(function)
+    named = [parameter for parameter in plain.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD]
+    taken = {parameter.name for parameter in named}
+    added = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=True if name == "quiet" else option.default)
+        for name, option in options.items()
+        if name not in taken
+    ]
+    return plain.replace(parameters=[*named, *added])
+
+
+def _check_arguments(models: Sequence[Any], tasks: Any) -> None:
+    """Refuse what the command line cannot express."""
     for model in models:
         if not isinstance(model, (str, Spec, MillModel)):
             raise SpecError(f"a model is a spec such as 'hf[path=org/name]' or a MillModel, not {type(model).__name__}")
@@ -150,17 +179,12 @@ def _check_arguments(models: Sequence[Any], tasks: Any, output_dir: Any) -> None
     for task in listed:
         if not isinstance(task, (str, Task)):
             raise SpecError(f"tasks are names or Task objects, not {type(task).__name__}")
-    if not isinstance(output_dir, (str, Path)):
-        raise SpecError(f"output_dir is a path, not {type(output_dir).__name__}")
-    check_path(str(output_dir))
 
 
-def _rendering(settings: Mapping[str, Any]) -> RenderSettings:
-    known = [one.name for one in fields(RenderSettings)]
-    for name in settings:
-        if name not in known:
-            raise UnknownName("argument", name, known, hint=f"settings are {', '.join(known)}")
-    return RenderSettings(**settings)
+def _refuse_for_open_model(values: Mapping[str, Any]) -> None:
+    refused = next((name for name in _FOR_OPENING if name in values), None)
+    if refused:
+        raise SpecError(f"{refused} is for a model that mill opens; this model is open already: set it there")
 
 
 def _pandas(what: str) -> Any:
@@ -172,26 +196,26 @@ def _pandas(what: str) -> Any:
 
 
 def _selection(tasks: Tasks) -> Selection:
-    """Names as on the command line, and tasks that were made in Python, each once."""
+    """Task names as on the command line, and Task objects, each once."""
     load_builtin()
     given = split_list(tasks) if isinstance(tasks, str) else tasks
-    named = select([task for task in given if isinstance(task, str)])
+    named = select(expand_task_files(task for task in given if isinstance(task, str)))
     return Selection((*named.tasks, *(task for task in given if isinstance(task, Task))), named.benchmarks)
 
 
-def _parsed(model: str | Spec) -> Spec:
-    return parse_spec(model) if isinstance(model, str) else model
+def _parsed(model: str | Spec, base_url: str | None) -> Spec:
+    return make_spec(model, base_url=base_url or "", if_served=True) if isinstance(model, str) else model
 
 
-def _subject(label: str, spec: Spec, model: Model, asked: CheckConfig) -> Subject:
+def _subject(label: str, spec: Spec, model: Model, config: CheckConfig) -> Subject:
     if not isinstance(model, MillModel):
-        return open_subject(label, spec, asked)
-    model.ready()
+        return open_subject(label, spec, config)
+    model.ready(config.wait)
     return Subject(label, spec, model)
 
 
 def _spec_of(model: MillModel) -> Spec:
-    """A model that was made in Python has no spec; its class and name stand for it."""
+    """A model made in Python has no spec: its class and name identify it."""
     arguments: Mapping[str, Any] = model.arguments or {"path": model.model_name}
     return Spec(type(model).__name__, arguments)
 
@@ -200,14 +224,18 @@ def _sample_rows(outcome: Outcome) -> list[dict[str, Any]]:
     return [
         {
             "task": task,
-            "id": one.record.sample.id,
-            "prompt": one.record.sent or one.record.prompt,
-            "target": one.record.target,
-            "texts": [response.text for repeat in one.record.responses for response in repeat],
-            "log_probs": [response.score for repeat in one.record.responses for response in repeat],
-            "error": one.error,
-            **{name: values[0] if len(values) == 1 else values for name, values in one.values.items()},
+            "id": sample.record.sample.id,
+            "prompt": sample.record.sent or sample.record.prompt,
+            "target": sample.record.target,
+            "texts": [response.text for repeat in sample.record.responses for response in repeat],
+            "log_probs": [response.score for repeat in sample.record.responses for response in repeat],
+            "error": sample.error,
+            **{name: values[0] if len(values) == 1 else values for name, values in sample.values.items()},
         }
         for task, scored in outcome.scored.items()
-        for one in scored
+        for sample in scored
     ]
+
+
+evaluate.__signature__ = _signature(evaluate, _EVALUATE)  # type: ignore[attr-defined]
+compare.__signature__ = _signature(compare, _COMPARE)  # type: ignore[attr-defined]

@@ -1,49 +1,96 @@
-"""What tests share: a tiny random model, the demo's real model where it was fetched, and clean registries."""
+"""Shared fixtures (a tiny random model, the demo model, clean registries) and the markers that select the quick lane."""
 
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 import mill.metrics
-import mill.models  # noqa: F401  both register what they have, which no test's clean-up may take away
+import mill.models  # noqa: F401  both register their names on import, which the clean-up below must not remove
 from mill.api import registry
 from mill.tasks.load import load_builtin
-
-sys.path.insert(0, str(Path(__file__).parent))
-from servers import llama_server
+from tests.servers import llama_server
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 
-ROOT = Path(__file__).parent.parent
+TESTS = Path(__file__).parent
+ROOT = TESTS.parent
 TEXT = "the quick brown fox jumps over the lazy dog . what is the answer ? it is 42 , 7 or 1234 ; yes no A B C D\n"
 TEMPLATE = (
     "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}</s>{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
 
+# The quick lane leaves out every test with one of these markers. A test gets the marker of each fixture that it uses,
+# directly or through another fixture, and of each folder or file that contains it.
+MARKER_OF_FIXTURE = {
+    "tiny_model": "weights",
+    "tiny_model_without_bos": "weights",
+    "demo_weights": "weights",
+    "open_clip": "weights",
+    "llama": "engine",
+    "cluster": "cluster",
+    "slurm": "cluster",
+    "browser": "browser",
+}
+MARKER_OF_PATH = {
+    "engines": "engine",
+    "execute/test_ray.py": "cluster",
+    "execute/test_ray_faults.py": "cluster",
+    "models/hf": "weights",
+    "models/prefix/test_sharing.py": "weights",
+    "models/test_clip.py": "weights",
+    "models/test_timm.py": "weights",
+    "tasks/test_media_tasks.py": "weights",
+    "checks/test_gate_faults.py": "slow",
+    "cli/test_schedule.py": "slow",
+    "execute/test_ranks.py": "slow",
+    "fuzz": "slow",
+    "models/http/test_outages.py": "slow",
+    "packaging": "slow",
+    "runs/test_faults.py": "slow",
+    "runs/test_killed.py": "slow",
+    "runs/test_removed.py": "slow",
+    "runs/test_shared.py": "slow",
+    "runs/test_turns.py": "slow",
+    "security/test_files.py": "slow",
+    "security/test_keys.py": "slow",
+}
+
+
+def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+    missing = [path for path in MARKER_OF_PATH if not (TESTS / path).exists()]
+    assert not missing, f"tests/conftest.py marks what does not exist: {missing}"
+    for item in items:
+        path = item.path.relative_to(TESTS)
+        for parent in (path, *path.parents):
+            if marker := MARKER_OF_PATH.get(parent.as_posix()):
+                item.add_marker(marker)
+        for fixture in getattr(item, "fixturenames", ()):
+            if marker := MARKER_OF_FIXTURE.get(fixture):
+                item.add_marker(marker)
+
 
 @pytest.fixture(autouse=True)
 def isolated(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """No test sees another's registrations, data path or cache."""
+    """Isolates tests from each other's registrations, data path and cache."""
     load_builtin()
     monkeypatch.setenv("MILL_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
     monkeypatch.delenv("MILL_DATA", raising=False)
-    kept = [(table, dict(table._entries)) for table in (registry.models, registry.tasks, registry.metrics)]
+    saved = [(table, dict(table._entries)) for table in (registry.models, registry.tasks, registry.metrics)]
     yield
-    for table, entries in kept:
+    for table, entries in saved:
         table._entries.clear()
         table._entries.update(entries)
 
 
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random Llama of two layers with a byte-level tokenizer that starts every text with BOS."""
+    """A random Llama with two layers and a byte-level tokenizer that adds BOS to every text."""
     return make_tiny_model(tmp_path_factory.mktemp("tiny"), bos=True)
 
 
@@ -54,7 +101,7 @@ def tiny_model_without_bos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def demo_weights() -> Path:
-    """SmolLM2-135M, as `make test` fetches it."""
+    """SmolLM2-135M, fetched by `make test`."""
     file = ROOT / ".demo/model/SmolLM2-135M-Instruct.Q4_1.gguf"
     if not file.is_file():
         pytest.skip("the demo model was not fetched: python scripts/fetch_demo.py")
@@ -68,7 +115,7 @@ def demo_model(demo_weights: Path) -> str:
 
 @pytest.fixture(scope="session")
 def llama(demo_weights: Path) -> Iterator[str]:
-    """The URL of a real llama-server with the demo's weights."""
+    """The URL of a real llama-server with the demo weights."""
     with llama_server(demo_weights) as url:
         yield url
 

@@ -144,6 +144,26 @@ class StumblingModel(TransformersModel):
             raise RuntimeError("out of memory")
 
 
+@register_model("recurrent")
+class RecurrentModel(TransformersModel):
+    """A transformer whose first layer adds the mean of all tokens so far: state that a packed row carries between
+    segments."""
+
+    @property
+    def model(self) -> Any:
+        fresh, model = self._model is None, super().model
+        if fresh:
+            model.model.layers[0].register_forward_hook(self._carry)
+        return model
+
+    @staticmethod
+    def _carry(module: Any, inputs: Any, hidden: Any) -> Any:
+        import torch
+
+        counts = torch.arange(1, hidden.shape[1] + 1, device=hidden.device)[None, :, None]
+        return hidden + hidden.cumsum(dim=1) / counts
+
+
 @register_task("toy_uneven")
 class ToyUneven(ToyGeneration):
     """Answers of very different lengths."""

@@ -68,7 +68,7 @@ def processes() -> Iterator[tuple[int, str]]:
 
 
 def on_ray(workers: int, cluster: Cluster | None = None) -> list[str]:
-    return ["--engine", "ray", "--workers", str(workers), *(["--address", cluster.address] if cluster else [])]
+    return ["--executor", "ray", "--workers", str(workers), *(["--address", cluster.address] if cluster else [])]
 
 
 def watched(log: Path, delay: float = 0.0) -> str:

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -245,11 +245,23 @@ def ask(server: FaultServer, count: int = 1, **arguments: Any) -> list[Any]:
     """Post `count` times and return what came of it, in the order asked."""
     from mill.models.http import Client
 
-    found: dict[int, Any] = {}
     caller = Client(server.url, **{"timeout": 5.0, **arguments})
 
     async def work(number: int) -> Any:
         return (await caller.post("/ask", {"number": number})).body
 
-    caller.run_all(range(count), work, lambda number, result: found.__setitem__(number, result))
+    found = results(caller, range(count), work)
     return [found[number] for number in range(count)]
+
+
+def results(caller: Any, items: Iterable[Any], work: Callable[[Any], Awaitable[Any]]) -> dict[Any, Any]:
+    """The result of each item's work, or its Failure."""
+    from mill.models.http import Failure
+
+    async def caught(item: Any) -> Any:
+        try:
+            return await work(item)
+        except Failure as failure:
+            return failure
+
+    return dict(caller.run_all(items, caught))

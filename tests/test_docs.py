@@ -1,25 +1,97 @@
-"""What the documents say is what the program does: commands exist, help is current, worked examples run."""
+"""Docs match the program: commands, options, paths and links exist, examples run, the site builds."""
 
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import json
 import re
+import runpy
 import shlex
+import subprocess
 import sys
+from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
+import yaml
 
+from mill.api.registry import tasks
 from mill.checks.glossary import METRICS
 from mill.cli.main import COMMANDS, cli, run
+from mill.models.hf import TransformersModel
+from mill.models.openai_compat import OpenAICompatModel
+from mill.models.spec.parse import parse_spec
+from mill.schedule.cluster import Cluster
+from mill.tasks.load import load_builtin, make_task
 
 ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*.md"))]
+SCREEN = 25  # lines that a reader sees first
+# mkdocs with sockets that cannot connect: the site must build without network.
+BUILD = (
+    "import socket, sys\n"
+    "def connect(*_): raise OSError('the build used the network')\n"
+    "socket.socket.connect = connect\n"
+    "from mkdocs.__main__ import cli\n"
+    "cli(['build', '--strict', '--quiet', '--site-dir', sys.argv[1]])\n"
+)
+EXTERNAL = re.compile(
+    r"""<(?:script|img|iframe|source|link)\b[^>]*?(?:src|href)=["']?(?:https?:)?//[^>]*>|url\(["']?https?:|@import"""
+)
 
 
-def code_blocks(file: str, language: str) -> list[str]:
-    fenced = re.findall(r"^```(\w*)\n(.*?)^```$", (ROOT / file).read_text(), flags=re.DOTALL | re.MULTILINE)
-    return [block for name, block in fenced if name == language]
+def blocks(page: str | Path) -> list[tuple[str, str]]:
+    """(language, code) of every fenced block."""
+    return re.findall(r"^```(\w*)\n(.*?)^```$", (ROOT / page).read_text(), flags=re.DOTALL | re.MULTILINE)
+
+
+def code_blocks(page: str | Path, language: str) -> list[str]:
+    return [code for name, code in blocks(page) if name == language]
+
+
+def named_blocks(page: str | Path, language: str) -> dict[str, str]:
+    """Blocks whose first line is a comment with a file name."""
+    by_comment = {code.split("\n", 1)[0].removeprefix("# ").split(":")[0]: code for code in code_blocks(page, language)}
+    return {name: code for name, code in by_comment.items() if re.fullmatch(r"\w+\.\w+", name)}
+
+
+def spans(page: Path) -> list[str]:
+    """Inline code, outside of blocks."""
+    return re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE))
+
+
+def commands(page: Path) -> Iterator[list[str]]:
+    """The words after `mill` of every command line: in blocks without a language or of a console, and in inline code."""
+    lines = [line.removeprefix("$ ") for name, code in blocks(page) if name in ("", "console") for line in code.splitlines()]
+    for line in [*lines, *spans(page)] if page.name != "cli.md" else []:
+        if re.match(r"(?:mill|infer-check|torchrun .* -m mill|accelerate .* -m mill) [a-z]", line):
+            words = shlex.split(line, comments=True)
+            yield words[words.index("mill" if "mill" in words else "infer-check") + 1 :]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_command_and_option_exists(page: Path) -> None:
+    for words in commands(page):
+        command = cli.get_command(None, words[0])  # type: ignore[arg-type]
+        assert words[0] in COMMANDS and command is not None, words
+        known = {
+            option.replace("-", "_")
+            for parameter in command.params
+            for option in (*parameter.opts, *parameter.secondary_opts)
+        }
+        given = {word.lstrip("[").split("=")[0].replace("-", "_") for word in words if word.lstrip("[").startswith("--")}
+        assert given <= known, (words, given - known)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_and_paths_exist(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
+        assert "://" in target or (page.parent / target).exists(), target
+    for span in spans(page):
+        if re.fullmatch(r"(?:mill|tests|benchmarks|scripts|docs|examples)/[\w./-]+", span):
+            assert (ROOT / span).exists(), span
 
 
 def test_the_command_line_reference_is_current() -> None:
@@ -32,54 +104,131 @@ def test_the_command_line_reference_is_current() -> None:
 
 def test_the_two_commands_of_the_readme_are_targets_and_ci_runs_the_second() -> None:
     first = code_blocks("README.md", "")[0]
-    commands = [line.split("#")[0].strip() for line in first.splitlines()]
-    assert commands == ["make demo", "make test"]
+    lines = [line.split("#")[0].strip() for line in first.splitlines()]
+    assert lines == ["make demo", "make test"]
     makefile = (ROOT / "Makefile").read_text()
     assert re.search(r"^demo:", makefile, re.MULTILINE) and re.search(r"^test:", makefile, re.MULTILINE)
     ci = [line for line in (ROOT / ".ci/run").read_text().splitlines() if line and not line.startswith("#")]
     assert ci[-1] == "make test"
 
 
-def test_every_option_the_readme_uses_exists() -> None:
-    for line in "\n".join(code_blocks("README.md", "")).splitlines():
-        words = shlex.split(line, comments=True)
-        if words[:1] == ["mill"]:
-            command = cli.get_command(None, words[1])  # type: ignore[arg-type]
-            assert words[1] in COMMANDS and command is not None
-            known = {option for parameter in command.params for option in parameter.opts}
-            assert {word for word in words if word.startswith("--")} <= known
+def test_the_first_screen_of_the_readme_has_what_a_newcomer_needs() -> None:
+    screen = "\n".join((ROOT / "README.md").read_text().splitlines()[:SCREEN])
+    assert "pip install" in screen and "$ mill eval" in screen and "Backends: " in screen
+    assert re.findall(r"^- \*\*(\w+)\*\*", screen, re.MULTILINE) == ["Evaluate", "Compare", "Gate", "Fast", "Resumable"]
 
 
-def test_the_figures_of_checks_are_those_of_the_glossary() -> None:
+def test_the_readme_shows_what_its_command_prints(
+    demo_weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same command on two samples: every line is the same but for its numbers and the width of columns."""
+    _, command, *shown = code_blocks("README.md", "console")[0].splitlines()
+    (tmp_path / ".demo").symlink_to((ROOT / ".demo").resolve())
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MILL_DATA", ".demo/data")
+    words = shlex.split(command.removeprefix("$ mill "))
+    assert run([*words, "--limit", "2"]) == 0
+
+    def outline(lines: list[str]) -> list[str]:
+        plain = [re.sub(r"─+", "─", re.sub(r"\d[\d.,]*", "#", " ".join(line.split()))) for line in lines]
+        return [line for line in plain if line]
+
+    assert outline(shown) == outline(capsys.readouterr().out.splitlines())
+
+
+def test_the_metrics_of_checks_are_those_of_the_glossary() -> None:
     rows = re.findall(r"^\| `(\w+)` \| (.*?) \| (.*?) \|$", (ROOT / "docs/checks.md").read_text(), re.MULTILINE)
-    assert rows == [(name, figure.title, figure.about) for name, figure in METRICS.items()]
+    assert rows == [(name, metric.title, metric.about) for name, metric in METRICS.items()]
 
 
-def test_the_commands_of_the_document_on_checks_exist() -> None:
-    for line in "".join(code_blocks("docs/checks.md", "")).splitlines():
-        words = shlex.split(line, comments=True)
-        command = cli.get_command(None, words[1])  # type: ignore[arg-type]
-        assert words[0] == "mill" and command is not None
-        known = {option for parameter in command.params for option in parameter.opts}
-        assert {word.replace("-", "_")[2:] for word in words if word.startswith("--")} <= {
-            option.replace("-", "_")[2:] for option in known
-        }
+@pytest.mark.parametrize("page", ["README.md", "docs/models.md"])
+def test_every_model_spec_can_be_parsed(page: str) -> None:
+    table = re.findall(r"^\| (`.*?) \|", (ROOT / page).read_text().split("| --- |", 1)[1].split("\n\n")[0], re.MULTILINE)
+    specs = [spec for row in table for spec in re.findall(r"`([^`]+)`", row)]
+    assert len(specs) > 10
+    for spec in specs:
+        if not spec.startswith("my-backend"):
+            parse_spec(spec)
+
+
+def test_every_argument_of_the_main_backends_is_documented() -> None:
+    names = set(spans(ROOT / "docs/models.md"))
+    for model in (TransformersModel, OpenAICompatModel):
+        parameters = inspect.signature(model).parameters.values()
+        assert {parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD} <= names
+
+
+def test_every_documented_task_exists() -> None:
+    load_builtin()
+    table = (ROOT / "docs/tasks.md").read_text().split("| --- |", 1)[1].split("\n\n")[0]
+    missing = [name for name in re.findall(r"`([^`]+)`", table) if name not in tasks]
+    assert not missing
+
+
+def test_the_table_of_the_tasks_page_is_a_multiple_choice_task(tmp_path: Path) -> None:
+    file = tmp_path / "qa.csv"
+    file.write_text(code_blocks("docs/tasks.md", "text")[0])
+    task = make_task(str(file))
+    assert [task.target(sample) for sample in task.samples()] == [1, 1]
+    assert [task.category(sample) for sample in task.samples()] == ["astronomy", "biology"]
+
+
+def test_run_and_cluster_files_have_known_keys() -> None:
+    command = cli.get_command(None, "eval")  # type: ignore[arg-type]
+    assert command is not None
+    run_file = yaml.safe_load(named_blocks("docs/run-files.md", "yaml")["run.yaml"])
+    assert run_file.keys() <= {parameter.name for parameter in command.params}
+    cluster = yaml.safe_load(named_blocks("docs/distributed.md", "yaml")["cluster.yaml"])
+    assert cluster.keys() == {field.name for field in fields(Cluster)}
 
 
 def test_the_worked_examples_of_contributing_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for block in code_blocks("CONTRIBUTING.md", "python"):
-        (tmp_path / block.split("\n", 1)[0].removeprefix("# ")).write_text(block)
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["backend.py", "metric.py", "task.py"]
+    examples = named_blocks("CONTRIBUTING.md", "python")
+    assert sorted(examples) == ["backend.py", "metric.py", "task.py"]
+    for name, code in examples.items():
+        (tmp_path / name).write_text(code)
     monkeypatch.chdir(tmp_path)
     for name in [name for name in sys.modules if name.startswith("mill_file_")]:
         monkeypatch.delitem(sys.modules, name)
     for line in "\n".join(code_blocks("CONTRIBUTING.md", "")).splitlines():
-        assert run([*shlex.split(line)[1:], "--output_dir", "out"]) == 0
+        assert not line.startswith("mill eval") or run([*shlex.split(line)[1:], "--output_dir", "out"]) == 0
     assert "exact_match" in capsys.readouterr().out
-    results = [json.loads(file.read_text())["tasks"]["shout"]["metrics"] for file in Path("out").glob("*/*/results.json")]
-    assert [(found["exact_match"]["value"], found["longest"]["value"]) for found in results] == [(1.0, 5.0)]
+    scores = [json.loads(file.read_text())["tasks"]["shout"]["metrics"] for file in Path("out").glob("*/*/results.json")]
+    assert [(metrics["exact_match"]["value"], metrics["longest"]["value"]) for metrics in scores] == [(1.0, 5.0)]
+
+
+def test_the_python_of_the_pages_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for page, name in (
+        ("docs/api.md", "from_python.py"),
+        ("docs/results.md", "read_samples.py"),
+        ("docs/models.md", "my_model.py"),
+    ):
+        Path(name).write_text(named_blocks(page, "python")[name])
+        defined = runpy.run_path(name)
+    printed = capsys.readouterr().out
+    assert "answered" in printed and "reasoning" in printed
+    arguments = {name for name in defined["model"] if name != "type"}
+    assert arguments <= inspect.signature(TransformersModel).parameters.keys()
+
+
+def test_the_python_of_every_page_compiles() -> None:
+    for page in PAGES:
+        for code in code_blocks(page, "python"):
+            compile(code, str(page), "exec")
+
+
+def test_the_site_builds_without_network_and_loads_nothing_from_other_hosts(tmp_path: Path) -> None:
+    pytest.importorskip("mkdocstrings", reason="the extra docs is not installed")
+    done = subprocess.run([sys.executable, "-c", BUILD, str(tmp_path)], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "MillModel" in (tmp_path / "api.html").read_text() and "A backend" in (tmp_path / "contributing.html").read_text()
+    for file in [*tmp_path.rglob("*.html"), *tmp_path.rglob("*.css")]:
+        assert not EXTERNAL.findall(file.read_text()), file
 
 
 def test_nothing_names_a_machine_or_a_registry_host() -> None:
@@ -90,5 +239,6 @@ def test_nothing_names_a_machine_or_a_registry_host() -> None:
         *ROOT.glob("mill/**/*.py"),
         *ROOT.glob("scripts/*"),
         ROOT / "Makefile",
+        ROOT / "mkdocs.yml",
     ]:
         assert not file.is_file() or not words.search(file.read_text()), file

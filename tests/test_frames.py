@@ -1,4 +1,4 @@
-"""mill from Python: the same figures as on the command line, as data frames."""
+"""mill from Python: the same metrics as on the command line, as data frames."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def test_a_model_that_is_open_is_evaluated_as_its_spec_is(tiny_model: Path, tmp_
     assert by_model.samples["texts"].tolist() == by_spec.samples["texts"].tolist()
 
 
-def test_compare_gives_figures_samples_and_a_page(tiny_model: Path, tmp_path: Path) -> None:
+def test_compare_gives_metrics_samples_and_a_page(tiny_model: Path, tmp_path: Path) -> None:
     others = [spec(tiny_model, "float16"), open_model(spec(tiny_model, "bfloat16"))]
     found = mill.compare(spec(tiny_model), others, labels=["f32", "f16", "bf16"], output_dir=tmp_path, **SHORT)
-    kl = found.figures[found.figures["figure"] == "kl_mean"].set_index("label")["value"]
+    kl = found.metrics[found.metrics["metric"] == "kl_mean"].set_index("label")["value"]
     assert 0 < kl["f16"] < kl["bf16"]
     assert found.samples.groupby("label").size().to_dict() == {"bf16": 3, "f16": 3}
     assert "<title>mill sweep</title>" in found.save_html(tmp_path / "report.html").read_text()
@@ -54,55 +54,61 @@ def test_an_unknown_name_is_no_part_of_mill() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("settings", "message"),
     [
         ({"limit": -1}, "a count of at least 1"),
         ({"limit": 0}, "a count of at least 1"),
         ({"limit": 1.5}, "up to 1.0"),
         ({"limit": -0.5}, "above 0"),
-        ({"n_shots": -1}, "n_shots=-1: at least 0"),
-        ({"n_shots": 2.5}, "n_shots=2.5"),
-        ({"seed": "a"}, "seed='a'"),
-        ({"repeats": 0}, "repeats=0: at least 1"),
+        ({"n_shots": -1}, "n_shots must be a whole number from 0 to 1000000, not -1"),
+        ({"n_shots": 2.5}, "n_shots must be a whole number from 0 to 1000000, not 2.5"),
+        ({"seed": "a"}, "not 'a'"),
+        ({"repeats": 0}, "repeats must be a whole number from 1 to 10000, not 0"),
         ({"limt": 1}, "unknown argument 'limt'"),
         ({"tasks": []}, "no task is given"),
     ],
 )
 def test_what_the_command_line_refuses_is_refused_here_too(
-    settings: dict[str, Any], words: str, tiny_model: Path, tmp_path: Path
+    settings: dict[str, Any], message: str, tiny_model: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(MillError, match=re.escape(words)):
+    with pytest.raises(MillError, match=re.escape(message)):
         mill.evaluate(spec(tiny_model), **{"tasks": "numerics", "output_dir": tmp_path, **settings})
     assert not list(tmp_path.rglob("*.jsonl"))
 
 
 def test_compare_refuses_what_it_would_drop(tiny_model: Path, tmp_path: Path) -> None:
     own = spec(tiny_model)
-    for more, words in (
+    for more, message in (
         ({"b": []}, "needs a model"),
         ({"b": own, "labels": ["a"]}, "1 labels for 2 models"),
         ({"b": own, "prompts": "numerics", "tasks": "reasoning"}, "not both"),
         ({"b": own, "limit": -1}, "a count of at least 1"),
     ):
-        with pytest.raises(SpecError, match=words):
+        with pytest.raises(SpecError, match=message):
             mill.compare(own, output_dir=tmp_path, **more)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
-    ("call", "words"),
+    ("call", "message"),
     [
         (lambda: mill.evaluate(None, "gsm8k"), "a model is a spec"),
         (lambda: mill.evaluate(5, "gsm8k"), "a model is a spec"),
         (lambda: mill.evaluate("toy[path=a]", None), "tasks are names or Task objects, not NoneType"),
         (lambda: mill.evaluate("toy[path=a]", [5]), "tasks are names or Task objects, not int"),
-        (lambda: mill.evaluate("toy[path=a]", "gsm8k", output_dir=None), "output_dir is a path"),
+        (lambda: mill.evaluate("toy[path=a]", "gsm8k", output_dir=5), "output_dir must be a path, not 5"),
         (lambda: mill.evaluate("toy[path=a]", "gsm8k", output_dir="a\0b"), "path"),
         (lambda: mill.compare("toy[path=a]", None), "a model is a spec"),
-        (lambda: mill.compare("toy[path=a]", "toy[path=b]", prompts=5), "prompts is the name of a suite"),
-        (lambda: mill.compare("toy[path=a]", "toy[path=b]", forced_tokens=-1), "forced_tokens=-1"),
+        (
+            lambda: mill.compare("toy[path=a]", "toy[path=b]", prompts=5),
+            "prompts must be a comma-separated text or a list of texts, not 5",
+        ),
+        (
+            lambda: mill.compare("toy[path=a]", "toy[path=b]", forced_tokens=-1),
+            "forced_tokens must be a whole number of at least 0, not -1",
+        ),
     ],
 )
-def test_odd_arguments_are_refused_in_one_line(call: Any, words: str) -> None:
-    with pytest.raises(MillError, match=words) as refused:
+def test_odd_arguments_are_refused_in_one_line(call: Any, message: str) -> None:
+    with pytest.raises(MillError, match=message) as refused:
         call()
     assert "\n" not in str(refused.value)

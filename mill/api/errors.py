@@ -1,4 +1,4 @@
-"""Every error that mill shows to a person: one line that says what was given, what is wrong and what would work."""
+"""Errors that mill shows to its user: one line that says what was given, what is wrong and what would work."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class SpecError(MillError):
 
 
 class UnknownName(MillError):
-    """A backend, task, metric, argument or option nobody registered."""
+    """A backend, task, metric, argument or option that does not exist."""
 
     def __init__(self, what: str, name: str, known: Iterable[str], hint: str = "") -> None:
         self.nearest = nearest(name, known)
@@ -37,7 +37,7 @@ class MissingPackage(MillError):
 
 
 def install_command(extra: str) -> str:
-    """How an extra is installed: in a copy of the repository, since mill is on no package index."""
+    """The command that installs an extra, in a clone of the repository."""
     return f'pip install -e ".[{extra}]"'
 
 
@@ -54,15 +54,15 @@ class ModelError(MillError):
 
 
 class ModelBroken(ModelError):
-    """A model that fails on all it is asked first: asking on would only take time."""
+    """A model that fails on every request from the start."""
 
 
 class ServerGone(ModelError):
-    """A server that nobody answers for."""
+    """A server that cannot be reached any more."""
 
 
 class ServerBroken(ServerGone):
-    """A server that is there, and answers nothing any more."""
+    """A server that can be reached and fails on every request."""
 
 
 class RunError(MillError):
@@ -70,7 +70,7 @@ class RunError(MillError):
 
 
 class Interrupted(MillError):
-    """Ended by the person who started it; says how to go on."""
+    """Interrupted by the user; the message says how to resume."""
 
     exit_code = 130
 

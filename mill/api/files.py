@@ -1,4 +1,4 @@
-"""Running a person's Python file, for config files, custom backends and custom tasks."""
+"""Imports a user's Python file: config files, custom backends and custom tasks."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ _digests: dict[str, str] = {}
 
 
 def check_path(text: str) -> None:
-    """Refuse what can be no path on this system: too long, a loop of links, a NUL in it. It need not exist."""
+    """Refuse what cannot be a path on this system: too long, a loop of links, with a NUL. It need not exist."""
     try:
         Path(text).expanduser().stat()
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         return
     except (OSError, ValueError, RuntimeError) as error:
         why = getattr(error, "strerror", None) or error
-        raise SpecError(f"{text[:60]!r}{'...' * (len(text) > 60)} is no path: {why}") from error
+        raise SpecError(f"{text[:60]!r}{'...' * (len(text) > 60)} is not a path: {why}") from error
 
 
 def imported_files() -> tuple[str, ...]:
-    """Every file imported so far, in order: what another process must import to know the same names."""
+    """Every file imported so far, in order; a worker process imports the same."""
     return tuple(path for name, path in _imported.items() if name in sys.modules)
 
 
 def source_digest(module: str) -> str | None:
-    """What stood in a file when it was imported under this name; None for modules that are no such files."""
+    """The digest of a file's content when it was imported under this name; None for other modules."""
     return _digests.get(module)
 
 
 def import_file(path: str | Path, what: str) -> ModuleType:
-    """Import a file once under a name of its own; whatever it raises becomes one line that names the file."""
+    """Import a file once, under a module name derived from its path; an exception becomes one line that names the file."""
     check_path(str(path))
     path = Path(path).expanduser()
     if not path.is_file():

@@ -1,17 +1,17 @@
-"""What a backend is: subclass MillModel, implement the hooks, and the base class batches, shows progress and retries."""
+"""The base class of backends: implement the hooks, and MillModel batches, streams, shows progress and retries."""
 
 from __future__ import annotations
 
 import gc
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
-from mill.api.batching import BatchLimits, Hook, Observer, Unit, as_response, run_batches
+from mill.api.batching import Answered, BatchLimits, Hook, Unit, as_response, run_batches
 from mill.api.errors import CannotServe, ModelBroken, ModelError
 from mill.api.files import source_digest
 from mill.api.progress import Progress
@@ -20,13 +20,13 @@ from mill.api.response import Response
 from mill.api.secrets import is_secret, redact_addresses
 
 TEXT_KINDS = frozenset({GENERATE, MULTI_ROUND})
-DEFAULT_BATCH_SIZE = 8  # of a backend that says nothing; halved where that is too much
+DEFAULT_BATCH_SIZE = 8  # of a backend that sets none; halved where memory runs out
 LOGPROB_KINDS = frozenset({LOGLIKELIHOOD, ROLLING})
 
 
 @dataclass(frozen=True)
 class ModelCapabilities:
-    """What a model can be asked. `kinds` is derived from `supports_logprobs` unless a backend names its own."""
+    """What a model can serve. `kinds` is derived from `supports_logprobs` unless a backend gives its own."""
 
     modalities: set[str] = field(default_factory=lambda: {"text"})
     max_context_length: int | None = None
@@ -35,7 +35,7 @@ class ModelCapabilities:
     kinds: frozenset[str] | None = None
     concurrency: int = 1
     top_logprobs: int | None = 0
-    """How many of the likeliest tokens it names at each place of a scored continuation; None is the whole vocabulary."""
+    """How many top_logprobs it gives at each position of a scored continuation; None is the whole vocabulary."""
     scores_dialogs: bool = True
     """Whether it scores a continuation after messages, not only after plain text."""
 
@@ -50,26 +50,30 @@ class MillModel(ABC):
     """A model that answers requests.
 
     Hooks take a batch and return one answer for each request in order: text, (log-probability, is_greedy), a
-    log-probability, or a full Response. They may raise; the base class finds out which request is to blame.
+    log-probability, or a full Response. They may raise; the base class isolates the request that fails.
     """
 
     capabilities: ModelCapabilities = ModelCapabilities()
     arguments: Mapping[str, Any] = {}
-    """What the model was opened with; set by `open_model`."""
+    """The arguments of the spec; set by `open_model`."""
     batch_size: int | None = None
     max_batch_tokens: int | None = None
     use_chat_template: bool = False
     accelerators: int = 1
-    """How many a copy of the model takes, where there are any."""
+    """How many a replica of the model takes, where there are any."""
+    is_server: bool = False
+    """Whether requests go to a server, which has its own memory and batches, and may go away."""
+    outage_patience_s: float = 0.0
+    """How long a server that went away is waited for; 0 where other workers can take over."""
     lock_step: bool = False
-    """Whether all ranks must compute every batch together, as sharded models do; they are then asked equally often."""
+    """Whether all ranks must compute every batch together, as sharded models do; they then get equally many requests."""
     canary: Request | None = None
-    """Something that it answered: a model that has done so and now fails is not broken from the start."""
+    """A request that the model answered. It is sent again to find out whether the model, or only a request, fails."""
 
     @property
     @abstractmethod
     def model_name(self) -> str:
-        """The name people know the model by."""
+        """The model's name in tables and folders."""
 
     # Hooks of a backend.
 
@@ -88,22 +92,26 @@ class MillModel(ABC):
     def _classify_batch(self, batch: list[Request]) -> Sequence[Response]:
         raise self._cannot(CLASSIFY)
 
-    # What the executor asks of a model.
+    # What the executor needs of a model.
 
     def identity(self) -> dict[str, Any]:
         """Everything that would change the model's answers; equal identities share results.
 
         By default that is the class and every argument but the batch size and secrets.
         """
-        told = {
+        arguments = {
             name: redact_addresses(value) if isinstance(value, str) else value
             for name, value in self.arguments.items()
             if name != "batch_size" and not is_secret(name)
         }
-        return {"class": f"{type(self).__module__}.{type(self).__qualname__}", "model": self.model_name, "arguments": told}
+        return {
+            "class": f"{type(self).__module__}.{type(self).__qualname__}",
+            "model": self.model_name,
+            "arguments": arguments,
+        }
 
     def ready(self, wait: float = 0.0) -> None:
-        """Check that the model can be used, before any work; a server that is not there yet is waited for."""
+        """Check that the model can be used, before any work; wait so many seconds for a server to come up."""
         return None
 
     def check(self, request: Request) -> None:
@@ -114,15 +122,23 @@ class MillModel(ABC):
         return None
 
     def warnings(self) -> list[str]:
-        """What a reader of the scores must know about how this model was asked, such as what its server ignored."""
+        """What a reader of the scores must know about how they were computed, such as an option that the server ignored."""
         return []
 
+    def planned_paths(self) -> dict[str, str]:
+        """Which execution paths this model will try, by stage, known before weights load; empty if there is only one."""
+        return {}
+
+    def execution_paths(self) -> dict[str, str]:
+        """Which execution paths computed requests since the model was opened, by stage, and why."""
+        return {}
+
     def load(self) -> None:
-        """Load what takes long, such as weights; called before the first request, so that rates count work alone."""
+        """Load what takes long, such as weights; called before the first request, so that rates do not count it."""
         return None
 
     def has_chat_template(self) -> bool:
-        """Whether dialogs can be rendered; may look at files, but not at weights."""
+        """Whether dialogs can be rendered; may read files, but not weights."""
         return self.capabilities.supports_chat_template
 
     def rendered_prompt(self, request: Request) -> str:
@@ -137,86 +153,107 @@ class MillModel(ABC):
         return None
 
     def request_cost(self, request: Request) -> int:
-        """How long a request is, for ordering and batching; characters stand in where no tokenizer is at hand."""
+        """The length of a request, for ordering and batching; in characters where there is no tokenizer."""
         return len(request.text) + len(request.continuation)
 
-    def set_concurrency(self, width: int | None) -> bool:
-        """From now on have at most so many requests under way at once, None for the backend's own choice.
+    def set_concurrency(self, concurrency: int | None) -> bool:
+        """Have at most so many requests in flight from now on, None for the backend's default.
 
-        False where that cannot be chosen.
+        False where the backend has no such setting.
         """
         return False
 
-    def settle(self) -> None:
-        """Called on every rank after each group of requests where the model runs in lock-step: wait for the others."""
+    def synchronize(self) -> None:
+        """Wait for the other ranks. Called after each group of requests where the model runs in lock-step."""
         return None
 
     def check_canary(self, canary: Request) -> None:
-        """Answer something that this model answered elsewhere; raises where it cannot."""
-        (found,) = getattr(self, canary.kind)([canary], Unseen())
-        if found.failed:
-            raise ModelBroken(f"the model fails even on what it answered before: {found.error}")
+        """Send a request that this model answered before, here or in another process; raises where it fails now."""
+        ((_, response),) = self.stream_responses(canary.kind, [canary])
+        if response.failed:
+            raise ModelBroken(f"the model fails even on a request that it answered before: {response.error}")
 
     def fixed_arguments(self) -> Mapping[str, Any]:
-        """Arguments that the model chose by the machine it is on, and that its copies on other machines must be given."""
+        """Arguments that the model chose for this machine, and that its replicas on other machines must get too."""
         return {}
 
     def variables(self) -> Sequence[str]:
-        """Environment variables that a copy of the model needs on another machine, beside those of data and hubs."""
+        """Environment variables that a replica needs on another machine, besides those of data and hubs."""
         return ()
 
     def weight_bytes(self) -> int | None:
-        """How large the weights are where they lie; None where that is not known."""
+        """The size of the weights on disk; None where it is not known."""
         return None
 
     def clean(self) -> None:
-        """Free accelerator memory after inference, so that a judge can have it."""
+        """Free accelerator memory after inference, for example for a judge."""
         gc.collect()
 
     def _free_memory(self) -> None:
         """Called between attempts when memory ran out."""
         gc.collect()
 
-    # The public methods, one a kind; the executor finds them by the kind's name.
+    # The one path of answers: a stream, which the executor records and the public methods put in order.
 
-    def generate_until(self, requests: Sequence[Request], observer: Observer | None = None) -> list[Response]:
-        return self._answer(GENERATE, requests, observer)
+    def stream_responses(self, kind: str, requests: Sequence[Request]) -> Generator[Answered, None, None]:
+        """Every request with its response, as soon as it is there and in any order. No two requests may be equal.
 
-    def generate_until_multi_round(self, requests: Sequence[Request], observer: Observer | None = None) -> list[Response]:
-        """One round of every open dialog; a request's messages hold the rounds before."""
-        return self._answer(MULTI_ROUND, requests, observer)
+        A backend that overrides a public method, such as `generate_until`, is called through it.
+        """
+        if getattr(type(self), kind) is not getattr(MillModel, kind):
+            responses = getattr(self, kind)(requests)
+            if len(responses) != len(requests):
+                raise ModelError(f"{type(self).__name__}.{kind} returned {len(responses)} of {len(requests)} responses")
+            yield from zip(requests, responses, strict=True)
+            return
+        yield from self._tracked(kind, requests)
 
-    def loglikelihood(self, requests: Sequence[Request], observer: Observer | None = None) -> list[Response]:
-        return self._answer(LOGLIKELIHOOD, requests, observer)
-
-    def loglikelihood_rolling(self, requests: Sequence[Request], observer: Observer | None = None) -> list[Response]:
-        return self._answer(ROLLING, requests, observer)
-
-    def zero_shot_classify(self, requests: Sequence[Request], observer: Observer | None = None) -> list[Response]:
-        return self._answer(ZERO_SHOT, requests, observer)
-
-    def classify(self, requests: Sequence[Request], observer: Observer | None = None) -> list[Response]:
-        return self._answer(CLASSIFY, requests, observer)
-
-    def _answer(self, kind: str, requests: Sequence[Request], observer: Observer | None) -> list[Response]:
-        """Run a kind's hook over all requests in batches and return the responses in the order asked."""
-        found: dict[int, Response] = {}
-        with watched(kind, requests, observer) as watching:
-            for options, group in _by_options(requests):
-                units = [Unit([request], self.request_cost(request)) for request in group]
-                found |= self._run_units(units, self._hook(kind, options), self._limits(kind), watching)
-        return [found[id(request)] for request in requests]
-
-    def _run_units(self, units: Sequence[Unit], hook: Hook, limits: BatchLimits, observer: Observer) -> dict[int, Response]:
-        """Run units in batches, tell the observer of each answer, and return the responses by id() of their requests."""
-        found: dict[int, Response] = {}
-        proven = self.canary is not None
-        for request, response in run_batches(units, hook, limits=limits, free_memory=self._free_memory, proven=proven):
+    def _tracked(self, kind: str, requests: Sequence[Request]) -> Generator[Answered, None, None]:
+        for request, response in self._stream(kind, requests):
             if self.canary is None and not response.failed:
                 self.canary = request
-            found[id(request)] = response
-            observer.answered(request, response)
-        return found
+            yield request, response
+
+    def _stream(self, kind: str, requests: Sequence[Request]) -> Iterator[Answered]:
+        """A backend that does more than batch its requests overrides this."""
+        for options, group in _by_options(requests):
+            units = [Unit([request], self.request_cost(request)) for request in group]
+            yield from self._stream_units(units, self._hook(kind, options), self._limits(kind))
+
+    def _stream_units(self, units: Sequence[Unit], hook: Hook, limits: BatchLimits) -> Iterator[Answered]:
+        healthy = self.canary is not None
+        return run_batches(units, hook, limits=limits, free_memory=self._free_memory, healthy=healthy)
+
+    # The public methods, one a kind: responses in the order of the requests, with a progress bar.
+
+    def generate_until(self, requests: Sequence[Request]) -> list[Response]:
+        return self._ordered(GENERATE, requests)
+
+    def generate_until_multi_round(self, requests: Sequence[Request]) -> list[Response]:
+        """One round of every open dialog; a request's messages hold the rounds before."""
+        return self._ordered(MULTI_ROUND, requests)
+
+    def loglikelihood(self, requests: Sequence[Request]) -> list[Response]:
+        return self._ordered(LOGLIKELIHOOD, requests)
+
+    def loglikelihood_rolling(self, requests: Sequence[Request]) -> list[Response]:
+        return self._ordered(ROLLING, requests)
+
+    def zero_shot_classify(self, requests: Sequence[Request]) -> list[Response]:
+        return self._ordered(ZERO_SHOT, requests)
+
+    def classify(self, requests: Sequence[Request]) -> list[Response]:
+        return self._ordered(CLASSIFY, requests)
+
+    def _ordered(self, kind: str, requests: Sequence[Request]) -> list[Response]:
+        """Equal requests are computed once."""
+        distinct = list({request.key: request for request in requests}.values())
+        responses: dict[str, Response] = {}
+        with Progress(kind, len(distinct)) as progress, closing(self._tracked(kind, distinct)) as stream:
+            for request, response in stream:
+                responses[request.key] = response
+                progress.advance(failed=response.failed)
+        return [responses[request.key] for request in requests]
 
     def _limits(self, kind: str) -> BatchLimits:
         if kind == ROLLING:
@@ -226,7 +263,7 @@ class MillModel(ABC):
         return BatchLimits(self.batch_size, self.max_batch_tokens)
 
     def _hook(self, kind: str, options: dict[str, Any]) -> Hook:
-        """A backend's hook for a kind, made to take units and to return responses."""
+        """A backend's hook for a kind, adapted to units and responses."""
         hooks: dict[str, Callable[[list[Request]], Sequence[Any]]] = {
             GENERATE: lambda batch: self._generate_batch(batch, dict(options)),
             MULTI_ROUND: lambda batch: self._generate_batch(batch, dict(options)),
@@ -249,40 +286,13 @@ class MillModel(ABC):
 
 
 def identity_of(model: MillModel) -> dict[str, Any]:
-    """A model's identity, with the source of a backend that is a person's own file: edited, it is another model."""
+    """A model's identity. The source of a backend in a user's file is part of it: edited, it is another model."""
     source = source_digest(type(model).__module__)
     return {**model.identity(), **({"source": source} if source else {})}
 
 
-class Unseen:
-    """An observer that shows nothing."""
-
-    def answered(self, request: Request, response: Response) -> None:
-        return None
-
-
-class _Bar:
-    """The observer of a model that is called directly: it only moves a progress bar."""
-
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-
-    def answered(self, request: Request, response: Response) -> None:
-        self._progress.advance(failed=response.failed)
-
-
-@contextmanager
-def watched(kind: str, requests: Sequence[Request], observer: Observer | None) -> Iterator[Observer]:
-    """The observer given, or a progress bar where there is none."""
-    if observer is not None:
-        yield observer
-        return
-    with Progress(kind, len(requests)) as progress:
-        yield _Bar(progress)
-
-
 def options_text(request: Request) -> str:
-    """A request's options as a literal; equal ones have equal texts."""
+    """A request's options as a Python literal; equal options have equal texts."""
     return repr(sorted(request.options.items()))
 
 

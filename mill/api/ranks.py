@@ -1,4 +1,4 @@
-"""Which of several processes this one is, as torchrun and accelerate tell it."""
+"""The rank of this process, from the environment that torchrun and accelerate set."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ def rank() -> int:
 
 
 def local_rank() -> int:
-    """Among the processes on this machine: the number of the accelerator that is this one's."""
+    """The rank on this machine, which is the index of its accelerator."""
     return _number("LOCAL_RANK", rank()) if world_size() > 1 else 0
 
 
 def world_size() -> int:
-    """One, unless a launcher said otherwise; a size without a rank says nothing."""
+    """1 without a launcher; WORLD_SIZE without RANK does not count."""
     return max(1, _number("WORLD_SIZE", 1)) if "RANK" in os.environ else 1
 
 

@@ -1,4 +1,4 @@
-"""Names for models, tasks and metrics: the lazy built-in ones, those of other packages, and whatever a file registers."""
+"""Names of models, tasks and metrics: built-in ones (imported when used), entry points, and those of a user's files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ C = TypeVar("C")
 
 
 class Registry(Generic[T]):
-    """Name -> object. Entries given as "module:attribute" are imported when asked for and not before."""
+    """Name -> object. Entries given as "module:attribute" are imported on first use."""
 
     def __init__(self, what: str, entry_points: str) -> None:
         self.what = what
@@ -51,7 +51,7 @@ class Registry(Generic[T]):
         return sorted(self._entries)
 
     def target(self, name: str) -> str | None:
-        """The "module:attribute" a name stands for, while it is not imported."""
+        """The "module:attribute" of a name that is not imported yet."""
         entry = self._entries.get(name)
         return entry if isinstance(entry, str) else None
 

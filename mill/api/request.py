@@ -1,4 +1,4 @@
-"""A question to a model: what passes from tasks through the executor to backends."""
+"""A request to a model: made by tasks, passed through the executor to backends."""
 
 from __future__ import annotations
 
@@ -66,10 +66,10 @@ _OPTIONS = ("until", *_NUMBERS, "do_sample")
 
 @dataclass(frozen=True)
 class Request:
-    """One immutable question of one kind.
+    """One request of one kind. Its content is immutable; the executor fills `resps` with a response for each repeat.
 
     A `context` of text goes to the model as it is; a tuple of messages goes through the model's chat template.
-    `repeats` asks for that many answers, `draw` is the number of the first of them; both are outside the content hash.
+    `repeats` is the number of responses wanted, `draw` the index of the first; neither is part of the content hash.
     """
 
     kind: str
@@ -83,7 +83,7 @@ class Request:
 
     @cached_property
     def content_hash(self) -> str:
-        """The same for equal questions in any process, on any machine."""
+        """The same for equal content in any process, on any machine."""
         parts: list[Any] = [self.kind, self.context, self.continuation, dict(self.options)]
         parts.append([self.labels.digest] if self.labels else [])
         text = _encode(parts)
@@ -100,20 +100,20 @@ class Request:
 
     @property
     def seed(self) -> int:
-        """The seed of a sampled answer: it depends on the run's seed, the question and the draw, on nothing else."""
+        """The seed of a sampled answer: it depends on the run's seed, the content and the draw only."""
         text = f"{self.options.get('seed', 0)}/{self.key}"
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big")
 
     @property
     def text(self) -> str:
-        """The prompt as a person reads it."""
+        """The prompt as readable text."""
         if isinstance(self.context, str):
             return self.context
         return "\n".join(f"<{message.role}> {message.text}" for message in self.context)
 
     @property
     def media(self) -> list[Media]:
-        """The images, videos and sounds of the dialog, in their order."""
+        """The images, videos and audio of the dialog, in order."""
         return [] if isinstance(self.context, str) else [media for message in self.context for media in message.media]
 
     def clones(self) -> list[Request]:
@@ -127,7 +127,7 @@ def generation_options(**given: Any) -> dict[str, Any]:
     """Decoding options in one spelling: `until`, `max_gen_toks`, `temperature`, and whatever else was given.
 
     A temperature above zero means sampling, `do_sample` alone means temperature 1, and `do_sample=false` means greedy.
-    `logprobs` asks for the log-probabilities of so many of the likeliest tokens at every place of the answer.
+    `logprobs` is the number of top_logprobs at every position of the answer.
     """
     options = {option_name(name): value for name, value in given.items() if value is not None}
     options = {name: _NUMBERS[name].read(name, value) if name in _NUMBERS else value for name, value in options.items()}
@@ -144,7 +144,7 @@ def generation_options(**given: Any) -> dict[str, Any]:
 
 
 def option_name(name: object) -> str:
-    """A decoding option's one name, from whichever it was given by; an unknown one is refused."""
+    """A decoding option's canonical name, from any of its aliases; an unknown one is refused."""
     found = _OPTION_ALIASES.get(name, name) if isinstance(name, str) else name
     if not isinstance(found, str) or found not in _OPTIONS:
         raise UnknownName("decoding option", str(name), _OPTIONS, hint=f"options are {', '.join(_OPTIONS)}")
@@ -152,7 +152,7 @@ def option_name(name: object) -> str:
 
 
 def check_options(given: object, what: str) -> None:
-    """Refuse decoding options that a person gave and that cannot be: of the wrong type, out of range, or given twice."""
+    """Refuse decoding options of the wrong type, out of range, or given twice."""
     if not isinstance(given, Mapping):
         raise SpecError(f"{what} must be a mapping of decoding options, not {_shown(given)}")
     names = [option_name(name) for name in given]
@@ -167,12 +167,14 @@ def _stops(until: Any) -> tuple[str, ...]:
     if not isinstance(stops, (list, tuple)) or not all(isinstance(stop, str) for stop in stops):
         raise SpecError(f"the decoding option until={_shown(until)} must be a text or a list of texts")
     if "" in stops:
-        raise SpecError("the decoding option until has an empty text, which every answer holds; an empty list stops nowhere")
+        raise SpecError(
+            "the decoding option until has an empty string, which every answer contains; an empty list means no stop strings"
+        )
     return tuple(stops)
 
 
 def _as_number(value: Any) -> int | float | None:
-    """Numbers, and texts that spell one; a truth value is none."""
+    """A number, or a string that spells one; a bool is not a number."""
     if isinstance(value, str):
         for kind in (int, float):
             try:
@@ -186,7 +188,7 @@ def _as_number(value: Any) -> int | float | None:
 
 
 def _shown(value: Any) -> str:
-    """A value in a message: short, whatever it is."""
+    """A value in a message, shortened."""
     text = value if isinstance(value, str) else repr(value)
     return text if len(text) <= 60 else f"{text[:60]}..."
 

@@ -1,4 +1,4 @@
-"""What an answer is: text, scores or a label, with its tokens and timings, or an error."""
+"""Responses: text, a score or a label, with tokens and timings, or an error."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A generated token. `top` holds the likeliest tokens at its place, best first, in natural-log probabilities.
+    """A generated token. `top` has the `top_logprobs` at its position, best first, as natural logarithms.
 
-    Tokens in `top` are named by id where the engine tells it, else by their text.
+    Tokens in `top` are named by id where the engine gives it, else by their text.
     """
 
     id: int | None
@@ -22,7 +22,7 @@ class Token:
 
     @property
     def name(self) -> int | str:
-        """What this token is called in `top`."""
+        """The name of this token in `top`."""
         return self.text if self.id is None else self.id
 
     def to_list(self) -> list[Any]:
@@ -34,13 +34,14 @@ class Token:
         return cls(found, text, float(logprob), tuple((name, float(value)) for name, value in top))
 
 
-@dataclass(frozen=True)
+@dataclass
 class Response:
-    """An answer or an error, never both.
+    """An answer or an error, never both. It does not change once a backend has returned it; it is not frozen because
+    building a frozen dataclass takes three times as long, and every answer is one.
 
     `score` is a sum of natural-log probabilities; `truncated_tokens` counts prompt tokens that were cut on the left.
     `ranking` holds the best labels of a classification with their scores, best first; `label` is the first of them.
-    `tokens` are those of a generated answer or of a scored continuation, where they were asked for and the engine gives
+    `tokens` are those of a generated answer or of a scored continuation, where they were requested and the engine gives
     them. `distribution` holds, for a continuation scored with `logprobs: "all"`, the log-probabilities of the whole
     vocabulary before each of its tokens: an array as the backend gives it, the name of its file once it is recorded.
     `first_token_s` is of streamed answers. `retries` counts the calls to a server that had to be made again; their time and
@@ -71,14 +72,9 @@ class Response:
     def empty(self) -> bool:
         return self.error is None and self.score is None and self.label is None and not (self.text or "").strip()
 
-    @classmethod
-    def of(cls, **given: Any) -> Response:
-        """What the constructor makes, in less than half of the time: every answer comes through here."""
-        return _changed(_NOTHING, given)
-
     def timed(self, seconds: float) -> Response:
         """The same answer with the time it took, where it has none."""
-        return self if self.seconds is not None else _changed(self, {"seconds": seconds})
+        return self if self.seconds is not None else Response(**{**self.__dict__, "seconds": seconds})
 
     def to_dict(self) -> dict[str, Any]:
         """Only what is set; non-finite numbers as strings, so that the line stays JSON."""
@@ -103,17 +99,9 @@ class Response:
             known["ranking"] = tuple((label, float(score)) for label, score in known["ranking"])
         if "tokens" in known:
             known["tokens"] = tuple(map(Token.from_list, known["tokens"]))
-        return cls.of(**known)
+        return cls(**known)
 
 
-def _changed(response: Response, given: Mapping[str, Any]) -> Response:
-    """As replace() of dataclasses, which takes as long as writing an answer down."""
-    found = object.__new__(Response)
-    found.__dict__.update(response.__dict__, **given)
-    return found
-
-
-_NOTHING = Response()
 _FIELDS = {f.name for f in fields(Response)}
 
 

@@ -31,13 +31,13 @@ _known: set[str] = set()
 
 
 def remember(secret: str | None) -> None:
-    """A secret's value, so that it is taken out of whatever is shown or stored, such as a server's words about it."""
+    """Remember a secret's value, so that it is removed from whatever is shown or stored, such as a server's messages."""
     if secret and len(secret) >= _SHORTEST:
         _known.add(secret)
 
 
 def any_known() -> bool:
-    """Whether there is anything to take out."""
+    """Whether any secret is known."""
     return bool(_known)
 
 
@@ -49,7 +49,7 @@ def scrub(text: str) -> str:
 
 
 def excerpt(text: str, length: int) -> str:
-    """The beginning of a text in one line; secrets are taken out first, since half of one would not be known again."""
+    """The start of a text in one line. Secrets are removed first: half of one could not be recognized."""
     return " ".join(scrub(text).split())[:length]
 
 
@@ -103,7 +103,7 @@ def redact_addresses(text: str) -> str:
 
 
 def redact_text(text: str) -> str:
-    """A message without secrets: those that are known, and whatever stands where one would.
+    """A message without secrets: known ones, and values of names that look like one.
 
     `key=value` and `key=...` are examples and stay.
     """
@@ -124,14 +124,13 @@ def redact_command(argv: Sequence[str]) -> str:
 
 
 def hide(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """A command line whose secrets are names of environment variables, and those variables.
+    """Specs and addresses whose secrets are names of environment variables, and those variables.
 
-    Everybody on a machine can read the command lines of others, nobody their environment. Only model specs and addresses are
-    looked at: a prompt may hold what it likes.
+    Every user of a machine can read the command lines of others, but not their environment.
     """
     hidden: dict[str, str] = {}
 
-    def put_away(match: re.Match[str]) -> str:
+    def move(match: re.Match[str]) -> str:
         value = match.group(2)
         if value[:1] in "\"'":
             value = re.sub(r"\\(.)", r"\1", value[1:-1], flags=re.DOTALL)
@@ -142,29 +141,25 @@ def hide(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
         return f"{match.group(1)}${name}"
 
     words = []
-    for place, word in enumerate(argv):
-        free = place > 0 and argv[place - 1].lstrip("-").replace("-", "_") in _FREE_TEXT
-        if not free:
-            word = _IN_ADDRESS.sub(put_away, _IN_TEXT.sub(put_away, word) if "[" in word else word)
-            word = _IN_QUERY.sub(put_away, word) if "://" in word else word
-        words.append(word)
+    for word in argv:
+        word = _IN_ADDRESS.sub(move, _IN_TEXT.sub(move, word) if "[" in word else word)
+        words.append(_IN_QUERY.sub(move, word) if "://" in word else word)
     return words, hidden
 
 
 def reveal(text: str) -> str:
-    """A value with the secrets that were put away from the command line."""
+    """A value with the secrets that `hide` replaced."""
 
-    def found(match: re.Match[str]) -> str:
+    def value_of(match: re.Match[str]) -> str:
         remember(value := os.environ.get(match.group(1), match.group(0)))
         return value
 
-    return re.sub(rf"\$({_HIDDEN}\d+)", found, text)
+    return re.sub(rf"\$({_HIDDEN}\d+)", value_of, text)
 
 
 def names_hidden(value: object) -> bool:
-    """Whether a value of a spec stands for a secret that was on the command line."""
+    """Whether a value of a spec names a secret that `hide` replaced."""
     return isinstance(value, str) and f"${_HIDDEN}" in value
 
 
 _HIDDEN = "MILL_SECRET_"
-_FREE_TEXT = ("system_prompt", "gen_kwargs")

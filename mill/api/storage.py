@@ -1,5 +1,5 @@
-"""Reading and writing files in folders that others may have filled: no link is followed, no device is read, and a file is
-whole or not there."""
+"""Reads and writes files in folders that other users may have filled: links are not followed, devices are not read, and a
+file is written whole or not at all."""
 
 from __future__ import annotations
 
@@ -73,9 +73,9 @@ def read_lines(file: Path, start: int = 0, error: type[MillError] = RunError) ->
 def write_atomically(file: Path, content: Content, *, root: Path | None = None, sync: bool = True) -> None:
     """A reader, or the next run after a crash, finds the old content or the new, never half of it.
 
-    With `root`, the folder that a person named, `file` is one that mill chose below it: links between the two are refused,
-    and a link in the place of the file is replaced. Without, the person named the file itself: a link is followed, and what
-    is no regular file (a pipe, a device) is written to as it is.
+    With `root`, a folder that the user named, `file` is a path that mill chose below it: links between the two are refused,
+    and a link at the path is replaced. Without, the user named the file itself: a link is followed, and a pipe or a device
+    is written to directly.
 
     Text is written as UTF-8; a lone surrogate becomes `\\udXXX`, which JSON readers take. `content` may also be bytes, or a
     function that writes to an open file. Without `sync` the file may be lost when the machine stops, never torn.
@@ -99,7 +99,7 @@ def write_atomically(file: Path, content: Content, *, root: Path | None = None, 
     except (OSError, ValueError) as error:
         if draft is not None:
             with contextlib.suppress(OSError):
-                draft.unlink()  # a disk that is full needs its room
+                draft.unlink()  # a full disk needs the space
         raise RunError(f"cannot write {file}: {getattr(error, 'strerror', None) or error}") from error
 
 
@@ -118,7 +118,7 @@ def make_folder(folder: Path, *, root: Path | None) -> None:
 
 
 def refuse_links(folder: Path, root: Path) -> None:
-    """Raise where a folder below `root` is a link: whoever made it chose where mill would write."""
+    """Raise where a folder below `root` is a link: its author would choose where mill writes."""
     while folder != root:
         if folder.is_symlink():
             raise RunError(f"{folder} is a link: mill does not write through links inside a result folder")
@@ -132,7 +132,7 @@ def write_json(file: Path, data: Any, *, root: Path | None, indent: int | None =
 
 
 def json_text(data: Any, *, indent: int | None = None) -> str:
-    """JSON that every reader takes: no NaN and no infinity but their names as strings. What JSON has no form for is text."""
+    """JSON that every reader accepts: NaN and infinity are strings, and types that JSON does not have are text."""
     try:
         try:
             return json.dumps(data, ensure_ascii=False, default=str, allow_nan=False, indent=indent)
@@ -156,7 +156,7 @@ def utf8(text: str) -> bytes:
 
 
 def unique_name() -> str:
-    """A file name that no other process takes, on this machine or another; it begins with the time, for people."""
+    """A file name that no other process uses, on any machine; it begins with the time."""
     return f"{time.strftime('%Y%m%dT%H%M%S')}-{slug(socket.gethostname())}-{os.getpid()}-{secrets.token_hex(4)}"
 
 

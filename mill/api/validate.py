@@ -1,4 +1,4 @@
-"""Data from outside (files, servers, other people's code) checked against a type, once, where it comes in.
+"""Validates data from outside (files, servers, third-party code) against a type, once, where it comes in.
 
 A type is a dataclass, a `msgspec.Struct`, or anything else that msgspec understands. What does not fit is one line that
 names the file or URL and the field.
@@ -23,7 +23,7 @@ _FIELD = re.compile(r"(.*?) - at `([^`]*)`$", re.DOTALL)
 
 
 def parse_json(raw: str | bytes, where: object, error: type[MillError] = DataError) -> Any:
-    """JSON of any shape. Text that is no JSON, or nested deeper than Python can read, is refused."""
+    """JSON of any shape. Invalid JSON, or JSON nested deeper than Python can read, is refused."""
     try:
         text = raw if isinstance(raw, str) else raw.decode("utf-8", "surrogatepass")
         return json.loads(text)
@@ -41,8 +41,8 @@ def convert(data: Any, kind: Any, where: object, error: type[MillError] = DataEr
 
     try:
         return msgspec.convert(data, kind)
-    except UnicodeEncodeError as cause:  # msgspec's word for a lone surrogate in a name
-        raise error(f"{where} is not valid: a name or a number holds a character that is none") from cause
+    except UnicodeEncodeError as cause:  # msgspec's error for a lone surrogate in a name
+        raise error(f"{where} is not valid: a name or a number has an invalid character") from cause
     except (msgspec.ValidationError, OverflowError, RecursionError) as cause:
         raise error(f"{where} is not valid: {_field_error(str(cause))}") from cause
 

@@ -1,4 +1,4 @@
-"""Questions about runs: what a quantization, an engine, load or repetition changes. Imports runs and metrics.
+"""Checks compare runs: what a quantization, an engine, load or repetition changes. Imports runs and metrics.
 
-A check says which runs it needs (`subjects`), has them made, and reads their answers; it never asks a model itself.
+A check plans the runs it needs (`subjects`), executes them and reads their answers. It never calls a model itself.
 """

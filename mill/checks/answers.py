@@ -1,4 +1,4 @@
-"""What a run answered to each sample, in the form in which runs are compared."""
+"""The answers of a run, one for each sample, in the form that checks compare."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ TEXT, CHOICE, DOCUMENT = "text", "choice", "document"
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer to one sample. `text` is what was generated, or the choice that was the likeliest.
+    """The answer to one sample. `text` is the generated text, or the choice with the highest log-probability.
 
-    `form` says which: generated text, a choice (or label), or a document that was only scored. `value` is the sample's
-    value of the task's first metric; `scores` are the log-probabilities of a sample's choices or of its document; `units`
-    are the document's words.
+    `form` is the kind of answer: generated text, a choice (or label), or a document that was only scored. `value` is the
+    sample's value of the task's first metric. `scores` are the log-probabilities of a sample's choices or of its document.
+    `units` is the number of words of the document.
     """
 
     task: str
@@ -36,12 +36,12 @@ class Answer:
     text: str
     form: str = TEXT
     doc_hash: str = ""
-    question: str = ""
-    """Digests of the sample's data and of what the model was asked: answers to other data are not compared, whatever their
-    ids."""
+    request_key: str = ""
+    """Digests of the sample's data and of its first request. Answers to different data are not compared, even if their ids
+    are equal."""
     extracted: Any = None
     comparable: bool = False
-    """Whether an answer can be extracted from samples like this, so that it may flip."""
+    """Whether the task extracts an answer from this sample, so that it may flip."""
     value: float | None = None
     finish_reason: str | None = None
     tokens: tuple[Token, ...] | None = None
@@ -52,15 +52,17 @@ class Answer:
     first_token_s: float | None = None
     output_tokens: int = 0
     retries: int = 0
+    truncated: bool = False
+    """Whether the prompt was truncated to fit the context."""
 
     @property
     def empty(self) -> bool:
-        """Whether the model generated nothing, as an instruct model may without its chat template."""
+        """Whether the model generated no text, as an instruct model may without its chat template."""
         return self.form == TEXT and self.error is None and not self.text.strip()
 
     @property
     def cut_short(self) -> bool:
-        """Whether the answer ended at the token limit instead of by itself."""
+        """Whether generation stopped at the token limit."""
         return self.finish_reason == "length"
 
     @property
@@ -69,8 +71,8 @@ class Answer:
 
 
 def answers_of(task: Task, scored: Sequence[ScoredSample]) -> list[Answer]:
-    """The first of a sample's repeats: checks repeat by running again."""
-    return [_answer(task, one) for one in scored]
+    """Only the first repeat of a sample: checks repeat whole runs instead."""
+    return [_answer(task, sample) for sample in scored]
 
 
 def _answer(task: Task, scored: ScoredSample) -> Answer:
@@ -78,7 +80,7 @@ def _answer(task: Task, scored: ScoredSample) -> Answer:
     responses = record.responses[0] if record.responses else []
     error = next((response.error for response in responses if response.failed), None)
     if error is None and len(responses) < len(record.keys[0]):
-        error = "not answered"
+        error = "no response"
     if error is None and scored.error is not None and scored.error.startswith("scoring failed"):
         error = scored.error
     form = _form(task)
@@ -93,7 +95,7 @@ def _answer(task: Task, scored: ScoredSample) -> Answer:
         text=_text(responses, extracted, form) if error is None else "",
         form=form,
         doc_hash=hash_docs([record.sample.doc]),
-        question=record.keys[0][0] if record.keys and record.keys[0] else "",
+        request_key=record.keys[0][0] if record.keys and record.keys[0] else "",
         extracted=extracted,
         comparable=task.extracts(record.sample),
         value=_first_value(values) if error is None else None,
@@ -106,6 +108,7 @@ def _answer(task: Task, scored: ScoredSample) -> Answer:
         first_token_s=responses[0].first_token_s if responses else None,
         output_tokens=sum(response.output_tokens or 0 for response in responses),
         retries=sum(response.retries for response in responses),
+        truncated=any(response.truncated_tokens for response in responses),
     )
 
 
@@ -116,7 +119,7 @@ def _form(task: Task) -> str:
 
 
 def _first_value(values: Mapping[str, Value]) -> float | None:
-    """The value of the task's first metric. Whether a prompt was answered at all says nothing about the answer."""
+    """The value of the task's first metric, except that of suites without gold answers, which only counts responses."""
     name, value = next(iter(values.items()), (ANSWERED, None))
     return None if name == ANSWERED or value is None or isinstance(value, (tuple, list)) else float(value)
 
@@ -128,21 +131,21 @@ def _text(responses: Sequence[Response], extracted: Any, form: str) -> str:
 
 
 def _total(seconds: Sequence[float | None]) -> float | None:
-    known = [one for one in seconds if one is not None]
+    known = [value for value in seconds if value is not None]
     return sum(known) if known else None
 
 
 def read_answers(folder: RunFolder, make_task: Callable[[str], Task]) -> list[Answer]:
-    """The answers of a recorded run, scored with the tasks as they are now."""
-    known, record, found = folder.manifest(), Record(folder.path), []
-    for name in known["tasks"]:
+    """The answers of a recorded run, scored with the current version of its tasks."""
+    manifest, record, answers = folder.manifest(), Record(folder.path), list[Answer]()
+    for name in manifest["tasks"]:
         try:
             task = make_task(name)
         except MillError as error:
-            raise RunError(f"{folder.path} has a task that cannot be read: {error}") from error
+            raise RunError(f"{folder.path} has a task that cannot be loaded: {error}") from error
         samples = read_samples(folder.samples_file(name))
         for sample in samples:
-            if not any(sample.responses):  # killed before it was scored: the record may have the answers
+            if not any(sample.responses):  # the run was killed before scoring: the record may have the responses
                 sample.responses[:] = [[r for key in keys if (r := record.lookup(key))] for keys in sample.keys]
-        found += answers_of(task, [score_sample(task, sample) for sample in samples])
-    return found
+        answers += answers_of(task, [score_sample(task, sample) for sample in samples])
+    return answers

@@ -1,8 +1,8 @@
-"""Rules that a check must keep, and whether it does: kept, broken, or inconclusive.
+"""Rules on the metrics of a check. A rule is kept, broken or inconclusive.
 
-`--fail_on "flip_rate>0.02"` names what was measured and must not be; `--fail_on "acc_drop>0.01@p<0.05"` what must not be
-shown by a test; `--require "acc_drop<0.01"` what the data must show: the whole 95 % interval has to lie on the right
-side. Where the samples are too few to tell, the rule is inconclusive: it has not passed.
+`--fail_on "flip_rate>0.02"` is broken if the measured value is larger. `--fail_on "acc_drop>0.01@p<0.05"` is broken if a
+test shows it. `--require "acc_drop<0.01"` is kept if the whole 95 % interval is below the bound. With too few samples to
+decide, a rule is inconclusive: it has not passed.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from mill.api.errors import MillError, SpecError, UnknownName
-from mill.checks.glossary import MEASURED, METRICS, counted, written
+from mill.checks.glossary import FORMER_NAMES, MEASURED, METRICS, counted, format_value
 from mill.checks.measurements import FORCED
 from mill.checks.result import Check, Variant
 from mill.metrics.estimate import Estimate
@@ -37,14 +37,14 @@ class GateFailed(MillError):
 
 
 class GateInconclusive(MillError):
-    """A check with too few samples to say whether it keeps a rule."""
+    """A check with too few samples to decide a rule."""
 
     exit_code = 5
 
 
 @dataclass(frozen=True)
 class RuleOutcome:
-    """What became of one rule on one variant. `reason` is empty where it is simply kept."""
+    """The outcome of one rule on one variant. `reason` is empty if it is kept without a remark."""
 
     rule: Rule
     variant: str
@@ -53,16 +53,16 @@ class RuleOutcome:
 
     @property
     def message(self) -> str:
-        """The reason with whose it is."""
+        """The reason, after the label of the variant."""
         return ": ".join(filter(None, (self.variant, self.reason)))
 
 
 @dataclass(frozen=True)
 class Rule:
-    """`required` rules say what must hold, the others what must not."""
+    """`required` rules state what must hold, the others what must not."""
 
     text: str
-    figure: str
+    metric: str
     compare: str
     bound: float
     p_below: float | None = None
@@ -73,34 +73,35 @@ class Rule:
         return "--require" if self.required else "--fail_on"
 
     def judge(self, variant: Variant) -> RuleOutcome:
-        """A figure that was not measured, or is NaN, breaks every rule on it: nobody knows better."""
-        estimate = variant.figures.get(self.figure)
-        if self.figure in variant.unmeasured:
-            return self._outcome(variant, BROKEN, f"{self.figure} could not be measured: {variant.unmeasured[self.figure]}")
+        """A metric that was not measured, or is NaN, breaks every rule on it."""
+        estimate = variant.metrics.get(self.metric)
+        if self.metric in variant.unmeasured:
+            return self._outcome(variant, BROKEN, f"{self.metric} could not be measured: {variant.unmeasured[self.metric]}")
         if estimate is None:
-            return self._outcome(variant, BROKEN, f"{self.figure} was not measured")
+            return self._outcome(variant, BROKEN, f"{self.metric} was not measured")
         if math.isnan(estimate.value):
-            return self._outcome(variant, BROKEN, f"{self.figure} is NaN")
+            return self._outcome(variant, BROKEN, f"{self.metric} is NaN")
         if math.isinf(estimate.value):
-            return self._outcome(variant, BROKEN, f"{self.figure} is {estimate.value}, which is no measurement")
+            return self._outcome(variant, BROKEN, f"{self.metric} is {estimate.value}, which is no measurement")
         if self.required:
             return self._outcome(variant, *self._required(estimate))
         if self.p_below is not None:
-            return self._outcome(variant, *self._tested(estimate, variant.p_values.get(self.figure)))
+            return self._outcome(variant, *self._tested(estimate, variant.p_values.get(self.metric)))
         beyond = self._holds(estimate.value)
         return self._outcome(variant, BROKEN if beyond else KEPT, self._measured(estimate) if beyond else "")
 
     def _outcome(self, variant: Variant, status: str, reason: str) -> RuleOutcome:
-        partly = variant.partial.get(self.figure)
-        return RuleOutcome(self, variant.label, status, f"{reason} ({partly})" if partly and reason else partly or reason)
+        partial = variant.partial.get(self.metric)
+        text = f"{reason} ({partial})" if partial and reason else partial or reason
+        return RuleOutcome(self, variant.label, status, text)
 
     def _holds(self, value: float) -> bool:
         return _OPERATORS[self.compare](value, self.bound)
 
     def _required(self, estimate: Estimate) -> tuple[str, str]:
-        """Kept where the whole interval is on the right side, broken where none of it is."""
+        """Kept where the whole interval is on the right side of the bound, broken where none of it is."""
         low, high = estimate.low, estimate.high
-        if not METRICS[self.figure].interval:
+        if not METRICS[self.metric].interval:
             low = high = estimate.value
         if low is None or high is None:
             return INCONCLUSIVE, f"{self._measured(estimate)}: too few samples for an interval"
@@ -112,8 +113,8 @@ class Rule:
         return BROKEN, f"{self._measured(estimate)}, and {self.text} is required"
 
     def _tested(self, estimate: Estimate, p: float | None) -> tuple[str, str]:
-        """Broken where the value is beyond the bound and the test says that this is no chance; kept where the interval shows
-        that it is not beyond."""
+        """Broken where the value is beyond the bound and the test is significant; kept where the whole interval is not
+        beyond the bound."""
         assert self.p_below is not None
         beyond = self._holds(estimate.value)
         if p is None or math.isnan(p):
@@ -126,15 +127,15 @@ class Rule:
         return INCONCLUSIVE, f"{self._measured(estimate)}, p = {p:.3g}; {self._few(estimate)} to rule out {self.text}"
 
     def _few(self, estimate: Estimate) -> str:
-        """Positions of one text are not independent: it is texts that are too few."""
-        return "the texts are too few" if self.figure in FORCED else f"n = {estimate.n} is too few"
+        """Positions of one text are not independent, so the number of texts is what counts."""
+        return "the texts are too few" if self.metric in FORCED else f"n = {estimate.n} is too few"
 
     def _measured(self, estimate: Estimate) -> str:
-        shown = f"{self.figure} is {written(self.figure, estimate.value)}"
+        text = f"{self.metric} is {format_value(self.metric, estimate.value)}"
         if estimate.low is not None and estimate.high is not None:
-            shown += f" ({written(self.figure, estimate.low)} to {written(self.figure, estimate.high)})"
+            text += f" ({format_value(self.metric, estimate.low)} to {format_value(self.metric, estimate.high)})"
         sign = f", which is {self.compare} {self.bound:g}"
-        return shown + (sign if not self.required and self._holds(estimate.value) else "")
+        return text + (sign if not self.required and self._holds(estimate.value) else "")
 
 
 def parse_rules(fail_on: str | None, require: str | None = None) -> list[Rule]:
@@ -153,78 +154,81 @@ def parse_rules(fail_on: str | None, require: str | None = None) -> list[Rule]:
 
 
 def _parse(part: str, option: str, required: bool) -> Rule:
-    found = _RULE.fullmatch(part)
-    if not found:
-        raise SpecError(f"{option}: {part.strip()!r} is no rule; write figure>number" + _or_test(required))
-    name, compare, bound, p_below = found.groups()
+    match = _RULE.fullmatch(part)
+    if not match:
+        raise SpecError(f"{option}: {part.strip()!r} is no rule; write metric>number" + _or_test(required))
+    name, compare, bound, p_below = match.groups()
     if required and p_below:
         raise SpecError(
-            f"{option}: {part.strip()!r} has a p-value; a requirement goes by the interval: {name}{compare}{bound}"
+            f"{option}: {part.strip()!r} has a p-value; a requirement is decided by the interval: {name}{compare}{bound}"
         )
     try:
         rule = Rule(part.strip(), name, compare, float(bound), float(p_below) if p_below else None, required)
     except ValueError:
-        raise SpecError(f"{option}: {part.strip()!r} holds no number that can be read") from None
+        raise SpecError(f"{option}: {part.strip()!r} has an invalid number") from None
     _refuse_senseless(rule, option)
     return rule
 
 
 def _or_test(required: bool) -> str:
-    return "" if required else " or figure>number@p<0.05"
+    return "" if required else " or metric>number@p<0.05"
 
 
 def _refuse_senseless(rule: Rule, option: str) -> None:
-    """A rule whose outcome does not depend on the figure is a mistake, and would pass every gate or none."""
+    """A rule whose outcome does not depend on the measured value is a mistake."""
     if rule.p_below is not None and not 0 < rule.p_below < 1:
         raise SpecError(f"{option}: {rule.text!r}: a p-value is between 0 and 1")
-    figure = METRICS.get(rule.figure)
-    if figure is None:  # a name that is not known is refused with suggestions, where the check's own figures are known
+    info = METRICS.get(rule.metric)
+    if info is None:  # check_names and judge refuse unknown names, with suggestions
         return
-    if rule.p_below is not None and not figure.tested:
-        known = ", ".join(name for name, one in METRICS.items() if one.tested)
-        raise SpecError(f"{option}: {rule.text!r}: there is a test of {known} alone; leave out @p, or use --require")
-    ends = [rule._holds(figure.low), rule._holds(figure.high)]
+    if rule.p_below is not None and not info.tested:
+        tested = ", ".join(name for name, metric in METRICS.items() if metric.tested)
+        raise SpecError(f"{option}: {rule.text!r}: only {tested} have a p-value; leave out @p, or use --require")
+    ends = [rule._holds(info.low), rule._holds(info.high)]
     if all(ends) or not any(ends):
         always = "always" if all(ends) else "never"
-        raise SpecError(
-            f"{option}: {rule.text!r} is {always} true: {rule.figure} lies between {figure.low:g} and {figure.high:g}"
-        )
+        raise SpecError(f"{option}: {rule.text!r} is {always} true: {rule.metric} is between {info.low:g} and {info.high:g}")
 
 
 def judge(check: Check, rules: Sequence[Rule]) -> list[RuleOutcome]:
-    """Every rule on every variant. A figure that no variant has is a misspelt rule, not a broken one; a check without
-    variants measured nothing, and breaks every rule."""
-    known = {name for variant in check.variants for name in variant.figures}
+    """Every rule on every variant. An unknown metric raises; a check without variants measured nothing and breaks every
+    rule."""
+    known = {name for variant in check.variants for name in variant.metrics}
     for rule in rules:
-        if rule.figure not in known | set(METRICS):
-            raise UnknownName("figure", rule.figure, known | set(METRICS), hint=f"this check has {', '.join(sorted(known))}")
+        if rule.metric not in known | set(METRICS):
+            raise _unknown_metric(rule.metric, known | set(METRICS), f"this check has {', '.join(sorted(known))}")
     if not check.variants:
         return [RuleOutcome(rule, "", BROKEN, "the check measured nothing") for rule in rules]
     return [rule.judge(variant) for rule in rules for variant in check.variants]
 
 
 def applicable(check: Check, rules: Sequence[Rule]) -> list[Rule]:
-    """The rules on figures that a check of this kind measures: a gate over several kinds holds each to its own."""
-    return [rule for rule in rules if rule.figure in MEASURED.get(check.command, METRICS)]
+    """The rules on metrics that a check of this kind measures: a gate may cover several kinds of checks."""
+    return [rule for rule in rules if rule.metric in MEASURED.get(check.command, METRICS)]
 
 
 def judge_all(checks: Sequence[Check], rules: Sequence[Rule]) -> list[tuple[Check, list[RuleOutcome]]]:
-    """Every check against the rules for its kind. A rule that is for none of them is held against all: nothing measured
-    it."""
+    """Every check with the rules for its kind. A rule for none of them is applied to all, which breaks it."""
     chosen = [applicable(check, rules) for check in checks]
-    stray = [rule for rule in rules if not any(rule in some for some in chosen)]
-    return [(check, judge(check, [*some, *stray])) for check, some in zip(checks, chosen, strict=True)]
+    unused = [rule for rule in rules if not any(rule in applied for applied in chosen)]
+    return [(check, judge(check, [*applied, *unused])) for check, applied in zip(checks, chosen, strict=True)]
 
 
 def check_names(rules: Sequence[Rule]) -> None:
-    """Refuse misspelt figures before anything is computed."""
+    """Refuse unknown metrics before anything is computed."""
     for rule in rules:
-        if rule.figure not in METRICS:
-            raise UnknownName("figure", rule.figure, METRICS, hint="docs/checks.md lists them")
+        if rule.metric not in METRICS:
+            raise _unknown_metric(rule.metric, METRICS, "docs/checks.md lists them")
+
+
+def _unknown_metric(name: str, known: Iterable[str], hint: str) -> UnknownName:
+    if name in FORMER_NAMES:
+        return UnknownName("metric", name, (), hint=f"did you mean {FORMER_NAMES[name]}? {hint}")
+    return UnknownName("metric", name, known, hint=hint)
 
 
 def conclude(judged: Sequence[tuple[Check, Sequence[RuleOutcome]]], *, strict: bool) -> str:
-    """What to say where all rules are kept; raises where one is broken or inconclusive. `strict` makes that broken too."""
+    """The message if all rules are kept; raises if one is broken or inconclusive. `strict` treats inconclusive as broken."""
     reasons: dict[str, list[str]] = {KEPT: [], BROKEN: [], INCONCLUSIVE: []}
     total = sum(len(outcomes) for _, outcomes in judged)
     for check, outcomes in judged:
@@ -233,11 +237,13 @@ def conclude(judged: Sequence[tuple[Check, Sequence[RuleOutcome]]], *, strict: b
             if outcome.reason:
                 reasons[status].append(f"{check.name}: {outcome.message}" if len(judged) > 1 else outcome.message)
     if reasons[BROKEN]:
-        few = f"; inconclusive: {'; '.join(reasons[INCONCLUSIVE])}" if reasons[INCONCLUSIVE] else ""
-        raise GateFailed(f"{len(reasons[BROKEN])} of {counted(total, 'rule')} broken: {'; '.join(reasons[BROKEN])}{few}")
+        undecided = f"; inconclusive: {'; '.join(reasons[INCONCLUSIVE])}" if reasons[INCONCLUSIVE] else ""
+        raise GateFailed(
+            f"{len(reasons[BROKEN])} of {counted(total, 'rule')} broken: {'; '.join(reasons[BROKEN])}{undecided}"
+        )
     if reasons[INCONCLUSIVE]:
         count = len(reasons[INCONCLUSIVE])
         raise GateInconclusive(f"{count} of {counted(total, 'rule')} inconclusive: {'; '.join(reasons[INCONCLUSIVE])}")
     where = f" on {counted(len(judged), 'check')}" if len(judged) > 1 else ""
-    texts = dict.fromkeys(f"{one.rule.option} {one.rule.text}" for _, outcomes in judged for one in outcomes)
+    texts = dict.fromkeys(f"{outcome.rule.option} {outcome.rule.text}" for _, outcomes in judged for outcome in outcomes)
     return f"all rules kept{where}: {', '.join(texts)}" + "".join(f"; {text}" for text in reasons[KEPT])

@@ -1,4 +1,4 @@
-"""The figures that checks tell: what each is called, how it is written, and what it means."""
+"""The metrics of checks: their titles, how their values are formatted, and what they mean."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ RATE, NATS, SECONDS, FACTOR, NUMBER = "rate", "nats", "seconds", "factor", "numb
 
 @dataclass(frozen=True)
 class MetricInfo:
-    """`low` and `high` bound the values that are possible; `interval` is False for figures that have none, such as
-    percentiles; `tested` says that there is a p-value."""
+    """`low` and `high` bound the possible values; `interval` is False for metrics without one, such as percentiles;
+    `tested` marks metrics with a p-value."""
 
     title: str
     kind: str
@@ -21,7 +21,7 @@ class MetricInfo:
     interval: bool = True
     tested: bool = False
     quiet: bool = False
-    """Left out of tables where it is 0 on all sides."""
+    """Left out of tables where it is 0 for all variants."""
 
 
 def _rate(title: str, about: str, *, quiet: bool = False) -> MetricInfo:
@@ -33,71 +33,98 @@ def _plain(title: str, kind: str, about: str) -> MetricInfo:
 
 
 METRICS: dict[str, MetricInfo] = {
-    "failure_rate": _rate("failed requests", "samples without an answer on either side; they count as changed"),
+    "failure_rate": _rate("failed requests", "samples whose request failed on either side; they count as changed"),
     "unpaired_rate": _rate(
-        "not compared", "samples that only one side has, or that are other data on the two sides", quiet=True
+        "not compared", "samples that only one side has, or whose data differ between the sides", quiet=True
     ),
-    "match_rate": _rate("same text", "samples whose answers are equal to the last character"),
-    "empty_rate": _rate("empty answers", "samples where an engine generated nothing; two empty answers are no agreement"),
-    "cut_rate": _rate("cut off", "samples where an answer ended at the token limit"),
+    "match_rate": _rate("same text", "samples with exactly equal answers"),
+    "empty_rate": _rate("empty answers", "samples where an engine generated no text; two empty answers are no agreement"),
+    "cut_rate": _rate("truncated answers", "samples where an answer ended at the token limit"),
     "filtered_rate": _rate(
-        "filtered", "samples where a server withheld an answer (finish_reason content_filter)", quiet=True
+        "filtered", "samples where a server filtered an answer (finish_reason content_filter)", quiet=True
     ),
     "similarity": MetricInfo(
-        "similarity", NUMBER, "how alike the answers are, 0 to 1; severity tiers stand on it", high=1.0
+        "similarity", NUMBER, "similarity of the answers, 0 to 1; severity tiers are ranges of it", high=1.0
     ),
-    "flip_rate": _rate("answer flips", "samples whose extracted answer is another one"),
-    "acc_baseline": _rate("accuracy, baseline", "right answers of the baseline, where gold is known"),
-    "acc": _rate("accuracy", "right answers, where gold is known"),
+    "flip_rate": _rate("answer flips", "samples whose extracted answer changed"),
+    "acc_baseline": _rate("accuracy, baseline", "correct answers of the baseline, where a gold answer is known"),
+    "acc": _rate("accuracy", "correct answers, where a gold answer is known"),
     "acc_drop": MetricInfo(
-        "accuracy lost", RATE, "baseline minus this one; p by McNemar's exact test", low=-1.0, high=1.0, tested=True
+        "accuracy lost",
+        RATE,
+        "accuracy of the baseline minus accuracy; p by McNemar's exact test",
+        low=-1.0,
+        high=1.0,
+        tested=True,
     ),
-    "score_baseline": MetricInfo("score, baseline", NUMBER, "mean of values that are not only 0 or 1", low=-math.inf),
+    "score_baseline": MetricInfo(
+        "score, baseline", NUMBER, "mean of graded values (not only 0 or 1) of the baseline", low=-math.inf
+    ),
     "score": MetricInfo(
-        "score", NUMBER, "mean of values that are not only 0 or 1; a failed request has the lowest", low=-math.inf
+        "score",
+        NUMBER,
+        "mean of graded values (not only 0 or 1); a failed request counts as 0 on a scale of 0 to 1",
+        low=-math.inf,
     ),
     "score_drop": MetricInfo(
-        "score lost", NUMBER, "baseline minus this one; p by the paired t-test", low=-math.inf, tested=True
+        "score lost", NUMBER, "score of the baseline minus score; p by the paired t-test", low=-math.inf, tested=True
     ),
-    "regression_rate": _rate("regressions", "right before, wrong now"),
-    "improvement_rate": _rate("improvements", "wrong before, right now"),
+    "regression_rate": _rate("regressions", "samples that only the baseline answered correctly"),
+    "improvement_rate": _rate("improvements", "samples that only the baseline answered wrongly"),
     "first_divergence": MetricInfo(
-        "first other token", NUMBER, "the place of the first token that differs, over texts that part"
+        "first divergence",
+        NUMBER,
+        "mean position of the first token that differs, over texts that diverge; token 1 is the first",
+        low=1.0,
     ),
-    "divergence_margin": MetricInfo("margin where they part", NATS, "by how much the baseline preferred its token there"),
-    "clear_divergence_rate": _rate("clear divergences", "texts that part where the two best tokens were no near-tie"),
-    "logprob_shift": MetricInfo("log-prob shift", NATS, "mean change of a choice's or document's log-probability"),
+    "divergence_margin": MetricInfo(
+        "divergence margin", NATS, "by how much the baseline preferred its token to the next best there"
+    ),
+    "clear_divergence_rate": _rate("clear divergences", "texts that diverge where the two best tokens were not nearly tied"),
+    "logprob_shift": MetricInfo(
+        "log-prob shift", NATS, "mean absolute change of the log-probability of a choice or document"
+    ),
     "logprob_shift_max": _plain("largest shift", NATS, "the largest such change"),
-    "kl_mean": MetricInfo("KL mean", NATS, "divergence from the baseline's next-token distribution, on the same tokens"),
-    "kl_median": _plain("KL median", NATS, "half of the places lie below"),
-    "kl_p90": _plain("KL 90 %", NATS, "nine of ten places lie below"),
-    "kl_p95": _plain("KL 95 %", NATS, "19 of 20 places lie below"),
-    "kl_p99": _plain("KL 99 %", NATS, "99 of 100 places lie below"),
-    "kl_max": _plain("KL max", NATS, "the worst place"),
-    "delta_p_rms": _rate("RMS of delta p", "root mean square change of the probability of the token there"),
-    "top1_agreement": _rate("same top token", "places where both find the same token likeliest"),
+    "kl_mean": MetricInfo(
+        "KL mean", NATS, "KL divergence from the baseline's next-token distribution, after the same tokens"
+    ),
+    "kl_median": _plain("KL median", NATS, "50 % of positions are below"),
+    "kl_p90": _plain("KL p90", NATS, "90 % of positions are below"),
+    "kl_p95": _plain("KL p95", NATS, "95 % of positions are below"),
+    "kl_p99": _plain("KL p99", NATS, "99 % of positions are below"),
+    "kl_max": _plain("KL max", NATS, "the largest value of a position"),
+    "delta_p_rms": _rate("RMS of delta p", "root mean square change of the probability of the scored token"),
+    "top1_agreement": _rate("same top token", "positions where both engines rank the same token first"),
     "ppl_ratio": MetricInfo(
-        "perplexity ratio", FACTOR, "perplexity over the baseline's, on the same tokens; 1 is equal", tested=True
+        "perplexity ratio", FACTOR, "perplexity divided by the baseline's, on the same tokens; 1 is equal", tested=True
     ),
     "unscored_rate": _rate(
-        "texts not scored", "texts that both should have scored and one could not; they break KL rules", quiet=True
+        "texts not scored",
+        "texts that an engine cannot score or tokenizes differently; failures break KL rules",
+        quiet=True,
     ),
-    "nonfinite_rate": _rate("NaN or infinite", "places whose divergence is no finite number"),
-    "identical_rate": _rate("always the same", "prompts whose answer is the same in every run"),
-    "most_common_share": _rate("most common answer", "share of runs that give a prompt's most common answer"),
-    "distinct_outputs": MetricInfo("distinct answers", NUMBER, "different answers a prompt gets", low=1.0),
-    "logprob_noise_max": _plain("log-prob noise", NATS, "the widest spread of a log-probability over runs"),
-    "retry_rate": _rate("retried requests", "requests that were refused or cut off at first and sent again"),
-    "requests_per_s": MetricInfo("requests a second", NUMBER, "answered requests over the time of answering"),
-    "tokens_per_s": MetricInfo("tokens a second", NUMBER, "generated tokens over the time of answering"),
+    "nonfinite_rate": _rate("NaN or infinite", "positions whose KL is NaN or infinite"),
+    "identical_rate": _rate("always the same", "prompts with the same answer in every run"),
+    "most_common_share": _rate("most common answer", "share of runs with a prompt's most common answer"),
+    "distinct_outputs": MetricInfo("distinct answers", NUMBER, "number of different answers to a prompt", low=1.0),
+    "logprob_noise_max": _plain("log-prob noise", NATS, "the largest range of a log-probability over runs"),
+    "retry_rate": _rate("retried requests", "requests that were sent more than once"),
+    "requests_per_s": MetricInfo("requests per second", NUMBER, "completed requests divided by the time of the pass"),
+    "tokens_per_s": MetricInfo("tokens per second", NUMBER, "generated tokens divided by the time of the pass"),
     "latency_p50": _plain(
-        "latency, median", SECONDS, "from the first try of a request to its whole answer, waits between tries included"
+        "latency p50", SECONDS, "from the first attempt of a request to its complete answer, with retries and waits"
     ),
-    "latency_p95": _plain("latency, 95 %", SECONDS, "19 of 20 answers are faster"),
-    "latency_p99": _plain("latency, 99 %", SECONDS, "99 of 100 answers are faster"),
-    "first_token_p50": _plain("first token, median", SECONDS, "from request to the first token"),
-    "first_token_p95": _plain("first token, 95 %", SECONDS, "19 of 20 are faster"),
-    "first_token_p99": _plain("first token, 99 %", SECONDS, "99 of 100 are faster"),
+    "latency_p95": _plain("latency p95", SECONDS, "95 % of answers are faster"),
+    "latency_p99": _plain("latency p99", SECONDS, "99 % of answers are faster"),
+    "first_token_p50": _plain("time to first token p50", SECONDS, "from the request to the first token"),
+    "first_token_p95": _plain("time to first token p95", SECONDS, "95 % of answers are faster"),
+    "first_token_p99": _plain("time to first token p99", SECONDS, "99 % of answers are faster"),
+}
+
+FORMER_NAMES = {
+    "first_parting": "first_divergence",
+    "parting_margin": "divergence_margin",
+    "clear_parting_rate": "clear_divergence_rate",
 }
 
 
@@ -118,15 +145,15 @@ MEASURED: dict[str, set[str]] = {
     "sweep": _OF_PAIRS,
     "diff": _OF_PAIRS,
 }
-"""What each kind of check measures."""
+"""The metrics that each kind of check measures."""
 
 
 def title(name: str) -> str:
     return METRICS[name].title if name in METRICS else name
 
 
-def written(name: str, value: float | None) -> str:
-    """A figure's value as people read it: rates in percent, small divergences with their power of ten."""
+def format_value(name: str, value: float | None) -> str:
+    """A value for display: rates in percent, small divergences in scientific notation."""
     if value is None:
         return "-"
     if not math.isfinite(value):

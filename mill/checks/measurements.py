@@ -1,7 +1,7 @@
 """Measurements of two runs over the same samples, each with its interval.
 
-Every figure is defined for every input: a NaN or an infinity is part of it and shows in it, and what could not be
-measured is left out by name, never by leaving samples out.
+Every metric is defined for every input: NaN and infinity propagate into it. What cannot be measured is left out as a whole
+metric, never by leaving samples out.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mill.checks.answers import TEXT
-from mill.checks.pairing import Pair, score_shift
+from mill.checks.pairing import AnswerPair, score_shift
 from mill.metrics.divergence import Gap
 from mill.metrics.estimate import Estimate, around
 from mill.metrics.paired import (
@@ -33,15 +33,15 @@ from mill.metrics.paired import (
     rate_difference,
 )
 
-NEAR_TIE = 0.1  # nats: closer than this, the two best tokens change places by rounding alone
+NEAR_TIE = 0.1  # nats: below this margin rounding alone may swap the two best tokens
 KL_SHARES = {"kl_median": 0.5, "kl_p90": 0.9, "kl_p95": 0.95, "kl_p99": 0.99}
 FORCED = ("kl_mean", *KL_SHARES, "kl_max", "delta_p_rms", "top1_agreement", "ppl_ratio", "nonfinite_rate")
 AGAINST = (
     "match_rate", "similarity", "flip_rate", "acc_drop", "score_drop", "regression_rate", "improvement_rate",
     "clear_divergence_rate", "first_divergence", "divergence_margin",
 )  # fmt: skip
-"""What holds a candidate against its baseline."""
-MOST_PLACES = 64  # of a text whose agreement is shown place by place
+"""Metrics that compare a candidate with its baseline."""
+MAX_POSITIONS = 64  # of a text, in the chart of agreement by position
 
 
 @dataclass
@@ -58,51 +58,51 @@ class Measurements:
         self.counts |= other.counts
 
 
-def answer_measurements(pairs: Sequence[Pair]) -> Measurements:
-    """Of answers that each engine gave by itself. Every sample counts: a failed one as changed, unlike and not right."""
-    found, n = Measurements(), len(pairs)
-    found.counts = {"samples": n, "failed": sum(pair.failed for pair in pairs)}
-    found.counts |= {f"severity_{tier}": count for tier, count in Counter(pair.severity for pair in pairs).items()}
-    found.estimates["failure_rate"] = rate(found.counts["failed"], n)
-    found.add(_texts(pairs))
+def answer_measurements(pairs: Sequence[AnswerPair]) -> Measurements:
+    """Metrics of answers that each engine generated itself. Every sample counts: a failed one as changed and wrong."""
+    measured, n = Measurements(), len(pairs)
+    measured.counts = {"samples": n, "failed": sum(pair.failed for pair in pairs)}
+    measured.counts |= {f"severity_{tier}": count for tier, count in Counter(pair.severity for pair in pairs).items()}
+    measured.estimates["failure_rate"] = rate(measured.counts["failed"], n)
+    measured.add(_texts(pairs))
     flips = [pair for pair in pairs if pair.flipped is not None]
-    found.counts["unextracted"] = sum(pair.unextracted for pair in pairs)
+    measured.counts["unextracted"] = sum(pair.unextracted for pair in pairs)
     if flips:
         flipped = [pair for pair in flips if pair.flipped]
-        found.counts |= {"flips": len(flipped), "flips_cut_short": sum(_cut_short(pair) for pair in flipped)}
-        found.estimates["flip_rate"] = rate(len(flipped), len(flips))
-    found.add(_right(pairs))
-    found.add(_parted(pairs))
-    found.add(_scored(pairs))
-    return found
+        measured.counts |= {"flips": len(flipped), "flips_cut_short": sum(_cut_short(pair) for pair in flipped)}
+        measured.estimates["flip_rate"] = rate(len(flipped), len(flips))
+    measured.add(_correctness(pairs))
+    measured.add(_divergences(pairs))
+    measured.add(_scored(pairs))
+    return measured
 
 
-def _texts(pairs: Sequence[Pair]) -> Measurements:
-    """Of generated answers: how many there are at all, and how alike they are."""
+def _texts(pairs: Sequence[AnswerPair]) -> Measurements:
+    """Metrics of generated texts: empty, truncated and filtered ones, and how similar they are."""
     generated = [pair for pair in pairs if pair.a.form == TEXT]
     if not generated:
         return Measurements()
     n = len(generated)
     empty, both = sum(pair.a.empty or pair.b.empty for pair in generated), sum(pair.both_empty for pair in generated)
     cut, filtered = sum(map(_cut_short, generated)), sum(pair.a.filtered or pair.b.filtered for pair in generated)
-    found = Measurements(
+    measured = Measurements(
         {"empty_rate": rate(empty, n), "cut_rate": rate(cut, n), "filtered_rate": rate(filtered, n)},
         counts={"empty": empty, "both_empty": both, "cut_short": cut, "filtered": filtered},
     )
     compared = [pair for pair in generated if pair.texts]
     if compared:
-        found.estimates["match_rate"] = rate(sum(pair.identical for pair in compared), len(compared))
-        found.estimates["similarity"] = bounded_mean([pair.similarity for pair in compared])
-    return found
+        measured.estimates["match_rate"] = rate(sum(pair.identical for pair in compared), len(compared))
+        measured.estimates["similarity"] = bounded_mean([pair.similarity for pair in compared])
+    return measured
 
 
-def _cut_short(pair: Pair) -> bool:
+def _cut_short(pair: AnswerPair) -> bool:
     return pair.a.cut_short or pair.b.cut_short
 
 
-def _right(pairs: Sequence[Pair]) -> Measurements:
+def _correctness(pairs: Sequence[AnswerPair]) -> Measurements:
     """Accuracy where a task's values are all 0 or 1, the mean score where they are graded, on both sides."""
-    by_task: dict[str, list[Pair]] = {}
+    by_task: dict[str, list[AnswerPair]] = {}
     for pair in pairs:
         if pair.valued:
             by_task.setdefault(pair.a.task, []).append(pair)
@@ -113,12 +113,12 @@ def _right(pairs: Sequence[Pair]) -> Measurements:
         if all(value in (0.0, 1.0) for value in values):
             binary += [(pair.a.value == 1.0, pair.b.value == 1.0) for pair in members]
         else:
-            # A failed request is worth nothing on a scale from 0 to 1; on another one nobody knows what it is worth.
+            # A failed request counts as 0 on a scale from 0 to 1; on another scale its value is unknown.
             worst = 0.0 if all(0 <= value <= 1 for value in values) else math.nan
             graded += [(_or(pair.a.value, worst), _or(pair.b.value, worst)) for pair in members]
-    found = _accuracy(binary)
-    found.add(_graded(graded))
-    return found
+    measured = _accuracy(binary)
+    measured.add(_graded(graded))
+    return measured
 
 
 def _or(value: float | None, otherwise: float) -> float:
@@ -146,8 +146,8 @@ def _graded(known: Sequence[tuple[float, float]]) -> Measurements:
     if not known:
         return Measurements()
     values = [value for pair in known for value in pair]
-    reach = 1.0 if all(0 <= value <= 1 for value in values) else max(values) - min(values)
-    drop = mean_difference([a - b for a, b in known], reach)
+    scale = 1.0 if all(0 <= value <= 1 for value in values) else max(values) - min(values)
+    drop = mean_difference([a - b for a, b in known], scale)
     return Measurements(
         {"score_baseline": mean_of([a for a, _ in known]), "score": mean_of([b for _, b in known]), "score_drop": drop},
         {"score_drop": p_of_zero(drop, len(known) - 1)},
@@ -155,76 +155,75 @@ def _graded(known: Sequence[tuple[float, float]]) -> Measurements:
     )
 
 
-def _parted(pairs: Sequence[Pair]) -> Measurements:
-    """How many texts part, where, and how many of them not for a near-tie. A margin that is not known is no near-tie."""
+def _divergences(pairs: Sequence[AnswerPair]) -> Measurements:
+    """How many texts diverge, where, and how many of them not at a near-tie. An unknown margin is no near-tie."""
     texts = [pair for pair in pairs if pair.texts]
     if not texts:
         return Measurements()
-    parted = [pair.divergence for pair in texts if pair.divergence is not None]
-    found = Measurements(counts={"parted": len(parted)})
-    indexes = [float(divergence.token) for divergence in parted if divergence.token is not None]
-    if indexes:
-        found.estimates["first_divergence"] = inside(mean_of(indexes), last=math.inf)
-    margins = [divergence.margin for divergence in parted if divergence.margin is not None]
+    divergences = [pair.divergence for pair in texts if pair.divergence is not None]
+    measured = Measurements(counts={"diverged": len(divergences)})
+    numbers = [float(divergence.token) for divergence in divergences if divergence.token is not None]
+    if numbers:
+        measured.estimates["first_divergence"] = inside(mean_of(numbers), 1.0, math.inf)
+    margins = [divergence.margin for divergence in divergences if divergence.margin is not None]
     near = sum(margin < NEAR_TIE for margin in margins)
-    clear = len(parted) - near + sum(pair.failed for pair in texts)  # a failed request is a changed answer
+    clear = len(divergences) - near + sum(pair.failed for pair in texts)  # a failed request is a changed answer
     if margins:
-        found.counts |= {"near_ties": near, "clear_partings": clear}
-        found.estimates["divergence_margin"] = inside(mean_of(margins), last=math.inf)
-    if margins or not parted:
-        found.estimates["clear_divergence_rate"] = rate(clear, len(texts))
-    return found
+        measured.counts |= {"near_ties": near, "clear_divergences": clear}
+        measured.estimates["divergence_margin"] = inside(mean_of(margins), last=math.inf)
+    if margins or not divergences:
+        measured.estimates["clear_divergence_rate"] = rate(clear, len(texts))
+    return measured
 
 
-def _scored(pairs: Sequence[Pair]) -> Measurements:
-    """Of choices and documents, which both engines score as they are."""
+def _scored(pairs: Sequence[AnswerPair]) -> Measurements:
+    """Metrics of choices and documents, which both engines score."""
     both = [pair for pair in pairs if not pair.failed and pair.a.scores and len(pair.a.scores) == len(pair.b.scores)]
     if not both:
         return Measurements()
     shifts = [[score_shift(a, b) for a, b in zip(pair.a.scores, pair.b.scores, strict=True)] for pair in both]
-    most = largest([shift for of_one in shifts for shift in of_one])
-    found = Measurements({"logprob_shift": positive_mean(shifts)})
-    found.estimates["logprob_shift_max"] = around(most, None, len(both))
+    most = largest([shift for sample_shifts in shifts for shift in sample_shifts])
+    measured = Measurements({"logprob_shift": positive_mean(shifts)})
+    measured.estimates["logprob_shift_max"] = around(most, None, len(both))
     documents = [pair for pair in both if pair.a.units]
     if documents:
         per_unit = [[_per_unit(pair)] * max(1, round(pair.a.units)) for pair in documents]
-        found.add(_perplexity_ratio(per_unit))
-    return found
+        measured.add(_perplexity_ratio(per_unit))
+    return measured
 
 
-def _per_unit(pair: Pair) -> float:
+def _per_unit(pair: AnswerPair) -> float:
     a, b = pair.a.scores[0], pair.b.scores[0]
     return 0.0 if a == b else (a - b) / pair.a.units
 
 
 def _perplexity_ratio(groups: Sequence[Sequence[float]]) -> Measurements:
-    """From differences of log-probabilities, baseline minus candidate, in groups that are independent of each other."""
+    """From differences of log-probabilities, baseline minus candidate, in independent groups."""
     ratio = clustered_mean(groups)
     return Measurements({"ppl_ratio": exponential(ratio)}, {"ppl_ratio": p_of_zero(ratio, sum(map(bool, groups)) - 1)})
 
 
 def forced_measurements(texts: Sequence[Sequence[Gap]]) -> Measurements:
-    """Of texts that both engines scored token by token; positions of one text are not independent.
+    """Metrics of texts that both engines scored token by token; positions of one text are not independent.
 
-    A position that is NaN or infinite on one side is part of every figure: NaN makes it NaN, an infinite divergence makes it
-    infinite, and no greedy token agrees with NaN.
+    NaN at one position makes every metric NaN, an infinite KL makes it infinite, and no greedy token agrees with NaN.
     """
-    gaps = [gap for of_text in texts for gap in of_text]
+    gaps = [gap for text in texts for gap in text]
     nonfinite = sum(not math.isfinite(gap.kl) for gap in gaps)
-    found = Measurements(counts={"places": len(gaps), "nonfinite_places": nonfinite, "forced_texts": len(texts)})
-    found.estimates["nonfinite_rate"] = rate(nonfinite, len(gaps))
+    measured = Measurements(counts={"positions": len(gaps), "nonfinite_positions": nonfinite, "forced_texts": len(texts)})
+    measured.estimates["nonfinite_rate"] = rate(nonfinite, len(gaps))
     if not gaps:
-        return found
+        return measured
     values, n = [gap.kl for gap in gaps], len(gaps)
-    found.estimates["kl_mean"] = positive_mean([[gap.kl for gap in of_text] for of_text in texts])
+    measured.estimates["kl_mean"] = positive_mean([[gap.kl for gap in text] for text in texts])
     for name, share in KL_SHARES.items():
-        found.estimates[name] = around(percentile(values, share), None, n)
-    found.estimates["kl_max"] = around(largest(values), None, n)
-    squares = clustered_mean([[gap.delta_p**2 for gap in of_text] for of_text in texts])
-    found.estimates["delta_p_rms"] = _root(inside(squares))
-    found.estimates["top1_agreement"] = clustered_rate([[float(gap.same_top) for gap in of_text] for of_text in texts])
-    found.add(_perplexity_ratio([[gap.first - gap.second for gap in of_text] for of_text in texts]))
-    return found
+        measured.estimates[name] = around(percentile(values, share), None, n)
+    measured.estimates["kl_max"] = around(largest(values), None, n)
+    squares = clustered_mean([[gap.delta_p**2 for gap in text] for text in texts])
+    measured.estimates["delta_p_rms"] = _root(inside(squares))
+    measured.estimates["top1_agreement"] = clustered_rate([[float(gap.same_top) for gap in text] for text in texts])
+    measured.add(_perplexity_ratio([[gap.first - gap.second for gap in text] for text in texts]))
+    return measured
 
 
 def _root(estimate: Estimate) -> Estimate:
@@ -237,26 +236,27 @@ def _root(estimate: Estimate) -> Estimate:
 
 
 def forced_series(texts: Sequence[Sequence[Gap]]) -> dict[str, Any]:
-    """What charts of forced texts are drawn from: every finite divergence, and the agreement place by place."""
-    finite = [gap.kl for of_text in texts for gap in of_text if math.isfinite(gap.kl)]
-    longest = min(MOST_PLACES, max((len(of_text) for of_text in texts), default=0))
-    places = []
-    for place in range(longest):
-        here = [of_text[place] for of_text in texts if place < len(of_text)]
-        places.append({"place": place, "agreement": sum(gap.same_top for gap in here) / len(here), "n": len(here)})
-    return {"kl": finite, "agreement_by_place": places}
+    """The data of charts: every finite KL, and the agreement of the top token at each position, counted from 1."""
+    finite = [gap.kl for text in texts for gap in text if math.isfinite(gap.kl)]
+    longest = min(MAX_POSITIONS, max((len(text) for text in texts), default=0))
+    positions = []
+    for index in range(longest):
+        gaps = [text[index] for text in texts if index < len(text)]
+        agreement = sum(gap.same_top for gap in gaps) / len(gaps)
+        positions.append({"position": index + 1, "agreement": agreement, "n": len(gaps)})
+    return {"kl": finite, "agreement_by_position": positions}
 
 
-def group_measurements(pairs: Sequence[Pair]) -> list[dict[str, Any]]:
+def group_measurements(pairs: Sequence[AnswerPair]) -> list[dict[str, Any]]:
     """The main rates for each category of each task."""
-    groups: dict[tuple[str, str], list[Pair]] = {}
+    groups: dict[tuple[str, str], list[AnswerPair]] = {}
     for pair in pairs:
         groups.setdefault((pair.a.task, pair.a.category), []).append(pair)
-    found = []
+    entries = []
     for (task, category), members in sorted(groups.items()):
-        figures = answer_measurements(members)
-        wanted = ("match_rate", "flip_rate", "acc_baseline", "acc", "score_baseline", "score")
-        rates = {name: figures.estimates[name] for name in wanted if name in figures.estimates}
-        entry = {name: [one.value, one.low, one.high, one.n] for name, one in rates.items()}
-        found.append({"task": task, "category": category, "n": len(members), **entry})
-    return found
+        estimates = answer_measurements(members).estimates
+        names = ("match_rate", "flip_rate", "acc_baseline", "acc", "score_baseline", "score")
+        rates = {name: estimates[name] for name in names if name in estimates}
+        values = {name: [rate.value, rate.low, rate.high, rate.n] for name, rate in rates.items()}
+        entries.append({"task": task, "category": category, "n": len(members), **values})
+    return entries

@@ -1,4 +1,4 @@
-"""Two engines' answers to one sample, side by side: are they equal, where do they part, did the answer change?"""
+"""Pairs of two engines' answers to one sample: whether they are equal, where they diverge, whether the answer changed."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ EMPTY, FAILED = "empty", "failed"  # severities beside those of similarity
 
 @dataclass(frozen=True)
 class Divergence:
-    """Where two texts part. `token` is None where an engine tells no tokens; `margin` is by how many nats the baseline
-    preferred its own token to the next best, None where it tells no top_logprobs."""
+    """Where two texts diverge. `char` is the offset of the first character that differs. `token` is the number of the first
+    token that differs, 1 for the first; None where an engine returns no tokens. `margin` is by how many nats the baseline
+    preferred its token to the next best; None where it returns no top_logprobs."""
 
     char: int
     token: int | None = None
@@ -25,9 +26,9 @@ class Divergence:
 
 
 @dataclass(frozen=True)
-class Pair:
-    """A failed request is a changed answer: nobody got what the baseline gave. Two empty answers are no agreement: neither
-    engine said anything."""
+class AnswerPair:
+    """The baseline's answer `a` and the candidate's answer `b`. A failed request counts as a changed answer. Two empty
+    answers count as neither equal nor changed."""
 
     a: Answer
     b: Answer
@@ -71,13 +72,13 @@ class Pair:
 
     @property
     def unextracted(self) -> bool:
-        """Whether there should be an answer to extract, and neither text has one: that is no agreement."""
-        asked = self.a.comparable or self.b.comparable
-        return asked and not self.failed and self.a.extracted is None and self.b.extracted is None
+        """Whether the task extracts an answer and neither text has one: that is no agreement."""
+        extracts = self.a.comparable or self.b.comparable
+        return extracts and not self.failed and self.a.extracted is None and self.b.extracted is None
 
     @property
     def flipped(self) -> bool | None:
-        """Whether the extracted answer is another one; None for samples from which none is extracted."""
+        """Whether the extracted answer changed; None for samples from which none is extracted."""
         if not (self.a.comparable or self.b.comparable) or self.unextracted:
             return None
         return self.failed or self.a.extracted != self.b.extracted
@@ -85,10 +86,10 @@ class Pair:
     @property
     def valued(self) -> bool:
         """Whether the sample counts in a score: each side has a value, or failed to get one. A sample that fails on both
-        sides counts where a gold answer says that there was something to get."""
-        known = [one.value is not None for one in (self.a, self.b)]
-        missing = any(one.value is None and one.error is None for one in (self.a, self.b))
-        return not missing and (any(known) or self.a.gold is not None)
+        sides counts if it has a gold answer."""
+        sides = (self.a, self.b)
+        missing = any(side.value is None and side.error is None for side in sides)
+        return not missing and (any(side.value is not None for side in sides) or self.a.gold is not None)
 
     @property
     def right(self) -> tuple[bool | None, bool | None]:
@@ -99,91 +100,91 @@ class Pair:
     def divergence(self) -> Divergence | None:
         if self.failed or self.identical or not self.texts:
             return None
-        return part(self.a, self.b)
+        return find_divergence(self.a, self.b)
 
 
 def _right(answer: Answer) -> bool | None:
     return answer.value == 1.0 if answer.value in (0.0, 1.0) else None
 
 
-def score_shift(one: float, other: float) -> float:
-    """By how much a log-probability changed. What is impossible to both engines has not changed."""
-    return 0.0 if one == other else abs(other - one)
+def score_shift(a: float, b: float) -> float:
+    """By how much a log-probability changed. A choice that is impossible to both engines has not changed."""
+    return 0.0 if a == b else abs(b - a)
 
 
-def part(a: Answer, b: Answer) -> Divergence:
-    """Where an answer ends before the other, the engine that went on says how clear that was."""
+def find_divergence(a: Answer, b: Answer) -> Divergence:
+    """Where one answer ends before the other, the margin is that of the engine whose answer is longer."""
     char = common_start(a.text, b.text)
     if not a.tokens or not b.tokens:
         return Divergence(char)
-    index = common_start(_names(a.tokens, b.tokens), _names(b.tokens, a.tokens))
-    margin = margin_at(a.tokens, index)
-    return Divergence(char, index, margin_at(b.tokens, index) if index >= len(a.tokens) else margin)
+    index = common_start(_token_names(a.tokens, b.tokens), _token_names(b.tokens, a.tokens))
+    margin = margin_at(b.tokens if index >= len(a.tokens) else a.tokens, index)
+    return Divergence(char, index + 1, margin)
 
 
 def margin_at(tokens: Sequence[Token], index: int) -> float | None:
-    """How much likelier the best token was than the second, in nats."""
+    """The log-probability of the best token minus that of the second best, in nats."""
     if index >= len(tokens) or len(tokens[index].top) < 2:
         return None
     best, second = sorted((value for _, value in tokens[index].top), reverse=True)[:2]
     return best - second if math.isfinite(best - second) else None
 
 
-def _names(tokens: Sequence[Token], others: Sequence[Token]) -> list[int | str]:
-    """By id where both sides tell ids, else by text."""
+def _token_names(tokens: Sequence[Token], others: Sequence[Token]) -> list[int | str]:
+    """Token ids where both sides have them, else token texts."""
     by_id = all(token.id is not None for token in (*tokens, *others))
     return [token.id if by_id and token.id is not None else token.text for token in tokens]
 
 
 @dataclass(frozen=True)
 class Pairing:
-    """Answers to the same samples as pairs, and what could not be paired."""
+    """Answers to the same samples as pairs, and counts of what could not be paired."""
 
-    pairs: list[Pair]
-    alone: int = 0
+    pairs: list[AnswerPair]
+    unpaired: int = 0
     """Samples that only one side has."""
-    other_data: int = 0
-    """Of those, samples that have the same task and id on both sides, but other data."""
-    other_prompts: int = 0
-    """Pairs whose prompts differ: the same data, rendered with other settings."""
+    different_data: int = 0
+    """Samples among them with the same task and id on both sides, but different data."""
+    different_prompts: int = 0
+    """Pairs whose prompts differ: the same data, rendered with different settings."""
 
 
-Waiting = dict[tuple[str, str], dict[str, Answer]]
-"""Task and digest -> the answers that have no partner yet, by id."""
+Candidates = dict[tuple[str, str], dict[str, Answer]]
+"""Task and digest -> the answers that are not paired yet, by id."""
 
 
 def pair_up(first: Sequence[Answer], second: Sequence[Answer]) -> Pairing:
-    """Pair answers to the same data, whatever its ids; equal rows go by id, then by order."""
-    waiting: Waiting = {}
+    """Pair answers to the same data, whatever their ids; rows with equal data are paired by id, then in order."""
+    candidates: Candidates = {}
     for answer in second:
         for digest in _digests(answer):
-            waiting.setdefault((answer.task, digest), {})[answer.id] = answer
+            candidates.setdefault((answer.task, digest), {})[answer.id] = answer
     partners: dict[int, Answer] = {}
     for same_id in (True, False):
         for answer in first:
-            if id(answer) not in partners and (other := _take_partner(answer, waiting, same_id=same_id)) is not None:
+            if id(answer) not in partners and (other := _take_partner(answer, candidates, same_id=same_id)) is not None:
                 partners[id(answer)] = other
-    pairs = [Pair(answer, partners[id(answer)]) for answer in first if id(answer) in partners]
+    pairs = [AnswerPair(answer, partners[id(answer)]) for answer in first if id(answer) in partners]
     unpaired = [answer for answer in first if id(answer) not in partners]
-    left = {(one.task, one.id) for bucket in waiting.values() for one in bucket.values()}
+    remaining = {(other.task, other.id) for bucket in candidates.values() for other in bucket.values()}
     return Pairing(
         pairs,
-        alone=len(first) + len(second) - 2 * len(pairs),
-        other_data=sum((answer.task, answer.id) in left for answer in unpaired),
-        other_prompts=sum(pair.a.prompt != pair.b.prompt for pair in pairs),
+        unpaired=len(first) + len(second) - 2 * len(pairs),
+        different_data=sum((answer.task, answer.id) in remaining for answer in unpaired),
+        different_prompts=sum(pair.a.prompt != pair.b.prompt for pair in pairs),
     )
 
 
 def _digests(answer: Answer) -> list[str]:
-    return [digest for digest in (answer.doc_hash, answer.question) if digest] or [f"id {answer.id}"]
+    return [digest for digest in (answer.doc_hash, answer.request_key) if digest] or [f"id {answer.id}"]
 
 
-def _take_partner(answer: Answer, waiting: Waiting, *, same_id: bool) -> Answer | None:
+def _take_partner(answer: Answer, candidates: Candidates, *, same_id: bool) -> Answer | None:
     for digest in _digests(answer):
-        bucket = waiting.get((answer.task, digest), {})
+        bucket = candidates.get((answer.task, digest), {})
         other = bucket.get(answer.id) if same_id else next(iter(bucket.values()), None)
         if other is not None:
-            for one in _digests(other):
-                waiting[other.task, one].pop(other.id, None)
+            for other_digest in _digests(other):
+                candidates[other.task, other_digest].pop(other.id, None)
             return other
     return None

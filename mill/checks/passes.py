@@ -1,4 +1,4 @@
-"""The same questions several times over, each time under a condition of its own, such as how many are in flight at once."""
+"""Passes: the same requests several times, each time under another condition, such as the number of requests in flight."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from dataclasses import dataclass
 from typing import Any
 
 from mill.checks.answers import Answer
-from mill.checks.subjects import CheckConfig, Subject, answer
+from mill.checks.subjects import CheckConfig, Subject, execute
 from mill.runs.evaluate import Run
 
 
 @dataclass(frozen=True)
 class Condition:
-    """A pass that is wanted: `width` requests in flight at once, None for as many as the backend likes."""
+    """A pass to make, with `concurrency` requests in flight; None leaves the number to the backend."""
 
     name: str
-    width: int | None
+    concurrency: int | None
 
 
 @dataclass(frozen=True)
 class Pass:
-    """A pass that was made. `sessions` tell how long it took."""
+    """A pass that was made. `sessions` are those of the run's manifest, with its times."""
 
     name: str
-    width: int | None
+    concurrency: int | None
     answers: list[Answer]
     run: str
     sessions: Sequence[Mapping[str, Any]]
@@ -34,46 +34,45 @@ class Pass:
 
 
 def make_passes(
-    subject: Subject, asked: CheckConfig, wanted: Sequence[Condition], *, resume: bool, keep_model: bool = False
+    subject: Subject, config: CheckConfig, conditions: Sequence[Condition], *, resume: bool, keep_model: bool = False
 ) -> tuple[list[Pass], list[str]]:
-    """A run for each condition, one after another on one loaded model, and what a reader must know about them.
+    """Execute a run for each condition, one after another on one loaded model; returns the passes and their warnings.
 
-    What was measured before is not measured again by reading it: a check that ended starts anew. One that was interrupted
-    goes on where it stopped, if `resume` says that its passes need not be of one time. `keep_model` leaves the model loaded
-    for passes that follow.
+    A check that finished measures again. One that was interrupted resumes, if `resume` allows passes of different times.
+    `keep_model` leaves the model loaded for later passes.
     """
-    wanted, warnings = _widths(subject, wanted)
-    resumed = resume and not asked.fresh and _unfinished([_plan(subject, asked, one) for one in wanted])
+    conditions, warnings = _supported(subject, conditions)
+    resumed = resume and not config.fresh and _unfinished([_plan(subject, config, condition) for condition in conditions])
     if resumed:
-        warnings.append("goes on from an interrupted check: some passes are of an earlier time")
+        warnings.append("resumes an interrupted check: some passes were made earlier")
     passes = []
-    for number, condition in enumerate(wanted, 1):
-        run = _plan(subject, asked, condition, fresh=not resumed)
-        subject.model.set_concurrency(condition.width)
-        done = answer(subject, run, asked, keep_model=keep_model or number < len(wanted))
+    for number, condition in enumerate(conditions, 1):
+        run = _plan(subject, config, condition, fresh=not resumed)
+        subject.model.set_concurrency(condition.concurrency)
+        completed = execute(subject, run, config, keep_model=keep_model or number < len(conditions))
         sessions = run.folder.manifest()["sessions"]
-        passes.append(Pass(condition.name, condition.width, done.answers, str(run.folder.path), sessions))
+        passes.append(Pass(condition.name, condition.concurrency, completed.answers, str(run.folder.path), sessions))
     return passes, warnings + subject.model.warnings()
 
 
-def _widths(subject: Subject, wanted: Sequence[Condition]) -> tuple[list[Condition], list[str]]:
-    """Without widths where the backend does not let them be chosen."""
-    if subject.model.set_concurrency(wanted[0].width):
-        return list(wanted), []
-    note = f"{subject.spec.backend} does not let one choose how many requests are in flight at once"
-    return [Condition(one.name, None) for one in wanted], [note]
+def _supported(subject: Subject, conditions: Sequence[Condition]) -> tuple[list[Condition], list[str]]:
+    """Without a concurrency where the backend does not let it be set."""
+    if subject.model.set_concurrency(conditions[0].concurrency):
+        return list(conditions), []
+    warning = f"{subject.spec.backend} does not support a fixed number of requests in flight"
+    return [Condition(condition.name, None) for condition in conditions], [warning]
 
 
-def _plan(subject: Subject, asked: CheckConfig, condition: Condition, *, fresh: bool = False) -> Run:
-    return subject.plan_apart(asked, f"{condition.name} x{condition.width or 'auto'}", fresh=fresh)
+def _plan(subject: Subject, config: CheckConfig, condition: Condition, *, fresh: bool = False) -> Run:
+    return subject.plan_check_run(config, f"{condition.name} x{condition.concurrency or 'auto'}", fresh=fresh)
 
 
 def _unfinished(runs: Sequence[Run]) -> bool:
-    """Whether a check was begun and did not come to its end: some answers of these runs are recorded, and not all."""
-    counts = [
+    """Whether a check started and did not finish: some responses of these runs are recorded, but not all."""
+    recorded = [
         sum(run.record.lookup(clone.key) is not None for clone in request.clones())
         for run in runs
         for job in run.jobs
         for request in job.open_requests()
     ]
-    return any(counts) and not all(counts)
+    return any(recorded) and not all(recorded)

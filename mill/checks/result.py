@@ -1,4 +1,4 @@
-"""What a check found, as a file that reports, gates and other programs read: `check.json`."""
+"""The result of a check and its file `check.json`, which reports, gates and other programs read."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from mill.metrics.estimate import Estimate
 from mill.runs.folder import short_hash
 from mill.runs.results import read_estimate
 
-FILE, FOLDER, VERSION = "check.json", "checks", 1
+FILE, FOLDER, VERSION = "check.json", "checks", 2
 ROUNDING = 1e-6
 
 
 @dataclass
 class Variant:
-    """One side of a check: a model against the baseline, a level of load, a way of repeating.
+    """The result for one model, level of load or group of passes.
 
-    `figures` are estimates by name, `p_values` of those that have a test, `counts` plain numbers, `series` what charts are
-    drawn from, `rows` one entry a sample. `unmeasured` says why a figure could not be measured on all samples, which breaks
-    rules on it; `partial` names what a figure leaves out for a reason that is no fault. `verdict` is the first sentence.
+    `metrics` are estimates by name, `p_values` those of metrics with a test, `counts` plain numbers, `series` the data of
+    charts, `rows` one entry per sample. `unmeasured` has the reason why a metric could not be measured on all samples, which
+    breaks rules on it. `partial` has what a metric leaves out without a fault of the engine. `verdict` is one sentence.
     """
 
     label: str
@@ -36,7 +36,7 @@ class Variant:
     backend: str = ""
     run: str = ""
     size: int | None = None
-    figures: dict[str, Estimate] = field(default_factory=dict)
+    metrics: dict[str, Estimate] = field(default_factory=dict)
     p_values: dict[str, float] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     groups: list[dict[str, Any]] = field(default_factory=list)
@@ -61,21 +61,21 @@ class Check:
 
     @property
     def name(self) -> str:
-        """How messages call it."""
+        """The name in messages."""
         return f"{self.command} on {', '.join(self.tasks)}"
 
     @property
     def against(self) -> bool:
-        """Whether the variants are held against something that is none of them."""
+        """Whether the baseline is not one of the variants."""
         return bool(self.baseline) and self.baseline not in [variant.label for variant in self.variants]
 
     def folder(self, output_dir: Path) -> Path:
-        """One folder for one question: asked again, it is answered in the same place."""
+        """The same check run again writes to the same folder."""
         labels = [variant.label for variant in self.variants]
         runs = [variant.run for variant in self.variants]
         name = "-".join([self.command, *labels])[:60]
-        what = {"labels": labels, "runs": runs, "tasks": self.tasks, "settings": self.settings}
-        return output_dir / FOLDER / f"{slug(name)}-{short_hash(what)}"
+        identity = {"labels": labels, "runs": runs, "tasks": self.tasks, "settings": self.settings}
+        return output_dir / FOLDER / f"{slug(name)}-{short_hash(identity)}"
 
     def save(self, output_dir: Path) -> Path:
         """Write the check below an output folder and return its file."""
@@ -88,16 +88,16 @@ class Check:
 
 
 def read_check(path: Path) -> Check:
-    """A check from its file or its folder; one of another version, or with a field that is wrong, is refused."""
+    """Read a check from its file or folder; another version or an invalid field raises."""
     from mill.checks.schema import CheckFile, ComparedRow, RepeatedRow
 
     file = path / FILE if path.is_dir() else path
     try:
         data = parse_json(read_bytes(file), file, RunError)
     except FileNotFoundError:
-        raise RunError(f"{path} holds no check: there is no {FILE} in it") from None
+        raise RunError(f"{path} contains no check: there is no {FILE} in it") from None
     if isinstance(data, dict) and data.get("version") != VERSION:
-        raise RunError(f"{file} is of version {data.get('version')}, this mill reads version {VERSION}: run the check again")
+        raise RunError(f"{file} has version {data.get('version')}, this mill reads version {VERSION}: run the check again")
     convert(data, CheckFile, file, RunError)
     for number, variant in enumerate(data["variants"]):
         for index, row in enumerate(variant.get("rows", [])):
@@ -106,52 +106,52 @@ def read_check(path: Path) -> Check:
     return Check(
         **{
             **_known(Check, data),
-            "variants": [_variant(one, f"{file}: variants[{n}]") for n, one in enumerate(data["variants"])],
+            "variants": [_variant(entry, f"{file}: variants[{n}]") for n, entry in enumerate(data["variants"])],
         }
     )
 
 
 def _variant(data: dict[str, Any], where: str) -> Variant:
-    figures = {name: read_estimate(value) for name, value in data["figures"].items()}
-    for name, estimate in figures.items():
-        _refuse_impossible(name, estimate, f"{where}.figures.{name}")
+    metrics = {name: read_estimate(value) for name, value in data["metrics"].items()}
+    for name, estimate in metrics.items():
+        _refuse_impossible(name, estimate, f"{where}.metrics.{name}")
     p_values = {name: float(value) for name, value in data.get("p_values", {}).items()}
-    return Variant(**{**_known(Variant, data), "figures": figures, "p_values": p_values})
+    return Variant(**{**_known(Variant, data), "metrics": metrics, "p_values": p_values})
 
 
 def _refuse_impossible(name: str, estimate: Estimate, where: str) -> None:
-    """A figure outside of its range, of no samples, or outside of its own interval was not measured by mill."""
+    """A value outside of its range, of no samples, or outside of its own interval was not measured by mill."""
     value, low, high = estimate.value, estimate.low, estimate.high
     if math.isnan(value):
         return
-    figure = METRICS.get(name)
+    info = METRICS.get(name)
     if not estimate.n:
         raise RunError(f"{where} is not valid: a value of 0 samples")
-    if figure is not None and not figure.low - ROUNDING <= value <= figure.high + ROUNDING:
-        raise RunError(f"{where} is not valid: {value:g} is not between {figure.low:g} and {figure.high:g}")
+    if info is not None and not info.low - ROUNDING <= value <= info.high + ROUNDING:
+        raise RunError(f"{where} is not valid: {value:g} is not between {info.low:g} and {info.high:g}")
     if low is not None and high is not None and math.isfinite(value) and not low - ROUNDING <= value <= high + ROUNDING:
         raise RunError(f"{where} is not valid: {value:g} is not inside its interval {low:g} to {high:g}")
 
 
 def _known(kind: type[Any], data: dict[str, Any]) -> dict[str, Any]:
-    """Without what a newer version may have added."""
-    names = {one.name for one in fields(kind)}
+    """Without fields of a newer version."""
+    names = {entry.name for entry in fields(kind)}
     return {name: value for name, value in data.items() if name in names}
 
 
 def find_checks(path: Path) -> list[Path]:
-    """The checks in a folder: the one it holds itself, or all below it, oldest first."""
+    """The checks in a folder: its own, or all below it, oldest first."""
     if path.is_file() or (path / FILE).exists():
         return [path]
-    found = sorted(path.rglob(FILE), key=lambda file: (file.lstat().st_mtime, file))
-    if not found:
-        raise RunError(f"{path} holds no check; `mill compare`, `sweep`, `diff`, `stress` and `determinism` write them")
-    return found
+    files = sorted(path.rglob(FILE), key=lambda file: (file.lstat().st_mtime, file))
+    if not files:
+        raise RunError(f"{path} contains no check; `mill compare`, `sweep`, `diff`, `stress` and `determinism` write them")
+    return files
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, dict):
-        return {str(name): _plain(one) for name, one in value.items()}
+        return {str(name): _plain(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     return encode_float(value) if isinstance(value, float) else value

@@ -1,4 +1,4 @@
-"""What `check.json` must hold, so that a file which is old, edited or a stranger's is refused by the field that is wrong."""
+"""The schema of `check.json`. A file that does not fit is refused with the name of the field."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class TokenFile(Struct):
 
 class DivergenceFile(Struct):
     char: int
-    token: int | None = None
+    token: Annotated[int, Meta(ge=1)] | None = None
     margin: Number | None = None
     tokens: tuple[TokenFile | None, TokenFile | None] | None = None
 
 
 class ComparedRow(Struct):
-    """A sample that two engines answered."""
+    """A sample answered by two engines."""
 
     task: str
     id: str
@@ -52,11 +52,11 @@ class ComparedRow(Struct):
     gold: Any = None
     divergence: DivergenceFile | None = None
     kl: dict[str, Number] | None = None
-    kl_places: list[Number] | None = None
+    kl_positions: list[Number] | None = None
 
 
 class RepeatedRow(Struct):
-    """A sample that one engine answered several times; the two most common answers."""
+    """A sample answered several times by one engine; `texts` are the two most common answers."""
 
     task: str
     id: str
@@ -73,7 +73,7 @@ class RepeatedRow(Struct):
 
 
 class GroupFile(Struct):
-    """Rates are value, low, high and n."""
+    """A category of a task. Rates are value, low, high and n."""
 
     task: str
     category: str
@@ -82,8 +82,8 @@ class GroupFile(Struct):
     flip_rate: Rate | UnsetType = UNSET
 
 
-class PlaceFile(Struct):
-    place: Count
+class PositionFile(Struct):
+    position: Annotated[int, Meta(ge=1)]
     agreement: Number
     n: Annotated[int, Meta(ge=1)]
 
@@ -95,13 +95,13 @@ class ErrorFile(Struct):
 
 class SeriesFile(Struct, frozen=True):
     kl: tuple[Number, ...] = ()
-    agreement_by_place: tuple[PlaceFile, ...] = ()
+    agreement_by_position: tuple[PositionFile, ...] = ()
     errors: tuple[ErrorFile, ...] = ()
 
 
 class VariantFile(Struct):
     label: str
-    figures: dict[str, EstimateFile]
+    metrics: dict[str, EstimateFile]
     p_values: dict[str, Share] = {}
     counts: dict[str, int] = {}
     groups: list[GroupFile] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from mill.api.errors import SpecError
@@ -13,6 +14,7 @@ from mill.api.secrets import is_secret, redact_addresses
 from mill.api.task import RenderSettings, Task
 from mill.checks.answers import Answer, answers_of
 from mill.checks.result import FOLDER
+from mill.checks.warnings import truncation_warnings
 from mill.models.spec.open import open_model, resolve_spec
 from mill.models.spec.parse import Spec
 from mill.runs.evaluate import Outcome, Run, plan_run
@@ -21,15 +23,13 @@ from mill.runs.plan import refuse_early
 from mill.tasks.load import Selection
 from mill.tasks.suite import SuiteTask
 
-APART = "runs"  # below the checks, where `mill collect` does not look
-
-
-TOP_LOGPROBS = 10  # of the likeliest tokens, told beside each generated one
+CHECK_RUNS = "runs"  # folder of runs that only checks read; `mill collect` skips it
+TOP_LOGPROBS = 10  # requested for each generated token
 
 
 @dataclass(frozen=True)
 class CheckConfig:
-    """What all subjects of a check are asked, and where the answers go."""
+    """Tasks and settings that all subjects of a check share, and where results are written."""
 
     selection: Selection
     settings: RenderSettings
@@ -39,132 +39,130 @@ class CheckConfig:
     wait: float = 0.0
     fresh: bool = False
     chat: bool | None = False
-    """Whether prompts go through the chat template; None asks the models (`with_template`)."""
+    """Whether to apply the chat template; None decides by the models (`with_template`)."""
 
     @property
     def tasks(self) -> list[str]:
         return [task.name for task in self.selection.tasks]
 
 
-def with_template(asked: CheckConfig, subjects: Sequence[Subject]) -> CheckConfig:
-    """With the chat template on or off for all models alike. Where nobody said, prompts go through it if every model has
-    one: an instruct model may have nothing to say without. Benchmarks stay as they are defined."""
-    chat = asked.chat
+def with_template(config: CheckConfig, subjects: Sequence[Subject]) -> CheckConfig:
+    """Turn the chat template on or off for all models alike. By default it is applied to prompt suites if every model has
+    one, since an instruct model may generate nothing without. Benchmarks stay as they are defined."""
+    chat = config.chat
     if chat is None:
-        prompts = all(isinstance(task, SuiteTask) for task in asked.selection.tasks)
-        chat = prompts and all(subject.model.has_chat_template() for subject in subjects)
-    chat = chat or asked.settings.apply_chat_template
-    return replace(asked, chat=chat, settings=replace(asked.settings, apply_chat_template=chat))
+        suites_only = all(isinstance(task, SuiteTask) for task in config.selection.tasks)
+        chat = suites_only and all(subject.model.has_chat_template() for subject in subjects)
+    chat = chat or config.settings.apply_chat_template
+    return replace(config, chat=chat, settings=replace(config.settings, apply_chat_template=chat))
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A model under a label. Opened, its server looked at, its weights not loaded yet."""
+    """A model and its label. The model is open and its server was checked; weights are not loaded yet."""
 
     label: str
     spec: Spec
     model: MillModel
 
-    def plan(self, asked: CheckConfig) -> Run:
-        """A run as `mill eval` makes it; refused here if the model cannot serve what is asked."""
-        return self._plan(asked, asked.selection, asked.output_dir, asked.limit, "")
+    def plan(self, config: CheckConfig) -> Run:
+        """A run as `mill eval` makes it; raises here if the model cannot serve the tasks."""
+        return self._plan(config, config.selection, config.output_dir, config.limit, "")
 
-    def plan_apart(self, asked: CheckConfig, condition: str, tasks: Sequence[Task] = (), *, fresh: bool = False) -> Run:
-        """A run that only a check reads, under a condition of its own; of other tasks than asked where they are given."""
-        selection = Selection(tuple(tasks), ()) if tasks else asked.selection
-        limit = None if tasks else asked.limit
-        asked = replace(asked, fresh=asked.fresh or fresh)
-        return self._plan(asked, selection, asked.output_dir / FOLDER / APART, limit, condition)
+    def plan_check_run(self, config: CheckConfig, condition: str, tasks: Sequence[Task] = (), *, fresh: bool = False) -> Run:
+        """A run that only a check reads, stored by its condition; `tasks` replace those of the config."""
+        selection = Selection(tuple(tasks), ()) if tasks else config.selection
+        limit = None if tasks else config.limit
+        config = replace(config, fresh=config.fresh or fresh)
+        return self._plan(config, selection, config.output_dir / FOLDER / CHECK_RUNS, limit, condition)
 
-    def _plan(self, asked: CheckConfig, selection: Selection, place: Path, limit: int | float | None, condition: str) -> Run:
+    def _plan(
+        self, config: CheckConfig, selection: Selection, output_dir: Path, limit: int | float | None, condition: str
+    ) -> Run:
         return plan_run(
             self.spec,
             self.model,
             selection,
-            asked.settings,
-            output_dir=place,
+            config.settings,
+            output_dir=output_dir,
             limit=limit,
-            fresh=asked.fresh,
+            fresh=config.fresh,
             condition=condition,
         )
 
 
 @dataclass(frozen=True)
 class CompletedRun:
-    """A run that was made, with its answers."""
+    """A run that was executed, with its answers."""
 
     subject: Subject
     run: Run
     outcome: Outcome
 
-    @property
+    @cached_property
     def answers(self) -> list[Answer]:
-        return [one for plan in self.run.plans for one in answers_of(plan.task, self.outcome.scored[plan.task.name])]
+        return [answer for plan in self.run.plans for answer in answers_of(plan.task, self.outcome.scored[plan.task.name])]
 
     def warnings(self) -> list[str]:
-        """What a reader of the answers must know: what the model says of itself, and prompts that did not fit."""
-        cut = [
-            f"{task.truncated} of {task.n} prompts of {task.task} were cut on the left to fit the context"
-            for task in self.outcome.tasks
-            if task.truncated
-        ]
-        return self.subject.model.warnings() + cut + self._read()
+        """The model's warnings, truncated prompts, and answers of an earlier run."""
+        return self.subject.model.warnings() + truncation_warnings(self.answers) + self._recorded_earlier()
 
-    def _read(self) -> list[str]:
-        """Answers that were not asked for now; of a server nobody knows whether it would still give them."""
+    def _recorded_earlier(self) -> list[str]:
+        """A server may answer differently by now, so answers that it gave to an earlier run are reported."""
         tally = self.outcome.tally
         if not tally.known or self.subject.model.accelerators:
             return []
-        return [f"{tally.known} of {tally.known + tally.computed} answers were read from an earlier run: --fresh asks again"]
+        n = tally.known + tally.computed
+        return [f"{tally.known} of {n} answers are from an earlier run; --fresh sends the requests again"]
 
 
-def open_subject(label: str, spec: Spec, asked: CheckConfig) -> Subject:
-    check_writable(asked.output_dir)
+def open_subject(label: str, spec: Spec, config: CheckConfig) -> Subject:
+    check_writable(config.output_dir)
     resolved = resolve_spec(spec)
-    refuse_early(asked.selection, resolved.backend)
+    refuse_early(config.selection, resolved.backend)
     model = open_model(resolved)
-    model.ready(asked.wait)
+    model.ready(config.wait)
     return Subject(label, resolved, model)
 
 
-def open_subjects(specs: Sequence[tuple[str, Spec]], asked: CheckConfig) -> list[Subject]:
-    """All of them, before the first is asked, so that a mistake in the last is found at once."""
-    return [open_subject(label, spec, asked) for label, spec in specs]
+def open_subjects(specs: Sequence[tuple[str, Spec]], config: CheckConfig) -> list[Subject]:
+    """Open all models before the first request, so that a mistake in the last one is reported at once."""
+    return [open_subject(label, spec, config) for label, spec in specs]
 
 
-def answer(subject: Subject, run: Run, asked: CheckConfig, *, keep_model: bool = False) -> CompletedRun:
-    return CompletedRun(subject, run, run.execute(quiet=asked.quiet, keep_model=keep_model))
+def execute(subject: Subject, run: Run, config: CheckConfig, *, keep_model: bool = False) -> CompletedRun:
+    return CompletedRun(subject, run, run.execute(quiet=config.quiet, keep_model=keep_model))
 
 
 def label_of(spec: Spec) -> str:
-    """A short name: the last part of what names the model."""
-    named = next(
-        (redact_addresses(str(spec.arguments[name])) for name in ("path", "model", "base_url") if spec.arguments.get(name)),
+    """A short name: the last component of the path, model name or address."""
+    name = next(
+        (redact_addresses(str(spec.arguments[key])) for key in ("path", "model", "base_url") if spec.arguments.get(key)),
         "",
     )
-    short = (spec.config or named or spec.backend).rstrip("/").rpartition("/")[2].removesuffix(".gguf").removesuffix(".py")
+    short = (spec.config or name or spec.backend).rstrip("/").rpartition("/")[2].removesuffix(".gguf").removesuffix(".py")
     return short or spec.backend
 
 
 def labelled(specs: Sequence[Spec], given: Sequence[str | None]) -> list[tuple[str, Spec]]:
-    """Specs under the labels given, else under short names; equal ones are told apart by what their specs differ in."""
-    short = [label or label_of(spec) for spec, label in zip(specs, given, strict=True)]
-    if len(set(short)) < len(short):
-        short = [
-            name if label else " ".join([name, *_apart(spec, specs)])
-            for name, label, spec in zip(short, given, specs, strict=True)
+    """A label for each spec: the given one, else a short name. Arguments that differ are appended to equal short names."""
+    labels = [label or label_of(spec) for spec, label in zip(specs, given, strict=True)]
+    if len(set(labels)) < len(labels):
+        labels = [
+            name if label else " ".join([name, *_differing_arguments(spec, specs)])
+            for name, label, spec in zip(labels, given, specs, strict=True)
         ]
-    twice = [label for label, count in Counter(short).items() if count > 1]
-    if twice:
-        how = "--label_a and --label_b, label=model in --models, labels= in Python"
-        raise SpecError(f"two models have the label {twice[0]!r}: give each a label of its own ({how})")
-    return list(zip(short, specs, strict=True))
+    duplicates = [label for label, count in Counter(labels).items() if count > 1]
+    if duplicates:
+        options = "--label_a and --label_b of compare, label=model in --models of sweep, labels= in Python"
+        raise SpecError(f"two models have the label {duplicates[0]!r}: set different labels ({options})")
+    return list(zip(labels, specs, strict=True))
 
 
-def _apart(spec: Spec, others: Sequence[Spec]) -> list[str]:
-    """What this spec says that not all of them say."""
-    found = [spec.backend] if len({other.backend for other in others}) > 1 else []
+def _differing_arguments(spec: Spec, others: Sequence[Spec]) -> list[str]:
+    """The backend and the arguments that not all specs share."""
+    differing = [spec.backend] if len({other.backend for other in others}) > 1 else []
     for name, value in spec.arguments.items():
         if any(other.arguments.get(name) != value for other in others) and not is_secret(name):
-            found.append(f"{name}={redact_addresses(str(value)).rpartition('/')[2]}")
-    return found
+            differing.append(f"{name}={redact_addresses(str(value)).rpartition('/')[2]}")
+    return differing

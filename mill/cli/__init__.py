@@ -1,1 +1,1 @@
-"""The command line, one command a file. Commands are imported when they are called, so that `mill --help` is instant."""
+"""The command line, one file per command. A command is imported when it is called, so that `mill --help` is instant."""

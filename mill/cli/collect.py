@@ -11,23 +11,23 @@ from mill.api.errors import MillError, RunError, SpecError
 from mill.api.printing import echo, echo_data
 from mill.api.storage import write_atomically
 from mill.api.warnings import warn
-from mill.cli.options import chosen_output_dir, output_dir_option
+from mill.cli.options import chosen_output_dir, option
 from mill.cli.values import FilePath
 from mill.report.collect import NUMBERS, as_csv, as_json, as_markdown, cells, collect, shown_columns
 from mill.report.tables import print_table
 from mill.schedule.cells import Cell, read_cells, unscheduled
-from mill.schedule.jobs import jobs_under_way
+from mill.schedule.jobs import active_jobs
 
 _FORMATS = {"csv": as_csv, "json": as_json, "md": as_markdown}
 
 
 @click.command("collect")
-@output_dir_option()
+@option("output_dir")
 @click.option("--format", "form", type=click.Choice(["table", *_FORMATS]), default="table", show_default=True)
 @click.option("--out", type=FilePath(), default=None, help="Write to a file; its ending (.csv, .json, .md) sets the format.")
 @click.option("--model", default="", help="Keep models whose name contains this.")
 @click.option("--task", default="", help="Keep tasks and benchmarks whose name contains this.")
-@click.option("--check", is_flag=True, help="List what was scheduled or begun and has no whole result; exit code 1 if any.")
+@click.option("--check", is_flag=True, help="List scheduled or started tasks without a complete result; exit code 1 if any.")
 @click.pass_context
 def command(
     ctx: click.Context, output_dir: str | None, form: str, out: str | None, model: str, task: str, check: bool
@@ -66,14 +66,14 @@ def command(
 
 
 def _check(folder: Path, model: str, task: str) -> int:
-    """Everything that is missing, a line for each task; cells that are queued or running are told apart."""
+    """List what is missing, one line per task, and whether its job is queued or running."""
     if not folder.is_dir():
         raise RunError(f"the output folder {folder} does not exist")
     cells = read_cells(folder)
-    lacking = [(cell, missing) for cell in cells.values() if (missing := cell.missing(folder))]
-    state = _job_states(cell for cell, _ in lacking)
-    rows = [[cell.model, cell.shots, what, state(cell)] for cell, missing in lacking for what in missing]
-    rows += [[name, "-", f"{one}: {what}", "-"] for name, one, what in unscheduled(folder)]
+    incomplete = [(cell, missing) for cell in cells.values() if (missing := cell.missing(folder))]
+    state = _job_states(cell for cell, _ in incomplete)
+    rows = [[cell.model, cell.shots, what, state(cell)] for cell, missing in incomplete for what in missing]
+    rows += [[name, "-", f"{task_name}: {what}", "-"] for name, task_name, what in unscheduled(folder)]
     rows = [row for row in rows if model in row[0] and task in row[2]]
     if rows:
         print_table("", ("model", "shots", "missing", "job"), rows)
@@ -83,8 +83,8 @@ def _check(folder: Path, model: str, task: str) -> int:
 
 def _job_states(cells: Iterable[Cell]) -> Callable[[Cell], str]:
     try:
-        under_way = jobs_under_way(cells)
+        active = active_jobs(cells)
     except MillError as error:
         warn(str(error))
         return lambda cell: "unknown" if cell.job else "-"
-    return lambda cell: "under way" if cell.job in under_way else "-"
+    return lambda cell: "active" if cell.job in active else "-"

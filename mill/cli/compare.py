@@ -9,13 +9,12 @@ import click
 from click.core import ParameterSource
 
 from mill.api.errors import SpecError
-from mill.checks.forced import FORCED_TOKENS
-from mill.cli.check_options import check_options, finish, read_options
-from mill.cli.options import Decorator, base_url_option
+from mill.cli.check_options import check_options, finish, forced_option, read_options
+from mill.cli.options import option
 from mill.cli.values import FilePath
 
 PROMPTS = "numerics"
-OF_RUNS = ("runs", "label_a", "label_b", "task_paths", "output_dir", "fail_on", "require", "strict", "report", "quiet")
+FOR_RUNS = ("runs", "label_a", "label_b", "task_paths", "output_dir", "fail_on", "require", "strict", "report", "quiet")
 EXAMPLES = """
 \b
 Examples:
@@ -26,51 +25,46 @@ Examples:
 """
 
 
-def forced_option() -> Decorator:
-    about = "Tokens of each baseline answer that both score, for KL; 0 for none."
-    return click.option("--forced_tokens", type=click.IntRange(min=0), default=FORCED_TOKENS, show_default=True, help=about)
-
-
 @click.command("compare", epilog=EXAMPLES)
 @click.argument("a", required=False)
 @click.argument("b", required=False)
 @click.option("--runs", nargs=2, type=FilePath(), default=None, help="Two recorded runs instead of models.")
 @click.option("--label_a", default=None, help="Name of A in tables.")
 @click.option("--label_b", default=None, help="Name of B in tables.")
-@base_url_option()
+@option("base_url")
 @forced_option()
 @check_options(PROMPTS)
 @click.pass_context
-def command(ctx: click.Context, /, a: str | None, b: str | None, runs: tuple[str, str] | None, **given: Any) -> int:
+def command(ctx: click.Context, /, a: str | None, b: str | None, runs: tuple[str, str] | None, **values: Any) -> int:
     """Compare model B with model A, the baseline, on prompts or tasks. Prompts go through the chat template where both
     models have one; --no_chat sends plain text to completions, so that templates make no difference.
 
     The exit code is 0, 1 when requests failed, 2 when the input is refused, 3 when a rule is broken, 5 when the samples
-    are too few to tell.
+    are too few to decide.
     """
     from mill.checks.compare import compare, compare_runs
     from mill.checks.subjects import labelled, open_subjects
     from mill.models.spec.parse import make_spec
     from mill.tasks.load import make_task
 
-    options = read_options(ctx, given, default_prompts=PROMPTS)
+    prepared = read_options(ctx, values, default_prompts=PROMPTS)
+    labels = [values["label_a"], values["label_b"]]
     if runs:
         if a or b:
             raise SpecError("give two models, or --runs with two recorded runs, not both")
-        _refuse_beside_runs(ctx)
-        labels = [given["label_a"], given["label_b"]]
-        return finish(options, lambda: compare_runs(Path(runs[0]), Path(runs[1]), make_task, labels))
+        _refuse_with_runs(ctx)
+        return finish(prepared, lambda: compare_runs(Path(runs[0]), Path(runs[1]), make_task, labels))
     if not a or not b:
         raise SpecError("give two models: mill compare A B, or two recorded runs: mill compare --runs A B")
-    specs = [make_spec(model, base_url=given["base_url"] or "", if_served=True) for model in (a, b)]
-    named = labelled(specs, [given["label_a"], given["label_b"]])
-    subjects = open_subjects(named, options.asked)
-    return finish(options, lambda: compare("compare", subjects, options.asked, forced_tokens=given["forced_tokens"]))
+    specs = [make_spec(model, base_url=prepared.options.base_url or "", if_served=True) for model in (a, b)]
+    subjects = open_subjects(labelled(specs, labels), prepared.config)
+    forced = prepared.options.forced_tokens
+    return finish(prepared, lambda: compare("compare", subjects, prepared.config, forced_tokens=forced))
 
 
-def _refuse_beside_runs(ctx: click.Context) -> None:
-    """Recorded runs were asked already: an option that says what to ask would be ignored."""
+def _refuse_with_runs(ctx: click.Context) -> None:
+    """Recorded runs send no requests: an option about requests would be ignored."""
     typed = [name for name in ctx.params if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
-    idle = [name for name in typed if name not in OF_RUNS]
-    if idle:
-        raise SpecError(f"--{idle[0]} says what to ask models, and --runs compares what was asked already: leave it out")
+    unused = [name for name in typed if name not in FOR_RUNS]
+    if unused:
+        raise SpecError(f"--{unused[0]} is about requests to a model, and --runs compares recorded ones: leave it out")

@@ -1,4 +1,4 @@
-"""`mill determinism`: the same prompts again and again."""
+"""`mill determinism`: the same prompts several times."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from mill.cli.check_options import check_options, finish, read_options
-from mill.cli.options import base_url_option
+from mill.cli.options import option
 
 PROMPTS = "determinism"
 EXAMPLES = """
@@ -20,19 +20,19 @@ Examples:
 
 @click.command("determinism", epilog=EXAMPLES)
 @click.option("--model", required=True, help="Model spec.")
-@click.option("--backend", default=None, help="Backend. [default: found from the model]")
-@base_url_option()
-@click.option("--runs", type=click.IntRange(min=2), default=100, show_default=True, help="Times each prompt is asked.")
+@click.option("--backend", default=None, help="Backend. [default: detected from the spec]")
+@option("base_url")
+@click.option("--runs", type=click.IntRange(min=2), default=100, show_default=True, help="Times that each prompt is sent.")
 @check_options(PROMPTS)
 @click.pass_context
-def command(ctx: click.Context, /, model: str, backend: str | None, runs: int, **given: Any) -> int:
-    """Is the answer the same every time? Runs take turns with one, two, three and many requests under way, so that other
-    company in a batch shows too."""
+def command(ctx: click.Context, /, model: str, backend: str | None, runs: int, **values: Any) -> int:
+    """Is the answer the same every time? The runs alternate between one, two, three and many requests in flight, so that
+    effects of batch composition show too."""
     from mill.checks.determinism import determinism
     from mill.checks.subjects import label_of, open_subject
     from mill.models.spec.parse import make_spec
 
-    options = read_options(ctx, given, default_prompts=PROMPTS)
-    spec = make_spec(model, backend=backend or "", base_url=given["base_url"] or "")
-    subject = open_subject(label_of(spec), spec, options.asked)
-    return finish(options, lambda: determinism(subject, options.asked, runs=runs))
+    prepared = read_options(ctx, values, default_prompts=PROMPTS)
+    spec = make_spec(model, backend=backend or "", base_url=prepared.options.base_url or "")
+    subject = open_subject(label_of(spec), spec, prepared.config)
+    return finish(prepared, lambda: determinism(subject, prepared.config, runs=runs))

@@ -7,8 +7,7 @@ from typing import Any
 import click
 
 from mill.api.errors import SpecError
-from mill.cli.check_options import check_options, finish, read_options
-from mill.cli.compare import forced_option
+from mill.cli.check_options import check_options, finish, forced_option, read_options
 
 PROMPTS = "reasoning"
 EXAMPLES = """
@@ -22,21 +21,21 @@ Examples:
 
 
 @click.command("diff", epilog=EXAMPLES)
-@click.option("--model", required=True, help="The model, as every backend calls it.")
+@click.option("--model", required=True, help="The model, by the name that every backend uses.")
 @click.option(
     "--backends", required=True, help="Comma-separated, with arguments in brackets where needed; the first is the baseline."
 )
-@click.option("--base_urls", default=None, help="Addresses, in the order of --backends; empty for none.")
+@click.option("--base_urls", default=None, help="Server addresses, in the order of --backends; empty for none.")
 @forced_option()
 @check_options(PROMPTS, chat=True)
 @click.pass_context
-def command(ctx: click.Context, /, model: str, backends: str, base_urls: str | None, **given: Any) -> int:
-    """Does another engine give the same answers? The first backend is what the others are held against."""
+def command(ctx: click.Context, /, model: str, backends: str, base_urls: str | None, **values: Any) -> int:
+    """Does another engine give the same answers? The first backend is the baseline."""
     from mill.checks.compare import compare
     from mill.checks.subjects import labelled, open_subjects
     from mill.models.spec.parse import backend_name, make_spec, split_list
 
-    options = read_options(ctx, given, default_prompts=PROMPTS)
+    prepared = read_options(ctx, values, default_prompts=PROMPTS, chat=True)
     names = split_list(backends)
     if len(names) < 2:
         raise SpecError(f"--backends {backends!r}: at least two are needed")
@@ -46,8 +45,9 @@ def command(ctx: click.Context, /, model: str, backends: str, base_urls: str | N
     urls += [""] * (len(names) - len(urls))
     specs = [make_spec(model, backend=name, base_url=url) for name, url in zip(names, urls, strict=True)]
     if len(set(zip(names, urls, strict=True))) < len(names):
-        raise SpecError(f"--backends {backends}: one of them stands twice with the same address")
+        raise SpecError(f"--backends {backends}: one of them is listed twice with the same address")
     short = [backend_name(name) for name in names]
     labels = [name if short.count(name) == 1 else None for name in short]
-    subjects = open_subjects(labelled(specs, labels), options.asked)
-    return finish(options, lambda: compare("diff", subjects, options.asked, forced_tokens=given["forced_tokens"]))
+    subjects = open_subjects(labelled(specs, labels), prepared.config)
+    forced = prepared.options.forced_tokens
+    return finish(prepared, lambda: compare("diff", subjects, prepared.config, forced_tokens=forced))

@@ -1,4 +1,4 @@
-"""`mill gate DIR`: hold saved checks against rules."""
+"""`mill gate DIR`: test saved checks against rules."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mill.api.storage import write_atomically
 from mill.checks.gate import conclude, judge_all, parse_rules
 from mill.checks.result import find_checks, read_check
 from mill.checks.verdict import first_sentences
-from mill.cli.check_options import add_summary, rule_options, with_options
+from mill.cli.check_options import add_summary, rule_options
 from mill.cli.values import FilePath
 from mill.report.checks import summary_markdown
 from mill.report.junit import as_junit
@@ -27,14 +27,14 @@ Examples:
 
 @click.command("gate", epilog=EXAMPLES)
 @click.argument("folder", type=FilePath())
-@with_options(rule_options())
+@rule_options()
 @click.option("--junit", type=FilePath(), default=None, help="Also write the outcomes as JUnit XML.")
-def command(folder: str, fail_on: str | None, require: str | None, strict: bool, junit: str | None) -> int:
-    """End with exit code 3 when a check of FOLDER breaks a rule, and with 5 when its samples are too few to tell."""
+def command(folder: str, fail_on: str | None, require: str | None, strict: bool | None, junit: str | None) -> int:
+    """End with exit code 3 when a check of FOLDER breaks a rule, and with 5 when its samples are too few to decide."""
     rules = parse_rules(fail_on, require)
     if not rules:
         raise SpecError('give rules: --require "acc_drop<0.01", or --fail-on "flip_rate>0.02"')
-    checks = [read_check(one) for one in find_checks(Path(folder))]
+    checks = [read_check(file) for file in find_checks(Path(folder))]
     judged = judge_all(checks, rules)
     if junit:
         write_atomically(Path(junit), as_junit(judged))
@@ -43,5 +43,5 @@ def command(folder: str, fail_on: str | None, require: str | None, strict: bool,
         add_summary(summary_markdown(check, outcomes))
         for sentence in first_sentences(check.variants):
             echo(f"{check.name}: {sentence}")
-    echo(conclude(judged, strict=strict))
+    echo(conclude(judged, strict=bool(strict)))
     return 0

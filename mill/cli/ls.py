@@ -1,4 +1,4 @@
-"""`mill ls`: what there is to run, and what was run."""
+"""`mill ls`: models, packaged configs, tasks and recorded runs."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ from pathlib import Path
 
 import click
 
-from mill.api.errors import RunError, UnknownName, install_command
+from mill.api.errors import RunError, SpecError, UnknownName, install_command
+from mill.api.files import import_file
 from mill.api.registry import models, tasks
 from mill.api.task import Benchmark
 from mill.api.validate import convert
 from mill.api.warnings import warn
-from mill.cli.options import chosen_output_dir, output_dir_option, split_paths, task_paths_option
-from mill.models.spec.backends import BACKENDS
+from mill.cli.options import chosen_output_dir, option, split_paths
+from mill.models.spec.backends import BACKENDS, backend_info
+from mill.models.spec.configs import packaged_configs
+from mill.models.spec.open import load_model_from_file
 from mill.report.tables import print_table
 from mill.runs.folder import find_runs
 from mill.runs.schema import Manifest, SessionEntry
@@ -23,34 +26,50 @@ from mill.tasks.load import load_builtin, load_files, make_task
 @click.command("ls")
 @click.argument("what", type=click.Choice(["models", "tasks", "runs"]), default="tasks")
 @click.argument("filter_text", metavar="[FILTER]", default="")
-@output_dir_option()
-@task_paths_option()
+@click.option("--configs", is_flag=True, help="With models: list the packaged configs, which are models by name.")
+@option("output_dir")
+@option("task_paths")
 @click.pass_context
 def command(
-    ctx: click.Context, what: str, filter_text: str, output_dir: str | None, task_paths: tuple[list[str], ...]
+    ctx: click.Context,
+    what: str,
+    filter_text: str,
+    configs: bool,
+    output_dir: str | None,
+    task_paths: tuple[list[str], ...],
 ) -> int:
     """List models, tasks (the default) or runs; FILTER keeps the rows that contain it.
+
+    The name of a packaged config is a model: mill eval smollm2_135m_instruct gsm8k. A file or folder of that name in the
+    current folder wins; ./NAME is always the folder, and hf[path=NAME] always the model of the hub.
 
     \b
     Examples:
       mill ls tasks mmlu_high
       mill ls models
+      mill ls models --configs
       mill ls runs --output_dir results
     """
     load_builtin()
-    load_files(split_paths(task_paths))
+    load_files(tuple(split_paths(task_paths)))
+    if configs and what != "models":
+        raise SpecError("--configs goes with models: mill ls models --configs")
     columns, rows = {
-        "models": lambda: (["backend", "also", "serves", "install"], _models()),
+        "models": lambda: (
+            (["config", "backend", "model", "needs"], _configs())
+            if configs
+            else (["backend", "aliases", "task types", "install"], _models())
+        ),
         "tasks": lambda: (["task", "type", "shots", "metrics"], _tasks()),
         "runs": lambda: (
-            ["run", "tasks", "samples", "errors", "last session"],
+            ["run", "tasks", "samples", "failed", "last session"],
             _runs(chosen_output_dir(ctx, output_dir)),
         ),
     }[what]()
-    kept = [row for row in rows if filter_text.lower() in " ".join(row).lower()]
-    if filter_text and not kept:
+    shown = [row for row in rows if filter_text.lower() in " ".join(row).lower()]
+    if filter_text and not shown:
         raise UnknownName(what.removesuffix("s"), filter_text, [row[0] for row in rows], hint=f"`mill ls {what}` lists all")
-    print_table("", columns, kept, numbers=("shots", "samples", "errors"))
+    print_table("", columns, shown, numbers=("shots", "samples", "failed"))
     return 0
 
 
@@ -64,6 +83,19 @@ def _models() -> list[list[str]]:
         rows.append([backend.names[0], ", ".join(backend.names[1:]), served, install])
     builtin = {name for backend in BACKENDS for name in backend.names}
     return rows + [[name, "", "(from a file or another package)", ""] for name in models if name not in builtin]
+
+
+def _configs() -> list[list[str]]:
+    """The packaged configs. What one needs: packages to install, and what its file states as `needs`."""
+    rows = []
+    for name, file in packaged_configs().items():
+        model = load_model_from_file(name)
+        info = backend_info(model["type"])
+        needs = [install_command(info.extra)] if info and info.extra else []
+        needs += filter(None, [getattr(import_file(file, "config file"), "needs", "")])
+        weights = str(model.get("path") or model.get("model") or "").removeprefix(f"{file.parents[4]}/")
+        rows.append([name, model["type"], weights, "; ".join(needs)])
+    return rows
 
 
 def _tasks() -> list[list[str]]:
@@ -86,11 +118,11 @@ def _runs(output_dir: Path) -> list[list[str]]:
     rows = []
     for folder in find_runs(output_dir):
         try:
-            known, results = convert(folder.manifest(), Manifest, folder.path, RunError), folder.results()
+            manifest, results = convert(folder.manifest(), Manifest, folder.path, RunError), folder.results()
         except RunError as error:  # one damaged run does not hide the others
             warn(f"left out: {error}")
             continue
-        last = known.sessions[-1] if known.sessions else SessionEntry(ended="running or killed")
+        last = manifest.sessions[-1] if manifest.sessions else SessionEntry(ended="running or killed")
         counts = [sum(getattr(task, count) for task in results.tasks.values()) for count in ("n", "errors")]
-        rows.append([str(folder.path), ", ".join(known.tasks), *map(str, counts), f"{last.started} {last.ended}"])
+        rows.append([str(folder.path), ", ".join(manifest.tasks), *map(str, counts), f"{last.started} {last.ended}"])
     return rows

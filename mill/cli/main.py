@@ -1,4 +1,4 @@
-"""`mill`: finds the command, and turns what goes wrong into one line and an exit code."""
+"""`mill`: imports the command that is called, and turns errors into one line and an exit code."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ import click
 
 from mill import __version__
 from mill.api.errors import MillError, UnknownName, nearest
-from mill.api.printing import echo
+from mill.api.printing import echo, echo_data
 from mill.api.secrets import hide, redact_text
 from mill.api.warnings import logger
+from mill.cli.hide_keys import restart_without_keys
 
 COMMANDS = {
     "eval": ("mill.cli.eval", "Run benchmarks on models."),
@@ -26,20 +27,22 @@ COMMANDS = {
     "sweep": ("mill.cli.sweep", "Several models, such as quantizations, against a baseline."),
     "diff": ("mill.cli.diff", "One model on several backends."),
     "stress": ("mill.cli.stress", "The same prompts under growing load."),
-    "determinism": ("mill.cli.determinism", "The same prompts again and again."),
-    "gate": ("mill.cli.gate", "Hold saved checks against rules; exit code 3 when one is broken."),
+    "determinism": ("mill.cli.determinism", "The same prompts several times."),
+    "gate": ("mill.cli.gate", "Test saved checks against rules; exit code 3 when one is broken."),
     "report": ("mill.cli.report", "Saved checks as a page, a table or data."),
-    "ls": ("mill.cli.ls", "List models, tasks or runs."),
+    "ls": ("mill.cli.ls", "List models, packaged configs, tasks or runs."),
+    "new": ("mill.cli.new", "Write a starting file for a task, a backend or a metric, with its test."),
     "schedule": ("mill.cli.schedule", "A matrix of runs on a cluster."),
-    "collect": ("mill.cli.collect", "Put all scores of an output folder into one table."),
-    "conform": ("mill.cli.conform", "Check that a backend keeps the contract."),
+    "collect": ("mill.cli.collect", "All scores of an output folder in one table."),
+    "conform": ("mill.cli.conform", "Check that a backend fulfils the contract."),
     "score": ("mill.cli.score", "Score a recorded run again, without the model."),
+    "schema": ("mill.cli.schema", "Print the JSON schema of run files."),
 }
-INTERRUPTED, TERMINATED = 130, 143  # as shells give them: 128 and the signal's number
+INTERRUPTED, TERMINATED = 130, 143  # 128 plus the signal's number, as in shells
 
 
 class LazyGroup(click.Group):
-    """Knows its commands by name and one line of help; imports one when it is called."""
+    """Lists its commands without importing them; imports one when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -67,6 +70,7 @@ def underscored(name: str) -> str:
 
 @click.group(
     cls=LazyGroup,
+    invoke_without_command=True,
     context_settings={
         "help_option_names": ["-h", "--help"],
         "token_normalize_func": underscored,
@@ -74,7 +78,7 @@ def underscored(name: str) -> str:
     },
     epilog="Start with: mill eval org/name mmlu_anatomy --limit 20",
 )
-@click.option("--output_dir", type=click.Path(), default=None, help="Where results lie; also taken by the commands.")
+@click.option("--output_dir", type=click.Path(), default=None, help="Folder of the results; the commands take it, too.")
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
 @click.version_option(__version__, prog_name="mill")
 @click.pass_context
@@ -82,10 +86,12 @@ def cli(ctx: click.Context, output_dir: str | None, debug: bool) -> None:
     """How good is this model, and does this engine serve it faithfully?"""
     ctx.ensure_object(dict)
     ctx.obj["output_dir"] = output_dir
+    if ctx.invoked_subcommand is None:
+        echo_data(f"{ctx.get_help()}\n")
 
 
 def main(argv: list[str] | None = None) -> None:
-    """The entry point of `mill` and `infer-check`. SIGTERM, as schedulers send it, ends a command as Ctrl-C does."""
+    """The entry point of `mill` and `infer-check`. SIGTERM, which schedulers send, ends a command as Ctrl-C does."""
     terminated: list[int] = []
 
     def terminate(number: int, frame: FrameType | None) -> None:
@@ -95,26 +101,29 @@ def main(argv: list[str] | None = None) -> None:
     signal.signal(signal.SIGTERM, terminate)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a terminal may not know every sign that models write
-    if argv is None:
-        _put_secrets_away()
+            stream.reconfigure(errors="backslashreplace")  # a terminal may not support every character of a model's output
+    if argv is None and hide(sys.argv[1:])[1]:
+        restart_without_keys(_flags(sys.argv[1:]))
     code = run(sys.argv[1:] if argv is None else argv)
     sys.exit(TERMINATED if terminated and code == INTERRUPTED else code)
 
 
-def _put_secrets_away() -> None:
-    """Start again where the command line holds a key, with the key in the environment: `ps` shows it to nobody then."""
-    command, hidden = hide(sys.orig_argv)
-    if hidden:
-        os.execve(sys.executable, command, {**os.environ, **hidden})
+def _flags(arguments: list[str]) -> set[str]:
+    """The options of the called command that take no value."""
+    name = next((word for word in arguments if word in COMMANDS), None)
+    command = cli.get_command(click.Context(cli), name) if name else None
+    params = [*cli.params, *(command.params if command else [])]
+    options = [param for param in params if isinstance(param, click.Option) and (param.is_flag or param.count)]
+    names = [name for option in options for name in (*option.opts, *option.secondary_opts)]
+    return {underscored(name.lstrip("-")) for name in ("--help", *names)}
 
 
 def run(argv: list[str]) -> int:
-    """Run a command line and return its exit code. A traceback appears with --debug alone."""
+    """Run a command line and return its exit code. Only --debug shows tracebacks."""
     debug = "--debug" in argv or bool(os.environ.get("MILL_DEBUG"))
-    argv = [part for part in argv if part != "--debug"]
-    shown = _PrintedWarnings(logging.WARNING)
-    logger.addHandler(shown)
+    argv = [word for word in argv if word != "--debug"]
+    printed = _PrintedWarnings(logging.WARNING)
+    logger.addHandler(printed)
     try:
         code: Any = cli.main(args=argv, prog_name="mill", standalone_mode=False)
         return code if isinstance(code, int) else 0
@@ -127,18 +136,18 @@ def run(argv: list[str]) -> int:
     except (KeyboardInterrupt, click.Abort):
         return _fail("interrupted", INTERRUPTED, debug)
     except BrokenPipeError:
-        sys.stdout = Path(os.devnull).open("w")  # the reader went away; what is left must not fail at exit
+        sys.stdout = Path(os.devnull).open("w")  # the reader closed the pipe; flushing at exit must not fail
         return 0
     except Exception as error:
         from mill.api.batching import describe
 
         return _fail(f"unexpected {describe(error)} (run with --debug for the traceback)", 1, debug)
     finally:
-        logger.removeHandler(shown)
+        logger.removeHandler(printed)
 
 
 class _PrintedWarnings(logging.Handler):
-    """The log of mill on standard error, one line a record."""
+    """The log of mill on standard error, one line per record."""
 
     def emit(self, record: logging.LogRecord) -> None:
         echo(f"{record.levelname.lower()}: {record.getMessage()}", err=True)

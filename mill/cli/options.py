@@ -1,47 +1,107 @@
-"""Options that commands share, and how their texts become values."""
+"""Click options made from the definitions in `mill.options`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
-from mill.cli.values import FilePath, Texts
-from mill.cli.values import parse_pairs as parse_pairs
 from mill.models.spec.remote_code import forbid_remote_code
+from mill.options.definitions import DEFAULT_OUTPUT_DIR, EvalOptions
+from mill.options.option import Option, options_of
 
-DEFAULT_OUTPUT_DIR = "results"
+if TYPE_CHECKING:
+    ParamType = click.ParamType[Any]
+else:
+    ParamType = click.ParamType  # not generic in older versions of click
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
-def output_dir_option() -> Decorator:
-    return click.option(
-        "--output_dir", type=FilePath(), default=None, help=f"Where results lie. [default: {DEFAULT_OUTPUT_DIR}]"
-    )
+class OptionType(ParamType):
+    """The type of an option: what is typed becomes a checked value."""
+
+    def __init__(self, option: Option) -> None:
+        self.option = option
+        self.name = option.metavar.lower()
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        where = param.human_readable_name if isinstance(param, click.Argument) else f"--{self.option.name}"
+        return self.option.read_text(value, where)
 
 
-def task_paths_option() -> Decorator:
-    about = "Python files or folders that register tasks or backends; comma-separated, or given several times."
-    return click.option("--task_paths", multiple=True, type=Texts(), help=about)
+class SpelledOption(click.Option):
+    """An option some of whose spellings are accepted and not shown."""
+
+    def __init__(self, *args: Any, hidden_spellings: Sequence[str] = (), **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._hidden = hidden_spellings
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        every, self.opts = self.opts, [name for name in self.opts if name not in self._hidden]
+        try:
+            return super().get_help_record(ctx)
+        finally:
+            self.opts = every
 
 
-def remote_code_option() -> Decorator:
-    """Forbids for the whole process, and for those that it starts."""
+def option(
+    name: str, kind: type[msgspec.Struct] = EvalOptions, *, off: str = "", help: str = "", hide: Iterable[str] = ()
+) -> Decorator:
+    """The click option of a defined option. Its value is None where it is not given, so that defaults apply in one place.
 
-    def forbid(ctx: click.Context, parameter: click.Parameter, given: bool) -> None:
-        if given:
-            forbid_remote_code()
+    `off` is the flag's opposite (`--no_chat`); spellings in `hide` are not shown.
+    """
+    defined = options_of(kind)[name]
+    hidden = [f"--{spelling}" for spelling in (*defined.hints.hidden, *hide)]
+    names = [f"--{spelling}" for spelling in defined.names]
+    if off:
+        names[0] += f"/--{off}"
+    arguments: dict[str, Any] = {"help": help or defined.help, "cls": SpelledOption, "hidden_spellings": hidden}
+    if defined.is_flag:
+        arguments |= {"is_flag": True, "default": None}
+    else:
+        arguments |= {"type": OptionType(defined), "metavar": defined.metavar, "default": None}
+        if name == "task_paths":
+            arguments |= {"multiple": True}
+    return click.option(*names, name, **arguments)
 
-    about = "Never run Python code that comes with a model."
-    return click.option("--no_remote_code", is_flag=True, expose_value=False, callback=forbid, help=about)
+
+def argument(name: str) -> Decorator:
+    """An argument that a run file can give as well."""
+    return click.argument(name, required=False, type=OptionType(options_of(EvalOptions)[name]))
 
 
-def base_url_option() -> Decorator:
-    about = "Address of the server, for models that name none; a bare model name is then one of an OpenAI-compatible server."
-    return click.option("--base_url", "--base-url", "base_url", default=None, help=about)
+def options(names: Iterable[str], kind: type[msgspec.Struct] = EvalOptions) -> Decorator:
+    """Several options, in the order in which --help shows them."""
+    return with_options([option(name, kind) for name in names])
+
+
+def with_options(decorators: Sequence[Decorator]) -> Decorator:
+    """A decorator that adds options in the order in which --help shows them."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        for decorator in reversed(decorators):
+            command = decorator(command)
+        return command
+
+    return decorate
+
+
+def given_options(ctx: click.Context, values: Mapping[str, Any], kind: type[msgspec.Struct]) -> dict[str, Any]:
+    """The options that the command line gives, by name. --output_dir may come before the command, too."""
+    given = {name: value for name, value in values.items() if value not in (None, ()) and name in options_of(kind)}
+    if "task_paths" in given:
+        given["task_paths"] = split_paths(given["task_paths"])
+    if given.get("no_remote_code"):
+        forbid_remote_code()
+    before = (ctx.obj or {}).get("output_dir")
+    return {"output_dir": before, **given} if before else given
 
 
 def chosen_output_dir(ctx: click.Context, given: str | None) -> Path:
@@ -49,6 +109,6 @@ def chosen_output_dir(ctx: click.Context, given: str | None) -> Path:
     return Path(given or (ctx.obj or {}).get("output_dir") or DEFAULT_OUTPUT_DIR)
 
 
-def split_paths(given: tuple[list[str], ...]) -> tuple[str, ...]:
-    """The paths of --task_paths, however often it was given."""
-    return tuple(path for part in given for path in part)
+def split_paths(given: Iterable[list[str]]) -> list[str]:
+    """The paths of --task_paths, which may be given several times."""
+    return [path for part in given for path in part]

@@ -25,26 +25,26 @@ Examples:
 @click.command("report", epilog=EXAMPLES)
 @click.argument("folder", type=FilePath())
 @click.option(
-    "--format", "form", type=click.Choice(list(SUFFIXES)), default="html", show_default=True, help="What to write."
+    "--format", "form", type=click.Choice(list(SUFFIXES)), default="html", show_default=True, help="Format of the report."
 )
 @click.option(
-    "--output", type=FilePath(), default=None, help="Where to. [default: report.* in the folder; - for the terminal]"
+    "--output", type=FilePath(), default=None, help="File to write; - for the terminal. [default: report.* in the folder]"
 )
-@click.option("--fail_on", default=None, help="Rules whose outcome md and junit show; see mill gate, which ends by them.")
-@click.option("--require", default=None, help="The same for what the interval must show.")
+@click.option("--fail_on", default=None, help="Rules, whose outcomes md and junit show. `mill gate` sets the exit code.")
+@click.option("--require", default=None, help="Rules that the interval must show.")
 def command(folder: str, form: str, output: str | None, fail_on: str | None, require: str | None) -> int:
-    """Render the checks of FOLDER, with what became of rules where they are given (md, junit). It opens without a network
-    and needs no model."""
-    place = Path(folder)
+    """Render the checks of FOLDER, with the outcomes of rules where they are given (md, junit). The page needs no network
+    and no model."""
+    path = Path(folder)
     rules = parse_rules(fail_on, require)
-    checks = [read_check(one) for one in find_checks(place)]
+    checks = [read_check(file) for file in find_checks(path)]
     text = _rendered(checks, form, rules)
     if output == "-":
         echo_data(text if text.endswith("\n") else f"{text}\n")
         return 0
-    given = place if place.is_dir() else place.parent
-    file = Path(output) if output else given / f"report{SUFFIXES[form]}"
-    write_atomically(file, text, root=None if output else given)
+    parent = path if path.is_dir() else path.parent
+    file = Path(output) if output else parent / f"report{SUFFIXES[form]}"
+    write_atomically(file, text, root=None if output else parent)
     echo(f"written: {file}")
     return 0
 

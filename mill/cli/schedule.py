@@ -10,33 +10,31 @@ from typing import Any
 
 import click
 
-from mill.api.errors import Interrupted, MissingPackage, SpecError
+from mill.api.errors import MissingPackage, SpecError
 from mill.api.printing import echo
 from mill.api.secrets import is_secret, names_hidden, redact_addresses
-from mill.api.task import RenderSettings
-from mill.cli.options import (
-    chosen_output_dir,
-    output_dir_option,
-    parse_pairs,
-    remote_code_option,
-    split_paths,
-    task_paths_option,
-)
+from mill.cli.interrupt import interrupted
+from mill.cli.main import run as run_command
+from mill.cli.options import chosen_output_dir, given_options, option, options
 from mill.cli.values import FilePath
 from mill.models.spec.open import open_model, resolve_spec
 from mill.models.spec.parse import make_spec, split_list
 from mill.models.spec.remote_code import remote_code_forbidden
+from mill.options.definitions import EvalOptions
+from mill.options.text import format_pairs
 from mill.report.tables import print_table
 from mill.runs.advisory_lock import advisory_lock
 from mill.runs.evaluate import plan_run
 from mill.runs.folder import RunFolder, check_writable
-from mill.runs.plan import parse_limit, refuse_early
+from mill.runs.plan import refuse_early
 from mill.schedule.cells import FOLDER, Cell, cell_of, forget_cells, read_cells, remember_cells
 from mill.schedule.cluster import Cluster, read_cluster
-from mill.schedule.jobs import jobs_under_way, run_here, submit
+from mill.schedule.jobs import active_jobs, run_locally, submit
+from mill.tasks.from_files import expand_task_files
 from mill.tasks.load import load_builtin, load_files, select
 
-DONE, UNDER_WAY, TO_DO = "done", "under way", "to do"
+DONE, ACTIVE, TO_DO = "done", "active", "to do"
+PASSED_ON = ("limit", "seed", "batch_size", "gen_kwargs", "max_tokens", "system_prompt", "apply_chat_template")
 _COLUMNS = ("model", "task", "shots", "state", "missing")
 
 EXAMPLES = """
@@ -61,19 +59,14 @@ A cluster file, all of it optional:
 @click.command("schedule", epilog=EXAMPLES)
 @click.argument("models")
 @click.argument("tasks")
-@click.option("--n_shots", default=None, help="Numbers of examples, comma-separated; default: each task's own.")
-@output_dir_option()
-@click.option("--cluster", type=FilePath(), default=None, help="A YAML file with the limits of a job and of arrays.")
-@click.option("--local", is_flag=True, help="Run the cells as processes of this machine and wait for them.")
-@click.option("--dry_run", is_flag=True, help="Show the matrix and what of it is missing; submit nothing.")
-@click.option("--forget", is_flag=True, help="Take the cells off the list of what is scheduled; results and jobs stay.")
-@click.option("--limit", default=None, help="Samples of each task: a count (100) or a fraction (0.1).")
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of example draws and sampling.")
-@click.option("--batch_size", type=click.IntRange(min=1), default=None, help="Requests at once; default: what fits.")
-@click.option("--gen_kwargs", default=None, help="Decoding options: temperature=0.7,max_gen_toks=512.")
-@click.option("--apply_chat_template", is_flag=True, help="Send prompts through the model's chat template.")
-@task_paths_option()
-@remote_code_option()
+@click.option("--n_shots", default=None, help="Numbers of few-shot examples, comma-separated. [default: each task's own]")
+@option("output_dir")
+@click.option("--cluster", type=FilePath(), default=None, help="YAML file with the limits of a job and of arrays.")
+@click.option("--local", is_flag=True, help="Run the cells as processes of this machine, and wait for them.")
+@click.option("--dry_run", is_flag=True, help="Show the matrix and what is missing; submit nothing.")
+@click.option("--forget", is_flag=True, help="Remove the cells from the list of scheduled cells; results and jobs stay.")
+@options(PASSED_ON)
+@options(("task_paths", "no_remote_code"))
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -86,33 +79,34 @@ def command(
     local: bool,
     dry_run: bool,
     forget: bool,
-    **given: Any,
+    **values: Any,
 ) -> int:
     """Run every cell of MODELS x TASKS x --n_shots that has no complete result yet, as jobs of SLURM.
 
-    Given again, it submits only what failed or was never done; cells that are queued or running are left alone. A job whose
-    time is over goes back to the queue and goes on where it stopped.
+    The same command again submits only what failed or never ran, not cells that are queued or running. A job whose time is
+    over is queued again and resumes.
     """
     folder = chosen_output_dir(ctx, output_dir).resolve()
     if forget:
         if dry_run or local:
-            raise SpecError("--forget goes with neither --dry_run nor --local: it starts nothing")
+            raise SpecError("--forget starts nothing: leave out --dry_run and --local")
         shots = [] if n_shots is None else _shots(n_shots)
         count = forget_cells(folder, split_list(models), split_list(tasks), shots)
-        echo(f"{count} cells are not scheduled any more")
+        echo(f"{count} cells removed from the schedule")
         return int(count == 0)
     if not local and importlib.util.find_spec("submitit") is None:
         raise MissingPackage("mill schedule", "submitit", "slurm")
     limits = read_cluster(cluster, local=local)
+    given = given_options(ctx, values, EvalOptions)
     cells = _cells(split_list(models), split_list(tasks), _shots(n_shots), folder, given)
     if dry_run:
         states = _states(cells, folder, local=local)
         _show(cells, states, folder)
         count = sum(state == TO_DO for state in states.values())
         arrays = -(-count // limits.array_size)
-        echo(f"would submit {count} of {len(cells)} cells in {arrays} array{'s' * (arrays != 1)}: {_told(limits)}")
+        echo(f"would submit {count} of {len(cells)} cells in {arrays} array{'s' * (arrays != 1)}: {_shown_limits(limits)}")
         return 0
-    # Two commands that submit at once would both find a cell missing; cells that run here take turns by themselves.
+    # Two commands that submit at the same time would both find a cell missing; local cells take the lock themselves.
     with contextlib.nullcontext() if local else advisory_lock(RunFolder(folder / FOLDER), [FOLDER]):
         states = _states(cells, folder, local=local)
         remember_cells(folder, cells)
@@ -120,52 +114,51 @@ def command(
         if not todo:
             _show(cells, states, folder)
             return 0
-        return _run_here(todo, limits, folder) if local else _submit(todo, limits, folder)
+        return _run_locally(todo, limits, folder) if local else _submit(todo, limits, folder)
 
 
 def _cells(models: list[str], tasks: list[str], shots: list[int | None], folder: Path, given: dict[str, Any]) -> list[Cell]:
-    """The whole matrix, planned: what can be refused is refused here, before the first job is submitted."""
+    """Plan the whole matrix: everything that can be refused is refused before the first job is submitted."""
     if not models or not tasks:
         raise SpecError("give models and tasks: mill schedule MODELS TASKS")
-    gen_kwargs, limit = parse_pairs(given["gen_kwargs"], "--gen_kwargs"), parse_limit(given["limit"])
-    paths = tuple(str(Path(path).resolve()) for path in split_paths(given["task_paths"]))
+    options = EvalOptions(**given)
+    paths = tuple(str(Path(path).resolve()) for path in options.task_paths)
     load_builtin()
     load_files(paths)
     check_writable(folder)
-    settings = RenderSettings(
-        seed=given["seed"], gen_kwargs=gen_kwargs, apply_chat_template=bool(given["apply_chat_template"])
-    )
-    found = []
+    cells = []
     for text in models:
         spec = resolve_spec(make_spec(text))
         secret = next((name for name, value in spec.arguments.items() if _holds_secret(name, value)), None)
         if secret:
             raise SpecError(f"a secret in {secret} would be stored with the jobs: set MILL_API_KEY in the environment")
         for task in tasks:
-            refuse_early(select([task]), spec.backend)
+            refuse_early(select(expand_task_files([task])), spec.backend)
         model = open_model(spec)
         model.ready()
         for task in tasks:
             for number in shots:
-                asked = replace(settings, n_shots=number)
-                run = plan_run(spec, model, select([task]), asked, output_dir=folder, limit=limit)
-                argv = ["eval", text, task, "--output_dir", str(folder), "--quiet", *_options(number, given, paths)]
-                found.append(cell_of(run, text, task, number, argv, folder))
-    return list({cell.key: cell for cell in found}.values())  # a cell that is named twice is one
+                settings = replace(options.settings, n_shots=number)
+                run = plan_run(
+                    spec, model, select(expand_task_files([task])), settings, output_dir=folder, limit=options.limit
+                )
+                argv = ["eval", text, task, "--output_dir", str(folder), "--quiet", *_eval_options(number, given, paths)]
+                cells.append(cell_of(run, text, task, number, argv, folder))
+    return list({cell.key: cell for cell in cells}.values())  # each cell once
 
 
 def _holds_secret(name: str, value: object) -> bool:
     return is_secret(name) or names_hidden(value) or (isinstance(value, str) and redact_addresses(value) != value)
 
 
-def _options(n_shots: int | None, given: dict[str, Any], paths: tuple[str, ...]) -> list[str]:
+def _eval_options(n_shots: int | None, given: dict[str, Any], paths: tuple[str, ...]) -> list[str]:
     """The options of a cell's `mill eval`."""
-    asked = {"n_shots": n_shots, "seed": given["seed"] or None}
-    asked |= {name: given[name] for name in ("limit", "batch_size", "gen_kwargs")}
-    found = [part for name, value in asked.items() if value is not None for part in (f"--{name}", str(value))]
-    found += ["--apply_chat_template"] * bool(given["apply_chat_template"])
-    found += ["--no_remote_code"] * remote_code_forbidden()
-    return found + [part for path in paths for part in ("--task_paths", path)]
+    texts = {"n_shots": n_shots, **{name: given.get(name) for name in PASSED_ON if name != "apply_chat_template"}}
+    texts |= {"seed": given.get("seed") or None, "gen_kwargs": format_pairs(given.get("gen_kwargs", {})) or None}
+    words = [word for name, value in texts.items() if value is not None for word in (f"--{name}", str(value))]
+    words += ["--apply_chat_template"] * bool(given.get("apply_chat_template"))
+    words += ["--no_remote_code"] * remote_code_forbidden()
+    return words + [word for path in paths for word in ("--task_paths", path)]
 
 
 def _shots(text: str | None) -> list[int | None]:
@@ -179,35 +172,35 @@ def _shots(text: str | None) -> list[int | None]:
 
 def _states(cells: list[Cell], folder: Path, *, local: bool) -> dict[str, str]:
     known = read_cells(folder)
-    lacking = {cell.key: known.get(cell.key, cell) for cell in cells if cell.missing(folder)}
-    under_way = set() if local else jobs_under_way(lacking.values())
+    incomplete = {cell.key: known.get(cell.key, cell) for cell in cells if cell.missing(folder)}
+    active = set() if local else active_jobs(incomplete.values())
     return {
-        cell.key: DONE if cell.key not in lacking else UNDER_WAY if lacking[cell.key].job in under_way else TO_DO
+        cell.key: DONE if cell.key not in incomplete else ACTIVE if incomplete[cell.key].job in active else TO_DO
         for cell in cells
     }
 
 
 def _submit(cells: list[Cell], limits: Cluster, folder: Path) -> int:
     count = 0
-    for submitted in submit(cells, limits, folder):
+    for submitted in submit(cells, limits, folder, run_command):
         remember_cells(folder, submitted)
         count += len(submitted)
         echo(f"submitted {len(submitted)} cells as {submitted[0].job.partition('_')[0]}")
-    echo(f"{count} cells in the queue; `mill collect --check --output_dir {folder}` tells what is missing")
+    echo(f"{count} cells in the queue; `mill collect --check --output_dir {folder}` lists what is missing")
     return 0
 
 
-def _run_here(cells: list[Cell], limits: Cluster, folder: Path) -> int:
+def _run_locally(cells: list[Cell], limits: Cluster, folder: Path) -> int:
     failed = 0
     try:
-        with contextlib.closing(run_here(cells, limits, folder)) as ended:
+        with contextlib.closing(run_locally(cells, limits, folder)) as ended:
             for number, (cell, error) in enumerate(ended, 1):
                 remember_cells(folder, [cell])
                 what = f"{cell.model} {cell.task} shots {cell.shots}"
                 echo(f"[{number}/{len(cells)}] {what}: {error or 'done'}", err=bool(error))
                 failed += error is not None
     except KeyboardInterrupt:
-        raise Interrupted("interrupted; nothing that was answered is lost: the same command goes on from here") from None
+        raise interrupted() from None
     echo(f"{len(cells) - failed} of {len(cells)} cells done; `mill collect --output_dir {folder}` shows the scores")
     return int(failed > 0)
 
@@ -221,5 +214,5 @@ def _shortened(missing: list[str]) -> str:
     return "; ".join(missing[:2]) + (f"; {len(missing) - 2} more" if len(missing) > 2 else "")
 
 
-def _told(limits: Cluster) -> str:
+def _shown_limits(limits: Cluster) -> str:
     return ", ".join(f"{name}={value}" for name, value in limits.parameters("mill").items())

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from mill.cli.options import split_paths, task_paths_option
+from mill.cli.options import option, split_paths
 from mill.cli.values import FilePath
 from mill.report.scores import print_outcome
 from mill.runs.folder import RunFolder
@@ -16,16 +16,16 @@ from mill.tasks.load import load_builtin, load_files, make_task
 
 @click.command("score")
 @click.argument("run", type=FilePath())
-@task_paths_option()
+@option("task_paths")
 def command(run: str, task_paths: tuple[list[str], ...]) -> int:
-    """Score the answers recorded in the folder RUN with the tasks as they are now; no model and no data are needed.
+    """Score the answers recorded in the folder RUN with the tasks as they are now; this needs no model and no data.
 
     \b
     Example:
       mill score results/SmolLM2-135M-Instruct-1a2b3c4d/default
     """
     load_builtin()
-    load_files(split_paths(task_paths))
+    load_files(tuple(split_paths(task_paths)))
     outcome = score_again(RunFolder(Path(run)), make_task)
     print_outcome(outcome)
     return int(outcome.errors + outcome.judge_failures > 0)

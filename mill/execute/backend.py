@@ -1,48 +1,41 @@
-"""Who computes answers: the model in this process, or workers elsewhere that each hold it."""
+"""Executor backends, which compute responses: the model in this process, or a pool of workers that each hold it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import Protocol
 
-from mill.api.batching import Observer
+from mill.api.batching import Answered
 from mill.api.errors import ModelBroken
 from mill.api.model import MillModel
 from mill.api.request import Request
-from mill.api.response import Response
 
 
-class Engine(Protocol):
+class ExecutorBackend(Protocol):
     canary: Request | None
-    """Something that this model is known to have answered: where it fails on all it is asked, it is asked that."""
+    """A request that this model is known to have answered: it is sent where the model fails on everything."""
 
     def load(self) -> None:
-        """Get ready to answer; called before the first request, so that rates count work alone."""
+        """Get ready; called before the first request, so that rates do not count loading."""
 
-    def answer(self, kind: str, requests: Sequence[Request], observer: Observer) -> None:
-        """Answer requests of one kind, telling the observer of each answer as it comes, in this thread."""
+    def stream(self, kind: str, requests: Sequence[Request]) -> Generator[Answered, None, None]:
+        """Every request with its response, as soon as it is there. No two requests may be equal."""
+
+    def undelivered(self) -> list[Answered]:
+        """Responses that had arrived when the stream was closed before its end."""
 
     def warnings(self) -> list[str]:
-        """What a reader of the scores must know about how they came about."""
+        """What a reader of the scores must know about how they were computed."""
+
+    def execution_paths(self) -> dict[str, str]:
+        """Which execution paths of the model computed the answers, by stage."""
 
     def close(self) -> None:
-        """Free what computing took."""
-
-
-class _Told:
-    """An observer that remembers of what it was told."""
-
-    def __init__(self, observer: Observer) -> None:
-        self.observer = observer
-        self.requests: set[int] = set()
-
-    def answered(self, request: Request, response: Response) -> None:
-        self.requests.add(id(request))
-        self.observer.answered(request, response)
+        """Free memory and workers."""
 
 
 class LocalBackend:
-    """The model itself, in this process."""
+    """The model in this process."""
 
     def __init__(self, model: MillModel) -> None:
         self.model = model
@@ -51,20 +44,26 @@ class LocalBackend:
     def load(self) -> None:
         self.model.load()
 
-    def answer(self, kind: str, requests: Sequence[Request], observer: Observer) -> None:
-        told = _Told(observer)
+    def stream(self, kind: str, requests: Sequence[Request]) -> Generator[Answered, None, None]:
+        answered: set[str] = set()
         try:
-            getattr(self.model, kind)(requests, told)
+            for request, response in self.model.stream_responses(kind, requests):
+                answered.add(request.key)
+                yield request, response
         except ModelBroken:
             if self.canary is None or self.model.lock_step:
                 raise
-            self.model.check_canary(
-                self.canary
-            )  # which raises too where the model is broken; else only these questions fail
-            getattr(self.model, kind)([request for request in requests if id(request) not in told.requests], observer)
+            self.model.check_canary(self.canary)  # raises where the model is broken; else only these requests fail
+            yield from self.model.stream_responses(kind, [one for one in requests if one.key not in answered])
+
+    def undelivered(self) -> list[Answered]:
+        return []
 
     def warnings(self) -> list[str]:
         return self.model.warnings()
+
+    def execution_paths(self) -> dict[str, str]:
+        return self.model.execution_paths()
 
     def close(self) -> None:
         self.model.clean()

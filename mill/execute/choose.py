@@ -1,4 +1,4 @@
-"""Which engine a run gets: the model in this process, one for each of several servers, or workers on Ray."""
+"""Chooses the executor backend of a run: the model in this process, a worker for each server, or workers on Ray."""
 
 from __future__ import annotations
 
@@ -10,55 +10,54 @@ from mill.api.errors import MissingPackage, SpecError
 from mill.api.files import imported_files
 from mill.api.model import MillModel
 from mill.api.ranks import world_size
-from mill.execute.backend import Engine, LocalBackend
+from mill.execute.backend import ExecutorBackend, LocalBackend
 from mill.execute.pool import Pool
 from mill.execute.ray_actor import Opening, environment
 from mill.execute.ray_cluster import RayCluster, RayWorker
 from mill.execute.workers import LocalWorker, open_replica, portable_identity
-from mill.models.http.server import ServerModel
 from mill.models.spec.open import open_model
 from mill.models.spec.parse import Spec, addresses_of, at_address
 
-HERE, RAY = "here", "ray"
-ENGINES = (HERE, RAY)
+LOCAL, RAY = "local", "ray"
+EXECUTORS = (LOCAL, RAY)
 
 
 @dataclass(frozen=True)
 class ExecutorChoice:
-    """What a person asks for. `workers` None means one, or one for each server's address."""
+    """The user's choice. `workers` None means one, or one for each server's address."""
 
-    engine: str = HERE
+    executor: str = LOCAL
     workers: int | None = None
     address: str | None = None
     gpus_per_worker: float | None = None
 
     def __post_init__(self) -> None:
-        if self.engine not in ENGINES:
-            raise SpecError(f"--engine {self.engine}: engines are {', '.join(ENGINES)}")
-        if self.engine == HERE and self.address:
-            raise SpecError("--address is that of a Ray cluster: add --engine ray")
-        if self.engine == HERE and self.gpus_per_worker is not None:
-            raise SpecError("--gpus_per_worker is for workers on Ray: add --engine ray")
+        if self.executor not in EXECUTORS:
+            raise SpecError(f"--executor {self.executor}: executors are {', '.join(EXECUTORS)}")
+        if self.executor == LOCAL and self.address:
+            raise SpecError("--address is that of a Ray cluster: add --executor ray")
+        if self.executor == LOCAL and self.gpus_per_worker is not None:
+            raise SpecError("--gpus_per_worker is for workers on Ray: add --executor ray")
 
     def check(self, spec: Spec) -> None:
         """Refuse what cannot work, before anything starts."""
         servers = len(addresses_of(spec))
-        if world_size() > 1 and (self.engine == RAY or servers > 1):
-            asked = "--engine ray" if self.engine == RAY else "a model with several addresses"
-            raise SpecError(f"{asked} spreads the work itself: start mill without torchrun or accelerate")
-        if self.engine == HERE and self.workers not in (None, 1) and servers < 2:
-            raise SpecError(f"--workers {self.workers}: add --engine ray, or give a server with several addresses")
+        if world_size() > 1 and (self.executor == RAY or servers > 1):
+            reason = "--executor ray" if self.executor == RAY else "a model with several addresses"
+            raise SpecError(f"{reason} distributes the work itself: start mill without torchrun or accelerate")
+        if self.executor == LOCAL and self.workers not in (None, 1) and servers < 2:
+            raise SpecError(f"--workers {self.workers}: add --executor ray, or give a server with several addresses")
         if self.workers is not None and self.workers < servers:
             raise SpecError(f"--workers {self.workers} would leave some of the {servers} addresses without one")
-        if self.engine == RAY and importlib.util.find_spec("ray") is None:
-            raise MissingPackage("--engine ray", "ray", "ray")
+        if self.executor == RAY and importlib.util.find_spec("ray") is None:
+            raise MissingPackage("--executor ray", "ray", "ray")
 
 
-def make_backend(choice: ExecutorChoice, spec: Spec, model: MillModel) -> Engine:
+def make_backend(choice: ExecutorChoice, spec: Spec, model: MillModel) -> ExecutorBackend:
     """`model` is the one that was opened to plan the run; its weights are loaded only where it computes itself."""
     specs = [at_address(spec, address) for address in addresses_of(spec)] or [spec]
     workers = choice.workers or len(specs)
-    if choice.engine == RAY:
+    if choice.executor == RAY:
         return RayBackend(choice, specs, model, workers)
     return LocalBackend(model) if workers == 1 else _on_servers(specs, model, workers)
 
@@ -82,10 +81,10 @@ def _on_servers(specs: Sequence[Spec], model: MillModel, workers: int) -> Pool:
 
 
 class RayBackend(Pool):
-    """A pool on Ray; the cluster is reached when there is something to compute, and left when that is done."""
+    """A pool on Ray; the cluster is joined when there is something to compute, and left after it."""
 
     def __init__(self, choice: ExecutorChoice, specs: Sequence[Spec], model: MillModel, workers: int) -> None:
-        super().__init__(self._start_worker, workers, servers=isinstance(model, ServerModel))
+        super().__init__(self._start_worker, workers, servers=model.is_server)
         self._cluster = RayCluster(choice.address, workers, choice.gpus_per_worker, model.accelerators)
         identity = portable_identity(model)
         fixed = [Spec(spec.backend, {**spec.arguments, **model.fixed_arguments()}) for spec in specs]

@@ -1,7 +1,7 @@
-"""What every backend must do alike, as checks that run on an opened model: `mill conform`.
+"""The contract of backends as checks that run on an opened model: `mill conform`.
 
-A check takes the model and returns a detail, or raises: Broken says what the backend does wrong, Skipped why the check does
-not apply. Tolerances are for engines that compute the same thing in another order.
+A check takes the model and returns a detail, or raises: Broken says what the backend does wrong,
+NotApplicable why the check does not apply. Tolerances are for engines that compute the same thing in another order.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from mill.api.batching import describe
 from mill.api.labels import Labels
 from mill.api.message import IMAGE, Media, Message
-from mill.api.model import MillModel, Unseen
+from mill.api.model import MillModel
 from mill.api.request import GENERATE, LOGLIKELIHOOD, ROLLING, ZERO_SHOT, Request, generation_options
 from mill.api.response import Response
 from mill.tasks.shapes import PAIRS, class_name, draw
@@ -29,7 +29,7 @@ class Broken(Exception):
     """The backend breaks the contract."""
 
 
-class Skipped(Exception):
+class NotApplicable(Exception):
     """The check does not apply to this backend."""
 
 
@@ -50,13 +50,13 @@ def conform(model: MillModel, reference: MillModel | None = None, tolerance: flo
     checks: dict[str, Check] = dict(CHECKS)
     if reference is not None:
         checks["log-likelihoods of the reference"] = lambda tested: compare(tested, reference, tolerance)
-    return [_verdict(name, check, model) for name, check in checks.items()]
+    return [_run_check(name, check, model) for name, check in checks.items()]
 
 
-def _verdict(name: str, check: Check, model: MillModel) -> ConformanceResult:
+def _run_check(name: str, check: Check, model: MillModel) -> ConformanceResult:
     try:
         return ConformanceResult(name, "pass", check(model))
-    except Skipped as why:
+    except NotApplicable as why:
         return ConformanceResult(name, "skip", str(why))
     except Broken as why:
         return ConformanceResult(name, "fail", str(why))
@@ -64,18 +64,24 @@ def _verdict(name: str, check: Check, model: MillModel) -> ConformanceResult:
         return ConformanceResult(name, "fail", f"raised {describe(error)}")
 
 
+def responses(model: MillModel, kind: str, requests: Sequence[Request]) -> list[Response]:
+    """In the order of the requests, without progress."""
+    answered = {request.key: response for request, response in model.stream_responses(kind, requests)}
+    return [answered[request.key] for request in requests]
+
+
 def generate(model: MillModel, *contexts: str | tuple[Message, ...], draw: int = 0, **options: object) -> list[Response]:
     if not model.capabilities.serves(GENERATE):
-        raise Skipped("writes no text")
+        raise NotApplicable("does not generate text")
     chosen = generation_options(**{"max_gen_toks": 12, **options})
     requests = [Request(GENERATE, context, options=chosen, draw=draw) for context in contexts]
-    return model.generate_until(requests, Unseen())
+    return responses(model, GENERATE, requests)
 
 
 def score(model: MillModel, *pairs: tuple[str, str]) -> list[Response]:
     if not model.capabilities.serves(LOGLIKELIHOOD):
-        raise Skipped("gives no log-probabilities")
-    return model.loglikelihood([Request(LOGLIKELIHOOD, context, rest) for context, rest in pairs], Unseen())
+        raise NotApplicable("gives no log-probabilities")
+    return responses(model, LOGLIKELIHOOD, [Request(LOGLIKELIHOOD, context, rest) for context, rest in pairs])
 
 
 def text_of(response: Response) -> str:
@@ -117,21 +123,21 @@ def limits(model: MillModel) -> str:
         count = len(answer.tokens)
     if count is None:
         longer = text_of(generate(model, PROMPTS[3], max_gen_toks=24)[0])
-        expect(text != longer or len(text.split()) <= 3, f"asked for 3 tokens, got as much as for 24: {text[:40]!r}")
-        raise Skipped("the backend does not tell how many tokens it generated")
-    expect(count <= 3, f"asked for 3 tokens, got {count}")
+        expect(text != longer or len(text.split()) <= 3, f"requested 3 tokens, got as many as for 24: {text[:40]!r}")
+        raise NotApplicable("the backend does not report how many tokens it generated")
+    expect(count <= 3, f"requested 3 tokens, got {count}")
     return f"{count} of 3 tokens, {answer.finish_reason}"
 
 
 def stops(model: MillModel) -> str:
     (free,) = generate(model, PROMPTS[3], max_gen_toks=24)
     text = text_of(free)
-    middle = [text[place : place + 3] for place in range(len(text) // 3, len(text) - 2)]
+    middle = [text[start : start + 3] for start in range(len(text) // 3, len(text) - 2)]
     stop = next((part for part in middle if part.isascii() and part.strip()), None)
     if stop is None:
-        raise Skipped("the model's answer has no part to be stopped at")
+        raise NotApplicable("the model's answer has no substring to stop at")
     (stopped,) = generate(model, PROMPTS[3], max_gen_toks=24, until=[stop])
-    expect(stop not in text_of(stopped), f"the answer holds its stop string {stop!r}")
+    expect(stop not in text_of(stopped), f"the answer contains its stop string {stop!r}")
     expect(stopped.finish_reason in (None, "stop"), f"finish_reason is {stopped.finish_reason!r}, not stop")
     return f"stopped at {stop!r}"
 
@@ -145,18 +151,18 @@ def unicode_text(model: MillModel) -> str:
 
 def empty_prompt(model: MillModel) -> str:
     (answer,) = generate(model, "", max_gen_toks=4)
-    return "answered" if answer.error is None else f"an error of its own: {answer.error[:60]}"
+    return "answered" if answer.error is None else f"an error of its request: {answer.error[:60]}"
 
 
 def long_prompt(model: MillModel) -> str:
     window = model.capabilities.max_context_length
     if not window:
-        raise Skipped("the context length is not known")
+        raise NotApplicable("the context length is not known")
     (answer,) = generate(model, "one two three four " * window, max_gen_toks=4)
     if answer.error is None:
-        expect(answer.truncated_tokens > 0, "a prompt longer than the context was cut without a word")
+        expect(answer.truncated_tokens > 0, "a prompt longer than the context was cut silently")
         return f"{answer.truncated_tokens} tokens cut and counted"
-    return f"an error of its own: {answer.error[:60]}"
+    return f"an error of its request: {answer.error[:60]}"
 
 
 def order(model: MillModel) -> str:
@@ -181,7 +187,7 @@ def sampled(model: MillModel) -> str:
 
 def dialog(model: MillModel) -> str:
     if not model.has_chat_template():
-        raise Skipped("no chat template")
+        raise NotApplicable("no chat template")
     turns = (Message("user", "My name is Ada."), Message("assistant", "Hello Ada!"), Message("user", "What is my name?"))
     return repr(text_of(generate(model, turns)[0])[:40])
 
@@ -189,12 +195,12 @@ def dialog(model: MillModel) -> str:
 def greedy_flag(model: MillModel) -> str:
     text = text_of(generate(model, PROMPT, max_gen_toks=1)[0])
     if not text.strip():
-        raise Skipped("the likeliest token is white space")
-    likeliest, other = score(model, (PROMPT, text), (PROMPT, " xylophone"))
-    expect(bool(likeliest.is_greedy), f"{text!r} is what the model says, yet is_greedy is {likeliest.is_greedy}")
+        raise NotApplicable("the greedy token is white space")
+    greedy, other = score(model, (PROMPT, text), (PROMPT, " xylophone"))
+    expect(bool(greedy.is_greedy), f"{text!r} is what the model generates, yet is_greedy is {greedy.is_greedy}")
     expect(other.is_greedy is False, f"is_greedy of an unlikely continuation is {other.is_greedy}")
-    expect(score_of(likeliest) > score_of(other), "an unlikely continuation scores higher")
-    return f"{text!r} {score_of(likeliest):.3f}"
+    expect(score_of(greedy) > score_of(other), "an unlikely continuation scores higher")
+    return f"{text!r} {score_of(greedy):.3f}"
 
 
 def chain(model: MillModel) -> str:
@@ -215,22 +221,22 @@ def choices_together(model: MillModel) -> str:
 def long_continuation(model: MillModel) -> str:
     window = model.capabilities.max_context_length
     if not window:
-        raise Skipped("the context length is not known")
+        raise NotApplicable("the context length is not known")
     long, short = score(model, (PROMPT, " word" * (window + 8)), (PROMPT, " Paris"))
     expect(long.error is not None or long.truncated_tokens > 0, "a continuation longer than the context got a score")
     score_of(short)
-    return "an error of its own, and the others are answered"
+    return "an error of its request, and the others are answered"
 
 
 def answer_tokens(model: MillModel) -> str:
     (answer,) = generate(model, PROMPT, max_gen_toks=4, logprobs=5)
     text = text_of(answer)
     if answer.tokens is None:
-        raise Skipped("gives no log-probabilities of its answers")
+        raise NotApplicable("gives no log-probabilities of its answers")
     expect(len(answer.tokens) > 0, "an answer without tokens")
     for token in answer.tokens:
-        expect(bool(token.top) and token.top[0][1] <= 0, f"the likeliest tokens at {token.text!r} are {token.top[:2]}")
-        expect(token.top[0][0] == token.name, f"greedy said {token.name!r}, yet {token.top[0][0]!r} is likelier")
+        expect(bool(token.top) and token.top[0][1] <= 0, f"the top_logprobs at {token.text!r} are {token.top[:2]}")
+        expect(token.top[0][0] == token.name, f"greedy decoding gave {token.name!r}, yet {token.top[0][0]!r} is likelier")
     if not model.capabilities.serves(LOGLIKELIHOOD) or "\ufffd" in text:
         return f"{len(answer.tokens)} tokens"
     (scored,) = score(model, (PROMPT, text))
@@ -243,12 +249,12 @@ def answer_tokens(model: MillModel) -> str:
 
 def ranking(model: MillModel) -> str:
     if not model.capabilities.serves(ZERO_SHOT):
-        raise Skipped("ranks no labels")
+        raise NotApplicable("ranks no labels")
     labels = Labels(tuple(class_name(*pair) for pair in PAIRS[:12]))
-    pictures = [Media(IMAGE, draw(colour, shape, random.Random(shape))) for colour, shape in PAIRS[:4]]
-    requests = [Request(ZERO_SHOT, (Message("user", (picture,)),), labels=labels) for picture in pictures]
-    together = model.zero_shot_classify(requests, Unseen())
-    alone = [model.zero_shot_classify([request], Unseen())[0] for request in requests]
+    images = [Media(IMAGE, draw(colour, shape, random.Random(shape))) for colour, shape in PAIRS[:4]]
+    requests = [Request(ZERO_SHOT, (Message("user", (image,)),), labels=labels) for image in images]
+    together = responses(model, ZERO_SHOT, requests)
+    alone = [responses(model, ZERO_SHOT, [request])[0] for request in requests]
     for one, other in zip(together, alone, strict=True):
         expect(one.error is None and one.label in labels.names, f"no label: {one.error or one.label}")
         scores = [score for _, score in one.ranking or ()]
@@ -259,16 +265,16 @@ def ranking(model: MillModel) -> str:
 
 def document(model: MillModel) -> str:
     if not model.capabilities.serves(ROLLING):
-        raise Skipped("gives no log-probabilities")
+        raise NotApplicable("gives no log-probabilities")
     text = "The cat sat on the mat. The dog lay by the door."
-    (found,) = model.loglikelihood_rolling([Request(ROLLING, text)], Unseen())
+    (found,) = responses(model, ROLLING, [Request(ROLLING, text)])
     whole = score_of(score(model, ("", text))[0])
     expect(math.isclose(score_of(found), whole, abs_tol=20 * NEAR), f"rolling {found.score} but whole {whole}")
     return f"{score_of(found):.3f}"
 
 
 def compare(model: MillModel, reference: MillModel, tolerance: float) -> str:
-    """The same pairs through both; the figure is the largest difference for a token."""
+    """The same pairs through both; returns the largest difference of a token."""
     pairs = [(prompt, f" {word}") for prompt in PROMPTS for word in ("Paris", "five", "100 degrees", "little girl named")]
     tested, wanted = score(model, *pairs), score(reference, *pairs)
     differences = [
@@ -297,5 +303,5 @@ CHECKS: Sequence[tuple[str, Check]] = (
     ("over-long continuation", long_continuation),
     ("document", document),
     ("tokens of an answer", answer_tokens),
-    ("labels of pictures", ranking),
+    ("image labels", ranking),
 )

@@ -1,28 +1,31 @@
-"""Running requests on a model: grouped by kind, equal ones once, known ones not at all, every answer stored at once."""
+"""Runs requests on a model: grouped by kind, equal ones once, recorded ones not at all, each response stored at once."""
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Protocol
 
+from mill.api.batching import Answered
+from mill.api.errors import MillError
 from mill.api.progress import Progress
 from mill.api.request import Request
 from mill.api.response import Response
-from mill.execute.backend import Engine
+from mill.execute.backend import ExecutorBackend
 
 WINDOW = 32768  # requests
 
 
 class Store(Protocol):
-    """Where answers are found and kept. `get` returns only what may be used again."""
+    """Where responses are stored. `get` returns only what may be reused."""
 
     def get(self, request: Request) -> Response | None: ...
 
     def put(self, request: Request, response: Response) -> Response:
-        """Keep an answer; what comes back is the answer as it was kept."""
+        """Store a response; returns it as it was stored."""
 
 
 @dataclass
@@ -34,7 +37,7 @@ class Tally:
     computed: int = 0
     failed: int = 0
     padded: int = 0
-    """Requests that only kept this rank in step with others, and were never scored."""
+    """Requests that only kept this rank in lock-step with others, and were never scored."""
     prompt_tokens: int = 0
     output_tokens: int = 0
     answering_s: float = 0.0
@@ -42,16 +45,16 @@ class Tally:
 
 
 class Executor:
-    """Runs requests of any number of tasks on one engine and attaches the answers to them (`resps`)."""
+    """Runs requests of any number of tasks on one backend and attaches the responses to them (`resps`)."""
 
-    def __init__(self, engine: Engine, store: Store, *, quiet: bool = False) -> None:
-        self.engine, self.store, self.quiet = engine, store, quiet
+    def __init__(self, backend: ExecutorBackend, store: Store, *, quiet: bool = False) -> None:
+        self.backend, self.store, self.quiet = backend, store, quiet
         self.tally = Tally()
 
     def run(self, requests: Iterable[Request]) -> None:
         """Answer every request `repeats` times. Requests with equal content share one computation for each draw.
 
-        Any number of requests may come: so many are held at once that what they share is found, and no more.
+        Any number of requests may come: they are taken in windows that are large enough to find shared prefixes.
         """
         stream = iter(requests)
         while window := list(islice(stream, WINDOW)):
@@ -78,7 +81,7 @@ class Executor:
             if known is not None:
                 self.tally.known += 1
                 found[key] = known
-                self.engine.canary = clone
+                self.backend.canary = clone
             else:
                 pending[key] = clone
         self._compute(kind, list(pending.values()), found)
@@ -86,26 +89,29 @@ class Executor:
             request.resps[:] = [found[clone.key] for clone in draws]
 
     def _compute(self, kind: str, requests: list[Request], found: dict[str, Response]) -> None:
-        if not requests:
-            return
-        self.engine.load()
-        with Progress(kind, len(requests), quiet=self.quiet) as progress:
-            watcher = Recorder(self.store, self.tally, progress, found)
-            started = time.perf_counter()
-            self.engine.answer(kind, requests, watcher)
-            self.tally.answering_s += time.perf_counter() - started
+        if requests:
+            self.backend.load()
+            with Progress(kind, len(requests), quiet=self.quiet) as progress:
+                started = time.perf_counter()
+                self._record_all(self.backend.stream(kind, requests), found, progress)
+                self.tally.answering_s += time.perf_counter() - started
 
+    def _record_all(self, stream: Generator[Answered, None, None], found: dict[str, Response], progress: Progress) -> None:
+        """Store each response the moment it comes, before it counts as progress."""
+        try:
+            for request, response in stream:
+                self._record(request, response, found)
+                progress.advance(failed=response.failed)
+        except BaseException:
+            stream.close()
+            with contextlib.suppress(MillError):  # the reason for the end may be a full disk
+                for request, response in self.backend.undelivered():
+                    self._record(request, response, found)
+            raise
 
-class Recorder:
-    """Stores each answer the moment it comes, before it counts as progress."""
-
-    def __init__(self, store: Store, tally: Tally, progress: Progress, found: dict[str, Response]) -> None:
-        self._store, self._tally, self._progress, self._found = store, tally, progress, found
-
-    def answered(self, request: Request, response: Response) -> None:
-        self._found[request.key] = self._store.put(request, response)
-        self._tally.computed += 1
-        self._tally.failed += response.failed
-        self._tally.prompt_tokens += response.prompt_tokens or 0
-        self._tally.output_tokens += response.output_tokens or 0
-        self._progress.advance(failed=response.failed)
+    def _record(self, request: Request, response: Response, found: dict[str, Response]) -> None:
+        found[request.key] = self.store.put(request, response)
+        self.tally.computed += 1
+        self.tally.failed += response.failed
+        self.tally.prompt_tokens += response.prompt_tokens or 0
+        self.tally.output_tokens += response.output_tokens or 0

@@ -1,6 +1,6 @@
-"""An executor for models whose ranks compute every batch together, such as sharded ones: all have as many requests.
+"""An executor for models whose ranks compute every batch together, such as sharded ones: all get equally many requests.
 
-A rank that has fewer is given copies of a request to fill up with. Their answers are counted and dropped.
+A rank that has fewer gets copies of a request as padding. Their responses are counted and dropped.
 """
 
 from __future__ import annotations
@@ -8,20 +8,22 @@ from __future__ import annotations
 import ast
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import closing
 from dataclasses import replace
 
+from mill.api.batching import Answered
 from mill.api.model import MillModel, options_text
 from mill.api.progress import Progress
 from mill.api.request import KINDS, Request
 from mill.api.response import Response
 from mill.execute.backend import LocalBackend
-from mill.execute.executor import Executor, Recorder, Store
+from mill.execute.executor import Executor, Store
 from mill.execute.ranks import Ranks
 
 
 class LockStepExecutor(Executor):
-    """`padding` has a request of every kind that any rank may be asked."""
+    """`padding` has a request of every kind that any rank may get."""
 
     def __init__(
         self, model: MillModel, store: Store, ranks: Ranks, padding: Mapping[str, Request], *, quiet: bool = False
@@ -39,36 +41,33 @@ class LockStepExecutor(Executor):
         return any(self.ranks.exchange(active))
 
     def _compute(self, kind: str, requests: list[Request], found: dict[str, Response]) -> None:
-        fillers = self._fillers(kind, requests)
-        if not requests and not fillers:
+        padding = self._padding(kind, requests)
+        if not requests and not padding:
             return
-        self.engine.load()
+        self.backend.load()
         with Progress(kind, len(requests), quiet=self.quiet) as progress:
-            watcher = _WithoutFillers(Recorder(self.store, self.tally, progress, found), fillers)
             started = time.perf_counter()
-            self.engine.answer(kind, [*requests, *fillers], watcher)
-            self.model.settle()
+            stream = self.backend.stream(kind, [*requests, *padding])
+            self._record_all(_without_padding(stream), found, progress)
+            self.model.synchronize()
             self.tally.answering_s += time.perf_counter() - started
-        self.tally.padded += len(fillers)
+        self.tally.padded += len(padding)
 
-    def _fillers(self, kind: str, requests: Iterable[Request]) -> list[Request]:
-        """As many as the rank with the most has more, of each set of options: those are batches of their own."""
+    def _padding(self, kind: str, requests: Iterable[Request]) -> list[Request]:
+        """As many requests as the rank with the most has more, for each set of options: those are batches of their own."""
         mine = Counter(map(options_text, requests))
         counts = self.ranks.exchange(mine)
         most = {text: max(count.get(text, 0) for count in counts) for count in counts for text in count}
+        missing = [text for text in sorted(most) for _ in range(most[text] - mine[text])]
         return [
-            replace(self.padding[kind], options=dict(ast.literal_eval(text)), resps=[])
-            for text in sorted(most)
-            for _ in range(most[text] - mine[text])
+            replace(self.padding[kind], options=dict(ast.literal_eval(text)), draw=-number, resps=[])
+            for number, text in enumerate(missing, 1)
         ]
 
 
-class _WithoutFillers:
-    """An observer that lets the answers to fillers go."""
-
-    def __init__(self, inner: Recorder, fillers: Iterable[Request]) -> None:
-        self._inner, self._fillers = inner, {id(filler) for filler in fillers}
-
-    def answered(self, request: Request, response: Response) -> None:
-        if id(request) not in self._fillers:
-            self._inner.answered(request, response)
+def _without_padding(stream: Generator[Answered, None, None]) -> Generator[Answered, None, None]:
+    """Padding has a negative draw, which no other request has."""
+    with closing(stream):
+        for request, response in stream:
+            if request.draw >= 0:
+                yield request, response

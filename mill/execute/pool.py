@@ -1,6 +1,6 @@
-"""An engine of several workers that each hold the model: a queue of bundles, and answers in one stream.
+"""An executor backend of several workers that each hold the model: a queue of chunks, and responses in one stream.
 
-A worker that dies is replaced, and what it had not answered goes to others. How a worker is started and asked is a Worker.
+A worker that dies is replaced, and the requests that it had not answered go to others.
 """
 
 from __future__ import annotations
@@ -9,226 +9,275 @@ import contextlib
 import queue
 import threading
 import time
-from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
 from itertools import islice
-from typing import Any
 
-from mill.api.batching import Observer, describe
+from mill.api.batching import Answered, describe
 from mill.api.errors import MillError, ModelBroken, ModelError
 from mill.api.request import Request
 from mill.api.response import Response
 from mill.api.warnings import warn
-from mill.execute.work_queue import MOST_DEATHS, WorkQueue
-from mill.execute.workers import Tell, Worker, WorkerLost
+from mill.execute.work_queue import MAX_DEATHS, WorkQueue
+from mill.execute.workers import Worker, WorkerLost
 
 POLL_S = 0.2
 LEAVE_S = 2.0
-MOST_DOUBTS = 2  # bundles of which a worker answers nothing, before it waits for others to answer
+MAX_FAILED_CHUNKS = 2  # before a worker waits until another one answers something
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 20.0  # before a lost worker is replaced
 
 
-class WorkerNotStarted(WorkerLost):
-    """A worker that was lost before it began."""
+class WorkerState(Enum):
+    """Of one worker number. Several workers may live under it, one after another."""
+
+    STOPPED = "not started yet, or closed"
+    IDLE = "started, without a chunk"
+    BUSY = "answers a chunk"
+    SUSPECT = "failed on every request of several chunks"
+    LOST = "died, or could not start; a new worker is started when there is work"
+
+
+@dataclass(eq=False)
+class WorkerSlot:
+    number: int
+    state: WorkerState = WorkerState.STOPPED
+    worker: Worker | None = None
+    failed_chunks: int = 0
+    was_lost: bool = False
+    starting: threading.Lock = field(default_factory=threading.Lock)
+
+
+# What the threads of the workers send to the thread that reads the stream.
+
+
+@dataclass(frozen=True)
+class NewAnswers:
+    pairs: list[Answered]
+
+
+@dataclass(frozen=True)
+class WorkerDied:
+    reason: str
+    started: bool
+    """Whether it had started; False where a worker could not be started."""
+
+
+@dataclass(frozen=True)
+class PoolFailed:
+    error: MillError
+
+
+Message = NewAnswers | WorkerDied | PoolFailed
 
 
 class Pool:
     """`start_worker(n)` starts worker number n and returns when it is ready; it raises WorkerLost or a MillError.
 
-    Workers that only stand for `servers` must answer something before they are trusted again.
+    Workers that stand for `servers` must answer the canary before they get work again: a server may be up and fail.
     """
 
     def __init__(self, start_worker: Callable[[int], Worker], workers: int, *, servers: bool = False) -> None:
         self.start_worker, self.workers, self.servers = start_worker, workers, servers
-        self._workers: dict[int, Worker] = {}
-        self._hiring: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
-        self._busy: set[int] = set()
+        self.slots = [WorkerSlot(number) for number in range(workers)]
+        self.canary: Request | None = None
         self._closings = 0
         self._threads: list[threading.Thread] = []
-        self._said: dict[str, None] = {}
+        self._messages: queue.Queue[Message] = queue.Queue()
+        self._warnings: dict[str, None] = {}
+        self._paths: dict[int, dict[str, str]] = {}
         self._deaths = 0
-        self._doubts: Counter[int] = Counter()
-        self.canary: Request | None = None
-        self._lost: set[int] = set()
 
     def load(self) -> None:
-        """Workers start with their first bundle, all at once: those that are ready do not wait for the others."""
+        """Workers start with their first chunk, all at once: those that are ready do not wait for the others."""
 
-    def answer(self, kind: str, requests: Sequence[Request], observer: Observer) -> None:
-        self._doubts.clear()
-        bundles = WorkQueue(requests, self.workers)
-        news: queue.Queue[Any] = queue.Queue()
-        self._threads = []
-        numbers = iter(sorted(range(self.workers), key=lambda number: number in self._lost and number not in self._workers))
+    def stream(self, kind: str, requests: Sequence[Request]) -> Generator[Answered, None, None]:
+        work = WorkQueue(requests, self.workers)
+        self._messages, self._threads = queue.Queue(), []
+        for slot in self.slots:
+            slot.failed_chunks = 0
+        unused = iter(sorted(self.slots, key=lambda slot: slot.worker is None and slot.was_lost))
 
-        def reinforce() -> None:
-            """Somebody who was not needed so far: the others' machines or servers may stay away."""
-            for number in islice(numbers, 1):
-                thread = threading.Thread(target=self._work, args=(number, kind, bundles, news), daemon=True)
+        def start_thread() -> None:
+            """One more worker, where there is one that has no thread yet."""
+            for slot in islice(unused, 1):
+                thread = threading.Thread(target=self._work, args=(slot, kind, work, self._messages), daemon=True)
                 self._threads.append(thread)
                 thread.start()
 
-        for _ in range(bundles.groups):
-            reinforce()
+        for _ in range(work.groups):
+            start_thread()
         try:
-            self._listen(bundles, news, len(requests), observer, reinforce)
+            yield from self._receive(work, len(requests), start_thread)
         finally:
-            bundles.stop()
-            self._keep(news, observer)
-        self._let_finish()
+            work.stop()
+        self._join_threads()
 
-    def _keep(self, news: queue.Queue[Any], observer: Observer) -> None:
-        """Worker on the answers that came before an end that was not foreseen."""
-        with contextlib.suppress(queue.Empty, MillError):  # that end may be a full disk
+    def undelivered(self) -> list[Answered]:
+        arrived: list[Answered] = []
+        with contextlib.suppress(queue.Empty):
             while True:
-                item = news.get_nowait()
-                for request, response in item if isinstance(item, list) else ():
-                    observer.answered(request, response)
+                message = self._messages.get_nowait()
+                arrived += message.pairs if isinstance(message, NewAnswers) else []
+        return arrived
 
-    def _let_finish(self) -> None:
-        """Wait for the threads a moment; one may still be waiting for a machine."""
+    def _receive(self, work: WorkQueue, total: int, start_thread: Callable[[], None]) -> Iterator[Answered]:
+        """Responses until all are there, in the thread that reads the stream."""
+        answered, deaths = 0, 0
+        while answered < total:
+            message = self._messages.get()
+            if isinstance(message, PoolFailed):
+                raise message.error
+            if isinstance(message, WorkerDied):
+                self._deaths += message.started
+                # Where another worker is in the middle of a chunk, one that cannot start ends nothing.
+                deaths += message.started or not any(slot.state is WorkerState.BUSY for slot in self.slots)
+                if deaths > MAX_DEATHS * self.workers + MAX_DEATHS:
+                    raise ModelError(f"{deaths} workers died and none has answered since: {message.reason}")
+                what = "died" if message.started else "could not start"
+                then = "another one continues with its requests" if message.started else "it is tried again"
+                warn(f"a worker {what} ({message.reason}); {then}")
+                start_thread()
+                continue
+            yield from message.pairs
+            if message.pairs:
+                answered, deaths = answered + len(message.pairs), 0
+            work.done(len(message.pairs))
+
+    def _join_threads(self) -> None:
+        """Wait for the threads for a moment; one may still be waiting for a machine."""
         until = time.monotonic() + LEAVE_S
         for thread in self._threads:
             thread.join(timeout=max(0.0, until - time.monotonic()))
 
-    def _listen(
-        self, bundles: WorkQueue, news: queue.Queue[Any], total: int, observer: Observer, reinforce: Callable[[], None]
-    ) -> None:
-        """Worker answers on, in the thread that asked, until all are there."""
-        answered, deaths = 0, 0
-        while answered < total:
-            item = news.get()
-            if isinstance(item, MillError):
-                raise item
-            if isinstance(item, WorkerLost):
-                started = not isinstance(item, WorkerNotStarted)
-                self._deaths += started
-                deaths += started or not self._busy  # somebody who is in the middle of an answer is worth waiting for
-                if deaths > MOST_DEATHS * self.workers + MOST_DEATHS:
-                    raise ModelError(f"{deaths} workers died and none has answered since: {item}")
-                goes_on = "another one goes on with what it left" if started else "it is tried again"
-                warn(f"a worker {'died' if started else 'could not start'} ({item}); {goes_on}")
-                reinforce()
-                continue
-            for request, response in item:
-                observer.answered(request, response)
-            if item:
-                answered, deaths = answered + len(item), 0
-            bundles.done(len(item))
+    # The thread of one worker.
 
-    def _work(self, number: int, kind: str, bundles: WorkQueue, news: queue.Queue[Any]) -> None:
-        """One worker's thread: a bundle after another; what goes wrong is told in the stream of answers.
-
-        A bundle is taken when there is somebody to answer it: a worker that waits for a machine keeps nothing back.
-        """
-        while self._ready(number, bundles, news) and (bundle := bundles.take()) is not None:
-            left = dict(enumerate(bundle))
+    def _work(self, slot: WorkerSlot, kind: str, work: WorkQueue, messages: queue.Queue[Message]) -> None:
+        """One chunk after another. A chunk is taken when the worker is ready: one that waits for a machine holds nothing."""
+        while self._ready(slot, work, messages) and (chunk := work.take()) is not None:
+            left = {request.key: request for request in chunk}
             try:
-                self._ask(number, kind, bundle, self._teller(left, news))
-                if left:
-                    raise ModelError(f"a worker answered {len(bundle) - len(left)} of {len(bundle)} requests")
+                self._answer_chunk(slot, kind, chunk, left, messages)
             except WorkerLost as lost:
-                self._drop(number)
-                news.put(lost)
-                given_up = bundles.give_back(list(left.values()))
-                why = f"the worker died each of the {MOST_DEATHS} times it was asked: {lost}"
-                news.put([(request, Response(error=why)) for request in given_up])
+                self._drop(slot)
+                messages.put(WorkerDied(str(lost), started=True))
+                error = f"the worker died each of the {MAX_DEATHS} times it got this request: {lost}"
+                given_up = work.give_back(list(left.values()))
+                messages.put(NewAnswers([(request, Response(error=error)) for request in given_up]))
             except ModelBroken as broken:
-                bundles.put_back(list(left.values()))  # what fails may stand together: others have had better luck, or will
-                self._doubts[number] += 1
-                if not self._await_proof(number, bundles):
-                    news.put(broken)
+                work.put_back(list(left.values()))  # requests that fail may be together in a chunk: others may succeed
+                slot.failed_chunks += 1
+                if not self._wait_for_canary(slot, work):
+                    messages.put(PoolFailed(broken))
                     return
                 try:
-                    self._prove(number)
+                    self._check_canary(slot)
                 except WorkerLost as lost:
-                    news.put(lost)
+                    messages.put(WorkerDied(str(lost), started=True))
             except BaseException as error:
-                news.put(error if isinstance(error, MillError) else ModelError(f"a worker failed: {describe(error)}"))
+                messages.put(_failure(error))
                 return
-        with contextlib.suppress(WorkerLost, KeyError):  # gone, or never there
-            self._said |= dict.fromkeys(self._workers[number].warnings())
+        if slot.worker is not None:
+            with contextlib.suppress(WorkerLost):
+                self._warnings |= dict.fromkeys(slot.worker.warnings())
+                self._paths[slot.number] = slot.worker.execution_paths()
 
-    def _await_proof(self, number: int, bundles: WorkQueue) -> bool:
-        """Whether there is hope for a worker that failed on all it was asked: somebody answers, or may yet."""
-        while self.canary is None and self._doubts[number] >= MOST_DOUBTS and not bundles.over:
-            if sum(count >= MOST_DOUBTS for count in self._doubts.values()) >= len(self._threads):
+    def _answer_chunk(
+        self, slot: WorkerSlot, kind: str, chunk: list[Request], left: dict[str, Request], messages: queue.Queue[Message]
+    ) -> None:
+        """Answered requests are taken out of `left`."""
+        assert slot.worker is not None
+        slot.state = WorkerState.BUSY
+        try:
+            for answers in slot.worker.stream(kind, chunk):
+                known = [(left.pop(key), response) for key, response in answers if key in left]
+                if self.canary is None:
+                    self.canary = next((request for request, response in known if not response.failed), None)
+                messages.put(NewAnswers(known))
+        finally:
+            slot.state = WorkerState.IDLE
+        if left:
+            raise ModelError(f"a worker answered {len(chunk) - len(left)} of {len(chunk)} requests")
+
+    def _wait_for_canary(self, slot: WorkerSlot, work: WorkQueue) -> bool:
+        """Whether a worker that failed on whole chunks may continue: another one has answered something, or still may."""
+        if slot.failed_chunks < MAX_FAILED_CHUNKS:
+            return True
+        slot.state = WorkerState.SUSPECT
+        while self.canary is None and not work.over:
+            if sum(one.state is WorkerState.SUSPECT for one in self.slots) >= len(self._threads):
                 return False
             time.sleep(POLL_S)
+        slot.state = WorkerState.IDLE
         return True
 
-    def _prove(self, number: int) -> None:
-        """Have a worker answer what another one answered; who cannot is dismissed, and WorkerLost says so."""
-        if self.canary is not None and number in self._workers:
+    def _check_canary(self, slot: WorkerSlot) -> None:
+        """Send what another worker answered; a worker that cannot answer it is dropped, and WorkerLost raised."""
+        if self.canary is not None and slot.worker is not None:
             try:
-                self._workers[number].check_canary(self.canary)
+                slot.worker.check_canary(self.canary)
             except WorkerLost:
-                self._drop(number)
+                self._drop(slot)
                 raise
 
-    def _ask(self, number: int, kind: str, bundle: Sequence[Request], tell: Tell) -> None:
-        self._busy.add(number)
-        try:
-            self._workers[number].answer(kind, bundle, tell)
-        finally:
-            self._busy.discard(number)
-
-    def _ready(self, number: int, bundles: WorkQueue, news: queue.Queue[Any]) -> bool:
-        """Have a worker under this number; False when there is none and nobody needs one any more."""
+    def _ready(self, slot: WorkerSlot, work: WorkQueue, messages: queue.Queue[Message]) -> bool:
+        """Start a worker where there is none; False when none is needed any more."""
         pause = FIRST_PAUSE_S
-        while number not in self._workers and not bundles.over:
+        while slot.worker is None and not work.over:
             try:
-                self._engage(number, bundles)
+                self._start(slot, work)
             except WorkerLost as lost:
-                news.put(WorkerNotStarted(str(lost)))
+                messages.put(WorkerDied(str(lost), started=False))
                 time.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE_S)
             except BaseException as error:
-                news.put(error if isinstance(error, MillError) else ModelError(f"a worker failed: {describe(error)}"))
+                messages.put(_failure(error))
                 return False
-        return number in self._workers
+        return slot.worker is not None
 
-    def _engage(self, number: int, bundles: WorkQueue) -> None:
-        """One at a time under each number: a thread of an earlier round of questions may still be at it."""
-        while not self._hiring[number].acquire(timeout=POLL_S):
-            if bundles.over:
+    def _start(self, slot: WorkerSlot, work: WorkQueue) -> None:
+        """One start at a time under each number: a thread of an earlier stream may still be starting one."""
+        while not slot.starting.acquire(timeout=POLL_S):
+            if work.over:
                 return
         try:
-            if number not in self._workers:
-                closings, hand = self._closings, self.start_worker(number)
-                self._workers[number] = hand
-                if self.servers and number in self._lost:
-                    self._prove(number)  # a server that answers nothing is there all the same
-                if closings != self._closings:  # nobody will close it
-                    self._drop(number)
+            if slot.worker is None:
+                closings = self._closings
+                slot.worker = self.start_worker(slot.number)
+                slot.state = WorkerState.IDLE
+                if self.servers and slot.was_lost:
+                    self._check_canary(slot)
+                if closings != self._closings:  # close() has been called meanwhile
+                    self._drop(slot)
         finally:
-            self._hiring[number].release()
+            slot.starting.release()
 
-    def _drop(self, number: int) -> None:
-        self._lost.add(number)
-        hand = self._workers.pop(number, None)
-        if hand is not None:
-            with contextlib.suppress(Exception):  # it is gone already, or nobody can end it
-                hand.end()
-
-    def _teller(self, left: dict[int, Request], news: queue.Queue[Any]) -> Tell:
-        """Passes answers on and takes their requests off the list of what is left."""
-
-        def tell(answers: list[tuple[int, Response]]) -> None:
-            if self.canary is None:
-                good = (left[place] for place, response in answers if place in left and not response.failed)
-                self.canary = next(good, None)
-            news.put([(left.pop(place), response) for place, response in answers if place in left])
-
-        return tell
+    def _drop(self, slot: WorkerSlot) -> None:
+        worker, slot.worker = slot.worker, None
+        slot.state, slot.was_lost = WorkerState.LOST, True
+        if worker is not None:
+            with contextlib.suppress(Exception):  # it is gone already
+                worker.end()
 
     def warnings(self) -> list[str]:
-        """What the workers' models said of themselves, and how many workers died."""
+        """Those of the workers' models, and how many workers died."""
         died = [f"workers that died and were replaced: {self._deaths}"] if self._deaths else []
-        return [*self._said, *died]
+        return [*self._warnings, *died]
+
+    def execution_paths(self) -> dict[str, str]:
+        """Those of each worker, by its number; a worker that died after its last bundle has none."""
+        return {
+            f"worker {number}: {stage}": path
+            for number, paths in sorted(self._paths.items())
+            for stage, path in paths.items()
+        }
 
     def close(self) -> None:
         self._closings += 1
-        for number in list(self._workers):
-            self._drop(number)
-        self._let_finish()  # before whoever hires leaves the cluster that a thread speaks to
+        for slot in self.slots:
+            self._drop(slot)
+        self._join_threads()  # before the cluster that a thread talks to is left
+
+
+def _failure(error: BaseException) -> PoolFailed:
+    return PoolFailed(error if isinstance(error, MillError) else ModelError(f"a worker failed: {describe(error)}"))

@@ -1,7 +1,7 @@
-"""Several processes of one command, as torchrun and accelerate start them: each answers its share, rank 0 has the record.
+"""Ranks: several processes of one command, as torchrun and accelerate start them. Each computes its share.
 
-Nothing here waits for ever. Ranks talk through the launcher's key-value store alone, every rank gives a sign of life every
-few seconds, and what ends one of them ends all: rank 0 watches the others and they watch rank 0.
+Ranks communicate through the launcher's key-value store only. Every rank sends heartbeats; rank 0 watches the others and
+they watch rank 0, so that a failure of one ends all and nothing waits forever.
 """
 
 from __future__ import annotations
@@ -23,43 +23,43 @@ from typing import Any, TypeVar
 from mill.api import ranks
 from mill.api.batching import describe
 from mill.api.errors import MillError, ModelError
-from mill.execute.sample_state import Job
+from mill.execute.sample_state import SampleState
 
 BEAT_S = 2.0
 SILENCE_S = 60.0
-JOIN_S = 600.0  # until all ranks have come, with models to hash and data to read before
+JOIN_S = 600.0  # until all ranks have joined; they hash models and read data before
 _POLL_S = 0.05
 
 T = TypeVar("T")
 
 
 class RankLost(ModelError):
-    """Another rank failed, or gives no sign of life any more."""
+    """Another rank failed, or sends no heartbeats any more."""
 
     exit_code = 1
 
 
-def shares(jobs: Iterable[Job], size: int) -> list[list[Job]]:
-    """For each rank its part of all jobs: every size-th sample of a task, by its place in the data. Samples that ask the
-    same thing belong to one rank, so that it is computed once."""
-    found: list[list[Job]] = [[] for _ in range(size)]
+def split_samples(states: Iterable[SampleState], size: int) -> list[list[SampleState]]:
+    """The samples of each rank: every size-th one of a task, by its index in the data. Samples with equal requests go to
+    one rank, so that they are computed once."""
+    parts: list[list[SampleState]] = [[] for _ in range(size)]
     owners: dict[str, int] = {}
-    places: Counter[str] = Counter()
-    for job in jobs:
-        owner = owners.setdefault(job.first_request.key, places[job.task.name] % size)
-        places[job.task.name] += 1
-        found[owner].append(job)
-    return found
+    indices: Counter[str] = Counter()
+    for state in states:
+        owner = owners.setdefault(state.first_request.key, indices[state.task.name] % size)
+        indices[state.task.name] += 1
+        parts[owner].append(state)
+    return parts
 
 
 class Ranks:
-    """The other ranks, seen from this one. `number` tells several runs of one command apart."""
+    """The other ranks, seen from this one. `number` distinguishes several runs of one command."""
 
     def __init__(self, number: int = 0) -> None:
         self.rank, self.size = ranks.rank(), ranks.world_size()
         self._prefix = f"mill/{number}"
         self._store = _rendezvous()
-        _give_signs(self.rank)
+        _send_heartbeats(self.rank)
         self._over = threading.Event()
         self._failure: str | None = None
         self._exchanges = 0
@@ -71,7 +71,7 @@ class Ranks:
 
     @contextmanager
     def joined(self) -> Iterator[None]:
-        """One of the ranks while the block lasts. What ends the block here ends it everywhere."""
+        """Take part while the block lasts. An exception here ends the block on every rank."""
         self._thread.start()
         try:
             yield
@@ -79,25 +79,25 @@ class Ranks:
         except BaseException as error:
             if self._failure is not None:
                 raise RankLost(self._failure) from error
-            self._tell_failure(error)
+            self._publish_failure(error)
             raise
         finally:
             self._over.set()
             self._thread.join()
 
     def _leave(self) -> None:
-        """Rank 0 leaves last, since others may read from the store that it keeps."""
+        """Rank 0 leaves last, since others may read from the store that it hosts."""
         self._set(f"left/{self.rank}", "1")
         if self.first:
             self._wait([f"left/{other}" for other in range(self.size)])
 
-    def _tell_failure(self, error: BaseException) -> None:
+    def _publish_failure(self, error: BaseException) -> None:
         why = "interrupted" if isinstance(error, KeyboardInterrupt) else describe(error)
         with contextlib.suppress(RankLost):
             self._set("failure", f"rank {self.rank}: {error if isinstance(error, MillError) else why}")
 
     def exchange(self, value: Any) -> list[Any]:
-        """What every rank gives here, in their order. All ranks must come this way equally often."""
+        """All-gather: the value of every rank, in order. All ranks must call it equally often."""
         self._exchanges += 1
         turn = f"exchange/{self._exchanges}"
         self._set(f"{turn}/{self.rank}", json.dumps(value))
@@ -106,7 +106,7 @@ class Ranks:
         return [json.loads(self._get(name)) for name in names]
 
     def send(self, lines: Iterable[str]) -> None:
-        """To rank 0, a megabyte at a time: the next when the last one was taken."""
+        """To rank 0, a megabyte at a time: the next when the last one was read."""
         for number, text in enumerate(_chunks(lines)):
             name = f"sent/{self.rank}/{number}"
             self._set(name, text)
@@ -135,24 +135,24 @@ class Ranks:
             time.sleep(_POLL_S)
 
     def _watch(self) -> None:
-        """Look for signs of life of the others; an end of theirs interrupts this process."""
+        """Watch the heartbeats of the others; a failure of theirs interrupts this process."""
         watched = range(1, self.size) if self.first else range(1)
-        signs = {other: ("", time.monotonic()) for other in watched}
+        beats = {other: ("", time.monotonic()) for other in watched}
         joined = time.monotonic()
         while not self._over.wait(BEAT_S):
             try:
                 if self._check(["failure"]):
                     return self._end(self._get("failure"))
                 for other in watched:
-                    sign = self._call(lambda other=other: _last_sign(self._store, other))  # type: ignore[misc]
-                    last, when = signs[other]
-                    patience = SILENCE_S if sign else JOIN_S
+                    beat = self._call(lambda other=other: _last_heartbeat(self._store, other))  # type: ignore[misc]
+                    last, when = beats[other]
+                    patience = SILENCE_S if beat else JOIN_S
                     if self._check([f"left/{other}"]):
                         continue
-                    if sign != last:
-                        signs[other] = (sign, time.monotonic())
+                    if beat != last:
+                        beats[other] = (beat, time.monotonic())
                     elif time.monotonic() - max(when, joined) > patience:
-                        return self._end(f"rank {other} gave no sign of life for {patience:.0f} s")
+                        return self._end(f"rank {other} sent no heartbeat for {patience:.0f} s")
             except RankLost as error:
                 return self._end(str(error))
 
@@ -171,23 +171,23 @@ class Ranks:
     def _check(self, names: Sequence[str]) -> bool:
         return bool(self._call(lambda: self._store.check([f"{self._prefix}/{name}" for name in names])))
 
-    def _call(self, ask: Callable[[], T]) -> T:
+    def _call(self, operation: Callable[[], T]) -> T:
         try:
-            return ask()
-        except RuntimeError as error:  # torch's errors of the network are of this kind
+            return operation()
+        except RuntimeError as error:  # torch raises these for network errors
             raise RankLost(f"the store of the launcher is gone: {describe(error)}") from error
 
 
 @cache
-def _give_signs(rank: int) -> None:
-    """Signs of life as long as the process lives: between two runs of a command rank 0 scores, and others wait."""
+def _send_heartbeats(rank: int) -> None:
+    """Heartbeats as long as the process lives: between two runs of a command rank 0 scores while others wait."""
     store, over = _rendezvous(), threading.Event()
 
     def beat() -> None:
         for number in itertools.count():
             try:
                 store.set(f"mill/beat/{rank}", str(number))
-            except RuntimeError:  # the store is gone, as whoever asks it will see
+            except RuntimeError:  # the store is gone; the watching threads report it
                 return
             if over.wait(BEAT_S):
                 return
@@ -202,14 +202,14 @@ def _give_signs(rank: int) -> None:
     atexit.register(end)
 
 
-def _last_sign(store: Any, rank: int) -> str:
+def _last_heartbeat(store: Any, rank: int) -> str:
     name = f"mill/beat/{rank}"
     return store.get(name).decode() if store.check([name]) else ""
 
 
 @cache
 def _rendezvous() -> Any:
-    """One for the whole process: rank 0 may hold the store itself, and the next run of the command needs it too."""
+    """One store for the whole process: rank 0 may host it, and the next run of the command needs it too."""
     from torch.distributed.rendezvous import rendezvous
 
     try:

@@ -1,4 +1,4 @@
-"""What runs inside a worker on Ray: it opens the model, answers bundles, and tells what goes wrong as text."""
+"""What runs inside a worker on Ray: it opens the model, answers chunks of requests, and sends errors as text."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from mill.api.errors import MillError, ModelBroken
 from mill.api.files import import_file
 from mill.api.model import MillModel
 from mill.api.request import Request
-from mill.api.response import Response
 from mill.api.warnings import CollectingHandler, logger
-from mill.execute.workers import WorkerLost, answer_chunk, check_canary, open_replica
+from mill.execute.workers import Keyed, WorkerLost, check_canary, open_replica, stream_chunk
 from mill.models.spec.parse import Spec
 from mill.models.spec.remote_code import FORBIDDEN
 
@@ -43,19 +42,19 @@ def environment(model: MillModel) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Update:
-    """What a worker tells: answers with the places of their requests, warnings for people, and why it cannot go on."""
+    """What a worker sends: responses with the keys of their requests, warnings to log, and why it cannot continue."""
 
-    answers: list[tuple[int, Response]]
+    answers: list[Keyed]
     warnings: list[str]
     failure: str | None = None
     broken: bool = False
-    """Whether the failure is that the model failed on all it was asked."""
+    """Whether the failure is that the model failed on every request."""
     lost: str | None = None
-    """Why this worker is of no use any more, though others may be."""
+    """Why this worker cannot be used any more, though others may."""
 
 
-class Worker:
-    """The actor: holds the model and answers bundles. What goes wrong is told as text, since few exceptions travel."""
+class ReplicaActor:
+    """The actor: holds the model and answers chunks. Errors are sent as text, since few exceptions can be pickled."""
 
     def __init__(self) -> None:
         self._logged = CollectingHandler()  # nobody reads a worker's standard error: the driver logs them again
@@ -84,13 +83,17 @@ class Worker:
     def warnings(self) -> list[str]:
         return self.model.warnings()
 
-    def answer(self, kind: str, requests: list[Request]) -> Iterator[Update]:
-        """Answers as they come, a few at a time."""
+    def execution_paths(self) -> dict[str, str]:
+        return self.model.execution_paths()
+
+    def stream(self, kind: str, requests: list[Request]) -> Iterator[Update]:
+        """Responses as they come, a few at a time."""
         found: queue.Queue[Any] = queue.Queue()
 
         def work() -> None:
             try:
-                answer_chunk(self.model, kind, requests, found.put)
+                for answers in stream_chunk(self.model, kind, requests):
+                    found.put(answers)
                 found.put(None)
             except BaseException as error:  # a library that calls exit() would leave the driver waiting
                 found.put(error)

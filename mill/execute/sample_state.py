@@ -1,4 +1,4 @@
-"""A task's samples on their way through the executor: single questions at once, dialogs round by round, all together."""
+"""Samples in flight: single requests at once, dialogs round by round, those of all tasks together."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from mill.api.task import RenderSettings, Sample, Task
 from mill.execute.executor import Executor
 from mill.tasks.hooks import check_request, read_requests
 
-MOST_ROUNDS = 100
+MAX_ROUNDS = 100
 
 
 @dataclass
-class Job:
+class SampleState:
     """One sample of one task: its requests, and for a dialog the rounds of each repeat."""
 
     task: Task
@@ -27,7 +27,7 @@ class Job:
     """Of a dialog: for each repeat the requests of its rounds so far."""
 
     @classmethod
-    def of(cls, task: Task, sample: Sample, settings: RenderSettings) -> Job:
+    def of(cls, task: Task, sample: Sample, settings: RenderSettings) -> SampleState:
         requests = read_requests(task, sample, settings)
         if task.multi_round:
             return cls(task, sample, settings, [], [[clone] for request in requests for clone in request.clones()])
@@ -49,7 +49,7 @@ class Job:
         went_on = False
         for repeat, rounds in enumerate(self.rounds):
             answers = [request.resps[0] for request in rounds if request.resps]
-            if len(answers) < len(rounds) or answers[-1].failed or len(rounds) >= MOST_ROUNDS:
+            if len(answers) < len(rounds) or answers[-1].failed or len(rounds) >= MAX_ROUNDS:
                 continue
             try:
                 following = self.task.next_round(self.sample, self.settings, [answer.text or "" for answer in answers])
@@ -72,21 +72,21 @@ class Job:
         return [list(answers) for answers in zip(*(request.resps for request in self.requests), strict=True)]
 
 
-def run_samples(executor: Executor, jobs: Sequence[Job]) -> None:
+def run_samples(executor: Executor, states: Sequence[SampleState]) -> None:
     """Run until every dialog is over; in each wave all open requests of all tasks go to the model together."""
-    active = list(jobs)
+    active = list(states)
     while executor.any_active(bool(active)):
-        executor.run(request for job in active for request in job.open_requests())
-        active = [job for job in active if job.advance()]
+        executor.run(request for state in active for request in state.open_requests())
+        active = [state for state in active if state.advance()]
 
 
-def replay(job: Job, lookup: Callable[[str], Response | None]) -> bool:
-    """Lead a job through answers that were recorded, errors among them; False where one is missing."""
+def replay(state: SampleState, lookup: Callable[[str], Response | None]) -> bool:
+    """Fill a sample with recorded responses, errors included; False where one is missing."""
     while True:
-        for request in job.open_requests():
+        for request in state.open_requests():
             found = [answer for clone in request.clones() if (answer := lookup(clone.key)) is not None]
             if len(found) < request.repeats:
                 return False
             request.resps[:] = found
-        if not job.advance():
+        if not state.advance():
             return True

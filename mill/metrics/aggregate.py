@@ -1,9 +1,10 @@
-"""How the values of all samples become one figure. A sample has one value for each repeat."""
+"""Aggregation of sample values into one estimate. A sample has one value for each repeat."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from mill.api.registry import register_metric
 from mill.api.task import Value
@@ -15,23 +16,23 @@ Repeats = Sequence[Value]
 
 @register_metric("mean")
 def mean(samples: Sequence[Repeats]) -> Estimate:
-    """The mean over samples of the mean over repeats; the error is over samples, since repeats of one are not independent.
+    """The mean over samples of the mean over repeats. The error is over samples: repeats of one sample are not independent.
 
     Values of 0 and 1 get the exact interval, others Student's.
     """
     numbers = [[_number(value) for value in repeats] for repeats in samples]
     values = [sum(repeats) / len(repeats) for repeats in numbers]
-    found = mean_of(values)
-    if found.stderr is None:  # too few, or not all finite: shown as what it is, with no interval around it
-        return found
+    estimate = mean_of(values)
+    if estimate.stderr is None:  # too few values, or not all finite: no interval
+        return estimate
     if all(value in (0.0, 1.0) for value in values):
         low, high = exact_interval(round(math.fsum(values)), len(values))
     elif all(value in (0.0, 1.0) for repeats in numbers for value in repeats):
         repeated = clustered_rate(numbers)
-        low, high = min(repeated.low or 0.0, found.value), max(repeated.high or 1.0, found.value)
-    else:  # values that are all alike say nothing about how far others may lie
-        return found if found.stderr else Estimate(found.value, found.stderr, None, None, found.n)
-    return Estimate(found.value, found.stderr, low, high, found.n)
+        low, high = min(repeated.low or 0.0, estimate.value), max(repeated.high or 1.0, estimate.value)
+    else:  # equal values do not show the spread of others
+        return estimate if estimate.stderr else replace(estimate, low=None, high=None)
+    return Estimate(estimate.value, estimate.stderr, low, high, estimate.n)
 
 
 @register_metric("perplexity")
@@ -54,12 +55,12 @@ def bits_per_unit(samples: Sequence[Repeats]) -> Estimate:
         return NOTHING
     if rate.stderr is None or rate.low is None or rate.high is None:
         return around(-rate.value / math.log(2), None, rate.n)
-    value, stderr, low, high = (one / math.log(2) for one in (-rate.value, rate.stderr, -rate.high, -rate.low))
+    value, stderr, low, high = (bound / math.log(2) for bound in (-rate.value, rate.stderr, -rate.high, -rate.low))
     return Estimate(value, stderr, low, high, rate.n)
 
 
 def _rate(samples: Sequence[Repeats]) -> Estimate:
-    """Log-likelihood per unit as a ratio of sums, its error by linearisation (documents are the independent samples)."""
+    """Log-likelihood per unit as a ratio of sums, with its error by linearisation; documents are independent."""
     pairs = [_pair(repeats) for repeats in samples]
     n, units = len(pairs), math.fsum(unit for _, unit in pairs)
     if not n or not units:
@@ -68,7 +69,7 @@ def _rate(samples: Sequence[Repeats]) -> Estimate:
     if n < 2:
         return around(rate, None, n)
     residuals = math.fsum((score - rate * unit) ** 2 for score, unit in pairs)
-    # Documents of unlike lengths are worth fewer than they are.
+    # Documents of different lengths have a smaller effective sample size.
     effective = units**2 / math.fsum(unit**2 for _, unit in pairs)
     return around(rate, math.sqrt(residuals * n / (n - 1)) / units, n, effective - 1)
 

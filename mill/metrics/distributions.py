@@ -1,5 +1,4 @@
-"""The beta and Student's t distribution, which intervals and p-values of small samples need. Pure Python: the core has no
-scipy."""
+"""The beta and Student's t distribution, for intervals and p-values of small samples. Pure Python, without scipy."""
 
 from __future__ import annotations
 
@@ -8,7 +7,7 @@ from functools import lru_cache
 
 _TINY = 1e-300
 _PRECISION = 3e-15
-_MOST_TERMS = 100_000  # of the continued fraction, which needs about the square root of its parameters
+_MAX_TERMS = 100_000  # of the continued fraction, which needs about the square root of its parameters
 
 
 def beta_cdf(x: float, a: float, b: float) -> float:
@@ -31,7 +30,7 @@ def _continued_fraction(x: float, a: float, b: float) -> float:
     c, d = 1.0, 1.0 - (a + b) * x / (a + 1.0)
     d = 1.0 / (d if abs(d) > _TINY else _TINY)
     value = d
-    for m in range(1, _MOST_TERMS):
+    for m in range(1, _MAX_TERMS):
         even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
         odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
         for term in (even, odd):
@@ -47,7 +46,7 @@ def _continued_fraction(x: float, a: float, b: float) -> float:
 
 @lru_cache(maxsize=4096)
 def beta_quantile(share: float, a: float, b: float) -> float:
-    """Where I_x(a, b) reaches `share`: Newton's method, kept inside a bracket that only shrinks."""
+    """Where I_x(a, b) reaches `share`: Newton's method, inside a bracket that only shrinks."""
     low, high = 0.0, 1.0
     x = a / (a + b)
     for _ in range(200):
@@ -72,6 +71,6 @@ def t_p_value(t: float, df: float) -> float:
 
 @lru_cache(maxsize=4096)
 def t_quantile(df: float, confidence: float = 0.95) -> float:
-    """By how many standard errors a two-sided interval of this confidence reaches to either side."""
+    """Half the length of a two-sided interval of this confidence, in standard errors."""
     x = beta_quantile(1.0 - confidence, df / 2, 0.5)
     return math.sqrt(df * (1.0 - x) / x)

@@ -1,4 +1,4 @@
-"""How far two distributions over the next token lie apart, exactly or, where only the likeliest are known, at least."""
+"""KL divergence of two next-token distributions: exact, or a lower bound where only top_logprobs are known."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     import numpy as np
 
 Known = Mapping[int | str, float]
-LEAST_REST = 1e-5  # probability of all unknown tokens together, below which float32 tells nothing
+MIN_REST = 1e-5  # probability of all unknown tokens together, below which float32 is too imprecise
 
 
 @dataclass(frozen=True)
 class Gap:
-    """What two engines say of one place of one text. `kl` is in nats, of the first against the second; `exact` is False
-    where it is only a lower bound. `first` and `second` are the log-probabilities of the token that stands there."""
+    """The difference between two engines at one position of a text. `kl` is in nats, of the first engine against the second;
+    `exact` is False where it is a lower bound. `first` and `second` are the log-probabilities of the token of the text."""
 
     kl: float
     first: float
@@ -27,45 +27,45 @@ class Gap:
 
     @property
     def delta_p(self) -> float:
-        """How much more probable the second engine finds the token."""
+        """The change of the token's probability, second engine minus first."""
         return math.exp(min(self.second, 0.0)) - math.exp(min(self.first, 0.0))
 
 
-def exact_gaps(one: np.ndarray, other: np.ndarray, tokens: Sequence[int]) -> list[Gap]:
-    """From log-probabilities of the whole vocabulary, (places, vocabulary) each. NaN stays NaN."""
+def exact_gaps(first: np.ndarray, second: np.ndarray, tokens: Sequence[int]) -> list[Gap]:
+    """From log-probabilities of the whole vocabulary, each of shape (positions, vocabulary). NaN stays NaN."""
     import numpy as np
 
-    found = []
-    for p, q, token in zip(one.astype(np.float64), other.astype(np.float64), tokens, strict=True):
+    gaps = []
+    for p, q, token in zip(first.astype(np.float64), second.astype(np.float64), tokens, strict=True):
         weight = np.exp(p)
         with np.errstate(invalid="ignore"):
             terms = np.where(weight > 0, weight * (p - q), 0.0)
             if np.isnan(p).any() or np.isnan(q).any():
                 terms = np.array([math.nan])
         total = float(terms.sum())
-        same = not math.isnan(total) and bool(p.argmax() == q.argmax())  # a NaN has no greedy token to agree with
-        # Rounding may take a divergence of nothing below it; NaN stays as it is.
-        found.append(Gap(0.0 if total < 0 else total, float(p[token]), float(q[token]), same, True))
-    return found
+        same = not math.isnan(total) and bool(p.argmax() == q.argmax())  # NaN has no greedy token
+        # Rounding may make a KL of 0 negative; NaN stays NaN.
+        gaps.append(Gap(0.0 if total < 0 else total, float(p[token]), float(q[token]), same, True))
+    return gaps
 
 
-def bounded_gap(one: Known, other: Known, token: int | str, first: float, second: float) -> Gap:
+def bounded_gap(known_first: Known, known_second: Known, token: int | str, first: float, second: float) -> Gap:
     """From the log-probabilities of some tokens on either side.
 
-    Tokens known on both sides count by themselves, all others as one: by the log-sum inequality that is at most the true
-    divergence. `token` is the one that stands there, whose log-probabilities `first` and `second` are known in any case.
+    Tokens known on both sides count by themselves, all others as one: by the log-sum inequality this is at most the true KL.
+    `token` is the token of the text; its log-probabilities `first` and `second` are always known.
     """
-    both = {name: (one[name], other[name]) for name in one if name in other}
+    both = {name: (known_first[name], known_second[name]) for name in known_first if name in known_second}
     both[token] = (first, second)
-    if any(map(math.isnan, (first, second, *one.values(), *other.values()))):
+    if any(map(math.isnan, (first, second, *known_first.values(), *known_second.values()))):
         return Gap(math.nan, first, second, False, False)
     total = sum(_term(p, q) for p, q in both.values())
     rest_p = 1 - math.fsum(math.exp(p) for p, _ in both.values())
     rest_q = 1 - math.fsum(math.exp(q) for _, q in both.values())
     if rest_p > 0:
-        # What is left of q is a difference of rounded numbers: a larger one keeps the bound a bound.
-        total += rest_p * math.log(rest_p / max(rest_q, LEAST_REST))
-    same = bool(one) and bool(other) and _best(one) == _best(other)
+        # The rest of q is a difference of rounded numbers: a larger rest keeps this a lower bound.
+        total += rest_p * math.log(rest_p / max(rest_q, MIN_REST))
+    same = bool(known_first) and bool(known_second) and _best(known_first) == _best(known_second)
     return Gap(max(0.0, total), first, second, same, False)
 
 

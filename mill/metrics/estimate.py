@@ -1,4 +1,4 @@
-"""A value with its standard error and 95 % interval, and how the values of several tasks become one."""
+"""A value with its standard error and 95 % interval, and the pooled value of several tasks."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from mill.metrics.distributions import beta_quantile, t_quantile
 
-TAIL = 0.025  # outside of a 95 % interval, on either side
+TAIL = 0.025  # probability outside of a 95 % interval, on either side
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """`n` samples stand behind `value`; a standard error of None means that too few do to tell."""
+    """A value measured on `n` samples; the standard error is None where they are too few for one."""
 
     value: float
     stderr: float | None
@@ -29,20 +29,20 @@ def around(value: float, stderr: float | None, n: int, df: float | None = None) 
     """Student's interval around a value; the degrees of freedom are n - 1 unless given."""
     if stderr is None:
         return Estimate(value, None, None, None, n)
-    reach = t_quantile(max(1.0, n - 1 if df is None else df)) * stderr
-    return Estimate(value, stderr, value - reach, value + reach, n)
+    half = t_quantile(max(1.0, n - 1 if df is None else df)) * stderr
+    return Estimate(value, stderr, value - half, value + half, n)
 
 
 def exact_interval(successes: float, n: float) -> tuple[float, float]:
-    """The interval of Clopper and Pearson: it holds the true proportion in at least 95 of 100 cases, whatever it is, and
-    does not collapse at 0 or 1. An effective sample size need not be a whole number."""
+    """The interval of Clopper and Pearson: it contains the true proportion in at least 95 % of cases and does not collapse
+    at 0 or 1. `n` may be an effective sample size, which need not be an integer."""
     low = 0.0 if successes <= 0 else beta_quantile(TAIL, successes, n - successes + 1)
     high = 1.0 if successes >= n else beta_quantile(1 - TAIL, successes + 1, n - successes)
     return low, high
 
 
 def is_proportion(estimate: Estimate) -> bool:
-    """Whether this is a mean of values that are all 0 or 1: only those have just this standard error."""
+    """Whether this is a mean of values that are all 0 or 1, which shows in its standard error."""
     value, n = estimate.value, estimate.n
     if not 0 <= value <= 1 or n < 1:
         return False
@@ -52,9 +52,9 @@ def is_proportion(estimate: Estimate) -> bool:
 
 
 def pool(parts: Sequence[Estimate], *, weighted: bool) -> Estimate:
-    """The mean over tasks: by number of samples (each sample counts alike) or plain (each task counts alike).
+    """The mean over tasks, weighted by the number of samples or with equal weights.
 
-    Tasks without a single value do not count; who shows the mean says over how many it is.
+    Tasks without a value are left out; the caller reports how many tasks the mean is over.
     """
     parts = [part for part in parts if part.n]
     if not parts:
@@ -76,8 +76,8 @@ def pool(parts: Sequence[Estimate], *, weighted: bool) -> Estimate:
 
 
 def _pooled_interval(value: float, stderr: float, weights: Sequence[float], counts: Sequence[int]) -> tuple[float, float]:
-    """The exact interval at the effective sample size (Korn and Graubard 1998), which is never taken for larger than it
-    would be with one proportion in all tasks: few samples may show no variance where there is some."""
+    """The exact interval at the effective sample size (Korn and Graubard 1998), at most that of equal proportions in all
+    tasks: few samples may show no variance where there is some."""
     effective = 1 / sum(weight**2 / n for weight, n in zip(weights, counts, strict=True))
     if stderr:
         effective = min(effective, value * (1 - value) / stderr**2)

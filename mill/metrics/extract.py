@@ -1,4 +1,4 @@
-"""Reading the answer out of a text: the number, letter, word or value by which texts are compared."""
+"""Extraction of the answer from a text: a number, letter, word or JSON value."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from decimal import Context, Decimal
 from typing import Any
 
-# Repetitions are bounded, so that an answer of nothing but blanks or commas costs no more than its length.
+# Repetitions are bounded, so that an answer of blanks or commas takes time linear in its length.
 _UNSIGNED = r"(?:(?:\d{1,3}(?:,\d{3}){1,15}(?!,?\d)|\d+)(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?"
 _TIMES_TEN = r"\s{0,2}[xX\u00d7*\u00b7]\s{0,2}10\s{0,2}(?:\^|\*\*)\s{0,2}\{?"
 _NUMBER = rf"(?:(?<![A-Za-z0-9_.)])[-+\u2212])?(?<![A-Za-z0-9_]){_UNSIGNED}(?:{_TIMES_TEN}[-+\u2212]?\d+)?"
@@ -25,14 +25,14 @@ _MARKED_WORD = re.compile(rf"{_MARK}(yes|no)\b", re.IGNORECASE)
 _YES_NO = re.compile(r"\b(yes|no)\b", re.IGNORECASE)
 _ANSWER_IS = r"(?:final[ \t]{1,4})?answer[*_`]{0,3}[ \t]{0,4}(?:is)?[ \t]{0,4}[:=]\s{0,4}"
 _MARKED_LINE = re.compile(rf"^[^\w\n]{{0,8}}{_ANSWER_IS}(\S.*)$", re.MULTILINE | re.IGNORECASE)
-_MOST_STARTS = 64  # brackets from which a JSON value is tried to be read
-_PLAIN_DIGITS = 40  # longer figures keep their exponent
+_MAX_STARTS = 64  # brackets at which a JSON value is tried
+_PLAIN_DIGITS = 40  # longer numbers keep their exponent
 
 
 def number(text: str) -> str | None:
-    """A marked number (`#### 5`, `\\boxed{5}`, `answer is 5`), the last of them, else the last number of the text.
+    """The last marked number (`#### 5`, `\\boxed{5}`, `answer is 5`), else the last number of the text.
 
-    Commas group thousands, as in 1,234.5. Equal values have one spelling: 5 and 5.0, 1e3 and 1000.
+    Commas group thousands, as in 1,234.5. Equal values give equal strings: 5 and 5.0, 1e3 and 1000.
     """
     return _last_number(text, lambda written: True)
 
@@ -61,7 +61,7 @@ def _value(written: str) -> str | None:
         plain = f"{plain[: power.start()]}e{power.group(1)}"
     try:
         value = Decimal(plain).normalize(Context(prec=len(plain) + 1))
-    except ArithmeticError:  # an exponent that no number has
+    except ArithmeticError:  # an exponent out of range
         return None
     if not value:
         return "0"
@@ -69,23 +69,23 @@ def _value(written: str) -> str | None:
 
 
 def choice(text: str) -> str | None:
-    """A marked letter (`answer is (B)`), the last of them, else the first that stands as one: (B), B. or B alone."""
+    """The last marked letter (`answer is (B)`), else the first that is written as a choice: (B), B. or B alone."""
     marked = _MARKED_LETTER.findall(text)
     if marked:
         return str(marked[-1]).upper()
-    found = _LETTER.search(text)
-    return (found.group(1) or found.group(2)) if found else None
+    match = _LETTER.search(text)
+    return (match.group(1) or match.group(2)) if match else None
 
 
 def yes_no(text: str) -> str | None:
-    found = _MARKED_WORD.findall(text)[-1:] or _YES_NO.findall(text)[:1]
-    return str(found[0]).lower() if found else None
+    words = _MARKED_WORD.findall(text)[-1:] or _YES_NO.findall(text)[:1]
+    return str(words[0]).lower() if words else None
 
 
 def json_value(text: str) -> str | None:
-    """The first JSON object or array in the text, in one spelling: keys sorted, 5.0 as 5."""
+    """The first JSON object or array in the text, normalized: keys sorted, 5.0 as 5."""
     decoder = json.JSONDecoder()
-    for start in list(re.finditer(r"[\[{]", text))[:_MOST_STARTS]:
+    for start in list(re.finditer(r"[\[{]", text))[:_MAX_STARTS]:
         try:
             return spelled_json(decoder.raw_decode(text, start.start())[0])
         except (ValueError, RecursionError):
@@ -99,24 +99,24 @@ def spelled_json(value: Any) -> str:
 
 def _plain_numbers(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _plain_numbers(one) for name, one in value.items()}
+        return {name: _plain_numbers(item) for name, item in value.items()}
     if isinstance(value, list):
-        return [_plain_numbers(one) for one in value]
+        return [_plain_numbers(item) for item in value]
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def line(text: str) -> str | None:
-    """The line after an `Answer:`, else the first that is not empty, without case and punctuation."""
+    """The line after the last `Answer:`, else the first that is not empty, without case and punctuation."""
     marked = _MARKED_LINE.findall(text)
-    lines = marked[-1:] or [one for one in text.splitlines() if normal(one)]
+    lines = marked[-1:] or [text_line for text_line in text.splitlines() if normal(text_line)]
     return normal(lines[0]) or None if lines else None
 
 
 def normal(text: str) -> str:
-    """Words alone: case, punctuation and white space do not tell answers apart. Marks of Indic and other scripts stay."""
+    """The words of a text, without case and punctuation. Combining marks, as of Indic scripts, stay."""
     folded = unicodedata.normalize("NFKC", text).casefold()
-    kept = (char if unicodedata.category(char)[0] in "LMN" else " " for char in folded)
-    return " ".join("".join(kept).split())
+    chars = (char if unicodedata.category(char)[0] in "LMN" else " " for char in folded)
+    return " ".join("".join(chars).split())
 
 
 EXTRACTORS: dict[str, Callable[[str], str | None]] = {
@@ -131,7 +131,7 @@ EXTRACTORS: dict[str, Callable[[str], str | None]] = {
 
 
 def is_right(how: str, extracted: str | None, gold: Any) -> bool:
-    """Whether an extracted answer is the gold one; a line is right if gold stands in it as whole words."""
+    """Whether an extracted answer equals gold; a line is right if it contains gold as whole words."""
     if extracted is None:
         return False
     if how == "json":
@@ -145,12 +145,12 @@ def is_right(how: str, extracted: str | None, gold: Any) -> bool:
 
 
 def spelled_gold(gold: Any) -> str:
-    """A letter or a word as suites may write it: `b`, `Yes`, or JSON's true."""
+    """A gold letter or word in lower case: `b`, `yes`; true and false become yes and no."""
     if isinstance(gold, bool):
         return "yes" if gold else "no"
     return str(gold).strip().lower()
 
 
 def _unspaced(text: str) -> bool:
-    """Whether a text is of a script that puts no spaces between words."""
+    """Whether a text has characters of a script without spaces between words."""
     return any(unicodedata.name(char, "").startswith(("CJK", "HIRAGANA", "KATAKANA", "THAI")) for char in text)

@@ -1,4 +1,4 @@
-"""Statistics of two runs over the same samples: what pairing shows that two separate intervals do not."""
+"""Statistics of two runs over the same samples."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mill.metrics.distributions import t_p_value, t_quantile
 from mill.metrics.estimate import NOTHING, Estimate, around, exact_interval
 
 Z95 = 1.959963984540054
-MOST_EXACT = 500  # binomials are whole numbers up to here, then products of logarithms
+MAX_EXACT = 500  # binomials are exact integers up to here, then computed by logarithms
 
 
 def rate(hits: int, n: int) -> Estimate:
@@ -23,11 +23,11 @@ def rate(hits: int, n: int) -> Estimate:
 
 
 def mcnemar(regressions: int, improvements: int) -> float:
-    """The exact two-sided p-value that as many samples got worse as better: binomial over those that changed."""
+    """The exact two-sided p-value of McNemar's test: binomial over the samples that changed."""
     n, k = regressions + improvements, min(regressions, improvements)
     if not n:
         return 1.0
-    if n <= MOST_EXACT:
+    if n <= MAX_EXACT:
         return min(1.0, float(2 * sum(math.comb(n, i) for i in range(k + 1)) / 2**n))
     most = math.lgamma(n + 1) - n * math.log(2)
     tail = math.fsum(math.exp(most - math.lgamma(i + 1) - math.lgamma(n - i + 1)) for i in range(k + 1))
@@ -35,15 +35,15 @@ def mcnemar(regressions: int, improvements: int) -> float:
 
 
 def rate_difference(worse: int, better: int, n: int) -> Estimate:
-    """How much of n was lost, with the interval of Agresti and Min (2005): half a sample is added to each way a pair may
-    turn out, so that few samples without a change do not say that nothing can change."""
+    """The lost share of n, with the interval of Agresti and Min (2005): half a sample is added to each cell of the table, so
+    that the interval does not collapse where a few samples show no change."""
     if not n:
         return NOTHING
     value = (worse - better) / n
     stderr = math.sqrt(max(0.0, (worse + better) / n - value**2) / (n - 1)) if n > 1 else None
     middle = (worse - better) / (n + 2)
-    reach = Z95 * math.sqrt(worse + better + 1 - (worse - better) ** 2 / (n + 2)) / (n + 2)
-    return Estimate(value, stderr, max(-1.0, min(value, middle - reach)), min(1.0, max(value, middle + reach)), n)
+    half = Z95 * math.sqrt(worse + better + 1 - (worse - better) ** 2 / (n + 2)) / (n + 2)
+    return Estimate(value, stderr, max(-1.0, min(value, middle - half)), min(1.0, max(value, middle + half)), n)
 
 
 def mean_of(values: Sequence[float]) -> Estimate:
@@ -59,26 +59,28 @@ def mean_of(values: Sequence[float]) -> Estimate:
 
 def bounded_mean(values: Sequence[float]) -> Estimate:
     """A mean of values between 0 and 1. The interval is that of the values with a 0 and a 1 added, so that it does not
-    collapse where all values are alike: a sample of ones does not say that there are only ones."""
-    found = mean_of(values)
-    if not values or not math.isfinite(found.value):
-        return found
-    wide = mean_of([*values, 0.0, 1.0])
-    assert wide.low is not None and wide.high is not None
-    return replace(found, low=max(0.0, min(wide.low, found.value)), high=min(1.0, max(wide.high, found.value)))
+    collapse where all values are equal."""
+    estimate = mean_of(values)
+    if not values or not math.isfinite(estimate.value):
+        return estimate
+    padded = mean_of([*values, 0.0, 1.0])
+    assert padded.low is not None and padded.high is not None
+    low, high = min(padded.low, estimate.value), max(padded.high, estimate.value)
+    return replace(estimate, low=max(0.0, low), high=min(1.0, high))
 
 
-def mean_difference(values: Sequence[float], reach: float) -> Estimate:
-    """A mean of differences that lie between -reach and reach. The interval is that of the values with both ends added,
-    so that it does not collapse where a few samples show no difference; without a reach nothing is known of the scale."""
-    found = mean_of(values)
-    if not values or not math.isfinite(found.value) or not math.isfinite(reach):
-        return found
-    if not reach:
-        return replace(found, low=None, high=None)
-    wide = mean_of([*values, -reach, reach])
-    assert wide.low is not None and wide.high is not None
-    return replace(found, low=max(-reach, min(wide.low, found.value)), high=min(reach, max(wide.high, found.value)))
+def mean_difference(values: Sequence[float], scale: float) -> Estimate:
+    """A mean of differences between -scale and scale. The interval is that of the values with both ends added, so that it
+    does not collapse where a few samples show no difference; with a scale of 0, which is unknown, there is no interval."""
+    estimate = mean_of(values)
+    if not values or not math.isfinite(estimate.value) or not math.isfinite(scale):
+        return estimate
+    if not scale:
+        return replace(estimate, low=None, high=None)
+    padded = mean_of([*values, -scale, scale])
+    assert padded.low is not None and padded.high is not None
+    low, high = min(padded.low, estimate.value), max(padded.high, estimate.value)
+    return replace(estimate, low=max(-scale, low), high=min(scale, high))
 
 
 def clustered_mean(groups: Sequence[Sequence[float]]) -> Estimate:
@@ -97,14 +99,14 @@ def clustered_mean(groups: Sequence[Sequence[float]]) -> Estimate:
 
 
 def positive_mean(groups: Sequence[Sequence[float]]) -> Estimate:
-    """The mean of values that are not negative and mostly small, such as divergences. The interval is the wider of Student's
-    and of that of the logarithm: a few texts seldom show the largest values."""
-    found = inside(clustered_mean(groups), last=math.inf)
-    if not found.stderr or found.low is None or not found.value:
-        return found
-    reach = t_quantile(sum(map(bool, groups)) - 1) * found.stderr / found.value
-    low = min(found.low, found.value * math.exp(-reach))
-    return replace(found, low=low, high=found.value * _exp(reach))
+    """The mean of values that are not negative and mostly small, such as KL. The interval is the larger of Student's and of
+    that of the logarithm: a few texts seldom show the largest values."""
+    estimate = inside(clustered_mean(groups), last=math.inf)
+    if not estimate.stderr or estimate.low is None or not estimate.value:
+        return estimate
+    half = t_quantile(sum(map(bool, groups)) - 1) * estimate.stderr / estimate.value
+    low = min(estimate.low, estimate.value * math.exp(-half))
+    return replace(estimate, low=low, high=estimate.value * _exp(half))
 
 
 def clustered_rate(groups: Sequence[Sequence[float]]) -> Estimate:
@@ -119,14 +121,14 @@ def clustered_rate(groups: Sequence[Sequence[float]]) -> Estimate:
         return around(p, None, n)
     effective, least = _effective_size(groups), _effective_size([[1.0] * len(group) for group in groups])
     low, high = exact_interval(min(p, 1.0) * effective, effective)
-    # Nothing is known better than it would be if all values were alike.
+    # At least as long as the interval of equal values.
     low, high = min(low, exact_interval(least, least)[0]), max(high, exact_interval(0, least)[1])
     return Estimate(p, _clustered_error(groups, p) if len(groups) > 1 else None, low, high, n)
 
 
 def _effective_size(groups: Sequence[Sequence[float]]) -> float:
-    """How many independent values these are worth. How alike the values of one group are is estimated with two groups added,
-    one of zeros and one of ones: a few groups without a zero do not show that zeros would come alone."""
+    """The effective sample size. The correlation within groups is estimated with two groups added, one of zeros and one of
+    ones: a few groups without a zero do not show whether zeros come in groups."""
     n = sum(map(len, groups))
     typical = max(1, round(n / len(groups)))
     smoothed = [*groups, [0.0] * typical, [1.0] * typical]
@@ -141,7 +143,7 @@ def _clustered_error(groups: Sequence[Sequence[float]], average: float) -> float
 
 
 def _mean(values: Sequence[float]) -> float:
-    """Where infinities of both signs cancel, nothing is known: NaN."""
+    """NaN where there are infinities of both signs."""
     try:
         return math.fsum(values) / len(values)
     except (ValueError, OverflowError):
@@ -149,14 +151,14 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def inside(estimate: Estimate, first: float = 0.0, last: float = 1.0) -> Estimate:
-    """With an interval that does not leave the values that are possible."""
+    """With the interval clipped to the possible values."""
     if estimate.low is None or estimate.high is None:
         return estimate
     return replace(estimate, low=max(first, estimate.low), high=min(last, estimate.high))
 
 
 def exponential(estimate: Estimate) -> Estimate:
-    """A mean of logarithms as a factor: what a log-ratio of perplexities means."""
+    """A mean of logarithms as a factor, such as a perplexity ratio."""
     value = _exp(estimate.value)
     if estimate.stderr is None or estimate.low is None or estimate.high is None:
         return around(value, None, estimate.n)
@@ -164,21 +166,21 @@ def exponential(estimate: Estimate) -> Estimate:
 
 
 def p_of_zero(estimate: Estimate, df: float) -> float:
-    """The two-sided p-value that the true value is 0, by Student's t; NaN where there is no error to tell by.
+    """The two-sided p-value of a true value of 0, by Student's t; NaN without a standard error.
 
-    An infinite value is not 0, and of NaN nothing is known.
+    It is 0 for an infinite value and NaN for NaN.
     """
     if not math.isfinite(estimate.value):
         return math.nan if math.isnan(estimate.value) else 0.0
     if estimate.stderr is None or df < 1:
         return math.nan
-    if not estimate.stderr:  # ties: as a test by signs has it, which few samples cannot pass
+    if not estimate.stderr:  # equal values: the sign test, which few samples cannot pass
         return 1.0 if estimate.value == 0 else float(2.0**-df)
     return t_p_value(estimate.value / estimate.stderr, df)
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """Linear between neighbours, as numpy's default; NaN of nothing. A NaN among the values makes it NaN."""
+    """Linear between neighbours, as numpy's default. NaN if there are no values or one of them is NaN."""
     if not values or any(map(math.isnan, values)):
         return math.nan
     ordered = sorted(values)
@@ -190,7 +192,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 def largest(values: Sequence[float]) -> float:
-    """NaN where one of them is, or where there are none."""
+    """NaN if there are no values or one of them is NaN."""
     return math.nan if not values or any(map(math.isnan, values)) else max(values)
 
 

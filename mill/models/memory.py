@@ -1,18 +1,18 @@
-"""How many tokens fit at once: from the memory that is free and what one token needs."""
+"""Batch sizes in tokens, from the free memory and the memory of one token."""
 
 from __future__ import annotations
 
 import os
 from typing import Any
 
-CPU_SCORING_TOKENS = 2048  # on a CPU more tokens at once are not faster
+CPU_SCORING_TOKENS = 2048  # on a CPU larger batches are not faster
 CPU_GENERATION_TOKENS = 16384
 MOST_TOKENS = 131072
 SAFETY = 0.6
 
 
 def scoring_tokens(model: Any, *, logits_per_token: float) -> int:
-    """Tokens of one scoring batch. `logits_per_token` is the share of positions that need logits."""
+    """Tokens of one scoring batch. `logits_per_token` is the share of positions with logits."""
     config = model.config.get_text_config()
     size = _element_size(model)
     hidden = config.hidden_size
@@ -24,7 +24,7 @@ def scoring_tokens(model: Any, *, logits_per_token: float) -> int:
 
 
 def logit_rows(model: Any) -> int:
-    """How many places of one forward pass may have logits: a share of the free memory, kept once as they are and once in
+    """How many positions of one forward pass may have logits: a third of the free memory, once as they are and once in
     float32."""
     per_row = model.config.get_text_config().vocab_size * (_element_size(model) + 4)
     ceiling = CPU_SCORING_TOKENS if model.device.type == "cpu" else MOST_TOKENS
@@ -32,7 +32,7 @@ def logit_rows(model: Any) -> int:
 
 
 def generation_tokens(model: Any) -> int:
-    """Prompt and answer tokens of one generation batch: the key-value cache decides."""
+    """Prompt and answer tokens of one generation batch: limited by the KV cache."""
     config = model.config.get_text_config()
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
@@ -42,7 +42,7 @@ def generation_tokens(model: Any) -> int:
 
 
 def free_bytes(device: Any) -> int:
-    """Memory that can still be taken on a device."""
+    """Free memory of a device."""
     import torch
 
     if device.type == "cuda":
@@ -57,7 +57,7 @@ def free_bytes(device: Any) -> int:
 
 
 def empty_caches() -> None:
-    """Give cached blocks back to the device; does nothing where torch was never used."""
+    """Return cached blocks to the device; does nothing if torch was never imported."""
     import sys
 
     torch = sys.modules.get("torch")

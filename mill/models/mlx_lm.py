@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from mill.api.batching import BatchLimits, Observer, Unit, describe
+from mill.api.batching import Answered, BatchLimits, Unit, describe
 from mill.api.errors import ModelError
 from mill.api.model import ModelCapabilities
-from mill.api.request import ALL, GENERATE, MULTI_ROUND, Request
+from mill.api.request import ALL, GENERATE, LOGLIKELIHOOD, MULTI_ROUND, Request
 from mill.api.response import Response
-from mill.api.warnings import warn
+from mill.compat.mlx import model_folder, rope_overrides
 from mill.metrics.similarity import common_start
 from mill.models.spec.fingerprint import folder_digest, weights_size
 from mill.models.spec.remote_code import announce_remote_code
 from mill.models.tokens.generated import TokenLogprobs, as_tokens
-from mill.models.tokens.pairs import Pair
+from mill.models.tokens.pairs import TokenPair
 from mill.models.tokens.stops import cut_at_stops
 from mill.models.tokens.token_model import TokenModel
 from mill.models.tokens.tokenizer import Prompt, Tokens, prompt_units
@@ -64,10 +64,8 @@ class MlxModel(TokenModel):
 
     @cached_property
     def _folder(self) -> Any:
-        from mlx_lm.utils import _download
-
         try:
-            return _download(self.path, revision=self.revision)
+            return model_folder(self.path, self.revision)
         except Exception as error:  # the hub's client raises many kinds, all of which mean: not to be had
             raise ModelError(f"cannot find the model {self.path}: {describe(error)}") from error
 
@@ -91,10 +89,10 @@ class MlxModel(TokenModel):
             from mlx_lm import load
 
             try:
-                mended = mend_rope(self._config())
+                overrides = rope_overrides(self._config())
                 if self.trust_remote_code:
                     announce_remote_code(str(self._folder))
-                self._loaded = load(str(self._folder), model_config=mended, trust_remote_code=self.trust_remote_code)
+                self._loaded = load(str(self._folder), model_config=overrides, trust_remote_code=self.trust_remote_code)
             except ModelError:
                 raise
             except Exception as error:
@@ -120,18 +118,17 @@ class MlxModel(TokenModel):
 
     # Generation.
 
-    def generate_until(self, requests: Sequence[Request], observer: Observer | None = None) -> list[Response]:
-        return self._generate_all(GENERATE, requests, observer)
+    def _stream(self, kind: str, requests: Sequence[Request]) -> Iterator[Answered]:
+        one_at_a_time = BatchLimits(requests=1)
+        if kind in (GENERATE, MULTI_ROUND):
+            units = prompt_units(self.tokens.prompts(requests))
+            return self._stream_checked(kind, units, self._generate_units, one_at_a_time)
+        if kind == LOGLIKELIHOOD:
+            return self._score_pairs(requests, context_units, self._score_units, one_at_a_time)
+        return super()._stream(kind, requests)
 
-    def generate_until_multi_round(self, requests: Sequence[Request], observer: Observer | None = None) -> list[Response]:
-        return self._generate_all(MULTI_ROUND, requests, observer)
-
-    def _generate_all(self, kind: str, requests: Sequence[Request], observer: Observer | None) -> list[Response]:
-        def hook(batch: list[Unit]) -> list[list[Response]]:
-            return [[self._generate_one(unit.data)] for unit in batch]
-
-        units = prompt_units(self.tokens.prompts(requests))
-        return self._answer_units(kind, requests, units, hook, BatchLimits(requests=1), observer)
+    def _generate_units(self, batch: list[Unit]) -> list[list[Response]]:
+        return [[self._generate_one(unit.data)] for unit in batch]
 
     def _generate_one(self, prompt: Prompt) -> Response:
         import mlx.core as mx
@@ -174,13 +171,10 @@ class MlxModel(TokenModel):
 
     # Scoring.
 
-    def loglikelihood(self, requests: Sequence[Request], observer: Observer | None = None) -> list[Response]:
-        def hook(batch: list[Unit]) -> list[list[Response]]:
-            return [self._score_group(unit.requests, unit.data) for unit in batch]
+    def _score_units(self, batch: list[Unit]) -> list[list[Response]]:
+        return [self._score_group(unit.requests, unit.data) for unit in batch]
 
-        return self._score_pairs(requests, context_units, hook, BatchLimits(requests=1), observer)
-
-    def _score_group(self, requests: Sequence[Request], group: Sequence[Pair]) -> list[Response]:
+    def _score_group(self, requests: Sequence[Request], group: Sequence[TokenPair]) -> list[Response]:
         """Pairs of one context: its cache is computed once and trimmed back after each continuation."""
         from mlx_lm.models.cache import can_trim_prompt_cache, trim_prompt_cache
 
@@ -262,9 +256,9 @@ class MlxModel(TokenModel):
         return logits
 
 
-def context_units(requests: Sequence[Request], pairs: Sequence[Pair]) -> list[Unit]:
+def context_units(requests: Sequence[Request], pairs: Sequence[TokenPair]) -> list[Unit]:
     """Requests with one context are computed together, contexts that begin alike one after another."""
-    groups: dict[tuple[int, ...], list[tuple[Request, Pair]]] = {}
+    groups: dict[tuple[int, ...], list[tuple[Request, TokenPair]]] = {}
     for request, pair in zip(requests, pairs, strict=True):
         groups.setdefault(tuple(pair.ids[: pair.n_context]), []).append((request, pair))
     ordered = sorted(groups.items())
@@ -288,18 +282,3 @@ def _sum_logprobs(logits: Sequence[Any], tokens: Sequence[int]) -> tuple[float, 
     chosen = mx.take_along_axis(joined, wanted[:, None], axis=1)[:, 0] - mx.logsumexp(joined, axis=1)
     greedy = mx.all(mx.argmax(joined, axis=1) == wanted)
     return float(mx.sum(chosen)), bool(greedy)
-
-
-def mend_rope(config: dict[str, Any]) -> dict[str, Any]:
-    """transformers 5 writes the rope settings under `rope_parameters`, where mlx-lm does not look: it would take its
-    default base and answer wrongly without a word. What it would miss is put where it looks, and that is told."""
-    told = config.get("rope_parameters")
-    if not isinstance(told, dict) or "rope_theta" in config:
-        return {}
-    if "rope_theta" not in told:
-        raise ModelError("mlx-lm would misread this model's rope settings: rope_parameters has no single rope_theta")
-    mended: dict[str, Any] = {"rope_theta": told["rope_theta"]}
-    if told.get("rope_type", "default") != "default":
-        mended["rope_scaling"] = {name: value for name, value in told.items() if name != "rope_theta"}
-    warn(f"mlx-lm does not read rope_parameters in config.json; it is given {', '.join(mended)} from there")
-    return mended

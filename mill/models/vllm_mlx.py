@@ -24,6 +24,8 @@ class Health(msgspec.Struct):
 
 
 class VllmMlxModel(OpenAICompatModel):
+    start_command = "vllm-mlx serve MODEL"
+
     def __init__(self, model: str = "", base_url: str = DEFAULT_URL, **arguments: Any) -> None:
         super().__init__(model, base_url, **arguments)
 

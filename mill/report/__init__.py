@@ -1,1 +1,1 @@
-"""Renderings of runs for people and programs. Imports runs and metrics; nothing of it calls a model."""
+"""Tables, files and pages of runs and checks. Imports checks, runs and metrics; never calls a model."""

@@ -1,5 +1,4 @@
-"""Checks on the terminal and in Markdown: the verdict first, then every figure with its interval, a column for each
-variant."""
+"""Checks on the terminal and in Markdown: the verdict, then every metric with its interval, a column for each variant."""
 
 from __future__ import annotations
 
@@ -8,14 +7,14 @@ from collections.abc import Sequence
 
 from mill.api.printing import one_line, printable
 from mill.checks.gate import RuleOutcome
-from mill.checks.glossary import METRICS, counted, title, written
+from mill.checks.glossary import METRICS, counted, format_value, title
 from mill.checks.pairing import EMPTY, FAILED
 from mill.checks.result import Check, Variant
 from mill.checks.verdict import first_sentences
 from mill.metrics.similarity import TIERS
 from mill.report.tables import console, dash, print_table
 
-WORST = 3
+MAX_ERRORS = 3  # listed below the table
 
 
 def print_check(check: Check) -> None:
@@ -25,11 +24,11 @@ def print_check(check: Check) -> None:
     out = console()
     for sentence in first_sentences(check.variants):
         out.print(printable(sentence), markup=False, soft_wrap=True)
-    for part in _fitting(check.variants, out.width):
-        labels = [variant.label for variant in part]
-        print_table(head, ("figure", *labels), _joined(part), numbers=labels)
+    for group in _fitting(check.variants, out.width):
+        labels = [variant.label for variant in group]
+        print_table(head, ("metric", *labels), _joined(group), numbers=labels)
     for variant in check.variants:
-        for line in told(variant):
+        for line in details(variant):
             out.print(printable(f"{variant.label}: {line}"), markup=False, soft_wrap=True)
     for warning in check.warnings:
         out.print(printable(warning), markup=False, soft_wrap=True)
@@ -40,52 +39,52 @@ def _joined(variants: list[Variant]) -> list[list[str]]:
 
 
 def _fitting(variants: list[Variant], width: int) -> list[list[Variant]]:
-    """As many variants beside each other as a terminal has room for, at least one."""
-    parts: list[list[Variant]] = []
+    """Groups of variants whose columns fit beside each other, at least one in each."""
+    groups: list[list[Variant]] = []
     for variant in variants:
-        rows = _joined([*(parts[-1] if parts else []), variant])
-        labels = ["", *(one.label for one in (parts[-1] if parts else [])), variant.label]
-        needed = sum(max(map(len, column)) + 2 for column in zip(labels, *rows, strict=True))
-        if parts and needed <= width:
-            parts[-1].append(variant)
+        together = [*(groups[-1] if groups else []), variant]
+        labels = ["", *(member.label for member in together)]
+        needed = sum(max(map(len, column)) + 2 for column in zip(labels, *_joined(together), strict=True))
+        if groups and needed <= width:
+            groups[-1] = together
         else:
-            parts.append([variant])
-    return parts
+            groups.append([variant])
+    return groups
 
 
-Cell = tuple[str, str]  # a value, and its interval with what else belongs to it
+Cell = tuple[str, str]  # a value, and its interval with the p-value
 
 
 def metric_rows(variants: list[Variant], between: str = "–") -> list[tuple[str, list[Cell]]]:
-    """A row for each figure that any of them has, in the order of the glossary."""
-    names = [name for name in METRICS if any(_shown(variant, name) for variant in variants)]
+    """A row for each metric that a variant has, in the order of the glossary."""
+    names = [name for name in METRICS if any(_is_shown(variant, name) for variant in variants)]
     rows = [(title(name), [_cell(variant, name, between) for variant in variants]) for name in names]
     tiers = [tier for tier, _ in TIERS] + [EMPTY, FAILED]
     if any(f"severity_{tier}" in variant.counts for variant in variants for tier in tiers):
-        shown = [" / ".join(str(variant.counts.get(f"severity_{tier}", 0)) for tier in tiers) for variant in variants]
-        rows.append((" / ".join(tiers), [(text, "") for text in shown]))
+        counts = [" / ".join(str(variant.counts.get(f"severity_{tier}", 0)) for tier in tiers) for variant in variants]
+        rows.append((" / ".join(tiers), [(text, "") for text in counts]))
     return rows
 
 
-def _shown(variant: Variant, name: str) -> bool:
-    return name in variant.figures and not (METRICS[name].quiet and variant.figures[name].value == 0)
+def _is_shown(variant: Variant, name: str) -> bool:
+    return name in variant.metrics and not (METRICS[name].quiet and variant.metrics[name].value == 0)
 
 
 def _cell(variant: Variant, name: str, between: str) -> Cell:
-    estimate = variant.figures.get(name)
+    estimate = variant.metrics.get(name)
     if estimate is None:
         return "-", ""
-    more = []
+    extra = []
     if estimate.low is not None and estimate.high is not None:
-        more.append(f"({written(name, estimate.low)} {between} {written(name, estimate.high)})")
+        extra.append(f"({format_value(name, estimate.low)} {between} {format_value(name, estimate.high)})")
     if name in variant.p_values and not math.isnan(variant.p_values[name]):
-        more.append(f"p={variant.p_values[name]:.2g}")
-    return written(name, estimate.value), " ".join(more)
+        extra.append(f"p={variant.p_values[name]:.2g}")
+    return format_value(name, estimate.value), " ".join(extra)
 
 
-def told(variant: Variant) -> list[str]:
-    """What a reader of the table must know: how many samples it rests on, what parted, and warnings."""
-    counts, found = variant.counts, []
+def details(variant: Variant) -> list[str]:
+    """Lines below the table: the counts of samples and divergences, the first errors, and warnings."""
+    counts, lines = variant.counts, []
     if "samples" in counts:
         line = counted(counts["samples"], "sample")
         if counts.get("runs"):
@@ -96,36 +95,39 @@ def told(variant: Variant) -> list[str]:
             line += f", {counts['failed']} failed"
         if counts.get("retries"):
             line += f", {counts['retries']} retries"
-        if counts.get("parted"):
-            line += f", {counts['parted']} part"
+        if counts.get("diverged"):
+            line += f", {counts['diverged']} diverge"
             line += f" ({counts['near_ties']} at a near-tie)" if counts.get("near_ties") else ""
-        if counts.get("places"):
+        if counts.get("positions"):
             texts = counted(counts["forced_texts"], "text")
-            line += f"; {counted(counts['places'], 'position')} of {texts} scored by both"
-        found.append(line)
+            line += f"; {counted(counts['positions'], 'position')} of {texts} scored by both"
+        lines.append(line)
     errors = variant.series.get("errors") or []
-    found += [f"sample {entry['id']}: {entry['error']}" for entry in errors[:WORST]]
-    return found + variant.warnings
+    lines += [f"sample {entry['id']}: {entry['error']}" for entry in errors[:MAX_ERRORS]]
+    return lines + variant.warnings
 
 
 def summary_markdown(check: Check, outcomes: Sequence[RuleOutcome] = ()) -> str:
-    """The check as GitHub-flavoured Markdown, with what became of its rules."""
+    """The check as GitHub-flavoured Markdown, with the outcomes of its rules."""
     lines = [f"### mill {_escape(check.command)}: {_escape(', '.join(check.tasks))}", ""]
     lines += [f"**{_escape(sentence)}**  " for sentence in first_sentences(check.variants)] + [""]
-    lines += [f"- `{one.rule.option} {one.rule.text}`: {one.status} ({_escape(one.message)})" for one in outcomes]
+    lines += [
+        f"- `{outcome.rule.option} {outcome.rule.text}`: {outcome.status} ({_escape(outcome.message)})"
+        for outcome in outcomes
+    ]
     lines += [""] if outcomes else []
     if check.against:
         lines += [f"Baseline: **{_escape(check.baseline)}**", ""]
-    lines += ["| figure | " + " | ".join(_escape(variant.label) for variant in check.variants) + " |"]
+    lines += ["| metric | " + " | ".join(_escape(variant.label) for variant in check.variants) + " |"]
     lines += ["| --- |" + " ---: |" * len(check.variants)]
     for name, cells in metric_rows(check.variants):
-        shown = [name, *(" ".join(filter(None, cell)) for cell in cells)]
-        lines.append("| " + " | ".join(map(_escape, shown)) + " |")
-    warnings = [f"- {_escape(variant.label)}: {_escape(line)}" for variant in check.variants for line in told(variant)]
+        texts = [name, *(" ".join(filter(None, cell)) for cell in cells)]
+        lines.append("| " + " | ".join(map(_escape, texts)) + " |")
+    warnings = [f"- {_escape(variant.label)}: {_escape(line)}" for variant in check.variants for line in details(variant)]
     return "\n".join([*lines, "", *warnings, *(f"- {_escape(warning)}" for warning in check.warnings), ""])
 
 
 def _escape(text: str) -> str:
-    """Nothing of a model's name or message is read as Markdown or HTML."""
+    """Escape names and messages, so that nothing in them is Markdown or HTML."""
     text = one_line(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return "".join(f"\\{char}" if char in "\\|*_`[]#!~" else char for char in text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,48 +14,92 @@ from mill.api.warnings import warn
 from mill.metrics.estimate import Estimate
 from mill.report.tables import number
 from mill.runs.folder import find_runs
+from mill.runs.schema import BenchmarkResult, TaskResult
 
 COLUMNS = (
-    "model", "settings", "benchmark", "task", "task_type", "n_shots", "metric", "value", "stderr", "low", "high",
-    "n", "total", "errors", "run",
+    "model", "model_args", "settings", "benchmark", "task", "task_type", "n_shots", "metric", "value", "stderr", "low",
+    "high", "n", "failed", "total", "run",
 )  # fmt: skip
-NARROW = ("model", "task", "n_shots", "metric", "value", "stderr", "n", "errors")
-NUMBERS = ("n_shots", "value", "stderr", "low", "high", "n", "total", "errors")
+TABLE_COLUMNS = ("model", "task", "n_shots", "metric", "value", "stderr", "n", "failed")
+NUMBERS = ("n_shots", "value", "stderr", "low", "high", "n", "failed", "total")
 
 
 def collect(output_dir: Path) -> list[dict[str, Any]]:
-    """One row for each figure; a benchmark's own row has no task, a task's row names the benchmark it belongs to."""
+    """One row for each metric; a benchmark's own row has no task, a task's row has the benchmark it belongs to.
+
+    `n` samples were scored and `failed` have no score, of `total` in the data. `model_args` has the arguments that
+    distinguish runs of models with the same name; it is empty where the name is enough.
+    """
     if not output_dir.is_dir():
         raise RunError(f"the output folder {output_dir} does not exist")
     rows: list[dict[str, Any]] = []
+    models: dict[str, Mapping[str, Any]] = {}
     for folder in find_runs(output_dir):
         try:
-            known, results = folder.manifest(), folder.results()
+            manifest, results = folder.manifest(), folder.results()
         except RunError as error:  # one damaged run does not hide the others
             warn(f"left out: {error}")
             continue
-        base = {"model": known["model"]["name"], "settings": folder.path.name, "run": str(folder.path)}
+        models[str(folder.path)] = manifest["model"]
+        base = {"model": manifest["model"]["name"], "settings": folder.path.name, "run": str(folder.path)}
         means = list(results.benchmarks.values())
         for task in results.tasks.values():
             owner = min((mean for mean in means if task.task in mean.tasks), key=lambda mean: len(mean.tasks), default=None)
-            more = {
-                "benchmark": owner.benchmark if owner else task.task,
-                "task": task.task,
-                "task_type": task.task_type,
-            }
-            counts = {"n_shots": task.n_shots, "total": task.total, "errors": task.errors}
-            rows += [{**base, **more, **counts, "metric": name, **_figures(value)} for name, value in task.metrics.items()]
+            benchmark = owner.benchmark if owner else task.task
+            names = {"benchmark": benchmark, "task": task.task, "task_type": task.task_type, "n_shots": task.n_shots}
+            rows += _rows({**base, **names}, task)
         for mean in means:
-            more = {"benchmark": mean.benchmark, "task": "", "task_type": "", "n_shots": ""}
-            counts = {"total": mean.total, "errors": mean.errors}
-            rows += [{**base, **more, **counts, "metric": name, **_figures(value)} for name, value in mean.metrics.items()]
-    return [{column: row[column] for column in COLUMNS} for row in rows]
+            rows += _rows({**base, "benchmark": mean.benchmark, "task": "", "task_type": "", "n_shots": ""}, mean)
+    arguments = _distinguishing_arguments(models)
+    return [{column: {**row, "model_args": arguments[row["run"]]}[column] for column in COLUMNS} for row in rows]
+
+
+def _rows(names: Mapping[str, Any], result: TaskResult | BenchmarkResult) -> list[dict[str, Any]]:
+    counts = {"failed": result.errors, "total": result.total}
+    return [{**names, **counts, "metric": metric, **_estimate_columns(value)} for metric, value in result.metrics.items()]
+
+
+def _estimate_columns(estimate: Estimate) -> dict[str, float | int | None]:
+    """`n` is the number of samples with a value: failed samples do not count."""
+    return {"value": estimate.value, "stderr": estimate.stderr, "low": estimate.low, "high": estimate.high, "n": estimate.n}
+
+
+def _distinguishing_arguments(models: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """For each run, the backend and arguments in which it differs from runs of another model with the same name.
+
+    Models that differ in none of them, such as other weights in the same folder, have the name of their folder.
+    """
+    by_name: dict[str, dict[str, list[str]]] = {}  # model name -> model folder -> runs
+    for run, model in models.items():
+        by_name.setdefault(model["name"], {}).setdefault(Path(run).parent.name, []).append(run)
+    texts = dict.fromkeys(models, "")
+    for folders in by_name.values():
+        if len(folders) < 2:
+            continue
+        described = [_described(models[runs[0]]) for runs in folders.values()]
+        differing = _differing(described)
+        labels = [", ".join(f"{name}={entry[name]}" for name in differing if name in entry) for entry in described]
+        for (folder, runs), label in zip(folders.items(), labels, strict=True):
+            clash = labels.count(label) > 1
+            texts |= dict.fromkeys(runs, ", ".join(filter(None, (label, folder if clash else ""))))
+    return texts
+
+
+def _described(model: Mapping[str, Any]) -> dict[str, Any]:
+    arguments = model.get("arguments")
+    return {"backend": model.get("backend", ""), **(arguments if isinstance(arguments, dict) else {})}
+
+
+def _differing(described: Sequence[Mapping[str, Any]]) -> list[str]:
+    names = dict.fromkeys(name for arguments in described for name in arguments)
+    return [name for name in names if any(arguments.get(name) != described[0].get(name) for arguments in described)]
 
 
 def shown_columns(rows: list[dict[str, Any]]) -> tuple[str, ...]:
-    """The columns of a table for people; settings among them where they tell rows apart."""
-    several = len({row["settings"] for row in rows}) > 1
-    return ("model", "settings", *NARROW[1:]) if several else NARROW
+    """The columns of a table for display; model_args and settings where rows differ in them."""
+    args = ("model_args",) if any(row["model_args"] for row in rows) else ()
+    settings = ("settings",) if len({row["settings"] for row in rows}) > 1 else ()
+    return ("model", *args, *settings, *TABLE_COLUMNS[1:])
 
 
 def as_csv(rows: list[dict[str, Any]]) -> str:
@@ -78,15 +123,10 @@ def as_markdown(rows: list[dict[str, Any]]) -> str:
 
 
 def cells(row: dict[str, Any], columns: tuple[str, ...]) -> list[str]:
-    """A row as text; a benchmark's mean stands under its own name, a limited run shows how much of the data it saw."""
-    shown = {**row, "task": row["task"] or f"{row['benchmark']} (mean)"}
-    shown["n"] = str(row["n"]) if row["n"] == row["total"] else f"{row['n']}/{row['total']}"
-    return [number(value) if isinstance(value := shown[column], float) else _text(value) for column in columns]
-
-
-def _figures(estimate: Estimate) -> dict[str, float | int | None]:
-    """`n` is how many samples the value rests on."""
-    return {"value": estimate.value, "stderr": estimate.stderr, "low": estimate.low, "high": estimate.high, "n": estimate.n}
+    """A row as text; a benchmark's mean has the benchmark's name, `n` of a limited run shows the total as well."""
+    texts = {**row, "task": row["task"] or f"{row['benchmark']} (mean)"}
+    texts["n"] = str(row["n"]) if row["n"] == row["total"] else f"{row['n']}/{row['total']}"
+    return [number(value) if isinstance(value := texts[column], float) else _text(value) for column in columns]
 
 
 def _text(value: Any) -> str:

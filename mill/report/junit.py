@@ -1,4 +1,4 @@
-"""What became of a check's rules as JUnit XML, which CI systems show."""
+"""The outcomes of a check's rules as JUnit XML, which CI systems display."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from mill.checks.verdict import first_sentences
 
 
 def as_junit(judged: Sequence[tuple[Check, Sequence[RuleOutcome]]]) -> str:
-    """A suite for each check, a case for each rule on each variant; without rules a case for each variant. A rule that is
-    inconclusive has not passed: it is a failure of that type. The verdicts stand in the suite's output."""
+    """A suite for each check, a case for each rule on each variant; without rules a case for each variant. An inconclusive
+    rule is a failure of type `inconclusive`. The verdicts are in the suite's output."""
     root = ET.Element("testsuites", name="mill")
     for check, outcomes in judged:
         failures = sum(outcome.status != KEPT for outcome in outcomes)

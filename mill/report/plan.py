@@ -1,15 +1,16 @@
-"""`mill eval --dry_run`: what a run would do, in requests and tokens."""
+"""`mill eval --dry_run`: the requests and tokens of a run."""
 
 from __future__ import annotations
 
-from mill.report.tables import console, print_table
+from mill.api.printing import echo
+from mill.report.tables import print_table
 from mill.runs.evaluate import Run
 
-_COLUMNS = ("task", "rendering", "shots", "samples", "requests", "distinct", "known", "input tokens")
+_COLUMNS = ("task", "rendering", "shots", "samples", "requests", "distinct", "recorded", "input tokens")
 
 
 def print_plan(run: Run) -> None:
-    """For each task: all requests, the distinct ones among them, those already answered, and the tokens of the rest."""
+    """For each task: all requests, the distinct ones, those already recorded, and the tokens of the rest."""
     rows = []
     totals, unknown = [0, 0, 0, 0], 0
     for plan in run.plans:
@@ -21,13 +22,16 @@ def print_plan(run: Run) -> None:
         counts = [len(requests), len(distinct), len(distinct) - len(todo), tokens or 0]
         totals = [total + count for total, count in zip(totals, counts, strict=True)]
         unknown += tokens is None
-        shown = [*map(str, counts[:3]), "unknown" if tokens is None else f"{tokens:,}"]
+        cells = [*map(str, counts[:3]), "unknown" if tokens is None else f"{tokens:,}"]
         rounds = " (first round)" if plan.task.multi_round else ""
-        rows.append([plan.requested, plan.task.name + rounds, str(plan.n_shots), samples, *shown])
+        rows.append([plan.requested, plan.task.name + rounds, str(plan.n_shots), samples, *cells])
     if len(rows) > 1:
         least = "" if not unknown else "unknown" if unknown == len(rows) else "at least "
         rows.append(["total", "", "", "", *map(str, totals[:3]), least if least == "unknown" else f"{least}{totals[3]:,}"])
     print_table(f"{run.model.model_name}: would write to {run.folder.path}", _COLUMNS, rows, numbers=_COLUMNS[2:])
     for plan in run.plans:
         for line in plan.warnings()[: -len(plan.without_effect()) or None]:  # those were logged
-            console().print(f"{plan.requested}: {line}", markup=False, soft_wrap=True)
+            echo(f"{plan.requested}: {line}")
+    paths = run.model.planned_paths()
+    if paths:
+        echo("execution: " + ", ".join(f"{stage} {path}" for stage, path in paths.items()))

@@ -1,4 +1,4 @@
-"""The scores of a run on the terminal: every figure with its uncertainty, and what must be known beside it."""
+"""The scores of a run on the terminal: every metric with its uncertainty, and warnings."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from mill.report.tables import console, dash, number, print_table
 from mill.runs.evaluate import Outcome
 from mill.runs.schema import BenchmarkResult, TaskResult
 
-COLUMNS = ("task", "shots", "metric", "value", "stderr", "95 % interval", "n", "errors")
-_NUMBERS = ("shots", "value", "stderr", "95 % interval", "n", "errors")
+COLUMNS = ("task", "shots", "metric", "value", "stderr", "95 % interval", "n", "failed")
+_NUMBERS = ("shots", "value", "stderr", "95 % interval", "n", "failed")
 
 
 def print_outcome(outcome: Outcome) -> None:
@@ -31,9 +31,9 @@ def print_outcome(outcome: Outcome) -> None:
         out.print(f"{outcome.model}: {line}", markup=False, soft_wrap=True)
     tally = outcome.tally
     if tally.asked:
-        done = f"{tally.computed} answers computed in {outcome.seconds:.1f} s, {tally.known} known before"
+        done = f"{tally.computed} answers computed in {outcome.seconds:.1f} s, {tally.known} read from the record"
         tokens = f"; {tally.prompt_tokens:,} prompt and {tally.output_tokens:,} output tokens" if tally.prompt_tokens else ""
-        padded = f"; {tally.padded} more only kept ranks in step" if tally.padded else ""
+        padded = f"; {tally.padded} more to keep ranks in step" if tally.padded else ""
         out.print(done + tokens + padded, markup=False, soft_wrap=True)
     out.print(f"results: {outcome.folder.path}", markup=False, soft_wrap=True)
 
@@ -44,37 +44,31 @@ def _mean_of(mean: BenchmarkResult) -> str:
 
 
 def warnings(task: TaskResult) -> list[str]:
-    """What a reader of the score must know: stand-ins, failures, cut prompts and cut answers."""
-    found = list(task.warnings)
+    """Warnings of the task, truncated prompts, truncated, empty and filtered answers, and failed samples."""
+    lines = list(task.warnings)
     if task.truncated:
-        found.append(f"{task.truncated} of {task.n} prompts were cut on the left to fit the model's context")
+        lines.append(f"{task.truncated} of {task.n} prompts were truncated on the left to fit the context")
     if task.cut_short:
-        found.append(f"{task.cut_short} of {task.n} answers ended at the token limit")
+        lines.append(f"{task.cut_short} of {task.n} answers ended at the token limit")
     if task.empty:
-        found.append(f"{task.empty} of {task.n} answers are empty; an instruct model may need --apply_chat_template")
+        lines.append(f"{task.empty} of {task.n} answers are empty; an instruct model may need --apply_chat_template")
     if task.filtered:
-        found.append(f"{task.filtered} of {task.n} answers were withheld by the server's content filter")
+        lines.append(f"{task.filtered} of {task.n} answers were withheld by the server's content filter")
     if task.errors:
-        found.append(f"{task.errors} of {task.n} samples failed and have no score:")
-        found += [f"  sample {failure['id']}: {failure['error']}" for failure in task.failures]
+        lines.append(f"{task.errors} of {task.n} samples failed and have no score:")
+        lines += [f"  sample {failure['id']}: {failure['error']}" for failure in task.failures]
         if task.errors > len(task.failures):
-            found.append(f"  and {task.errors - len(task.failures)} more")
-    return found
+            lines.append(f"  and {task.errors - len(task.failures)} more")
+    return lines
 
 
 def _rows(name: str, shots: str, metrics: dict[str, Estimate], total: int, errors: int | None) -> list[list[str]]:
-    """`n` is how many samples a value rests on: not those that failed, nor those that have none of this metric."""
+    """`n` is the number of samples with a value of the metric, without the failed ones."""
     rows = []
-    for place, (metric, estimate) in enumerate(metrics.items()):
+    for index, (metric, estimate) in enumerate(metrics.items()):
         count = str(estimate.n) if estimate.n == total else f"{estimate.n}/{total}"
         interval = "-" if estimate.low is None else f"{number(estimate.low, 3)}{dash()}{number(estimate.high, 3)}"
-        figures = [
-            metric,
-            number(estimate.value),
-            number(estimate.stderr),
-            interval,
-            count,
-            "" if errors is None else str(errors),
-        ]
-        rows.append([name if place == 0 else "", shots if place == 0 else "", *figures])
+        failed = "" if errors is None else str(errors)
+        cells = [metric, number(estimate.value), number(estimate.stderr), interval, count, failed]
+        rows.append([name if index == 0 else "", shots if index == 0 else "", *cells])
     return rows

@@ -20,7 +20,7 @@ from mill.execute.choose import ExecutorChoice, check_servers, make_backend
 from mill.execute.executor import Executor, Tally
 from mill.execute.lockstep import LockStepExecutor
 from mill.execute.ranks import Ranks
-from mill.execute.sample_state import Job, run_samples
+from mill.execute.sample_state import SampleState, run_samples
 from mill.models.spec.open import open_model, resolve_spec, takes_argument
 from mill.models.spec.parse import Spec, addresses_of, at_address, parse_spec
 from mill.runs import manifest
@@ -115,11 +115,11 @@ class Run:
             with contextlib.suppress(Exception):  # the samples then show the prompt as it was before the template
                 self._prompts[job.task.name, job.sample.id] = self.model.rendered_prompt(request)
 
-    def _sent(self, job: Job) -> str:
+    def _sent(self, job: SampleState) -> str:
         return self._prompts.get((job.task.name, job.sample.id), "")
 
     @property
-    def jobs(self) -> list[Job]:
+    def jobs(self) -> list[SampleState]:
         return [job for plan in self.plans for job in plan.jobs]
 
     def _lock(self) -> AbstractContextManager[None]:
@@ -146,12 +146,19 @@ class Run:
                 self.record.close()
             finally:
                 if not keep_model or ended != "finished":
-                    executor.engine.close()
+                    executor.backend.close()
             if written:
                 # On a full disk this fails too, and then the first failure is the one to report.
                 with contextlib.suppress(RunError) if ended == "failed" else contextlib.nullcontext():
                     self._refuse_removed()
-                    session.write(self.folder, tally=executor.tally, ended=ended, warnings=executor.engine.warnings())
+                    backend = executor.backend
+                    session.write(
+                        self.folder,
+                        tally=executor.tally,
+                        ended=ended,
+                        warnings=backend.warnings(),
+                        paths=backend.execution_paths(),
+                    )
             elif ended == "finished":
                 self.record.refuse_removed()
 
@@ -177,7 +184,7 @@ class Run:
             means,
             executor.tally,
             session.seconds,
-            [*executor.engine.warnings(), *breakdown],
+            [*executor.backend.warnings(), *breakdown],
             scored,
             judge_failures=len(breakdown) + sum(map(judge_failures, scored.values())),
         )

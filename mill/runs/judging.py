@@ -57,7 +57,7 @@ class JudgeRunner:
             record.refuse_removed()
         finally:
             record.close()
-            executor.engine.close()
+            executor.backend.close()
         for samples, index, repeats in pending:
             texts = [[request.resps[0].text for request in requests] or [None, None] for requests in repeats]
             samples[index] = replace(samples[index], judgements=texts)

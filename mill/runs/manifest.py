@@ -95,7 +95,9 @@ class Session:
     def seconds(self) -> float:
         return time.monotonic() - self._began
 
-    def write(self, folder: RunFolder, *, tally: Tally, ended: str, warnings: Sequence[str] = ()) -> None:
+    def write(
+        self, folder: RunFolder, *, tally: Tally, ended: str, warnings: Sequence[str] = (), paths: Mapping[str, str]
+    ) -> None:
         """Add the session to the manifest; `ended` is finished, interrupted or failed."""
         known = read_entries(folder, MANIFEST, "sessions", SessionEntry)
         entry = {
@@ -108,6 +110,7 @@ class Session:
             "command": redact_command(sys.argv),
             **asdict(tally),
             "warnings": list(warnings),
+            "paths": dict(paths),
         }
         publish(folder, MANIFEST, {"sessions": {entry["id"]: Entry(entry)}})
 

@@ -11,16 +11,16 @@ from typing import Any
 from mill.api.errors import RunError
 from mill.api.response import Response
 from mill.execute.executor import Executor, Tally
-from mill.execute.ranks import Ranks, shares
-from mill.execute.sample_state import Job, replay, run_samples
+from mill.execute.ranks import Ranks, split_samples
+from mill.execute.sample_state import SampleState, replay, run_samples
 from mill.runs.record import Record
 
 
-def run_share(ranks: Ranks, executor: Executor, record: Record, jobs: Sequence[Job]) -> None:
+def run_share(ranks: Ranks, executor: Executor, record: Record, jobs: Sequence[SampleState]) -> None:
     """Run this rank's share, once rank 0 holds the lock. Rank 0 ends with all responses and the tally of all ranks."""
     ranks.exchange("it is our turn")
     record.refresh()
-    parts = shares(jobs, ranks.size)
+    parts = split_samples(jobs, ranks.size)
     run_samples(executor, parts[ranks.rank])
     tallies = ranks.exchange(asdict(executor.tally))
     if ranks.first:
@@ -28,7 +28,7 @@ def run_share(ranks: Ranks, executor: Executor, record: Record, jobs: Sequence[J
     _gather(ranks, record, parts)
 
 
-def check_same_plan(ranks: Ranks, jobs: Sequence[Job]) -> None:
+def check_same_plan(ranks: Ranks, jobs: Sequence[SampleState]) -> None:
     """All ranks must have the same plan: a machine with other data would send other requests."""
     digest = hashlib.blake2b(digest_size=16)
     for job in jobs:
@@ -41,7 +41,7 @@ def check_same_plan(ranks: Ranks, jobs: Sequence[Job]) -> None:
         raise RunError(f"rank {other} has other samples or renders them otherwise than rank 0: its data or options differ")
 
 
-def _gather(ranks: Ranks, record: Record, parts: Sequence[Sequence[Job]]) -> None:
+def _gather(ranks: Ranks, record: Record, parts: Sequence[Sequence[SampleState]]) -> None:
     """Rank 0 reads what the others recorded where it can see their files, and is sent the rest."""
     missing: list[int] = []
     if ranks.first:
@@ -59,7 +59,7 @@ def _gather(ranks: Ranks, record: Record, parts: Sequence[Sequence[Job]]) -> Non
         ranks.send(_lines(parts[ranks.rank]))
 
 
-def _replay_all(jobs: Sequence[Job], lookup: Callable[[str], Response | None]) -> bool:
+def _replay_all(jobs: Sequence[SampleState], lookup: Callable[[str], Response | None]) -> bool:
     """Attach the recorded responses to samples; False where some are missing."""
     return all(not job.open_requests() or replay(job, lookup) for job in jobs)
 
@@ -71,7 +71,7 @@ def _total(tallies: Iterable[dict[str, Any]]) -> Tally:
     return Tally(**{**sums, "answering_s": max(tally["answering_s"] for tally in given)})
 
 
-def _lines(jobs: Iterable[Job]) -> Iterable[str]:
+def _lines(jobs: Iterable[SampleState]) -> Iterable[str]:
     for job in jobs:
         for request in job.all_requests():
             for clone, response in zip(request.clones(), request.resps, strict=True):

@@ -14,7 +14,7 @@ from mill.api.errors import CannotServe, SpecError
 from mill.api.model import MillModel, ModelCapabilities
 from mill.api.request import GENERATE, MULTI_ROUND, Request
 from mill.api.task import RenderSettings, Task
-from mill.execute.sample_state import Job
+from mill.execute.sample_state import SampleState
 from mill.models.spec.backends import backend_info, backends_serving
 from mill.tasks import hooks
 from mill.tasks.load import Selection, serve
@@ -26,7 +26,7 @@ class TaskPlan:
 
     requested: str
     task: Task
-    jobs: list[Job]
+    jobs: list[SampleState]
     total: int
     data_hash: str
     task_warnings: Sequence[str] = ()
@@ -132,7 +132,7 @@ def _plan(requested: str, task: Task, settings: RenderSettings, limit: int | flo
     samples = hooks.read_samples(task)
     hooks.check_metrics(task)
     chosen = samples[: resolve_limit(limit, len(samples))]
-    jobs = [Job.of(task, sample, settings) for sample in chosen]
+    jobs = [SampleState.of(task, sample, settings) for sample in chosen]
     for sample in chosen:
         hooks.check_sample(task, sample)
     data_hash = hooks.call(task, "a row of samples()", lambda: hash_docs([sample.doc for sample in samples]))

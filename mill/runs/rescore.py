@@ -13,7 +13,7 @@ from mill.api.task import Benchmark, RenderSettings, Task
 from mill.api.validate import convert
 from mill.api.warnings import warn
 from mill.execute.executor import Tally
-from mill.execute.sample_state import Job, replay
+from mill.execute.sample_state import SampleState, replay
 from mill.runs.evaluate import Outcome
 from mill.runs.folder import MANIFEST, RunFolder
 from mill.runs.judging import judge_failures
@@ -96,7 +96,7 @@ def _replayed(
     task: Task, sample: SampleRecord, lookup: Callable[[str], Response | None], settings: RenderSettings
 ) -> SampleRecord:
     """A dialog, replayed from its first round with the recorded responses: its later rounds depend on them."""
-    job = Job.of(task, sample.sample, settings)
+    job = SampleState.of(task, sample.sample, settings)
     replay(job, lookup)
     return replace(from_state(job, sample.sent), judgements=sample.judgements)
 

@@ -16,7 +16,7 @@ from mill.api.response import Response
 from mill.api.storage import json_text, read_lines, write_atomically
 from mill.api.task import Sample, Task, Value
 from mill.api.validate import parse_json
-from mill.execute.sample_state import Job
+from mill.execute.sample_state import SampleState
 from mill.runs.sample_rows import sample_row
 from mill.runs.schema import SampleLine, checked, read_response
 from mill.tasks import hooks
@@ -89,7 +89,7 @@ class ScoredSample:
     """Metric name -> the registered metric that sums up its values."""
 
 
-def from_state(job: Job, sent: str = "") -> SampleRecord:
+def from_state(job: SampleState, sent: str = "") -> SampleRecord:
     """A sample that ran, or that is about to; `sent` is its prompt as the model got it."""
     task, sample = job.task, job.sample
     if job.rounds:
@@ -104,7 +104,7 @@ def from_state(job: Job, sent: str = "") -> SampleRecord:
     return SampleRecord(sample, target, prompt, continuations, keys, responses, sent=sent)
 
 
-def prompt_request(job: Job) -> Request:
+def prompt_request(job: SampleState) -> Request:
     """The request whose prompt a sample shows: the first, or of a dialog the last round."""
     return job.rounds[0][-1] if job.rounds else job.requests[0]
 

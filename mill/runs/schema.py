@@ -41,6 +41,7 @@ class SessionEntry(Tally):
     started: str = "-"
     ended: str = "-"
     seconds: float = 0.0
+    paths: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass

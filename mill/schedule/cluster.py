@@ -1,4 +1,4 @@
-"""The cluster file: a few lines of YAML that say what a job may take."""
+"""The cluster file: the limits of a job and of arrays, in YAML."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 
 from mill.api.errors import SpecError, UnknownName
 
-SIGNAL_S = 90  # before its time is over a job is told, and goes on as a new one
+SIGNAL_S = 90  # a job gets a signal this long before its time is over, and is queued again
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """What one job gets, and how many there may be. Whatever is left out is the cluster's own choice."""
+    """What one job gets, and how many may run. The cluster's defaults apply to what is left out."""
 
     partition: str | None = None
     account: str | None = None
@@ -25,19 +25,19 @@ class Cluster:
     cpus: int = 1
     memory_gb: float | None = None
     ranks: int = 1
-    """Processes of a job that share a cell's samples, each with its part of the job's gpus."""
+    """Processes of a job that share a cell's samples and the job's gpus."""
     at_once: int = 16
-    """Jobs of an array that may be under way together."""
+    """Jobs of an array that may run at the same time."""
     array_size: int = 1000
-    """The most cells in one array (SLURM's MaxArraySize)."""
+    """Most cells in one array (SLURM's MaxArraySize)."""
     setup: tuple[str, ...] = ()
-    """Shell lines before the work, such as `module load cuda`."""
+    """Shell lines to run first, such as `module load cuda`."""
     extra: Mapping[str, Any] = field(default_factory=dict)
-    """Further options of sbatch by their long names."""
+    """Other options of sbatch, by their long names."""
 
     def parameters(self, name: str) -> dict[str, Any]:
-        """In submitit's words."""
-        asked = {
+        """The same as parameters of submitit."""
+        optional = {
             "slurm_partition": self.partition,
             "slurm_account": self.account,
             "slurm_qos": self.qos,
@@ -53,7 +53,7 @@ class Cluster:
             "tasks_per_node": self.ranks,
             "slurm_array_parallelism": self.at_once,
             "slurm_signal_delay_s": min(SIGNAL_S, self.minutes * 15),
-            **{key: value for key, value in asked.items() if value is not None},
+            **{key: value for key, value in optional.items() if value is not None},
         }
 
 
@@ -64,30 +64,30 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "setup": (list,),
     "extra": (dict,),
 }
-_LEAST: dict[str, float] = {"minutes": 1, "gpus": 0, "cpus": 1, "ranks": 1, "at_once": 1, "array_size": 1, "memory_gb": 0}
+_MINIMUM: dict[str, float] = {"minutes": 1, "gpus": 0, "cpus": 1, "ranks": 1, "at_once": 1, "array_size": 1, "memory_gb": 0}
 
 
 def read_cluster(path: str | None, *, local: bool = False) -> Cluster:
-    """The file's values, checked; all defaults where no file is given, and then one cell at a time on this machine."""
+    """The checked values of a file. Without a file: the defaults, and one cell at a time on this machine."""
     if path is None:
         return Cluster(at_once=1) if local else Cluster()
     import yaml
 
     try:
-        found: Any = yaml.safe_load(Path(path).read_text(encoding="utf-8")) or {}
+        content: Any = yaml.safe_load(Path(path).read_text(encoding="utf-8")) or {}
     except (OSError, ValueError) as error:
         raise SpecError(f"cannot read the cluster file {path}: {getattr(error, 'strerror', None) or error}") from error
     except yaml.YAMLError as error:
         raise SpecError(f"the cluster file {path} is not YAML: {' '.join(str(error).split())}") from error
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise SpecError(f"the cluster file {path} is not a mapping")
-    known = [one.name for one in fields(Cluster)]
-    for name, value in found.items():
+    known = [entry.name for entry in fields(Cluster)]
+    for name, value in content.items():
         if name not in known:
             raise UnknownName(f"entry in {path}", str(name), known, hint=f"entries are {', '.join(known)}")
         if not isinstance(value, _TYPES[name]) or isinstance(value, bool):
-            raise SpecError(f"{name} in {path} must be {' or '.join(one.__name__ for one in _TYPES[name])}, not {value!r}")
-        least = _LEAST.get(name)
-        if least is not None and isinstance(value, (int, float)) and not least <= value < math.inf:
-            raise SpecError(f"{name} in {path} is {value}: a number of at least {least:g} is needed")
-    return Cluster(**{**found, "setup": tuple(map(str, found.get("setup", ())))})
+            raise SpecError(f"{name} in {path} must be {' or '.join(kind.__name__ for kind in _TYPES[name])}, not {value!r}")
+        minimum = _MINIMUM.get(name)
+        if minimum is not None and isinstance(value, (int, float)) and not minimum <= value < math.inf:
+            raise SpecError(f"{name} in {path} is {value}: give a number of at least {minimum:g}")
+    return Cluster(**{**content, "setup": tuple(map(str, content.get("setup", ())))})

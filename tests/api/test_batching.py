@@ -251,11 +251,11 @@ def test_long_ones_that_all_fail_do_not_condemn_the_short() -> None:
     assert [name for name, response in found.items() if not response.failed] == list("jabcdefghi") and len(found) == 30
 
 
-def test_a_proven_hook_may_fail_on_everything() -> None:
+def test_a_healthy_hook_may_fail_on_everything() -> None:
     def fail(word: str) -> None:
         raise ValueError("no")
 
-    found = list(run_batches(units("abcdefghij"), Echo(fail), limits=BatchLimits(1), proven=True))
+    found = list(run_batches(units("abcdefghij"), Echo(fail), limits=BatchLimits(1), healthy=True))
     assert len(found) == 10 and all(response.failed for _, response in found)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mill.api.errors import CannotServe
+from mill.api.errors import CannotServe, ModelError
 from mill.api.labels import Labels
 from mill.api.message import Message
 from mill.api.model import MillModel, ModelCapabilities
@@ -50,15 +50,9 @@ def my_model() -> Any:
     return MyModel("my/model")
 
 
-class Watcher:
-    """Remembers of every answer the question, and how many batches the model had been asked by then."""
-
-    def __init__(self, model: Any) -> None:
-        self.model = model
-        self.seen: list[tuple[str, int]] = []
-
-    def answered(self, request: Request, response: Response) -> None:
-        self.seen.append((request.text, len(self.model.batches)))
+def streamed(model: Any, kind: str, requests: list[Request]) -> list[tuple[str, int]]:
+    """The prompt of every response, and how many batches the model had computed when it came."""
+    return [(request.text, len(model.batches)) for request, _ in model.stream_responses(kind, requests)]
 
 
 def ask(*contexts: str, **options: Any) -> list[Request]:
@@ -147,16 +141,31 @@ def test_max_batch_tokens_is_the_padded_budget(my_model: Any) -> None:
 
 def test_rolling_requests_run_one_by_one_whatever_the_batch_size(my_model: Any) -> None:
     my_model.batch_size = 8
-    watcher = Watcher(my_model)
-    my_model.loglikelihood_rolling([Request(ROLLING, text) for text in ("a", "bb")], watcher)
-    assert watcher.seen == [("bb", 1), ("a", 2)]
+    requests = [Request(ROLLING, text) for text in ("a", "bb")]
+    assert streamed(my_model, ROLLING, requests) == [("bb", 1), ("a", 2)]
 
 
-def test_the_observer_is_told_each_answer_once_and_before_the_next_batch(my_model: Any) -> None:
+def test_each_response_is_streamed_once_and_before_the_next_batch(my_model: Any) -> None:
     my_model.batch_size = 2
-    watcher = Watcher(my_model)
-    my_model.generate_until(ask("a", "b", "c"), watcher)
-    assert watcher.seen == [("a", 1), ("b", 1), ("c", 2)]
+    assert streamed(my_model, GENERATE, ask("a", "b", "c")) == [("a", 1), ("b", 1), ("c", 2)]
+
+
+def test_equal_requests_are_computed_once_and_returned_for_each(my_model: Any) -> None:
+    assert [answer.text for answer in my_model.generate_until(ask("a", "b", "a"))] == ["A", "B", "A"]
+    assert [texts for texts, _ in my_model.batches] == [["a", "b"]]
+
+
+def test_a_backend_that_overrides_a_public_method_is_streamed_through_it(my_model: Any) -> None:
+    class Overriding(type(my_model)):  # type: ignore[misc]
+        def generate_until(self, requests: list[Request]) -> list[Response]:
+            return [Response(text=f"<{answer.text}>") for answer in super().generate_until(requests)]
+
+    model = Overriding("own")
+    pairs = [(request.text, response.text) for request, response in model.stream_responses(GENERATE, ask("a", "b"))]
+    assert pairs == [("a", "<A>"), ("b", "<B>")]
+    Overriding.generate_until = lambda self, requests: []
+    with pytest.raises(ModelError, match="returned 0 of 1 responses"):
+        list(model.stream_responses(GENERATE, ask("a")))
 
 
 def test_the_base_class_halves_a_batch_that_does_not_fit(my_model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,8 +199,8 @@ def test_a_model_called_directly_shows_progress(my_model: Any, capsys: pytest.Ca
     assert capsys.readouterr().err.startswith("generate_until: 3/3, ")
 
 
-def test_a_model_with_an_observer_leaves_progress_to_it(my_model: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    my_model.generate_until(ask("a"), Watcher(my_model))
+def test_a_stream_shows_no_progress(my_model: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert len(list(my_model.stream_responses(GENERATE, ask("a")))) == 1
     assert capsys.readouterr().err == ""
 
 
@@ -225,12 +234,10 @@ class Bare(MillModel):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_missing_hook_is_refused_by_name_and_not_answered_with_errors(kind: str) -> None:
-    observer = Watcher(None)
     with pytest.raises(CannotServe) as raised:
-        getattr(Bare(), kind)([Request(kind, "q")], observer)
+        next(Bare().stream_responses(kind, [Request(kind, "q")]))
     named = GENERATE if kind == MULTI_ROUND else kind
     assert str(raised.value) == f"bare/model (Bare) does not answer {named} requests"
-    assert observer.seen == []
 
 
 @pytest.mark.parametrize(("kind", "hook"), [(ZERO_SHOT, "_zero_shot_batch"), (CLASSIFY, "_classify_batch")])

@@ -1,4 +1,4 @@
-"""A small language model with faults that can be planted, and a graded task. Usable through --task_paths."""
+"""A small language model with optional faults, and a graded task, for --task_paths."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SPOILT = (3, 7)  # positions of every scored text
 
 @register_model("planted")
 class PlantedModel(MillModel):
-    """The next character depends on the last one. `fault` is what is wrong with it."""
+    """The next character depends on the last one. `fault` selects a fault."""
 
     def __init__(self, path: str, fault: str = "") -> None:
         self.path, self.fault = path, fault
@@ -38,15 +38,15 @@ class PlantedModel(MillModel):
         return np.asarray(logits - np.log(np.exp(logits).sum()))
 
     def _generate_batch(self, batch: list[Request], gen_kwargs: dict[str, Any]) -> list[Response]:
-        return [self._write(request.text, int(gen_kwargs["max_gen_toks"])) for request in batch]
+        return [self._generate(request.text, int(gen_kwargs["max_gen_toks"])) for request in batch]
 
-    def _write(self, prompt: str, count: int) -> Response:
+    def _generate(self, prompt: str, count: int) -> Response:
         if self.fault == "second fails" and "planted_second" in prompt:
             return Response(error="out of memory")
         text, tokens = "", []
         for _ in range(count):
             logprobs = self._logprobs(prompt + text)
-            best, second = (int(one) for one in np.argsort(-logprobs)[:2])
+            best, second = (int(token) for token in np.argsort(-logprobs)[:2])
             top = ((best, float(logprobs[best])), (second, float(logprobs[second])))
             tokens.append(Token(best, chr(best), float(logprobs[best]), top))
             text += chr(best)
@@ -70,7 +70,7 @@ class PlantedModel(MillModel):
 
 @register_task("planted_graded")
 class GradedTask(Task):
-    """An answer with an `e` in it, which the model with the wrong logit writes always, is worth 0.12, others 0.9."""
+    """An answer with an `e`, which the model with the wrong logit always generates, is worth 0.12, others 0.9."""
 
     task_type = TaskType.GENERATIVE_QA
     metrics = {"worth": "mean"}
@@ -88,7 +88,7 @@ class GradedTask(Task):
 
 @register_task("planted_first", "planted_second")
 class DataTask(Task):
-    """Every whole answer is right. The first PLANTED_OTHER_ROWS rows are other data under the same name and ids."""
+    """Every complete answer is right. The first PLANTED_OTHER_ROWS rows have different data with the same ids."""
 
     task_type = TaskType.GENERATIVE_QA
     metrics = {"exact_match": "mean"}

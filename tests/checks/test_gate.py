@@ -1,4 +1,4 @@
-"""Rules on checks: what breaks them, and what is no rule."""
+"""Rules on checks: what keeps and breaks them, and what is refused."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from mill.report.junit import as_junit
 
 
 def check(**values: float) -> Check:
-    figures = {name: around(value, None, 10) for name, value in values.items()}
-    return Check("compare", ["t"], [Variant("b", figures=figures, p_values={"acc_drop": 0.03})], "a")
+    metrics = {name: around(value, None, 10) for name, value in values.items()}
+    return Check("compare", ["t"], [Variant("b", metrics=metrics, p_values={"acc_drop": 0.03})], "a")
 
 
 def judged(rule: str, **values: float) -> RuleOutcome:
@@ -43,10 +43,10 @@ def broken(rule: str, **values: float) -> str | None:
 
 
 def test_rules_are_read() -> None:
-    one, other = parse_rules(" flip_rate > 0.02 ,acc_drop>=-1e-2@p<0.05")
-    assert (one.figure, one.compare, one.bound, one.p_below) == ("flip_rate", ">", 0.02, None)
-    assert (other.figure, other.compare, other.bound, other.p_below) == ("acc_drop", ">=", -0.01, 0.05)
-    assert one.text == "flip_rate > 0.02"
+    first, second = parse_rules(" flip_rate > 0.02 ,acc_drop>=-1e-2@p<0.05")
+    assert (first.metric, first.compare, first.bound, first.p_below) == ("flip_rate", ">", 0.02, None)
+    assert (second.metric, second.compare, second.bound, second.p_below) == ("acc_drop", ">=", -0.01, 0.05)
+    assert first.text == "flip_rate > 0.02"
 
 
 @pytest.mark.parametrize(
@@ -70,12 +70,12 @@ def test_a_p_value_must_be_below_its_bound_too() -> None:
 
 
 def lost(worse: int, better: int, n: int, p: float) -> Check:
-    figures = {"acc_drop": rate_difference(worse, better, n)}
-    return Check("compare", ["t"], [Variant("b", figures=figures, p_values={"acc_drop": p})])
+    metrics = {"acc_drop": rate_difference(worse, better, n)}
+    return Check("compare", ["t"], [Variant("b", metrics=metrics, p_values={"acc_drop": p})])
 
 
-def test_a_test_that_cannot_tell_keeps_nothing() -> None:
-    """15 points lost on 60 samples with p = 0.078 is no pass; nor are 60 samples without a change canary of one point."""
+def test_a_test_without_enough_samples_is_inconclusive() -> None:
+    """15 points lost on 60 samples with p = 0.078 is no pass, and 60 samples without a change show no loss below a point."""
     few = lost(15, 6, 60, 0.078)
     (outcome,) = judge(few, parse_rules("acc_drop>0.01@p<0.05"))
     assert outcome.status == INCONCLUSIVE
@@ -90,14 +90,14 @@ def test_a_test_that_cannot_tell_keeps_nothing() -> None:
     ("worse", "better", "n", "status"),
     [(0, 0, 400, KEPT), (0, 0, 60, INCONCLUSIVE), (30, 30, 400, INCONCLUSIVE), (90, 10, 400, BROKEN), (10, 90, 400, KEPT)],
 )
-def test_a_requirement_goes_by_the_whole_interval(worse: int, better: int, n: int, status: str) -> None:
+def test_a_requirement_is_decided_by_the_whole_interval(worse: int, better: int, n: int, status: str) -> None:
     (outcome,) = judge(lost(worse, better, n, 0.5), parse_rules(None, "acc_drop<0.01"))
     assert outcome.status == status
 
 
-def test_a_requirement_needs_an_interval_unless_the_figure_has_none() -> None:
+def test_a_requirement_needs_an_interval_unless_the_metric_has_none() -> None:
     one = Check(
-        "stress", ["t"], [Variant("b", figures={"kl_mean": around(0.0, None, 1), "latency_p95": around(0.2, None, 9)})]
+        "stress", ["t"], [Variant("b", metrics={"kl_mean": around(0.0, None, 1), "latency_p95": around(0.2, None, 9)})]
     )
     kl, latency = judge(one, parse_rules(None, "kl_mean<0.1, latency_p95<0.5"))
     assert (kl.status, latency.status) == (INCONCLUSIVE, KEPT)
@@ -107,7 +107,7 @@ def test_a_requirement_needs_an_interval_unless_the_figure_has_none() -> None:
 
 def test_infinite_and_nan_figures_keep_no_requirement() -> None:
     spoilt = {"kl_mean": Estimate(math.inf, None, None, None, 9), "ppl_ratio": Estimate(math.nan, None, None, None, 9)}
-    found = judge(Check("compare", ["t"], [Variant("b", figures=spoilt)]), parse_rules(None, "kl_mean<5, ppl_ratio<50"))
+    found = judge(Check("compare", ["t"], [Variant("b", metrics=spoilt)]), parse_rules(None, "kl_mean<5, ppl_ratio<50"))
     assert [outcome.status for outcome in found] == [BROKEN, BROKEN]
 
 
@@ -129,18 +129,18 @@ def test_an_infinite_improvement_is_no_measurement() -> None:
     ],
 )
 @pytest.mark.parametrize("option", ["fail_on", "require"])
-def test_a_rule_that_does_not_depend_on_the_figure_is_refused(rule: str, option: str) -> None:
-    with pytest.raises(SpecError, match=r"true: .* lies between"):
+def test_a_rule_that_does_not_depend_on_the_value_is_refused(rule: str, option: str) -> None:
+    with pytest.raises(SpecError, match=r"true: .* is between"):
         parse_rules(**{"fail_on": None, option: rule})
 
 
-def test_a_p_value_needs_a_test_of_the_figure() -> None:
-    with pytest.raises(SpecError, match="there is a test of acc_drop, score_drop, ppl_ratio alone"):
+def test_a_p_value_needs_a_metric_with_a_test() -> None:
+    with pytest.raises(SpecError, match="only acc_drop, score_drop, ppl_ratio have a p-value"):
         parse_rules("flip_rate>0.1@p<0.05")
     for p in ("0", "1", "2"):
         with pytest.raises(SpecError, match="a p-value is between 0 and 1"):
             parse_rules(f"acc_drop>0.1@p<{p}")
-    with pytest.raises(SpecError, match="goes by the interval"):
+    with pytest.raises(SpecError, match="is decided by the interval"):
         parse_rules(None, "acc_drop<0.1@p<0.05")
 
 
@@ -152,7 +152,7 @@ def test_a_check_without_variants_keeps_no_rule() -> None:
         conclude([(nothing, [outcome])], strict=False)
 
 
-def test_what_is_not_known_breaks_a_rule() -> None:
+def test_what_was_not_measured_breaks_a_rule() -> None:
     assert broken("kl_mean>0.1") == "b: kl_mean was not measured"
     assert broken("kl_mean>0.1", kl_mean=math.nan) == "b: kl_mean is NaN"
     assert broken("kl_mean<0.1", kl_mean=math.nan) == "b: kl_mean is NaN"
@@ -165,14 +165,14 @@ def test_a_p_value_that_is_nan_does_not_keep_a_rule() -> None:
     assert judge(spoilt, parse_rules("acc_drop>0.01@p<0.05"))[0].status == INCONCLUSIVE
 
 
-def test_the_interval_is_told() -> None:
-    one = Check("compare", ["t"], [Variant("b", figures={"flip_rate": rate(5, 10)})])
+def test_the_interval_is_in_the_message() -> None:
+    one = Check("compare", ["t"], [Variant("b", metrics={"flip_rate": rate(5, 10)})])
     (outcome,) = judge(one, parse_rules("flip_rate>0.1"))
     assert outcome.message == "b: flip_rate is 50.0 % (18.7 % to 81.3 %), which is > 0.1"
 
 
-def test_every_rule_is_held_against_every_variant() -> None:
-    two = Check("sweep", ["t"], [Variant(label, figures={"acc": rate(n, 10)}) for label, n in (("b", 9), ("c", 3))])
+def test_every_rule_applies_to_every_variant() -> None:
+    two = Check("sweep", ["t"], [Variant(label, metrics={"acc": rate(n, 10)}) for label, n in (("b", 9), ("c", 3))])
     found = judge(two, parse_rules("acc<0.5, acc>0.95"))
     assert [(one.rule.text, one.variant, one.status == KEPT) for one in found] == [
         ("acc<0.5", "b", True),
@@ -182,11 +182,26 @@ def test_every_rule_is_held_against_every_variant() -> None:
     ]
 
 
-def test_a_misspelt_figure_is_refused() -> None:
-    with pytest.raises(UnknownName, match="unknown figure 'flip_rat'; did you mean flip_rate"):
+def test_an_unknown_metric_is_refused() -> None:
+    with pytest.raises(UnknownName, match="unknown metric 'flip_rat'; did you mean flip_rate"):
         judge(check(flip_rate=0.1), parse_rules("flip_rat>0.1"))
-    with pytest.raises(UnknownName, match="unknown figure 'kl'"):
+    with pytest.raises(UnknownName, match="unknown metric 'kl'"):
         check_names(parse_rules("kl>0.1"))
+
+
+@pytest.mark.parametrize(
+    ("former", "name"),
+    [
+        ("first_parting", "first_divergence"),
+        ("parting_margin", "divergence_margin"),
+        ("clear_parting_rate", "clear_divergence_rate"),
+    ],
+)
+def test_the_former_name_of_a_metric_is_refused_with_the_new_one(former: str, name: str) -> None:
+    rules = parse_rules(f"{former}>0.5")
+    for refuse in (lambda: check_names(rules), lambda: judge(check(flip_rate=0.1), rules)):
+        with pytest.raises(UnknownName, match=rf"unknown metric '{former}'; did you mean {name}\?"):
+            refuse()
 
 
 @pytest.mark.parametrize(
@@ -230,22 +245,22 @@ def test_broken_rules_name_their_check_and_count_in_plain_english() -> None:
     assert conclude(two[1:], strict=False) == "all rules kept: --fail_on flip_rate>0.1"
 
 
-def test_inconclusive_is_broken_where_that_is_asked_for() -> None:
+def test_strict_makes_inconclusive_rules_broken() -> None:
     few = lost(0, 0, 60, 1.0)
-    held = [(few, judge(few, parse_rules(None, "acc_drop<0.01")))]
+    judged_few = [(few, judge(few, parse_rules(None, "acc_drop<0.01")))]
     with pytest.raises(GateInconclusive, match=r"1 of 1 rule inconclusive: b: acc_drop is 0\.00 %"):
-        conclude(held, strict=False)
+        conclude(judged_few, strict=False)
     with pytest.raises(GateFailed, match="1 of 1 rule broken"):
-        conclude(held, strict=True)
+        conclude(judged_few, strict=True)
 
 
 def junit(*checks: Check, rules: str = "") -> ET.Element:
-    held = parse_rules(rules) if rules else []
-    return ET.fromstring(as_junit([(one, judge(one, held)) for one in checks]))
+    parsed = parse_rules(rules) if rules else []
+    return ET.fromstring(as_junit([(one, judge(one, parsed)) for one in checks]))
 
 
 def test_junit_counts_cases_and_failures() -> None:
-    two = Check("sweep", ["x", "y"], [Variant(label, figures={"acc": rate(n, 10)}) for label, n in (("b", 9), ("c", 3))])
+    two = Check("sweep", ["x", "y"], [Variant(label, metrics={"acc": rate(n, 10)}) for label, n in (("b", 9), ("c", 3))])
     root = junit(two, check(acc=1.0), rules="acc<0.5, acc<0.2")
     sweep, compare = root.findall("testsuite")
     assert (sweep.get("name"), sweep.get("tests"), sweep.get("failures")) == ("sweep on x, y: b, c", "4", "1")
@@ -272,31 +287,31 @@ def test_junit_without_rules_has_a_case_for_each_variant() -> None:
     assert root[0].get("tests") == "2" and root[0].get("failures") == "0"
 
 
-def test_junit_survives_what_models_are_called() -> None:
+def test_junit_escapes_labels() -> None:
     label = 'a"<b>&\x00\x07\x1b[31m\ud800\ufffe\n]]>'
-    root = junit(Check("compare", ["t\x08"], [Variant(label, figures={"acc": rate(1, 2)})]), rules="acc<0.9")
+    root = junit(Check("compare", ["t\x08"], [Variant(label, metrics={"acc": rate(1, 2)})]), rules="acc<0.9")
     (case,) = root.iter("testcase")
     assert (case.get("classname") or "").startswith('a"<b>&')
     assert root[0].get("failures") == "1"
     as_junit([(Check("compare", ["t"], [Variant(label)]), [])]).encode("utf-8")
 
 
-def test_a_gate_over_several_kinds_of_checks_holds_each_to_its_own_rules() -> None:
-    """A check of repetition measures no lost accuracy; a rule that nothing measures is broken."""
+def test_a_gate_over_several_kinds_of_checks_applies_the_rules_of_each() -> None:
+    """A determinism check measures no lost accuracy; a rule on a metric that no check measures is broken."""
     compared, repeated = (
         lost(0, 0, 400, 1.0),
-        Check("determinism", ["t"], [Variant("all", figures={"identical_rate": rate(9, 9)})]),
+        Check("determinism", ["t"], [Variant("all", metrics={"identical_rate": rate(9, 9)})]),
     )
     rules = parse_rules("identical_rate<1", "acc_drop<0.01")
-    held = judge_all([compared, repeated], rules)
-    assert [[outcome.rule.figure for outcome in outcomes] for _, outcomes in held] == [["acc_drop"], ["identical_rate"]]
-    assert "all rules kept on 2 checks" in conclude(held, strict=False)
+    outcomes = judge_all([compared, repeated], rules)
+    assert [[outcome.rule.metric for outcome in by_check] for _, by_check in outcomes] == [["acc_drop"], ["identical_rate"]]
+    assert "all rules kept on 2 checks" in conclude(outcomes, strict=False)
     with pytest.raises(GateFailed, match="latency_p95 was not measured"):
         conclude(judge_all([compared, repeated], parse_rules("latency_p95>1")), strict=False)
 
 
-def test_what_is_inconclusive_is_said_beside_what_is_broken() -> None:
+def test_inconclusive_rules_are_reported_beside_broken_ones() -> None:
     few = lost(0, 0, 60, 1.0)
-    few.variants[0].figures["flip_rate"] = rate(9, 10)
+    few.variants[0].metrics["flip_rate"] = rate(9, 10)
     with pytest.raises(GateFailed, match=r"1 of 2 rules broken: b: flip_rate .*; inconclusive: b: acc_drop"):
         conclude([(few, judge(few, parse_rules("flip_rate>0.1", "acc_drop<0.01")))], strict=False)

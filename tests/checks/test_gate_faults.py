@@ -1,4 +1,4 @@
-"""Ten faults of engines, servers and runs that a gate must not let pass, each beside a twin without it that passes."""
+"""Ten faults of engines, servers and runs that a gate must find, each with a twin without the fault that passes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Gate = Callable[..., int]
 
 @pytest.fixture
 def gated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Gate:
-    """Make a check, then hold it against a rule with `mill gate`; the exit code of the gate."""
+    """Make a check and apply a rule with `mill gate`; returns the exit code of the gate."""
     for name in [name for name in sys.modules if name.startswith("mill_file_")]:
         del sys.modules[name]
     monkeypatch.chdir(tmp_path)
@@ -62,7 +62,7 @@ def completion(text: str, **more: Any) -> dict[str, Any]:
 
 
 def served(answer: Callable[[str], Any]) -> Callable[[FaultServer, str, dict[str, Any]], Any]:
-    """A server of plain completions that scores nothing and knows no chat."""
+    """A server of plain completions without log-probabilities and chat."""
 
     def reply(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
         scored = "echo" in body or "prompt_logprobs" in body
@@ -119,7 +119,7 @@ def stream(text: str, *, whole: bool) -> Fault:
 
 
 def stressed(gated: Gate, rule: str, server: FaultServer) -> int:
-    """At an address that stays the same, so that what was measured before lies in the same folder."""
+    """At the same address each time, so that earlier measurements are in the same folder."""
     model = ["stress", "--model", "m", "--backend", "openai-compat", "--base_url", server.url]
     return gated(rule, *model, "--concurrency", "1", "--repetitions", "1", "--prompts", "reasoning", "--limit", "4")
 
@@ -165,7 +165,7 @@ def evaluated(name: str) -> str:
     return str(manifest.parent)
 
 
-def test_other_data(gated: Gate, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_different_data(gated: Gate, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     first, twin = evaluated("first"), evaluated("twin")
     assert gated("unpaired_rate>0", "compare", "--runs", first, twin) == KEPT
     monkeypatch.setenv("PLANTED_OTHER_ROWS", "10")
@@ -173,7 +173,7 @@ def test_other_data(gated: Gate, monkeypatch: pytest.MonkeyPatch, capsys: pytest
     monkeypatch.setenv("PLANTED_OTHER_ROWS", "40")
     other = evaluated("other")
     assert run(["compare", "--runs", first, other, *QUIET, "--task_paths", PLANTED, "--fail_on", "acc_drop>0.01"]) == 2
-    assert "the same tasks, but of other data" in capsys.readouterr().err
+    assert "same tasks, but different data" in capsys.readouterr().err
 
 
 def test_a_task_that_fails(gated: Gate) -> None:

@@ -1,4 +1,4 @@
-"""Measurements of small tables, worked out by hand."""
+"""Measurements of small tables, with values computed by hand."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mill.checks.compare import compared
 from mill.checks.forced import ForcedGaps
 from mill.checks.gate import BROKEN, KEPT, judge, parse_rules
 from mill.checks.measurements import answer_measurements, forced_measurements, forced_series, group_measurements
-from mill.checks.pairing import Pair, Pairing, pair_up
+from mill.checks.pairing import AnswerPair, Pairing, pair_up
 from mill.checks.result import Check
 from mill.metrics.divergence import Gap
 
@@ -29,16 +29,16 @@ def given(text: str, right: bool, **known: Any) -> Answer:
 
 FAILED = answer(comparable=True, error="HTTP 500")
 TABLE = [
-    Pair(given("4", True), given("4", True)),
-    Pair(given("5", True), given("6", False)),
-    Pair(given("7", False), given("8", True)),
-    Pair(given("9", True), FAILED),
-    Pair(given("1", False), given("1", False)),
-    Pair(answer("a story"), answer("a story")),
+    AnswerPair(given("4", True), given("4", True)),
+    AnswerPair(given("5", True), given("6", False)),
+    AnswerPair(given("7", False), given("8", True)),
+    AnswerPair(given("9", True), FAILED),
+    AnswerPair(given("1", False), given("1", False)),
+    AnswerPair(answer("a story"), answer("a story")),
 ]
 
 
-def values(pairs: list[Pair]) -> dict[str, tuple[float, int]]:
+def values(pairs: list[AnswerPair]) -> dict[str, tuple[float, int]]:
     return {name: (estimate.value, estimate.n) for name, estimate in answer_measurements(pairs).estimates.items()}
 
 
@@ -59,10 +59,10 @@ def test_a_table_of_six_samples() -> None:
 def test_counts_and_p_values_of_the_table() -> None:
     found = answer_measurements(TABLE)
     assert found.p_values["acc_drop"] == 1.0  # two worse, one better: 2 * (1 + 3) / 8
-    wanted = {"samples": 6, "failed": 1, "flips": 3, "regressions": 2, "improvements": 1, "parted": 2}
-    wanted |= {"severity_identical": 3, "severity_severe": 2, "severity_failed": 1}
-    wanted |= {"empty": 0, "both_empty": 0, "cut_short": 0, "filtered": 0, "flips_cut_short": 0, "unextracted": 0}
-    assert found.counts == wanted
+    expected = {"samples": 6, "failed": 1, "flips": 3, "regressions": 2, "improvements": 1, "diverged": 2}
+    expected |= {"severity_identical": 3, "severity_severe": 2, "severity_failed": 1}
+    expected |= {"empty": 0, "both_empty": 0, "cut_short": 0, "filtered": 0, "flips_cut_short": 0, "unextracted": 0}
+    assert found.counts == expected
 
 
 def test_the_paired_error_of_a_lost_accuracy() -> None:
@@ -72,17 +72,17 @@ def test_the_paired_error_of_a_lost_accuracy() -> None:
 
 
 def test_regressions_are_not_improvements() -> None:
-    worse = [Pair(given("5", True), given("6", False))] * 6
+    worse = [AnswerPair(given("5", True), given("6", False))] * 6
     found = answer_measurements(worse)
     assert found.p_values["acc_drop"] == 2 / 64
     assert found.estimates["acc_drop"].value == 1.0
-    better = answer_measurements([Pair(pair.b, pair.a) for pair in worse])
+    better = answer_measurements([AnswerPair(pair.b, pair.a) for pair in worse])
     assert better.estimates["acc_drop"].value == -1.0
     assert (better.counts["regressions"], better.counts["improvements"]) == (0, 6)
 
 
 def test_a_sample_that_fails_on_both_sides_counts_as_changed() -> None:
-    found = values([*TABLE, Pair(FAILED, FAILED)])
+    found = values([*TABLE, AnswerPair(FAILED, FAILED)])
     assert found["failure_rate"] == (2 / 7, 7)
     assert found["match_rate"] == (3 / 7, 7)
     assert found["flip_rate"] == (4 / 6, 6)
@@ -90,80 +90,80 @@ def test_a_sample_that_fails_on_both_sides_counts_as_changed() -> None:
 
 def test_a_sample_with_gold_that_fails_on_both_sides_is_right_on_neither() -> None:
     failed = Answer("t", "1", "c", "a prompt", "42", "", comparable=True, error="HTTP 500")
-    found = values([*TABLE, Pair(failed, failed)])
+    found = values([*TABLE, AnswerPair(failed, failed)])
     assert found["acc_baseline"] == (3 / 6, 6)
     assert found["acc"] == (2 / 6, 6)
 
 
 def test_without_gold_there_is_no_accuracy_and_without_extraction_no_flip() -> None:
     always = {"failure_rate", "match_rate", "similarity", "empty_rate", "cut_rate", "filtered_rate"}
-    assert set(values([Pair(answer("a"), answer("b"))])) == always
+    assert set(values([AnswerPair(answer("a"), answer("b"))])) == always
 
 
-def parted(place: int, margin: float | None) -> Pair:
-    """Texts whose tokens differ at a place, where the baseline's best two lay so far apart."""
+def diverging(index: int, margin: float | None) -> AnswerPair:
+    """Texts whose tokens differ from an index on, with this margin between the baseline's two best tokens."""
     top = () if margin is None else ((1, -0.1), (2, -0.1 - margin))
-    one = tuple(Token(n, "x", -0.1, top) for n in range(5))
-    other = tuple(Token(n if n < place else 99, "x", -0.1) for n in range(5))
-    return Pair(answer("xxxxx", tokens=one), answer("x" * place + "y", tokens=other))
+    first = tuple(Token(n, "x", -0.1, top) for n in range(5))
+    second = tuple(Token(n if n < index else 99, "x", -0.1) for n in range(5))
+    return AnswerPair(answer("xxxxx", tokens=first), answer("x" * index + "y", tokens=second))
 
 
-def test_partings_at_near_ties_are_told_from_clear_ones() -> None:
-    found = answer_measurements([parted(1, 0.05), parted(2, 0.5), parted(3, 2.0), TABLE[0]])
-    assert found.counts["parted"] == 3
-    assert (found.counts["near_ties"], found.counts["clear_partings"]) == (1, 2)
-    assert found.estimates["first_divergence"].value == 2.0
+def test_divergences_at_near_ties_are_distinguished_from_clear_ones() -> None:
+    found = answer_measurements([diverging(1, 0.05), diverging(2, 0.5), diverging(3, 2.0), TABLE[0]])
+    assert found.counts["diverged"] == 3
+    assert (found.counts["near_ties"], found.counts["clear_divergences"]) == (1, 2)
+    assert found.estimates["first_divergence"].value == 3.0  # tokens 2, 3 and 4
     assert found.estimates["divergence_margin"].value == pytest.approx(2.55 / 3)
     assert (found.estimates["clear_divergence_rate"].value, found.estimates["clear_divergence_rate"].n) == (2 / 4, 4)
 
 
 def test_a_margin_that_is_not_known_counts_as_clear() -> None:
-    """One baseline answer that ends first must not take the figure away from all the others."""
-    found = answer_measurements([parted(1, 0.5), parted(2, None), parted(3, 0.05), TABLE[5]])
+    """One baseline answer that ends first must not remove the metric for all the others."""
+    found = answer_measurements([diverging(1, 0.5), diverging(2, None), diverging(3, 0.05), TABLE[5]])
     assert (found.estimates["clear_divergence_rate"].value, found.estimates["clear_divergence_rate"].n) == (2 / 4, 4)
     assert found.estimates["first_divergence"].n == 3
 
 
-def test_clear_partings_of_engines_without_log_probabilities_are_not_measured() -> None:
-    assert "clear_divergence_rate" not in answer_measurements([parted(1, None)]).estimates
-    assert answer_measurements([TABLE[5]]).estimates["clear_divergence_rate"].value == 0.0  # no text parts
+def test_clear_divergences_of_engines_without_log_probabilities_are_not_measured() -> None:
+    assert "clear_divergence_rate" not in answer_measurements([diverging(1, None)]).estimates
+    assert answer_measurements([TABLE[5]]).estimates["clear_divergence_rate"].value == 0.0  # no text diverges
 
 
-def test_where_the_baseline_ends_first_the_other_engine_says_how_clear_that_was() -> None:
+def test_where_the_baseline_ends_first_the_margin_is_of_the_other_engine() -> None:
     top = ((1, -0.1), (2, -2.6))
     longer = tuple(Token(n, "x", -0.1, top) for n in range(3))
-    pair = Pair(answer("xx", tokens=longer[:2]), answer("xxx", tokens=longer))
+    pair = AnswerPair(answer("xx", tokens=longer[:2]), answer("xxx", tokens=longer))
     assert pair.divergence is not None and pair.divergence.margin == pytest.approx(2.5)
 
 
 def test_a_margin_that_is_nan_is_no_near_tie() -> None:
-    found = answer_measurements([parted(1, math.nan), parted(2, 0.05)])
+    found = answer_measurements([diverging(1, math.nan), diverging(2, 0.05)])
     assert found.counts["near_ties"] == 1
     assert found.estimates["clear_divergence_rate"].value == 0.5
 
 
 def test_scores_of_choices() -> None:
     a, b = answer(" x", scores=(-1.0, -2.0), form=CHOICE), answer(" x", scores=(-1.5, -2.25), form=CHOICE)
-    far = Pair(answer(" x", scores=(-1.0,), form=CHOICE), answer(" x", scores=(-4.0,), form=CHOICE))
-    found = answer_measurements([Pair(a, b), far, Pair(a, FAILED)]).estimates
+    far = AnswerPair(answer(" x", scores=(-1.0,), form=CHOICE), answer(" x", scores=(-4.0,), form=CHOICE))
+    found = answer_measurements([AnswerPair(a, b), far, AnswerPair(a, FAILED)]).estimates
     assert found["logprob_shift"].value == pytest.approx((0.5 + 0.25 + 3.0) / 3)
     assert found["logprob_shift_max"].value == 3.0
     assert "ppl_ratio" not in found and "match_rate" not in found  # a choice is no text
 
 
 def test_a_choice_that_became_impossible_is_an_infinite_shift() -> None:
-    steady = Pair(answer(scores=(-1.0, -math.inf), form=CHOICE), answer(scores=(-1.0, -math.inf), form=CHOICE))
+    steady = AnswerPair(answer(scores=(-1.0, -math.inf), form=CHOICE), answer(scores=(-1.0, -math.inf), form=CHOICE))
     found = answer_measurements([steady]).estimates
     assert (found["logprob_shift"].value, found["logprob_shift_max"].value) == (0.0, 0.0)
-    gone = Pair(answer(scores=(-1.0, -3.0), form=CHOICE), answer(scores=(-1.0, -math.inf), form=CHOICE))
+    gone = AnswerPair(answer(scores=(-1.0, -3.0), form=CHOICE), answer(scores=(-1.0, -math.inf), form=CHOICE))
     found = answer_measurements([steady, gone]).estimates
     assert (found["logprob_shift"].value, found["logprob_shift_max"].value) == (math.inf, math.inf)
 
 
 def test_the_perplexity_ratio_of_documents_weighs_each_word_alike() -> None:
     pairs = [
-        Pair(answer(scores=(-100.0,), units=50.0), answer(scores=(-110.0,), units=50.0)),
-        Pair(answer(scores=(-200.0,), units=100.0), answer(scores=(-230.0,), units=100.0)),
+        AnswerPair(answer(scores=(-100.0,), units=50.0), answer(scores=(-110.0,), units=50.0)),
+        AnswerPair(answer(scores=(-200.0,), units=100.0), answer(scores=(-230.0,), units=100.0)),
     ]
     found = answer_measurements(pairs)
     assert found.estimates["ppl_ratio"].value == pytest.approx(math.exp(40 / 150))
@@ -182,16 +182,16 @@ def document(score: float) -> Answer:
     return answer(scores=(score,), units=50.0, form=DOCUMENT)
 
 
-def test_documents_that_are_only_scored_are_not_called_the_same_text() -> None:
-    pairs = [Pair(document(-100.0), document(-190.0))] * 3
+def test_documents_that_are_only_scored_have_no_match_rate() -> None:
+    pairs = [AnswerPair(document(-100.0), document(-190.0))] * 3
     found = answer_measurements(pairs)
     assert "match_rate" not in found.estimates or found.estimates["match_rate"].value == 0.0
     assert not found.counts.get("severity_identical")
 
 
-def test_a_document_that_became_impossible_is_no_even_match() -> None:
-    pairs = [Pair(answer(scores=(-100.0,), units=50.0), answer(scores=(-100.0,), units=50.0))] * 3
-    worse = Pair(answer(scores=(-100.0,), units=50.0), answer(scores=(-math.inf,), units=50.0))
+def test_a_document_that_became_impossible_has_an_infinite_ratio() -> None:
+    pairs = [AnswerPair(answer(scores=(-100.0,), units=50.0), answer(scores=(-100.0,), units=50.0))] * 3
+    worse = AnswerPair(answer(scores=(-100.0,), units=50.0), answer(scores=(-math.inf,), units=50.0))
     found = answer_measurements([*pairs, worse])
     assert found.estimates["ppl_ratio"].value == math.inf
     assert found.p_values.get("ppl_ratio") != 1.0
@@ -218,7 +218,7 @@ def test_forced_texts_by_hand() -> None:
     assert values["top1_agreement"] == 0.75
     assert values["delta_p_rms"] == pytest.approx(math.sqrt(3 * 0.25**2 / 4))
     assert values["ppl_ratio"] == pytest.approx(2 ** (1 / 4))
-    assert found.counts == {"places": 4, "nonfinite_places": 0, "forced_texts": 3}
+    assert found.counts == {"positions": 4, "nonfinite_positions": 0, "forced_texts": 3}
 
 
 def test_the_interval_of_kl_is_over_texts() -> None:
@@ -229,7 +229,7 @@ def test_the_interval_of_kl_is_over_texts() -> None:
     reach = stats.t.ppf(0.975, 2) * error  # three texts: two degrees of freedom
     assert (estimate.low, estimate.high) == pytest.approx(
         (0.0, 0.15 * math.exp(reach / 0.15))
-    )  # wider on the side of the tail
+    )  # longer on the side of the tail
     assert forced_measurements([[gap(0.0)], [gap(0.0)], [gap(0.9)]]).estimates["kl_mean"].low == 0.0  # no KL is below 0
 
 
@@ -239,11 +239,11 @@ DIVERGENCES = ("kl_mean", "kl_median", "kl_p90", "kl_p95", "kl_p99", "kl_max")
 def test_positions_without_a_finite_divergence_are_counted() -> None:
     found = forced_measurements([*TEXTS, [gap(math.nan), gap(math.inf, -1.0, -math.inf)]])
     assert (found.estimates["nonfinite_rate"].value, found.estimates["nonfinite_rate"].n) == (2 / 6, 6)
-    assert found.counts["nonfinite_places"] == 2
+    assert found.counts["nonfinite_positions"] == 2
 
 
-def test_infinite_divergences_are_part_of_every_figure() -> None:
-    """Twelve of 72 positions where the candidate finds the token impossible: nothing about them is fine."""
+def test_infinite_divergences_are_in_every_metric() -> None:
+    """Twelve of 72 positions where the token is impossible to the candidate."""
     broken = gap(math.inf, -1.0, -math.inf, same=False)
     texts = [[*[gap(0.0)] * 10, *[broken] * 2] for _ in range(6)]
     found = forced_measurements(texts)
@@ -263,20 +263,20 @@ def test_nan_makes_every_divergence_nan_and_agrees_with_nothing() -> None:
     assert values["top1_agreement"] == 3 / 5
 
 
-def test_agreement_place_by_place() -> None:
+def test_agreement_by_position() -> None:
     found = forced_series(TEXTS)
     assert found["kl"] == [0.1, 0.3, 0.2, 0.0]
-    assert found["agreement_by_place"] == [
-        {"place": 0, "agreement": 1.0, "n": 3},
-        {"place": 1, "agreement": 0.0, "n": 1},
+    assert found["agreement_by_position"] == [
+        {"position": 1, "agreement": 1.0, "n": 3},
+        {"position": 2, "agreement": 0.0, "n": 1},
     ]
 
 
-def test_categories_have_rates_of_their_own() -> None:
+def test_categories_have_their_own_rates() -> None:
     pairs = [
-        Pair(given("1", True, category="sums"), given("1", True)),
-        Pair(given("2", True, category="sums"), given("3", False)),
-        Pair(answer("x", category="tales"), answer("x")),
+        AnswerPair(given("1", True, category="sums"), given("1", True)),
+        AnswerPair(given("2", True, category="sums"), given("3", False)),
+        AnswerPair(answer("x", category="tales"), answer("x")),
     ]
     sums, tales = group_measurements(pairs)
     assert (sums["category"], sums["n"], tales["category"], tales["n"]) == ("sums", 2, "tales", 1)
@@ -284,12 +284,12 @@ def test_categories_have_rates_of_their_own() -> None:
     assert tales["match_rate"][0] == 1.0 and "acc" not in tales
 
 
-def test_a_variant_tells_every_sample_and_what_is_left_out() -> None:
+def test_a_variant_has_every_sample_and_reports_what_is_left_out() -> None:
     first = [given("5", True, id="1"), given("6", True, id="2")]
     second = [given("5", True, id="1"), given("7", False, id="3")]
-    gaps = ForcedGaps({"t/1": [gap(0.5), gap(0.25), gap(0.0)]}, asked=1)
+    gaps = ForcedGaps({"t/1": [gap(0.5), gap(0.25), gap(0.0)]}, expected=1)
     variant = compared("b", pair_up(first, second), gaps)
-    assert variant.counts["samples"] == 1 and variant.figures["kl_max"].value == 0.5
+    assert variant.counts["samples"] == 1 and variant.metrics["kl_max"].value == 0.5
     assert variant.warnings == ["2 samples are in one run only and are left out"]
     assert variant.rows[0]["kl"] == {"mean": 0.25, "max": 0.5, "median": 0.25}
 
@@ -299,47 +299,49 @@ def graded(value: float | None, **known: Any) -> Answer:
 
 
 def test_graded_values_have_a_mean_difference_with_the_paired_t_test() -> None:
-    """From 0.9 to about 0.12, and one sample that happens to be 1 and 1: no accuracy of that one alone."""
+    """From 0.9 to about 0.12, and one sample that happens to be 1 and 1: it does not get an accuracy of its own."""
     before = [1.0, *(0.9 + 0.002 * k for k in range(39))]
     after = [1.0, *(0.12 + 0.003 * (k % 7) for k in range(39))]
-    found = answer_measurements([Pair(graded(a), graded(b)) for a, b in zip(before, after, strict=True)])
+    found = answer_measurements([AnswerPair(graded(a), graded(b)) for a, b in zip(before, after, strict=True)])
     assert "acc" not in found.estimates
     drop = found.estimates["score_drop"]
     differences = [a - b for a, b in zip(before, after, strict=True)]
     assert (drop.value, drop.n) == (pytest.approx(sum(differences) / 40), 40)
     expected = stats.ttest_rel(before, after)
     assert found.p_values["score_drop"] == pytest.approx(expected.pvalue, rel=1e-6)
-    wide = stats.ttest_1samp([*differences, -1.0, 1.0], 0.0).confidence_interval()  # with both ends of the scale added
-    assert (drop.low, drop.high) == pytest.approx((wide.low, wide.high))
+    padded = stats.ttest_1samp([*differences, -1.0, 1.0], 0.0).confidence_interval()  # with both ends of the scale added
+    assert (drop.low, drop.high) == pytest.approx((padded.low, padded.high))
     assert found.estimates["score_baseline"].value == pytest.approx(sum(before) / 40)
     assert found.estimates["score"].value == pytest.approx(sum(after) / 40)
 
 
-def test_a_failed_request_is_worth_nothing_on_a_scale_that_is_known() -> None:
-    """On another scale nobody knows what it is worth: the figure is NaN, and breaks every rule."""
-    pairs = [Pair(graded(0.8), answer(error="HTTP 500")), Pair(graded(0.5), graded(0.5))]
+def test_a_failed_request_counts_as_zero_on_a_known_scale() -> None:
+    """On another scale its value is unknown: the metric is NaN, and breaks every rule."""
+    pairs = [AnswerPair(graded(0.8), answer(error="HTTP 500")), AnswerPair(graded(0.5), graded(0.5))]
     assert answer_measurements(pairs).estimates["score"].value == 0.25
-    below = [Pair(graded(-5.0), answer(error="HTTP 500")), Pair(graded(-5.0), graded(-5.0))]
+    below = [AnswerPair(graded(-5.0), answer(error="HTTP 500")), AnswerPair(graded(-5.0), graded(-5.0))]
     assert math.isnan(answer_measurements(below).estimates["score_drop"].value)
 
 
-def test_two_graded_samples_without_a_difference_show_nothing() -> None:
-    drop = answer_measurements([Pair(graded(0.9), graded(0.9))] * 2).estimates["score_drop"]
+def test_two_graded_samples_without_a_difference_have_a_long_interval() -> None:
+    drop = answer_measurements([AnswerPair(graded(0.9), graded(0.9))] * 2).estimates["score_drop"]
     assert drop.value == 0.0 and drop.low is not None and drop.high is not None and drop.low < -0.5 and drop.high > 0.5
-    other = answer_measurements([Pair(graded(7.0), graded(7.0))] * 2).estimates["score_drop"]
-    assert other.value == 0.0 and other.low is None  # nothing is known of the scale
-    assert answer_measurements([Pair(graded(0.9), graded(0.1))] * 2).p_values["score_drop"] == 0.5  # two of two, by signs
+    other = answer_measurements([AnswerPair(graded(7.0), graded(7.0))] * 2).estimates["score_drop"]
+    assert other.value == 0.0 and other.low is None  # the scale is unknown
+    assert (
+        answer_measurements([AnswerPair(graded(0.9), graded(0.1))] * 2).p_values["score_drop"] == 0.5
+    )  # two of two, by signs
 
 
-def test_a_sample_without_a_value_on_one_side_is_not_worth_nothing() -> None:
-    found = answer_measurements([Pair(graded(0.5), graded(None)), Pair(graded(0.5), graded(0.25))])
+def test_a_sample_without_a_value_on_one_side_is_left_out() -> None:
+    found = answer_measurements([AnswerPair(graded(0.5), graded(None)), AnswerPair(graded(0.5), graded(0.25))])
     assert (found.estimates["score"].value, found.estimates["score"].n) == (0.25, 1)
 
 
-def test_a_baseline_that_fails_is_no_baseline() -> None:
+def test_a_baseline_that_fails_breaks_rules() -> None:
     """Half of the baseline failed: a candidate that is wrong on a quarter is no improvement."""
     failed = Answer("t", "1", "c", "p", "gold", "", comparable=True, error="HTTP 500")
-    pairs = [Pair(failed, given("5", True))] * 20 + [Pair(given("5", True), given("6", False))] * 10
+    pairs = [AnswerPair(failed, given("5", True))] * 20 + [AnswerPair(given("5", True), given("6", False))] * 10
     variant = compared("b", Pairing(pairs), None)
     rules = parse_rules("acc_drop>0.01, flip_rate>0.99, match_rate<0.01", "acc_drop<0.01")
     outcomes = judge(Check("compare", ["t"], [variant]), rules)
@@ -348,14 +350,16 @@ def test_a_baseline_that_fails_is_no_baseline() -> None:
 
 
 def test_texts_without_an_answer_on_either_side_are_no_agreement() -> None:
-    silent = [Pair(answer("no number", comparable=True), answer("none", comparable=True))] * 3
-    found = answer_measurements([*silent, Pair(given("5", True), given("5", True))])
+    unanswered = [AnswerPair(answer("no number", comparable=True), answer("none", comparable=True))] * 3
+    found = answer_measurements([*unanswered, AnswerPair(given("5", True), given("5", True))])
     assert (found.estimates["flip_rate"].n, found.counts["unextracted"]) == (1, 3)
-    assert "flip_rate" not in answer_measurements(silent).estimates
+    assert "flip_rate" not in answer_measurements(unanswered).estimates
 
 
-def test_failed_requests_are_clear_partings() -> None:
-    found = answer_measurements([Pair(answer("a"), answer(error="HTTP 500"))] * 3 + [Pair(answer("a"), answer("a"))])
+def test_failed_requests_are_clear_divergences() -> None:
+    found = answer_measurements(
+        [AnswerPair(answer("a"), answer(error="HTTP 500"))] * 3 + [AnswerPair(answer("a"), answer("a"))]
+    )
     assert (found.estimates["clear_divergence_rate"].value, found.estimates["clear_divergence_rate"].n) == (3 / 4, 4)
 
 
@@ -363,34 +367,36 @@ def test_tasks_of_zeros_and_ones_stay_accuracy_beside_graded_ones() -> None:
     def of(task: str, value: float) -> Answer:
         return Answer(task, "1", "c", "p", None, "x", value=value)
 
-    found = answer_measurements([Pair(of("exact", 1.0), of("exact", 0.0)), Pair(of("graded", 0.25), of("graded", 0.5))])
+    found = answer_measurements(
+        [AnswerPair(of("exact", 1.0), of("exact", 0.0)), AnswerPair(of("graded", 0.25), of("graded", 0.5))]
+    )
     assert (found.estimates["acc_drop"].value, found.estimates["acc_drop"].n) == (1.0, 1)
     assert (found.estimates["score_drop"].value, found.estimates["score_drop"].n) == (-0.25, 1)
 
 
 def test_two_empty_answers_are_no_agreement() -> None:
-    silent = [Pair(answer("", comparable=True), answer("", comparable=True))] * 11
-    said = [Pair(given(str(n), True), given(str(n if n else 9), True)) for n in range(4)]
-    found = answer_measurements([*silent, *said])
+    unanswered = [AnswerPair(answer("", comparable=True), answer("", comparable=True))] * 11
+    answered = [AnswerPair(given(str(n), True), given(str(n if n else 9), True)) for n in range(4)]
+    found = answer_measurements([*unanswered, *answered])
     assert (found.estimates["match_rate"].value, found.estimates["match_rate"].n) == (3 / 4, 4)
     assert (found.estimates["flip_rate"].value, found.estimates["flip_rate"].n) == (1 / 4, 4)
     assert (found.estimates["empty_rate"].value, found.estimates["empty_rate"].n) == (11 / 15, 15)
     assert (found.counts["empty"], found.counts["both_empty"], found.counts["severity_empty"]) == (11, 11, 11)
-    only = answer_measurements(silent)
+    only = answer_measurements(unanswered)
     assert not {"match_rate", "flip_rate", "similarity"} & set(only.estimates)
 
 
-def test_an_empty_answer_to_what_the_baseline_answered_is_a_change() -> None:
-    found = answer_measurements([Pair(given("5", True), answer("", comparable=True, value=0.0))])
+def test_an_empty_answer_is_a_change_where_the_baseline_has_text() -> None:
+    found = answer_measurements([AnswerPair(given("5", True), answer("", comparable=True, value=0.0))])
     assert found.estimates["match_rate"].value == 0.0 and found.estimates["flip_rate"].value == 1.0
 
 
-def test_flips_of_answers_that_were_cut_off_are_counted() -> None:
+def test_flips_of_truncated_answers_are_counted() -> None:
     cut = given("6", False, finish_reason="length")
     pairs = [
-        Pair(given("5", True), cut),
-        Pair(given("5", True), given("7", False)),
-        Pair(given("5", True), given("5", True)),
+        AnswerPair(given("5", True), cut),
+        AnswerPair(given("5", True), given("7", False)),
+        AnswerPair(given("5", True), given("5", True)),
     ]
     variant = compared("b", Pairing(pairs), None)
     assert (variant.counts["cut_short"], variant.counts["flips"], variant.counts["flips_cut_short"]) == (1, 2, 1)
@@ -401,15 +407,15 @@ def test_flips_of_answers_that_were_cut_off_are_counted() -> None:
 
 
 def test_texts_that_one_engine_could_not_score_break_rules_on_divergences() -> None:
-    gaps = ForcedGaps({"t/1": [gap(0.0)]}, asked=3, failed=2, error="the score is NaN")
+    gaps = ForcedGaps({"t/1": [gap(0.0)]}, expected=3, failed=2, error="the score is NaN")
     variant = compared("b", Pairing([TABLE[0]]), gaps)
-    assert variant.figures["unscored_rate"].value == pytest.approx(2 / 3)
+    assert variant.metrics["unscored_rate"].value == pytest.approx(2 / 3)
     (outcome,) = judge(Check("compare", ["t"], [variant]), parse_rules("kl_mean>5"))
     assert outcome.status == BROKEN and "2 of 3 texts could not be scored by both: the score is NaN" in outcome.reason
 
 
-def test_texts_that_are_other_tokens_are_said_beside_the_rule() -> None:
-    gaps = ForcedGaps({"t/1": [gap(0.0)]}, asked=3, other_tokens=2)
+def test_texts_that_are_tokenized_differently_are_reported_with_the_rule() -> None:
+    gaps = ForcedGaps({"t/1": [gap(0.0)]}, expected=3, different_tokens=2)
     variant = compared("b", Pairing([TABLE[0]]), gaps)
     (outcome,) = judge(Check("compare", ["t"], [variant]), parse_rules("kl_mean>5"))
-    assert outcome.status == KEPT and "2 of 3 texts are other tokens" in outcome.reason
+    assert outcome.status == KEPT and "2 of 3 texts are tokenized differently" in outcome.reason

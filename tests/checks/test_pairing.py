@@ -1,4 +1,4 @@
-"""Two answers to one sample: where they part, and what counts as changed."""
+"""Two answers to one sample: where they diverge, and what counts as changed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from mill.api.response import Token
 from mill.checks.answers import DOCUMENT, Answer
-from mill.checks.pairing import Divergence, Pair, margin_at, pair_up
+from mill.checks.pairing import AnswerPair, Divergence, margin_at, pair_up
 
 TOP = ((1, -0.1), (2, -2.5))
 
@@ -23,44 +23,44 @@ def tokens(*texts: str, ids: bool = True, top: tuple[tuple[int | str, float], ..
     return tuple(Token(100 * len(text) + ord(text[0]) if ids else None, text, -0.1, top) for text in texts)
 
 
-def test_equal_texts_do_not_part() -> None:
-    pair = Pair(answer("the same"), answer("the same"))
+def test_equal_texts_do_not_diverge() -> None:
+    pair = AnswerPair(answer("the same"), answer("the same"))
     assert pair.identical and pair.divergence is None
     assert (pair.similarity, pair.severity) == (1.0, "identical")
 
 
-def test_texts_part_at_the_first_token_with_another_id() -> None:
+def test_texts_diverge_at_the_first_token_with_another_id() -> None:
     a = answer("the cat sat", tokens=tokens("the", " cat", " sat"))
     b = answer("the dog sat", tokens=tokens("the", " dog", " sat"))
     b = answer("the dog sat", tokens=(b.tokens[0], Token(999, " dog", -0.2), b.tokens[2])) if b.tokens else b
-    assert Pair(a, b).divergence == Divergence(char=4, token=1, margin=pytest.approx(2.4))
+    assert AnswerPair(a, b).divergence == Divergence(char=4, token=2, margin=pytest.approx(2.4))
 
 
-def test_texts_part_by_token_texts_where_a_side_tells_no_ids() -> None:
+def test_texts_diverge_by_token_texts_where_a_side_has_no_ids() -> None:
     a = answer("abcd", tokens=tokens("ab", "c", "d"))
     b = answer("abce", tokens=tokens("ab", "c", "e", ids=False))
-    assert Pair(a, b).divergence == Divergence(char=3, token=2, margin=pytest.approx(2.4))
+    assert AnswerPair(a, b).divergence == Divergence(char=3, token=3, margin=pytest.approx(2.4))
 
 
-def test_ids_tell_apart_what_texts_do_not() -> None:
-    """Half a character each: both show as a replacement character, but they are other tokens."""
+def test_ids_distinguish_tokens_with_equal_texts() -> None:
+    """Half a character each: both decode to a replacement character, but the tokens differ."""
     a = answer("x\u00e9", tokens=(Token(1, "x", 0.0), Token(2, "\ufffd", -0.3), Token(3, "\ufffd", -0.1)))
     b = answer("x\u00e8", tokens=(Token(1, "x", 0.0), Token(2, "\ufffd", -0.3), Token(4, "\ufffd", -0.1)))
-    assert Pair(a, b).divergence == Divergence(char=1, token=2, margin=None)
+    assert AnswerPair(a, b).divergence == Divergence(char=1, token=3, margin=None)
 
 
-def test_texts_part_by_characters_where_an_engine_tells_no_tokens() -> None:
-    assert Pair(answer("abcd", tokens=tokens("abcd")), answer("abxd")).divergence == Divergence(char=2)
-    assert Pair(answer("ab"), answer("abc")).divergence == Divergence(char=2)
+def test_texts_diverge_by_characters_where_an_engine_returns_no_tokens() -> None:
+    assert AnswerPair(answer("abcd", tokens=tokens("abcd")), answer("abxd")).divergence == Divergence(char=2)
+    assert AnswerPair(answer("ab"), answer("abc")).divergence == Divergence(char=2)
 
 
-def test_a_text_that_ends_earlier_parts_at_its_end() -> None:
+def test_a_text_that_ends_earlier_diverges_at_its_end() -> None:
     a, b = answer("ab", tokens=tokens("a", "b")), answer("abc", tokens=tokens("a", "b", "c"))
-    assert Pair(a, b).divergence == Divergence(char=2, token=2, margin=pytest.approx(2.4))  # by the engine that went on
-    assert Pair(b, a).divergence == Divergence(char=2, token=2, margin=pytest.approx(2.4))
+    assert AnswerPair(a, b).divergence == Divergence(char=2, token=3, margin=pytest.approx(2.4))  # of the longer answer
+    assert AnswerPair(b, a).divergence == Divergence(char=2, token=3, margin=pytest.approx(2.4))
 
 
-def test_margins_need_two_rivals() -> None:
+def test_margins_need_two_top_logprobs() -> None:
     assert margin_at(tokens("a", top=((1, -0.25), (2, -0.75), (3, -5.0))), 0) == 0.5
     assert margin_at(tokens("a", top=((1, -0.25),)), 0) is None
     assert margin_at(tokens("a", top=()), 0) is None
@@ -73,78 +73,78 @@ def test_a_failed_request_is_a_changed_answer(failing: tuple[bool, bool]) -> Non
         answer("", comparable=True, error="timeout") if fails else answer("5", comparable=True, extracted="5")
         for fails in failing
     )
-    pair = Pair(a, b)
+    pair = AnswerPair(a, b)
     assert pair.failed and pair.flipped and not pair.identical
     assert (pair.similarity, pair.severity, pair.divergence) == (0.0, "failed", None)
 
 
 def test_an_answer_flips_when_another_one_is_extracted() -> None:
     five, six = (answer(f"so {n}", comparable=True, extracted=n) for n in "56")
-    assert Pair(five, six).flipped is True
-    assert Pair(five, answer("thus 5", comparable=True, extracted="5")).flipped is False
-    assert Pair(five, answer("well", comparable=True)).flipped is True
-    assert Pair(answer("x"), answer("y")).flipped is None
+    assert AnswerPair(five, six).flipped is True
+    assert AnswerPair(five, answer("thus 5", comparable=True, extracted="5")).flipped is False
+    assert AnswerPair(five, answer("well", comparable=True)).flipped is True
+    assert AnswerPair(answer("x"), answer("y")).flipped is None
 
 
 def test_a_sample_is_right_or_wrong_where_its_value_is_1_or_0() -> None:
-    assert Pair(answer(value=1.0), answer(value=0.0)).right == (True, False)
-    assert Pair(answer(value=0.5), answer(value=None)).right == (None, None)
+    assert AnswerPair(answer(value=1.0), answer(value=0.0)).right == (True, False)
+    assert AnswerPair(answer(value=0.5), answer(value=None)).right == (None, None)
 
 
-def test_a_sample_counts_in_a_score_where_there_is_something_to_get() -> None:
-    assert Pair(answer(value=1.0), answer(error="timeout")).valued
-    assert not Pair(answer(), answer()).valued and not Pair(answer(), answer(error="timeout")).valued
+def test_a_sample_counts_in_a_score_if_it_has_a_value_or_gold() -> None:
+    assert AnswerPair(answer(value=1.0), answer(error="timeout")).valued
+    assert not AnswerPair(answer(), answer()).valued and not AnswerPair(answer(), answer(error="timeout")).valued
     gold = Answer("t", "1", "c", "p", "42", "", error="timeout")
-    assert Pair(gold, gold).valued
+    assert AnswerPair(gold, gold).valued
 
 
 def test_only_samples_of_both_runs_are_paired() -> None:
     first = [answer("a", id="1"), answer("b", id="2"), answer("c", id="2", task="other")]
     second = [answer("d", id="2"), answer("e", id="3")]
-    found = pair_up(first, second)
-    assert [(pair.a.text, pair.b.text) for pair in found.pairs] == [("b", "d")]
-    assert (found.alone, found.other_data) == (3, 0)
+    pairing = pair_up(first, second)
+    assert [(pair.a.text, pair.b.text) for pair in pairing.pairs] == [("b", "d")]
+    assert (pairing.unpaired, pairing.different_data) == (3, 0)
 
 
 def row(id: str, data: str, prompt: str = "p") -> Answer:
-    return Answer("t", id, "c", prompt, None, f"answer to {data}", doc_hash=data, question=f"asked {data} {prompt}")
+    return Answer("t", id, "c", prompt, None, f"answer to {data}", doc_hash=data, request_key=f"request {data} {prompt}")
 
 
-def test_other_data_under_the_same_ids_is_no_pair() -> None:
-    found = pair_up([row("1", "x"), row("2", "y")], [row("1", "z"), row("2", "y")])
-    assert [(pair.a.id, pair.b.id) for pair in found.pairs] == [("2", "2")]
-    assert (found.alone, found.other_data) == (2, 1)
+def test_different_data_with_the_same_ids_is_no_pair() -> None:
+    pairing = pair_up([row("1", "x"), row("2", "y")], [row("1", "z"), row("2", "y")])
+    assert [(pair.a.id, pair.b.id) for pair in pairing.pairs] == [("2", "2")]
+    assert (pairing.unpaired, pairing.different_data) == (2, 1)
 
 
-def test_the_same_data_under_other_ids_is_a_pair() -> None:
-    found = pair_up([row("1", "x"), row("2", "y")], [row("7", "y"), row("8", "x")])
-    assert [(pair.a.id, pair.b.id) for pair in found.pairs] == [("1", "8"), ("2", "7")]
-    assert (found.alone, found.other_data, found.other_prompts) == (0, 0, 0)
+def test_the_same_data_with_different_ids_is_a_pair() -> None:
+    pairing = pair_up([row("1", "x"), row("2", "y")], [row("7", "y"), row("8", "x")])
+    assert [(pair.a.id, pair.b.id) for pair in pairing.pairs] == [("1", "8"), ("2", "7")]
+    assert (pairing.unpaired, pairing.different_data, pairing.different_prompts) == (0, 0, 0)
 
 
 def test_equal_rows_are_paired_once_each_by_id() -> None:
-    found = pair_up([row("1", "x"), row("2", "x"), row("3", "x")], [row("2", "x"), row("9", "x")])
-    assert [(pair.a.id, pair.b.id) for pair in found.pairs] == [("1", "9"), ("2", "2")]
-    assert found.alone == 1
+    pairing = pair_up([row("1", "x"), row("2", "x"), row("3", "x")], [row("2", "x"), row("9", "x")])
+    assert [(pair.a.id, pair.b.id) for pair in pairing.pairs] == [("1", "9"), ("2", "2")]
+    assert pairing.unpaired == 1
 
 
-def test_the_same_data_with_other_prompts_is_said() -> None:
-    assert pair_up([row("1", "x", "0 shots")], [row("1", "x", "5 shots")]).other_prompts == 1
+def test_the_same_data_with_different_prompts_is_counted() -> None:
+    assert pair_up([row("1", "x", "0 shots")], [row("1", "x", "5 shots")]).different_prompts == 1
 
 
 def test_many_equal_rows_are_paired_quickly() -> None:
-    """Every row the same: a search through those that wait would take minutes."""
+    """All rows are equal: a linear search through the unpaired ones would take minutes."""
     rows = [row(str(n), "x") for n in range(20_000)]
     assert len(pair_up(rows, list(reversed(rows))).pairs) == 20_000
 
 
 def test_two_empty_answers_are_not_identical() -> None:
-    pair = Pair(answer("  "), answer(""))
+    pair = AnswerPair(answer("  "), answer(""))
     assert pair.both_empty and not pair.identical and not pair.texts and pair.severity == "empty"
-    assert Pair(answer("x"), answer("")).texts
+    assert AnswerPair(answer("x"), answer("")).texts
 
 
-def test_documents_that_are_impossible_to_both_are_alike() -> None:
+def test_documents_that_are_impossible_to_both_are_identical() -> None:
     gone = answer(scores=(-math.inf,), units=5.0, form=DOCUMENT)
-    assert Pair(gone, gone).similarity == 1.0 and Pair(gone, gone).identical
-    assert Pair(answer(scores=(-5.0,), units=5.0, form=DOCUMENT), gone).similarity == 0.0
+    assert AnswerPair(gone, gone).similarity == 1.0 and AnswerPair(gone, gone).identical
+    assert AnswerPair(answer(scores=(-5.0,), units=5.0, form=DOCUMENT), gone).similarity == 0.0

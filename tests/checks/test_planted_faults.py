@@ -1,4 +1,4 @@
-"""Faults planted in engines, each caught by the check that is made for it; the same engine without the fault passes."""
+"""Faults in engines, each found by its check; the same engine without the fault passes."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ BROKEN = 3
 LIMITS = ["--limit", "4", "--max-tokens", "8", "--quiet", "--no-report"]
 
 
-def copy(model: Path, place: Path) -> Path:
-    return Path(shutil.copytree(model, place))
+def copy(model: Path, folder: Path) -> Path:
+    return Path(shutil.copytree(model, folder))
 
 
 def wrong_rope(folder: Path) -> None:
@@ -46,7 +46,7 @@ def test_compare_catches_wrong_weights_and_settings(tiny_model: Path, tmp_path: 
     fault(bad)
 
     def compared(other: Path) -> int:
-        specs = [f"hf[path={place},dtype=float32]" for place in (good, other)]
+        specs = [f"hf[path={folder},dtype=float32]" for folder in (good, other)]
         rules = ["--fail-on", "kl_mean>1e-6, match_rate<1"]
         return run(["compare", *specs, "--prompts", "reasoning", *LIMITS, *rules, "--output", str(tmp_path / "out")])
 
@@ -55,7 +55,7 @@ def test_compare_catches_wrong_weights_and_settings(tiny_model: Path, tmp_path: 
 
 
 class Engine:
-    """A server that writes with a real model, one request after another, and may have a fault."""
+    """A server that generates with a real model, one request after another, and may have a fault."""
 
     def __init__(self, folder: Path, fault: str = "") -> None:
         from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -70,16 +70,16 @@ class Engine:
         prompt = body["prompt"]
         with self.lock:
             self.open.append(prompt)
-        time.sleep(0.01)  # while others come in
+        time.sleep(0.01)  # while other requests arrive
         with self.lock:
-            others = [one for one in self.open if one != prompt]
+            others = [other for other in self.open if other != prompt]
             if self.fault == "mixed cache" and others:
-                prompt = others[0][: len(others[0]) // 2] + prompt  # the keys of another request, left in the cache
-            text = self.write(prompt, body["max_tokens"])
+                prompt = others[0][: len(others[0]) // 2] + prompt  # the KV cache of another request
+            text = self.generate(prompt, body["max_tokens"])
             self.open.remove(body["prompt"])
         return {"choices": [{"text": text, "finish_reason": "length"}], "usage": {"completion_tokens": body["max_tokens"]}}
 
-    def write(self, prompt: str, count: int) -> str:
+    def generate(self, prompt: str, count: int) -> str:
         ids = self.tokenizer(prompt, return_tensors="pt")["input_ids"]
         start = ids.shape[1]
         with torch.inference_mode():
@@ -91,10 +91,10 @@ class Engine:
         return str(self.tokenizer.decode(ids[0, start:]))
 
 
-def checked(command: list[str], engine: Engine, place: Path) -> int:
+def checked(command: list[str], engine: Engine, folder: Path) -> int:
     with FaultServer(engine.answer) as server:
         address = ["--model", "m", "--backend", "openai-compat", "--base-url", server.url]
-        return run([*command, *address, *LIMITS, "--prompts", "determinism", "--output", str(place)])
+        return run([*command, *address, *LIMITS, "--prompts", "determinism", "--output", str(folder)])
 
 
 def test_stress_catches_caches_that_mix_under_load(tiny_model: Path, tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_stress_catches_caches_that_mix_under_load(tiny_model: Path, tmp_path: P
 
 
 def test_load_alone_shows_the_mixed_cache(tiny_model: Path, tmp_path: Path) -> None:
-    """With one request at a time the fault sleeps, so it is the load that is caught and nothing else."""
+    """With one request at a time the fault has no effect, so the load alone shows it."""
     command = ["stress", "--concurrency", "1", "--fail-on", "match_rate<1"]
     assert checked(command, Engine(tiny_model, "mixed cache"), tmp_path) == 0
 
@@ -115,10 +115,13 @@ def test_determinism_catches_a_sampler_that_ignores_temperature_0(tiny_model: Pa
     assert checked(command, Engine(tiny_model, "samples"), tmp_path / "bad") == BROKEN
 
 
-def test_determinism_tells_company_from_noise(tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A mixed cache is no noise of the engine's own: alone every answer is the same, among others it is not."""
+def test_determinism_distinguishes_batch_composition_from_noise(
+    tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A mixed cache is no noise of the engine itself: alone every answer is the same, in a batch it is not."""
     command = ["determinism", "--runs", "8"]
     assert checked(command, Engine(tiny_model, "mixed cache"), tmp_path) == 0
     (file,) = (tmp_path / "checks").glob("determinism-*/check.json")
-    found = {one["label"]: one["figures"]["identical_rate"]["value"] for one in json.loads(file.read_text())["variants"]}
-    assert found["alone"] == 1.0 and found["among others"] < 1.0
+    variants = json.loads(file.read_text())["variants"]
+    rates = {variant["label"]: variant["metrics"]["identical_rate"]["value"] for variant in variants}
+    assert rates["alone"] == 1.0 and rates["batched"] < 1.0

@@ -8,22 +8,24 @@ from pathlib import Path
 from mill.cli.main import run
 
 
-def test_compare_reaches_from_transformers_to_llama_cpp(demo_model: str, llama: str, tmp_path: Path) -> None:
-    asked = ["--prompts", "determinism", "--limit", "3", "--max-tokens", "12", "--output", str(tmp_path), "--quiet"]
-    assert run(["compare", demo_model, f"llama-cpp[base_url={llama}]", *asked, "--label-a", "hf", "--label-b", "llama"]) == 0
+def test_compare_transformers_with_llama_cpp(demo_model: str, llama: str, tmp_path: Path) -> None:
+    options = ["--prompts", "determinism", "--limit", "3", "--max-tokens", "12", "--output", str(tmp_path), "--quiet"]
+    assert (
+        run(["compare", demo_model, f"llama-cpp[base_url={llama}]", *options, "--label-a", "hf", "--label-b", "llama"]) == 0
+    )
     (file,) = (tmp_path / "checks").glob("compare-*/check.json")
     (variant,) = json.loads(file.read_text())["variants"]
-    figures, counts = variant["figures"], variant["counts"]
-    assert counts["samples"] == 3 and counts["forced_texts"] == 3 and counts["places"] >= 20
-    # The same weights, and rounding of llama.cpp's own: far from equal, farther from another model.
-    assert 1e-6 < figures["kl_mean"]["value"] < 0.1
-    assert figures["top1_agreement"]["value"] > 0.8
-    assert abs(figures["ppl_ratio"]["value"] - 1) < 0.2
+    metrics, counts = variant["metrics"], variant["counts"]
+    assert counts["samples"] == 3 and counts["forced_texts"] == 3 and counts["positions"] >= 20
+    # The same weights, but other rounding: not equal, and much closer than another model.
+    assert 1e-6 < metrics["kl_mean"]["value"] < 0.1
+    assert metrics["top1_agreement"]["value"] > 0.8
+    assert abs(metrics["ppl_ratio"]["value"] - 1) < 0.2
     assert any("lower bound" in warning for warning in variant["warnings"])
     assert (file.parent / "report.html").exists()
 
 
-def test_a_llama_server_is_asked_for_the_whole_vocabulary(llama: str) -> None:
+def test_a_llama_server_returns_the_whole_vocabulary(llama: str) -> None:
     from mill.api.request import ALL, LOGLIKELIHOOD, Request
     from mill.models.spec.open import open_model
 

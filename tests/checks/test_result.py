@@ -1,4 +1,4 @@
-"""Checks as files: what is written is read back, and what is not whole is refused."""
+"""Checks as files: what is written is read back, and invalid files are refused."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import pytest
 from mill.api.errors import RunError
 from mill.checks.answers import Answer
 from mill.checks.compare import row_of
-from mill.checks.pairing import Pair
+from mill.checks.pairing import AnswerPair
 from mill.checks.result import Check, Variant, find_checks, read_check
 from mill.metrics.estimate import Estimate
 
 
 def made(label: str = "b") -> Check:
-    figures = {
+    metrics = {
         "kl_mean": Estimate(0.5, 0.1, 0.3, 0.7, 9),
         "kl_max": Estimate(math.inf, None, None, None, 9),
         "ppl_ratio": Estimate(math.nan, math.nan, -math.inf, math.inf, 9),
@@ -29,14 +29,14 @@ def made(label: str = "b") -> Check:
         "hf",
         "run",
         10,
-        figures,
+        metrics,
         {"ppl_ratio": math.nan, "acc_drop": 0.25},
         {"samples": 3},
         warnings=["\u00e9"],
     )
-    pair = Pair(Answer("t", "1", "c", "p", None, "a\x00\ud800"), Answer("t", "1", "c", "p", None, "b"))
+    pair = AnswerPair(Answer("t", "1", "c", "p", None, "a\x00\ud800"), Answer("t", "1", "c", "p", None, "b"))
     variant.rows = [{**row_of(pair, None), "kl": {"mean": math.nan}}]
-    return Check("compare", ["t"], [variant], "a", {"limit": None}, ["a note"])
+    return Check("compare", ["t"], [variant], "a", {"limit": None}, ["a warning"])
 
 
 def test_a_check_is_read_back_with_nan_and_infinity(tmp_path: Path) -> None:
@@ -44,13 +44,13 @@ def test_a_check_is_read_back_with_nan_and_infinity(tmp_path: Path) -> None:
     json.loads(file.read_bytes().decode("utf-8", "surrogatepass"), parse_constant=pytest.fail)  # NaN is no JSON
     found = read_check(file)
     (variant,) = found.variants
-    assert variant.figures["kl_mean"] == Estimate(0.5, 0.1, 0.3, 0.7, 9)
-    assert variant.figures["kl_max"] == Estimate(math.inf, None, None, None, 9)
-    ratio = variant.figures["ppl_ratio"]
+    assert variant.metrics["kl_mean"] == Estimate(0.5, 0.1, 0.3, 0.7, 9)
+    assert variant.metrics["kl_max"] == Estimate(math.inf, None, None, None, 9)
+    ratio = variant.metrics["ppl_ratio"]
     assert math.isnan(ratio.value) and ratio.stderr is not None and math.isnan(ratio.stderr)
     assert (ratio.low, ratio.high) == (-math.inf, math.inf)
     assert math.isnan(variant.p_values["ppl_ratio"]) and variant.p_values["acc_drop"] == 0.25
-    assert (found.command, found.tasks, found.baseline, found.warnings) == ("compare", ["t"], "a", ["a note"])
+    assert (found.command, found.tasks, found.baseline, found.warnings) == ("compare", ["t"], "a", ["a warning"])
     assert (variant.size, variant.counts, variant.warnings) == (10, {"samples": 3}, ["\u00e9"])
 
 
@@ -60,7 +60,7 @@ def test_what_was_read_is_written_the_same(tmp_path: Path) -> None:
     assert read_check(file).to_json() == check.to_json() == read_check(file.parent).to_json()
 
 
-def test_the_same_question_has_one_folder_and_another_has_another(tmp_path: Path) -> None:
+def test_the_same_check_has_one_folder_and_another_check_another(tmp_path: Path) -> None:
     assert made().folder(tmp_path) == made().folder(tmp_path)
     other = made()
     other.settings = {"limit": 3}
@@ -79,19 +79,19 @@ def test_checks_are_found_below_a_folder(tmp_path: Path) -> None:
     assert set(find_checks(tmp_path)) == {first, second}
     assert find_checks(first.parent) == [first.parent]
     assert find_checks(first) == [first]
-    with pytest.raises(RunError, match="holds no check"):
+    with pytest.raises(RunError, match="contains no check"):
         find_checks(tmp_path / "nowhere")
 
 
-@pytest.mark.parametrize("version", [0, 2, "1", None])
+@pytest.mark.parametrize("version", [0, 1, "2", None])
 def test_another_version_is_refused(tmp_path: Path, version: Any) -> None:
     data = {**json.loads(made().to_json()), "version": version}
     (tmp_path / "check.json").write_text(json.dumps(data))
-    with pytest.raises(RunError, match=f"is of version {version}, this mill reads version 1"):
+    with pytest.raises(RunError, match=f"has version {version}, this mill reads version 2"):
         read_check(tmp_path)
 
 
-GOOD = {"version": 1, "command": "compare", "tasks": ["t"], "variants": []}
+GOOD = {"version": 2, "command": "compare", "tasks": ["t"], "variants": []}
 
 
 @pytest.mark.parametrize(
@@ -99,24 +99,24 @@ GOOD = {"version": 1, "command": "compare", "tasks": ["t"], "variants": []}
     [
         "{",
         "[]",
-        {"version": 1},
+        {"version": 2},
         {**GOOD, "variants": [5]},
         {**GOOD, "variants": [{"label": "a"}]},
-        {**GOOD, "variants": [{"label": "a", "figures": []}]},
-        {**GOOD, "variants": [{"label": "a", "figures": {}, "p_values": []}]},
-        {**GOOD, "variants": [{"label": "a", "figures": {"acc": 1}}]},
-        {**GOOD, "variants": [{"label": "a", "figures": {"acc": {"value": "soon"}}}]},
+        {**GOOD, "variants": [{"label": "a", "metrics": []}]},
+        {**GOOD, "variants": [{"label": "a", "metrics": {}, "p_values": []}]},
+        {**GOOD, "variants": [{"label": "a", "metrics": {"acc": 1}}]},
+        {**GOOD, "variants": [{"label": "a", "metrics": {"acc": {"value": "soon"}}}]},
         {**GOOD, "tasks": None},
     ],
 )
-def test_a_file_that_is_not_whole_is_refused(tmp_path: Path, data: Any) -> None:
+def test_an_incomplete_file_is_refused(tmp_path: Path, data: Any) -> None:
     (tmp_path / "check.json").write_text(data if isinstance(data, str) else json.dumps(data))
     with pytest.raises(RunError):
         read_check(tmp_path)
 
 
-def test_what_a_newer_version_adds_is_left_out(tmp_path: Path) -> None:
-    data = {**GOOD, "more": 1, "variants": [{"label": "a", "figures": {}, "unknown": 1}]}
+def test_unknown_fields_are_ignored(tmp_path: Path) -> None:
+    data = {**GOOD, "more": 1, "variants": [{"label": "a", "metrics": {}, "unknown": 1}]}
     (tmp_path / "check.json").write_text(json.dumps(data))
     assert read_check(tmp_path).variants[0].label == "a"
 
@@ -126,18 +126,19 @@ def test_what_a_newer_version_adds_is_left_out(tmp_path: Path) -> None:
     [
         (["variants", 0, "rows", 0, "severity"], "odd", "rows[0] is not valid: severity: invalid enum value 'odd'"),
         (["variants", 0, "rows", 0, "texts"], ["only one"], "rows[0] is not valid: texts:"),
-        (["variants", 0, "figures", "kl_mean", "value"], "soon", "variants[0].figures[...].value:"),
+        (["variants", 0, "metrics", "kl_mean", "value"], "soon", "variants[0].metrics[...].value:"),
         (["variants", 0, "counts"], None, "variants[0].counts: expected object, got null"),
-        (["variants", 0, "figures", "kl_mean", "value"], -1, "-1 is not between 0 and inf"),
-        (["variants", 0, "figures", "kl_mean", "n"], 0, "figures.kl_mean is not valid: a value of 0 samples"),
-        (["variants", 0, "figures", "kl_mean", "high"], 0.4, "0.5 is not inside its interval 0.3 to 0.4"),
+        (["variants", 0, "metrics", "kl_mean", "value"], -1, "-1 is not between 0 and inf"),
+        (["variants", 0, "metrics", "kl_mean", "n"], 0, "metrics.kl_mean is not valid: a value of 0 samples"),
+        (["variants", 0, "metrics", "kl_mean", "high"], 0.4, "0.5 is not inside its interval 0.3 to 0.4"),
         (["variants", 0, "p_values", "acc_drop"], -5, "variants[0].p_values[...]:"),
         (["variants", 0, "groups"], [{"task": "t", "category": "c", "n": 1, "match_rate": None}], "groups[0].match_rate:"),
+        (["variants", 0, "rows", 0, "divergence", "token"], 0, "rows[0] is not valid: divergence.token:"),
         (["command"], "shell\nlines", "command: invalid enum value"),
         (["variants", 0, "series"], {"kl": ["x"]}, "variants[0].series.kl[0]:"),
     ],
 )
-def test_a_field_that_is_wrong_is_named(tmp_path: Path, path: list[Any], value: Any, field: str) -> None:
+def test_an_invalid_field_is_named(tmp_path: Path, path: list[Any], value: Any, field: str) -> None:
     data = json.loads(made().to_json())
     inner = data
     for step in path[:-1]:

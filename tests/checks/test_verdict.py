@@ -1,4 +1,4 @@
-"""The sentence that stands first: what it may say, and what it may not."""
+"""The verdict of a check in one sentence."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from mill.metrics.paired import mcnemar, rate, rate_difference
 
 
 def compared(worse: int = 0, better: int = 0, n: int = 60, **more: Any) -> Variant:
-    """A candidate with lost accuracy, and whatever else is given."""
-    figures = {"acc_drop": rate_difference(worse, better, n), **more.pop("figures", {})}
+    """A candidate with lost accuracy, with other fields as given."""
+    metrics = {"acc_drop": rate_difference(worse, better, n), **more.pop("metrics", {})}
     p_values = {"acc_drop": mcnemar(worse, better), **more.pop("p_values", {})}
     counts = {"samples": n, "regressions": worse, "improvements": better, **more.pop("counts", {})}
-    return Variant("b", figures=figures, p_values=p_values, counts=counts, **more)
+    return Variant("b", metrics=metrics, p_values=p_values, counts=counts, **more)
 
 
 def ratio(value: float, low: float, high: float) -> dict[str, Estimate]:
@@ -26,81 +26,86 @@ def ratio(value: float, low: float, high: float) -> dict[str, Estimate]:
 
 
 @pytest.mark.parametrize(
-    ("variant", "begins"),
+    ("variant", "start"),
     [
         (compared(40, 5, 200), "worse: accuracy lost 17.5 %"),
         (compared(5, 40, 200), "better: accuracy lost -17.5 %"),
         (compared(0, 0, 400), "unchanged within noise: accuracy lost 0.00 %"),
-        (compared(15, 6, 60), "cannot tell at this n: accuracy lost 15.0 %"),
+        (compared(15, 6, 60), "inconclusive at this n: accuracy lost 15.0 %"),
         (compared(0, 0, 6, counts={"failed": 2}), "worse: 2 of 6 samples failed"),
-        (compared(0, 0, 400, counts={"nonfinite_places": 3, "places": 72}), "worse: 3 of 72 positions are NaN or infinite"),
+        (
+            compared(0, 0, 400, counts={"nonfinite_positions": 3, "positions": 72}),
+            "worse: 3 of 72 positions are NaN or infinite",
+        ),
         (compared(0, 0, 400, unmeasured={"kl_mean": "2 of 9 texts"}), "worse: 2 of 9 texts"),
-        (Variant("b"), "cannot tell: nothing could be compared"),
+        (Variant("b"), "inconclusive: nothing could be compared"),
     ],
 )
-def test_what_it_says(variant: Variant, begins: str) -> None:
-    assert verdict(variant).startswith(begins)
+def test_the_start_of_the_verdict(variant: Variant, start: str) -> None:
+    assert verdict(variant).startswith(start)
 
 
 def test_the_perplexity_of_the_baselines_own_answers_only_shows_a_difference() -> None:
-    """Any other engine finds them less likely, also a better one."""
-    own = compared(0, 10, 60, figures=ratio(6.5, 3.4, 12.3), p_values={"ppl_ratio": 1e-5}, counts={"forced_texts": 12})
+    """Any other engine gives them a lower probability, also a better one."""
+    own = compared(0, 10, 60, metrics=ratio(6.5, 3.4, 12.3), p_values={"ppl_ratio": 1e-5}, counts={"forced_texts": 12})
     assert verdict(own).startswith("better: accuracy lost -16.7 %") and "perplexity ratio 6.5" in verdict(own)
-    unsure = compared(1, 0, 60, figures=ratio(6.5, 3.4, 12.3), p_values={"ppl_ratio": 1e-5}, counts={"forced_texts": 12})
+    unsure = compared(1, 0, 60, metrics=ratio(6.5, 3.4, 12.3), p_values={"ppl_ratio": 1e-5}, counts={"forced_texts": 12})
     assert verdict(unsure).startswith("different: perplexity ratio 6.5")
-    documents = compared(1, 0, 60, figures=ratio(6.5, 3.4, 12.3), p_values={"ppl_ratio": 1e-5})
+    documents = compared(1, 0, 60, metrics=ratio(6.5, 3.4, 12.3), p_values={"ppl_ratio": 1e-5})
     assert verdict(documents).startswith("worse: perplexity ratio 6.5")
 
 
-def test_a_change_that_is_sure_and_tiny_is_noise() -> None:
+def test_a_change_that_is_significant_and_tiny_is_noise() -> None:
     tiny = compared(
-        0, 0, 400, figures=ratio(1.0033, 1.0016, 1.0049), p_values={"ppl_ratio": 0.004}, counts={"forced_texts": 6}
+        0, 0, 400, metrics=ratio(1.0033, 1.0016, 1.0049), p_values={"ppl_ratio": 0.004}, counts={"forced_texts": 6}
     )
     assert verdict(tiny).startswith("unchanged within noise")
 
 
 def test_an_engine_that_computes_the_same_is_unchanged_on_these_samples() -> None:
     same = {"match_rate": rate(6, 6), "kl_max": around(0.0, None, 90)}
-    said = verdict(compared(0, 0, 6, figures=same))
-    assert said.startswith("unchanged on these 6 samples: all 6 texts are the same, and KL is 0; of others it cannot tell")
+    sentence = verdict(compared(0, 0, 6, metrics=same))
+    assert sentence.startswith(
+        "unchanged on these 6 samples: all 6 texts are the same, and KL is 0; inconclusive for other samples"
+    )
 
 
-def test_as_many_samples_as_it_names_would_do() -> None:
+def test_the_number_of_samples_it_names_is_enough() -> None:
     assert "about 200 samples would show a change within 1 point" in verdict(compared(0, 0, 6))
     assert verdict(compared(0, 0, 200)).startswith("unchanged within noise")
 
 
-def test_values_that_are_no_numbers_are_no_improvement() -> None:
-    endless = compared(0, 0, 400, figures={"score_drop": around(-math.inf, None, 9), "score_baseline": around(1.0, None, 9)})
+def test_infinite_values_are_no_improvement() -> None:
+    endless = compared(0, 0, 400, metrics={"score_drop": around(-math.inf, None, 9), "score_baseline": around(1.0, None, 9)})
     endless.p_values["score_drop"] = 0.0
     assert verdict(endless).startswith("worse: score lost -inf")
 
 
-def level(name: str, speed: float, parted: int = 0, failed: int = 0) -> Variant:
-    figures = {
-        "match_rate": rate(6 - parted, 6),
+def level(name: str, speed: float, diverged: int = 0, failed: int = 0) -> Variant:
+    metrics = {
+        "match_rate": rate(6 - diverged, 6),
         "requests_per_s": around(speed, None, 3),
         "latency_p50": around(1 / speed, None, 9),
     }
-    return Variant(name, figures=figures, counts={"samples": 6, "repetitions": 3, "failed": failed, "parted": parted})
+    return Variant(name, metrics=metrics, counts={"samples": 6, "repetitions": 3, "failed": failed, "diverged": diverged})
 
 
-def test_load_is_judged_by_answers_failures_and_what_a_user_feels() -> None:
+def test_load_is_judged_by_answers_failures_and_speed() -> None:
     one, four = level("concurrency 1", 2.0), level("concurrency 4", 5.0)
-    assert load_verdict(one, one).startswith("what the other levels are compared with; requests a second 2.000")
+    assert load_verdict(one, one).startswith("reference level; requests per second 2.000")
     assert load_verdict(four, one) == (
-        "unchanged: all 6 texts are those at concurrency 1; requests a second 5.000 (2.5 times); "
-        "median latency 0.200 s (0.4 times)"
+        "unchanged: all 6 texts equal those at concurrency 1; requests per second 5.000 (2.5 times); "
+        "latency p50 0.200 s (0.4 times)"
     )
-    assert load_verdict(level("concurrency 4", 5.0, parted=2), one).startswith("different: 2 of 6 texts differ")
+    assert load_verdict(level("concurrency 4", 5.0, diverged=2), one).startswith("different: 2 of 6 texts differ")
     assert load_verdict(level("concurrency 4", 5.0, failed=4), one).startswith("worse: 4 of 18 requests failed")
 
 
-def test_repetition_claims_no_more_than_it_saw() -> None:
-    counts = {"samples": 4, "runs": 5, "failed": 0, "parted": 0}
-    same = Variant("all", figures={"identical_rate": rate(4, 4)}, counts=counts)
+def test_the_verdict_of_repetitions_includes_its_uncertainty() -> None:
+    counts = {"samples": 4, "runs": 5, "failed": 0, "diverged": 0}
+    same = Variant("all", metrics={"identical_rate": rate(4, 4)}, counts=counts)
     assert repeat_verdict(same).startswith(
-        "no difference found: none of 4 prompts got another answer in 5 runs (at this n, up to 60.2 %"
+        "no difference found: none of 4 prompts got a different answer in 5 runs (at this n, up to 60.2 %"
     )
-    other = Variant("all", figures={"identical_rate": rate(3, 4)}, counts={**counts, "parted": 1})
+    other = Variant("all", metrics={"identical_rate": rate(3, 4)}, counts={**counts, "diverged": 1})
     assert repeat_verdict(other).startswith("not deterministic: 1 of 4 prompts")

@@ -1,4 +1,4 @@
-"""The check commands from command line to files, on tiny real models; direct computations stand beside their figures."""
+"""The check commands from command line to files, on tiny real models; metrics are compared with direct computations."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Mill = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def mill(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Mill:
-    """Run a command line in a folder of its own; returns (exit code, standard output, standard error)."""
+    """Run a command line in an empty folder; returns (exit code, standard output, standard error)."""
     for name in [name for name in sys.modules if name.startswith("mill_file_")]:
         del sys.modules[name]
     monkeypatch.chdir(tmp_path)
@@ -44,18 +44,18 @@ def mill(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest
 
 
 def toys(mill: Mill, *argv: str, tasks: str = "toy_gen") -> tuple[int, str, str]:
-    """Compare two toy models, which give no distributions."""
+    """Compare two toy models, which have no log-probabilities."""
     models = ("toy[path=a]", "toy[path=b]")
     return mill("compare", *models, "--task_paths", TOY, "--tasks", tasks, "--quiet", "--no-report", *argv)
 
 
 def only_check(folder: Path) -> Check:
-    (found,) = find_checks(folder)
-    return read_check(found)
+    (file,) = find_checks(folder)
+    return read_check(file)
 
 
-def values(check: Check, place: int = 0) -> dict[str, float]:
-    return {name: estimate.value for name, estimate in check.variants[place].figures.items()}
+def values(check: Check, index: int = 0) -> dict[str, float]:
+    return {name: estimate.value for name, estimate in check.variants[index].metrics.items()}
 
 
 def computed(folder: Path) -> int:
@@ -64,14 +64,14 @@ def computed(folder: Path) -> int:
     return sum(session["computed"] for manifest in manifests for session in manifest["sessions"])
 
 
-def noisy(model: Path, place: Path, scale: float) -> Path:
-    """A copy of a model whose weights got noise."""
-    shutil.copytree(model, place)
-    weights = load_file(place / "model.safetensors")
+def noisy(model: Path, folder: Path, scale: float) -> Path:
+    """A copy of a model with noise in its weights."""
+    shutil.copytree(model, folder)
+    weights = load_file(folder / "model.safetensors")
     draw = torch.Generator().manual_seed(1)
     moved = {name: value + scale * torch.randn(value.shape, generator=draw) for name, value in weights.items()}
-    save_file(moved, place / "model.safetensors", metadata={"format": "pt"})
-    return place
+    save_file(moved, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
 
 
 def spec(folder: Path) -> str:
@@ -81,18 +81,18 @@ def spec(folder: Path) -> str:
 @pytest.fixture(scope="module")
 def swept(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The output folder of a sweep over a copy and three levels of noise, made twice."""
-    place = tmp_path_factory.mktemp("sweep")
-    models = {"twin": noisy(tiny_model, place / "twin", 0.0)}
-    models |= {name: noisy(tiny_model, place / name, scale) for name, scale in NOISE.items()}
-    named = ",".join(f"{name}={spec(folder)}" for name, folder in {**models, "base": tiny_model}.items())
-    argv = ["sweep", "--models", named, "--baseline", "base", "--no_chat", *LIMITS, "--output", str(place / "out")]
+    folder = tmp_path_factory.mktemp("sweep")
+    models = {"twin": noisy(tiny_model, folder / "twin", 0.0)}
+    models |= {name: noisy(tiny_model, folder / name, scale) for name, scale in NOISE.items()}
+    named = ",".join(f"{name}={spec(path)}" for name, path in {**models, "base": tiny_model}.items())
+    argv = ["sweep", "--models", named, "--baseline", "base", "--no_chat", *LIMITS, "--output", str(folder / "out")]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MILL_CACHE", str(place / "cache"))
+        patch.setenv("MILL_CACHE", str(folder / "cache"))
         assert run(argv) == 0
-        first = computed(place / "out")
+        first = computed(folder / "out")
         assert run(argv) == 0
-    assert computed(place / "out") == first == 5 * (4 + 4)  # answers and forced texts, once each
-    yield place / "out"
+    assert computed(folder / "out") == first == 5 * (4 + 4)  # answers and forced texts, once each
+    yield folder / "out"
 
 
 def test_a_copy_of_a_model_answers_and_scores_the_same(swept: Path) -> None:
@@ -109,7 +109,7 @@ def test_a_copy_of_a_model_answers_and_scores_the_same(swept: Path) -> None:
 
 
 def test_divergence_rises_with_the_noise_in_the_weights(swept: Path) -> None:
-    twin, *noise = (values(only_check(swept), place)["kl_mean"] for place in range(4))
+    twin, *noise = (values(only_check(swept), index)["kl_mean"] for index in range(4))
     assert [twin, *noise] == sorted([twin, *noise])
     assert noise[0] > 1e-4 and noise[1] > 5 * noise[0] and noise[2] > 5 * noise[1]
 
@@ -125,18 +125,18 @@ def test_kl_agrees_with_plain_transformers(swept: Path, tiny_model: Path, name: 
     models = [AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval() for folder in folders]
     found: list[float] = []
     for row in variant.rows:
-        text = row["texts"][0].rstrip("\ufffd")  # an answer that was cut inside a character is scored up to it
+        text = row["texts"][0].rstrip("\ufffd")  # an incomplete character at the end is not scored
         ids = tokenizer(row["prompt"] + text)["input_ids"]
         start = len(tokenizer(row["prompt"])["input_ids"])
         with torch.inference_mode():
             p, q = (model(torch.tensor([ids])).logits[0, start - 1 : -1].double().log_softmax(-1) for model in models)
-        places = torch.nn.functional.kl_div(q, p, reduction="none", log_target=True).sum(-1).tolist()
-        assert row["kl_places"] == pytest.approx(places, abs=1e-5)
-        found += places
-    estimate = variant.figures["kl_mean"]
-    assert estimate.n == len(found) == variant.counts["places"]
+        positions = torch.nn.functional.kl_div(q, p, reduction="none", log_target=True).sum(-1).tolist()
+        assert row["kl_positions"] == pytest.approx(positions, abs=1e-5)
+        found += positions
+    estimate = variant.metrics["kl_mean"]
+    assert estimate.n == len(found) == variant.counts["positions"]
     assert estimate.value == pytest.approx(sum(found) / len(found), abs=1e-5)
-    assert variant.figures["kl_max"].value == pytest.approx(max(found), abs=1e-5)
+    assert variant.metrics["kl_max"].value == pytest.approx(max(found), abs=1e-5)
 
 
 def test_checks_run_again_leave_one_file(swept: Path) -> None:
@@ -177,7 +177,7 @@ def test_gates_end_with_0_2_or_3(swept: Path, mill: Mill, tmp_path: Path) -> Non
     root = ET.parse(tmp_path / "gate.xml").getroot()
     assert (root[0].get("tests"), root[0].get("failures"), len(root.findall(".//failure"))) == ("8", "3", 3)
     code, _, err = mill("gate", str(swept), "--fail-on", "kl_men>1")
-    assert code == 2 and "unknown figure 'kl_men'; did you mean kl_mean" in err
+    assert code == 2 and "unknown metric 'kl_men'; did you mean kl_mean" in err
 
 
 def test_a_rule_of_a_command_breaks_it_after_the_check_was_written(mill: Mill, tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ def test_a_github_job_gets_a_summary(mill: Mill, tmp_path: Path, monkeypatch: py
 def test_a_model_against_itself_needs_labels(mill: Mill, tiny_model: Path, tmp_path: Path) -> None:
     model = spec(tiny_model)
     code, _, err = mill("compare", model, model, *LIMITS)
-    assert code == 2 and "give each a label of its own" in err
+    assert code == 2 and "set different labels (--label_a and --label_b of compare" in err
     argv = ("--label-a", "before", "--label-b", "after", "--num-prompts", "2", "--max-tokens", "4", "--output", "out")
     code, out, _ = mill("compare", model, model, *argv, "--prompts", "adversarial-numerics", "--quiet")
     assert code == 0 and "compare on numerics, against before" in out
@@ -225,27 +225,27 @@ def test_models_that_give_no_distributions_are_compared_without_kl(mill: Mill, t
     assert "kl_mean" not in values(only_check(tmp_path))
 
 
-def other_tokenizer(model: Path, place: Path) -> Path:
-    """A copy whose tokenizer gives every token another id."""
+def other_tokenizer(model: Path, folder: Path) -> Path:
+    """A copy whose tokenizer has a different id for every token."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
-    shutil.copytree(model, place)
+    shutil.copytree(model, folder)
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     first = ["<s>", "</s>", "<another>"]
     tokenizer.train_from_iterator([], trainers.BpeTrainer(vocab_size=300, special_tokens=first, initial_alphabet=alphabet))
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>").save_pretrained(place)
-    return place
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>").save_pretrained(folder)
+    return folder
 
 
-def test_other_tokenizers_are_told_and_have_no_kl(mill: Mill, tiny_model: Path, tmp_path: Path) -> None:
+def test_different_tokenizers_are_reported_and_have_no_kl(mill: Mill, tiny_model: Path, tmp_path: Path) -> None:
     other = other_tokenizer(tiny_model, tmp_path / "other")
     code, out, _ = mill("compare", spec(tiny_model), spec(other), *LIMITS, "--no-report")
     assert code == 0
-    assert "other: 4 of 4 texts are other tokens to the two engines and have no KL" in out
+    assert "other: 4 of 4 texts are tokenized differently by the two engines and have no KL" in out
     check = only_check(tmp_path / "results")
     assert "kl_mean" not in values(check) and "match_rate" in values(check)
 
@@ -258,7 +258,7 @@ def test_a_model_with_nan_in_its_weights_keeps_no_rule_on_kl(mill: Mill, tiny_mo
     argv = (*LIMITS, "--no-report", "--fail-on", "kl_mean>100")
     code, out, err = mill("compare", spec(tiny_model), spec(broken), *argv)
     assert code == 3 and "broken: kl_mean " in err
-    assert "NaN" in out  # what is wrong with it
+    assert "NaN" in out  # the reason
 
 
 def test_tasks_instead_of_prompts(mill: Mill, tiny_model: Path, tmp_path: Path) -> None:
@@ -293,7 +293,7 @@ def test_recorded_runs_are_compared_without_their_models(mill: Mill, monkeypatch
     shifts = [abs(b - a) for a, b in zip(*scores, strict=True)]
     assert found["logprob_shift"] == pytest.approx(sum(shifts) / len(shifts))
     assert found["logprob_shift_max"] == pytest.approx(max(shifts))
-    assert any("no divergences of distributions" in warning for warning in check.variants[0].warnings)
+    assert any("so there is no KL" in warning for warning in check.variants[0].warnings)
 
 
 def scores_of(folder: str) -> list[float]:
@@ -304,7 +304,7 @@ def scores_of(folder: str) -> list[float]:
 def test_recorded_runs_with_no_sample_in_common_are_refused(mill: Mill) -> None:
     first, second = evaluate(mill, "a", tasks="toy_gen"), evaluate(mill, "b", tasks="toy_choice")
     code, _, err = mill("compare", "--runs", first, second, "--task_paths", TOY)
-    assert code == 2 and "have no sample in common: they are of other tasks" in err
+    assert code == 2 and "have no sample in common: different tasks" in err
 
 
 def test_recorded_runs_of_a_task_that_is_gone_are_refused(mill: Mill, tmp_path: Path) -> None:
@@ -312,7 +312,7 @@ def test_recorded_runs_of_a_task_that_is_gone_are_refused(mill: Mill, tmp_path: 
     models = ("toy[path=a]", "toy[path=b]", "--task_paths", TOY)
     assert mill("compare", *models, "--prompts", "tales.jsonl", "--quiet", "--no-report")[0] == 0
     runs = [str(file.parent) for file in sorted((tmp_path / "results").glob("*/*/manifest.json"))]
-    refused(mill("compare", "--runs", *runs), "has a task that cannot be read: unknown task 'tales'")
+    refused(mill("compare", "--runs", *runs), "has a task that cannot be loaded: unknown task 'tales'")
 
 
 def test_failed_requests_are_changed_answers_and_make_the_exit_code_1(
@@ -323,7 +323,7 @@ def test_failed_requests_are_changed_answers_and_make_the_exit_code_1(
     assert code == 1 and "8 samples, 1 failed" in out
     assert values(only_check(tmp_path))["match_rate"] == 7 / 8
     monkeypatch.delenv("TOY_FAILS")
-    assert toys(mill)[0] == 0  # what failed is asked again, and only that
+    assert toys(mill)[0] == 0  # only the failed requests are sent again
     assert computed(tmp_path / "results") == 2 * (8 + 1)
 
 
@@ -334,7 +334,7 @@ def test_a_suite_without_gold_answers_has_no_accuracy(mill: Mill, tmp_path: Path
     assert not {"acc", "acc_baseline", "acc_drop"} & set(values(only_check(tmp_path / "results")))
 
 
-def test_two_suites_of_one_name_are_told_apart_or_refused(mill: Mill, tmp_path: Path) -> None:
+def test_two_suites_of_one_name_are_distinguished_or_refused(mill: Mill, tmp_path: Path) -> None:
     for folder, prompt in (("one", "first"), ("two", "second")):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "same.jsonl").write_text(json.dumps({"prompt": prompt}) + "\n")
@@ -368,14 +368,14 @@ def test_diff_takes_backends_with_arguments(mill: Mill, tmp_path: Path, tiny_mod
 
 
 def complete(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
-    """A server that says 5 to a text and 6 to a chat, and gives no log-probabilities."""
+    """A server that answers 5 to completions and 6 to chats, without log-probabilities."""
     if path == "/v1/chat/completions":
         return {"choices": [{"message": {"content": "6"}, "finish_reason": "stop"}]}
     known = path == "/v1/completions" and not {"echo", "prompt_logprobs"} & set(body)
     return {"choices": [{"text": "5", "finish_reason": "stop"}] if known else []}
 
 
-def test_diff_goes_through_the_chat_template_unless_told_not_to(mill: Mill, tmp_path: Path) -> None:
+def test_diff_applies_the_chat_template_by_default(mill: Mill, tmp_path: Path) -> None:
     with FaultServer(complete) as one, FaultServer(complete) as other:
         argv = ("--model", "m", "--backends", "openai-compat,openai-compat", "--base-urls", f"{one.url},{other.url}")
         code, out, _ = mill("diff", *argv, "--no-chat", *LIMITS, "--output", "plain", "--no-report")
@@ -394,19 +394,19 @@ def test_one_address_serves_both_models_of_a_comparison(mill: Mill, tmp_path: Pa
     assert set(row_texts(tmp_path / "results")) == {"6"}  # both answer chat messages
 
 
-def test_answers_of_a_server_that_were_not_asked_for_now_are_said(mill: Mill, tmp_path: Path) -> None:
-    """The engine behind the address may be another one by now."""
+def test_recorded_answers_of_a_server_are_reported(mill: Mill, tmp_path: Path) -> None:
+    """The address may serve a different engine by now."""
     with FaultServer(complete) as server:
         argv = ("compare", "toy[path=a]", f"openai-compat[model=m,base_url={server.url}]", "--task_paths", TOY)
         argv = (*argv, "--tasks", "toy_gen", "--quiet", "--no-report", "--output", "out")
-        assert "were read from an earlier run" not in mill(*argv)[1]
+        assert "are from an earlier run" not in mill(*argv)[1]
         out = mill(*argv)[1]
-    assert "8 of 8 answers were read from an earlier run: --fresh asks again" in out
+    assert "8 of 8 answers are from an earlier run; --fresh sends the requests again" in out
     assert any("earlier run" in warning for warning in only_check(tmp_path / "out").variants[0].warnings)
 
 
-def test_prompts_go_through_the_chat_template_of_models_that_have_one(mill: Mill, tmp_path: Path) -> None:
-    """Where one of the servers takes no chat messages, both get plain text; --chat and --no_chat say what to do."""
+def test_the_chat_template_is_applied_if_all_models_have_one(mill: Mill, tmp_path: Path) -> None:
+    """If one of the servers has no chat endpoint, both get plain text; --chat and --no_chat override that."""
 
     def plain(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
         return status(400) if "chat" in path else complete(server, path, body)
@@ -422,7 +422,7 @@ def test_prompts_go_through_the_chat_template_of_models_that_have_one(mill: Mill
         assert set(row_texts(tmp_path / "off")) == {"5"}
 
 
-def test_an_address_is_not_of_the_model_that_runs_here(mill: Mill, tmp_path: Path) -> None:
+def test_an_address_does_not_apply_to_a_local_model(mill: Mill, tmp_path: Path) -> None:
     with FaultServer(complete, models=("org/name",)) as server:
         argv = ("compare", "toy[path=a]", "openai-compat[model=org/name]", "--task_paths", TOY, "--tasks", "toy_gen")
         code, _, err = mill(*argv, "--base-url", server.url, *LIMITS, "--no-report")
@@ -438,16 +438,16 @@ def test_determinism_of_transformers(mill: Mill, tiny_model: Path, tmp_path: Pat
     argv = ("determinism", "--model", spec(tiny_model), "--runs", "6", *LIMITS, "--output", "out")
     assert mill(*argv)[0] == 0
     check = only_check(tmp_path / "out")
-    assert [one.label for one in check.variants] == ["all runs", "alone", "among others"]
-    for place in range(3):
-        assert values(check, place)["identical_rate"] == 1.0
-        assert values(check, place)["distinct_outputs"] == 1.0
+    assert [one.label for one in check.variants] == ["all runs", "alone", "batched"]
+    for index in range(3):
+        assert values(check, index)["identical_rate"] == 1.0
+        assert values(check, index)["distinct_outputs"] == 1.0
     assert [one.counts["runs"] for one in check.variants] == [6, 2, 4]
-    assert computed(tmp_path / "out") == 6 * 4  # no pass takes answers from another
+    assert computed(tmp_path / "out") == 6 * 4  # no pass reuses answers of another
 
 
-def test_determinism_measures_anew_unless_it_was_interrupted(mill: Mill, tmp_path: Path) -> None:
-    """An engine that was fine last week says nothing about today; passes that an interrupted check made are kept."""
+def test_determinism_measures_again_unless_it_was_interrupted(mill: Mill, tmp_path: Path) -> None:
+    """The engine may have changed since a finished check; an interrupted one reuses its passes."""
     argv = ("determinism", "--model", "toy[path=a]", "--runs", "3", "--task_paths", TOY, "--tasks", "toy_gen", "--quiet")
     argv = (*argv, "--output", "out", "--no-report")
     assert mill(*argv)[0] == 0 and computed(tmp_path / "out") == 3 * 8
@@ -455,7 +455,7 @@ def test_determinism_measures_anew_unless_it_was_interrupted(mill: Mill, tmp_pat
     newest = max((tmp_path / "out/checks/runs").rglob("*pass_3*/record"), key=lambda folder: folder.stat().st_mtime)
     shutil.rmtree(newest)
     code, out, _ = mill(*argv)
-    assert code == 0 and "goes on from an interrupted check" in out
+    assert code == 0 and "resumes an interrupted check" in out
     assert computed(tmp_path / "out") == 7 * 8
 
 
@@ -466,12 +466,12 @@ def test_stress_of_transformers(mill: Mill, tiny_model: Path, tmp_path: Path, mo
     monkeypatch.setattr(TransformersModel, "clean", lambda self: (cleaned.append(1), clean(self))[1])
     argv = ("stress", "--model", spec(tiny_model), "--concurrency", "4,1,4", *LIMITS, "--output", "out", "--no-report")
     code, out, _ = mill(*argv)
-    assert code == 0 and "no latencies: a model in this process answers in batches" in out
+    assert code == 0 and "no latencies: a model in this process runs in batches" in out
     assert len(cleaned) == 1, "the weights were loaded more than once"
     check = only_check(tmp_path / "out")
     assert [one.label for one in check.variants] == ["concurrency 1", "concurrency 4"]
-    for place in range(2):
-        found = values(check, place)
+    for index in range(2):
+        found = values(check, index)
         assert (found["match_rate"], found["failure_rate"]) == (1.0, 0.0)
         assert found["tokens_per_s"] > found["requests_per_s"] > 0
 
@@ -501,8 +501,8 @@ def test_stress_of_a_server_holds_each_level(mill: Mill, tmp_path: Path) -> None
 def test_a_server_that_dies_under_load_is_what_the_check_reports(
     mill: Mill, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The levels before it are kept, the one under which it went away failed, and the exit code says so."""
-    monkeypatch.setattr("mill.models.http.server.ServerModel.patience_s", 0.0)
+    """Lower levels keep their results, the level at which it crashed fails, and the exit code is 3."""
+    monkeypatch.setattr("mill.models.http.server.ServerModel.outage_patience_s", 0.0)
     monkeypatch.setattr("mill.models.http.client.FIRST_PAUSE_S", 0.001)
 
     def answer(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
@@ -518,12 +518,12 @@ def test_a_server_that_dies_under_load_is_what_the_check_reports(
     assert code == 3
     check = only_check(tmp_path / "results")
     assert [variant.label for variant in check.variants][-1] == "concurrency 4"
-    assert "went away under this load" in check.variants[-1].verdict
+    assert "crashed under this load" in check.variants[-1].verdict
     assert values(check, -1)["failure_rate"] == 1.0 and values(check, 0)["failure_rate"] == 0.0
 
 
-def test_kl_of_a_pair_does_not_depend_on_who_else_is_compared(mill: Mill, tiny_model: Path, tmp_path: Path) -> None:
-    """Beside a model that names no tokens, two that give whole distributions are compared by those."""
+def test_kl_of_two_models_does_not_depend_on_a_third(mill: Mill, tiny_model: Path, tmp_path: Path) -> None:
+    """Two models with whole distributions are compared by them, also beside a model without log-probabilities."""
     noised = noisy(tiny_model, tmp_path / "noised", 0.01)
     alone = ("compare", spec(tiny_model), spec(noised), "--label_a", "base", "--label_b", "noised")
     assert mill(*alone, "--no_chat", "--prompts", "reasoning", *LIMITS, "--no-report", "--output", "two")[0] == 0
@@ -543,15 +543,15 @@ def test_kl_of_a_pair_does_not_depend_on_who_else_is_compared(mill: Mill, tiny_m
         )
         assert mill(*three)[0] == 0
     two, (first, second) = only_check(tmp_path / "two").variants[0], only_check(tmp_path / "three").variants
-    assert first.figures["kl_mean"] == two.figures["kl_mean"]
-    assert "kl_mean" not in second.figures and any(
+    assert first.metrics["kl_mean"] == two.metrics["kl_mean"]
+    assert "kl_mean" not in second.metrics and any(
         "no log-probabilities of a given text from served" in n for n in second.warnings
     )
 
 
-def test_every_figure_of_a_sweep_is_named_on_the_terminal(swept: Path, tiny_model: Path, mill: Mill) -> None:
+def test_every_metric_of_a_sweep_is_in_the_table(swept: Path, tiny_model: Path, mill: Mill) -> None:
     models = [tiny_model, *(swept.parent / name for name in NOISE)]
-    named = ",".join(f"m{place}={spec(model)}" for place, model in enumerate(models))
+    named = ",".join(f"m{index}={spec(model)}" for index, model in enumerate(models))
     code, out, _ = mill("sweep", "--models", named, *LIMITS, "--no-report", "--output", str(swept.parent / "again"))
     assert code == 0
     for title in ("same text", "answer flips", "KL mean", "perplexity ratio"):
@@ -568,11 +568,14 @@ BAD = {
     "no suite": (["--prompts", ","], "--prompts names no suite"),
     "prompts and tasks": (["--prompts", "numerics", "--tasks", "toy_gen"], "give --prompts or --tasks, not both"),
     "unknown task": (["--tasks", "toy_gne"], "unknown task 'toy_gne'; did you mean toy_gen"),
-    "labels that clash": (["--label-a", "x", "--label-b", "x"], "two models have the label 'x'"),
+    "labels that clash": (
+        ["--label-a", "x", "--label-b", "x"],
+        "two models have the label 'x': set different labels (--label_a and --label_b of compare",
+    ),
     "malformed rule": (["--fail-on", "flip_rate"], "--fail-on: 'flip_rate' is no rule"),
     "rule without number": (["--fail-on", "flip_rate>few"], "--fail-on: 'flip_rate>few' is no rule"),
     "no rule": (["--fail-on", ""], "--fail-on names no rule"),
-    "misspelt figure": (["--fail-on", "flip_rat>0.1"], "unknown figure 'flip_rat'; did you mean flip_rate"),
+    "unknown metric": (["--fail-on", "flip_rat>0.1"], "unknown metric 'flip_rat'; did you mean flip_rate"),
     "bad limit": (["--num-prompts", "0"], "--limit 0: give a count of at least 1"),
     "bad length": (["--max-tokens", "0"], "'--max_tokens': 0 is not in the range"),
     "negative forced tokens": (["--forced-tokens", "-1"], "'--forced_tokens': -1 is not in the range"),
@@ -581,13 +584,13 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize(("argv", "words"), BAD.values(), ids=BAD)
-def test_bad_input_of_compare_is_one_clear_line(mill: Mill, tmp_path: Path, argv: list[str], words: str) -> None:
+@pytest.mark.parametrize(("argv", "message"), BAD.values(), ids=BAD)
+def test_bad_input_of_compare_is_one_clear_line(mill: Mill, tmp_path: Path, argv: list[str], message: str) -> None:
     (tmp_path / "empty.jsonl").write_text("\n")
     (tmp_path / "lacks.jsonl").write_text('{"prompt": "a"}\n{"question": "b"}\n')
     (tmp_path / "broken.jsonl").write_text('{"prompt": \n')
     (tmp_path / "twice.jsonl").write_text('{"prompt": "a", "id": "1"}\n{"prompt": "b"}\n')
-    refused(mill("compare", "toy[path=a]", "toy[path=b]", "--task_paths", TOY, "--output", "out", *argv), words)
+    refused(mill("compare", "toy[path=a]", "toy[path=b]", "--task_paths", TOY, "--output", "out", *argv), message)
     assert not list(tmp_path.rglob("manifest.json"))
 
 
@@ -623,12 +626,12 @@ ELSEWHERE = {
     "load that is no number": (["stress", "--model", "toy[path=a]", "--concurrency", "x"], "--concurrency x: give counts"),
     "load with a gap": (["stress", "--model", "toy[path=a]", "--concurrency", "1,,2"], "--concurrency 1,,2: give counts"),
     "one run": (["determinism", "--model", "toy[path=a]", "--runs", "1"], "'--runs': 1 is not in the range x>=2"),
-    "a report of nothing": (["report", "nowhere"], "nowhere holds no check"),
+    "a report of nothing": (["report", "nowhere"], "nowhere contains no check"),
     "a report of another form": (["report", "other", "--format", "pdf"], "'pdf' is not one of"),
-    "a check of another version": (["report", "other"], "is of version 9, this mill reads version 1"),
-    "a gate on another version": (["gate", "other", "--fail-on", "acc<1"], "is of version 9, this mill reads version 1"),
+    "a check of another version": (["report", "other"], "has version 9, this mill reads version 2"),
+    "a gate on another version": (["gate", "other", "--fail-on", "acc<1"], "has version 9, this mill reads version 2"),
     "a check that is not whole": (["gate", "torn", "--fail-on", "acc<1"], "torn/check.json"),
-    "a gate on nothing": (["gate", "nowhere", "--fail-on", "acc<1"], "nowhere holds no check"),
+    "a gate on nothing": (["gate", "nowhere", "--fail-on", "acc<1"], "nowhere contains no check"),
     "a gate without rules": (["gate", "other"], 'give rules: --require "acc_drop<0.01", or --fail-on'),
     "a malformed rule of a gate": (["gate", "other", "--fail-on", "acc"], "--fail-on: 'acc' is no rule"),
     "a malformed rule of a report": (
@@ -638,23 +641,25 @@ ELSEWHERE = {
 }
 
 
-@pytest.mark.parametrize(("argv", "words"), ELSEWHERE.values(), ids=ELSEWHERE)
-def test_bad_input_of_the_other_commands_is_one_clear_line(mill: Mill, tmp_path: Path, argv: list[str], words: str) -> None:
-    good = {"version": 1, "command": "compare", "tasks": ["t"], "variants": []}
-    for folder, text in (("other", '{"version": 9}'), ("torn", '{"version": 1, "vari'), ("good", json.dumps(good))):
+@pytest.mark.parametrize(("argv", "message"), ELSEWHERE.values(), ids=ELSEWHERE)
+def test_bad_input_of_the_other_commands_is_one_clear_line(
+    mill: Mill, tmp_path: Path, argv: list[str], message: str
+) -> None:
+    good = {"version": 2, "command": "compare", "tasks": ["t"], "variants": []}
+    for folder, text in (("other", '{"version": 9}'), ("torn", '{"version": 2, "vari'), ("good", json.dumps(good))):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "check.json").write_text(text)
-    refused(mill(*argv), words)
+    refused(mill(*argv), message)
 
 
-def refused(done: tuple[int, str, str], words: str) -> None:
-    code, out, err = done
+def refused(result: tuple[int, str, str], message: str) -> None:
+    code, out, err = result
     assert (code, out) == (2, "")
-    assert words in err
+    assert message in err
     assert len(err.splitlines()) == 1 and err.startswith("mill: ")
 
 
-def test_an_interrupted_check_goes_on_where_it_stopped(mill: Mill, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_check_resumes(mill: Mill, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert toys(mill, "--limit", "2")[0] == 0
     from mill.api.registry import models
 
@@ -674,7 +679,7 @@ def test_an_interrupted_check_goes_on_where_it_stopped(mill: Mill, tmp_path: Pat
 
 
 @pytest.mark.parametrize("option", [["--limit", "2"], ["--prompts", "numerics"], ["--fresh"], ["--forced_tokens", "4"]])
-def test_what_recorded_runs_cannot_be_asked_any_more_is_refused(mill: Mill, tmp_path: Path, option: list[str]) -> None:
+def test_options_that_do_not_apply_to_recorded_runs_are_refused(mill: Mill, tmp_path: Path, option: list[str]) -> None:
     code, _, err = mill("compare", "--runs", str(tmp_path), str(tmp_path), *option)
     assert (
         code == 2

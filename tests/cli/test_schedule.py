@@ -16,7 +16,7 @@ import pytest
 
 from mill.api.secrets import hide
 from mill.cli.main import run
-from mill.schedule.jobs import jobs_under_way
+from mill.schedule.jobs import active_jobs
 
 ROOT = Path(__file__).parents[2]
 TOY = str(ROOT / "tests/toy.py")
@@ -26,7 +26,7 @@ Interrupted = tuple[Path, int, str, list[int]]
 
 @pytest.fixture
 def mill(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Mill:
-    """`mill schedule` of the toy model in a folder of its own: (exit code, standard output, standard error)."""
+    """`mill schedule` of the toy model in a temporary folder: (exit code, standard output, standard error)."""
     for name in [name for name in sys.modules if name.startswith("mill_file_")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.chdir(tmp_path)
@@ -34,7 +34,7 @@ def mill(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setenv("TOY_N", "4")
     for command in ("schedule", "collect"):
-        monkeypatch.setattr(f"mill.cli.{command}.jobs_under_way", lambda cells: set())
+        monkeypatch.setattr(f"mill.cli.{command}.active_jobs", lambda cells: set())
 
     def call(models: str, tasks: str = "toy_gen", *options: str) -> tuple[int, str, str]:
         code = run(["schedule", models, tasks, "--task_paths", TOY, "--output_dir", "out", *options])
@@ -56,16 +56,16 @@ def check(mill: Mill, capsys: pytest.CaptureFixture[str]) -> Mill:
 
 @pytest.fixture
 def submitted(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """In place of SLURM: the command lines that it would have got, an array after another."""
+    """Instead of SLURM: the command lines that it would get, one list per array."""
     from dataclasses import replace
 
     found: list[list[str]] = []
 
-    def submit(cells: Any, cluster: Any, output_dir: Path) -> Any:
+    def submit(cells: Any, cluster: Any, output_dir: Path, run: Any) -> Any:
         for start in range(0, len(cells), cluster.array_size):
             part = cells[start : start + cluster.array_size]
             found.append([" ".join(cell.argv) for cell in part])
-            yield [replace(cell, job=f"{len(found)}_{place}") for place, cell in enumerate(part)]
+            yield [replace(cell, job=f"{len(found)}_{index}") for index, cell in enumerate(part)]
 
     monkeypatch.setattr("mill.cli.schedule.submit", submit)
     return found
@@ -112,7 +112,7 @@ def test_a_dry_run_shows_the_matrix_and_submits_nothing(mill: Mill, tmp_path: Pa
     assert not (tmp_path / "out").exists(), "a dry run leaves nothing behind"
 
 
-def test_each_cell_is_one_command_line_that_anybody_can_give(
+def test_each_cell_is_one_command_line_that_users_can_run(
     mill: Mill, submitted: list[list[str]], capsys: pytest.CaptureFixture[str], check: Mill
 ) -> None:
     options = ("--n_shots", "5", "--limit", "2", "--seed", "3", "--batch_size", "2", "--gen_kwargs", "temperature=0.5")
@@ -163,15 +163,15 @@ def test_a_matrix_that_is_interrupted_between_arrays_remembers_what_slurm_has(
 
     def broken(*given: Any) -> Any:
         yield next(whole(*given))
-        raise MillError("SLURM did not take the jobs: no more")
+        raise MillError("SLURM refused the jobs: no more")
 
     whole = module.submit
     monkeypatch.setattr(module, "submit", broken)
     limits = cluster(array_size=1)
     code, out, err = mill("toy[path=a]", "toy_gen,toy_choice", *limits)
-    assert code == 2 and "submitted 1 cells as 1" in out and err == "mill: SLURM did not take the jobs: no more\n"
+    assert code == 2 and "submitted 1 cells as 1" in out and err == "mill: SLURM refused the jobs: no more\n"
     monkeypatch.setattr(module, "submit", whole)
-    monkeypatch.setattr(module, "jobs_under_way", lambda cells: {"1_0"})
+    monkeypatch.setattr(module, "active_jobs", lambda cells: {"1_0"})
     submitted.clear()
     assert mill("toy[path=a]", "toy_gen,toy_choice", *limits)[0] == 0
     assert len(submitted) == 1 and " toy_choice " in submitted[0][0]
@@ -181,22 +181,22 @@ def test_a_matrix_that_is_interrupted_between_arrays_remembers_what_slurm_has(
 
 
 @pytest.mark.parametrize("shots", ["x", "-1", "1.5", "", ",", "0,x", "5 5"])
-def test_numbers_of_shots_that_are_none(mill: Mill, submitted: list[list[str]], shots: str) -> None:
+def test_invalid_numbers_of_shots(mill: Mill, submitted: list[list[str]], shots: str) -> None:
     code, _, err = mill("toy[path=a]", "toy_gen", "--n_shots", shots)
     assert code == 2 and err == f"mill: --n_shots {shots}: give counts, comma-separated, such as 0,5\n" and not submitted
 
 
-def test_digits_that_are_no_numbers(mill: Mill) -> None:
+def test_digits_outside_ascii_are_refused(mill: Mill) -> None:
     code, _, err = mill("toy[path=a]", "toy_gen", "--n_shots", "²")
     assert code == 2 and "give counts" in err
 
 
 @pytest.mark.parametrize(
-    ("models", "tasks", "told"),
+    ("models", "tasks", "message"),
     [
-        ("toy[path=a],nosuch[path=b]", "toy_gen", "unknown backend 'nosuch'"),
+        ("toy[path=a],nosuch[path=b]", "toy_gen", "unknown backend or config 'nosuch'"),
         ("toy[path=a],toy[pth=b]", "toy_gen", "unknown argument of toy 'pth'"),
-        ("toy[path=a],toy[path=b", "toy_gen", "does not end with the bracket"),
+        ("toy[path=a],toy[path=b", "toy_gen", "does not close its bracket"),
         ("toy[path=a],hf[path=./nothing-here]", "toy_gen", "does not exist"),
         ("toy[path=a]", "toy_gen,toy_gne", "unknown task 'toy_gne'; did you mean toy_gen"),
         ("toy[path=a]", "toy_gen,none_*", "no task matches 'none_*'"),
@@ -206,15 +206,15 @@ def test_digits_that_are_no_numbers(mill: Mill) -> None:
     ],
 )
 def test_nothing_is_submitted_where_a_part_of_the_matrix_is_refused(
-    mill: Mill, submitted: list[list[str]], models: str, tasks: str, told: str, tmp_path: Path
+    mill: Mill, submitted: list[list[str]], models: str, tasks: str, message: str, tmp_path: Path
 ) -> None:
     code, out, err = mill(models, tasks)
-    assert (code, out) == (2, "") and told in err and err.count("\n") == 1
+    assert (code, out) == (2, "") and message in err and err.count("\n") == 1
     assert not submitted and not (tmp_path / "out/schedule").exists()
 
 
 @pytest.mark.parametrize("options", [("--limit", "0"), ("--gen_kwargs", "nonsense"), ("--batch_size", "0"), ("--lim", "3")])
-def test_options_that_cannot_be_are_refused(mill: Mill, submitted: list[list[str]], options: tuple[str, str]) -> None:
+def test_invalid_options_are_refused(mill: Mill, submitted: list[list[str]], options: tuple[str, str]) -> None:
     code, _, err = mill("toy[path=a]", "toy_gen", *options)
     assert code == 2 and err.count("\n") == 1 and not submitted
 
@@ -234,7 +234,7 @@ def test_keys_in_a_spec_are_refused_and_shown_nowhere(mill: Mill, submitted: lis
     assert not submitted and not list((tmp_path / "out").rglob("*.json"))
 
 
-def test_without_submitit_one_line_says_what_to_install(mill: Mill, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_submitit_one_line_names_the_package(mill: Mill, monkeypatch: pytest.MonkeyPatch) -> None:
     import importlib.util
 
     found = importlib.util.find_spec
@@ -243,16 +243,14 @@ def test_without_submitit_one_line_says_what_to_install(mill: Mill, monkeypatch:
     assert code == 2 and err == 'mill: mill schedule needs the package submitit: pip install -e ".[slurm]"\n'
 
 
-def test_without_slurm_one_line_says_how_to_do_without(mill: Mill, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_slurm_one_line_names_the_local_option(mill: Mill, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     code, out, err = mill("toy[path=a]")
-    assert (code, out) == (2, "") and err.startswith("mill: there is no SLURM here (") and "--local" in err
+    assert (code, out) == (2, "") and err.startswith("mill: no SLURM on this machine (") and "--local" in err
     assert err.count("\n") == 1
 
 
-def test_what_slurm_says_when_it_takes_no_jobs_is_told_in_one_line(
-    mill: Mill, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_refusal_by_slurm_is_reported_in_one_line(mill: Mill, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """An sbatch that refuses, as real ones do for a partition that they do not have."""
     for program in ("srun", "squeue", "sbatch"):
         (tmp_path / program).write_text("#!/bin/sh\necho 'sbatch: error: invalid partition specified: gpu' >&2\nexit 1\n")
@@ -260,15 +258,13 @@ def test_what_slurm_says_when_it_takes_no_jobs_is_told_in_one_line(
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     code, _, err = mill("toy[path=a]", "toy_gen", *cluster(partition="gpu"))
     last = err.splitlines()[-1]
-    assert (
-        code == 2 and last.startswith("mill: SLURM did not take the jobs: ") and "invalid partition specified: gpu" in last
-    )
+    assert code == 2 and last.startswith("mill: SLURM refused the jobs: ") and "invalid partition specified: gpu" in last
 
 
 # On this machine
 
 
-def test_cells_run_here_a_few_at_once(mill: Mill, check: Mill, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_local_cells_run_a_few_at_once(mill: Mill, check: Mill, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     import mill.schedule.jobs as module
 
     most, started = 0, []
@@ -293,7 +289,7 @@ def test_cells_run_here_a_few_at_once(mill: Mill, check: Mill, monkeypatch: pyte
     assert code == 0 and [row[3] for row in rows(out)] == ["done"] * 4 and len(started) == count
 
 
-def test_a_cell_that_fails_here_is_named_with_its_log(mill: Mill, check: Mill, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_local_cell_that_fails_is_named_with_its_log(mill: Mill, check: Mill, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOY_FAILS", "toy_gen 3")
     code, out, err = mill("toy[path=a]", "toy_gen,toy_choice", "--local")
     assert code == 1 and "toy_choice shots -: done" in out and "1 of 2 cells done" in out
@@ -307,18 +303,24 @@ def test_a_cell_that_fails_here_is_named_with_its_log(mill: Mill, check: Mill, m
     assert code == 0 and "1 of 1 cells done" in out and check()[0] == 0
 
 
-def test_a_cell_that_fails_here_is_told_with_its_reason(mill: Mill, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_local_cell_that_fails_is_reported_with_its_reason(mill: Mill, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOY_FAILS", "toy_gen 3")
     assert "ended with exit code 1" in mill("toy[path=a]", "toy_gen", "--local")[2]
 
 
 def local(folder: Path, *options: str, tasks: str = "toy_gen,toy_choice") -> subprocess.Popen[str]:
-    """`mill schedule --local` in a process of its own, at work for as long as nobody ends it."""
-    told = {"PYTHONPATH": str(ROOT), "PATH": str(folder), "TOY_N": "200", "TOY_DELAY": "0.1", "TOY_LOG": str(folder / "log")}
+    """`mill schedule --local` in its own process, which works until it is ended."""
+    environment = {
+        "PYTHONPATH": str(ROOT),
+        "PATH": str(folder),
+        "TOY_N": "200",
+        "TOY_DELAY": "0.1",
+        "TOY_LOG": str(folder / "log"),
+    }
     command = [sys.executable, "-m", "mill", "schedule", "toy[path=a]", tasks, "--local", *options]
     return subprocess.Popen(
         [*command, "--task_paths", TOY, "--output_dir", str(folder / "out")],
-        env={**os.environ, **told},
+        env={**os.environ, **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -336,7 +338,7 @@ def wait_for(condition: Callable[[], object], seconds: float = 60) -> None:
 
 @pytest.fixture(params=[signal.SIGINT, signal.SIGTERM], scope="module")
 def interrupted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Interrupted:
-    """A matrix that was ended while two cells were at work: its folder, exit code, words, and the cells' processes."""
+    """A matrix that was ended while two cells were at work: its folder, exit code, output, and the cells' processes."""
     folder = tmp_path_factory.mktemp("interrupted")
     (folder / "cluster.yaml").write_text("at_once: 2")
     process = local(folder, "--cluster", str(folder / "cluster.yaml"))
@@ -348,63 +350,63 @@ def interrupted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
     return folder, process.returncode, err, below
 
 
-def test_an_interrupt_ends_the_cells_that_run_here(interrupted: Interrupted, mill: Mill) -> None:
+def test_an_interrupt_ends_local_cells(interrupted: Interrupted, mill: Mill) -> None:
     folder, code, err, below = interrupted
-    assert code in (130, 143) and "mill: interrupted; nothing that was answered is lost" in err
+    assert code in (130, 143) and "mill: interrupted; all completed requests are recorded" in err
     assert len(below) >= 2, "a process for each cell"
     wait_for(lambda: not any(map(alive, below)), seconds=10)
     assert run(["collect", "--check", "--output_dir", str(folder / "out")]) == 1
 
 
-def test_an_interrupt_is_told_in_one_line(interrupted: Interrupted) -> None:
+def test_an_interrupt_is_reported_in_one_line(interrupted: Interrupted) -> None:
     assert interrupted[2].count("\n") == 1
 
 
-def test_cells_that_run_here_see_the_accelerators_of_this_machine(
+def test_local_cells_see_the_accelerators_of_this_machine(
     mill: Mill, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    monkeypatch.setenv("TOLD", str(tmp_path / "told"))
+    monkeypatch.setenv("SEEN", str(tmp_path / "seen"))
     Path("seen.py").write_text(
-        'import os, pathlib\npathlib.Path(os.environ["TOLD"]).write_text(os.environ.get("CUDA_VISIBLE_DEVICES", "all"))\n'
+        'import os, pathlib\npathlib.Path(os.environ["SEEN"]).write_text(os.environ.get("CUDA_VISIBLE_DEVICES", "all"))\n'
     )
     assert mill("toy[path=a]", "toy_gen", "--local", "--task_paths", "seen.py")[0] == 0
-    assert (tmp_path / "told").read_text() == "0,1"
+    assert (tmp_path / "seen").read_text() == "0,1"
 
 
 # mill collect --check
 
 
-def test_the_check_knows_runs_that_were_started_by_hand(
+def test_the_check_lists_runs_outside_the_schedule(
     check: Mill, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = ["eval", "toy[path=a]", "toy_gen,toy_choice", "--task_paths", TOY, "--output_dir", "out", "--quiet"]
+    argv = ["eval", "toy[path=a]", "toy_gen,toy_choice", "--task_paths", TOY, "--output_dir", "out", "--quiet"]
     monkeypatch.setenv("TOY_FAILS", "toy_gen 3")
-    assert run(told) == 1
+    assert run(argv) == 1
     capsys.readouterr()
     code, out, _ = check()
     assert code == 1 and "toy_gen: 1 samples failed" in out and "toy_choice" not in out and "1 results are missing" in out
     monkeypatch.delenv("TOY_FAILS")
-    assert run(told) == 0
+    assert run(argv) == 0
     capsys.readouterr()
     assert check()[:2] == (0, "nothing is missing: 0 cells scheduled\n")
 
 
-def test_the_check_can_be_narrowed_to_a_model_or_a_task(mill: Mill, check: Mill, submitted: list[list[str]]) -> None:
+def test_the_check_can_be_limited_to_a_model_or_a_task(mill: Mill, check: Mill, submitted: list[list[str]]) -> None:
     mill("toy[path=a],toy[path=b]", "toy_gen,toy_choice")
     assert "4 results are missing" in check()[1]
     assert "2 results are missing" in check("--model", "path=b")[1]
     assert "1 results are missing" in check("--model", "path=b", "--task", "toy_choice")[1]
-    assert check("--model", "nobody")[0] == 0
+    assert check("--model", "nosuch")[0] == 0
 
 
-def test_the_check_refuses_a_folder_that_is_not_there(check: Mill) -> None:
+def test_the_check_refuses_a_missing_folder(check: Mill) -> None:
     code, _, err = check("--output_dir", "otu")
     assert code == 2 and "the output folder otu does not exist" in err
 
 
 @pytest.mark.parametrize("text", ["{", "{}", '{"model": {}, "tasks": {"t": {}}}', "[]"])
-def test_one_damaged_run_does_not_hide_what_others_lack(
+def test_one_damaged_run_does_not_hide_what_is_missing_in_others(
     check: Mill, mill: Mill, submitted: list[list[str]], text: str
 ) -> None:
     mill("toy[path=a]")
@@ -423,18 +425,18 @@ def test_a_damaged_run_alone_is_something_missing(check: Mill) -> None:
     assert code == 1 and "broken-1" in out and "1 results are missing" in out
 
 
-def test_cells_can_be_forgotten_and_nothing_else_goes(mill: Mill, check: Mill, submitted: list[list[str]]) -> None:
+def test_forgetting_removes_cells_and_nothing_else(mill: Mill, check: Mill, submitted: list[list[str]]) -> None:
     mill("toy[path=a],toy[path=b]", "toy_gen,toy_choice", "--n_shots", "0,5")
-    assert mill("toy[path=b]", "toy_gen", "--n_shots", "5", "--forget")[:2] == (0, "1 cells are not scheduled any more\n")
+    assert mill("toy[path=b]", "toy_gen", "--n_shots", "5", "--forget")[:2] == (0, "1 cells removed from the schedule\n")
     assert "7 results are missing" in check()[1]
-    assert mill("toy[path=a]", "toy_gen,toy_choice", "--forget")[:2] == (0, "4 cells are not scheduled any more\n")
+    assert mill("toy[path=a]", "toy_gen,toy_choice", "--forget")[:2] == (0, "4 cells removed from the schedule\n")
     assert "3 results are missing" in check()[1]
     assert mill("toy[path=c]", "toy_gen", "--forget")[0] == 1
     assert len(submitted) == 1
 
 
 @pytest.mark.parametrize(("squeue", "why"), [("echo no controller >&2; exit 1", "no controller"), (None, "squeue")])
-def test_a_queue_that_cannot_be_asked_submits_nothing_twice(
+def test_without_a_list_of_jobs_nothing_is_submitted_twice(
     mill: Mill, check: Mill, submitted: list[list[str]], monkeypatch: pytest.MonkeyPatch, squeue: str | None, why: str
 ) -> None:
     mill("toy[path=a]")
@@ -445,7 +447,7 @@ def test_a_queue_that_cannot_be_asked_submits_nothing_twice(
         (tools / "squeue").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tools}" if squeue is None else f"{tools}:{os.environ['PATH']}")
     for command in ("schedule", "collect"):
-        monkeypatch.setattr(f"mill.cli.{command}.jobs_under_way", jobs_under_way)
+        monkeypatch.setattr(f"mill.cli.{command}.active_jobs", active_jobs)
     code, _, err = mill("toy[path=a]")
     assert code != 0 and why in err and len(submitted) == 1
     code, out, err = check()
@@ -453,7 +455,7 @@ def test_a_queue_that_cannot_be_asked_submits_nothing_twice(
 
 
 @pytest.mark.parametrize("option", ["--dry_run", "--local"])
-def test_forgetting_is_done_or_not(mill: Mill, check: Mill, submitted: list[list[str]], option: str) -> None:
+def test_forgetting_goes_with_no_other_action(mill: Mill, check: Mill, submitted: list[list[str]], option: str) -> None:
     mill("toy[path=a]")
     code, _, err = mill("toy[path=a]", "toy_gen", "--forget", option)
     assert code == 2 and "--forget" in err
@@ -467,7 +469,7 @@ def test_the_check_takes_no_options_that_it_would_ignore(check: Mill, mill: Mill
     assert code == 2 and "leave out --out and --format" in err
 
 
-def test_a_table_goes_to_no_file_of_another_kind(mill: Mill, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_of_an_unknown_format_is_refused(mill: Mill, capsys: pytest.CaptureFixture[str]) -> None:
     Path("out").mkdir()
     assert run(["collect", "--output_dir", "out", "--out", "x.pdf"]) == 2
     assert "endings are .csv, .json, .md" in capsys.readouterr().err and not Path("x.pdf").exists()

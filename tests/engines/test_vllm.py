@@ -77,7 +77,7 @@ def test_vllm_on_a_worker_of_ray_answers_like_hf(tmp_path: Path) -> None:
         sys.executable: f"hf[path={MODEL},dtype=float32]",
     }
     found = []
-    for (python, spec), more in zip(specs.items(), (["--engine", "ray"], []), strict=True):
+    for (python, spec), more in zip(specs.items(), (["--executor", "ray"], []), strict=True):
         place = tmp_path / spec.partition("[")[0]
         command = [python, "-m", "mill", *toy(place, "toy_gen,toy_choice", *more, model=spec)]
         code, said = ended(start(command, VLLM_CPU_KVCACHE_SPACE="1", TOY_N="4"), 600)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from mill.api.request import GENERATE, LOGLIKELIHOOD, Request
 from mill.api.response import Response
 from mill.execute import pool as pool_module
 from mill.execute.pool import Pool
-from mill.execute.workers import LocalWorker, Tell, WorkerLost, portable_identity
+from mill.execute.workers import Keyed, LocalWorker, WorkerLost, portable_identity
 from mill.models.spec.open import open_model
 
 SOON = 20.0
@@ -28,17 +29,17 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool_module, "FIRST_PAUSE_S", 0.005)
 
 
-class FakeHand:
+class FakeWorker:
     """Answers one request after another; `before(hand, request)` may raise."""
 
-    def __init__(self, number: int, before: Callable[[FakeHand, Request], None] = lambda hand, request: None) -> None:
+    def __init__(self, number: int, before: Callable[[FakeWorker, Request], None] = lambda hand, request: None) -> None:
         self.number, self.before, self.ended, self.asked = number, before, 0, 0
 
-    def answer(self, kind: str, requests: Sequence[Request], tell: Tell) -> None:
-        for place, request in enumerate(requests):
+    def stream(self, kind: str, requests: Sequence[Request]) -> Iterator[list[Keyed]]:
+        for request in requests:
             self.before(self, request)
             self.asked += 1
-            tell([(place, Response(text=f"re: {request.text}"))])
+            yield [(request.key, Response(text=f"re: {request.text}"))]
 
     def check_canary(self, canary: Request) -> None:
         return None
@@ -46,12 +47,15 @@ class FakeHand:
     def warnings(self) -> list[str]:
         return ["slow", f"hand {self.number}"]
 
+    def execution_paths(self) -> dict[str, str]:
+        return {}
+
     def end(self) -> None:
         self.ended += 1
 
 
 class Seen:
-    """An observer that keeps what it is told, and by which thread."""
+    """A recorder of responses, and of the thread that streamed them."""
 
     def __init__(self, before: Callable[[], None] = lambda: None) -> None:
         self.answers: dict[str, Response] = {}
@@ -59,7 +63,20 @@ class Seen:
         self.threads: set[int] = set()
         self.before = before
 
-    def answered(self, request: Request, response: Response) -> None:
+    def read(self, pool: Pool, kind: str, requests: Sequence[Request]) -> None:
+        """As the executor reads a stream: also what arrived before an unexpected end."""
+        stream = pool.stream(kind, requests)
+        try:
+            for request, response in stream:
+                self.record(request, response)
+        except BaseException:
+            stream.close()
+            with contextlib.suppress(MillError):
+                for request, response in pool.undelivered():
+                    self.record(request, response)
+            raise
+
+    def record(self, request: Request, response: Response) -> None:
         self.before()
         self.answers[request.text] = response
         self.times[request.text] += 1
@@ -69,11 +86,11 @@ class Seen:
 class Agency:
     """Hires hands and keeps them for a look."""
 
-    def __init__(self, before: Callable[[FakeHand, Request], None] = lambda hand, request: None) -> None:
+    def __init__(self, before: Callable[[FakeWorker, Request], None] = lambda hand, request: None) -> None:
         self.before, self.hands = before, []
 
-    def start_worker(self, number: int) -> FakeHand:
-        self.hands.append(FakeHand(number, self.before))
+    def start_worker(self, number: int) -> FakeWorker:
+        self.hands.append(FakeWorker(number, self.before))
         return self.hands[-1]
 
 
@@ -82,12 +99,12 @@ def asked(count: int) -> list[Request]:
 
 
 def ask(pool: Pool, requests: Sequence[Request], seen: Seen | None = None, seconds: float = SOON) -> Seen:
-    """What the observer saw; raises what the pool raises, and fails where it does not come back."""
-    observer, outcome = seen or Seen(), []
+    """What was streamed; raises what the pool raises, and fails where it does not come back."""
+    seen, outcome = seen or Seen(), []
 
     def call() -> None:
         try:
-            outcome.append(pool.answer(GENERATE, requests, observer))
+            outcome.append(seen.read(pool, GENERATE, requests))
         except BaseException as error:
             outcome.append(error)
 
@@ -97,7 +114,7 @@ def ask(pool: Pool, requests: Sequence[Request], seen: Seen | None = None, secon
     assert outcome, f"the pool did not end within {seconds:g} s"
     if outcome[0] is not None:
         raise outcome[0]
-    return observer
+    return seen
 
 
 def all_answered(seen: Seen, requests: Sequence[Request]) -> bool:
@@ -107,7 +124,7 @@ def all_answered(seen: Seen, requests: Sequence[Request]) -> bool:
 @pytest.mark.parametrize("workers", [1, 2, 5])
 def test_everything_is_answered_once_in_the_thread_that_asked(workers: int) -> None:
     requests, seen = asked(60), Seen()
-    Pool(Agency().start_worker, workers).answer(GENERATE, requests, seen)
+    seen.read(Pool(Agency().start_worker, workers), GENERATE, requests)
     assert all_answered(seen, requests)
     assert seen.answers["question 007"].text == "re: question 007"
     assert seen.threads == {threading.get_ident()}
@@ -118,14 +135,14 @@ def test_workers_stay_for_the_next_kind_and_none_is_hired_for_nothing() -> None:
     pool = Pool(agency.start_worker, 4)
     ask(pool, asked(1))
     assert len(agency.hands) == 1
-    pool.answer(LOGLIKELIHOOD, asked(40), Seen())
-    pool.answer(GENERATE, asked(40), Seen())
+    Seen().read(pool, LOGLIKELIHOOD, asked(40))
+    Seen().read(pool, GENERATE, asked(40))
     assert sorted(hand.number for hand in agency.hands) == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_a_worker_that_dies_in_mid_bundle_is_replaced_and_nothing_is_told_twice_or_lost(workers: int) -> None:
-    def before(hand: FakeHand, request: Request) -> None:
+    def before(hand: FakeWorker, request: Request) -> None:
         time.sleep(0.01)
         if hand in agency.hands[:workers] and hand.asked == 3:
             raise WorkerLost("killed or crashed")
@@ -141,9 +158,9 @@ def test_a_worker_that_dies_in_mid_bundle_is_replaced_and_nothing_is_told_twice_
 
 
 def test_a_worker_that_dies_after_its_last_answer_loses_nothing() -> None:
-    class DiesAtTheEnd(FakeHand):
-        def answer(self, kind: str, requests: Sequence[Request], tell: Tell) -> None:
-            super().answer(kind, requests, tell)
+    class DiesAtTheEnd(FakeWorker):
+        def stream(self, kind: str, requests: Sequence[Request]) -> Iterator[list[Keyed]]:
+            yield from super().stream(kind, requests)
             raise WorkerLost("killed or crashed")
 
     requests = asked(30)
@@ -155,7 +172,7 @@ def test_a_worker_that_dies_after_its_last_answer_loses_nothing() -> None:
 def test_a_request_that_kills_workers_is_an_error_of_its_own(workers: int, poison: set[int]) -> None:
     deadly = {f"question {number:03}" for number in poison}
 
-    def before(hand: FakeHand, request: Request) -> None:
+    def before(hand: FakeWorker, request: Request) -> None:
         if request.text in deadly:
             raise WorkerLost("killed or crashed")
 
@@ -168,7 +185,7 @@ def test_a_request_that_kills_workers_is_an_error_of_its_own(workers: int, poiso
 def test_random_deaths_neither_lose_nor_double_anything() -> None:
     dice, lock = random.Random(3), threading.Lock()
 
-    def before(hand: FakeHand, request: Request) -> None:
+    def before(hand: FakeWorker, request: Request) -> None:
         with lock:
             if dice.random() < 0.02:
                 raise WorkerLost("killed or crashed")
@@ -179,7 +196,7 @@ def test_random_deaths_neither_lose_nor_double_anything() -> None:
 
 @pytest.mark.parametrize("workers", [1, 4])
 def test_workers_that_all_die_end_the_run_in_one_line(workers: int) -> None:
-    def before(hand: FakeHand, request: Request) -> None:
+    def before(hand: FakeWorker, request: Request) -> None:
         time.sleep(0.02)
         raise WorkerLost("out of memory")
 
@@ -213,7 +230,7 @@ def test_a_worker_that_cannot_start_is_no_fault_of_a_single_request() -> None:
 
 @pytest.mark.parametrize("error", [RunError("the disk is full"), ModelError("no such route")])
 def test_an_error_that_no_other_worker_would_avoid_ends_the_run(error: MillError) -> None:
-    def before(hand: FakeHand, request: Request) -> None:
+    def before(hand: FakeWorker, request: Request) -> None:
         if request.text == "question 010":
             raise error
 
@@ -266,7 +283,7 @@ def test_a_worker_that_cannot_open_the_model_ends_the_run() -> None:
     def start_worker(number: int) -> Any:
         if number == 1:
             raise ModelError("no such file")
-        return FakeHand(number, lambda hand, request: time.sleep(0.005))
+        return FakeWorker(number, lambda hand, request: time.sleep(0.005))
 
     with pytest.raises(ModelError, match="no such file"):
         ask(Pool(start_worker, 2), asked(60))
@@ -274,7 +291,7 @@ def test_a_worker_that_cannot_open_the_model_ends_the_run() -> None:
 
 @pytest.mark.parametrize("error", [ValueError("a mistake"), SystemExit(3)], ids=["exception", "exit"])
 def test_a_mistake_in_a_worker_is_told_and_keeps_nobody_waiting(error: BaseException) -> None:
-    def before(hand: FakeHand, request: Request) -> None:
+    def before(hand: FakeWorker, request: Request) -> None:
         raise error
 
     with pytest.raises(ModelError, match="a worker failed"):
@@ -282,17 +299,17 @@ def test_a_mistake_in_a_worker_is_told_and_keeps_nobody_waiting(error: BaseExcep
 
 
 def test_a_worker_that_cannot_be_ended_keeps_nobody_waiting() -> None:
-    class Stubborn(FakeHand):
+    class Stubborn(FakeWorker):
         def end(self) -> None:
             raise RuntimeError("cannot be reached")
 
-    def before(hand: FakeHand, request: Request) -> None:
+    def before(hand: FakeWorker, request: Request) -> None:
         if hand is hands[0] and request.text == "question 003":
             raise WorkerLost("killed or crashed")
 
-    hands: list[FakeHand] = []
+    hands: list[FakeWorker] = []
 
-    def start_worker(number: int) -> FakeHand:
+    def start_worker(number: int) -> FakeWorker:
         hands.append(Stubborn(number, before))
         return hands[-1]
 
@@ -304,13 +321,15 @@ def test_a_worker_that_cannot_be_ended_keeps_nobody_waiting() -> None:
 
 
 def test_too_few_answers_are_told_and_an_answer_told_twice_counts_once() -> None:
-    class Forgetful(FakeHand):
-        def answer(self, kind: str, requests: Sequence[Request], tell: Tell) -> None:
-            super().answer(kind, requests[:-1], tell)
+    class Forgetful(FakeWorker):
+        def stream(self, kind: str, requests: Sequence[Request]) -> Iterator[list[Keyed]]:
+            yield from super().stream(kind, requests[:-1])
 
-    class Repeating(FakeHand):
-        def answer(self, kind: str, requests: Sequence[Request], tell: Tell) -> None:
-            super().answer(kind, requests, lambda answers: (tell(answers), tell(answers))[0])
+    class Repeating(FakeWorker):
+        def stream(self, kind: str, requests: Sequence[Request]) -> Iterator[list[Keyed]]:
+            for answers in super().stream(kind, requests):
+                yield answers
+                yield answers
 
     with pytest.raises(ModelError, match="answered 9 of 10 requests"):
         ask(Pool(Forgetful, 1), asked(10))
@@ -322,12 +341,12 @@ def test_a_worker_that_never_becomes_ready_does_not_keep_the_others() -> None:
     """As on a cluster whose other half is somebody else's."""
     asked_for, never = threading.Event(), threading.Event()
 
-    def start_worker(number: int) -> FakeHand:
+    def start_worker(number: int) -> FakeWorker:
         if number == 1:
             asked_for.set()
             never.wait()
         asked_for.wait(5)
-        return FakeHand(number)
+        return FakeWorker(number)
 
     requests = asked(40)
     try:
@@ -360,16 +379,16 @@ def test_a_worker_that_was_not_needed_takes_over_from_one_that_stays_away() -> N
     """As a second server does when there is only one question left."""
     hired: list[int] = []
 
-    def start_worker(number: int) -> FakeHand:
+    def start_worker(number: int) -> FakeWorker:
         hired.append(number)
         if number == 0:
             raise WorkerLost("cannot reach it")
-        return FakeHand(number)
+        return FakeWorker(number)
 
     pool, only = Pool(start_worker, 3), asked(1)
     assert all_answered(ask(pool, only), only)
     assert hired[0] == 0 and 1 in hired
-    pool._lost.add(0)
+    pool.slots[0].was_lost = True
     hired.clear()
     assert all_answered(ask(pool, only), only) and hired == [], "whoever answers is asked first"
 
@@ -377,11 +396,11 @@ def test_a_worker_that_was_not_needed_takes_over_from_one_that_stays_away() -> N
 def test_a_worker_that_cannot_answer_what_another_did_is_dismissed() -> None:
     """Its server is there, and refuses everything."""
 
-    class Useless(FakeHand):
-        def answer(self, kind: str, requests: Sequence[Request], tell: Tell) -> None:
+    class Useless(FakeWorker):
+        def stream(self, kind: str, requests: Sequence[Request]) -> Iterator[list[Keyed]]:
             if self.number == 1:
                 raise ModelBroken("the server failed on each of the first 8 requests")
-            super().answer(kind, requests, tell)
+            yield from super().stream(kind, requests)
 
         def check_canary(self, canary: Request) -> None:
             if self.number == 1:
@@ -394,15 +413,15 @@ def test_a_worker_that_cannot_answer_what_another_did_is_dismissed() -> None:
 
 
 def test_remarks_are_said_once_and_those_of_the_lost_are_let_go() -> None:
-    class Mute(FakeHand):
+    class Mute(FakeWorker):
         def warnings(self) -> list[str]:
             if self.number == 1:
-                raise WorkerLost("not to be reached any more")
+                raise WorkerLost("unreachable")
             return super().warnings()
 
-    hands: list[FakeHand] = []
+    hands: list[FakeWorker] = []
 
-    def start_worker(number: int) -> FakeHand:
+    def start_worker(number: int) -> FakeWorker:
         hands.append(Mute(number, lambda hand, request: time.sleep(0.002)))
         return hands[-1]
 
@@ -425,7 +444,7 @@ def test_answers_that_came_before_an_end_are_handed_on(error: BaseException) -> 
     """The observer is slow, as a full disk is, so that many have come when it ends."""
     ready = threading.Event()
 
-    def before(hand: FakeHand, request: Request) -> None:
+    def before(hand: FakeWorker, request: Request) -> None:
         if request.text == "question 029":
             ready.set()
             if isinstance(error, ModelError):
@@ -449,11 +468,11 @@ def test_a_worker_that_takes_its_time_is_hired_once_however_many_rounds_there_ar
     hired: list[int] = []
     come = threading.Event()
 
-    def start_worker(number: int) -> FakeHand:
+    def start_worker(number: int) -> FakeWorker:
         hired.append(number)
         if number == 1:
             come.wait(SOON)
-        return FakeHand(number, lambda hand, request: time.sleep(0.001))
+        return FakeWorker(number, lambda hand, request: time.sleep(0.001))
 
     pool = Pool(start_worker, 2)
     for _ in range(3):
@@ -463,13 +482,13 @@ def test_a_worker_that_takes_its_time_is_hired_once_however_many_rounds_there_ar
 
 
 def test_a_worker_that_comes_after_the_end_is_ended() -> None:
-    come, late = threading.Event(), FakeHand(1)
+    come, late = threading.Event(), FakeWorker(1)
 
-    def start_worker(number: int) -> FakeHand:
+    def start_worker(number: int) -> FakeWorker:
         if number == 1:
             come.wait(SOON)
             return late
-        return FakeHand(number)
+        return FakeWorker(number)
 
     pool = Pool(start_worker, 2)
     ask(pool, asked(20))
@@ -482,10 +501,10 @@ def test_a_worker_that_comes_after_the_end_is_ended() -> None:
 
 
 def test_a_worker_in_the_middle_of_an_answer_is_waited_for_though_no_other_can_start() -> None:
-    def start_worker(number: int) -> FakeHand:
+    def start_worker(number: int) -> FakeWorker:
         if number:
             raise WorkerLost("cannot reach it")
-        return FakeHand(number, lambda hand, request: time.sleep(1.5 if request.text == "question 000" else 0))
+        return FakeWorker(number, lambda hand, request: time.sleep(1.5 if request.text == "question 000" else 0))
 
     seen = ask(Pool(start_worker, 4), asked(20))
     assert all_answered(seen, asked(20))

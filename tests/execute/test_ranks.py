@@ -149,7 +149,7 @@ def test_a_rank_killed_without_a_launcher_is_missed(killed: int, alone: Path, tm
     both[killed].communicate()
     assert code == 1 and time.monotonic() - began < 45
     (line,) = told(said)
-    assert ("rank 1 gave no sign of life" if killed else "the store of the launcher is gone") in line
+    assert ("rank 1 sent no heartbeat" if killed else "the store of the launcher is gone") in line
     known = recorded(tmp_path / "out")
     log.unlink()
     assert run(toy(tmp_path / "out", TASKS), TOY_LOG=str(log))[0] == 0
@@ -234,7 +234,7 @@ def test_several_models_run_one_after_another_without_a_launcher(tmp_path: Path)
 
 
 def test_ranks_and_ray_together_are_refused(tmp_path: Path) -> None:
-    for process in by_hand(2, toy(tmp_path / "out", "toy_gen", "--engine", "ray", "--workers", "2"), UNALIKE):
+    for process in by_hand(2, toy(tmp_path / "out", "toy_gen", "--executor", "ray", "--workers", "2"), UNALIKE):
         code, said = ended(process, 60)
         assert code == 2 and len(told(said)) == 1, said
 

@@ -83,7 +83,7 @@ def test_two_runs_share_a_cluster(cluster: Cluster, alone: Path, tmp_path: Path)
 
 def test_an_address_where_nobody_is_is_refused_in_seconds(tmp_path: Path) -> None:
     began = time.monotonic()
-    code, said = run(toy(tmp_path, "toy_gen", "--engine", "ray", "--address", f"127.0.0.1:{free_port()}"))
+    code, said = run(toy(tmp_path, "toy_gen", "--executor", "ray", "--address", f"127.0.0.1:{free_port()}"))
     assert code != 0 and time.monotonic() - began < 40
     (line,) = told(said)
     assert "nothing answers" in line
@@ -92,11 +92,11 @@ def test_an_address_where_nobody_is_is_refused_in_seconds(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        (["--workers", "2"], "add --engine ray"),
-        (["--address", "127.0.0.1:1"], "add --engine ray"),
-        (["--gpus_per_worker", "1"], "add --engine ray"),
-        (["--engine", "slurm"], "slurm"),
-        (["--engine", "ray", "--workers", "0"], "workers"),
+        (["--workers", "2"], "add --executor ray"),
+        (["--address", "127.0.0.1:1"], "add --executor ray"),
+        (["--gpus_per_worker", "1"], "add --executor ray"),
+        (["--executor", "slurm"], "slurm"),
+        (["--executor", "ray", "--workers", "0"], "workers"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(more: list[str], words: str, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def test_ray_of_this_machine_needs_no_preparation_and_leaves_nothing(alone: Path
     began = time.monotonic()
     code, said = ended(running, 60)
     assert code == 143 and time.monotonic() - began < 40
-    assert told(said) == ["mill: interrupted; nothing that was answered is lost: the same command goes on from here"]
+    assert told(said) == ["mill: interrupted; all completed requests are recorded: the same command resumes from there"]
     assert [session["ended"] for session in sessions(out)] == ["interrupted"]
     known = set(recorded(out))
     log.unlink()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mill.api.message import Message
 from mill.api.request import GENERATE, LOGLIKELIHOOD, Request
-from mill.execute.work_queue import MOST_DEATHS, WorkQueue
+from mill.execute.work_queue import MAX_DEATHS, WorkQueue
 
 CONTEXTS = st.sampled_from(["", "a", "ab", "<user> a", "long " * 50]) | st.tuples(
     st.builds(Message, st.sampled_from(["user", "system"]), st.sampled_from(["a", "b"]))
@@ -101,7 +101,7 @@ def test_poisonous_requests_are_given_up_and_all_others_are_answered(count: int,
         bundles.done(deadly)
     assert sorted(map(requests.index, given_up)) == sorted(poison)
     assert ids(answered + given_up) == ids(requests)
-    assert all(MOST_DEATHS <= deaths[id(request)] <= MOST_DEATHS + count.bit_length() for request in given_up)
+    assert all(MAX_DEATHS <= deaths[id(request)] <= MAX_DEATHS + count.bit_length() for request in given_up)
 
 
 def test_what_came_back_is_next_and_goes_in_halves_from_the_second_death() -> None:

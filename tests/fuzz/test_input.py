@@ -1,6 +1,6 @@
-"""Command lines, run files, tasks and prompt files that nobody should write, by the thousand.
+"""Invalid command lines, run files, tasks and prompt files, by the thousand.
 
-Whatever is typed, the command ends with 0, 1 or 2 and, where it refuses, one line: no traceback, no "unexpected" error, and
+For every input the command ends with 0, 1 or 2 and, where it refuses, one line: no traceback, no "unexpected" error, and
 nothing heavy imported for a refusal. MILL_FUZZ multiplies the number of cases.
 """
 
@@ -29,7 +29,7 @@ Check = Callable[..., int]
 
 @pytest.fixture
 def check(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Check]:
-    """Run a command line in a folder of its own and hold its end against the promise; returns the exit code."""
+    """Run a command line in a temporary folder and check how it ends; returns the exit code."""
     for name in [name for name in sys.modules if name.startswith("mill_file_")]:
         monkeypatch.delitem(sys.modules, name)
     for name in [name for name in os.environ if name.endswith("_API_KEY")]:
@@ -38,10 +38,8 @@ def check(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("TOY_N", "3")
     monkeypatch.setattr("mill.api.warnings._reported", set())
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # nothing here must survive the machine
-    monkeypatch.setattr(
-        "gc.collect", lambda *_: 0
-    )  # which a model does when it is done, and which takes longer than the rest
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # these files need not survive a crash
+    monkeypatch.setattr("gc.collect", lambda *_: 0)  # closing a model collects, which would take most of the time
     monkeypatch.setattr("mill.runs.manifest.versions", dict)
     loaded = {name for name in HEAVY if name in sys.modules}
 
@@ -51,21 +49,21 @@ def check(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest
         except BaseException as error:
             pytest.fail(f"{argv!r} raised {error!r}")
         out, err = capfd.readouterr()
-        told = f"mill {argv!r}\nexit code {code}\n{out}{err}"
+        report = f"mill {argv!r}\nexit code {code}\n{out}{err}"
         lines = [
             line for line in err.splitlines() if not line.startswith(("warning: ", "generate_until: ", "loglikelihood"))
         ]
-        assert code in (0, 1, 2), told
-        assert "Traceback" not in out + err and "mill: unexpected" not in err, told
+        assert code in (0, 1, 2), report
+        assert "Traceback" not in out + err and "mill: unexpected" not in err, report
         if code == 2:
-            assert len(lines) == 1 and lines[0].startswith("mill: ") and len(lines[0]) > len("mill: ") + 8, told
-            assert not [name for name in HEAVY if name in sys.modules and name not in loaded], told
+            assert len(lines) == 1 and lines[0].startswith("mill: ") and len(lines[0]) > len("mill: ") + 8, report
+            assert not [name for name in HEAVY if name in sys.modules and name not in loaded], report
         return code
 
     yield call
 
 
-# What values may look like that are typed, or stand in a file.
+# Values of the command line and of files.
 ODD_TEXTS = (
     "", " ", "0", "-1", "1.5", "nan", "inf", "-inf", "1e400", "1" * 400, "true", "None", "null", "[]",
     "{}", "[", "]", "[[", "a=b",
@@ -105,7 +103,8 @@ DECODING = (
 OPTIONS = (
     "limit", "n_shots", "seed", "repeats", "batch_size", "gen_kwargs", "system_prompt", "config",
     "base_url", "wait", "judge",
-    "engine", "workers", "address", "gpus_per_worker", "task_paths", "output_dir", "nosuch", "tolerance",
+    "engine", "executor", "max_tokens", "workers", "address", "gpus_per_worker", "task_paths", "output_dir",
+    "nosuch", "tolerance",
 )  # fmt: skip
 FLAGS = ("same_shots", "apply_chat_template", "fresh", "exact", "dry_run", "no_remote_code", "quiet")
 TASKS = (
@@ -166,7 +165,7 @@ def argv_of(chance: random.Random) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def no_servers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody is called, no server and no hub: what they say is another's concern."""
+    """No server and no hub is called."""
     monkeypatch.setattr("mill.models.http.client.ATTEMPTS", 1)
     monkeypatch.setattr("mill.models.http.server.ServerModel.ready", _unreachable)
     for name in ("load_config", "load_tokenizer", "load_processor"):
@@ -228,14 +227,14 @@ def test_run_files(check: Check) -> None:
     assert {0, 2} <= set(codes)
 
 
-def test_run_files_that_are_hardly_yaml(check: Check) -> None:
+def test_damaged_run_files(check: Check) -> None:
     chance = random.Random(4)
     whole = b"models: toy[path=a]\ntasks: [toy_gen]\ntask_paths: [toy.py]\nlimit: 2\ngen_kwargs: {until: [a, b]}\nseed: 3\n"
     for _ in range(300 * TIMES):
         raw = bytearray(whole)
         for _ in range(chance.randint(1, 4)):
-            place = chance.randrange(len(raw))
-            raw[place : place + chance.randint(0, 3)] = bytes(
+            start = chance.randrange(len(raw))
+            raw[start : start + chance.randint(0, 3)] = bytes(
                 chance.choice(b":[]{}&*!|>%@`'\"\n\t -#\x00\xff\x80ax01") for _ in range(2)
             )
         Path("run.yaml").write_bytes(bytes(raw))

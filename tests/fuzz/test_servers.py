@@ -23,9 +23,9 @@ from mill.api.response import Response
 from mill.models.http import Failure, Reply, client
 from mill.models.http.body import _Inflate, parsed
 from mill.models.http.client import _event
-from mill.models.http.dispatcher import response_to
 from mill.models.http.failures import parse_retry_after, raise_reported, server_words
 from mill.models.http.model_names import same_file, same_model
+from mill.models.http.server import response_to
 from mill.models.litellm.model import _body_of
 from mill.models.llama_cpp import LlamaCppModel
 from mill.models.llama_cpp.schema import Props, Settings
@@ -290,16 +290,15 @@ def test_broken_answers_over_http(stream: bool, monkeypatch: pytest.MonkeyPatch)
 
     count = OVER_HTTP
     faults = [fault() for _ in range(count)]
-    found: dict[int, Response] = {}
     with FaultServer(lambda server, path, body: faults[int(body["prompt"])]) as server:
         model = OpenAICompatModel("m", server.url, timeout=5.0, stream=stream, concurrency=4)
-        model.client.verify = None
+        model.client.verifies = False
 
         async def work(number: int) -> Response:
             asked = Request(GENERATE, str(number), options=TEXT.options)
-            return await response_to(asked, model._generate)
+            return await model.send(asked)
 
-        model.client.run_all(range(count), work, found.__setitem__)
+        found = dict(model.client.run_all(range(count), work))
     assert Counter(check(one, GENERATE) for one in found.values()).total() == count
 
 

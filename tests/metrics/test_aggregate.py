@@ -1,4 +1,4 @@
-"""Means and perplexities with their errors, against scipy and figures worked out by hand."""
+"""Means and perplexities with their errors, against scipy and values computed by hand."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def once(values: Sequence[float]) -> list[list[float]]:
     return [[float(value)] for value in values]
 
 
-def is_nan(*figures: float | None) -> bool:
-    return all(figure is not None and math.isnan(figure) for figure in figures)
+def is_nan(*values: float | None) -> bool:
+    return all(value is not None and math.isnan(value) for value in values)
 
 
 def test_the_mean_and_its_error_by_hand() -> None:
@@ -53,7 +53,7 @@ def test_right_and_wrong_get_the_exact_interval(right: int, wrong: int) -> None:
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0])
-def test_all_wrong_and_all_right_stay_inside_zero_to_one_with_some_width(value: float) -> None:
+def test_the_interval_of_all_wrong_and_all_right_is_inside_0_and_1_and_does_not_collapse(value: float) -> None:
     found = mean(once([value] * 5))
     assert (found.value, found.stderr) == (value, 0.0)
     assert found.low is not None and found.high is not None
@@ -134,7 +134,7 @@ def test_repeats_of_a_document_are_averaged_first() -> None:
 
 
 def documents(n: int = 300) -> tuple[np.ndarray, np.ndarray]:
-    """Documents of very different lengths, each with a difficulty of its own."""
+    """Documents of very different lengths and difficulties."""
     draw = np.random.default_rng(7)
     units = draw.integers(20, 800, n).astype(float)
     return -units * draw.normal(2.5, 0.4, n), units
@@ -164,13 +164,13 @@ def test_documents_taken_as_equally_long_would_miss_the_bootstraps_error() -> No
     assert found.value * stats.sem(scores / units) < 0.9 * found.stderr
 
 
-def test_nan_in_one_sample_is_shown_in_the_mean() -> None:
+def test_nan_in_one_sample_makes_the_mean_nan() -> None:
     found = mean(once([1.0, math.nan, 0.0]))
     assert is_nan(found.value)
     assert (found.stderr, found.low, found.high, found.n) == (None, None, None, 3)
 
 
-def test_infinity_in_one_sample_is_shown_in_the_mean() -> None:
+def test_infinity_in_one_sample_makes_the_mean_infinite() -> None:
     found = mean(once([1.0, math.inf]))
     assert found.value == math.inf
     assert found.stderr is None
@@ -183,7 +183,7 @@ def test_repeats_of_right_and_wrong_keep_their_interval_inside_0_and_1() -> None
     assert 0.0 <= found.low < 1 / 6 < 0.6 < found.high <= 1.0  # as of about three samples
 
 
-def test_nan_in_one_document_is_shown() -> None:
+def test_nan_in_one_document_makes_the_perplexity_nan() -> None:
     samples: list[Repeats] = [[(math.nan, 5.0)], [(-20.0, 15.0)]]
     assert is_nan(perplexity(samples).value, perplexity(samples).stderr)
     assert is_nan(bits_per_unit(samples).value)
@@ -206,5 +206,5 @@ def test_a_weighted_pool_of_means_is_the_mean_of_all_samples() -> None:
     assert pooled.n == 8
 
 
-def test_metrics_are_found_by_name() -> None:
+def test_metrics_are_registered_by_name() -> None:
     assert [metrics.get(name) for name in ("mean", "perplexity", "bits_per_unit")] == [mean, perplexity, bits_per_unit]

@@ -1,4 +1,4 @@
-"""Cohen's kappa and its standard error as statsmodels has them."""
+"""Cohen's kappa and its standard error against statsmodels."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from statsmodels.stats.inter_rater import cohens_kappa
 
 from mill.metrics.agreement import kappa
 
-Pair = tuple[float, float]
+RatingPair = tuple[float, float]
 
 
-def pairs_of(table: list[list[int]]) -> list[list[Pair]]:
+def pairs_of(table: list[list[int]]) -> list[list[RatingPair]]:
     return [[(float(i), float(j))] for i, row in enumerate(table) for j, count in enumerate(row) for _ in range(count)]
 
 
@@ -51,18 +51,18 @@ def test_value_and_standard_error_are_those_of_statsmodels(table: list[list[int]
             assert math.isclose(found.high, found.value + reach, abs_tol=1e-9)
 
 
-def test_a_table_worked_out_by_hand() -> None:
+def test_a_table_computed_by_hand() -> None:
     """Agreed 0.7, by chance 0.5 * 0.6 + 0.5 * 0.4 = 0.5."""
     assert math.isclose(kappa(pairs_of([[20, 5], [10, 15]])).value, 0.4)
 
 
 @pytest.mark.parametrize("pairs", [[[(1.0, 1.0)]] * 5, [[(0.5, 0.5)]]])
-def test_raters_who_always_say_the_same_cannot_be_told_from_chance(pairs: list[list[Pair]]) -> None:
+def test_raters_who_always_give_one_rating_have_no_kappa(pairs: list[list[RatingPair]]) -> None:
     found = kappa(pairs)
     assert math.isnan(found.value) and found.stderr is None and found.n == len(pairs)
 
 
-def test_repeats_of_a_sample_are_one_piece_of_evidence_and_gaps_none() -> None:
+def test_repeats_of_a_sample_count_once_and_missing_ratings_not() -> None:
     once = kappa(pairs_of([[4, 1], [2, 3]]))
     thrice = kappa([[*repeats, None, *repeats, *repeats] for repeats in pairs_of([[4, 1], [2, 3]])])
     assert (thrice.value, thrice.n) == (once.value, 10)

@@ -1,4 +1,4 @@
-"""Divergences against torch, and lower bounds against the divergence they bound."""
+"""KL divergences against torch, and lower bounds against the exact value."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_exact_divergences_equal_torchs(kind: type, reach: float, scale: float) 
     assert all(gap.exact for gap in gaps)
 
 
-def test_a_divergence_worked_out_by_hand() -> None:
+def test_a_divergence_computed_by_hand() -> None:
     (gap,) = exact_gaps(np.log([[0.5, 0.25, 0.25]]), np.log([[0.25, 0.5, 0.25]]), [1])
     assert gap.kl == pytest.approx(0.25 * math.log(2))  # 0.5 ln 2 - 0.25 ln 2
     assert not gap.same_top
@@ -54,7 +54,7 @@ def test_rounding_makes_no_divergence_negative() -> None:
     assert min(gap.kl for gap in exact_gaps(p.astype(np.float32), q.astype(np.float32), [0] * 100)) >= 0
 
 
-def test_nan_stays_nan_and_leaves_other_places_alone() -> None:
+def test_nan_stays_nan_and_does_not_affect_other_positions() -> None:
     p = log_softmax(np.zeros((3, 4)))
     q = p.copy()
     q[1, 2] = math.nan
@@ -71,11 +71,11 @@ def test_a_token_without_probability() -> None:
     assert exact_gaps(p, p, [0])[0].kl == 0.0
 
 
-def gap_of(p: np.ndarray, q: np.ndarray, kept: int, token: int) -> Gap:
-    """From the `kept` likeliest tokens of each side, as an engine tells them."""
-    one = {int(i): float(p[i]) for i in np.argsort(-p)[:kept]}
-    other = {int(i): float(q[i]) for i in np.argsort(-q)[:kept]}
-    return bounded_gap(one, other, token, float(p[token]), float(q[token]))
+def gap_of(p: np.ndarray, q: np.ndarray, count: int, token: int) -> Gap:
+    """From the `count` top_logprobs of each side, as an engine returns them."""
+    first = {int(i): float(p[i]) for i in np.argsort(-p)[:count]}
+    second = {int(i): float(q[i]) for i in np.argsort(-q)[:count]}
+    return bounded_gap(first, second, token, float(p[token]), float(q[token]))
 
 
 def test_a_bound_is_never_above_the_divergence() -> None:
@@ -92,7 +92,7 @@ def test_a_bound_is_never_above_the_divergence() -> None:
 def test_a_bound_from_disjoint_tokens_and_a_token_outside_both() -> None:
     p, q = np.log([0.6, 0.3, 0.05, 0.04, 0.01]), np.log([0.05, 0.04, 0.6, 0.3, 0.01])
     gap = gap_of(p, q, 2, 4)
-    assert gap.kl == 0.0  # of all that both name, only the token itself, which is as likely to both
+    assert gap.kl == 0.0  # the token itself is the only one known on both sides, with equal probability
     assert not gap.same_top
     assert gap_of(p, q, 2, 0).kl == pytest.approx(0.6 * math.log(0.6 / 0.05) + 0.4 * math.log(0.4 / 0.95))
 
@@ -109,21 +109,21 @@ def test_a_bound_grows_with_what_is_known() -> None:
     order = np.argsort(-(p := log_softmax(draw.normal(size=50) * 2)))
     q = log_softmax(p + draw.normal(size=50))
     bounds = []
-    for kept in (1, 5, 20, 50):
-        known = [int(i) for i in order[:kept]]
+    for count in (1, 5, 20, 50):
+        known = [int(i) for i in order[:count]]
         found = bounded_gap({i: p[i] for i in known}, {i: q[i] for i in known}, known[0], p[known[0]], q[known[0]])
         bounds.append(found.kl)
     assert bounds == sorted(bounds) and bounds[0] < bounds[-1]
 
 
 def test_a_bound_holds_for_log_probabilities_in_float32() -> None:
-    """What the second engine leaves for all other tokens is then lost in rounding, and may come out below zero."""
+    """The remaining probability of the second engine is then lost in rounding, and may be negative."""
     draw = np.random.default_rng(7)
     for _ in range(500):
         head, rest = draw.normal(size=(2, 8)), draw.normal(size=(2, 22))
         p, q = log_softmax(np.concatenate([head[0], rest[0] - 6])), log_softmax(np.concatenate([head[1], rest[1] - 18]))
-        one, other = ({i: float(np.float32(side[i])) for i in range(8)} for side in (p, q))
-        gap = bounded_gap(one, other, 0, one[0], other[0])
+        first, second = ({i: float(np.float32(side[i])) for i in range(8)} for side in (p, q))
+        gap = bounded_gap(first, second, 0, first[0], second[0])
         assert gap.kl <= torch_kl(p[None], q[None])[0] + 1e-3
 
 
@@ -134,7 +134,7 @@ def test_a_bound_with_nan_or_without_probability() -> None:
     assert math.isfinite(bounded_gap({1: -math.inf, 2: -0.1}, known, 1, -math.inf, -0.5).kl)
 
 
-def test_a_bound_where_an_engine_names_no_rivals() -> None:
+def test_a_bound_where_an_engine_returns_no_top_logprobs() -> None:
     assert bounded_gap({}, {}, 5, math.log(0.5), math.log(0.5)).kl == 0.0
     expected = 0.5 * math.log(0.5 / 0.25) + 0.5 * math.log(0.5 / 0.75)
     assert bounded_gap({5: math.log(0.5)}, {}, 5, math.log(0.5), math.log(0.25)).kl == pytest.approx(expected)

@@ -1,4 +1,4 @@
-"""Intervals against scipy, pooled means against figures worked out by hand."""
+"""Intervals against scipy, pooled means against values computed by hand."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ def test_without_a_standard_error_there_is_no_interval() -> None:
     assert around(0.25, None, 1) == Estimate(0.25, None, None, None, 1)
 
 
-def test_a_weighted_pool_counts_each_sample_alike() -> None:
+def test_a_weighted_pool_gives_samples_equal_weight() -> None:
     found = pool([LARGE, SMALL], weighted=True)
     assert found.value == pytest.approx(0.6)  # (30 * 0.5 + 10 * 0.9) / 40
     assert found.stderr == pytest.approx(math.sqrt(0.0009 + 0.00005625))  # (0.75 * 0.04)^2 + (0.25 * 0.03)^2
     assert found.n == 40
 
 
-def test_a_plain_pool_counts_each_task_alike() -> None:
+def test_a_plain_pool_gives_tasks_equal_weight() -> None:
     found = pool([LARGE, SMALL], weighted=False)
     assert found.value == pytest.approx(0.7)
     assert found.stderr == pytest.approx(0.025)  # sqrt(0.02^2 + 0.015^2)
@@ -73,12 +73,12 @@ def test_a_plain_pool_counts_each_task_alike() -> None:
     assert found.n == 40
 
 
-def test_a_pool_of_one_is_that_one() -> None:
+def test_a_pool_of_one_task_is_its_estimate() -> None:
     found = pool([LARGE], weighted=False)
     assert (found.value, found.stderr, found.n) == pytest.approx((0.5, 0.04, 30))
 
 
-def test_parts_without_samples_do_not_weigh_in() -> None:
+def test_tasks_without_samples_have_no_weight() -> None:
     assert pool([NOTHING, SMALL], weighted=False).value == pytest.approx(0.9)
 
 
@@ -89,20 +89,20 @@ def test_a_pool_of_nothing_is_nothing(parts: list[Estimate]) -> None:
     assert (found.stderr, found.low, found.high, found.n) == (None, None, None, 0)
 
 
-def test_a_part_of_one_sample_leaves_the_pool_without_an_error() -> None:
+def test_a_task_of_one_sample_leaves_the_pool_without_an_error() -> None:
     found = pool([LARGE, Estimate(1.0, None, None, None, 1)], weighted=True)
     assert found.value == pytest.approx(16 / 31)
     assert (found.stderr, found.low, found.high, found.n) == (None, None, None, 31)
 
 
-def test_nan_in_a_part_is_nan_in_the_pool() -> None:
+def test_nan_in_a_task_is_nan_in_the_pool() -> None:
     found = pool([LARGE, Estimate(math.nan, math.nan, math.nan, math.nan, 10)], weighted=True)
     assert math.isnan(found.value)
     assert found.stderr is not None and math.isnan(found.stderr)
     assert found.n == 40
 
 
-def test_infinity_in_a_part_is_infinity_in_the_pool() -> None:
+def test_infinity_in_a_task_is_infinity_in_the_pool() -> None:
     assert pool([LARGE, Estimate(math.inf, math.nan, math.nan, math.nan, 10)], weighted=False).value == math.inf
 
 
@@ -117,15 +117,15 @@ def test_the_mean_of_tasks_that_are_all_right_does_not_collapse() -> None:
 @pytest.mark.parametrize(("p", "tasks", "n"), [(0.99, 2, 10), (0.97, 2, 10), (0.97, 5, 20), (0.6, 3, 5)])
 @pytest.mark.parametrize("weighted", [True, False])
 def test_the_interval_of_a_benchmark_covers(p: float, tasks: int, n: int, weighted: bool) -> None:
-    draw, held = np.random.default_rng(1), 0
+    draw, covered = np.random.default_rng(1), 0
     for _ in range(300):
         parts = [mean([[float(right)] for right in draw.random(n) < p]) for _ in range(tasks)]
         found = pool(parts, weighted=weighted)
-        held += (found.low or 0.0) <= p <= (found.high or 1.0)
-    assert held / 300 > 0.92
+        covered += (found.low or 0.0) <= p <= (found.high or 1.0)
+    assert covered / 300 > 0.92
 
 
-def test_a_task_of_zeros_and_ones_is_known_by_its_error() -> None:
+def test_a_task_of_zeros_and_ones_is_recognized_by_its_error() -> None:
     assert is_proportion(mean([[1.0]] * 7 + [[0.0]] * 3)) and is_proportion(mean([[1.0]] * 4))
     assert not is_proportion(mean([[0.7], [0.75], [0.65]]))
     assert not is_proportion(mean([[7.0], [8.0]]))

@@ -1,4 +1,4 @@
-"""Answers read out of texts: values a person worked out, and Python's own parsers on random ones."""
+"""Extracted answers: values found by hand, and Python's own parsers on random ones."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ NUMBERS = {
 
 
 @pytest.mark.parametrize(("text", "value"), NUMBERS.items())
-def test_a_number_is_read_whole_and_in_one_spelling(text: str, value: str) -> None:
+def test_a_number_is_complete_and_normalized(text: str, value: str) -> None:
     assert number(text) == value
 
 
@@ -82,7 +82,7 @@ def test_whole_numbers_of_any_length_stay_exact() -> None:
         assert number(f"so it is {value:,}.") == str(value)
 
 
-def test_equal_values_have_one_spelling_and_others_another() -> None:
+def test_equal_values_give_equal_strings_and_others_do_not() -> None:
     draw = random.Random(2)
     for _ in range(500):
         digits, shift = draw.randrange(1, 10**6), draw.randint(-8, 8)
@@ -105,7 +105,7 @@ def test_huge_exponents_are_compared_as_they_are() -> None:
 
 
 @pytest.mark.parametrize("text", ["1e2000000", "1e-2000000", "1e99999999999999999999", "9" * 50 + "e9999999"])
-def test_an_absurd_exponent_is_a_text_like_any_other(text: str) -> None:
+def test_an_exponent_out_of_range_is_no_number(text: str) -> None:
     assert number(text) in (None, "0")
 
 
@@ -135,7 +135,7 @@ CHOICES = {
 
 
 @pytest.mark.parametrize(("text", "letter"), CHOICES.items())
-def test_a_letter_is_found_where_it_stands_as_a_choice(text: str, letter: str) -> None:
+def test_a_letter_is_found_where_it_is_written_as_a_choice(text: str, letter: str) -> None:
     assert choice(text) == letter
 
 
@@ -180,12 +180,12 @@ JSON = {
 
 
 @pytest.mark.parametrize(("text", "value"), JSON.items())
-def test_the_first_json_value_in_one_spelling(text: str, value: str) -> None:
+def test_the_first_json_value_is_normalized(text: str, value: str) -> None:
     assert json_value(text) == value
 
 
 @pytest.mark.parametrize("text", ["", "no brackets", '"a string"', "5", "{", '{"a": ', "{'a': 1}", "[1, 2", "{]}"])
-def test_what_is_no_json_gives_nothing(text: str) -> None:
+def test_text_without_json_gives_none(text: str) -> None:
     assert json_value(text) is None
 
 
@@ -211,7 +211,7 @@ def test_json_is_the_same_however_it_is_written() -> None:
 
 
 @pytest.mark.parametrize("depth", [100, 400, 600, 900, 5000, 100_000])
-def test_deep_nesting_is_read_or_left_but_never_raises(depth: int) -> None:
+def test_deep_nesting_is_parsed_or_ignored_but_never_raises(depth: int) -> None:
     for text in ("[" * depth + "]" * depth, '{"a":' * depth + "1" + "}" * depth, "[" * depth, '{"a":' * depth):
         found = json_value(text)
         assert found is None or found.count("]") == depth or found.count("}") == depth
@@ -298,8 +298,8 @@ def test_wrong_answers(how: str, text: str, gold: Any) -> None:
     ["answer " + " " * 6000, "\n" * 6000, "...\n" * 2000, "1" + ",111" * 2000 + ",1", "((((" * 2000, "A " * 3000],
     ids=["spaces", "newlines", "dots", "groups", "brackets", "letters"],
 )
-def test_a_text_that_repeats_itself_costs_no_seconds(how: str, text: str) -> None:
-    """What a broken model writes must not hold up the reading: 6,000 characters are 2,000 tokens."""
+def test_a_repetitive_text_takes_little_time(how: str, text: str) -> None:
+    """The output of a broken model must not delay extraction: 6,000 characters are 2,000 tokens."""
     started = time.process_time()
     EXTRACTORS[how](text)
     assert time.process_time() - started < 0.5

@@ -1,4 +1,4 @@
-"""Paired statistics against scipy, statsmodels and numpy, and against figures worked out by hand."""
+"""Paired statistics against scipy, statsmodels and numpy, and against values computed by hand."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_mcnemar_agrees_with_statsmodels() -> None:
 
 
 def test_mcnemar_of_a_large_benchmark_is_right_and_quick() -> None:
-    """Two unlike models on the 14,000 questions of MMLU: some 6,000 change."""
+    """Two different models on the 14,000 questions of MMLU: some 6,000 change."""
     started = time.process_time()
     assert mcnemar(3050, 2950) == pytest.approx(stats.binomtest(3050, 6000, 0.5).pvalue, rel=1e-9)
     assert time.process_time() - started < 1
@@ -78,7 +78,7 @@ def test_rate_agrees_with_scipy_and_statsmodels() -> None:
     assert (found.low, found.high) == pytest.approx(proportion.proportion_confint(7, 12, method="beta"))
 
 
-def test_a_rate_of_nothing_is_nothing() -> None:
+def test_a_rate_of_no_samples_is_empty() -> None:
     assert rate(0, 0) is NOTHING
 
 
@@ -90,7 +90,7 @@ def test_percentiles_agree_with_numpy() -> None:
         assert percentile(values, share) == pytest.approx(float(np.percentile(values, 100 * share)), abs=1e-12)
 
 
-def test_percentiles_of_nothing_nan_and_infinity() -> None:
+def test_percentiles_of_no_values_nan_and_infinity() -> None:
     assert math.isnan(percentile([], 0.5))
     assert math.isnan(percentile([1.0, math.nan], 0.5))
     assert percentile([1.0, math.inf, math.inf], 0.9) == math.inf
@@ -114,20 +114,20 @@ def test_a_difference_of_rates_has_scipys_error_and_an_interval_that_does_not_co
     assert found.value == pytest.approx(float(np.mean(gaps))) and found.stderr == pytest.approx(float(stats.sem(gaps)))
     assert found.low is not None and found.high is not None
     assert -1 <= found.low <= found.value <= found.high <= 1 and found.high - found.low > 0.05
-    # As Agresti and Min do it: the interval of Wald, after half a sample more in each of the four cells.
+    # Agresti and Min: the Wald interval after half a sample is added to each of the four cells.
     b, c, m = worse + 0.5, better + 0.5, n + 2
-    middle, reach = (b - c) / m, 1.959964 * math.sqrt(b + c - (b - c) ** 2 / m) / m
-    assert found.low == pytest.approx(max(-1, min(middle - reach, found.value)), abs=1e-6)
-    assert found.high == pytest.approx(min(1, max(middle + reach, found.value)), abs=1e-6)
+    middle, half = (b - c) / m, 1.959964 * math.sqrt(b + c - (b - c) ** 2 / m) / m
+    assert found.low == pytest.approx(max(-1, min(middle - half, found.value)), abs=1e-6)
+    assert found.high == pytest.approx(min(1, max(middle + half, found.value)), abs=1e-6)
 
 
-def test_the_interval_of_a_difference_holds_what_it_promises() -> None:
-    """With twelve samples of which few change, Wald's interval holds the truth far less often than 95 % of the time."""
-    draw, held = np.random.default_rng(3), 0
+def test_the_interval_of_a_difference_covers() -> None:
+    """With twelve samples of which few change, the Wald interval covers far less than 95 %."""
+    draw, covered = np.random.default_rng(3), 0
     for worse, better, _ in draw.multinomial(12, [0.10, 0.05, 0.85], 4000):
         found = rate_difference(int(worse), int(better), 12)
-        held += (found.low or 0) <= 0.05 <= (found.high or 0)
-    assert held / 4000 > 0.94
+        covered += (found.low or 0) <= 0.05 <= (found.high or 0)
+    assert covered / 4000 > 0.94
 
 
 def test_a_mean_of_one_value_has_no_error() -> None:
@@ -161,7 +161,7 @@ def test_the_error_of_a_clustered_mean_agrees_with_a_bootstrap_over_groups() -> 
     assert found.stderr == pytest.approx(means.std(), rel=0.1)
     naive = mean_of([value for group in groups for value in group])
     assert naive.stderr is not None and found.stderr is not None
-    assert found.stderr > 1.5 * naive.stderr  # places of one text are not independent
+    assert found.stderr > 1.5 * naive.stderr  # positions of one text are not independent
 
 
 def test_a_clustered_mean_of_one_group_has_no_error_and_empty_groups_do_not_count() -> None:
@@ -171,7 +171,7 @@ def test_a_clustered_mean_of_one_group_has_no_error_and_empty_groups_do_not_coun
     assert clustered_mean([]) is NOTHING
 
 
-def test_an_exponential_carries_its_interval_along() -> None:
+def test_the_exponential_of_an_interval() -> None:
     found = exponential(around(0.1, 0.02, 50))
     assert found.value == pytest.approx(math.exp(0.1))
     assert found.stderr == pytest.approx(0.02 * math.exp(0.1))
@@ -181,7 +181,7 @@ def test_an_exponential_carries_its_interval_along() -> None:
     assert exponential(around(1e6, None, 1)).value == math.inf
 
 
-def test_an_interval_stays_inside_what_is_possible() -> None:
+def test_an_interval_is_clipped_to_possible_values() -> None:
     assert inside(Estimate(0.9, 0.2, 0.5, 1.3, 4)) == Estimate(0.9, 0.2, 0.5, 1.0, 4)
     assert inside(Estimate(0.1, 0.2, -0.3, 0.5, 4), last=math.inf) == Estimate(0.1, 0.2, 0.0, 0.5, 4)
     assert inside(around(0.5, None, 1)) == around(0.5, None, 1)
@@ -202,7 +202,7 @@ def test_the_p_value_where_there_is_no_error() -> None:
 
 @pytest.mark.parametrize("texts", [2, 3, 5, 10])
 def test_few_texts_without_a_difference_seldom_look_different(texts: int) -> None:
-    """A test at 5 % that is wrong in 31 of 100 cases of two texts is none."""
+    """With two texts, a z-test at 5 % would be wrong in 31 % of cases."""
     draw, wrong = np.random.default_rng(8), 0
     for _ in range(1500):
         groups = [list(draw.normal(level, 1, size=20)) for level in draw.normal(0, 1, size=texts)]
@@ -210,7 +210,7 @@ def test_few_texts_without_a_difference_seldom_look_different(texts: int) -> Non
     assert wrong / 1500 < 0.07
 
 
-def test_a_share_of_groups_does_not_collapse_and_never_looks_better_for_being_worse() -> None:
+def test_the_interval_of_a_clustered_rate_does_not_collapse_and_is_lower_for_worse_values() -> None:
     perfect = clustered_rate([[1.0] * 32] * 20)
     spoilt = clustered_rate([[1.0] * 32] * 19 + [[0.0] + [1.0] * 31])
     worse = clustered_rate([[1.0] * 32] * 19 + [[0.0] * 32])
@@ -231,6 +231,6 @@ def test_a_bounded_mean_does_not_collapse_and_keeps_its_value() -> None:
     assert bounded_mean([]) is NOTHING and math.isnan(bounded_mean([0.5, math.nan]).value)
 
 
-def test_the_largest_of_nan_is_nan_whatever_its_place() -> None:
+def test_the_largest_of_values_with_nan_is_nan_at_any_index() -> None:
     assert math.isnan(largest([1.0, math.nan, 2.0])) and math.isnan(largest([math.nan])) and math.isnan(largest([]))
     assert largest([1.0, math.inf]) == math.inf

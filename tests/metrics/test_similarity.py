@@ -1,4 +1,4 @@
-"""How alike texts are, against difflib on all their characters."""
+"""Similarity of texts, against difflib on all characters."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def test_one_changed_character_costs_that_character() -> None:
     draw = random.Random(1)
     for _ in range(200):
         text = "".join(draw.choice("abc ") for _ in range(draw.randint(1, 3000)))
-        place = draw.randrange(len(text))
-        assert similarity(text, f"{text[:place]}#{text[place + 1 :]}") == pytest.approx((len(text) - 1) / len(text))
+        index = draw.randrange(len(text))
+        assert similarity(text, f"{text[:index]}#{text[index + 1 :]}") == pytest.approx((len(text) - 1) / len(text))
 
 
 def test_an_inner_part_is_matched_as_difflib_does() -> None:
@@ -31,30 +31,30 @@ def test_an_inner_part_is_matched_as_difflib_does() -> None:
     assert similarity(one, other) == difflib.SequenceMatcher(None, one, other, autojunk=False).ratio()
 
 
-def test_a_changed_end_leaves_the_rest_alike() -> None:
+def test_a_changed_end_costs_its_characters() -> None:
     assert similarity("x" * 90 + "a" * 10, "x" * 90 + "b" * 10) == 0.9
 
 
 def test_long_texts_with_spaces_are_matched_by_words() -> None:
-    words = " ".join(f"word{place}" for place in range(1000))
+    words = " ".join(f"word{index}" for index in range(1000))
     assert similarity(f"one {words} end", f"two {words} last") > 0.99
 
 
-def test_long_texts_without_spaces_are_alike_too() -> None:
+def test_long_texts_without_spaces_are_matched() -> None:
     """Chinese, Japanese and Thai put no spaces between words."""
-    text = "".join(chr(0x4E00 + place % 997) for place in range(3000))
+    text = "".join(chr(0x4E00 + index % 997) for index in range(3000))
     assert similarity(f"\u4e00{text}\u4e01", f"\u4e02{text}\u4e03") > 0.99
 
 
-def test_a_long_text_whose_ends_differ_is_nearly_the_same() -> None:
-    """Repeated words are no junk: a text that says the same sentence again and again is matched like any other."""
+def test_a_long_text_whose_ends_differ_is_nearly_identical() -> None:
+    """Repeated words are no junk: a text that repeats one sentence is matched like any other."""
     text = "the cat sat on the mat and the dog ran. " * 120
     assert similarity(f"A {text}one", f"B {text}two") == pytest.approx(1 - 4 / len(f"A {text}one"), abs=1e-9)
     dots = "ab. " * 1200
     assert similarity(f"x{dots}y", f"z{dots}w") > 0.999
 
 
-def test_long_unrelated_texts_are_not_alike() -> None:
+def test_long_unrelated_texts_are_not_similar() -> None:
     draw = random.Random(7)
     one, other = (" ".join(f"{name}{draw.randrange(10**6)}" for _ in range(2000)) for name in ("p", "q"))
     assert severity(similarity(one, other)) == "severe"
@@ -73,8 +73,8 @@ def test_common_start() -> None:
 
 
 @pytest.mark.parametrize(
-    ("likeness", "name"),
+    ("value", "name"),
     [(1.0, "identical"), (0.99, "minor"), (0.8, "minor"), (0.79, "moderate"), (0.5, "moderate"), (0, "severe")],
 )
-def test_severity(likeness: float, name: str) -> None:
-    assert severity(likeness) == name
+def test_severity(value: float, name: str) -> None:
+    assert severity(value) == name

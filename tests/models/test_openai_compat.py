@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import math
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -197,16 +200,18 @@ def test_a_server_without_log_probabilities_answers_without_them_and_that_is_tol
     assert "the server gives no log-probabilities of its answers" in model.warnings()
 
 
-def test_a_server_that_still_loads_is_told_and_waited_for() -> None:
-    began = time.monotonic()
+def test_a_server_that_still_loads_is_reported_and_waited_for() -> None:
+    loading_calls = math.inf
 
     def answer(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
-        return status(503, "Loading model") if time.monotonic() - began < 1.0 else text("x")
+        return status(503, "Loading model") if len(server.calls) <= loading_calls else text("x")
 
     with FaultServer(answer) as server:
         with pytest.raises(ModelError, match=r"is still loading \(HTTP 503: Loading model\); wait for it with --wait"):
             opened(server)
-        open_model(f"{server.url}[model=m]").ready(wait=10)
+        loading_calls = len(server.calls) + 2
+        open_model(f"{server.url}[model=m]").ready(wait=60)
+        assert len(server.calls) > loading_calls
 
 
 def test_without_a_tokenizer_route_offsets_tell_context_from_continuation() -> None:
@@ -309,27 +314,16 @@ def test_an_absent_server_a_wrong_model_and_a_missing_key_are_told_at_once() -> 
 
 
 def test_a_server_that_comes_up_late_is_waited_for() -> None:
-    import threading
-
-    port, servers = free_port(), []
-
-    def late() -> None:
-        time.sleep(1.0)
-        server = FaultServer(echoing)
-        server.__enter__()
-        servers.append(server)
-        redirect.append(server.url)
-
-    redirect: list[str] = []
-    threading.Thread(target=late).start()
+    port = free_port()
     model = open_model(f"http://127.0.0.1:{port}[model=m]")
-    while not redirect:
-        with pytest.raises(ModelError):
-            model.ready(wait=0.1)
-    model.client.base_url = redirect[0]
-    model.ready(wait=5)
-    assert model.capabilities.supports_logprobs
-    servers[0].__exit__()
+    with pytest.raises(ModelError, match="cannot reach"):
+        model.ready()
+    with contextlib.ExitStack() as stack:
+        late = threading.Timer(1.0, lambda: stack.enter_context(FaultServer(echoing, port=port)))
+        late.start()
+        model.ready(wait=60)
+        late.join()
+        assert model.capabilities.supports_logprobs
 
 
 def test_a_key_comes_from_the_argument_or_the_environment_and_is_sent_but_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -378,7 +372,7 @@ def test_retries_and_their_pauses_stand_in_the_answer() -> None:
         model = opened(server, concurrency=1)
         quick, slow = model.generate_until(ask("quick", "slow"))
     assert (quick.retries, slow.retries) == (0, 2)
-    assert slow.seconds >= 0.8 > quick.seconds
+    assert slow.seconds >= 0.8
     assert slow.to_dict()["retries"] == 2 and Response.from_dict(slow.to_dict()).retries == 2
 
 

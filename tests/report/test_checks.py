@@ -8,19 +8,19 @@ from itertools import pairwise
 import pytest
 from markdown_it import MarkdownIt
 
-from mill.checks.glossary import METRICS, written
+from mill.checks.glossary import METRICS, format_value
 from mill.checks.result import Check, Variant
 from mill.metrics.estimate import around
 from mill.metrics.paired import rate
-from mill.report.checks import print_check, summary_markdown, told
+from mill.report.checks import details, print_check, summary_markdown
 
 HOSTILE = "a|b <script>alert(1)</script> [x](http://y) **c** `d` _e_ &lt; \\"
 
 
 def made(*labels: str) -> Check:
-    figures = {"match_rate": rate(9, 10), "flip_rate": rate(1, 10), "kl_mean": around(0.000012, 0.000003, 80)}
+    metrics = {"match_rate": rate(9, 10), "flip_rate": rate(1, 10), "kl_mean": around(0.000012, 0.000003, 80)}
     counts = {"samples": 10, "severity_identical": 9, "severity_failed": 1}
-    variants = [Variant(label, figures=figures, counts=counts, p_values={"flip_rate": 0.0123}) for label in labels]
+    variants = [Variant(label, metrics=metrics, counts=counts, p_values={"flip_rate": 0.0123}) for label in labels]
     return Check("sweep", ["some_task"], variants, "the baseline")
 
 
@@ -38,28 +38,28 @@ def cells(markdown: str) -> list[list[str]]:
 
 def test_the_table_has_a_column_for_each_variant() -> None:
     rows = cells(summary_markdown(made("four bits", "eight bits")))
-    assert rows[0] == ["figure", "four bits", "eight bits"]
+    assert rows[0] == ["metric", "four bits", "eight bits"]
     assert ["same text", "90.0 % (55.5 % – 99.7 %)", "90.0 % (55.5 % – 99.7 %)"] in rows
     assert ["answer flips", *["10.0 % (0.25 % – 44.5 %) p=0.012"] * 2] in rows
     assert ["KL mean", *["1.2e-05 (6.0e-06 – 1.8e-05)"] * 2] in rows
     assert rows[-1][1:] == ["9 / 0 / 0 / 0 / 0 / 1"] * 2
 
 
-def test_names_are_read_as_text_alone() -> None:
+def test_names_are_no_markup() -> None:
     check = made(HOSTILE, "plain")
     check.warnings = [HOSTILE]
     check.variants[0].series = {"errors": [{"id": "1", "error": HOSTILE}]}
     text = summary_markdown(check)
     page = MarkdownIt("commonmark").enable("table").render(text)
     assert not re.search(r"<(script|a |em|code)", page)
-    assert page.count("<strong>") == 1  # of the baseline's name, which mill sets so itself
+    assert page.count("<strong>") == 1  # the baseline, which mill sets in bold
     assert {len(row) for row in cells(text)} == {3}
 
 
 @pytest.mark.parametrize("label", ["a\\|b", "a\\", "\\\\|"])
-def test_a_backslash_does_not_open_a_cell(label: str) -> None:
+def test_a_backslash_does_not_start_a_cell(label: str) -> None:
     """GitHub reads a backslash before a backslash as an escape: what follows is then a bare pipe."""
-    header = next(line for line in summary_markdown(made(label)).splitlines() if line.startswith("| figure"))
+    header = next(line for line in summary_markdown(made(label)).splitlines() if line.startswith("| metric"))
     assert len(re.findall(r"(?:\\.|[^|\\])+", header)) == 2
 
 
@@ -68,16 +68,27 @@ def test_a_name_of_several_lines_stays_in_its_cell(label: str) -> None:
     assert cells(summary_markdown(made(label)))[0][1].split() == ["two", "lines"]
 
 
-def test_every_figure_is_named_beside_any_number_of_variants(capsys: pytest.CaptureFixture[str]) -> None:
-    """A log is 100 characters wide: what does not fit is told below, never left out."""
-    for count in range(1, 7):
-        print_check(made(*(f"variant {n}" for n in range(count))))
-        out = capsys.readouterr().out
-        for title in ("same text", "answer flips", "KL mean"):
-            assert title in out
-        assert out.count("90.0 % (55.5 %") == out.count("(6.0e-06") == count
-        assert out.count("p=0.012") == count
-        assert max(map(len, out.splitlines())) <= 100
+@pytest.mark.parametrize("count", range(1, 7))
+def test_every_metric_is_shown_for_any_number_of_variants(capsys: pytest.CaptureFixture[str], count: int) -> None:
+    """In a pipe all variants are in one table, and no line is wrapped."""
+    print_check(made(*(f"variant {n}" for n in range(count))))
+    lines = capsys.readouterr().out.splitlines()
+    for title, cell in (("same text", "90.0 % (55.5 % – 99.7 %)"), ("KL mean", "1.2e-05 (6.0e-06 – 1.8e-05)")):
+        (line,) = [line for line in lines if title in line]
+        assert line.count(cell) == count
+    assert "\n".join(lines).count("p=0.012") == count
+
+
+@pytest.mark.parametrize("count", range(1, 7))
+def test_variants_that_do_not_fit_a_terminal_are_in_further_tables(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    monkeypatch.setattr("mill.report.tables.PLAIN_WIDTH", 100)
+    print_check(made(*(f"variant {n}" for n in range(count))))
+    out = capsys.readouterr().out
+    assert out.count("90.0 % (55.5 %") == out.count("(6.0e-06") == out.count("p=0.012") == count
+    assert 1 <= out.count("same text") == out.count("KL mean") == out.count("sweep on some_task") <= count
+    assert max(map(len, out.splitlines())) <= 100
 
 
 def test_labels_are_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
@@ -85,13 +96,13 @@ def test_labels_are_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
     assert "[red]x[/red]" in capsys.readouterr().out
 
 
-def test_what_a_table_rests_on_is_told() -> None:
-    counts = {"samples": 10, "runs": 4, "failed": 2, "parted": 3, "near_ties": 1, "places": 90, "forced_texts": 8}
-    variant = Variant("b", counts=counts, warnings=["a note"], series={"errors": [{"id": "7", "error": "HTTP 500"}]})
-    assert told(variant) == [
-        "10 samples x 4 runs, 2 failed, 3 part (1 at a near-tie); 90 positions of 8 texts scored by both",
+def test_counts_errors_and_warnings_are_below_the_table() -> None:
+    counts = {"samples": 10, "runs": 4, "failed": 2, "diverged": 3, "near_ties": 1, "positions": 90, "forced_texts": 8}
+    variant = Variant("b", counts=counts, warnings=["a warning"], series={"errors": [{"id": "7", "error": "HTTP 500"}]})
+    assert details(variant) == [
+        "10 samples x 4 runs, 2 failed, 3 diverge (1 at a near-tie); 90 positions of 8 texts scored by both",
         "sample 7: HTTP 500",
-        "a note",
+        "a warning",
     ]
 
 
@@ -113,5 +124,5 @@ def test_what_a_table_rests_on_is_told() -> None:
         ("kl_max", None, "-"),
     ],
 )
-def test_figures_are_written_as_people_read_them(name: str, value: float | None, text: str) -> None:
-    assert name in METRICS and written(name, value) == text
+def test_values_for_display(name: str, value: float | None, text: str) -> None:
+    assert name in METRICS and format_value(name, value) == text

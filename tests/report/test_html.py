@@ -1,7 +1,7 @@
-"""The HTML report in a real browser: what is drawn, what can be clicked, and that nothing a model writes becomes markup.
+"""The HTML report in a real browser: charts, filters, and that no text of a model becomes markup.
 
 Needs `pip install playwright` and a Chromium on PATH (Debian: `apt-get install --no-install-recommends chromium
-fonts-dejavu-core`). Every page is opened offline, and must ask for nothing but itself and complain about nothing."""
+fonts-dejavu-core`). Every page is opened offline, and must load nothing but itself and log nothing."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from mill.checks.answers import Answer
 from mill.checks.compare import compared as compare_pairs
 from mill.checks.compare import row_of
 from mill.checks.determinism import repeated
+from mill.checks.excerpts import MAX_CHARS
 from mill.checks.forced import ForcedGaps
-from mill.checks.pairing import Pair, pair_up
+from mill.checks.pairing import AnswerPair, pair_up
 from mill.checks.passes import Pass
 from mill.checks.result import Check, Variant
-from mill.checks.shown import MOST_CHARS
 from mill.cli.main import run
 from mill.metrics.divergence import Gap
 from mill.metrics.estimate import Estimate, around
@@ -47,26 +47,26 @@ Open = Callable[..., Any]
 
 
 def tokens(text: str) -> tuple[Token, ...]:
-    """Words with the space before them, each 2.5 nats ahead of its rival."""
-    return tuple(Token(None, piece, -0.1, ((piece, -0.1), ("rival", -2.6))) for piece in re.findall(r"\s*\S+|\s+$", text))
+    """Words with the space before them, each 2.5 nats above the second token."""
+    return tuple(Token(None, piece, -0.1, ((piece, -0.1), ("second", -2.6))) for piece in re.findall(r"\s*\S+|\s+$", text))
 
 
 def compared(label: str, first: list[Answer], second: list[Answer], gaps: ForcedGaps | None) -> Variant:
     return compare_pairs(label, pair_up(first, second), gaps)
 
 
-def said(name: str, category: str, text: str, **more: Any) -> Answer:
+def answered(name: str, category: str, text: str, **more: Any) -> Answer:
     prompt = more.pop("prompt", f"Question {name}?")
     return Answer("maths", name, category, prompt, more.pop("gold", None), text, tokens=tokens(text), **more)
 
 
 def solved(name: str, text: str, gold: str) -> Answer:
     final = text.rpartition(" ")[2]
-    return said(name, "arithmetic", text, gold=gold, extracted=final, comparable=True, value=float(final == gold))
+    return answered(name, "arithmetic", text, gold=gold, extracted=final, comparable=True, value=float(final == gold))
 
 
-def asked(name: str, text: str) -> Answer:
-    return said(name, "logic", text, extracted=text.rpartition(" ")[2], comparable=True)
+def extracted(name: str, text: str) -> Answer:
+    return answered(name, "logic", text, extracted=text.rpartition(" ")[2], comparable=True)
 
 
 ESSAY = "A river runs past the mill, and the wheel turns as long as there is water in it."
@@ -74,18 +74,18 @@ TICKS = "Explain\n```py\nprint('````')\n```\nand `this`."
 BASE = [
     solved("sum", "The sum is 4 and so the answer: 4", "4"),
     solved("difference", "The answer: 9", "8"),
-    asked("knights", "After some thought: yes"),
-    said("essay", "logic", ESSAY),
-    said("broken", "words", "All is well", prompt=TICKS),
-    said("same", "words", "Nothing changes here"),
+    extracted("knights", "After some thought: yes"),
+    answered("essay", "logic", ESSAY),
+    answered("broken", "words", "All is well", prompt=TICKS),
+    answered("same", "words", "Nothing changes here"),
 ]
-Q8 = [*BASE[:3], said("essay", "logic", ESSAY.replace("water", "weight")), *BASE[4:]]
+Q8 = [*BASE[:3], answered("essay", "logic", ESSAY.replace("water", "weight")), *BASE[4:]]
 Q4 = [
     solved("sum", "The sum is 5 and so the answer: 5", "4"),
     solved("difference", "The answer: 8", "8"),
-    asked("knights", "After some thought: no"),
-    said("essay", "logic", "Qqq zzz xxx kkk jjj vvv"),
-    said("broken", "words", "", prompt=TICKS, error="HTTP 500: ```out of memory``` <b>"),
+    extracted("knights", "After some thought: no"),
+    answered("essay", "logic", "Qqq zzz xxx kkk jjj vvv"),
+    answered("broken", "words", "", prompt=TICKS, error="HTTP 500: ```out of memory``` <b>"),
     BASE[5],
 ]
 
@@ -130,33 +130,33 @@ def close_check() -> Check:
 
 
 def failed_check() -> Check:
-    failed = [said(one.id, one.category, "", error=f"HTTP 503 at {one.id}") for one in BASE]
+    failed = [answered(one.id, one.category, "", error=f"HTTP 503 at {one.id}") for one in BASE]
     return Check("compare", ["maths"], [compared("down", BASE, failed, None)], "up")
 
 
 def stress_check() -> Check:
     variants = []
     for level in (1, 8, 64):
-        changed = [Pair(a, b) for a, b in zip(BASE, Q4, strict=True) if level == 64 and a != b]
-        figures: dict[str, Estimate] = {"failure_rate": rate(level // 64, 6), "match_rate": rate(6 - len(changed), 6)}
-        figures["tokens_per_s"] = around(90.0 * level**0.6, None, 6)
+        changed = [AnswerPair(a, b) for a, b in zip(BASE, Q4, strict=True) if level == 64 and a != b]
+        metrics: dict[str, Estimate] = {"failure_rate": rate(level // 64, 6), "match_rate": rate(6 - len(changed), 6)}
+        metrics["tokens_per_s"] = around(90.0 * level**0.6, None, 6)
         for name, share in (("p50", 1.0), ("p95", 1.8), ("p99", 2.4)):
-            figures[f"latency_{name}"] = around(0.8 * share * level**0.4, None, 6)
-            figures[f"first_token_{name}"] = around(0.05 * share * level**0.5, None, 6)
+            metrics[f"latency_{name}"] = around(0.8 * share * level**0.4, None, 6)
+            metrics[f"first_token_{name}"] = around(0.05 * share * level**0.5, None, 6)
         errors = [{"id": "broken", "error": "HTTP 500"}] if changed else []
         counts = {"samples": 6, "failed": len(errors), "concurrency": level}
         rows = [row_of(pair, None) for pair in changed]
         variants.append(
-            Variant(f"concurrency {level}", figures=figures, counts=counts, series={"errors": errors}, rows=rows)
+            Variant(f"concurrency {level}", metrics=metrics, counts=counts, series={"errors": errors}, rows=rows)
         )
     return Check("stress", ["maths"], variants, "concurrency 1")
 
 
 def determinism_check() -> Check:
     passes = [
-        Pass(f"pass {place}", 1 + place % 2, list(answers), "", []) for place, answers in enumerate((BASE, BASE, Q8, Q4))
+        Pass(f"pass {number}", 1 + number % 2, list(answers), "", []) for number, answers in enumerate((BASE, BASE, Q8, Q4))
     ]
-    alone = [one for one in passes if one.width == 1]
+    alone = [made for made in passes if made.concurrency == 1]
     return Check("determinism", ["maths"], [repeated("all runs", passes), repeated("alone", alone)])
 
 
@@ -178,11 +178,11 @@ LONG = "W" * 300
 def hostile_check(control: str = CONTROL) -> Check:
     bad = HOSTILE + control
 
-    def answer(place: int, text: str, error: str | None = None) -> Answer:
-        about = {"gold": {bad: [bad]}, "extracted": text, "comparable": True, "value": float(not place), "error": error}
-        return Answer(bad, f"{place} {bad}", f"{place} {bad}", f"\n{place} {bad}", text=text, tokens=tokens(text), **about)
+    def answer(index: int, text: str, error: str | None = None) -> Answer:
+        about = {"gold": {bad: [bad]}, "extracted": text, "comparable": True, "value": float(not index), "error": error}
+        return Answer(bad, f"{index} {bad}", f"{index} {bad}", f"\n{index} {bad}", text=text, tokens=tokens(text), **about)
 
-    first = [answer(place, f"{bad} {place} {LONG}") for place in range(3)]
+    first = [answer(index, f"{bad} {index} {LONG}") for index in range(3)]
     second = [answer(0, f"{bad} other"), answer(1, "", error=bad), answer(2, LONG)]
     variants = []
     for label in (bad, f"{LONG} {bad}"):
@@ -194,10 +194,10 @@ def hostile_check(control: str = CONTROL) -> Check:
 
 
 CURVES = ["KL mean, nats", "Answer flips", "Accuracy lost"]
-FORCED = ["Distribution of KL over places", "Same top token, by place in the answer"]
+FORCED = ["Distribution of KL over positions", "Same top token, by position in the answer"]
 CATEGORIES = ["Answer flips by category", "Same text by category"]
 HEAT = "Every prompt, by how much its answer changed"
-LOAD = ["Latency, seconds", "First token, seconds", "Throughput, tokens a second"]
+LOAD = ["Latency, seconds", "Time to first token, seconds", "Throughput, tokens per second"]
 CHARTS: dict[Callable[[], Check], list[str]] = {
     compare_check: [*CURVES, *FORCED, *CATEGORIES, HEAT],
     sweep_check: [*CURVES, *FORCED, *CATEGORIES, HEAT],
@@ -205,7 +205,7 @@ CHARTS: dict[Callable[[], Check], list[str]] = {
     failed_check: [*CATEGORIES, HEAT],
     stress_check: [*LOAD, "Consistency with the lowest level", "Failed requests"],
     determinism_check: ["Always the same", "Most common answer"],
-    hostile_check: [*CURVES, FORCED[0], *CATEGORIES, HEAT],  # three texts are too few to agree by place
+    hostile_check: [*CURVES, FORCED[0], *CATEGORIES, HEAT],  # three texts are too few for agreement by position
 }
 ALL = [*CHARTS]
 
@@ -223,7 +223,7 @@ def browser() -> Iterator[Any]:
 
 @dataclass
 class Watch:
-    """What pages complain about, and what they ask for besides what they may."""
+    """What pages log, and requests that are not allowed."""
 
     problems: list[str] = field(default_factory=list)
     allowed: set[str] = field(default_factory=set)
@@ -240,7 +240,7 @@ class Watch:
 
 @pytest.fixture(scope="module")
 def plain_page(browser: Any) -> Iterator[tuple[Any, Watch]]:
-    """One page for all tests that ask for nothing special: a new one takes longer than most of them."""
+    """One page for all tests without special options: a new one takes longer than most of them."""
     watch, context = Watch(), browser.new_context(offline=True)
     yield watch.new_page(context), watch
     context.close()
@@ -248,7 +248,7 @@ def plain_page(browser: Any) -> Iterator[tuple[Any, Watch]]:
 
 @pytest.fixture
 def open_report(browser: Any, plain_page: tuple[Any, Watch], tmp_path: Path) -> Iterator[Open]:
-    """Opens a report of checks, or a file, as a page that must not complain or ask for anything else."""
+    """Opens a report of checks, or a file, as a page that must log nothing and load nothing else."""
     shared, watch = plain_page
     contexts = []
 
@@ -324,8 +324,8 @@ OVERLAPS = """() => [...document.querySelectorAll("figure svg")].flatMap((svg) =
   const labels = [...svg.querySelectorAll("text")].filter((one) => one.textContent);
   const boxes = labels.map((one) => [one.textContent, one.getBoundingClientRect()]);
   const meet = (a, b) => a.left < b.right && b.left < a.right && a.top + 2 < b.bottom && b.top + 2 < a.bottom;
-  return boxes.flatMap(([name, box], place) =>
-    boxes.slice(place + 1).filter(([, other]) => meet(box, other)).map(([other]) => `${name} / ${other}`));
+  return boxes.flatMap(([name, box], index) =>
+    boxes.slice(index + 1).filter(([, other]) => meet(box, other)).map(([other]) => `${name} / ${other}`));
 })"""
 
 CLIPPED = """() => [...document.querySelectorAll("figure:has(svg)")].flatMap((figure) => {
@@ -348,7 +348,7 @@ def test_every_chart_is_drawn_inside_its_frame(open_report: Open, make: Callable
         assert marks > 0
     assert page.locator("table.matrix").count() == sum(name in CATEGORIES for name in CHARTS[make])
     assert page.evaluate(OUTSIDE) == []
-    assert make is hostile_check or page.evaluate(CLIPPED) == []  # its names are wider than any that people give
+    assert make is hostile_check or page.evaluate(CLIPPED) == []  # its names are longer than real ones
 
 
 @pytest.mark.parametrize(
@@ -416,8 +416,8 @@ def test_dots_of_many_variants_are_seen(open_report: Open) -> None:
 def estimated(*values: tuple[float, float, float]) -> Check:
     """A sweep whose KL means are given with their bounds."""
     variants = [
-        Variant(f"v{place}", size=(9 - place) * GIB, figures={"kl_mean": Estimate(value, 0.1, low, high, 9)})
-        for place, (value, low, high) in enumerate(values)
+        Variant(f"v{index}", size=(9 - index) * GIB, metrics={"kl_mean": Estimate(value, 0.1, low, high, 9)})
+        for index, (value, low, high) in enumerate(values)
     ]
     return Check("sweep", ["maths"], variants, "F16")
 
@@ -453,17 +453,17 @@ def test_an_interval_down_to_zero_reaches_the_lowest_power_of_ten(open_report: O
     assert lowest == max(line[0] for line in numbers(page.locator("figure .grid"), "y1"))
 
 
-def test_agreement_is_told_of_four_places_that_enough_texts_reach(open_report: Open) -> None:
+def test_agreement_is_shown_for_four_positions_that_enough_texts_reach(open_report: Open) -> None:
     reach = [*[10] * 5, 14]  # tokens of six texts
     of_texts = {
-        f"maths/{number}": [Gap(0.1, -0.5, -0.6, place != 5 or number > 2, True) for place in range(length)]
+        f"maths/{number}": [Gap(0.1, -0.5, -0.6, index != 5 or number > 2, True) for index in range(length)]
         for number, length in enumerate(reach)
     }
     page = open_report(Check("compare", ["maths"], [compared("B", BASE, BASE, ForcedGaps(of_texts))], "A"))
     assert page.locator("figure", has_text=FORCED[1]).locator("circle title").all_text_contents() == [
-        "B: tokens 1 to 4, 100.0 % of 24 places",
-        "B: tokens 5 to 8, 87.5 % of 24 places",
-        "B: tokens 9 to 10, 100.0 % of 12 places",
+        "B: tokens 1 to 4, 100.0 % of 24 positions",
+        "B: tokens 5 to 8, 87.5 % of 24 positions",
+        "B: tokens 9 to 10, 100.0 % of 12 positions",
     ]
 
 
@@ -483,22 +483,26 @@ def test_categories_are_a_matrix_with_the_worst_first(open_report: Open) -> None
         ["words", "100 %", "50 %"],
     ]
     same = page.locator("figure", has_text=CATEGORIES[1]).locator("td")
-    told = same.evaluate_all("all => all.map(one => one.title)")
-    assert told[:3] == ["50.0 % of 2, 1.26 % to 98.7 %", "0.00 % of 2, 0.00 % to 84.2 %", "100.0 % of 2, 15.8 % to 100.0 %"]
+    tooltips = same.evaluate_all("all => all.map(one => one.title)")
+    assert tooltips[:3] == [
+        "50.0 % of 2, 1.26 % to 98.7 %",
+        "0.00 % of 2, 0.00 % to 84.2 %",
+        "100.0 % of 2, 15.8 % to 100.0 %",
+    ]
     shades = same.evaluate_all("all => all.map(one => getComputedStyle(one).backgroundColor)")
     assert shades[0] == shades[5]  # 50 %
     assert shades[1] == shades[3]  # 0 %
     assert len(set(shades)) == 3
 
 
-def test_a_rate_of_flips_is_told_of_those_that_can_flip(open_report: Open) -> None:
+def test_a_rate_of_flips_counts_samples_that_can_flip(open_report: Open) -> None:
     page = open_report(compare_check())
     logic = page.locator("figure", has_text=CATEGORIES[0]).locator("tr", has_text="logic").locator("td").last
     assert logic.get_attribute("title") == "100.0 % of 1, 2.50 % to 100.0 %"  # nothing is extracted from the essay
 
 
 def test_one_category_in_two_tasks_is_two_rows(open_report: Open) -> None:
-    first = [said(name, "logic", f"It is {name}") for name in "abcd"]
+    first = [answered(name, "logic", f"It is {name}") for name in "abcd"]
     first = [replace(one, task="maths" if one.id in "ab" else "words") for one in first]
     second = [replace(one, text="Other") if one.id in "acd" else one for one in first]
     page = open_report(Check("compare", ["maths", "words"], [compared("B", first, second, None)], "A"))
@@ -538,33 +542,33 @@ def test_severities_are_named_by_colour(open_report: Open) -> None:
 BOUNDS = ((math.nan, math.inf), (-math.inf, math.nan), (-math.inf, math.inf), (None, math.nan))
 
 
-def test_bounds_that_are_no_numbers_are_not_drawn(open_report: Open, tmp_path: Path) -> None:
+def test_bounds_that_are_not_finite_are_not_drawn(open_report: Open, tmp_path: Path) -> None:
     checks = [compare_check(), sweep_check(), crowded_check(), stress_check(), determinism_check()]
     for check in checks:
-        for place, variant in enumerate(check.variants):
-            low, high = BOUNDS[place % len(BOUNDS)]
-            variant.figures = {name: replace(one, low=low, high=high) for name, one in variant.figures.items()}
+        for index, variant in enumerate(check.variants):
+            low, high = BOUNDS[index % len(BOUNDS)]
+            variant.metrics = {name: replace(one, low=low, high=high) for name, one in variant.metrics.items()}
             variant.p_values = dict.fromkeys(variant.p_values, math.nan)
             for group in variant.groups:
                 group |= {name: [rates[0], low, high] for name, rates in group.items() if isinstance(rates, list)}
-        last = check.variants[-1].figures
-        check.variants[-1].figures = {name: replace(one, value=math.nan) for name, one in last.items()}
+        last = check.variants[-1].metrics
+        check.variants[-1].metrics = {name: replace(one, value=math.nan) for name, one in last.items()}
     page = open_report(write_report(checks, tmp_path / "all.html"))  # read from a file, they would be refused
     assert page.locator(".check").count() == 5
     assert page.evaluate(OUTSIDE) == []
     assert page.locator("figure circle").count() > 50
     assert page.locator("figure .whisker").count() == 0
     assert not [text for text in texts(page, "figure circle title") if "NaN" in text or "inf" in text]
-    assert "NaN" in page.locator(".figures").first.inner_text()
+    assert "NaN" in page.locator(".metrics").first.inner_text()
 
 
-def test_a_category_whose_rate_is_no_number_is_named(open_report: Open) -> None:
+def test_a_category_whose_rate_is_nan_is_listed(open_report: Open) -> None:
     check = compare_check()
     check.variants[0].groups[0]["match_rate"] = [math.nan, None, None]
     assert ["arithmetic", "-", "0 %"] in cells(open_report(check), CATEGORIES[1])
 
 
-def test_series_are_named_in_legends_and_told_apart_by_colour(open_report: Open) -> None:
+def test_series_are_in_legends_and_have_different_colours(open_report: Open) -> None:
     page = open_report(sweep_check())
     figure = page.locator("figure", has_text="Distribution of KL")
     assert figure.locator(".key").all_text_contents() == ["Q8_0", "Q6_K", "Q4_K_M", "Q2_K"]
@@ -574,18 +578,18 @@ def test_series_are_named_in_legends_and_told_apart_by_colour(open_report: Open)
     assert len(set(lines)) == 4
 
 
-def test_the_table_holds_every_figure(open_report: Open) -> None:
+def test_the_table_has_every_metric(open_report: Open) -> None:
     page = open_report(compare_check())
-    assert texts(page, ".figures thead th") == ["", "Q8_0", "Q4_K_M"]
-    flips = page.locator(".figures tbody tr", has_text="answer flips")
+    assert texts(page, ".metrics thead th") == ["", "Q8_0", "Q4_K_M"]
+    flips = page.locator(".metrics tbody tr", has_text="answer flips")
     assert flips.locator("td").all_inner_texts() == ["0.00 % (0.00 % – 70.8 %)", "100.0 % (29.2 % – 100.0 %)"]
     assert flips.locator("td small").all_text_contents() == [" (0.00 % – 70.8 %)", " (29.2 % – 100.0 %)"]
-    assert page.locator(".figures tr", has_text="accuracy lost").locator("small").last.inner_text().endswith(") p=1")
-    assert flips.locator("th").get_attribute("title") == "samples whose extracted answer is another one"
-    assert texts(page, ".figures tbody tr:last-child td") == ["5 / 1 / 0 / 0 / 0 / 0", "1 / 3 / 0 / 1 / 0 / 1"]
+    assert page.locator(".metrics tr", has_text="accuracy lost").locator("small").last.inner_text().endswith(") p=1")
+    assert flips.locator("th").get_attribute("title") == "samples whose extracted answer changed"
+    assert texts(page, ".metrics tbody tr:last-child td") == ["5 / 1 / 0 / 0 / 0 / 0", "1 / 3 / 0 / 1 / 0 / 1"]
 
 
-def test_a_check_names_what_it_is_against(open_report: Open) -> None:
+def test_a_check_names_its_baseline(open_report: Open) -> None:
     page = open_report(compare_check(), stress_check(), determinism_check())
     against, load, repeated_runs = page.locator(".sub").all_inner_texts()[:3]
     assert against.startswith("Q8_0, Q4_K_M against F16 · ")
@@ -619,7 +623,7 @@ def test_filters_choose_samples_and_count_them(open_report: Open) -> None:
     assert after(variant="Q8_0", kind="severe") == 0
 
 
-def test_samples_of_all_variants_stand_in_one_order(open_report: Open) -> None:
+def test_samples_of_all_variants_are_in_one_order(open_report: Open) -> None:
     page = open_report(Check("compare", ["maths"], [compared(label, BASE, Q4, None) for label in "AB"], "F16"))
     shown = [text.split(" · ")[1:3] for text in texts(page, "summary")]
     names = ["broken", "sum", "knights", "difference", "essay"]  # failed, lost, flipped, changed
@@ -658,13 +662,13 @@ def test_failed_samples_show_their_errors(open_report: Open) -> None:
     assert shown.locator(".side pre").inner_text() == "The sum is 4 and so the answer: 4"
 
 
-def test_the_token_where_answers_part_is_marked(open_report: Open) -> None:
+def test_the_token_where_answers_diverge_is_marked(open_report: Open) -> None:
     page = open_report(compare_check())
     shown = sample(page, "sum", "Q4_K_M")
     assert shown.locator("mark").all_text_contents() == [" 4", " 5"]
     assert shown.locator(".same").all_text_contents() == ["The sum is"] * 2
-    assert shown.locator(".facts").inner_text() == "94 % alike · parts at token 4 · margin 2.500 nats · KL up to " + (
-        f"{max(compare_check().variants[1].rows[0]['kl_places']):.3g}"
+    assert shown.locator(".facts").inner_text() == "94 % similar · diverges at token 4 · margin 2.500 nats · KL up to " + (
+        f"{max(compare_check().variants[1].rows[0]['kl_positions']):.3g}"
     )
     assert shown.locator("pre").all_inner_texts()[1:] == [BASE[0].text, Q4[0].text]
     assert shown.locator(".right").inner_text() == "right"
@@ -676,7 +680,7 @@ SIGN = "one => getComputedStyle(one, '::after').content"
 
 
 def test_an_answer_that_ends_early_is_marked_at_its_end(open_report: Open) -> None:
-    short, long = said("tale", "words", "It ends here"), said("tale", "words", "It ends here not")
+    short, long = answered("tale", "words", "It ends here"), answered("tale", "words", "It ends here not")
     page = open_report(Check("compare", ["maths"], [compared("talks", [short], [long], None)], "stops"))
     shown = sample(page, "tale", "talks")
     assert shown.locator("mark").all_text_contents() == ["", " not"]
@@ -687,36 +691,39 @@ LATE = {("left", "right"): ["left", "right"], ("left", "left over"): ["", "over"
 
 
 @pytest.mark.parametrize("tokenized", [True, False], ids=["tokens", "characters"])
-@pytest.mark.parametrize("ends", [*LATE], ids=["another end", "one goes on", "one ends like a cut"])
-def test_texts_that_part_late_show_where(open_report: Open, ends: tuple[str, str], tokenized: bool) -> None:
+@pytest.mark.parametrize("ends", [*LATE], ids=["different ends", "one is longer", "one ends with the mark"])
+def test_texts_that_diverge_late_show_where(open_report: Open, ends: tuple[str, str], tokenized: bool) -> None:
     start = "".join(f"{number} on and " for number in range(900))
-    assert len(start) > 2 * MOST_CHARS
-    pair = [said("tale", "words", start + end) for end in ends]
+    assert len(start) > 2 * MAX_CHARS
+    pair = [answered("tale", "words", start + end) for end in ends]
     pair = [replace(one, tokens=one.tokens if tokenized else None) for one in pair]
     page = open_report(Check("compare", ["maths"], [compared("B", pair[:1], pair[1:], None)], "A"))
     shown = sample(page, "tale", "B")
     for one, seen in zip(pair, shown.locator(".side pre").all_text_contents(), strict=True):
         assert seen.startswith("[…] ")
         assert one.text.endswith(seen[4:])
-        assert MOST_CHARS / 2 <= len(seen) <= MOST_CHARS
+        assert MAX_CHARS / 2 <= len(seen) <= MAX_CHARS
     marked = shown.locator("mark").all_text_contents()
     assert [text.strip() for text in marked] == LATE[ends]
     signs = shown.locator("mark").evaluate_all(f"all => all.map({SIGN})")
     assert signs == ["none" if text else '"end of text"' for text in LATE[ends]]
 
 
-def test_a_long_text_that_parts_early_is_cut_behind(open_report: Open) -> None:
-    first, second = (said("tale", "words", f"{word} {'and on ' * 900}") for word in ("Off", "On"))
+def test_a_long_text_that_diverges_early_is_cut_at_the_end(open_report: Open) -> None:
+    first, second = (answered("tale", "words", f"{word} {'and on ' * 900}") for word in ("Off", "On"))
     page = open_report(Check("compare", ["maths"], [compared("B", [first], [second], None)], "A"))
     shown = sample(page, "tale", "B")
     assert shown.locator("mark").all_text_contents() == ["Off", "On"]
     for one, side in zip((first, second), shown.locator(".side pre").all_text_contents(), strict=True):
-        assert side == one.text[:MOST_CHARS] + " […]"
+        assert side == one.text[:MAX_CHARS] + " […]"
 
 
 def test_texts_keep_the_newlines_they_start_with(open_report: Open) -> None:
-    first, second = (said("tale", "words", f"\n\nOnce {word}", prompt="\n\nTell me") for word in ("upon", "again"))
-    failed = said("none", "words", "\nNothing", prompt="\r\nWhy"), said("none", "words", "", prompt="", error="\ngone")
+    first, second = (answered("tale", "words", f"\n\nOnce {word}", prompt="\n\nTell me") for word in ("upon", "again"))
+    failed = (
+        answered("none", "words", "\nNothing", prompt="\r\nWhy"),
+        answered("none", "words", "", prompt="", error="\ngone"),
+    )
     check = Check("compare", ["maths"], [compared("B", [first, failed[0]], [second, failed[1]], None)], "A")
     page = open_report(check)
     assert sample(page, "tale", "B").locator("pre").all_text_contents() == ["\n\nTell me", "\n\nOnce upon", "\n\nOnce again"]
@@ -725,9 +732,9 @@ def test_texts_keep_the_newlines_they_start_with(open_report: Open) -> None:
     assert shown.locator(".error").text_content() == "\ngone"
 
 
-def test_a_long_answer_is_opened_where_it_parts(open_report: Open) -> None:
+def test_a_long_answer_is_scrolled_to_the_divergence(open_report: Open) -> None:
     start = "word " * 600
-    first, second = said("long", "words", f"{start}left {start}"), said("long", "words", f"{start}right {start}")
+    first, second = answered("long", "words", f"{start}left {start}"), answered("long", "words", f"{start}right {start}")
     page = open_report(Check("compare", ["maths"], [compared("B", [first], [second], None)], "A"))
     shown = sample(page, "long", "B")
     page.wait_for_function("document.querySelector('.side pre').scrollTop > 0")
@@ -736,7 +743,7 @@ def test_a_long_answer_is_opened_where_it_parts(open_report: Open) -> None:
         assert outer["y"] <= mark["y"] <= outer["y"] + outer["height"] - mark["height"]
 
 
-def test_unstable_samples_show_their_two_commonest_answers(open_report: Open) -> None:
+def test_unstable_samples_show_their_two_most_common_answers(open_report: Open) -> None:
     page = open_report(determinism_check())
     shown = sample(page, "essay", "all runs")
     assert shown.locator("h5").all_inner_texts() == ["prompt", "most common", "next"]
@@ -753,7 +760,9 @@ def test_a_prompt_that_fails_in_some_runs_shows_an_answer_and_the_error(open_rep
 
 
 def test_a_prompt_that_fails_in_every_run_is_listed(open_report: Open) -> None:
-    passes = [Pass(f"pass {place}", 1, [replace(BASE[0], text="", error="HTTP 503"), BASE[1]], "", []) for place in range(3)]
+    passes = [
+        Pass(f"pass {number}", 1, [replace(BASE[0], text="", error="HTTP 503"), BASE[1]], "", []) for number in range(3)
+    ]
     page = open_report(Check("determinism", ["maths"], [repeated("all runs", passes)]))
     assert page.locator(".sample").count() == 1
     shown = sample(page, "sum", "all runs")
@@ -765,7 +774,7 @@ def test_a_prompt_that_fails_in_every_run_is_listed(open_report: Open) -> None:
 
 
 def blocks(markdown: str) -> tuple[str, list[str]]:
-    """What stands outside of fenced blocks, and the blocks, read as CommonMark reads them."""
+    """The text outside of fenced blocks, and the blocks, parsed as CommonMark does."""
     outside, inside, fence = [], [], ""
     for line in markdown.split("\n"):
         ticks = line[: len(line) - len(line.lstrip("`"))]
@@ -826,7 +835,7 @@ def test_hostile_text_in_an_issue_stays_code(open_report: Open) -> None:
         assert "hacked" not in re.sub(r"`[^`\n]*`", "", around_them)
 
 
-# --- what models write is text --------------------------------------------------------------------------------------------
+# --- texts of models are no markup ----------------------------------------------------------------------------------------
 
 
 def is_harmless(page: Any) -> None:
@@ -850,7 +859,7 @@ def test_hostile_text_is_shown_and_never_run(open_report: Open) -> None:
     for selector in (
         "h2",
         ".sub b >> nth=0",
-        ".figures thead th >> nth=1",
+        ".metrics thead th >> nth=1",
         ".warnings li >> nth=0",
         ".warnings li >> nth=-1",
     ):
@@ -860,7 +869,7 @@ def test_hostile_text_is_shown_and_never_run(open_report: Open) -> None:
     for selector in ("summary", ".prompt", ".side h5", ".error", "option"):
         assert HOSTILE in " ".join(page.locator(selector).all_inner_texts())
         assert SEEN in " ".join(page.locator(selector).all_text_contents())
-    assert [text[:3] for text in texts(page, ".prompt")] == [f"\n{place} " for place in (1, 1, 0, 0, 2, 2)]
+    assert [text[:3] for text in texts(page, ".prompt")] == [f"\n{index} " for index in (1, 1, 0, 0, 2, 2)]
     assert HOSTILE in page.locator(".side pre").first.inner_text()
     assert HOSTILE in page.locator("figure", has_text=HEAT).locator("rect title").first.text_content()
     assert [HOSTILE in text for text in texts(page, ".matrix th")] == [False, True, True, True, True, True] * 2
@@ -871,8 +880,8 @@ def test_no_script_runs_but_the_page_s_own(browser: Any, tmp_path: Path) -> None
     planted = "<b id='bad' onclick='window.hacked=1'>x</b><a href='javascript:window.hacked=1'>x</a>" + HACKS[0]
     file.write_text(file.read_text().replace("</main>", f"{planted}</main>"))
     context = browser.new_context(offline=True)
-    page, said_of_it = context.new_page(), []
-    page.on("console", lambda message: said_of_it.append(message.text))
+    page, logged = context.new_page(), []
+    page.on("console", lambda message: logged.append(message.text))
     page.goto(file.as_uri())
     policy = page.locator("meta[http-equiv=Content-Security-Policy]").get_attribute("content")
     digest = hashlib.sha256(str(page.locator("script").last.text_content()).encode()).digest()
@@ -884,8 +893,8 @@ def test_no_script_runs_but_the_page_s_own(browser: Any, tmp_path: Path) -> None
     page.locator("a").click()
     page.wait_for_timeout(100)
     assert page.evaluate("window.hacked") is None
-    refused = [text for text in said_of_it if "Content Security Policy" in text]
-    assert len(refused) == len(said_of_it) == 3
+    refused = [text for text in logged if "Content Security Policy" in text]
+    assert len(refused) == len(logged) == 3
     context.close()
 
 

@@ -1,4 +1,4 @@
-"""What tests of runs share."""
+"""Fixtures for tests of runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.runs.faults import TOY, N, start
 
 @pytest.fixture(scope="session")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The output folder of a run that nothing happened to; the file `log` beside it has what was computed."""
+    """The output folder of an uninterrupted run; the file `log` beside it lists the computed requests."""
     folder = tmp_path_factory.mktemp("undisturbed")
     assert start(folder / "out", folder / "log").wait() == 0
     return folder / "out"
@@ -21,7 +21,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def toy_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The toy model in this process, as `start` has it in one of its own; gives its log."""
+    """Loads the toy model in this process, with the settings of `start`; returns the path of its log."""
     for name in [name for name in sys.modules if name.startswith("mill_file_toy")]:
         del sys.modules[name]
     load_files((str(TOY),))

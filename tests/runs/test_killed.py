@@ -68,7 +68,7 @@ def test_a_terminated_run_is_reported_and_resumes(undisturbed: Path, tmp_path: P
     until_first_response(run, log)
     run.send_signal(signal.SIGTERM)
     assert run.wait(PATIENCE_S) == 143
-    assert "interrupted; nothing that was answered is lost" in stderr_of(log) and "Traceback" not in stderr_of(log)
+    assert "interrupted; all completed requests are recorded" in stderr_of(log) and "Traceback" not in stderr_of(log)
     assert [session["ended"] for session in sessions(out)] == ["interrupted"]
     resume(out, log)
     assert_same_end(out, undisturbed)

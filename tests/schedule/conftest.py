@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from servers import free_port
+
+from tests.servers import free_port
 
 SCRIPT = Path(__file__).parents[1] / "slurm.sh"
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue")
@@ -17,17 +18,17 @@ PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue")
 
 @pytest.fixture(scope="session")
 def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A node with four cores, as SLURM counts them; SLURM_CONF leads to it."""
-    daemons = f"{os.environ['PATH']}:/usr/sbin"  # where an ordinary PATH does not lead
+    """A SLURM node with four cores; SLURM_CONF names its configuration."""
+    daemons = f"{os.environ['PATH']}:/usr/sbin"  # not on the PATH of ordinary users
     missing = [program for program in PROGRAMS if shutil.which(program, path=daemons) is None]
     if missing:
         pytest.skip(f"SLURM is not installed: there is no {', '.join(missing)}")
     if os.getuid() != 0:
         pytest.skip("only root can start a SLURM")
     folder = tmp_path_factory.mktemp("slurm")
-    told = {"SLURM_CTLD_PORT": str(free_port()), "SLURM_D_PORT": str(free_port()), "PATH": daemons}
+    environment = {"SLURM_CTLD_PORT": str(free_port()), "SLURM_D_PORT": str(free_port()), "PATH": daemons}
     try:
-        subprocess.run([str(SCRIPT), "start", str(folder)], env={**os.environ, **told}, check=True, timeout=90)
+        subprocess.run([str(SCRIPT), "start", str(folder)], env={**os.environ, **environment}, check=True, timeout=90)
         os.environ["SLURM_CONF"] = str(folder / "slurm.conf")
         yield
     finally:

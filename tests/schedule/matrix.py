@@ -1,4 +1,4 @@
-"""Matrices of the toy model as a person schedules them, and what they leave behind."""
+"""Matrices of the toy model as users schedule them, and the files that they write."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _SET_BY_OTHERS = ("TOY_", "MILL_", "SLURM_JOB", "SUBMITIT_")
 
 
 def mill(*argv: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """A command in a process of its own, to its end."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(_SET_BY_OTHERS)}
-    environment = {**kept, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "COLUMNS": "200", **environment}
+    """Run a command in its own process and wait for its end."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(_SET_BY_OTHERS)}
+    environment = {**inherited, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "COLUMNS": "200", **environment}
     command = [sys.executable, "-m", "mill", *argv]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
 
@@ -31,8 +31,8 @@ def schedule(out: Path, models: str, tasks: str, *options: str, **environment: s
 
 def evaluate(out: Path, models: str, tasks: str, *options: str, **environment: str) -> None:
     """The same without any scheduling."""
-    told = ("--task_paths", str(TOY), "--output_dir", str(out), "--quiet", *options)
-    done = mill("eval", models, tasks, *told, **environment)
+    shared = ("--task_paths", str(TOY), "--output_dir", str(out), "--quiet", *options)
+    done = mill("eval", models, tasks, *shared, **environment)
     assert done.returncode == 0, done.stderr
 
 
@@ -59,7 +59,7 @@ def all_ended() -> None:
 
 
 def logs(out: Path) -> str:
-    """What all jobs told, for a person who reads why a test failed."""
+    """The output of all jobs, for the message of a failed test."""
     return "\n".join(file.read_text() for file in sorted((out / "schedule/jobs").glob("*_log.*")))
 
 
@@ -72,12 +72,12 @@ def jobs(out: Path) -> set[str]:
 
 
 def scores(out: Path) -> dict[str, Any]:
-    """The results of every run, by the run's place."""
+    """The results of every run, by its path."""
     return {str(file.parent.relative_to(out)): json.loads(file.read_text()) for file in out.glob("*/*/results.json")}
 
 
 def computed(log: Path) -> list[str]:
-    """Keys of what was computed, in order; one that was computed twice stands there twice."""
+    """Keys of the computed requests, in order; a request that was computed twice is listed twice."""
     return log.read_text().split() if log.exists() else []
 
 

@@ -52,7 +52,7 @@ def write_cells(out: Path, content: Any) -> None:
         ({"n": 9, "version": 1, "data_hash": "h", "errors": 0}, None),
     ],
 )
-def test_what_a_result_lacks(result: dict[str, Any] | None, what: str | None) -> None:
+def test_what_is_missing_in_a_result(result: dict[str, Any] | None, what: str | None) -> None:
     assert Expected(4, 1, "h").missing(result) == what
 
 
@@ -74,7 +74,7 @@ def test_a_smaller_run_is_not_enough_and_a_larger_one_is(tmp_path: Path) -> None
     assert small_cell.missing(tmp_path) == whole_cell.missing(tmp_path) == []
 
 
-def test_cells_are_read_as_they_were_remembered(tmp_path: Path) -> None:
+def test_cells_are_read_as_they_were_stored(tmp_path: Path) -> None:
     other = replace(CELL, argv=("eval", "ä", "--n_shots", "5"), n_shots=5, job="7_1")
     assert read_cells(tmp_path) == {}
     remember_cells(tmp_path, [CELL, other])
@@ -99,7 +99,7 @@ def test_a_damaged_result_is_missing_and_hides_no_other(tmp_path: Path) -> None:
     assert missing.startswith("toy_gen: ") and "results.json is not valid JSON" in missing
 
 
-def test_a_job_is_remembered_until_there_is_a_newer_one(tmp_path: Path) -> None:
+def test_a_job_is_stored_until_there_is_a_newer_one(tmp_path: Path) -> None:
     remember_cells(tmp_path, [replace(CELL, job="7_1")])
     remember_cells(tmp_path, [CELL])
     assert read_cells(tmp_path)[CELL.key].job == "7_1"
@@ -107,26 +107,26 @@ def test_a_job_is_remembered_until_there_is_a_newer_one(tmp_path: Path) -> None:
     assert read_cells(tmp_path)[CELL.key].job == "8"
 
 
-def test_runs_that_were_started_by_hand_are_checked_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_outside_the_schedule_are_checked_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run, cell = planned(tmp_path)
     run._write_plan()
     assert unscheduled(tmp_path) == [("a", "toy_gen", "no result")]
     remember_cells(tmp_path, [cell])
-    assert unscheduled(tmp_path) == [], "it was scheduled: the cell tells what is missing"
+    assert unscheduled(tmp_path) == [], "it was scheduled: the cell shows what is missing"
     forget_cells(tmp_path, [cell.model], [cell.task], [])
     run.execute(quiet=True)
     assert unscheduled(tmp_path) == []
 
 
-@pytest.mark.parametrize("place", ["../other/default", "a-1/../../other/default", "{absolute}"])
-def test_a_cell_that_leads_out_of_the_output_folder_is_not_followed(tmp_path: Path, place: str) -> None:
-    """The file may come with somebody else's results."""
+@pytest.mark.parametrize("path", ["../other/default", "a-1/../../other/default", "{absolute}"])
+def test_a_cell_that_leads_out_of_the_output_folder_is_not_followed(tmp_path: Path, path: str) -> None:
+    """The file may come with results of another user."""
     out, other = tmp_path / "out", tmp_path / "other/default"
     other.mkdir(parents=True)
     done = {"tasks": {"toy_gen": {"n": 4, "version": 1, "data_hash": "h", "errors": 0}}}
     (other / "results.json").write_text(json.dumps(done))
     (out / "a-1").mkdir(parents=True)
-    cell = replace(CELL, run=place.replace("{absolute}", str(other)))
+    cell = replace(CELL, run=path.replace("{absolute}", str(other)))
     remember_cells(out, [cell])
     try:
         missing = read_cells(out)[cell.key].missing(out)

@@ -1,4 +1,4 @@
-"""The cluster file: what it may say, what is refused, and what becomes of it in submitit's words."""
+"""The cluster file: what it may contain, what is refused, and the parameters of submitit that it becomes."""
 
 from __future__ import annotations
 
@@ -52,26 +52,26 @@ def test_a_file_with_everything_in_it(tmp_path: Path) -> None:
     }
 
 
-def test_what_is_left_out_is_left_to_the_cluster(tmp_path: Path) -> None:
+def test_the_clusters_defaults_apply_to_what_is_left_out(tmp_path: Path) -> None:
     assert read_cluster(None) == read_cluster(written(tmp_path, "")) == read_cluster(written(tmp_path, "{}")) == Cluster()
-    asked = Cluster().parameters("mill")
-    assert not {"slurm_partition", "slurm_account", "slurm_qos", "mem_gb", "gpus_per_node"} & set(asked)
+    parameters = Cluster().parameters("mill")
+    assert not {"slurm_partition", "slurm_account", "slurm_qos", "mem_gb", "gpus_per_node"} & set(parameters)
 
 
-def test_on_this_machine_one_cell_runs_at_a_time_unless_a_file_says_otherwise(tmp_path: Path) -> None:
+def test_on_this_machine_one_cell_runs_at_a_time_without_a_cluster_file(tmp_path: Path) -> None:
     assert read_cluster(None, local=True).at_once == 1
     assert read_cluster(written(tmp_path, {"at_once": 3}), local=True).at_once == 3
 
 
-def test_a_short_job_is_told_early_enough_but_not_at_once() -> None:
+def test_a_short_job_gets_its_signal_early_but_not_at_once() -> None:
     assert Cluster(minutes=1).parameters("mill")["slurm_signal_delay_s"] == 15
     assert Cluster(minutes=240).parameters("mill")["slurm_signal_delay_s"] == 90
 
 
 @pytest.mark.parametrize("name", WHOLE)
-@pytest.mark.parametrize("value", ["true", "null", "[[]]", "{1: 2}", "a word", "1.5", "-1", "2024-01-01"])
+@pytest.mark.parametrize("value", ["true", "null", "[[]]", "{1: 2}", "text", "1.5", "-1", "2024-01-01"])
 def test_an_entry_of_the_wrong_type_is_refused_by_name(tmp_path: Path, name: str, value: str) -> None:
-    right = {"partition": {"a word"}, "account": {"a word"}, "qos": {"a word"}, "memory_gb": {"1.5"}}
+    right = {"partition": {"text"}, "account": {"text"}, "qos": {"text"}, "memory_gb": {"1.5"}}
     right |= {"setup": {"[[]]"}, "extra": {"{1: 2}"}}
     file = written(tmp_path, f"{name}: {value}\n")
     if value in right.get(name, ()):
@@ -83,7 +83,7 @@ def test_an_entry_of_the_wrong_type_is_refused_by_name(tmp_path: Path, name: str
 
 
 @pytest.mark.parametrize("name", ["minutes", "cpus", "ranks", "at_once", "array_size"])
-def test_none_at_all_is_too_few(tmp_path: Path, name: str) -> None:
+def test_zero_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(MillError, match="at least 1 is needed"):
         read_cluster(written(tmp_path, {name: 0}))
 
@@ -96,7 +96,7 @@ def test_an_unknown_entry_is_refused_with_the_nearest_known_one(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("minutes: [1", "is not YAML"),
         ("!!python/object/apply:os.system ['touch marker']", "is not YAML"),
@@ -105,10 +105,10 @@ def test_an_unknown_entry_is_refused_with_the_nearest_known_one(tmp_path: Path) 
     ],
 )
 def test_what_is_no_mapping_in_yaml_is_refused_in_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, told: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(MillError, match=told) as refused:
+    with pytest.raises(MillError, match=message) as refused:
         read_cluster(written(tmp_path, text))
     assert "\n" not in str(refused.value)
     assert not (tmp_path / "marker").exists()

@@ -1,4 +1,4 @@
-"""Matrices on a real SLURM: arrays, what is under way, what failed, what was cancelled, killed or preempted."""
+"""Matrices on a real SLURM: arrays, active jobs, what failed, what was cancelled, killed or preempted."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def cluster_file(folder: Path, **entries: object) -> tuple[str, str]:
 
 @dataclass
 class Seen:
-    """What somebody saw who looked at the queue until it was empty."""
+    """The queue, polled until it was empty."""
 
     out: Path
     together: int = 0
@@ -59,9 +59,9 @@ def seen(slurm: None, tmp_path_factory: pytest.TempPathFactory) -> Seen:
     folder = tmp_path_factory.mktemp("matrix")
     found = Seen(folder / "out")
     limits = cluster_file(folder, at_once=2, array_size=4)
-    told = {"TOY_N": "6", "TOY_DELAY": "0.15", "MILL_API_KEY": KEY}
+    environment = {"TOY_N": "6", "TOY_DELAY": "0.15", "MILL_API_KEY": KEY}
     with ThreadPoolExecutor(2) as two:
-        both = two.map(lambda _: schedule(found.out, MODELS, TASKS, *SHOTS, *limits, **told), range(2))
+        both = two.map(lambda _: schedule(found.out, MODELS, TASKS, *SHOTS, *limits, **environment), range(2))
     first, again = sorted(both, key=lambda done: "submitted" not in done.stdout)
     found.submitted, found.again = first.stdout, again.stdout
     assert (first.returncode, again.returncode) == (0, 0), first.stderr + again.stderr
@@ -76,7 +76,7 @@ def seen(slurm: None, tmp_path_factory: pytest.TempPathFactory) -> Seen:
     return found
 
 
-def test_arrays_have_the_size_and_the_width_of_the_cluster_file(seen: Seen) -> None:
+def test_arrays_have_the_size_and_the_concurrency_of_the_cluster_file(seen: Seen) -> None:
     assert seen.submitted.count("submitted 4 cells as ") == 2
     assert len(seen.jobs) == 8
     assert {job.partition("_")[2] for job in seen.jobs} == {"0", "1", "2", "3"}
@@ -87,15 +87,15 @@ def test_no_more_than_at_once_run_together_in_all(seen: Seen) -> None:
     assert seen.together <= 2
 
 
-def test_cells_that_are_under_way_are_not_submitted_again(seen: Seen) -> None:
-    assert "submitted" not in seen.again and seen.again.count("under way") == 8
+def test_active_cells_are_not_submitted_again(seen: Seen) -> None:
+    assert "submitted" not in seen.again and seen.again.count("active") == 8
     assert jobs(seen.out) == seen.jobs
 
 
-def test_the_check_tells_cells_under_way_from_others(seen: Seen) -> None:
+def test_the_check_marks_active_cells(seen: Seen) -> None:
     code, out = seen.check_meanwhile
     assert code == 1
-    assert out.count("under way") == out.count("no result") == 8 and "8 results are missing" in out
+    assert out.count("active") == out.count("no result") == 8 and "8 results are missing" in out
 
 
 def test_results_are_those_of_plain_runs(seen: Seen, tmp_path: Path) -> None:
@@ -122,14 +122,14 @@ def test_keys_in_the_environment_are_in_no_file_of_a_schedule(seen: Seen) -> Non
     ids=["a sample", "the model"],
 )
 def test_only_the_cell_that_failed_is_submitted_again(tmp_path: Path, fails: str, missing: str, left: int) -> None:
-    """Its good answers are kept: only what failed is computed anew."""
+    """Its good answers are reused: only what failed is computed again."""
     out, log = tmp_path / "out", tmp_path / "log"
     limits = cluster_file(tmp_path)
     schedule(out, "toy[path=a]", TASKS, *limits, TOY_N="9", TOY_FAILS=fails)
     all_ended()
-    code, told = check(out)
-    assert code == 1 and missing in told and "toy_choice" not in told and "under way" not in told
-    assert "1 results are missing" in told
+    code, report = check(out)
+    assert code == 1 and missing in report and "toy_choice" not in report and "active" not in report
+    assert "1 results are missing" in report
     good = recorded(out)
     again = schedule(out, "toy[path=a]", TASKS, *limits, TOY_N="9", TOY_LOG=str(log))
     assert "submitted 1 cells" in again.stdout
@@ -138,7 +138,7 @@ def test_only_the_cell_that_failed_is_submitted_again(tmp_path: Path, fails: str
     assert len(computed(log)) == left and not good & set(computed(log))
 
 
-def test_cancelled_and_killed_jobs_go_on_where_they_stopped(tmp_path: Path) -> None:
+def test_cancelled_and_killed_jobs_resume(tmp_path: Path) -> None:
     out, log = tmp_path / "out", tmp_path / "log"
     limits = cluster_file(tmp_path)
     schedule(out, "toy[path=a]", TASKS, *limits, TOY_N="30", TOY_DELAY="0.1", TOY_LOG=str(log))
@@ -147,8 +147,8 @@ def test_cancelled_and_killed_jobs_go_on_where_they_stopped(tmp_path: Path) -> N
     os.kill(workers(out, "toy_gen")[0], 9)
     subprocess.run(["scancel", by_task["toy_choice"]], check=True)
     all_ended()
-    code, told = check(out)
-    assert code == 1 and "toy_gen: no result" in told and "toy_choice: no result" in told
+    code, report = check(out)
+    assert code == 1 and "toy_gen: no result" in report and "toy_choice: no result" in report
     known = recorded(out)
     log.unlink()
     again = schedule(out, "toy[path=a]", TASKS, *limits, TOY_N="30", TOY_LOG=str(log))
@@ -171,7 +171,7 @@ def test_a_preempted_job_is_queued_again_and_ends_right(tmp_path: Path) -> None:
     known = recorded(out)
     assert 0 < len(known) < 24
     again = schedule(out, "toy[path=a]", "toy_gen", *limits, TOY_N="24")
-    assert "under way" in again.stdout and "submitted" not in again.stdout
+    assert "active" in again.stdout and "submitted" not in again.stdout
     all_ended()
     assert check(out)[0] == 0, logs(out)
     (run,) = out.glob("*/*/manifest.json")

@@ -55,7 +55,7 @@ LIMITED = f"--task_paths {TOY} --limit 1"
 REFUSED = {
     "eval": f"eval SPEC toy_gen {LIMITED} --no_remote_code",
     "eval of a spec that trusts": f"eval TRUSTING toy_gen {LIMITED} --no_remote_code",
-    "eval on ray": f"eval SPEC toy_gen {LIMITED} --no_remote_code --engine ray",
+    "eval on ray": f"eval SPEC toy_gen {LIMITED} --no_remote_code --executor ray",
     "a dry run": f"eval SPEC toy_gen {LIMITED} --no_remote_code --dry_run",
     "a run file": "eval --config run.yaml",
     "compare": f"compare toy[path=a] SPEC --tasks toy_gen {LIMITED} --no_remote_code",
@@ -70,7 +70,7 @@ REFUSED = {
 def test_forbidden_code_never_runs_and_is_refused_in_one_line(
     mill: Mill, own_model: tuple[str, Path], command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mill.cli.schedule.jobs_under_way", lambda cells: set())
+    monkeypatch.setattr("mill.cli.schedule.active_jobs", lambda cells: set())
     spec, marker = own_model
     in_file = {"models": [spec], "tasks": "toy_gen", "task_paths": TOY, "no_remote_code": True}
     Path("run.yaml").write_text(json.dumps(in_file))

@@ -264,7 +264,7 @@ def test_a_key_is_in_no_log_and_no_title_of_workers_on_ray(tmp_path: Path, short
     pytest.importorskip("ray")
     with FaultServer(slow) as server:
         spec = f"openai-compat[model=m,base_url={server.url},chat=true,api_key={KEY}]"
-        options = ("--task_paths", TOY, "--output_dir", str(tmp_path / "out"), "--limit", "4", "--engine", "ray")
+        options = ("--task_paths", TOY, "--output_dir", str(tmp_path / "out"), "--limit", "4", "--executor", "ray")
         code, said, seen = run_watched("eval", spec, "toy_gen", *options, RAY_TMPDIR=str(short_folder))
         assert server.headers[-1]["Authorization"] == f"Bearer {KEY}"
     assert code == 1, said

@@ -13,7 +13,7 @@ from mill.api.message import Message
 from mill.api.request import GENERATE, MULTI_ROUND, Request
 from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample, Task, TaskType
-from mill.execute.sample_state import Job
+from mill.execute.sample_state import SampleState
 from mill.runs.samples import SampleRecord, score_sample
 from mill.tasks import hooks
 
@@ -184,7 +184,7 @@ def test_ids_of_many_samples_are_compared_in_one_pass() -> None:
 def test_a_dialog_that_cannot_continue_is_a_failure_of_its_sample_alone(hook: Callable[..., Any], words: str) -> None:
     dialog = (Message("user", "q"),)
     first = {"kind": MULTI_ROUND, "requests": giving([Request(MULTI_ROUND, dialog, options=OPTIONS)]), "next_round": hook}
-    job = Job.of(made(**first), SAMPLE, SETTINGS)
+    job = SampleState.of(made(**first), SAMPLE, SETTINGS)
     job.rounds[0][0].resps[:] = [Response(text="a")]
     assert not job.advance()
     assert words in (job.repeats()[0][0].error or "")
@@ -198,7 +198,7 @@ def test_what_scoring_or_the_next_round_raises_is_the_error_of_its_sample(error:
     scored = score_sample(made(category=raising(error), extracted=raising(error), choice_texts=raising(error)), record)
     assert (scored.error, scored.category, scored.extracted, scored.choices) == (None, "", None, [])
     rounds = [Request(MULTI_ROUND, "q", options=OPTIONS, resps=[Response(text="a")])]
-    job = Job(made(kind=MULTI_ROUND, next_round=raising(error)), SAMPLE, SETTINGS, [], [rounds])
+    job = SampleState(made(kind=MULTI_ROUND, next_round=raising(error)), SAMPLE, SETTINGS, [], [rounds])
     assert not job.advance()
     assert (rounds[0].resps[0].error or "").startswith(f"next_round() failed: {type(error).__name__}")
 

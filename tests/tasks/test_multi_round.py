@@ -16,7 +16,7 @@ from mill.api.response import Response
 from mill.api.task import RenderSettings
 from mill.execute.backend import LocalBackend
 from mill.execute.executor import Executor
-from mill.execute.sample_state import Job, run_samples
+from mill.execute.sample_state import SampleState, run_samples
 from mill.tasks.gsm8k import GSM8KReview
 
 PROMPT = (
@@ -66,7 +66,7 @@ def review(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> GSM8KReview:
 
 def run(task: GSM8KReview, model: Scripted, settings: RenderSettings | None = None) -> list[list[Response]]:
     """The responses of the only sample: a list for each repeat."""
-    jobs = [Job.of(task, sample, settings or RenderSettings()) for sample in task.samples()]
+    jobs = [SampleState.of(task, sample, settings or RenderSettings()) for sample in task.samples()]
     run_samples(Executor(LocalBackend(model), Nowhere(), quiet=True), jobs)
     return jobs[0].repeats()
 

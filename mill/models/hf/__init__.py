@@ -1,4 +1,4 @@
-"""The HF transformers backend: loading, tokens, scoring and decoding, one idea a file. torch loads at first use."""
+"""The HF transformers backend: loading, scoring and decoding. torch is imported at first use."""
 
 from mill.models.hf.model import TransformersModel
 

@@ -1,4 +1,4 @@
-"""Generation: greedy or sampled, with stop strings, every row's answer independent of its neighbours."""
+"""Generation in plain batches: greedy or sampled, with stop strings; no answer depends on the batch composition."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ if TYPE_CHECKING:
 
 
 def take_eos_ids(model: Any, tokenizer: Any) -> list[int]:
-    """The tokens that end an answer. The model's other generation defaults (penalties, temperature) are put away:
-    what a task asks for is what is decoded."""
+    """The tokens that end an answer. The model's other generation defaults (penalties, temperature) are removed: only the
+    request's options count."""
     from transformers import GenerationConfig
 
-    given = getattr(model, "generation_config", None)
-    eos = getattr(given, "eos_token_id", None)
+    eos = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
     ids = [] if eos is None else ([eos] if isinstance(eos, int) else list(eos))
     if tokenizer.eos_token_id is not None and tokenizer.eos_token_id not in ids:
         ids.append(tokenizer.eos_token_id)
@@ -33,25 +32,25 @@ def generate(model: Any, tokens: Tokens, prompts: Sequence[Prompt], eos_ids: lis
     """Answers to prompts that share decoding options, padded on the left and decoded together."""
     import torch
 
-    width = max(len(prompt.ids) for prompt in prompts)
-    ids = torch.full((len(prompts), width), eos_ids[0] if eos_ids else 0)
-    mask = torch.zeros((len(prompts), width), dtype=torch.long)
-    for place, prompt in enumerate(prompts):
-        ids[place, width - len(prompt.ids) :] = torch.tensor(prompt.ids)
-        mask[place, width - len(prompt.ids) :] = 1
+    longest = max(len(prompt.ids) for prompt in prompts)
+    ids = torch.full((len(prompts), longest), eos_ids[0] if eos_ids else 0)
+    mask = torch.zeros((len(prompts), longest), dtype=torch.long)
+    for row, prompt in enumerate(prompts):
+        ids[row, longest - len(prompt.ids) :] = torch.tensor(prompt.ids)
+        mask[row, longest - len(prompt.ids) :] = 1
     inputs = {"input_ids": ids.to(model.device), "attention_mask": mask.to(model.device)}
     return decode(model, tokens.tokenizer, inputs, prompts, eos_ids)
 
 
 def decode(model: Any, tokenizer: Any, inputs: Any, prompts: Sequence[Prompt], eos_ids: list[int]) -> list[Response]:
-    """Answers to inputs on the model's device, padded on the left; `prompts` tell of each row what it asks."""
+    """Answers to inputs on the model's device, padded on the left; `prompts` has the request of each row."""
     import torch
     from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 
     options = prompts[0].request.options
     stops, stop_ids = split_stops(tokenizer, options["until"])
     end_ids = [*eos_ids, *stop_ids]
-    width = inputs["input_ids"].shape[1]
+    prompt_length = inputs["input_ids"].shape[1]
     config = GenerationConfig(
         do_sample=False,
         max_new_tokens=prompts[0].max_new_tokens,
@@ -65,54 +64,53 @@ def decode(model: Any, tokenizer: Any, inputs: Any, prompts: Sequence[Prompt], e
             **inputs,
             generation_config=config,
             logits_processor=LogitsProcessorList(steps),
-            stopping_criteria=StoppingCriteriaList([StopStrings(tokenizer, stops, width)] if stops else []),
-            synced_gpus=False,  # ranks that compute together are kept in step around every pass
+            stopping_criteria=StoppingCriteriaList([StopStrings(tokenizer, stops, prompt_length)] if stops else []),
+            synced_gpus=False,  # ranks in lock-step are synchronized before every pass
         )
-    answers = out[:, width:].tolist()
-    told = recorder.finish(out[:, -1]) if recorder else [None] * len(prompts)
+    answers = out[:, prompt_length:].tolist()
+    logprobs = recorder.finish(out[:, -1]) if recorder else [None] * len(prompts)
     return [
-        decoded_response(tokenizer, prompt, ids, end_ids, stops, places)
-        for prompt, ids, places in zip(prompts, answers, told, strict=True)
+        decoded_response(tokenizer, prompt, ids, end_ids, stops, of_answer)
+        for prompt, ids, of_answer in zip(prompts, answers, logprobs, strict=True)
     ]
 
 
 class LogprobRecorder:
-    """A logits processor that changes nothing and keeps the log-probabilities before penalties and sampling.
+    """A logits processor that changes nothing and records the log-probabilities before penalties and sampling.
 
-    A token is known one step after its distribution, so `finish` takes the last one.
+    A token is known one step after its distribution, so `finish` takes the last token.
     """
 
     def __init__(self, count: int) -> None:
         self.count = count
-        self._places: list[list[TokenLogprobs]] = []
+        self._steps: list[list[TokenLogprobs]] = []
         self._last: torch.Tensor | None = None
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         if self._last is not None:
-            self._note(self._last, input_ids[:, -1])
+            self._record(self._last, input_ids[:, -1])
         self._last = scores.float().log_softmax(dim=-1)
         return scores
 
     def finish(self, last: torch.Tensor) -> list[list[TokenLogprobs]]:
-        """For each row the places of its tokens."""
+        """For each row the log-probabilities of its tokens."""
         if self._last is not None:
-            self._note(self._last, last)
-        return [list(row) for row in zip(*self._places, strict=True)]
+            self._record(self._last, last)
+        return [list(row) for row in zip(*self._steps, strict=True)]
 
-    def _note(self, logprobs: torch.Tensor, tokens: torch.Tensor) -> None:
+    def _record(self, logprobs: torch.Tensor, tokens: torch.Tensor) -> None:
         chosen = logprobs.gather(1, tokens[:, None])[:, 0].tolist()
         best = logprobs.topk(min(self.count, logprobs.shape[1]))
-        tops = [
-            tuple(zip(ids, values, strict=True)) for ids, values in zip(*(part.tolist() for part in best[::-1]), strict=True)
-        ]
-        self._places.append(list(zip(chosen, tops, strict=True)))
+        rows = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        tops = [tuple(zip(ids, values, strict=True)) for ids, values in rows]
+        self._steps.append(list(zip(chosen, tops, strict=True)))
 
 
 class StopStrings:
-    """Ends a row as soon as its newest text holds a stop string; only the tail of the answer is decoded."""
+    """Ends a row as soon as its last text contains a stop string; only the tail of the answer is decoded."""
 
-    def __init__(self, tokenizer: Any, stops: Sequence[str], prompt_width: int) -> None:
-        self.tokenizer, self.stops, self.prompt_width = tokenizer, stops, prompt_width
+    def __init__(self, tokenizer: Any, stops: Sequence[str], prompt_length: int) -> None:
+        self.tokenizer, self.stops, self.prompt_length = tokenizer, stops, prompt_length
         # A token may be less than a character (bytes of one), so the tail is counted in bytes.
         self.tail = max(len(stop.encode()) for stop in stops) + 4
         self.done: torch.Tensor | None = None
@@ -122,10 +120,10 @@ class StopStrings:
 
         if self.done is None:
             self.done = torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
-        tail = input_ids[:, max(self.prompt_width, input_ids.shape[1] - self.tail) :].tolist()
-        open_rows = [place for place, done in enumerate(self.done.tolist()) if not done]
-        texts = self.tokenizer.batch_decode([tail[place] for place in open_rows])
-        for place, text in zip(open_rows, texts, strict=True):
+        tail = input_ids[:, max(self.prompt_length, input_ids.shape[1] - self.tail) :].tolist()
+        open_rows = [row for row, done in enumerate(self.done.tolist()) if not done]
+        texts = self.tokenizer.batch_decode([tail[row] for row in open_rows])
+        for row, text in zip(open_rows, texts, strict=True):
             if any(stop in text for stop in self.stops):
-                self.done[place] = True
+                self.done[row] = True
         return self.done

@@ -1,4 +1,4 @@
-"""Where a model's files are, what identifies them, and how they become a tokenizer and a network."""
+"""A model's files: their location, their fingerprint, and loading the tokenizer and the weights."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from typing import Any
 from mill.api.batching import describe
 from mill.api.errors import ModelError
 from mill.api.warnings import warn
+from mill.compat import gguf
 from mill.models.device import choose_device, cpu_has_bfloat16
-from mill.models.hf import gguf_once
+from mill.models.hf import hub
 from mill.models.spec.fingerprint import file_digest, folder_digest, weights_size
 from mill.models.spec.remote_code import announce_remote_code
 
@@ -38,23 +39,23 @@ class Source:
         return Path(self.gguf).stem if self.gguf else (Path(self.path).name if self.local else self.path)
 
     def arguments(self) -> dict[str, Any]:
-        """What from_pretrained needs to find these files."""
-        found: dict[str, Any] = {"pretrained_model_name_or_path": self.path}
+        """The arguments of from_pretrained for these files."""
+        arguments: dict[str, Any] = {"pretrained_model_name_or_path": self.path}
         if self.gguf:
-            found["gguf_file"] = self.gguf
+            arguments["gguf_file"] = self.gguf
         if self.revision:
-            found["revision"] = self.revision
-        return found
+            arguments["revision"] = self.revision
+        return arguments
 
     @property
     def size(self) -> int | None:
-        """The weights' bytes on disk; None of a hub model, which may not be there yet."""
+        """The weights' bytes on disk; None for a hub model, which may not be downloaded yet."""
         if not self.local:
             return None
         return (Path(self.path) / self.gguf).stat().st_size if self.gguf else weights_size(Path(self.path))
 
     def fingerprint(self, *, trust_remote_code: bool) -> str:
-        """The content of local files; the commit of a hub model, which its config tells without its weights."""
+        """The content of local files; the commit of a hub model, which its config has."""
         if self.gguf:
             return file_digest(Path(self.path) / self.gguf)
         if self.local:
@@ -65,13 +66,13 @@ class Source:
 
 
 def locate(path: str, revision: str | None) -> Source:
-    """Tell local files from hub names; a local path that is not there is refused at once."""
+    """The source of a path or hub name; a local path that does not exist is refused."""
     expanded = _expanded(path)
     if path.endswith(".gguf"):
         if not expanded.is_file():
             raise ModelError(f"model file {path} does not exist")
         if not _is_gguf(expanded):
-            raise ModelError(f"model file {path} is not a GGUF file, whatever its name says")
+            raise ModelError(f"model file {path} is not a GGUF file, despite its name")
         return Source(str(expanded.parent), gguf=expanded.name, local=True)
     if expanded.is_dir():
         ggufs = sorted(file for file in expanded.glob("*.gguf") if file.is_file() and _is_gguf(file))
@@ -87,17 +88,17 @@ def locate(path: str, revision: str | None) -> Source:
     if path.startswith(("/", "./", "../", "~")) or path.count("/") > 1:
         raise ModelError(f"model folder {path} does not exist")
     if not _HUB_NAME.fullmatch(path):
-        raise ModelError(f"model path {path!r} is no folder here, and no model on the hub has such a name")
+        raise ModelError(f"model path {path!r} is no local folder and no valid hub name")
     return Source(path, revision=revision)
 
 
 def _expanded(path: str) -> Path:
-    """The path with a home folder for ~, if it is one that can be."""
+    """The path with ~ expanded; one that no file can have is refused."""
     try:
         expanded = Path(path).expanduser()
         expanded.exists()
-    except (OSError, ValueError, RuntimeError) as error:  # a name too long, a NUL, a user that nobody is
-        raise ModelError(f"model path {path!r} is none: {describe(error)}") from error
+    except (OSError, ValueError, RuntimeError) as error:  # a name too long, a NUL, an unknown user
+        raise ModelError(f"model path {path!r} is not valid: {describe(error)}") from error
     if not path.strip():
         raise ModelError("the model path is empty: write hf[path=org/name]")
     return expanded
@@ -109,26 +110,28 @@ def _is_gguf(file: Path) -> bool:
 
 
 def load_config(source: Source, *, trust_remote_code: bool) -> Any:
+    _refuse_missing(source, "config")
     from transformers import AutoConfig
 
     return _load(AutoConfig, source, "config", trust_remote_code=trust_remote_code)
 
 
 def load_tokenizer(source: Source, *, trust_remote_code: bool) -> Any:
+    _refuse_missing(source, "tokenizer")
     from transformers import AutoTokenizer
 
     return _load(AutoTokenizer, source, "tokenizer", trust_remote_code=trust_remote_code)
 
 
 def load_processor(source: Source, *, trust_remote_code: bool) -> Any:
-    """The processor of a multimodal model: a tokenizer and what prepares its pictures, videos and sounds."""
+    """The processor of a multimodal model: a tokenizer and the preprocessing of images, video and audio."""
     from transformers import AutoProcessor
 
     return _load(AutoProcessor, source, "processor", trust_remote_code=trust_remote_code)
 
 
 def has_towers(config: Any) -> bool:
-    """Whether a config describes parts beside the language model."""
+    """Whether a config has a vision or audio tower beside the language model."""
     return any(getattr(config, f"{part}_config", None) is not None for part in ("vision", "audio", "thinker"))
 
 
@@ -142,7 +145,8 @@ def load_weights(
     attn_implementation: str | None,
     trust_remote_code: bool,
 ) -> Any:
-    """The network in evaluation mode on its device. `auto` means the one accelerator, all of several, or the CPU."""
+    """The model in evaluation mode on its device. `auto` is the accelerator, all of them if there are several, or the
+    CPU."""
     import torch
 
     device = choose_device(device_map)
@@ -156,45 +160,51 @@ def load_weights(
     try:
         model = _load(_auto_class(config, multimodal), source, "weights", **arguments)
     finally:
-        gguf_once.forget()
+        gguf.clear_cache()
     return (model if device is None else model.to(device)).eval()
 
 
 def _auto_class(config: Any, multimodal: bool) -> Any:
-    """The auto class that has this architecture; one with towers is looked for where it takes media first."""
+    """The auto class of this architecture; for a multimodal model first those that take media."""
     import transformers
 
     with_media = ("AutoModelForImageTextToText", "AutoModelForMultimodalLM", "AutoModelForSeq2SeqLM")
     names = (*with_media, "AutoModelForCausalLM") if multimodal else ("AutoModelForCausalLM", *with_media)
     classes = [getattr(transformers, name) for name in names if hasattr(transformers, name)]
-    found = next((auto for auto in classes if type(config) in auto._model_mapping), None)
-    return found or transformers.AutoModelForCausalLM  # remote code is found by its own auto_map
+    matching = (auto for auto in classes if type(config) in auto._model_mapping)
+    return next(matching, transformers.AutoModelForCausalLM)  # which finds remote code by its auto_map
+
+
+def _refuse_missing(source: Source, what: str) -> None:
+    """Refuse a name that the hub does not have, before the imports that take seconds."""
+    if not source.local and hub.missing(source.path, source.revision):
+        raise ModelError(f"cannot load the {what} of {source.name}: {_reason(OSError(), source)}")
 
 
 def _load(auto: Any, source: Source, what: str, **arguments: Any) -> Any:
-    """from_pretrained with transformers' own noise turned off and its failures told in one line."""
+    """from_pretrained without transformers' log messages, and with failures in one line."""
     from transformers.utils import logging
 
     if source.gguf and importlib.util.find_spec("gguf") is None:
-        raise ModelError(f"{source.gguf} needs the package gguf to be read: pip install gguf")
+        raise ModelError(f"{source.gguf} needs the package gguf: pip install gguf")
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     if arguments.get("trust_remote_code") and not source.gguf:
         announce_remote_code(source.path, source.revision)
     try:
-        with _quiet(), gguf_once.read_once() if source.gguf else contextlib.nullcontext():
+        with _quiet(), gguf.cached_reads() if source.gguf else contextlib.nullcontext():
             return auto.from_pretrained(**source.arguments(), **arguments)
-    except Exception as error:  # transformers, safetensors and remote code raise what they like
+    except Exception as error:  # transformers, safetensors and remote code raise any type
         raise ModelError(f"cannot load the {what} of {source.name}: {_reason(error, source)}") from error
 
 
 def _quiet() -> contextlib.AbstractContextManager[Any]:
-    """GGUF conversion draws a bar of its own, which has no place in a log."""
+    """GGUF conversion draws a progress bar, which does not belong in a log file."""
     return contextlib.nullcontext() if sys.stderr.isatty() else contextlib.redirect_stderr(io.StringIO())
 
 
 def _reason(error: Exception, source: Source) -> str:
     if not source.local and isinstance(error, OSError):
         offline = " (HF_HUB_OFFLINE is set)" if os.environ.get("HF_HUB_OFFLINE") else ""
-        return f"no such folder here, and the hub has or shows no model of that name{offline}"
+        return f"no such local folder, and the hub has no public model of that name{offline}"
     return describe(error)

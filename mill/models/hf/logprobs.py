@@ -19,21 +19,23 @@ if TYPE_CHECKING:
 def score_with_logprobs(model: Any, tokenizer: Any, rows: Sequence[Row]) -> list[list[Response]]:
     """As `score_rows`, with tokens; requests of `logprobs: "all"` get the log-probabilities of the whole vocabulary."""
     logits, first = forward_rows(model, rows)
-    found = []
-    for of_row, row in zip(logits, rows, strict=True):
-        asked = zip(row.spans, row.requests, strict=True)
-        found.append([_response(tokenizer, row, span, request, of_row[span.start - first :]) for span, request in asked])
-    return found
+    responses = []
+    for row_logits, row in zip(logits, rows, strict=True):
+        spans = zip(row.spans, row.requests, strict=True)
+        responses.append(
+            [_response(tokenizer, row, span, request, row_logits[span.start - first :]) for span, request in spans]
+        )
+    return responses
 
 
 def _response(tokenizer: Any, row: Row, span: Span, request: Request, logits: torch.Tensor) -> Response:
-    """`logits` begin where the first token of the span is predicted."""
-    # The operation of transformers' own loss, as in padded scoring.
+    """`logits` start where the first token of the span is predicted."""
+    # The operation of transformers' loss, as in padded scoring.
     logprobs = logits[: len(span.tokens)].float().log_softmax(dim=1).cpu()
     count = request.options["logprobs"]
-    shown = 1 if count == ALL else count
-    places = [token_logprobs(of_one, token, shown) for of_one, token in zip(logprobs, span.tokens, strict=True)]
-    greedy = all(top[0][0] == token for token, (_, top) in zip(span.tokens, places, strict=True))
-    answer = span_response(row, span, sum(score for score, _ in places), greedy)
-    tokens = as_tokens(tokenizer, span.tokens, places)
+    top_count = 1 if count == ALL else count
+    chosen = [token_logprobs(of_one, token, top_count) for of_one, token in zip(logprobs, span.tokens, strict=True)]
+    greedy = all(top[0][0] == token for token, (_, top) in zip(span.tokens, chosen, strict=True))
+    answer = span_response(row, span, sum(score for score, _ in chosen), greedy)
+    tokens = as_tokens(tokenizer, span.tokens, chosen)
     return replace(answer, tokens=tokens, distribution=logprobs.numpy() if count == ALL else None)

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
-from mill.api.batching import BatchLimits, Observer, Unit, as_response, describe, is_out_of_memory
-from mill.api.errors import MillError, SpecError, UnknownName
+from mill.api.batching import Answered, BatchLimits, Unit, as_response
+from mill.api.errors import SpecError, UnknownName
 from mill.api.message import MEDIA_KINDS
-from mill.api.model import ModelCapabilities
+from mill.api.model import ModelCapabilities, options_text
 from mill.api.ranks import world_size
 from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, Request
 from mill.api.response import Response
@@ -18,24 +18,26 @@ from mill.api.warnings import warn
 from mill.models import memory
 from mill.models.device import choose_device, cpu_has_bfloat16
 from mill.models.hf import decoding, loading, logprobs, sharding
-from mill.models.hf.media_model import DEFAULT_VIDEO_FRAMES, TEXT_ONLY, MediaModel, options_key
+from mill.models.hf.media_model import DEFAULT_VIDEO_FRAMES, TEXT_ONLY, MediaModel
 from mill.models.hf.multimodal import MediaRow
-from mill.models.prefix import packed_scoring, padded_scoring
-from mill.models.prefix.continuous import ContinuousDecoder
-from mill.models.tokens.pairs import Pair
+from mill.models.prefix import padded_scoring, paths
+from mill.models.prefix.engine import PrefixEngine
+from mill.models.prefix.packed_scoring import Skipped
+from mill.models.tokens.pairs import TokenPair
 from mill.models.tokens.rows import Row, shared_rows
-from mill.models.tokens.tokenizer import Prompt, Tokens
+from mill.models.tokens.tokenizer import Tokens
 
 DTYPES = ("bfloat16", "float16", "float32")
 
 
 class _Default(str):
-    """A value that nobody asked for."""
+    """A default, as distinct from the same value given by the user."""
 
 
-DEFAULT_DTYPE = _Default("bfloat16")  # but float32 on a CPU that would have to emulate it
-FLOAT32_TAKEN = "this CPU has no bfloat16 arithmetic, so dtype=float32 is taken; dtype=bfloat16 would be emulated, and slow"
-MOST_ROWS = 512  # answers written at once
+DEFAULT_DTYPE = _Default("bfloat16")  # float32 on a CPU that would have to emulate it
+FLOAT32_FALLBACK = (
+    "this CPU has no bfloat16 arithmetic, so dtype=float32 is taken; dtype=bfloat16 would be emulated, which is slow"
+)
 
 
 class TransformersModel(MediaModel):
@@ -70,7 +72,7 @@ class TransformersModel(MediaModel):
         if fsdp:
             sharding.check_ranks()
         self.source = loading.locate(path, revision)
-        self._asked_dtype, self.device_map = dtype, device_map
+        self._requested_dtype, self.device_map = dtype, device_map
         self.max_context_length, self.batch_size = max_context_length, batch_size
         self.attn_implementation, self.trust_remote_code = attn_implementation, trust_remote_code
         self.use_chat_template, self.add_bos_token = use_chat_template, add_bos_token
@@ -79,6 +81,7 @@ class TransformersModel(MediaModel):
         self._model: Any = None
         self._passes: sharding.ShardedPasses | None = None
         self._empty_passes = 0
+        self._paths = paths.PathLog()
 
     @property
     def model_name(self) -> str:
@@ -100,18 +103,18 @@ class TransformersModel(MediaModel):
 
     @cached_property
     def dtype(self) -> str:
-        """The one that was asked for. By default bfloat16, or float32 on a CPU that has no bfloat16 arithmetic."""
-        if self._asked_dtype is not DEFAULT_DTYPE or cpu_has_bfloat16() or choose_device(self.device_map) != "cpu":
-            return str(self._asked_dtype)
-        warn(FLOAT32_TAKEN)
+        """The requested one. By default bfloat16, or float32 on a CPU that has no bfloat16 arithmetic."""
+        if self._requested_dtype is not DEFAULT_DTYPE or cpu_has_bfloat16() or choose_device(self.device_map) != "cpu":
+            return str(self._requested_dtype)
+        warn(FLOAT32_FALLBACK)
         return "float32"
 
     @property
-    def _took_float32(self) -> bool:
-        return self._asked_dtype is DEFAULT_DTYPE and self.__dict__.get("dtype") == "float32"
+    def _fell_back_to_float32(self) -> bool:
+        return self._requested_dtype is DEFAULT_DTYPE and self.__dict__.get("dtype") == "float32"
 
     def fixed_arguments(self) -> dict[str, Any]:
-        return {"dtype": self.dtype} if self._asked_dtype is DEFAULT_DTYPE else {}
+        return {"dtype": self.dtype} if self._requested_dtype is DEFAULT_DTYPE else {}
 
     @cached_property
     def capabilities(self) -> ModelCapabilities:  # type: ignore[override]
@@ -157,191 +160,156 @@ class TransformersModel(MediaModel):
                 trust_remote_code=self.trust_remote_code,
             )
             if self.lock_step:
-                self._passes = sharding.spread(self._model)
+                self._passes = sharding.shard(self._model)
             self._eos_ids = decoding.take_eos_ids(self._model, self.tokens.tokenizer)
         return self._model
 
     def load(self) -> None:
-        _ = self.model, self.shares  # the weights are loaded and tried: neither is time in which anything is answered
+        _ = self.model, self.prefix_engine  # loads the weights and probes them, before the time of the first request starts
 
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         if self._passes is not None:
-            self._passes.settle()
+            self._passes.synchronize()
 
     def warnings(self) -> list[str]:
         if self._passes is not None:
             self._empty_passes = self._passes.empty_passes
-        spread = f"weights spread over {world_size()} ranks; empty passes of rank 0: {self._empty_passes}"
-        return [*([FLOAT32_TAKEN] if self._took_float32 else []), *([spread] if self.lock_step else [])]
+        sharded = f"weights sharded over {world_size()} ranks; empty passes of rank 0: {self._empty_passes}"
+        return [*([FLOAT32_FALLBACK] if self._fell_back_to_float32 else []), *([sharded] if self.lock_step else [])]
 
     def clean(self) -> None:
         self.warnings()
         self._model = self._passes = None
-        self.__dict__.pop("shares", None)
+        self.__dict__.pop("prefix_engine", None)
         self._free_memory()
 
     def _free_memory(self) -> None:
         gc.collect()
         memory.empty_caches()
 
-    def loglikelihood(self, requests: Sequence[Request], observer: Observer | None = None) -> list[Response]:
-        return self._answer_apart(LOGLIKELIHOOD, requests, observer, self._score_texts, self._score_media)
+    def _stream(self, kind: str, requests: Sequence[Request]) -> Iterator[Answered]:
+        if kind == LOGLIKELIHOOD:
+            return self._split_media(requests, self._score_texts, self._score_media)
+        if kind == ROLLING:
+            return self._score_documents(requests)
+        if kind in (GENERATE, MULTI_ROUND):
+            return self._split_media(requests, self._generate_texts, self._generate_media)
+        raise self._cannot(kind)
 
-    def _score_texts(self, requests: Sequence[Request], observer: Observer) -> list[Response]:
-        told = [request for request in requests if request.options.get("logprobs")]
-        found = self._tell(told, observer) if told else {}
-        plain = [request for request in requests if id(request) not in found]
-        found |= self._score_plain(plain, observer) if plain else {}
-        return [found[id(request)] for request in requests]
+    def _score_texts(self, requests: Sequence[Request]) -> Iterator[Answered]:
+        with_logprobs = [request for request in requests if request.options.get("logprobs")]
+        if with_logprobs:
+            yield from self._score_with_logprobs(with_logprobs)
+        plain = [request for request in requests if not request.options.get("logprobs")]
+        if plain:
+            yield from self._score_plain(plain)
 
-    def _tell(self, requests: Sequence[Request], observer: Observer) -> dict[int, Response]:
-        """Scores with tokens and distributions, row by row: they are asked for to find differences, not to save time."""
+    def _score_with_logprobs(self, requests: Sequence[Request]) -> Iterator[Answered]:
+        """Scores with tokens and distributions, padded: they are requested to find differences, not to save time."""
 
         def hook(batch: list[Unit]) -> list[list[Response]]:
             return logprobs.score_with_logprobs(self.model, self.tokens.tokenizer, [unit.data for unit in batch])
 
-        def units(asked: Sequence[Request], pairs: Sequence[Pair]) -> list[Unit]:
-            return [Unit(row.requests, len(row.ids), row) for row in shared_rows(asked, pairs)]
+        def units(requests: Sequence[Request], pairs: Sequence[TokenPair]) -> list[Unit]:
+            return [Unit(row.requests, len(row.ids), row) for row in shared_rows(requests, pairs)]
 
+        self._paths.add(paths.SCORING, paths.PADDED, len(requests), "logprobs requested")
         limits = self._token_limits(memory.scoring_tokens(self.model, logits_per_token=2.0))
-        return dict(zip(map(id, requests), self._score_pairs(requests, units, hook, limits, observer), strict=True))
+        return self._score_pairs(requests, units, hook, limits)
 
-    def _score_plain(self, requests: Sequence[Request], observer: Observer) -> dict[int, Response]:
-        pairs = list(zip(requests, self.tokens.pairs(requests), strict=True))
-        fitting = [(request, pair) for request, pair in pairs if pair.fits]
-        rows = shared_rows([request for request, _ in fitting], [pair for _, pair in fitting])
-        found, left = self._score_shared(rows, observer) if self.shares else ({}, rows)
+    def _score_plain(self, requests: Sequence[Request]) -> Iterator[Answered]:
+        """Packed, sharing prefixes, where the model's layers allow it; what is left is padded."""
+        fitting, pairs, too_long = self._fitting_pairs(requests)
+        yield from too_long
+        left: list[Row] = []
+        rows, healthy = shared_rows(fitting, pairs), self.canary is not None
+        for row, outcome in self.prefix_engine.score(rows, batch_size=self.batch_size, healthy=healthy):
+            if isinstance(outcome, Skipped):
+                left.append(row)
+                self._paths.add(paths.SCORING, paths.PADDED, len(row.requests), outcome.reason)
+            else:
+                self._paths.add(paths.SCORING, paths.PACKED, len(row.requests))
+                responses = [as_response(response, LOGLIKELIHOOD) for response in outcome]
+                yield from zip(row.requests, responses, strict=True)
 
         def hook(batch: list[Unit]) -> list[list[Response]]:
             return padded_scoring.score_rows(self.model, [unit.data for unit in batch])
 
         units = [Unit(row.requests, len(row.ids), row) for row in left]
         limits = self._token_limits(memory.scoring_tokens(self.model, logits_per_token=0.2))
-        asked = [request for request in requests if id(request) not in found]
-        answers = self._answer_units(LOGLIKELIHOOD, asked, units, hook, limits, observer)
-        return found | dict(zip(map(id, asked), answers, strict=True))
+        yield from self._stream_checked(LOGLIKELIHOOD, units, hook, limits)
 
     @cached_property
-    def shares(self) -> bool:
-        """Whether rows that begin alike are computed together: not with `exact`, nor by models whose layers forbid it,
-        nor where weights are spread over ranks, which must all compute alike."""
-        return not self.exact and not self.lock_step and packed_scoring.can_share(self.model)
-
-    def _score_shared(self, rows: list[Row], observer: Observer) -> tuple[dict[int, Response], list[Row]]:
-        """Answers by id() of their requests, and the rows that are left to be computed one by one."""
-        tokens = memory.scoring_tokens(self.model, logits_per_token=0.0)
-        if self.batch_size:  # so many rows of the longest may go at once
-            tokens = min(tokens, self.batch_size * max((len(row.ids) for row in rows), default=1))
-        scorer = packed_scoring.PrefixScorer(
-            self.model, packed_scoring.Budget(tokens, memory.logit_rows(self.model)), self._free_memory
+    def prefix_engine(self) -> PrefixEngine:
+        model = self.model  # first: loading sets the tokens that end an answer
+        return PrefixEngine(
+            model, self.tokens.tokenizer, self._eos_ids, free_memory=self._free_memory, disabled=self._sharing_disabled
         )
-        found: dict[int, Response] = {}
-        try:
-            for row, answers in scorer.run(rows):
-                for request, answer in zip(row.requests, answers, strict=True):
-                    found[id(request)] = as_response(answer, LOGLIKELIHOOD)
-                    observer.answered(request, found[id(request)])
-        except MillError:
-            raise
-        except Exception as error:  # one by one they will show who is to blame
-            warn(f"rows are computed by themselves from here on: {describe(error)}")
-            self.shares = False
-        return found, [row for row in rows if row.requests and id(row.requests[0]) not in found]
 
-    def _score_media(self, requests: Sequence[Request], observer: Observer) -> list[Response]:
+    @property
+    def prefix_sharing(self) -> bool:
+        """Whether shared prefixes are computed once."""
+        return not self.prefix_engine.disabled
+
+    @property
+    def _sharing_disabled(self) -> str:
+        """Why an argument forbids prefix sharing: with `fsdp` all ranks must compute the same passes."""
+        return "exact=true" if self.exact else "fsdp=true" if self.lock_step else ""
+
+    def planned_paths(self) -> dict[str, str]:
+        return paths.planned(self._sharing_disabled)
+
+    def execution_paths(self) -> dict[str, str]:
+        return self._paths.summary()
+
+    def _score_media(self, requests: Sequence[Request]) -> Iterator[Answered]:
         def score(rows: list[MediaRow], decoded: list[Any]) -> list[list[Response]]:
             return self.media.score(self.model, rows, decoded)
 
+        self._paths.add(paths.SCORING, paths.PADDED, len(requests), "media")
         limits = self._token_limits(memory.scoring_tokens(self.model, logits_per_token=1.0))
-        return self._answer_media(LOGLIKELIHOOD, requests, self.media.rows(requests), score, limits, observer)
+        return self._stream_media(LOGLIKELIHOOD, self.media.rows(requests), score, limits)
 
-    def loglikelihood_rolling(self, requests: Sequence[Request], observer: Observer | None = None) -> list[Response]:
+    def _score_documents(self, requests: Sequence[Request]) -> Iterator[Answered]:
         documents = zip(requests, map(self.tokens.windows, requests), strict=True)
         units = [Unit([request], sum(len(row.ids) for row in rows), rows) for request, rows in documents]
         budget = memory.scoring_tokens(self.model, logits_per_token=1.0)
+        self._paths.add(paths.ROLLING, paths.PADDED, len(requests))
 
         def hook(batch: list[Unit]) -> list[list[Response]]:
             return [[answer] for answer in padded_scoring.score_documents(self.model, [unit.data for unit in batch], budget)]
 
-        return self._answer_units(ROLLING, requests, units, hook, BatchLimits(self.batch_size, budget), observer)
+        return self._stream_checked(ROLLING, units, hook, BatchLimits(self.batch_size, budget))
 
-    def generate_until(self, requests: Sequence[Request], observer: Observer | None = None) -> list[Response]:
-        return self._answer_apart(GENERATE, requests, observer, self._generate_texts, self._generate_media)
-
-    def generate_until_multi_round(self, requests: Sequence[Request], observer: Observer | None = None) -> list[Response]:
-        return self._answer_apart(MULTI_ROUND, requests, observer, self._generate_texts, self._generate_media)
-
-    def _generate_texts(self, requests: Sequence[Request], observer: Observer) -> list[Response]:
-        prompts = self.tokens.prompts(requests)
-        found = self._generate_continuously(prompts, observer) if self.shares else {}
-        units: dict[str, list[Unit]] = {}
-        for prompt in prompts:
-            if id(prompt.request) not in found:
+    def _generate_texts(self, requests: Sequence[Request]) -> Iterator[Answered]:
+        """By continuous batching where prefixes are shared; what is left in plain batches of equal decoding options."""
+        groups: dict[str, list[Unit]] = {}
+        prompts, healthy = self.tokens.prompts(requests), self.canary is not None
+        for prompt, outcome in self.prefix_engine.decode(prompts, batch_size=self.batch_size, healthy=healthy):
+            if isinstance(outcome, Skipped):
                 unit = Unit([prompt.request], len(prompt.ids) + prompt.max_new_tokens, prompt)
-                units.setdefault(options_key(prompt.request), []).append(unit)
+                groups.setdefault(options_text(prompt.request), []).append(unit)
+                self._paths.add(paths.DECODING, paths.PLAIN, 1, outcome.reason)
+            else:
+                self._paths.add(paths.DECODING, paths.CONTINUOUS, 1)
+                yield prompt.request, as_response(outcome, GENERATE)
         limits = self._token_limits(memory.generation_tokens(self.model))
 
         def hook(batch: list[Unit]) -> list[list[Response]]:
             answers = decoding.generate(self.model, self.tokens, [unit.data for unit in batch], self._eos_ids)
             return [[answer] for answer in answers]
 
-        for group in units.values():  # prompts that share decoding options share batches
-            found |= self._run_units(group, hook, limits, observer)
-        return [found[id(request)] for request in requests]
-
-    def _generate_continuously(self, prompts: Sequence[Prompt], observer: Observer) -> dict[int, Response]:
-        """Answers by id() of their requests; what does not fit memory or a window is left out."""
-        found: dict[int, Response] = {}
-        window = packed_scoring.shortest_window(self.model.config.get_text_config())
-        groups: dict[int, list[Prompt]] = {}
-        for prompt in prompts:  # rows of very different lengths would waste the room of the longest on all
-            if window is None or len(prompt.ids) + prompt.max_new_tokens <= window:
-                groups.setdefault(prompt.max_new_tokens.bit_length(), []).append(prompt)
         for group in groups.values():
-            for prompt, answer in self._decoded(group):
-                found[id(prompt.request)] = as_response(answer, GENERATE)
-                observer.answered(prompt.request, found[id(prompt.request)])
-        return found
+            yield from self._stream_units(group, hook, limits)
 
-    def _decoded(self, prompts: list[Prompt]) -> Iterator[tuple[Prompt, Response]]:
-        """With half as many rows at once whenever memory runs out."""
-        most = self.batch_size or MOST_ROWS
-        done: set[int] = set()
-        while most and (left := [prompt for prompt in prompts if id(prompt) not in done]):
-            decoder = ContinuousDecoder(
-                self.model,
-                self.tokens.tokenizer,
-                self._eos_ids,
-                tokens=memory.generation_tokens(self.model),
-                at_once=memory.scoring_tokens(self.model, logits_per_token=0.0),
-            )
-            try:
-                for prompt, answer in decoder.run(left, most):
-                    done.add(id(prompt))
-                    yield prompt, answer
-            except MillError:
-                raise
-            except Exception as error:
-                if not is_out_of_memory(error):  # one by one they will show who is to blame
-                    warn(f"answers are written in plain batches from here on: {describe(error)}")
-                    self.shares = False
-                    return
-                most = min(most, len(left)) // 2
-            else:
-                del decoder  # nothing refers back to it: its room is free without a search for cycles
-                memory.empty_caches()
-                return
-            del decoder
-            self._free_memory()
-
-    def _generate_media(self, requests: Sequence[Request], observer: Observer) -> list[Response]:
+    def _generate_media(self, requests: Sequence[Request]) -> Iterator[Answered]:
         def answer(rows: list[MediaRow], decoded: list[Any]) -> list[list[Response]]:
             return [[one] for one in self.media.generate(self.model, rows, decoded, self._eos_ids)]
 
+        self._paths.add(paths.DECODING, paths.PLAIN, len(requests), "media")
         rows = [MediaRow(request, self.media.render(request.context)) for request in requests]
-        limits = self._token_limits(memory.generation_tokens(self.model))
-        return self._answer_media(GENERATE, requests, rows, answer, limits, observer)
+        return self._stream_media(GENERATE, rows, answer, self._token_limits(memory.generation_tokens(self.model)))
 
     def _token_limits(self, budget: int) -> BatchLimits:
-        """The batch size that was asked for, else as many tokens as fit."""
+        """The requested batch size, else as many tokens as fit."""
         return BatchLimits(requests=self.batch_size) if self.batch_size else BatchLimits(tokens=budget)

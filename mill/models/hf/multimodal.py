@@ -1,4 +1,4 @@
-"""Requests with pictures, videos or sound: through the model's own processor, never cut, padded in batches of one shape."""
+"""Requests with images, video or audio: through the model's processor, never truncated, padded in batches of one shape."""
 
 from __future__ import annotations
 
@@ -19,19 +19,21 @@ from mill.models.tokens.rows import Row, Span
 from mill.models.tokens.scores import span_scores
 from mill.models.tokens.tokenizer import Prompt, Tokens
 
-TOKENS_PER_MEDIA = 1024  # a guess for batching; the processor decides in the end
+TOKENS_PER_MEDIA = 1024  # an estimate for batching; only the processor knows
 
 
 def read_modalities(processor: Any) -> set[str]:
-    """What a processor can take beside text, by the parts it has."""
+    """The modalities of a processor, by its components."""
     parts = {IMAGE: "image_processor", VIDEO: "video_processor", AUDIO: "feature_extractor"}
     return {"text"} | {kind for kind, part in parts.items() if getattr(processor, part, None) is not None}
 
 
 @dataclass(frozen=True, eq=False)
 class MediaRow:
-    """A text with media, and the requests whose continuations are scored on it: token ids that end `tail` tokens before
-    the end of the text, where 0 means that they follow it."""
+    """A text with media, and the requests whose continuations (`spans`) are scored on it.
+
+    `tail` is how many tokens at the end of the text belong to the continuation; with 0 the continuation follows the text.
+    """
 
     request: Request
     text: str
@@ -41,7 +43,7 @@ class MediaRow:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Rows with as many pictures, videos and sounds can share a batch."""
+        """Rows with equal numbers of images, videos and audio clips can share a batch."""
         return tuple(sum(media.kind == kind for media in self.request.media) for kind in MEDIA_KINDS)
 
     @property
@@ -51,7 +53,7 @@ class MediaRow:
 
 @dataclass(frozen=True, eq=False)
 class MediaPrompt(Prompt):
-    """A generation request whose ids only the processor knows."""
+    """A generation request whose ids only the processor knows; `seen` is their number."""
 
     seen: int = 0
 
@@ -61,13 +63,13 @@ class MediaPrompt(Prompt):
 
 
 class MediaInputs:
-    """A processor with the rules of rendering and batching around it."""
+    """A processor with the rules of rendering and batching."""
 
     def __init__(self, processor: Any, tokens: Tokens, *, video_frames: int) -> None:
         self.processor, self.tokens, self.video_frames = processor, tokens, video_frames
 
     def render(self, context: Context) -> str:
-        """Through the chat template; without one, texts and the processor's placeholders one after another."""
+        """Through the chat template; without one, texts and the processor's placeholders concatenated."""
         turns = (Message("user", context),) if isinstance(context, str) else context
         if self.tokens.has_template:
             return self.tokens.render(turns)
@@ -77,28 +79,28 @@ class MediaInputs:
     def _placeholder(self, media: Media) -> str:
         token = getattr(self.processor, f"{media.kind}_token", None)
         if token is None:
-            raise CannotServe(f"the processor of this model has no place for {media.kind} in a text")
+            raise CannotServe(f"the processor of this model has no placeholder for {media.kind}")
         return str(token)
 
     def rows(self, requests: Sequence[Request], *, share: bool = True) -> list[MediaRow]:
-        """Scored rows: choices of one token `share` their context's row, longer ones have a row each."""
-        found: dict[tuple[str, str, int], MediaRow] = {}
+        """Scored rows: with `share`, choices of one token share the row of their context; longer ones have a row each."""
+        rows: dict[tuple[str, str, int], MediaRow] = {}
         for request in requests:
             context, continuation = move_spaces(self.render(request.context), request.continuation)
             before, whole = self.tokens.encode(context), self.tokens.encode(context + continuation)
             common = common_start(before, whole)
-            span = whole[min(common, len(whole) - 1) :]  # what melts into the context's last token is scored with it
+            span = whole[min(common, len(whole) - 1) :]  # one merged into the context's last token is scored with it
             single = share and len(span) == 1 and common == len(before)
             text = context if single else context + continuation
-            owner = "/".join(media.digest for media in request.media)
+            digests = "/".join(media.digest for media in request.media)
             tail = 0 if single else len(span)
-            row = found.setdefault((text, owner, tail), MediaRow(request, text, tail=tail))
+            row = rows.setdefault((text, digests, tail), MediaRow(request, text, tail=tail))
             row.spans.append(span)
             row.requests.append(request)
-        return list(found.values())
+        return list(rows.values())
 
     def load(self, row: MediaRow) -> list[Any]:
-        """The decoded media of a row, in their order. Called in threads."""
+        """The decoded media of a row, in order. Called in threads."""
         return [self._decode(media) for media in row.request.media]
 
     def _decode(self, media: Media) -> Any:
@@ -106,12 +108,12 @@ class MediaInputs:
             return load_image(media)
         if media.kind == VIDEO:
             return load_frames(media, self.video_frames)
-        hearing = self.processor.feature_extractor
-        samples = load_audio(media, hearing.sampling_rate)
-        most = getattr(hearing, "n_samples", None)
+        extractor = self.processor.feature_extractor
+        samples = load_audio(media, extractor.sampling_rate)
+        most = getattr(extractor, "n_samples", None)
         if most and len(samples) > most:
-            seconds, heard = len(samples) / hearing.sampling_rate, most / hearing.sampling_rate
-            raise DataError(f"the sound {media.name} lasts {seconds:.1f} s, and the model hears {heard:.1f} s at most")
+            seconds, limit = len(samples) / extractor.sampling_rate, most / extractor.sampling_rate
+            raise DataError(f"the audio {media.name} lasts {seconds:.1f} s, and the model takes {limit:.1f} s at most")
         return samples
 
     def batch(self, rows: Sequence[MediaRow], decoded: Sequence[list[Any]], *, side: str, model: Any) -> Any:
@@ -120,7 +122,7 @@ class MediaInputs:
         for row, loaded in zip(rows, decoded, strict=True):
             for kind in MEDIA_KINDS:
                 paired = zip(row.request.media, loaded, strict=True)
-                by_kind[kind].append([one for media, one in paired if media.kind == kind])
+                by_kind[kind].append([item for media, item in paired if media.kind == kind])
         arguments: dict[str, Any] = {}
         if any(by_kind[IMAGE]):
             arguments["images"] = by_kind[IMAGE]
@@ -128,17 +130,17 @@ class MediaInputs:
             arguments |= {"videos": by_kind[VIDEO], "do_sample_frames": False}
         if any(by_kind[AUDIO]):
             rate = self.processor.feature_extractor.sampling_rate
-            arguments |= {"audio": [one for of_row in by_kind[AUDIO] for one in of_row], "sampling_rate": rate}
+            arguments |= {"audio": [clip for clips in by_kind[AUDIO] for clip in clips], "sampling_rate": rate}
         tokenizer = self.processor.tokenizer
         tokenizer.padding_side = side
         if tokenizer.pad_token is None:
             tokenizer.pad_token = tokenizer.eos_token
         texts = [self._with_bos(row.text) for row in rows]
-        made = self.processor(text=texts, padding=True, return_tensors="pt", add_special_tokens=False, **arguments)
-        return made.to(model.device, next(model.parameters()).dtype)
+        inputs = self.processor(text=texts, padding=True, return_tensors="pt", add_special_tokens=False, **arguments)
+        return inputs.to(model.device, next(model.parameters()).dtype)
 
     def _with_bos(self, text: str) -> str:
-        """BOS once, as for texts alone; many chat templates bring it."""
+        """BOS once, as for text; many chat templates contain it."""
         bos = self.processor.tokenizer.bos_token
         return f"{bos}{text}" if self.tokens.adds_bos and bos and not text.startswith(bos) else text
 
@@ -150,8 +152,8 @@ class MediaInputs:
         lengths = inputs["attention_mask"].sum(dim=1).tolist()
         with torch.inference_mode():
             logits = model(**inputs, use_cache=False).logits
-        placed = [_scored_row(row, length) for row, length in zip(rows, lengths, strict=True)]
-        answers = span_scores(logits, placed, first=0)
+        scored = [_scored_row(row, length) for row, length in zip(rows, lengths, strict=True)]
+        answers = span_scores(logits, scored, first=0)
         return [self._responses(row, length, scores) for row, length, scores in zip(rows, lengths, answers, strict=True)]
 
     def _responses(self, row: MediaRow, length: int, scores: list[tuple[float, bool]]) -> list[Response]:
@@ -173,7 +175,7 @@ class MediaInputs:
         longest = max(lengths)
         if longest + max_new > self.tokens.window:
             if len(rows) > 1:
-                raise ModelTooSmall(longest)  # each alone, so that only the long ones fail
+                raise ContextTooSmall(longest)  # each is retried alone, so that only the long ones fail
             return [Response(error=self.too_long(longest + max_new))]
         return decoding.decode(model, self.processor.tokenizer, inputs, prompts, eos_ids)
 
@@ -181,15 +183,15 @@ class MediaInputs:
         return f"with its media the request needs {length} tokens, the context has {self.tokens.window}; media are never cut"
 
 
-class ModelTooSmall(RuntimeError):
-    """A batch in which some request does not fit the context."""
+class ContextTooSmall(RuntimeError):
+    """A batch in which a request does not fit the context."""
 
 
-def row_units(rows: Sequence[MediaRow]) -> list[Unit]:
+def media_units(rows: Sequence[MediaRow]) -> list[Unit]:
     return [Unit(row.requests or [row.request], row.cost, row) for row in rows]
 
 
 def _scored_row(row: MediaRow, length: int) -> Row:
-    """Where a row's spans are predicted: at its last token, or before its own last tokens."""
+    """A row with the positions of its spans: after its last token, or at its last `tail` tokens."""
     start = length - 1 - row.tail
     return Row([], [Span(start, span) for span in row.spans], row.requests)

@@ -1,7 +1,7 @@
-"""A network whose weights are spread over ranks (FSDP): every rank computes every forward pass together with the others.
+"""A model whose weights are sharded over ranks (FSDP): all ranks compute every forward pass together.
 
-How many passes a rank needs depends on its requests: on their lengths, on when an answer ends. So before each pass the
-ranks tell each other who still has work, and one that has none computes an empty pass for the others' sake.
+The number of passes of a rank depends on its requests: on their lengths, and on when an answer ends. So before each pass the
+ranks exchange whether they have work left, and a rank without work computes an empty pass.
 """
 
 from __future__ import annotations
@@ -15,35 +15,35 @@ from mill.api.batching import describe
 from mill.api.errors import MillError, ModelError, SpecError
 from mill.api.ranks import local_rank, world_size
 
-PATIENCE = timedelta(minutes=10)  # within one forward pass
+PASS_TIMEOUT = timedelta(minutes=10)
 
 
 def check_ranks() -> None:
     if world_size() == 1:
-        raise SpecError("hf[fsdp=true] spreads weights over ranks: start with torchrun --nproc_per_node N -m mill eval ...")
+        raise SpecError("hf[fsdp=true] shards weights over ranks: start with torchrun --nproc_per_node N -m mill eval ...")
 
 
 class ShardedPasses:
-    """The forward passes of a network that is spread over all ranks."""
+    """The forward passes of a model that is sharded over all ranks."""
 
     def __init__(self, model: Any) -> None:
         import torch.distributed as dist
 
         self._model, self._dist = model, dist
-        self._group = dist.new_group(backend="gloo", timeout=PATIENCE)
+        self._group = dist.new_group(backend="gloo", timeout=PASS_TIMEOUT)
         self._idle = False
         self.empty_passes = 0
-        # Before FSDP's own, which already waits for the other ranks.
+        # Before FSDP's hook, which already waits for the other ranks.
         model.register_forward_pre_hook(self._before, prepend=True)
         model.forward = _fatal(model.forward)
 
-    def settle(self) -> None:
-        """This rank has nothing left: keep the others company until they have nothing either."""
+    def synchronize(self) -> None:
+        """This rank has no work left: compute empty passes until no rank has any."""
         import torch
 
         self._idle = True
         try:
-            while self._anyone(busy=False):
+            while self._any_busy(busy=False):
                 with torch.inference_mode():
                     self._model(input_ids=torch.zeros((1, 1), dtype=torch.long, device=self._model.device), use_cache=False)
                 self.empty_passes += 1
@@ -52,36 +52,36 @@ class ShardedPasses:
 
     def _before(self, module: Any, arguments: Any) -> None:
         if not self._idle:
-            self._anyone(busy=True)
+            self._any_busy(busy=True)
 
-    def _anyone(self, *, busy: bool) -> bool:
+    def _any_busy(self, *, busy: bool) -> bool:
         import torch
 
         flag = torch.tensor([float(busy)])
         try:
             self._dist.all_reduce(flag, group=self._group)
         except RuntimeError as error:
-            raise ModelError(f"another rank is gone: {str(error).splitlines()[0][:200]}") from error
+            raise ModelError(f"another rank died: {str(error).splitlines()[0][:200]}") from error
         return bool(flag.item())
 
 
 def _fatal(forward: Callable[..., Any]) -> Callable[..., Any]:
-    """A pass that fails ends the run: the others wait in the middle of it, and trying again would meet them there."""
+    """A failed pass ends the run: the other ranks wait in the middle of it, so it cannot be repeated."""
 
     @functools.wraps(forward)
-    def guarded(*given: Any, **more: Any) -> Any:
+    def guarded(*args: Any, **kwargs: Any) -> Any:
         try:
-            return forward(*given, **more)
+            return forward(*args, **kwargs)
         except MillError:
             raise
         except Exception as error:
-            raise ModelError(f"a pass of all ranks failed here: {describe(error)}") from error
+            raise ModelError(f"a forward pass failed on this rank: {describe(error)}") from error
 
     return guarded
 
 
-def spread(model: Any) -> ShardedPasses:
-    """Spread a loaded network over all ranks, layer by layer; each ends with its part on its own device."""
+def shard(model: Any) -> ShardedPasses:
+    """Shard a loaded model over all ranks, layer by layer; each rank has its shard on its device."""
     import torch
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
@@ -91,7 +91,7 @@ def spread(model: Any) -> ShardedPasses:
     if device == "cuda":
         torch.cuda.set_device(local_rank())
     if not dist.is_initialized():
-        dist.init_process_group("cpu:gloo,cuda:nccl" if device == "cuda" else "gloo", timeout=PATIENCE)
+        dist.init_process_group("cpu:gloo,cuda:nccl" if device == "cuda" else "gloo", timeout=PASS_TIMEOUT)
     mesh = init_device_mesh(device, (dist.get_world_size(),))
     layers = set(getattr(model, "_no_split_modules", None) or ())
     for module in model.modules():

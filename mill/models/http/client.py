@@ -1,4 +1,4 @@
-"""Calls to one server: reused connections, a gate for concurrency, retries for what may pass, timings for every call."""
+"""Calls to one server: reused connections, limited concurrency, retries of transient failures, timings of every call."""
 
 from __future__ import annotations
 
@@ -7,19 +7,21 @@ import os
 import random
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from mill.models.http.body import BODY_CAP, ENCODINGS, parsed, read_events, read_json, refuse_status
+from mill.models.http.breaker import CircuitBreaker
 from mill.models.http.failures import Failure, raise_reported
-from mill.models.http.limiter import FIRST_LIMIT, Gate
-from mill.models.http.loop import run_to_end
+from mill.models.http.limiter import FIRST_LIMIT, ConcurrencyLimiter
+from mill.models.http.loop import run_to_end, stream_results
 from mill.models.http.retry_budget import RetryBudget
 
 T = TypeVar("T")
+R = TypeVar("R")
 ATTEMPTS = 6
 THROTTLED_ATTEMPTS = 24  # a server that is only busy is waited for: some minutes in all
 TIMEOUT_ATTEMPTS = 2  # a timeout has cost minutes already
@@ -81,43 +83,39 @@ def counted_calls() -> Iterator[Calls]:
 
 @dataclass
 class Client:
-    """A server's address and manners. Use `run_all` for work and `probe` for a single look."""
+    """A server's address and how it is called. Use `run_all` for requests and `probe` for a single call."""
 
     base_url: str
     headers: dict[str, str] = field(default_factory=dict, repr=False)
     timeout: float = 120.0
     concurrency: int = 32
     steady: bool = False
-    """Whether `concurrency` calls are under way from the start, instead of as many as the server is found to like."""
-    verify: Callable[[], None] | None = None
-    """Raises where the server at the address is gone or not the one that it was; None where there is nothing to look at."""
+    """Whether `concurrency` calls are in flight from the start, instead of as many as give the best throughput."""
+    verifies: bool = True
+    """Whether the server behind the address can be identified again after a connection failed."""
     name: str = ""
     """What the server is called in messages, where that is not its address."""
-    _patience: RetryBudget = field(default_factory=RetryBudget, repr=False)
+    _retry_budget: RetryBudget = field(default_factory=RetryBudget, repr=False)
     _session: Any = field(default=None, repr=False)
-    _gate: Gate | None = field(default=None, repr=False)
-    _doubt: _Doubt | None = field(default=None, repr=False)
+    _limiter: ConcurrencyLimiter | None = field(default=None, repr=False)
+    _breaker: CircuitBreaker | None = field(default=None, repr=False)
 
     def run_all(
-        self, items: Iterable[T], work: Callable[[T], Awaitable[Any]], done: Callable[[T, Any | Failure], None]
-    ) -> None:
-        """Do `work` for every item and hand each result or Failure to `done` the moment it is there.
+        self, items: Iterable[T], work: Callable[[T], Awaitable[R]], breaker: CircuitBreaker | None = None
+    ) -> Generator[tuple[T, R], None, None]:
+        """Every item with the result of `work`, as soon as it is there.
 
-        There are at most `concurrency` coroutines and connections, however many items; an interrupt cancels them all, and
-        so does what `verify` raises: that says nothing about an item.
+        There are at most `concurrency` coroutines and connections, however many items. What `work` raises, an interrupt, and
+        closing the generator cancel all of them.
         """
-        run_to_end(self._run_all(iter(items), work, done))
+        return stream_results(lambda emit: self._run_all(iter(items), work, breaker, emit))
 
-    async def _run_all(self, items: Any, work: Any, done: Any) -> None:
+    async def _run_all(self, items: Any, work: Any, breaker: CircuitBreaker | None, emit: Any) -> None:
         async def worker() -> None:
             for item in items:  # shared by all workers: each takes the next when it is free
-                try:
-                    result = await work(item)
-                except Failure as failure:
-                    result = failure
-                done(item, result)
+                emit((item, await work(item)))
 
-        async with self._open():
+        async with self._open(breaker):
             tasks = [asyncio.ensure_future(worker()) for _ in range(self.concurrency)]
             try:
                 await asyncio.gather(*tasks)
@@ -143,39 +141,40 @@ class Client:
         return await self.guarded(lambda: self._stream_once(path, body, collector()))
 
     async def guarded(self, call: Callable[[], Awaitable[Reply]]) -> Reply:
-        """A call through the gate, again with a growing pause while its Failure is transient. Where a connection was cut or
-        refused, the server is looked at before anything else is taken from it: another one may stand there by now."""
-        assert self._gate is not None and self._doubt is not None
+        """A call within the concurrency limit, retried with a growing pause while its Failure is transient. After a failed
+        connection the server is verified before another response is taken from it: it may be another server by now."""
+        assert self._limiter is not None
         pause, tries, first = FIRST_PAUSE_S, Counter[int](), None
         while True:
-            await self._gate.enter()
+            await self._limiter.enter()
             ok, sent = False, time.perf_counter()
             first = sent if first is None else first
             try:
                 reply = await call()
-                await self._doubt.over()
+                if self._breaker is not None:
+                    await self._breaker.call_succeeded()
                 ok = True
-                self._patience.answered()
+                self._retry_budget.succeeded()
                 return _counted(reply.after(sent - first, tries.total() + 1))
             except Failure as failure:
-                if failure.away and self.verify is not None:
-                    await self._doubt.settle(self.verify)
+                if failure.away and self._breaker is not None:
+                    await self._breaker.connection_failed()
                 most = _most_attempts(failure)
                 tries[most] += 1  # those of one kind say nothing about another
                 if not failure.transient or tries[most] >= most:
                     raise
                 if failure.throttled:
-                    self._patience.refused(failure, self.name or self.base_url, failure.retry_after or pause)
-                    await self._gate.push_back(failure.retry_after)
+                    self._retry_budget.refused(failure, self.name or self.base_url, failure.retry_after or pause)
+                    await self._limiter.push_back(failure.retry_after)
             finally:
-                await self._gate.leave(ok=ok)
+                await self._limiter.leave(ok=ok)
             _count_retry()
             await asyncio.sleep(pause * random.uniform(0.5, 1.5))
             pause = min(pause * 2, LONGEST_PAUSE_S)
 
     async def _once(self, method: str, path: str, body: Any, timeout: float, cap: int = BODY_CAP) -> Reply:
         started = time.perf_counter()
-        async with _told_apart(self.base_url, timeout), self._send(method, path, body, timeout) as answer:
+        async with _as_failure(self.base_url, timeout), self._send(method, path, body, timeout) as answer:
             await refuse_status(answer)
             found = await read_json(answer, cap)
         raise_reported(found)
@@ -184,7 +183,7 @@ class Client:
     async def _stream_once(self, path: str, body: Any, collector: Collector) -> Reply:
         started, times = time.perf_counter(), []
         body = {**body, "stream": True}
-        async with _told_apart(self.base_url, self.timeout), self._send("POST", path, body, self.timeout) as answer:
+        async with _as_failure(self.base_url, self.timeout), self._send("POST", path, body, self.timeout) as answer:
             await refuse_status(answer)
             if answer.content_type != "text/event-stream":  # a server that does not stream answers whole
                 found = await read_json(answer, BODY_CAP)
@@ -204,8 +203,8 @@ class Client:
         limit = aiohttp.ClientTimeout(total=timeout)
         return self._session.request(method, self.base_url + path, json=body, timeout=limit, allow_redirects=False)
 
-    def _open(self) -> Any:
-        return _Opened(self)
+    def _open(self, breaker: CircuitBreaker | None = None) -> Any:
+        return _Opened(self, breaker)
 
 
 def _event(name: str, data: bytes) -> Any:
@@ -236,38 +235,11 @@ def _most_attempts(failure: Failure) -> int:
     return TIMEOUT_ATTEMPTS if failure.kind == "timeout" else ATTEMPTS
 
 
-class _Doubt:
-    """Whether somebody is looking at the server right now, and what came of it."""
-
-    def __init__(self) -> None:
-        self._looking, self._looks = asyncio.Lock(), 0
-        self._error: Exception | None = None
-
-    async def over(self) -> None:
-        """Wait until nobody looks any more; raises what the last look did."""
-        async with self._looking:
-            if self._error is not None:
-                raise self._error
-
-    async def settle(self, verify: Callable[[], None]) -> None:
-        """Look at the server, unless somebody else did so while this one waited for it."""
-        looks = self._looks
-        async with self._looking:
-            if self._error is None and looks == self._looks:
-                try:
-                    await asyncio.to_thread(verify)
-                except Exception as error:
-                    self._error = error
-                self._looks += 1
-            if self._error is not None:
-                raise self._error
-
-
 class _Opened:
-    """A session and a gate for the length of one event loop."""
+    """A session and a concurrency limiter for the length of one event loop."""
 
-    def __init__(self, client: Client) -> None:
-        self.client = client
+    def __init__(self, client: Client, breaker: CircuitBreaker | None) -> None:
+        self.client, self.breaker = client, breaker
 
     async def __aenter__(self) -> None:
         import aiohttp
@@ -277,15 +249,15 @@ class _Opened:
         # Bodies are unpacked here, where they are bounded.
         self.client._session = aiohttp.ClientSession(connector=connector, headers=headers, auto_decompress=False)
         most = self.client.concurrency
-        self.client._gate = Gate(most, first=most if self.client.steady else FIRST_LIMIT)
-        self.client._doubt = _Doubt()
+        self.client._limiter = ConcurrencyLimiter(most, first=most if self.client.steady else FIRST_LIMIT)
+        self.client._breaker = self.breaker
 
     async def __aexit__(self, *_: object) -> None:
         await self.client._session.close()
-        self.client._session = self.client._gate = self.client._doubt = None
+        self.client._session = self.client._limiter = self.client._breaker = None
 
 
-class _told_apart:
+class _as_failure:
     """Turns what the HTTP library raises into a Failure that says what happened."""
 
     def __init__(self, url: str, timeout: float) -> None:

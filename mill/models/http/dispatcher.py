@@ -1,130 +1,90 @@
-"""Questions to a server that may fail, go away or fall silent: whose fault is it, the question's or the server's?
+"""Sends requests to a server and streams their responses, also through outages.
 
-A question that fails while others are answered is an error of its own. As long as nobody knows, a failure is held back: who
-ends a run because its server is broken must not leave errors behind that only mean that.
+A request that fails while others succeed is an error of its own. As long as it may be the server that fails, the error is
+held back: a run that ends because its server is broken must not record errors that only mean that.
 """
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Protocol
 
-from mill.api.batching import GIVE_UP_AFTER, Observer, as_response, describe
-from mill.api.errors import MillError, ModelBroken, ServerBroken, ServerGone
+from mill.api.batching import Answered
+from mill.api.errors import ModelBroken, ServerBroken, ServerGone
 from mill.api.request import Request
 from mill.api.response import Response
-from mill.models.http import Failure, counted_calls
+from mill.models.http.breaker import CheckedServer, CircuitBreaker
+from mill.models.http.client import Client
 
-if TYPE_CHECKING:
-    from mill.models.http.server import ServerModel
+MAX_OUTAGES = 2  # in a row, before the request that was sent alone is to blame
+MAX_BLAMED = 3  # requests in a row, before the server itself is
 
-Ask = Callable[[Request], Awaitable[Response]]
 
-MOST_OUTAGES = 2  # in a row, before the question that was asked alone is to blame
-MOST_BLAMED = 3  # in a row, before the server itself is
-MOST_FAILED = 16  # in a row, before it is asked something that it answered before
+class DispatchedServer(CheckedServer, Protocol):
+    """What the dispatcher needs of a server."""
+
+    client: Client
+
+    def wait_for_server(self, gone: ServerGone) -> None:
+        """Return when the server is back with the same model; raises where it does not come back."""
+
+    def check_canary(self, canary: Request) -> None: ...
 
 
 class RequestDispatcher:
-    """Some questions of one kind. `found` has the answers by id() of their requests."""
+    """Some requests of one kind to one server."""
 
-    def __init__(self, server: ServerModel, ask: Ask, observer: Observer) -> None:
-        self.server, self.ask, self.observer = server, ask, observer
-        self.found: dict[int, Response] = {}
-        self._held: list[tuple[float, Request, Response]] = []
-        self._trusted, self._failures = 0.0, 0
-        """Until when the server is known to answer, and how many questions have failed in a row."""
+    def __init__(self, server: DispatchedServer) -> None:
+        self._server = server
+        self._breaker = CircuitBreaker(server, verifies=server.client.verifies)
+        self._held: deque[tuple[float, Request, Response]] = deque()
 
-    def run(self, left: Sequence[Request]) -> None:
-        """Until every question has its answer. One may be what ends the server: after an outage without a single answer they
-        go one by one, and one that sees the server leave again and again is to blame."""
+    def stream(self, requests: Sequence[Request]) -> Iterator[Answered]:
+        """Every request with its response. A request may be what crashes the server: after an outage in which nothing was
+        answered, requests are sent one by one, and one that sees the server crash again and again is an error."""
         outages = blamed = 0
+        left = {request.key: request for request in requests}
         while left:
-            answered = len(self.found)
-            asked = left[:1] if outages else left
-            self._looking = asyncio.Lock()  # of the event loop that follows
+            answered = 0
+            sent = list(left.values())[: 1 if outages else None]
             try:
-                self.server.client.run_all(asked, self._ask, self._done)
-                self._settle()
+                for request, response in self._send_all(sent):
+                    answered += 1
+                    del left[request.key]
+                    yield request, response
                 outages = blamed = 0
             except ServerBroken:
                 raise
             except ServerGone as gone:
-                self._held.clear()  # the outage may be why they failed
-                self.server.wait_for_server(gone)
-                outages = 0 if len(self.found) > answered else outages + 1
-                if outages > MOST_OUTAGES:
+                self._held.clear()  # the outage may be why they failed: they are sent again
+                self._server.wait_for_server(gone)
+                outages = 0 if answered else outages + 1
+                if outages > MAX_OUTAGES:
                     outages, blamed = 1, blamed + 1
-                    if blamed >= MOST_BLAMED:
-                        raise ModelBroken(f"{self.server.base_url} goes away whatever it is asked: {gone}") from gone
-                    self._tell(asked[0], Response(error=f"the server went away each of the last {MOST_OUTAGES} times"))
-            left = [request for request in left if id(request) not in self.found]
+                    if blamed >= MAX_BLAMED:
+                        raise ModelBroken(f"{self._server.base_url} crashed on every request: {gone}") from gone
+                    del left[sent[0].key]
+                    yield sent[0], Response(error=f"the server crashed on this request {MAX_OUTAGES + 1} times")
 
-    async def _ask(self, request: Request) -> Response:
-        async with self._looking:
-            started = time.monotonic()
-        response = await response_to(request, self.ask)
-        async with self._looking:
-            await self._weigh(request, response, started)
-        return response
+    def _send_all(self, requests: Sequence[Request]) -> Iterator[Answered]:
+        self._breaker.reset()
+        for request, (response, completed) in self._server.client.run_all(requests, self._send, self._breaker):
+            if response.failed:
+                self._held.append((completed, request, response))
+            else:
+                yield request, response
+            yield from self._release(self._breaker.healthy_at)
+        if self._held and self._server.canary is not None:
+            self._server.check_canary(self._server.canary)
+        yield from self._release(time.monotonic())
 
-    async def _weigh(self, request: Request, response: Response, started: float) -> None:
-        """What an answer says of the server. While it is in doubt nobody goes on."""
-        if not response.failed:
-            self._failures, self._trusted = 0, max(self._trusted, started)
-            if self.server.canary is None or len(request.text) < len(self.server.canary.text):
-                self.server.canary = request
-            return
-        self._failures += 1
-        if self.server.canary is None and self._failures >= GIVE_UP_AFTER:
-            raise ModelBroken(f"the server failed on each of the first {self._failures} requests: {response.error}")
-        if self.server.canary is not None and self._failures % MOST_FAILED == 0:
-            began = time.monotonic()
-            await self.server.health_check()
-            self._trusted = max(self._trusted, began)
+    async def _send(self, request: Request) -> tuple[Response, float]:
+        return await self._breaker.send(request), time.monotonic()
 
-    def _done(self, request: Request, response: Any) -> None:
-        if response.failed:
-            self._held.append((time.monotonic(), request, response))
-        else:
-            self._tell(request, response)
-        self._release(self._trusted)
-
-    def _settle(self) -> None:
-        """All were asked; the last ones failed."""
-        if self._held and self.server.canary is not None:
-            self.server.check_canary(self.server.canary)
-        self._release(time.monotonic())
-
-    def _release(self, trusted: float) -> None:
-        """What failed before the server was asked something that it answered is the questions' own fault."""
-        while self._held and self._held[0][0] <= trusted:
-            _, request, response = self._held.pop(0)
-            self._tell(request, response)
-
-    def _tell(self, request: Request, response: Response) -> None:
-        self.found[id(request)] = response
-        self.observer.answered(request, response)
-
-
-async def response_to(request: Request, ask: Ask) -> Response:
-    """What comes of a question, failures included, with its retries and the time of all its calls."""
-    with counted_calls() as calls:
-        response = await _response_of(request, ask)
-    seconds = response.seconds if response.seconds is None else calls.seconds
-    return replace(response, retries=calls.retries, seconds=seconds) if calls.retries or seconds else response
-
-
-async def _response_of(request: Request, ask: Ask) -> Response:
-    """An answer of a shape that nobody foresaw is an error of its request."""
-    try:
-        return as_response(await ask(request), request.kind)
-    except MillError:
-        raise
-    except Failure as failure:
-        return Response(error=str(failure))
-    except Exception as error:
-        return Response(error=f"the server's answer could not be read: {describe(error)}")
+    def _release(self, healthy_at: float) -> Iterator[Answered]:
+        """What failed before the server was seen to answer is an error of its request."""
+        while self._held and self._held[0][0] <= healthy_at:
+            _, request, response = self._held.popleft()
+            yield request, response

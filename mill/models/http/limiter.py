@@ -1,4 +1,4 @@
-"""How many calls may be under way: more while the server gets more done by it, half as many when it says no."""
+"""How many calls may be in flight: more while that raises the throughput, half as many when the server refuses."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import time
 from collections.abc import Callable
 
 FIRST_LIMIT = 4
-BETTER = 1.05  # a wider gate must give at least this much more throughput to be widened again
+BETTER = 1.05  # a higher limit must raise the throughput by this factor to be raised again
 PROBE_EVERY = 8  # windows without gain after which one more call is tried
 
 
-class Gate:
-    """Admits calls. A window is as many finished calls as the gate is wide."""
+class ConcurrencyLimiter:
+    """Admits calls. A window is as many completed calls as the limit."""
 
     def __init__(self, most: int, clock: Callable[[], float] = time.monotonic, first: int = FIRST_LIMIT) -> None:
         self.most, self.limit = most, min(first, most)

@@ -21,7 +21,7 @@ class RetryBudget:
         self._since: float | None = None
         self._due = self._reported = float("-inf")
 
-    def answered(self) -> None:
+    def succeeded(self) -> None:
         self._since = None
 
     def refused(self, failure: Failure, server: str, pause: float) -> None:

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import copy
 import os
 import time
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from mill.api.batching import Observer
-from mill.api.errors import ModelError, ServerBroken, ServerGone, UnknownName
+from mill.api.batching import Answered, as_response, describe
+from mill.api.errors import MillError, ModelError, ServerGone, UnknownName
 from mill.api.message import Message
-from mill.api.model import MillModel, watched
+from mill.api.model import MillModel
 from mill.api.printing import one_line
 from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, Request
 from mill.api.response import Response
 from mill.api.secrets import remember, scrub, split_password, variables_in
 from mill.api.warnings import warn
-from mill.models.http import Client, Failure, Reply
 from mill.models.http.body import BODY_CAP
-from mill.models.http.dispatcher import Ask, RequestDispatcher, response_to
+from mill.models.http.breaker import CircuitBreaker
+from mill.models.http.client import Client, Reply, counted_calls
+from mill.models.http.dispatcher import RequestDispatcher
+from mill.models.http.failures import Failure
 from mill.models.http.model_names import same_model
 from mill.models.http.retry_budget import RetryBudget
 from mill.models.media.decode import content_part
@@ -32,17 +33,21 @@ from mill.models.spec.arguments import check_address, check_key, check_seconds, 
 KEY_VARIABLES = ("MILL_API_KEY", "OPENAI_API_KEY")
 POLL_S = 0.5
 BUSY_S = 30.0  # how long a server that answers 429 before the first question is asked again, without --wait
-RECHECK_PAUSES_S = (1.0, 4.0)  # before a server that was there all the time is called broken
-LONG_S = 30.0
 MOST_CONCURRENCY = 1024
+
+Send = Callable[[Request], Awaitable[Response]]
 
 
 class ServerModel(MillModel):
     """A subclass says how it looks at its server (`_probe`) and how it asks one question of each kind."""
 
     accelerators = 0
-    patience_s = 300.0
-    """How long a server that went away is waited for; nothing where others can take over."""
+    is_server = True
+    outage_patience_s = 300.0
+    start_command = ""
+    """The command that starts such a server, for the message about one that is not running."""
+    alternative = ""
+    """A spec that needs no server, for the same message."""
 
     def __init__(self, model: str, base_url: str, *, api_key: str | None, timeout: float, concurrency: int) -> None:
         check_text("model", model)
@@ -61,7 +66,7 @@ class ServerModel(MillModel):
         self.model = model
         self.base_url = base_url.rstrip("/").removesuffix("/v1").rstrip("/")
         self.concurrency = concurrency
-        self.client = Client(self.base_url, headers, timeout=timeout, concurrency=concurrency, verify=self._verify)
+        self.client = Client(self.base_url, headers, timeout=timeout, concurrency=concurrency)
         self._warnings: list[str] = []
         self._other_model = False
 
@@ -69,9 +74,9 @@ class ServerModel(MillModel):
     def model_name(self) -> str:
         return self.model or self.base_url
 
-    def set_concurrency(self, width: int | None) -> bool:
-        """A width that was asked for is kept from the first request on, not felt for."""
-        self.client.concurrency, self.client.steady = width or self.concurrency, width is not None
+    def set_concurrency(self, concurrency: int | None) -> bool:
+        """A requested concurrency holds from the first request on, instead of growing towards it."""
+        self.client.concurrency, self.client.steady = concurrency or self.concurrency, concurrency is not None
         return True
 
     def warnings(self) -> list[str]:
@@ -123,6 +128,14 @@ class ServerModel(MillModel):
                 time.sleep(min(failure.retry_after or POLL_S, BUSY_S))
 
     def _not_ready(self, failure: Failure) -> str:
+        if failure.kind == "connection" and self.start_command:
+            program = self.start_command.split()[0]
+            other = f", use {self.alternative}" if self.alternative else ""
+            reason = str(failure).rpartition(": ")[2]
+            return (
+                f"no {program} at {self.base_url} ({reason}); run `{self.start_command}`, pass --base_url{other}, or wait "
+                "for the server with --wait SECONDS"
+            )
         hint = "; start it, or wait for it with --wait SECONDS" if failure.kind == "connection" else ""
         if failure.status == 503:
             return f"{self.base_url} is still loading ({failure}); wait for it with --wait SECONDS"
@@ -138,7 +151,7 @@ class ServerModel(MillModel):
         """Ask the server which model it has, without making it compute anything. `identity` tells the answer."""
         return None
 
-    def _verify(self) -> None:
+    def verify(self) -> None:
         """Raise where the server is gone, or has another model than it had; called in a thread of its own."""
         now = self._copy()
         try:
@@ -154,7 +167,7 @@ class ServerModel(MillModel):
     def _copy(self) -> ServerModel:
         """The same server, seen anew."""
         found = copy.copy(self)
-        found.client = replace(self.client, _session=None, _gate=None, _doubt=None, _patience=RetryBudget())
+        found.client = replace(self.client, _session=None, _limiter=None, _breaker=None, _retry_budget=RetryBudget())
         return found
 
     def _check_same(self, now: ServerModel) -> None:
@@ -170,16 +183,13 @@ class ServerModel(MillModel):
     async def _score_document(self, request: Request) -> Response:
         raise self._cannot(ROLLING)
 
-    def _answer(self, kind: str, requests: Sequence[Request], observer: Observer | None) -> list[Response]:
-        """Send all requests, neighbours with a common start one after another so that the server's cache serves them."""
-        if kind not in self._asks():
+    def _stream(self, kind: str, requests: Sequence[Request]) -> Iterator[Answered]:
+        """Requests with a shared prefix one after another, for the server's prefix cache."""
+        if kind not in self._senders():
             raise self._cannot(kind)
-        with watched(kind, requests, observer) as watching:
-            asking = RequestDispatcher(self, self._asks()[kind], watching)
-            asking.run(sorted(requests, key=lambda request: request.text))
-        return [asking.found[id(request)] for request in requests]
+        return RequestDispatcher(self).stream(sorted(requests, key=lambda request: request.text))
 
-    def _asks(self) -> dict[str, Ask]:
+    def _senders(self) -> dict[str, Send]:
         return {
             GENERATE: self._generate,
             MULTI_ROUND: self._generate,
@@ -187,32 +197,22 @@ class ServerModel(MillModel):
             ROLLING: self._score_document,
         }
 
-    def check_canary(self, canary: Request) -> None:
-        """Ask something that was answered before: where that fails, it is the server that fails and not what it is asked."""
-        self.canary = canary
-        self.client.run_all([canary], lambda _: self.health_check(), lambda *_: None)
+    async def send(self, request: Request) -> Response:
+        return await response_to(request, self._senders()[request.kind])
 
-    async def health_check(self) -> None:
-        """The same while other questions are under way. Who answers only after a while was away, and is not broken."""
-        assert self.canary is not None
-        began = time.monotonic()
-        for pause in (0.0, *RECHECK_PAUSES_S):
-            await asyncio.sleep(pause)
-            error = (await response_to(self.canary, self._asks()[self.canary.kind])).error
-            if error is None and pause:
-                raise ServerGone(f"{self.base_url} answered nothing for a while")
-            if error is None:
-                return
-            if time.monotonic() - began > LONG_S:  # it was given time enough
-                break
-        raise ServerBroken(f"{self.base_url} answers nothing any more, not even what it answered before: {error}")
+    def check_canary(self, canary: Request) -> None:
+        """Send a request that was answered before: where it fails, the server fails, not other requests."""
+        self.canary = canary
+        breaker = CircuitBreaker(self, verifies=self.client.verifies)
+        for _ in self.client.run_all([canary], lambda _: breaker.check_canary(), breaker):
+            pass
 
     def wait_for_server(self, gone: ServerGone) -> None:
         """Until the server is there again, with the same model; raises where that does not happen."""
-        if not self.patience_s:
+        if not self.outage_patience_s:
             raise gone
-        warn(f"{gone}; waiting for it to come back, {self.patience_s:.0f} s at most")
-        deadline = time.monotonic() + self.patience_s
+        warn(f"{gone}; waiting for it to come back, {self.outage_patience_s:.0f} s at most")
+        deadline = time.monotonic() + self.outage_patience_s
         while True:
             now = self._copy()
             try:
@@ -220,8 +220,26 @@ class ServerModel(MillModel):
                 return self._check_same(now)
             except (Failure, UnknownName) as error:
                 if time.monotonic() >= deadline:
-                    raise ServerGone(f"{gone}; it did not come back in {self.patience_s:.0f} s ({error})") from error
+                    raise ServerGone(f"{gone}; it did not come back in {self.outage_patience_s:.0f} s ({error})") from error
             time.sleep(POLL_S)
+
+
+async def response_to(request: Request, send: Send) -> Response:
+    """The response to a request, failures included, with its retries and the time of all its calls.
+
+    A reply that no schema foresaw is an error of its request.
+    """
+    with counted_calls() as calls:
+        try:
+            response = as_response(await send(request), request.kind)
+        except MillError:
+            raise
+        except Failure as failure:
+            response = Response(error=str(failure))
+        except Exception as error:
+            response = Response(error=f"the server's answer could not be read: {describe(error)}")
+    seconds = response.seconds if response.seconds is None else calls.seconds
+    return replace(response, retries=calls.retries, seconds=seconds) if calls.retries or seconds else response
 
 
 def messages_of(request: Request) -> list[dict[str, Any]]:

@@ -50,7 +50,7 @@ class LiteLLMModel(ServerModel):
     ) -> None:
         # LiteLLM finds the address itself; the HTTP core only shareable its gate and its retries.
         super().__init__(model, "https://litellm", api_key=None, timeout=timeout, concurrency=concurrency)
-        self.client.verify, self.client.name = None, model
+        self.client.verifies, self.client.name = False, model
         api_key = check_key(api_key, "api_key")
         self._key, self._timeout, self.parameters = api_key, timeout, parameters
         found_by_litellm = [value for name, value in os.environ.items() if is_secret(name)]

@@ -17,22 +17,23 @@ from mill.models.http.model_names import same_file
 from mill.models.http.server import ServerModel, messages_of
 from mill.models.http.values import shaped
 from mill.models.llama_cpp.schema import (
-    Completion,
-    Entry,
-    ModelList,
+    LlamaCompletion,
+    LlamaModel,
+    LlamaModels,
     Position,
     Props,
     Rendered,
-    Row,
-    TokenIds,
+    TokenProbability,
     read_completion,
     read_logprob,
 )
 from mill.models.openai_compat.answers import read_counts
+from mill.models.openai_compat.schema import TokenIds
 from mill.models.spec.arguments import check_flag
 from mill.models.tokens.next_tokens import Distribution, NextTokens
-from mill.models.tokens.pairs import make_pair, move_spaces
+from mill.models.tokens.pairs import make_pair, move_spaces, with_prefix
 from mill.models.tokens.stops import cut_at_stops
+from mill.models.tokens.windows import rolling_windows
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 SCORING_PROBS = 64  # enough for most choices; the whole vocabulary is asked for where it is not
@@ -42,6 +43,9 @@ TOP_LOGPROBS = 128  # a distribution of which more is wanted is asked for by `lo
 class LlamaCppModel(ServerModel):
     """The server gives no log-probabilities of a prompt, so a continuation is scored token by token from the distribution
     after its prefix; the server's prompt cache makes each step cheap, and choices that share a prefix share the step."""
+
+    start_command = "llama-server -m FILE"
+    alternative = "hf[path=FILE]"
 
     def __init__(
         self,
@@ -60,7 +64,7 @@ class LlamaCppModel(ServerModel):
         self.capabilities = _capabilities(None, 1)
         self._told: dict[str, Any] = {}
         self._props: Props | None = None
-        self._entry = Entry()
+        self._entry = LlamaModel()
         self._vocabulary = 0
         self._bos_id: int | None = None
         self._next = NextTokens(self._ask_distribution)
@@ -88,8 +92,8 @@ class LlamaCppModel(ServerModel):
         told = self.client.probe("GET", "/props").body
         listed = self.client.probe("GET", "/v1/models").body
         self._props = convert(told, Props, f"{self.base_url}/props", ModelError)
-        found: ModelList = convert(listed, ModelList, f"{self.base_url}/v1/models", ModelError)
-        self._entry = (found.data or [Entry()])[0]
+        found: LlamaModels = convert(listed, LlamaModels, f"{self.base_url}/v1/models", ModelError)
+        self._entry = (found.data or [LlamaModel()])[0]
         self._told = {**told, "meta": (listed.get("data") or [{}])[0].get("meta") or {}}
         served = self._names()
         if self.model and served and not any(same_file(self.model, name) for name in served):
@@ -193,16 +197,11 @@ class LlamaCppModel(ServerModel):
         return replace(answer, tokens=tokens, distribution=whole)
 
     async def _score_document(self, request: Request) -> Response:
-        ids = await self._tokenize(request.text)
-        bos = self._bos_id
-        if bos is not None and ids[:1] != [bos]:
-            ids = [bos, *ids]
-        window, total = self._window - 1, 0.0
-        for first in range(1, len(ids), window):
-            last = min(first + window, len(ids))
-            begin = max(0, last - 1 - window)
-            steps = await self._walk(ids[begin:last], first - begin)
-            total += sum(found.logprobs[token] for token, found in zip(ids[first:last], steps, strict=True))
+        ids = with_prefix(await self._tokenize(request.text), self._bos_id)
+        total = 0.0
+        for pair in rolling_windows(ids, self._window - 1):
+            steps = await self._walk(pair.ids, pair.n_context)
+            total += sum(found.logprobs[token] for token, found in zip(pair.continuation, steps, strict=True))
         return Response(score=total, prompt_tokens=len(ids) - 1)
 
     async def _walk(self, ids: list[int], start: int, count: int = 0) -> list[Distribution]:
@@ -227,7 +226,7 @@ class LlamaCppModel(ServerModel):
         pairs = [(await self._row_id(row), read_logprob(row)) for row in positions[0].rows]
         return Distribution(dict(pairs), count)
 
-    async def _tokens(self, found: Completion) -> tuple[Token, ...]:
+    async def _tokens(self, found: LlamaCompletion) -> tuple[Token, ...]:
         """The answer's tokens with the likeliest at their positions; older servers give probabilities and texts."""
         if found.completion_probabilities is None:
             raise Failure("garbage", "the server's answer has no probabilities of its tokens")
@@ -238,14 +237,14 @@ class LlamaCppModel(ServerModel):
         text = position.content if position.token is None else position.token
         if text is None:
             raise Failure("garbage", "the server's answer has a token without a text")
-        name = position.id if position.id is not None else await self._row_id(Row(tok_str=text))
+        name = position.id if position.id is not None else await self._row_id(TokenProbability(tok_str=text))
         named = position.logprob is not None or position.prob is not None
         logprob = read_logprob(position) if named else dict(top).get(name)
         if logprob is None:
             raise Failure("garbage", "the server's answer has a token without a probability")
         return Token(name, text, logprob, tuple(sorted(top, key=lambda pair: -pair[1])))
 
-    async def _row_id(self, row: Row) -> int:
+    async def _row_id(self, row: TokenProbability) -> int:
         """A token's id; older servers name a token by its text alone."""
         if row.id is not None:
             return row.id

@@ -32,17 +32,17 @@ class Meta(msgspec.Struct):
     size: Count | None = None
 
 
-class Entry(msgspec.Struct):
+class LlamaModel(msgspec.Struct):
     id: str | None = None
     meta: Meta | None = None
     aliases: list[str] | None = None
 
 
-class ModelList(msgspec.Struct):
-    data: list[Entry] | None = None
+class LlamaModels(msgspec.Struct):
+    data: list[LlamaModel] | None = None
 
 
-class Row(msgspec.Struct):
+class TokenProbability(msgspec.Struct):
     """One of the likeliest tokens at a position: by id with a log-probability, or by text with a probability."""
 
     id: Count | None = None
@@ -57,16 +57,16 @@ class Position(msgspec.Struct):
     content: str | None = None
     logprob: float | None = None
     prob: float | None = None
-    top_logprobs: list[Row] | None = None
-    top_probs: list[Row] | None = None
-    probs: list[Row] | None = None
+    top_logprobs: list[TokenProbability] | None = None
+    top_probs: list[TokenProbability] | None = None
+    probs: list[TokenProbability] | None = None
 
     @property
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[TokenProbability]:
         return self.top_logprobs or self.top_probs or self.probs or []
 
 
-class Completion(msgspec.Struct):
+class LlamaCompletion(msgspec.Struct):
     content: str
     stop: bool | None = None
     stop_type: str | None = None
@@ -76,27 +76,21 @@ class Completion(msgspec.Struct):
     completion_probabilities: list[Position] | None = None
 
 
-class TokenIds(msgspec.Struct):
-    """The answer of /tokenize."""
-
-    tokens: list[Count]
-
-
 class Rendered(msgspec.Struct):
     """The answer of /apply-template."""
 
     prompt: str
 
 
-def read_completion(body: Any) -> Completion:
+def read_completion(body: Any) -> LlamaCompletion:
     """A whole answer: one that the server did not end is none."""
-    found = shaped(body, Completion, "the server's answer")
+    found = shaped(body, LlamaCompletion, "the server's answer")
     if found.stop is False:
         raise Failure("cut", "the server's answer is not complete: it did not stop")
     return found
 
 
-def read_logprob(row: Row | Position) -> float:
+def read_logprob(row: TokenProbability | Position) -> float:
     """Newer servers give log-probabilities, older ones probabilities."""
     if row.logprob is not None:
         return log_probability(row.logprob)

@@ -31,7 +31,7 @@ def load_image(media: Media) -> Any:
 def load_frames(media: Media, count: int) -> list[Any]:
     """`count` RGB frames at even distances, first and last included; all of them where there are no more."""
     if isinstance(media.source, (list, tuple)):
-        frames = _picked(media.source, spread(len(media.source), count))
+        frames = _picked(media.source, even_indices(len(media.source), count))
     elif _is_picture(raw := _bytes(media)):
         frames = _animation(media, count)
     else:
@@ -63,7 +63,7 @@ def load_audio(media: Media, rate: int) -> Any:
     return np.asarray(samples, dtype=np.float32)
 
 
-def spread(total: int, count: int) -> list[int]:
+def even_indices(total: int, count: int) -> list[int]:
     """`count` places out of `total` at even distances, first and last included."""
     if count >= total:
         return list(range(total))
@@ -146,7 +146,7 @@ def _animation(media: Media, count: int) -> list[Any]:
 
     picture = _open_image(media)
     try:
-        wanted = set(spread(getattr(picture, "n_frames", 1), count))
+        wanted = set(even_indices(getattr(picture, "n_frames", 1), count))
         # The iterator gives one picture that changes, so frames are copied as they come.
         return [frame.copy() for place, frame in enumerate(ImageSequence.Iterator(picture)) if place in wanted]
     except (OSError, EOFError, SyntaxError, ValueError) as error:
@@ -173,7 +173,7 @@ def _video(media: Media, raw: bytes, count: int) -> list[Any]:
         with av.open(io.BytesIO(raw)) as container:
             total = sum(1 for _ in container.decode(video=0))
         with av.open(io.BytesIO(raw)) as container:
-            return [frame.to_image() for frame in _picked(container.decode(video=0), spread(total, count))]
+            return [frame.to_image() for frame in _picked(container.decode(video=0), even_indices(total, count))]
     except (av.FFmpegError, IndexError) as error:
         raise DataError(f"the video {media.name} cannot be read: {error}") from error
 

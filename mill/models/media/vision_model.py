@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import gc
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from mill.api.batching import BatchLimits, Observer, Unit, as_response
+from mill.api.batching import Answered, BatchLimits, Unit, as_response
 from mill.api.errors import SpecError, UnknownName
 from mill.api.message import IMAGE, Media
-from mill.api.model import MillModel, watched
+from mill.api.model import MillModel
 from mill.api.request import Request
 from mill.api.response import Response
 from mill.models import memory
@@ -57,40 +57,31 @@ class VisionModel(MillModel):
     def _load_picture(self, media: Media) -> Any:
         return self._pixels(load_image(media))
 
-    def _answer(self, kind: str, requests: Sequence[Request], observer: Observer | None) -> list[Response]:
-        self.load()  # before the threads, which all need it
-        found: dict[int, Response] = {}
-        ahead = BATCHES_AHEAD * self.batch_size
-        each = list({id(request): request for request in requests}.values())
-        with watched(kind, requests, observer) as watching, Prefetch(self._load_request, each, ahead=ahead) as loaded:
+    def _stream(self, kind: str, requests: Sequence[Request]) -> Iterator[Answered]:
+        self.load()  # before the prefetching threads, which all need it
+        with Prefetch(self._load_request, requests, ahead=BATCHES_AHEAD * self.batch_size) as loaded:
 
             def hook(batch: list[Unit]) -> list[list[Response]]:
                 done = len(batch) == 1  # a larger batch that fails is tried again in parts
                 try:
-                    answers = self._answer_loaded(kind, [unit.requests[0] for unit in batch], loaded)
+                    responses = self._answer_loaded(kind, [unit.requests[0] for unit in batch], loaded)
                     done = True
                 finally:
                     if done:
                         for unit in batch:
                             loaded.drop(unit.requests[0])
-                return [[answer] for answer in answers]
+                return [[response] for response in responses]
 
-            units = [Unit([request], 1) for request in each]
-            found = self._run_units(units, hook, BatchLimits(requests=self.batch_size), watching)
-        return [found[id(request)] for request in requests]
+            units = [Unit([request], 1) for request in requests]
+            yield from self._stream_units(units, hook, BatchLimits(requests=self.batch_size))
 
     def _answer_loaded(self, kind: str, batch: list[Request], loaded: Prefetch[Request, Any]) -> list[Response]:
-        """A picture that cannot be read is its own request's error; the others go through the model together."""
-        found = loaded.take_each(batch)
-        answers = {
-            id(request): failure(one) for request, one in zip(batch, found, strict=True) if isinstance(one, Exception)
-        }
-        good = [(request, one) for request, one in zip(batch, found, strict=True) if not isinstance(one, Exception)]
-        if good:
-            requests, pixels = [request for request, _ in good], [one for _, one in good]
-            scored = self._answer_batch(kind, requests, pixels)
-            answers |= {id(request): as_response(one, kind) for request, one in zip(requests, scored, strict=True)}
-        return [answers[id(request)] for request in batch]
+        """An image that cannot be decoded is its own request's error; the others go through the model together."""
+        images = loaded.take_each(batch)
+        good = [(request, image) for request, image in zip(batch, images, strict=True) if not isinstance(image, Exception)]
+        responses = self._answer_batch(kind, [request for request, _ in good], [image for _, image in good]) if good else []
+        scored = iter(responses)
+        return [failure(image) if isinstance(image, Exception) else as_response(next(scored), kind) for image in images]
 
 
 def ranked(names: Sequence[str], scores: torch.Tensor) -> list[Response]:

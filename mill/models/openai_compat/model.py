@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from typing import Any
+from urllib.parse import urlsplit
 
 from mill.api.errors import CannotServe, ModelError, UnknownName
 from mill.api.message import IMAGE
@@ -20,12 +21,13 @@ from mill.models.http.values import shaped
 from mill.models.openai_compat import scoring as routes
 from mill.models.openai_compat.answers import read_answer
 from mill.models.openai_compat.echo import BOS
-from mill.models.openai_compat.schema import ModelEntry, TokenIds, read_choice, read_models, read_window
+from mill.models.openai_compat.schema import ServedModel, TokenIds, read_choice, read_models, read_window
 from mill.models.openai_compat.stream import StreamedAnswer
 from mill.models.spec.arguments import check_flag, check_whole
 from mill.models.spec.parse import OLLAMA_URL
 from mill.models.tokens.next_tokens import Distribution, NextTokens, requested_top_logprobs
-from mill.models.tokens.pairs import Pair, make_pair, move_spaces
+from mill.models.tokens.pairs import TokenPair, make_pair, move_spaces, with_prefix
+from mill.models.tokens.windows import rolling_windows
 
 NO_CHAT = (400, 404, 405, 422, 500, 501)  # how servers say that there is no chat
 MOST_OVER = 32  # times the limit that a server which ignores it may write
@@ -39,6 +41,10 @@ STRADDLES = (
     "a token of the server's tokenizer reaches from the context into the continuation, which then cannot be scored by "
     "itself: that needs a server with /tokenize"
 )
+
+
+# The default ports of servers, and what starts each.
+_START_COMMANDS = {11434: "ollama serve", 8000: "vllm serve MODEL", 8080: "llama-server -m FILE"}
 
 
 class OpenAICompatModel(ServerModel):
@@ -60,6 +66,7 @@ class OpenAICompatModel(ServerModel):
         **parameters: Any,
     ) -> None:
         super().__init__(model, base_url, api_key=api_key, timeout=timeout, concurrency=concurrency)
+        self.start_command = self.start_command or _START_COMMANDS.get(urlsplit(self.base_url).port or 0, "")
         check_flag("stream", stream)
         if chat is not None:
             check_flag("chat", chat)
@@ -75,7 +82,7 @@ class OpenAICompatModel(ServerModel):
         self.modalities, self.stream = set(modalities), stream
         self.capabilities = ModelCapabilities(self.modalities, supports_logprobs=False, supports_chat_template=True)
         self._served: dict[str, Any] = {}
-        self._entry = ModelEntry()
+        self._entry = ServedModel()
         self._told_window: int | None = None
         self._route: routes.Route | None = None
         self._tokenizes = self._names_next = False
@@ -245,7 +252,7 @@ class OpenAICompatModel(ServerModel):
                 return _response([found.logprobs[token]], [token == found.best], pair.n_context, pair.truncated)
         return await self._score_pair(pair, top_logprobs)
 
-    async def _score_pair(self, pair: Pair, top_logprobs: int) -> Response:
+    async def _score_pair(self, pair: TokenPair, top_logprobs: int) -> Response:
         scored = await self._score_prompt(pair.ids, top_logprobs)
         part = slice(pair.n_context, None)
         answer = _response(scored.logprobs[part], scored.likeliest[part], pair.n_context, pair.truncated)
@@ -267,20 +274,15 @@ class OpenAICompatModel(ServerModel):
         return _response(scored.logprobs[n_context:], scored.likeliest[n_context:], n_context, 0)
 
     async def _score_document(self, request: Request) -> Response:
-        """In disjoint windows, each of which starts from the last token of the one before."""
+        """The sum over rolling windows."""
         if not self._tokenizes:
             raise Failure("http", "documents are scored by token ids, and the server has no /tokenize")
-        ids = await self._tokenize(request.text)
         if self.bos_token_id is None:
             self._warn(NO_BOS)
-        elif ids[:1] != [self.bos_token_id]:
-            ids = [self.bos_token_id, *ids]
-        window = (self._window or len(ids) + 1) - 1
+        ids = with_prefix(await self._tokenize(request.text), self.bos_token_id)
         total = 0.0
-        for first in range(1, len(ids), window):
-            last = min(first + window, len(ids))
-            begin = max(0, last - 1 - window)
-            scored = (await self._score_prompt(ids[begin:last])).logprobs[first - begin :]
+        for pair in rolling_windows(ids, (self._window or len(ids) + 1) - 1):
+            scored = (await self._score_prompt(pair.ids)).logprobs[pair.n_context :]
             if None in scored:
                 return Response(error=routes.LEFT_OUT)
             total += sum(score for score in scored if score is not None)

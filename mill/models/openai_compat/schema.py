@@ -48,7 +48,7 @@ class PromptTokens(msgspec.Struct):
     rows: list[dict[str, PromptToken] | None]
 
 
-class Message(msgspec.Struct):
+class ChatMessage(msgspec.Struct):
     content: str | None = None
     reasoning_content: Any = None
     reasoning: Any = None
@@ -57,8 +57,8 @@ class Message(msgspec.Struct):
 class Choice(msgspec.Struct):
     index: int | None = None
     text: str | None = None
-    message: Message | None = None
-    delta: Message | None = None
+    message: ChatMessage | None = None
+    delta: ChatMessage | None = None
     finish_reason: str | None = None
     logprobs: Any = None
     prompt_logprobs: Any = None
@@ -73,7 +73,7 @@ class Completion(msgspec.Struct):
     model: Any = None
 
 
-class ModelEntry(msgspec.Struct):
+class ServedModel(msgspec.Struct):
     """A model in /v1/models. Servers tell the longest context under several names."""
 
     id: str | None = None
@@ -85,8 +85,8 @@ class ModelEntry(msgspec.Struct):
     aliases: Any = None
 
 
-class ModelList(msgspec.Struct):
-    data: list[ModelEntry]
+class ServedModels(msgspec.Struct):
+    data: list[ServedModel]
 
 
 class TokenIds(msgspec.Struct):
@@ -117,15 +117,15 @@ def read_logprobs(choice: Choice) -> Logprobs | None:
     return shaped(choice.logprobs, Logprobs, "logprobs of the server's answer")
 
 
-def read_models(listed: Any, url: str) -> dict[str, ModelEntry]:
+def read_models(listed: Any, url: str) -> dict[str, ServedModel]:
     """The models that a server lists, by name; whatever is no such list is refused in one line."""
     if not isinstance(listed, dict) or not isinstance(listed.get("data"), list):
         raise ModelError(f"{url} is no list of models: it answered {shown(listed, 80)}")
-    found: ModelList = convert(listed, ModelList, url, ModelError)
+    found: ServedModels = convert(listed, ServedModels, url, ModelError)
     return {entry.id: entry for entry in found.data if entry.id}
 
 
-def read_window(entry: ModelEntry, url: str) -> int | None:
+def read_window(entry: ServedModel, url: str) -> int | None:
     """The longest context, where the server tells one; 0 means that it does not."""
     meta = entry.meta if isinstance(entry.meta, dict) else {}
     told = entry.max_model_len or meta.get("n_ctx_train")

@@ -7,7 +7,7 @@ from typing import Any
 from mill.models.http import Failure
 from mill.models.http.values import shaped
 from mill.models.openai_compat.finish import read_finish
-from mill.models.openai_compat.schema import Choice, Completion, Message, first_choice
+from mill.models.openai_compat.schema import ChatMessage, Choice, Completion, first_choice
 
 
 class StreamedAnswer:
@@ -39,6 +39,6 @@ class StreamedAnswer:
 
 
 def _texts(choice: Choice) -> tuple[str, str]:
-    said = choice.delta or choice.message or Message()
+    said = choice.delta or choice.message or ChatMessage()
     reasoning = said.reasoning_content or said.reasoning
     return choice.text or said.content or "", reasoning if isinstance(reasoning, str) else ""

@@ -1,4 +1,4 @@
-"""Normalisation in one kernel: on CUDA the five that transformers launches for it are a twentieth of a forward pass."""
+"""RMS norms in one kernel: on CUDA the five kernels that transformers launches take a twentieth of a forward pass."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TOLERANCE = 0.02  # half precision rounds once instead of twice
 
 @contextmanager
 def fused_norms(model: Any) -> Iterator[None]:
-    """While this lasts, RMS norms on CUDA are computed by torch's own function, where it was seen to give the same."""
+    """Inside this context torch's function computes RMS norms on CUDA, if a probe showed that it gives the same values."""
     norms = _fusable(model)
     for norm in norms:
         norm.forward = _Fused(norm)
@@ -38,14 +38,20 @@ class _Fused:
 
 
 def _fusable(model: Any) -> list[Any]:
-    """The model's RMS norms; one that scales by 1 + weight, or does anything else of its own, is not among them."""
-    known: list[Any] | None = model.__dict__.get("_mill_norms")
-    if known is None:
-        norms = [one for one in model.modules() if type(one).__name__.endswith("RMSNorm") and _epsilon(one)]
-        known = [one for one in norms if one.weight.is_cuda] if norms and _same(norms[0]) else []
-        known = [one for one in known if type(one) is type(norms[0])]
-        model.__dict__["_mill_norms"] = known
-    return known
+    """The model's RMS norms. A class that computes something else, such as 1 + weight, fails the probe and is left out."""
+    norms: list[Any] | None = model.__dict__.get("_mill_norms")
+    if norms is None:
+        norms = [module for module in model.modules() if _is_rms_norm(module)]
+        norms = [norm for norm in norms if type(norm) is type(norms[0])] if norms and _same(norms[0]) else []
+        model.__dict__["_mill_norms"] = norms
+    return norms
+
+
+def _is_rms_norm(module: Any) -> bool:
+    """Whether this is an RMS norm on CUDA; some architectures have norms without weights."""
+    weight = getattr(module, "weight", None)
+    named = type(module).__name__.endswith("RMSNorm") and bool(_epsilon(module))
+    return named and weight is not None and bool(weight.is_cuda)
 
 
 def _same(norm: Any) -> bool:

@@ -1,13 +1,14 @@
-"""Steps of generation as CUDA graphs: a step of a large model takes longer to launch than to compute."""
+"""Decoding steps as CUDA graphs: a step of a large model takes longer to launch than to compute."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from mill.api.batching import is_out_of_memory
+from mill.api.batching import describe, is_out_of_memory
+from mill.api.warnings import warn
 from mill.models.prefix.packed_attention import attending
-from mill.models.prefix.slots import Slots, Step
+from mill.models.prefix.slots import DecodingStep, Slots
 
 if TYPE_CHECKING:
     import torch
@@ -16,39 +17,40 @@ WARM_UPS = 2
 
 
 class StepGraphs:
-    """One graph for each power of two of rows, recorded when first needed. Where recording fails, `usable` is False."""
+    """One graph for each power of two of sequences, captured at first use. If that fails, `failure` says why."""
 
     def __init__(self, model: Any, slots: Slots) -> None:
         import torch
 
         self.model, self.slots = model, slots
-        self.usable = True
+        self.failure = ""
         self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, torch.Tensor]] = {}
-        # The inputs lie where the graphs read them: token, position and length of each row.
+        # The graphs read their inputs here: token, position and length of each sequence.
         self._inputs = torch.ones((3, slots.count), dtype=torch.long, device=model.device)
 
     def step(self, ids: Sequence[int], positions: Sequence[int], lengths: Sequence[int]) -> torch.Tensor:
-        """Logits of the next tokens; rows beyond the given ones compute something that nobody reads."""
+        """Logits of the next tokens. Sequences beyond the given ones pad the graph; their results are not read."""
         import torch
 
         count = len(ids)
         size = min(self.slots.count, 1 << (count - 1).bit_length())
         idle = size - count
-        told = [[*ids, *[0] * idle], [*positions, *[0] * idle], [*lengths, *[1] * idle]]
-        self._inputs[:, :size].copy_(torch.tensor(told), non_blocking=True)
+        inputs = [[*ids, *[0] * idle], [*positions, *[0] * idle], [*lengths, *[1] * idle]]
+        self._inputs[:, :size].copy_(torch.tensor(inputs), non_blocking=True)
         if size not in self._graphs:
             try:
-                self._graphs[size] = self._record(size)
+                self._graphs[size] = self._capture(size)
             except RuntimeError as error:
                 if is_out_of_memory(error):
                     raise
-                self.usable = False
+                self.failure = describe(error)
+                warn(f"decoding steps run without CUDA graphs: {self.failure}")
                 return self._forward(size)[:count]
         graph, logits = self._graphs[size]
         graph.replay()
         return logits[:count]
 
-    def _record(self, size: int) -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:
+    def _capture(self, size: int) -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:
         import torch
 
         stream = torch.cuda.Stream()
@@ -64,8 +66,8 @@ class StepGraphs:
 
     def _forward(self, size: int) -> torch.Tensor:
         ids, positions, lengths = self._inputs[:, :size]
-        plan = Step(self.slots, lengths, self.slots.capacity)
+        plan = DecodingStep(self.slots, lengths, self.slots.capacity)
         with attending(self.model, plan):
             out = self.model(input_ids=ids[None], position_ids=positions[None], use_cache=False)
-        found: torch.Tensor = out.logits[0]
-        return found
+        logits: torch.Tensor = out.logits[0]
+        return logits

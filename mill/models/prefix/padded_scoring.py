@@ -1,4 +1,4 @@
-"""Log-probabilities of given tokens: rows of equal input computed once, logits only where something is scored."""
+"""Scoring rows in padded batches: each row is computed by itself, with logits only where tokens are scored."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ def score_rows(model: Any, rows: Sequence[Row]) -> list[list[Response]]:
 
 
 def forward_rows(model: Any, rows: Sequence[Row]) -> tuple[torch.Tensor, int]:
-    """The logits of every row from the first scored place on, and that place.
+    """The logits of every row from the first scored position on, and that position.
 
-    Rows are padded on the right and need no mask: a causal model does not see what comes after a token.
+    Rows are padded on the right and need no mask: a causal model does not see later tokens.
     """
     import torch
 
-    width = max(len(row.ids) for row in rows)
-    ids = torch.zeros((len(rows), width), dtype=torch.long)
-    for place, row in enumerate(rows):
-        ids[place, : len(row.ids)] = torch.tensor(row.ids)
+    longest = max(len(row.ids) for row in rows)
+    ids = torch.zeros((len(rows), longest), dtype=torch.long)
+    for index, row in enumerate(rows):
+        ids[index, : len(row.ids)] = torch.tensor(row.ids)
     first = min(span.start for row in rows for span in row.spans)
-    keep = width - first
+    keep = longest - first
     with torch.inference_mode():
         arguments: dict[str, Any] = {"use_cache": False}
         if takes_logits_to_keep(model):
@@ -45,25 +45,25 @@ def forward_rows(model: Any, rows: Sequence[Row]) -> tuple[torch.Tensor, int]:
 
 
 def score_documents(model: Any, documents: Sequence[Sequence[Row]], budget: int) -> list[Response]:
-    """The log-likelihood of documents that are cut into rows; `budget` is how many tokens go through at once.
+    """The log-likelihood of documents that are split into rows; `budget` is the most tokens of one batch.
 
-    Rows of equal length stand together. When memory runs out, fewer go at once; a single row that does not fit raises.
+    Rows of similar length share batches. When memory runs out, batches are halved; a single row that does not fit raises.
     """
     rows = sorted(
-        ((row, owner) for owner, of_one in enumerate(documents) for row in of_one), key=lambda pair: -len(pair[0].ids)
+        ((row, owner) for owner, windows in enumerate(documents) for row in windows), key=lambda pair: -len(pair[0].ids)
     )
-    totals, tokens, place = [0.0] * len(documents), [0] * len(documents), 0
-    while place < len(rows):
-        part = rows[place : place + max(1, budget // len(rows[place][0].ids))]
+    totals, tokens, done = [0.0] * len(documents), [0] * len(documents), 0
+    while done < len(rows):
+        batch = rows[done : done + max(1, budget // len(rows[done][0].ids))]
         try:
-            answers = score_rows(model, [row for row, _ in part])
+            answers = score_rows(model, [row for row, _ in batch])
         except Exception as error:
-            if not is_out_of_memory(error) or len(part) == 1:
+            if not is_out_of_memory(error) or len(batch) == 1:
                 raise
-            budget = len(part) // 2 * len(rows[place][0].ids)
+            budget = len(batch) // 2 * len(rows[done][0].ids)
             continue
-        place += len(part)
-        for (_, owner), (answer,) in zip(part, answers, strict=True):
+        done += len(batch)
+        for (_, owner), (answer,) in zip(batch, answers, strict=True):
             totals[owner] += answer.score if answer.score is not None else float("nan")
             tokens[owner] += answer.output_tokens or 0
     return [Response(score=total, prompt_tokens=count, output_tokens=0) for total, count in zip(totals, tokens, strict=True)]

@@ -1,29 +1,31 @@
-"""Parts of an attention: what a query sees of some of its keys, with the log-sum-exp that lets parts be merged."""
+"""Partial attention: the output of queries over some of their keys, with the log-sum-exp that lets parts be merged."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from mill.compat.torch import cpu_flash_attention
+
 if TYPE_CHECKING:
     import torch
 
-SCORES_AT_ONCE = 1 << 26  # attention scores held at a time where no fused kernel serves
+SCORES_AT_ONCE = 1 << 26  # attention scores in memory at a time where no fused kernel is used
 
 
 @dataclass
-class Part:
+class Partial:
     """`out` is (heads, tokens, size), `lse` (heads, tokens) in float32."""
 
     out: torch.Tensor
     lse: torch.Tensor
 
 
-def merge(whole: Part, part: Part, where: slice) -> None:
-    """Add what was seen of other keys to these tokens of the whole, in place."""
+def merge(whole: Partial, part: Partial, tokens: slice) -> None:
+    """Add attention over other keys to these tokens of `whole`, in place."""
     import torch
 
-    old, out = whole.lse[:, where], whole.out[:, where]
+    old, out = whole.lse[:, tokens], whole.out[:, tokens]
     total = torch.logaddexp(old, part.lse)
     mixed = out * (old - total).exp_()[..., None]  # in float32, as the weights are
     mixed.addcmul_(part.out, (part.lse - total).exp_()[..., None])
@@ -31,17 +33,17 @@ def merge(whole: Part, part: Part, where: slice) -> None:
     old.copy_(total)
 
 
-def merge_rows(whole: Part, part: Part, places: torch.Tensor) -> None:
-    """As `merge`, for tokens that do not lie together."""
-    chosen = Part(whole.out[:, places], whole.lse[:, places])
+def merge_rows(whole: Partial, part: Partial, tokens: torch.Tensor) -> None:
+    """As `merge`, for tokens that are not contiguous."""
+    chosen = Partial(whole.out[:, tokens], whole.lse[:, tokens])
     merge(chosen, part, slice(None))
-    whole.out[:, places], whole.lse[:, places] = chosen.out, chosen.lse
+    whole.out[:, tokens], whole.lse[:, tokens] = chosen.out, chosen.lse
 
 
 def partial_attention(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, *, causal: bool, softcap: float | None = None
-) -> Part:
-    """Queries of (heads, tokens, size) on keys of as many heads or fewer, each serving a group of them."""
+) -> Partial:
+    """Queries of (heads, tokens, size) on keys of as many heads or fewer, each used by a group of query heads."""
     import torch
 
     if softcap is None and q.shape[-1] == v.shape[-1] and q.device.type == "cpu" and q.dtype == torch.float32:
@@ -49,24 +51,21 @@ def partial_attention(
     return _plain_attention(q, k, v, scale, causal=causal, softcap=softcap)
 
 
-def _cpu_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, *, causal: bool) -> Part:
+def _cpu_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, *, causal: bool) -> Partial:
     """torch's flash kernel for CPUs. Without a mask a group's queries are more queries of one head: no key is copied."""
-    import torch
-
     heads, tokens, size = q.shape
     group = heads // k.shape[0]
     if causal and group > 1:
         k, v = k.repeat_interleave(group, dim=0), v.repeat_interleave(group, dim=0)
     else:
         q = q.reshape(k.shape[0], group * tokens, size)
-    flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-    out, lse = flash(q[None], k[None], v[None], 0.0, causal, scale=scale)
-    return Part(out[0].reshape(heads, tokens, size), lse[0].reshape(heads, tokens))
+    out, lse = cpu_flash_attention(q[None], k[None], v[None], scale=scale, causal=causal)
+    return Partial(out[0].reshape(heads, tokens, size), lse[0].reshape(heads, tokens))
 
 
 def _plain_attention(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, *, causal: bool, softcap: float | None
-) -> Part:
+) -> Partial:
     """The definition, in float32 and a block of queries at a time: for any device, head size and soft cap."""
     import torch
 
@@ -87,4 +86,4 @@ def _plain_attention(
         lse = scores.logsumexp(dim=2)
         outs.append(((scores - lse[..., None]).exp() @ values).to(q.dtype))
         lses.append(lse)
-    return Part(torch.cat(outs, dim=1), torch.cat(lses, dim=1))
+    return Partial(torch.cat(outs, dim=1), torch.cat(lses, dim=1))

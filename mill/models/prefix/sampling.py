@@ -1,4 +1,4 @@
-"""Which token comes next: greedy, or sampled from a stream of its own for every row; and when an answer is complete."""
+"""Choosing the next token, greedy or sampled with a random generator for each sequence, and detecting the end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Sampler:
-    """The rules of one row: its options, its random stream, its stops."""
+    """The decoding options of one sequence: sampling, random generator, stop strings."""
 
     def __init__(self, tokenizer: Any, prompt: Prompt, eos_ids: list[int]) -> None:
         self.tokenizer, self.prompt = tokenizer, prompt
@@ -24,12 +24,12 @@ class Sampler:
         self.end_ids = [*eos_ids, *stop_ids]
         self.count: int | None = options.get("logprobs")
         self.steps = sampling_steps(options, [prompt])
-        self.places: list[TokenLogprobs] = []
+        self.logprobs: list[TokenLogprobs] = []
         # A token may be less than a character (bytes of one), so the tail that is decoded is counted in bytes.
         self.tail = max((len(stop.encode()) for stop in self.stops), default=0) + 4
 
     def sample(self, logits: torch.Tensor, seen: Sequence[int]) -> int:
-        """The next token from a row of logits, after the tokens seen so far."""
+        """The next token by its logits, after the tokens seen so far."""
         import torch
 
         scores = logits[None].float()
@@ -42,30 +42,30 @@ class Sampler:
         return token
 
     def record_logprobs(self, logits: torch.Tensor, token: int) -> None:
-        """Keep the log-probabilities of a place, before penalties and sampling, where they were asked for."""
+        """Store the log-probabilities of this position, before penalties and sampling, if they were requested."""
         if self.count is not None:
-            self.places.append(token_logprobs(logits.float().log_softmax(dim=-1), token, self.count))
+            self.logprobs.append(token_logprobs(logits.float().log_softmax(dim=-1), token, self.count))
 
     @property
     def plain(self) -> bool:
         return not self.steps and self.count is None
 
-    def ends(self, written: Sequence[int]) -> bool:
-        """Whether the newest token completes the answer."""
-        if written[-1] in self.end_ids:
+    def ends(self, generated: Sequence[int]) -> bool:
+        """Whether the last token completes the answer."""
+        if generated[-1] in self.end_ids:
             return True
         if not self.stops:
             return False
-        text = self.tokenizer.decode(written[-self.tail :])
+        text = self.tokenizer.decode(generated[-self.tail :])
         return any(stop in text for stop in self.stops)
 
-    def response(self, written: list[int]) -> Response:
-        places = self.places if self.count is not None else None
-        return decoded_response(self.tokenizer, self.prompt, written, self.end_ids, self.stops, places)
+    def response(self, generated: list[int]) -> Response:
+        logprobs = self.logprobs if self.count is not None else None
+        return decoded_response(self.tokenizer, self.prompt, generated, self.end_ids, self.stops, logprobs)
 
 
 def sample_all(samplers: Sequence[Sampler], logits: torch.Tensor, seen: Sequence[Sequence[int]]) -> list[int]:
-    """One token for each row; those that are plainly greedy are taken together."""
+    """One token for each sequence; the argmax of all greedy ones is taken at once."""
     best: list[int] = logits.argmax(dim=-1).tolist()
     return [
         token if sampler.plain else sampler.sample(row, before)
@@ -74,10 +74,10 @@ def sample_all(samplers: Sequence[Sampler], logits: torch.Tensor, seen: Sequence
 
 
 def sampling_steps(options: Any, prompts: Sequence[Prompt]) -> list[Any]:
-    """The penalty for repetition, then sampling as noise added to the logits of a greedy search.
+    """The repetition penalty, then sampling as noise added to the logits of a greedy search.
 
-    The largest of (logit + Gumbel noise) is distributed like a draw from the softmax, and with a generator for each row
-    the draw depends on the request's own seed, not on which requests happen to share the batch.
+    The argmax of (logit + Gumbel noise) is distributed like a draw from the softmax. With a generator for each sequence the
+    draw depends on the request's seed, not on the batch composition.
     """
     from transformers import (
         RepetitionPenaltyLogitsProcessor,
@@ -101,7 +101,7 @@ def sampling_steps(options: Any, prompts: Sequence[Prompt]) -> list[Any]:
 
 
 class GumbelNoise:
-    """A logits processor that turns a greedy choice into a sampled one, with one random stream for each row."""
+    """A logits processor that turns greedy decoding into sampling, with one random generator for each row."""
 
     def __init__(self, seeds: Sequence[int]) -> None:
         import torch

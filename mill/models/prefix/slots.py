@@ -1,4 +1,4 @@
-"""Keys and values of rows that are being written, one slot a row, and the attention of one step: every row one token."""
+"""The KV cache of sequences in decoding, one slot per sequence, and the attention of one decoding step."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from mill.models.prefix.packed_attention import Pack, Plan
-from mill.models.prefix.partial_attention import Part, merge_rows, partial_attention
+from mill.compat.torch import cpu_flash_attention, cuda_flash_attention
+from mill.models.prefix.pack import AttentionPlan
+from mill.models.prefix.packed_attention import Pack
+from mill.models.prefix.partial_attention import Partial, merge_rows, partial_attention
 from mill.models.prefix.trie import Segment
-from mill.models.prefix.varlen import serves
+from mill.models.prefix.varlen import supports
 
 if TYPE_CHECKING:
     import torch
 
 
 class Slots:
-    """Room for `count` rows of `capacity` tokens in every layer, made when the first keys come and tell their shape."""
+    """Space for `count` sequences of `capacity` tokens in every layer, allocated when the first keys give the shape."""
 
     def __init__(self, count: int, capacity: int) -> None:
         self.count, self.capacity = count, capacity
@@ -25,21 +27,21 @@ class Slots:
     def layer(self, call: int, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """(slots, capacity, heads, size) of keys and values; `k` and `v` are (heads, tokens, size)."""
         if call == len(self.layers):
-            made = (one.new_zeros(self.count, self.capacity, one.shape[0], one.shape[2]) for one in (k, v))
-            self.layers.append((next(made), next(made)))
+            keys, values = (one.new_zeros(self.count, self.capacity, one.shape[0], one.shape[2]) for one in (k, v))
+            self.layers.append((keys, values))
         return self.layers[call]
 
     def put(self, call: int, slot: int, parts: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> None:
-        """Keys and values of (heads, tokens, size), one part after another, from the start of a slot."""
+        """Write keys and values of (heads, tokens, size), one part after another, from the start of a slot."""
         keys, values = self.layers[call]
-        at = 0
+        start = 0
         for k, v in parts:
-            end = at + k.shape[1]
-            keys[slot, at:end], values[slot, at:end] = k.transpose(0, 1), v.transpose(0, 1)
-            at = end
+            end = start + k.shape[1]
+            keys[slot, start:end], values[slot, start:end] = k.transpose(0, 1), v.transpose(0, 1)
+            start = end
 
     def move(self, source: int, target: int, length: int) -> None:
-        """A row into another slot."""
+        """Copy a sequence to another slot."""
         for keys, values in self.layers:
             keys[target, :length] = keys[source, :length]
             values[target, :length] = values[source, :length]
@@ -47,37 +49,37 @@ class Slots:
 
 @dataclass
 class Prefill(Pack):
-    """A pack whose rows go into slots: `rows` are (slot, segments whose keys the slot holds, in order)."""
+    """A pack that also fills slots: `rows` are (slot, the segments whose keys it gets, in order)."""
 
     slots: Slots | None = None
     rows: Sequence[tuple[int, Sequence[Segment]]] = ()
 
-    def remember(self, key: torch.Tensor, value: torch.Tensor) -> None:
-        super().remember(key, value)
+    def store(self, k: torch.Tensor, v: torch.Tensor) -> None:
+        super().store(k, v)
         assert self.slots is not None
-        self.slots.layer(self.calls, key, value)
+        self.slots.layer(self.calls, k, v)
         for slot, segments in self.rows:
-            self.slots.put(self.calls, slot, (self._of(segment, key, value) for segment in segments))
+            self.slots.put(self.calls, slot, (self._of(segment, k, v) for segment in segments))
 
-    def _of(self, segment: Segment, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        if segment in self.places:
-            first, last = self.places[segment]
-            return key[:, first:last], value[:, first:last]
-        return self.kept[segment][self.calls]
+    def _of(self, segment: Segment, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        if segment in self.bounds:
+            first, last = self.bounds[segment]
+            return k[:, first:last], v[:, first:last]
+        return self.cache[segment][self.calls]
 
 
 @dataclass
-class Step(Plan):
-    """One token of each of the first rows. `lengths` counts what each slot holds, the new token included.
+class DecodingStep(AttentionPlan):
+    """One token of each of the first sequences. `lengths` are the tokens in each slot, the new one included.
 
-    `above` are segments that rows see beside their slots, each with the places of those rows.
+    `shared` are segments that sequences see in addition to their slots, each with the indices of those sequences.
     """
 
     slots: Slots
     lengths: torch.Tensor
     longest: int
     window: int = 0
-    above: Sequence[tuple[list[tuple[Any, Any]], torch.Tensor]] = ()
+    shared: Sequence[tuple[list[tuple[Any, Any]], torch.Tensor]] = ()
     calls: int = 0
     tensors: dict[str, Any] = field(default_factory=dict)
 
@@ -87,31 +89,31 @@ class Step(Plan):
         flat = self._flat(count, q.device)
         keys.flatten(0, 1).index_copy_(0, flat, k.transpose(0, 1))
         values.flatten(0, 1).index_copy_(0, flat, v.transpose(0, 1))
-        if serves(q, v, softcap) and not self.above:
+        if supports(q, v, softcap) and not self.shared:
             return self._flash(q, keys, values, scale)
         own = self._own(q, keys[:count, : self.longest], values[:count, : self.longest], scale, softcap)
-        for segment, places in self.above:
-            seen = partial_attention(q[:, places], *segment[self.calls], scale, causal=False, softcap=softcap)
-            merge_rows(own, seen, places)
+        for segment, rows in self.shared:
+            seen = partial_attention(q[:, rows], *segment[self.calls], scale, causal=False, softcap=softcap)
+            merge_rows(own, seen, rows)
         return own.out
 
     def _flat(self, count: int, device: Any) -> torch.Tensor:
-        """Where the new tokens go in a layer whose slots lie one after another."""
+        """The indices of the new tokens in a layer whose slots are flattened."""
         import torch
 
         if "flat" not in self.tensors:
             starts = torch.arange(count, device=device) * self.slots.capacity
             self.tensors["flat"] = starts + self.lengths[:count] - 1
-        found: torch.Tensor = self.tensors["flat"]
-        return found
+        flat: torch.Tensor = self.tensors["flat"]
+        return flat
 
-    def _own(self, q: Any, keys: Any, values: Any, scale: float, softcap: float | None) -> Part:
-        """Each row on its own slot, as far as it is filled. Heads that share keys are queries of one head."""
+    def _own(self, q: Any, keys: Any, values: Any, scale: float, softcap: float | None) -> Partial:
+        """Each sequence over its own slot, up to its length. Query heads that share keys are queries of one head."""
         import torch
 
         heads, count, size = q.shape
         groups = heads // keys.shape[2]
-        asked = q.transpose(0, 1).reshape(count, keys.shape[2], groups, size)
+        queries = q.transpose(0, 1).reshape(count, keys.shape[2], groups, size)
         k, v = keys.transpose(1, 2), values.transpose(1, 2)
         if "mask" not in self.tensors:
             empty = torch.arange(self.longest, device=q.device)[None, :] >= self.lengths[:count, None]
@@ -119,44 +121,39 @@ class Step(Plan):
             self.tensors["mask"] = mask.masked_fill_(empty[:, None, None, :], float("-inf"))
         mask = self.tensors["mask"]
         if softcap is None and size == v.shape[-1] and q.device.type == "cpu" and q.dtype == torch.float32:
-            flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-            out, lse = flash(asked, k, v, 0.0, False, attn_mask=mask, scale=scale)
+            out, lse = cpu_flash_attention(queries, k, v, scale=scale, mask=mask)
         else:
-            scores = asked.float() @ k.float().transpose(2, 3) * scale
+            scores = queries.float() @ k.float().transpose(2, 3) * scale
             if softcap is not None:
                 scores = torch.tanh(scores / softcap) * softcap
             scores = scores + mask
             lse = scores.logsumexp(dim=3)
             out = ((scores - lse[..., None]).exp() @ v.float()).to(q.dtype)
-        return Part(out.reshape(count, heads, -1).transpose(0, 1).contiguous(), lse.reshape(count, heads).T.contiguous())
+        return Partial(out.reshape(count, heads, -1).transpose(0, 1).contiguous(), lse.reshape(count, heads).T.contiguous())
 
     def _flash(self, q: Any, keys: Any, values: Any, scale: float) -> Any:
-        """CUDA's flash kernel reads each slot as far as it is filled; shapes do not depend on lengths, so that a step can
-        be recorded as a graph."""
+        """CUDA's flash kernel reads each slot up to its length. Shapes do not depend on lengths, so a step can be captured
+        as a graph."""
         import torch
 
         heads, count, size = q.shape
         groups = heads // keys.shape[2]
-        asked = (
+        queries = (
             q.transpose(0, 1).reshape(count, keys.shape[2], groups, size).transpose(1, 2).reshape(-1, keys.shape[2], size)
         )
         if "cu_q" not in self.tensors:
             every = torch.arange(count + 1, device=q.device, dtype=torch.int32)
             self.tensors |= {"cu_q": every * groups, "cu_k": every * self.slots.capacity, "used": self.lengths[:count].int()}
         bounds = self.tensors
-        flash = torch.ops.aten._flash_attention_forward
-        out, *_ = flash(
-            asked,
+        out, _ = cuda_flash_attention(
+            queries,
             keys[:count].flatten(0, 1),
             values[:count].flatten(0, 1),
-            bounds["cu_q"],
-            bounds["cu_k"],
-            groups,
-            self.slots.capacity,
-            0.0,
-            False,
-            False,
+            bounds_q=bounds["cu_q"],
+            bounds_k=bounds["cu_k"],
+            longest_q=groups,
+            longest_k=self.slots.capacity,
             scale=scale,
-            seqused_k=bounds["used"],
+            used_k=bounds["used"],
         )
         return out.reshape(count, groups, keys.shape[2], size).transpose(1, 2).reshape(count, heads, size).transpose(0, 1)

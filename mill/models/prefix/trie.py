@@ -1,7 +1,7 @@
-"""What is computed once: rows of tokens as a trie, whose segments are shared by all rows that begin alike.
+"""What is computed once: rows of tokens as a trie, whose segments are shared by all rows with that prefix.
 
-A segment is computed once however many rows pass through it. Sharing a few tokens costs more than it saves, since every
-level of the trie is one more piece of attention, so only segments worth it are split off; the rest is repeated.
+A segment is computed once for any number of rows. Sharing a few tokens costs more than it saves, since every level of the
+trie is one more attention call, so only long enough segments are split off; the rest is computed for each row.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MOST_LEVELS = 6
 
 @dataclass(eq=False)
 class Segment:
-    """Tokens after those of the `parent`, the first of them at depth `start`."""
+    """Tokens that follow those of the `parent`, the first of them at position `start` of its rows."""
 
     tokens: Sequence[int]
     start: int
@@ -30,14 +30,14 @@ class Segment:
 
     @property
     def chain(self) -> list[Segment]:
-        """The segments before this one, from the root, and itself."""
+        """The segments from the root to this one."""
         return [*(self.parent.chain if self.parent is not None else ()), self]
 
 
 @dataclass
 class Trie:
-    """Segments, parents before their children and a segment's descendants in one run; for each row the last segment of its
-    path."""
+    """Segments in preorder: parents before children, all descendants of a segment contiguous; for each row its last
+    segment."""
 
     segments: list[Segment]
     ends: list[Segment]
@@ -49,15 +49,15 @@ class Trie:
 
 
 def make_trie(rows: Sequence[Sequence[int]]) -> Trie:
-    """The trie of these rows. A row may end inside another's path, and equal rows share all of it."""
-    keys = [array("I", row).tobytes() for row in rows]  # in their order, rows that begin alike stand together
+    """The trie of these rows. A row may end inside another row's path; equal rows share all segments."""
+    keys = [array("I", row).tobytes() for row in rows]  # sorted by these, rows with a shared prefix are neighbours
     ends: dict[int, Segment] = {}
     segments: list[Segment] = []
 
     def add(tokens: Sequence[int], parent: Segment | None) -> Segment:
-        made = Segment(tokens, parent.end if parent else 0, parent, parent.level + 1 if parent else 0)
-        segments.append(made)
-        return made
+        segment = Segment(tokens, parent.end if parent else 0, parent, parent.level + 1 if parent else 0)
+        segments.append(segment)
+        return segment
 
     waiting: list[tuple[list[int], Segment | None]] = []
     if rows:
@@ -72,20 +72,20 @@ def make_trie(rows: Sequence[Sequence[int]]) -> Trie:
             ends.update(dict.fromkeys(group, last))
             continue
         shared = common - depth
-        worth = shared >= LEAST_LENGTH and shared * (len(branches) - 1) >= LEAST_GAIN
-        if worth and (parent is None or parent.level + 2 < MOST_LEVELS):
+        saves = shared >= LEAST_LENGTH and shared * (len(branches) - 1) >= LEAST_GAIN
+        if saves and (parent is None or parent.level + 2 < MOST_LEVELS):
             parent = add(first[depth:common], parent)
         waiting += [(branch, parent) for branch in reversed(branches)]
-    return Trie(segments, [ends[place] for place in range(len(rows))])
+    return Trie(segments, [ends[index] for index in range(len(rows))])
 
 
 def _branches(rows: Sequence[Sequence[int]], group: list[int], common: int) -> list[list[int]]:
-    """The group split by what follows the tokens that all share; rows that end there come first."""
-    found: dict[int, list[int]] = {}
-    for place in group:
-        row = rows[place]
-        found.setdefault(row[common] if len(row) > common else -1, []).append(place)
-    return list(found.values())
+    """The group split by the token after the shared prefix; rows that end there come first."""
+    branches: dict[int, list[int]] = {}
+    for index in group:
+        row = rows[index]
+        branches.setdefault(row[common] if len(row) > common else -1, []).append(index)
+    return list(branches.values())
 
 
 def _common(one: bytes, other: bytes) -> int:

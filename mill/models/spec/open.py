@@ -1,4 +1,4 @@
-"""From a spec to an opened model: config files, argument checks, and one clear line when something does not fit."""
+"""From a spec to an opened model: config files, argument checks, and one clear line for a bad argument."""
 
 from __future__ import annotations
 
@@ -17,22 +17,24 @@ from mill.api.model import MillModel
 from mill.api.registry import models
 from mill.api.secrets import names_hidden, reveal
 from mill.models.spec.backends import backend_info
+from mill.models.spec.configs import config_file
 from mill.models.spec.parse import Spec, parse_spec
 from mill.models.spec.remote_code import remote_code_forbidden
 
+CHAT_NAMES = ("use_chat_template", "apply_chat_template")
 _TRUE, _FALSE, _NONE = {"true", "1", "yes", "on"}, {"false", "0", "no", "off"}, {"none", "null", "auto"}
 
 
 def load_model_from_file(path: str | Path) -> dict[str, Any]:
     """The `model` dict of a Python config file: keyword arguments of a backend, and its name under `type`.
 
-    A file that has no `model` but registers one backend stands for that backend.
+    A file without `model` that registers one backend means that backend. `path` may be the name of a packaged config.
     """
-    module = import_file(_builtin(Path(path)), "config file")
+    module = import_file(config_file(path), "config file")
     model = getattr(module, "model", None)
-    own = {models.get(name): name for name in models.defined_in(module.__name__)}
-    if model is None and len(own) == 1:
-        return {"type": next(iter(own.values()))}
+    registered = {models.get(name): name for name in models.defined_in(module.__name__)}
+    if model is None and len(registered) == 1:
+        return {"type": next(iter(registered.values()))}
     if not isinstance(model, dict):
         what = "has no top-level dict `model`" if model is None else f"has a `model` of type {type(model).__name__}"
         raise SpecError(f'config file {path} {what}; write model = {{"type": "hf", "path": "org/name"}}')
@@ -41,26 +43,21 @@ def load_model_from_file(path: str | Path) -> dict[str, Any]:
     return dict(model)
 
 
-def _builtin(path: Path) -> Path:
-    """`mill/models/configs/...` means the shipped file from any folder, unless the current one has its own."""
-    shipped = Path(__file__).parents[3] / path
-    return shipped if path.parts[:3] == ("mill", "models", "configs") and not path.exists() else path
-
-
 def resolve_spec(spec: Spec) -> Spec:
-    """Read the config file of a spec that names one; what was given inline wins over the file."""
+    """Read the config file of a spec that names one; inline arguments win over the file."""
     if not spec.config:
         return spec
     arguments = load_model_from_file(spec.config)
     backend = arguments.pop("type")
-    return Spec(backend, {**arguments, **spec.arguments})
+    inline = {"use_chat_template" if name in CHAT_NAMES else name: value for name, value in spec.arguments.items()}
+    return Spec(backend, {**arguments, **inline})
 
 
 def open_model(spec: Spec | str, *, batch_size: int | None = None) -> MillModel:
-    """Make the model a spec names. Weights load at first use; `batch_size` counts where the spec gives none."""
+    """Open the model of a spec. Weights load at first use; `batch_size` applies if the spec gives none."""
     resolved = resolve_spec(parse_spec(spec) if isinstance(spec, str) else spec)
     cls = _model_class(resolved.backend)
-    # The address of a server keeps the name of a secret: its workers are told the variable.
+    # A server's address keeps the name of the variable: its workers read the secret from there.
     given = {
         name: value if name == "base_url" or not names_hidden(value) else reveal(value)
         for name, value in resolved.arguments.items()
@@ -79,9 +76,9 @@ def open_model(spec: Spec | str, *, batch_size: int | None = None) -> MillModel:
     model.arguments = arguments
     size = arguments.get("batch_size", batch_size)
     if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 1):
-        raise SpecError(f"{resolved.backend}[batch_size={size}]: a count of at least 1 is needed; leave it out for auto")
+        raise SpecError(f"{resolved.backend}[batch_size={size}]: give a count of at least 1; leave it out for auto")
     takes = "batch_size" in arguments_of(cls) and "batch_size" not in arguments
-    if size is not None and (model.batch_size is None or takes):  # of the command, or lost in a backend's **kwargs
+    if size is not None and (model.batch_size is None or takes):  # from the command, or ignored by a backend's **kwargs
         model.batch_size = size
     return model
 
@@ -100,7 +97,7 @@ def _model_class(backend: str) -> type:
 
 
 def arguments_of(cls: type) -> dict[str, inspect.Parameter]:
-    """The keyword arguments that a backend takes, by name."""
+    """The keyword arguments of a backend, by name."""
     parameters = inspect.signature(cls).parameters
     return {name: p for name, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
 
@@ -110,8 +107,9 @@ def takes_argument(backend: str, name: str) -> bool:
 
 
 def checked_arguments(cls: type, backend: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """`given` as the backend's own types: unknown, missing and ill-typed arguments are refused by name."""
+    """Arguments as the types that the backend declares; unknown, missing and badly typed ones are refused by name."""
     known = arguments_of(cls)
+    given = _canonical(given, known, backend)
     takes_any = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(cls).parameters.values())
     for name in given:
         if name not in known and not takes_any:
@@ -121,13 +119,25 @@ def checked_arguments(cls: type, backend: str, given: Mapping[str, Any]) -> dict
         raise SpecError(f"{backend} needs {', '.join(missing)}: write {backend}[{missing[0]}=...]")
     try:
         hints = typing.get_type_hints(cls.__init__)  # type: ignore[misc]
-    except Exception:  # annotations of other people's classes may name what cannot be imported here
+    except Exception:  # annotations of third-party classes may name what cannot be imported here
         hints = {}
     return {name: _coerce(value, hints.get(name), f"{backend}[{name}={value}]") for name, value in given.items()}
 
 
+def _canonical(given: Mapping[str, Any], known: Mapping[str, Any], backend: str) -> dict[str, Any]:
+    """Arguments by the names that the backend declares. dtype=auto is the backend's default."""
+    name = next((name for name in (*CHAT_NAMES, "chat") if name in known), None)
+    spelled = [spelling for spelling in given if spelling in CHAT_NAMES and name is not None]
+    if len({*spelled, *({name} & {*given})}) > 1:
+        raise SpecError(f"{backend} gives {name} twice: {' and '.join(dict.fromkeys([*spelled, name or '']))}")
+    arguments = {name if name is not None and key in spelled else key: value for key, value in given.items()}
+    if arguments.get("dtype") == "auto":
+        del arguments["dtype"]
+    return arguments
+
+
 def _coerce(value: Any, hint: Any, where: str) -> Any:
-    """An inline string as the type its parameter is annotated with; values from a config file pass as they are."""
+    """An inline string as the annotated type of its parameter; values of a config file stay as they are."""
     if not isinstance(value, str):
         return value
     options = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, UnionType) else (hint,)
@@ -155,7 +165,7 @@ def _coerce(value: Any, hint: Any, where: str) -> Any:
 
 
 def guess(value: str) -> Any:
-    """The plain reading of a value whose type nobody declared: a number, a truth value, or the text itself."""
+    """A value without a declared type: a number, true or false, or the text itself."""
     lowered = value.lower()
     if lowered in ("true", "false"):
         return lowered == "true"

@@ -1,4 +1,4 @@
-"""What a person types for a model, parsed once into a backend and its arguments.
+"""A model spec, as users type it, parsed once into a backend and its arguments.
 
     hf[path=org/name,dtype=float32]   a registered backend with arguments
     org/name, org/name@revision, ./folder, org/name[batch_size=4]   hf
@@ -9,8 +9,13 @@
     vllm-mlx:name                     vllm-mlx
     http://host:8000/v1[model=m]      openai-compat
     config.py, config.py[dtype=...]   a config file, read by load_model_from_file()
+    smollm2_135m_instruct             a packaged config, by its name (mill ls models --configs)
 
-An argument's value may be quoted ("a,b") and then holds commas and brackets; a list cannot be given inline.
+A name without a slash is looked up in this order: registered backends, files and folders of the current folder, packaged
+configs. `./name` is always the folder and `hf[path=name]` always the hub model. With --base_url or --backend the name is
+that of a model of the server or backend.
+
+A quoted argument value ("a,b") may contain commas and brackets; a list cannot be given inline.
 """
 
 from __future__ import annotations
@@ -25,6 +30,7 @@ from typing import Any
 from mill.api.errors import SpecError, UnknownName
 from mill.api.registry import models
 from mill.api.secrets import is_secret, remember
+from mill.models.spec.configs import packaged_configs
 
 OLLAMA_URL = "http://127.0.0.1:11434"
 _QUOTED = re.compile(r"""(["'])(?:(?!\1)[^\\]|\\.)*\1""", re.DOTALL)
@@ -37,7 +43,7 @@ _PREFIXES: dict[str, tuple[str, dict[str, str]]] = {
 }
 # The argument that names the model, where a spec gives nothing but a name.
 _NAME_ARGUMENT = dict.fromkeys(("openai-compat", "llama-cpp", "vllm-mlx", "litellm", "openai", "api"), "model")
-# The argument that holds a server's address.
+# The argument that is a server's address.
 _ADDRESS_ARGUMENT = {
     **dict.fromkeys(("openai-compat", "llama-cpp", "vllm-mlx"), "base_url"),
     **dict.fromkeys(("litellm", "openai", "api"), "api_base"),
@@ -46,7 +52,7 @@ _ADDRESS_ARGUMENT = {
 
 @dataclass(frozen=True)
 class Spec:
-    """A backend and its arguments; for a config file that is not read yet, `config` is its path and `backend` empty."""
+    """A backend and its arguments. Before a config is read, `config` is its path or name, and `backend` is empty."""
 
     backend: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
@@ -60,9 +66,9 @@ class Spec:
 
 
 def split_list(text: str, *, quoted: bool = False) -> list[str]:
-    """Split at commas that stand outside brackets and quoted values: `hf[path=a,dtype=b],org/name` has two parts.
+    """Split at commas outside brackets and quoted values: `hf[path=a,dtype=b],org/name` has two parts.
 
-    With `quoted` a whole part may stand in quotes, too.
+    With `quoted` a whole part may be quoted, too.
     """
     parts, current, quote, depth, escaped = [], "", "", 0, False
     for char in text:
@@ -84,7 +90,7 @@ def split_list(text: str, *, quoted: bool = False) -> list[str]:
 
 
 def parse_spec(text: str) -> Spec:
-    """Read one model spec. Raises SpecError or UnknownName with a line that says what would work."""
+    """Parse one model spec. Raises SpecError or UnknownName with a hint at what works."""
     text = text.strip()
     head, arguments = _split_brackets(text)
     if not head:
@@ -93,19 +99,20 @@ def parse_spec(text: str) -> Spec:
         return Spec("", arguments, config=head)
     if head in models:
         return Spec(head, arguments)
+    if head in packaged_configs() and not _exists(head):
+        return Spec("", arguments, config=head)
     backend, implied = _backend_of(head)
     twice = sorted(set(implied) & set(arguments))
     if twice:
-        raise SpecError(f"{text!r} gives {', '.join(twice)} twice: once by its head and once in brackets")
+        raise SpecError(f"{text!r} gives {', '.join(twice)} twice: before the brackets and inside them")
     return Spec(backend, {**implied, **arguments})
 
 
 def make_spec(model: str, *, backend: str = "", base_url: str = "", if_served: bool = False) -> Spec:
-    """A model spec with the backend or the server's address given beside it, as the check commands have them.
+    """A model spec with a separate backend or server address, as the check commands take them.
 
-    The backend may have arguments in brackets, beside those of the model. An address alone makes a bare model name one of an
-    OpenAI-compatible server. With `if_served` it is only for models that are served: one that runs in this process goes
-    without.
+    The backend may have arguments in brackets, in addition to those of the model. With an address alone, a bare model name
+    is served by an OpenAI-compatible server. With `if_served`, models that run in this process ignore the address.
     """
     head, arguments = _split_brackets(model.strip())
     bare = not head.endswith(".py") and head not in models
@@ -129,7 +136,7 @@ def backend_name(backend: str) -> str:
 
 
 def _on_backend(model: str, head: str, arguments: Mapping[str, str], backend: str) -> Spec:
-    """A model that names no backend, on one that is named beside it."""
+    """A model that names no backend, on a separately named one."""
     name, more = _split_brackets(backend.strip())
     if name not in models:
         raise UnknownName("backend", name, models.names())
@@ -141,7 +148,7 @@ def _on_backend(model: str, head: str, arguments: Mapping[str, str], backend: st
 
 
 def _same_backend(spec: Spec, model: str, backend: str) -> Spec:
-    """A model that names its backend itself, which must be the one named beside it."""
+    """A model that names its backend, which must be the separately named one."""
     name, more = _split_brackets(backend.strip())
     if spec.backend != name:
         raise SpecError(f"{model!r} names the backend {spec.backend or 'of a config file'}, and --backend {name}")
@@ -152,9 +159,9 @@ def _same_backend(spec: Spec, model: str, backend: str) -> Spec:
 
 
 def addresses_of(spec: Spec) -> list[str]:
-    """The addresses that a spec gives, separated by commas, of servers that all serve the model."""
+    """The comma-separated addresses in a spec, of servers that all serve the model."""
     given = spec.arguments.get(_ADDRESS_ARGUMENT.get(spec.backend, ""), "")
-    return sorted(part.strip() for part in str(given).split(",") if part.strip())  # in whatever order they are given
+    return sorted(part.strip() for part in str(given).split(",") if part.strip())  # the order does not matter
 
 
 def at_address(spec: Spec, address: str) -> Spec:
@@ -163,12 +170,12 @@ def at_address(spec: Spec, address: str) -> Spec:
 
 
 def _is_name(head: str) -> bool:
-    """Whether a head says nothing about its backend: `small`, `org/small`."""
+    """Whether a head names no backend: `small`, `org/small`."""
     return ":" not in head and not head.endswith(".gguf") and not head.startswith("mlx-community/")
 
 
 def _backend_of(head: str) -> tuple[str, dict[str, str]]:
-    """The backend that a head which is no registered name stands for, and the arguments it implies."""
+    """The backend that a head implies, if it is not a registered name, and the implied arguments."""
     if head.startswith(("http://", "https://")):
         return "openai-compat", {"base_url": head}
     prefix, colon, rest = head.partition(":")
@@ -189,11 +196,11 @@ def _backend_of(head: str) -> tuple[str, dict[str, str]]:
     if colon and prefix and rest:
         return "openai-compat", {"model": head, "base_url": OLLAMA_URL}
     hint = f"for a model of that name write hf[path={head}]"
-    raise UnknownName("backend", head, models.names(), hint)
+    raise UnknownName("backend or config", head, [*models.names(), *packaged_configs()], hint)
 
 
 def _named(backend: str, rest: str) -> dict[str, str]:
-    if backend == "openai-compat":  # an Ollama tag may hold an @digest of its own
+    if backend == "openai-compat":  # an Ollama tag may contain an @digest
         return {"model": rest}
     name, revision = _split_revision(rest)
     return {_NAME_ARGUMENT.get(backend, "path"): name, **revision}
@@ -202,7 +209,7 @@ def _named(backend: str, rest: str) -> dict[str, str]:
 def _exists(path: str) -> bool:
     try:
         return Path(path).exists()
-    except (OSError, ValueError):  # a name too long, or with a NUL, is no path
+    except (OSError, ValueError):  # a name that is too long, or has a NUL, is not a path
         return False
 
 
@@ -215,10 +222,10 @@ def _split_brackets(text: str) -> tuple[str, dict[str, str]]:
     head, bracket, rest = text.partition("[")
     if not bracket:
         if "]" in text:
-            raise SpecError(f"{text!r} closes a bracket that it never opened")
+            raise SpecError(f"{text!r} closes a bracket that was never opened")
         return text, {}
     if not rest.endswith("]"):
-        raise SpecError(f"{text!r} does not end with the bracket it opened; write name[key=value,key=value]")
+        raise SpecError(f"{text!r} does not close its bracket; write name[key=value,key=value]")
     return head.strip(), _parse_arguments(rest[:-1], text)
 
 
@@ -231,13 +238,13 @@ def _parse_arguments(inner: str, whole: str) -> dict[str, str]:
         if key in arguments:
             raise SpecError(f"{key!r} is given twice in {whole!r}")
         if value.startswith("["):
-            raise SpecError(f"{key} in {whole!r} is a list, which brackets cannot hold: set it in a config file (.py)")
+            raise SpecError(f"{key} in {whole!r} is a list, which brackets cannot contain: set it in a config file (.py)")
         arguments[key] = _secret(key, _unquote(value, whole)) if is_secret(key) else _unquote(value, whole)
     return arguments
 
 
 def _secret(key: str, value: str) -> str:
-    """A secret may be given as the name of an environment variable: api_key=$MY_KEY."""
+    """The value of a secret, which may be the name of an environment variable: api_key=$MY_KEY."""
     if value.startswith("$"):
         if value[1:] not in os.environ:
             raise SpecError(f"{key}={value}: there is no environment variable {value[1:]}")
@@ -247,7 +254,7 @@ def _secret(key: str, value: str) -> str:
 
 
 def _quote(value: str) -> str:
-    """As it stands where that reads back the same, else in double quotes."""
+    """Unchanged where parsing it gives the same value, else in double quotes."""
     if value and value == value.strip() and not re.search(r"[,\[\]\"'\\]", value):
         return value
     return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
@@ -256,8 +263,8 @@ def _quote(value: str) -> str:
 def _unquote(value: str, whole: str) -> str:
     if value[:1] not in ('"', "'"):
         if "[" in value or "]" in value:
-            raise SpecError(f"{value!r} in {whole!r} holds a bracket: put the value in quotes")
+            raise SpecError(f"{value!r} in {whole!r} has a bracket: put the value in quotes")
         return value
     if not _QUOTED.fullmatch(value):
-        raise SpecError(f"a quoted value in {whole!r} does not end where it should: {value}")
+        raise SpecError(f"a quoted value in {whole!r} has no closing quote at its end: {value}")
     return re.sub(r"\\(.)", r"\1", value[1:-1], flags=re.DOTALL)

@@ -1,1 +1,2 @@
-"""Token ids: encoding, context and continuation pairs, stop strings, windows. Shared by all backends that see tokens."""
+"""Token ids: encoding, pairs of context and continuation, stop strings, rolling windows. For all backends that see
+tokens."""

@@ -22,30 +22,30 @@ def decoded_response(
     ids: list[int],
     end_ids: list[int],
     stops: Sequence[str],
-    places: list[TokenLogprobs] | None,
+    logprobs: list[TokenLogprobs] | None,
 ) -> Response:
-    ends = [place for place, token in enumerate(ids) if token in end_ids]
-    kept = ids[: ends[0]] if ends else ids
-    text = tokenizer.decode(kept, skip_special_tokens=True)
+    ends = [index for index, token in enumerate(ids) if token in end_ids]
+    answer = ids[: ends[0]] if ends else ids
+    text = tokenizer.decode(answer, skip_special_tokens=True)
     text, stopped = cut_at_stops(text, stops)
     return Response(
         text=text,
         finish_reason="stop" if ends or stopped else "length",
-        tokens=None if places is None else as_tokens(tokenizer, kept, places),
+        tokens=None if logprobs is None else as_tokens(tokenizer, answer, logprobs),
         prompt_tokens=prompt.length,
-        output_tokens=len(kept) + bool(ends),
+        output_tokens=len(answer) + bool(ends),
         truncated_tokens=prompt.truncated,
     )
 
 
-def as_tokens(tokenizer: Any, ids: Sequence[int], places: Sequence[TokenLogprobs]) -> tuple[Token, ...]:
-    """Ids with what was told of their places; there may be more places than ids, such as that of the end."""
+def as_tokens(tokenizer: Any, ids: Sequence[int], logprobs: Sequence[TokenLogprobs]) -> tuple[Token, ...]:
+    """Ids with their log-probabilities; there may be one more of those, for the token that ended the answer."""
     texts = tokenizer.batch_decode([[token] for token in ids])
-    told = zip(ids, texts, places, strict=False)
-    return tuple(Token(token, text, logprob, top) for token, text, (logprob, top) in told)
+    tokens = zip(ids, texts, logprobs, strict=False)
+    return tuple(Token(token, text, logprob, top) for token, text, (logprob, top) in tokens)
 
 
 def token_logprobs(logprobs: torch.Tensor, token: int, count: int) -> TokenLogprobs:
-    """What a row of log-probabilities tells of the chosen token and its top_logprobs."""
+    """The log-probability of the chosen token and the top_logprobs, from a distribution."""
     best = logprobs.topk(min(count, len(logprobs)))
     return float(logprobs[token]), tuple(zip(best.indices.tolist(), best.values.tolist(), strict=True))

@@ -1,4 +1,4 @@
-"""Distributions of the next token that several requests ask for: each is fetched once and kept for a while."""
+"""Distributions of the next token that several requests need: each is fetched once and cached for a while."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from heapq import nlargest
 from mill.api.errors import CannotServe
 from mill.api.request import ALL, Request
 
-KEPT = 256
+CACHED = 256
 
 
 @dataclass(frozen=True)
 class Distribution:
-    """Log-probabilities of the `count` likeliest next tokens, by id."""
+    """The `count` highest log-probabilities of the next token, by id."""
 
     logprobs: dict[int, float]
     count: int
@@ -26,29 +26,29 @@ class Distribution:
         return max(self.logprobs, key=self.logprobs.__getitem__)
 
     def top(self, count: int) -> tuple[tuple[int, float], ...]:
-        """The likeliest tokens, best first."""
+        """The top_logprobs, best first."""
         return tuple(nlargest(count, self.logprobs.items(), key=lambda pair: pair[1]))
 
 
 class NextTokens:
-    """Choices of one question ask for the same prefix at the same time and share one call.
+    """Choices of one question need the distribution after the same prefix at the same time: they share one call.
 
-    `ask` fetches a distribution of at least so many tokens.
+    `fetch` gets a distribution of at least `count` tokens.
     """
 
-    def __init__(self, ask: Callable[[tuple[int, ...], int], Awaitable[Distribution]]) -> None:
-        self._ask = ask
+    def __init__(self, fetch: Callable[[tuple[int, ...], int], Awaitable[Distribution]]) -> None:
+        self._fetch = fetch
         self._known: OrderedDict[tuple[int, ...], asyncio.Future[Distribution]] = OrderedDict()
 
     async def after(self, prefix: tuple[int, ...], count: int) -> Distribution:
         known = self._known.get(prefix)
         if known is not None and (not known.done() or _usable(known, count)):
-            found = await known
-            if found.count >= count:
-                return found
-        task = asyncio.ensure_future(self._ask(prefix, count))
+            distribution = await known
+            if distribution.count >= count:
+                return distribution
+        task = asyncio.ensure_future(self._fetch(prefix, count))
         self._known[prefix] = task
-        while len(self._known) > KEPT:
+        while len(self._known) > CACHED:
             self._known.popitem(last=False)
         return await task
 
@@ -58,8 +58,8 @@ def _usable(task: asyncio.Future[Distribution], count: int) -> bool:
 
 
 def requested_top_logprobs(request: Request, most: int, who: str) -> int:
-    """How many of the likeliest tokens a scored request wants to be told at each place; refused where it wants all."""
-    asked = request.options.get("logprobs", 0)
-    if asked == ALL:
-        raise CannotServe(f"{who} tells at most {most} of the likeliest tokens")
-    return int(asked)
+    """How many top_logprobs a scored request needs at each position; the whole vocabulary is refused."""
+    count = request.options.get("logprobs", 0)
+    if count == ALL:
+        raise CannotServe(f"{who} returns at most {most} top_logprobs")
+    return int(count)

@@ -1,4 +1,4 @@
-"""Inputs of a network and what is scored in them: requests whose inputs are equal share a row."""
+"""Inputs of a model and the tokens scored in them: requests with equal inputs share a row."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from mill.api.batching import Unit
 from mill.api.request import Request
 from mill.api.response import Response
-from mill.models.tokens.pairs import Pair
+from mill.models.tokens.pairs import TokenPair
 
 
 @dataclass(frozen=True)
@@ -22,15 +22,15 @@ class Span:
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """One input of the network and, for each request that shares it, the span that request asks for."""
+    """One input of the model and, for each request that shares it, the span of that request."""
 
     ids: list[int]
     spans: list[Span]
     requests: list[Request]
 
 
-def shared_rows(requests: Sequence[Request], pairs: Sequence[Pair]) -> list[Row]:
-    """Requests whose inputs are equal share a row: the choices A, B, C, D of a question are one input, not four."""
+def shared_rows(requests: Sequence[Request], pairs: Sequence[TokenPair]) -> list[Row]:
+    """Rows of requests; those with equal inputs share one: the choices A, B, C, D of a question are one input."""
     rows: dict[tuple[int, ...], Row] = {}
     for request, pair in zip(requests, pairs, strict=True):
         ids = pair.ids[:-1]
@@ -40,8 +40,8 @@ def shared_rows(requests: Sequence[Request], pairs: Sequence[Pair]) -> list[Row]
     return list(rows.values())
 
 
-def row_units(requests: Sequence[Request], pairs: Sequence[Pair]) -> list[Unit]:
-    """Shared rows as units of work, those that begin alike one after another; of one cost: the order stays."""
+def row_units(requests: Sequence[Request], pairs: Sequence[TokenPair]) -> list[Unit]:
+    """Shared rows as units, sorted by shared prefix; equal costs preserve the order."""
     return [Unit(row.requests, 1, row) for row in sorted(shared_rows(requests, pairs), key=lambda row: row.ids)]
 
 

@@ -1,4 +1,4 @@
-"""Stop strings, applied here as well as by the engine."""
+"""Stop strings, applied by mill as well as by the engine."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 def cut_at_stops(text: str, stops: Sequence[str]) -> tuple[str, bool]:
     """The text before the first stop string, and whether there was one. Servers take few stops, and some ignore them."""
-    places = [place for place in (text.find(stop) for stop in stops if stop) if place >= 0]
-    return (text[: min(places)], True) if places else (text, False)
+    positions = [position for position in (text.find(stop) for stop in stops if stop) if position >= 0]
+    return (text[: min(positions)], True) if positions else (text, False)
 
 
 def split_stops(tokenizer: Any, until: Sequence[str]) -> tuple[list[str], list[int]]:
-    """Stop strings that are special tokens are compared as ids, since they vanish from decoded text."""
+    """Stop strings, and the ids of those that are special tokens: decoding removes them from the text."""
     specials = set(tokenizer.all_special_tokens) | set(getattr(tokenizer, "added_tokens_encoder", {}))
     ids = [tokenizer.convert_tokens_to_ids(stop) for stop in until if stop in specials]
     return [stop for stop in until if stop and stop not in specials], ids

@@ -1,24 +1,24 @@
-"""What backends that run a model in this process share: requests as token ids, and answers for what does not fit."""
+"""The base of backends that run a model in this process: requests as token ids, errors for what does not fit."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from mill.api.batching import BatchLimits, Hook, Observer, Unit, as_response
-from mill.api.model import MillModel, watched
+from mill.api.batching import Answered, BatchLimits, Hook, Unit, as_response
+from mill.api.model import MillModel
 from mill.api.request import LOGLIKELIHOOD, Request
 from mill.api.response import Response
-from mill.models.tokens.pairs import Pair
+from mill.models.tokens.pairs import TokenPair
 
 if TYPE_CHECKING:
     from mill.models.tokens.tokenizer import Tokens
 
-MakeUnits = Callable[[Sequence[Request], Sequence[Pair]], list[Unit]]
+MakeUnits = Callable[[Sequence[Request], Sequence[TokenPair]], list[Unit]]
 
 
 class TokenModel(MillModel):
-    """A subclass has `tokens` and says how pairs become units and how units are computed."""
+    """A subclass provides `tokens`, and defines how pairs become units and how units are computed."""
 
     @property
     def tokens(self) -> Tokens:
@@ -34,39 +34,29 @@ class TokenModel(MillModel):
 
     def count_tokens(self, requests: Sequence[Request]) -> int | None:
         if any(request.media for request in requests):
-            return None  # only the processor knows, after it has seen them
+            return None  # only the processor knows
         texts = [self.tokens.render(request.context) + request.continuation for request in requests]
         return sum(map(len, self.tokens.encode_all(texts)))
 
-    def _answer_units(
-        self,
-        kind: str,
-        requests: Sequence[Request],
-        units: Sequence[Unit],
-        hook: Hook,
-        limits: BatchLimits,
-        observer: Observer | None,
-    ) -> list[Response]:
-        """Run units that hold these requests; an answer that is none, such as NaN, becomes its request's error."""
+    def _stream_checked(self, kind: str, units: Sequence[Unit], hook: Hook, limits: BatchLimits) -> Iterator[Answered]:
+        """Run units; a response without what its kind needs, or with NaN, becomes its request's error."""
 
         def checked(batch: list[Unit]) -> list[list[Response]]:
-            return [[as_response(answer, kind) for answer in answers] for answers in hook(batch)]
+            return [[as_response(response, kind) for response in responses] for responses in hook(batch)]
 
-        with watched(kind, requests, observer) as watching:
-            found = self._run_units(units, checked, limits, watching)
-            for request in requests:
-                if id(request) not in found:
-                    found[id(request)] = Response(
-                        error=f"the continuation is longer than the context of {self.tokens.window} tokens"
-                    )
-                    watching.answered(request, found[id(request)])
-        return [found[id(request)] for request in requests]
+        return self._stream_units(units, checked, limits)
+
+    def _fitting_pairs(self, requests: Sequence[Request]) -> tuple[list[Request], list[TokenPair], list[Answered]]:
+        """Requests whose continuation fits the context, their pairs, and the others with their errors."""
+        pairs = list(zip(requests, self.tokens.pairs(requests), strict=True))
+        error = Response(error=f"the continuation is longer than the context of {self.tokens.window} tokens")
+        too_long = [(request, error) for request, pair in pairs if not pair.fits]
+        return [request for request, pair in pairs if pair.fits], [pair for _, pair in pairs if pair.fits], too_long
 
     def _score_pairs(
-        self, requests: Sequence[Request], make_units: MakeUnits, hook: Hook, limits: BatchLimits, observer: Observer | None
-    ) -> list[Response]:
+        self, requests: Sequence[Request], make_units: MakeUnits, hook: Hook, limits: BatchLimits
+    ) -> Iterator[Answered]:
         """Log-likelihoods: pairs that fit the context are made into units, the others are errors."""
-        pairs = list(zip(requests, self.tokens.pairs(requests), strict=True))
-        fitting = [(request, pair) for request, pair in pairs if pair.fits]
-        units = make_units([request for request, _ in fitting], [pair for _, pair in fitting])
-        return self._answer_units(LOGLIKELIHOOD, requests, units, hook, limits, observer)
+        fitting, pairs, too_long = self._fitting_pairs(requests)
+        yield from too_long
+        yield from self._stream_checked(LOGLIKELIHOOD, make_units(fitting, pairs), hook, limits)

@@ -1,4 +1,4 @@
-"""From requests to token ids: BOS once, contexts and continuations tokenized together, the left side cut where too long."""
+"""From requests to token ids: BOS once, context and continuation tokenized together, truncated on the left."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from mill.api.batching import Unit
 from mill.api.errors import ModelError
 from mill.api.message import Context, Message
 from mill.api.request import Request
-from mill.models.tokens.pairs import Pair, make_pair, move_spaces
+from mill.models.tokens.pairs import TokenPair, make_pair, move_spaces, with_prefix
 from mill.models.tokens.rows import Row, Span
+from mill.models.tokens.windows import rolling_windows
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,9 +30,9 @@ class Prompt:
 
 
 class Tokens:
-    """A tokenizer with the rules of scoring around it. `window` is the longest input the model is given.
+    """A tokenizer with the rules of scoring. `window` is the longest input of the model.
 
-    The chat template is the `processor`'s where there is one: it reads messages in parts, text among them.
+    With a `processor`, the chat template is the processor's, which takes messages as lists of parts.
     """
 
     def __init__(
@@ -47,10 +48,10 @@ class Tokens:
         self.tokenizer, self.processor, self.window, self.chat = tokenizer, processor, window, chat
         self.bos: int | None = tokenizer.bos_token_id
         self.prefix: int | None = self.bos if self.bos is not None else tokenizer.eos_token_id
-        self.adds_bos = self._says_bos(model_type) if add_bos is None else add_bos
+        self.adds_bos = self._detect_bos(model_type) if add_bos is None else add_bos
 
-    def _says_bos(self, model_type: str) -> bool:
-        """Whether the tokenizer starts texts with BOS. Gemma is unusable without it, even where its files forget to say."""
+    def _detect_bos(self, model_type: str) -> bool:
+        """Whether the tokenizer starts texts with BOS. Gemma needs it, also where its files do not say so."""
         if self.bos is None:
             return False
         return self.tokenizer("a")["input_ids"][0] == self.bos or model_type.startswith("gemma")
@@ -59,19 +60,17 @@ class Tokens:
         return self.encode_all([text])[0]
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of each text, each distinct text tokenized once; BOS in front unless the text brings its own."""
+        """Token ids of each text, each distinct text tokenized once; BOS in front unless the text has it."""
         distinct = list(dict.fromkeys(texts))
-        found = self.tokenizer(distinct, add_special_tokens=False)["input_ids"] if distinct else []
-        known = {text: self._with_bos(ids) for text, ids in zip(distinct, found, strict=True)}
-        return [known[text] for text in texts]
+        encoded = self.tokenizer(distinct, add_special_tokens=False)["input_ids"] if distinct else []
+        ids_by_text = {text: self._with_bos(ids) for text, ids in zip(distinct, encoded, strict=True)}
+        return [ids_by_text[text] for text in texts]
 
     def _with_bos(self, ids: list[int]) -> list[int]:
-        if self.adds_bos and self.bos is not None and ids[:1] != [self.bos]:
-            return [self.bos, *ids]
-        return ids
+        return with_prefix(ids, self.bos) if self.adds_bos else ids
 
     def render(self, context: Context) -> str:
-        """The text that is tokenized: messages go through the chat template, plain text only if the model asks for it."""
+        """The text to tokenize: messages through the chat template, plain text only with `chat`."""
         if isinstance(context, str):
             if not self.chat:
                 return context
@@ -91,8 +90,8 @@ class Tokens:
             return message.text
         return [{"type": "text", "text": part} if isinstance(part, str) else {"type": part.kind} for part in message.parts]
 
-    def pairs(self, requests: Sequence[Request]) -> list[Pair]:
-        """Contexts and continuations tokenized as one text, so that tokens at the seam are those of real text."""
+    def pairs(self, requests: Sequence[Request]) -> list[TokenPair]:
+        """Contexts and continuations tokenized as one text, so that tokens at the boundary are those of real text."""
         texts = [move_spaces(self.render(request.context), request.continuation) for request in requests]
         contexts = self.encode_all([context for context, _ in texts])
         wholes = self.encode_all([context + continuation for context, continuation in texts])
@@ -102,23 +101,13 @@ class Tokens:
         ]
 
     def windows(self, request: Request) -> list[Row]:
-        """A document as rows that score every token exactly once.
-
-        The first token is predicted from BOS (or EOS); each later row starts from the last token of the row before, and
-        the final row reaches back for a full window of context. Without BOS and EOS the first token goes unscored.
-        """
-        ids = self.encode(request.text)  # a document is scored as it is, never as a chat turn
-        if self.prefix is not None and ids[:1] != [self.prefix]:
-            ids = [self.prefix, *ids]
-        rows = []
-        for first in range(1, len(ids), self.window):
-            last = min(first + self.window, len(ids))
-            begin = max(0, last - 1 - self.window)
-            rows.append(Row(ids[begin : last - 1], [Span(first - 1 - begin, ids[first:last])], [request]))
-        return rows
+        """A document as rows, one for each rolling window. Without BOS and EOS the first token is not scored."""
+        ids = self.encode(request.text)  # a document is scored as it is, never as a chat message
+        windows = rolling_windows(with_prefix(ids, self.prefix), self.window)
+        return [Row(pair.ids[:-1], [Span(pair.n_context - 1, pair.continuation)], [request]) for pair in windows]
 
     def prompts(self, requests: Iterable[Request]) -> list[Prompt]:
-        """Generation prompts, cut on the left so that prompt and answer fit the window together."""
+        """Generation prompts, truncated on the left so that prompt and answer fit the window."""
         requests = list(requests)
         encoded = self.encode_all([self.render(request.context) for request in requests])
         return [self._prompt(request, ids) for request, ids in zip(requests, encoded, strict=True)]
@@ -137,6 +126,6 @@ class Tokens:
 
 
 def prompt_units(prompts: Sequence[Prompt]) -> list[Unit]:
-    """Prompts that begin alike one after another, for an engine's prefix cache; of one cost: the order stays."""
+    """Prompts sorted by shared prefix, for an engine's prefix cache; equal costs preserve the order."""
     ordered = sorted(prompts, key=lambda prompt: prompt.ids)
     return [Unit([prompt.request], 1, prompt) for prompt in ordered]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
-from mill.api.batching import BatchLimits, Observer, Unit, describe
+from mill.api.batching import Answered, BatchLimits, Unit, describe
 from mill.api.errors import ModelError
 from mill.api.model import ModelCapabilities
 from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, Request
@@ -131,36 +131,30 @@ class VLLMModel(MediaModel):
         gc.collect()
         memory.empty_caches()
 
-    def generate_until(self, requests: Sequence[Request], observer: Observer | None = None) -> list[Response]:
-        return self._generate_all(GENERATE, requests, observer)
+    def _stream(self, kind: str, requests: Sequence[Request]) -> Iterator[Answered]:
+        if kind == ROLLING:
+            units = [Unit([request], len(request.text), self.tokens.windows(request)) for request in requests]
+            return self._stream_checked(ROLLING, units, self._score_documents, self._at_once)
+        if kind == LOGLIKELIHOOD:
+            return self._split_media(requests, self._score_texts, self._score_media)
+        if kind in (GENERATE, MULTI_ROUND):
+            return self._split_media(requests, self._generate_texts, self._generate_media)
+        raise self._cannot(kind)
 
-    def generate_until_multi_round(self, requests: Sequence[Request], observer: Observer | None = None) -> list[Response]:
-        return self._generate_all(MULTI_ROUND, requests, observer)
+    def _generate_texts(self, requests: Sequence[Request]) -> Iterator[Answered]:
+        units = prompt_units(self.tokens.prompts(requests))
+        return self._stream_checked(GENERATE, units, self._generate, self._at_once)
 
-    def _generate_all(self, kind: str, requests: Sequence[Request], observer: Observer | None) -> list[Response]:
-        def texts(part: Sequence[Request], watching: Observer) -> list[Response]:
-            units = prompt_units(self.tokens.prompts(part))
-            return self._answer_units(kind, part, units, self._generate, self._at_once, watching)
+    def _generate_media(self, requests: Sequence[Request]) -> Iterator[Answered]:
+        rows = [MediaRow(request, self.media.render(request.context)) for request in requests]
+        return self._stream_media(GENERATE, rows, self._generate_rows, self._at_once)
 
-        def media(part: Sequence[Request], watching: Observer) -> list[Response]:
-            rows = [MediaRow(request, self.media.render(request.context)) for request in part]
-            return self._answer_media(kind, part, rows, self._generate_rows, self._at_once, watching)
+    def _score_texts(self, requests: Sequence[Request]) -> Iterator[Answered]:
+        return self._score_pairs(requests, row_units, self._score, self._at_once)
 
-        return self._answer_apart(kind, requests, observer, texts, media)
-
-    def loglikelihood(self, requests: Sequence[Request], observer: Observer | None = None) -> list[Response]:
-        def texts(part: Sequence[Request], watching: Observer) -> list[Response]:
-            return self._score_pairs(part, row_units, self._score, self._at_once, watching)
-
-        def media(part: Sequence[Request], watching: Observer) -> list[Response]:
-            rows = self.media.rows(part, share=False)
-            return self._answer_media(LOGLIKELIHOOD, part, rows, self._score_media_rows, self._at_once, watching)
-
-        return self._answer_apart(LOGLIKELIHOOD, requests, observer, texts, media)
-
-    def loglikelihood_rolling(self, requests: Sequence[Request], observer: Observer | None = None) -> list[Response]:
-        units = [Unit([request], len(request.text), self.tokens.windows(request)) for request in requests]
-        return self._answer_units(ROLLING, requests, units, self._score_documents, self._at_once, observer)
+    def _score_media(self, requests: Sequence[Request]) -> Iterator[Answered]:
+        rows = self.media.rows(requests, share=False)
+        return self._stream_media(LOGLIKELIHOOD, rows, self._score_media_rows, self._at_once)
 
     @property
     def _at_once(self) -> BatchLimits:
@@ -218,8 +212,8 @@ class VLLMModel(MediaModel):
         the rest, and choices that are not among the likeliest tokens, from prompt log-probabilities."""
         rows: list[Row] = [unit.data for unit in batch]
         short = [row for row in rows if one_token(row)]
-        found = dict(zip(map(id, short), self._next_tokens(short), strict=True)) if short else {}
-        answers = [[found[id(row)].get(span.tokens[0]) if id(row) in found else None for span in row.spans] for row in rows]
+        found = dict(zip(short, self._next_tokens(short), strict=True)) if short else {}
+        answers = [[found[row].get(span.tokens[0]) if row in found else None for span in row.spans] for row in rows]
         missing = [(r, s) for r, of_row in enumerate(answers) for s, answer in enumerate(of_row) if answer is None]
         counts = [top_logprobs_of(rows[r].requests[s]) for r, s in missing]
         scored = self._prompt_logprobs([rows[r].ids + rows[r].spans[s].tokens[-1:] for r, s in missing], counts)

@@ -1,4 +1,4 @@
-"""Charts as SVG. Colours are classes, so that the page's style gives them a light and a dark look."""
+"""Charts as SVG. Colours are CSS classes, so that the style sheet defines a light and a dark theme."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from mill.report.html.tag import Html, tag
 
 WIDTH, HEIGHT = 460, 240
 LEFT, RIGHT, TOP, BOTTOM = 54, 18, 18, 40
-COLOURS = 6  # series beyond that repeat colours
+COLOURS = 6  # further series repeat colours
 ROW, GAP, LARGEST_CELL = 26, 10, 16
-CHAR, LINE = 7.4, 14  # of a name, at the size that phones show
+CHAR, LINE = 7.4, 14  # pixels of a name, at the font size on phones
 
 
 @dataclass(frozen=True)
 class Point:
-    """`low` and `high` are the interval around y; `told` is what a pointer over it reads, `name` stands beside it."""
+    """A point with the interval `low` to `high` of y, a tooltip, and a name drawn beside it."""
 
     x: float
     y: float
     low: float | None = None
     high: float | None = None
-    told: str = ""
+    tooltip: str = ""
     name: str = ""
 
     @property
@@ -37,7 +37,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Series:
-    """`colour` is a number, so that one variant has one colour in all charts."""
+    """A line of points; `colour` is a number, so that a variant has the same colour in all charts."""
 
     name: str
     points: Sequence[Point]
@@ -46,7 +46,7 @@ class Series:
 
 @dataclass
 class Axis:
-    """From values to pixels; `log` counts in powers of ten, `names` label whole numbers from 0 on."""
+    """Maps values to pixels. With `log` values are powers of ten; `names` label the integers from 0."""
 
     label: str
     first: float
@@ -81,35 +81,35 @@ class Axis:
 
 
 def nice_ticks(first: float, last: float, most: int = 6) -> list[float]:
-    """Round numbers inside a range."""
+    """Round numbers within a range."""
     rough = (last - first) / max(1, most - 1)
     power = 10.0 ** math.floor(math.log10(rough)) if rough > 0 else 1.0
     step = next((power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= rough), power * 10)
     start = math.ceil(first / step - 1e-9) * step
-    return [round(start + step * place, 12) for place in range(int((last - start) / step + 1e-9) + 1)]
+    return [round(start + step * index, 12) for index in range(int((last - start) / step + 1e-9) + 1)]
 
 
 def line_chart(title: str, x: Axis, y: Axis, series: Sequence[Series]) -> Html:
-    """Lines with dots and whiskers; several are named in a legend above."""
+    """Lines with dots and error bars; several series have a legend."""
     x.span, y.span = (LEFT, WIDTH - RIGHT), (HEIGHT - BOTTOM, TOP)
     parts = _grid(x, y)
-    for one in series:
-        colour = _colour(one.colour)
-        points = [point for point in one.points if math.isfinite(point.x) and math.isfinite(point.y)]
+    for line in series:
+        colour = _colour(line.colour)
+        points = [point for point in line.points if math.isfinite(point.x) and math.isfinite(point.y)]
         if len(points) > 1:
             path = " ".join(f"{x.at(point.x):.1f},{y.at(point.y):.1f}" for point in points)
             parts.append(tag("polyline", class_=f"line {colour}", points=path))
         for point in points:
             px, py = x.at(point.x), y.at(point.y)
             if point.low is not None and point.high is not None:
-                parts.append(_whisker(colour, (px, y.at(point.low)), (px, y.at(point.high))))
-            parts.append(_dot(colour, px, py, point.told))
+                parts.append(_error_bar(colour, (px, y.at(point.low)), (px, y.at(point.high))))
+            parts.append(_dot(colour, px, py, point.tooltip))
         parts += _names(x, y, [point for point in points if point.name])
-    return _figure(title, parts, [(one.name, one.colour) for one in series] if len(series) > 1 else [])
+    return _figure(title, parts, [(line.name, line.colour) for line in series] if len(series) > 1 else [])
 
 
 def _names(x: Axis, y: Axis, points: Sequence[Point]) -> list[Html]:
-    """Above the points, or below or higher where another name stands in the way."""
+    """Names above their points, or below or higher where another name is in the way; else left out."""
     parts: list[Html] = []
     taken: list[tuple[float, float, float]] = []
     for point in points:
@@ -117,9 +117,9 @@ def _names(x: Axis, y: Axis, points: Sequence[Point]) -> list[Html]:
         half = CHAR * len(name) / 2
         px = min(max(x.at(point.x), LEFT + half), WIDTH - half)
         over, under = min(y.at(point.y), y.at(point.top)) - 7, max(y.at(point.y), y.at(point.bottom)) + LINE + 2
-        places = [over, *([under] if under < HEIGHT - BOTTOM - 3 else []), over - LINE, over - 2 * LINE]
-        for py in places:
-            if all(abs(px - at) >= half + wide or abs(py - high) >= LINE for at, high, wide in taken):
+        heights = [over, *([under] if under < HEIGHT - BOTTOM - 3 else []), over - LINE, over - 2 * LINE]
+        for py in heights:
+            if all(abs(px - x_) >= half + half_ or abs(py - y_) >= LINE for x_, y_, half_ in taken):
                 taken.append((px, py, half))
                 parts.append(_text("name", px, py, name, "middle"))
                 break
@@ -127,7 +127,7 @@ def _names(x: Axis, y: Axis, points: Sequence[Point]) -> list[Html]:
 
 
 def dot_chart(title: str, x: Axis, rows: Sequence[tuple[str, Point, int]]) -> Html:
-    """A line for each (name, point, colour): the dot stands at the point's y, its interval around it."""
+    """A row for each (name, point, colour): a dot at the point's y, with its interval."""
     height = TOP + ROW * len(rows) + BOTTOM - 10
     names = [short(name) for name, _, _ in rows]
     left = _name_width(names)
@@ -137,17 +137,17 @@ def dot_chart(title: str, x: Axis, rows: Sequence[tuple[str, Point, int]]) -> Ht
         px = x.at(tick)
         parts.append(tag("line", class_=_rule(x, tick), x1=px, x2=px, y1=TOP - 6, y2=height - BOTTOM + 14))
         parts.append(_text("tick", px, height - 12, x.text(tick), "middle"))
-    for place, (_, point, colour) in enumerate(rows):
-        py = TOP + ROW * (place + 0.5)
-        parts.append(_text("name", left - 10, py + 4, names[place], "end"))
+    for index, (_, point, colour) in enumerate(rows):
+        py = TOP + ROW * (index + 0.5)
+        parts.append(_text("name", left - 10, py + 4, names[index], "end"))
         if point.low is not None and point.high is not None:
-            parts.append(_whisker(_colour(colour), (x.at(point.low), py), (x.at(point.high), py)))
-        parts.append(_dot(_colour(colour), x.at(point.y), py, point.told))
+            parts.append(_error_bar(_colour(colour), (x.at(point.low), py), (x.at(point.high), py)))
+        parts.append(_dot(_colour(colour), x.at(point.y), py, point.tooltip))
     return _figure(title, parts, [], height)
 
 
 def heat_map(title: str, rows: Sequence[tuple[str, Sequence[tuple[str, str]]]], kinds: Sequence[str]) -> Html:
-    """A strip of squares for each row; a square is (kind, what a pointer reads). `kinds` are named above."""
+    """A strip of squares for each row; a square is (kind, tooltip). `kinds` are in the legend."""
     width, y = WIDTH * 2, 6.0
     names = [short(label, 36) for label, _ in rows]
     left, longest = _name_width(names), max(len(cells) for _, cells in rows)
@@ -156,16 +156,16 @@ def heat_map(title: str, rows: Sequence[tuple[str, Sequence[tuple[str, str]]]], 
     parts = []
     for name, (_, cells) in zip(names, rows, strict=True):
         parts.append(_text("name", left - 10, y + size / 2 + 4, name, "end"))
-        for place, (kind, told) in enumerate(cells):
-            at = {"x": left + place % in_line * size, "y": y + place // in_line * size}
-            parts.append(tag("rect", tag("title", told), class_=f"cell s-{kind}", width=size - 1, height=size - 1, **at))
+        for index, (kind, tooltip) in enumerate(cells):
+            at = {"x": left + index % in_line * size, "y": y + index // in_line * size}
+            parts.append(tag("rect", tag("title", tooltip), class_=f"cell s-{kind}", width=size - 1, height=size - 1, **at))
         y += math.ceil(len(cells) / in_line) * size + GAP
     keys = [tag("span", tag("i", class_=f"swatch s-{kind}"), kind, class_="key") for kind in kinds]
     return _framed(title, keys, parts, y, width)
 
 
 def matrix(title: str, columns: Sequence[str], rows: Sequence[tuple[str, Sequence[Point | None]]], good: float) -> Html:
-    """A table of rates, a cell the darker the further it is from `good`; `told` is what a pointer reads."""
+    """A table of rates; a cell is darker the further its rate is from `good`."""
     head = tag("tr", tag("th"), [tag("th", column) for column in columns])
     body = [tag("tr", tag("th", name), [_rate_cell(point, good) for point in points]) for name, points in rows]
     table = tag("table", tag("thead", head), tag("tbody", body), class_="matrix")
@@ -176,7 +176,7 @@ def _rate_cell(point: Point | None, good: float) -> Html:
     if point is None or not math.isfinite(point.y):
         return tag("td", "-")
     shade = min(5, math.ceil(5 * abs(point.y - good)))
-    return tag("td", f"{100 * point.y:.0f} %", title=point.told, class_=f"h{shade}")
+    return tag("td", f"{100 * point.y:.0f} %", title=point.tooltip, class_=f"h{shade}")
 
 
 def _grid(x: Axis, y: Axis) -> list[Html]:
@@ -192,11 +192,11 @@ def _rule(axis: Axis, tick: float) -> str:
     return "grid" if tick or axis.log else "grid zero"
 
 
-def _dot(colour: str, x: float, y: float, told: str) -> Html:
-    return tag("circle", [tag("title", told)] if told else [], class_=f"dot {colour}", cx=x, cy=y, r=4)
+def _dot(colour: str, x: float, y: float, tooltip: str) -> Html:
+    return tag("circle", [tag("title", tooltip)] if tooltip else [], class_=f"dot {colour}", cx=x, cy=y, r=4)
 
 
-def _whisker(colour: str, start: tuple[float, float], end: tuple[float, float]) -> Html:
+def _error_bar(colour: str, start: tuple[float, float], end: tuple[float, float]) -> Html:
     return tag("line", class_=f"whisker {colour}", x1=start[0], y1=start[1], x2=end[0], y2=end[1])
 
 
@@ -225,6 +225,6 @@ def _name_width(names: Sequence[str]) -> float:
 
 
 def short(text: str, most: int = 24) -> str:
-    """Cut before the middle: names of models differ at the end."""
+    """Shortened before the middle: names of models differ at the end."""
     head = most // 3
     return text if len(text) <= most else f"{text[:head]}…{text[len(text) - (most - head - 1) :]}"

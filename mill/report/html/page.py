@@ -1,4 +1,4 @@
-"""The page: figures, charts, and the samples that changed most, side by side."""
+"""The page: metrics, charts, and the samples that changed most, side by side."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 
 from mill import __version__
 from mill.api.storage import write_atomically
-from mill.checks.glossary import METRICS, title
+from mill.checks.glossary import METRICS
 from mill.checks.result import Check
 from mill.checks.verdict import first_sentences
-from mill.report.checks import metric_rows, told
-from mill.report.html.drawn import charts
+from mill.report.checks import details, metric_rows
+from mill.report.html.plots import charts
 from mill.report.html.samples import sample_list
 from mill.report.html.tag import Html, joined, tag
 
@@ -22,7 +22,7 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{}';
 
 
 def write_report(checks: Sequence[Check], file: Path, *, root: Path | None = None) -> Path:
-    """`root` is the folder that a person named, where mill chose the file below it."""
+    """`root` is the folder that the user gave, if mill chose the file below it."""
     write_atomically(file, report_page(checks), root=root)
     return file
 
@@ -54,14 +54,14 @@ def _asset(name: str) -> str:
 
 
 def _digest(script: str) -> str:
-    """Only the page's own script runs: an escaping mistake elsewhere could not."""
+    """The digest by which the policy allows the page's own script, and no other."""
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
 def _section(check: Check) -> Html:
     labels = ", ".join(variant.label for variant in check.variants)
     against = joined(" against ", tag("b", check.baseline)) if check.against else Html()
-    warnings = [tag("li", tag("b", variant.label), ": ", line) for variant in check.variants for line in told(variant)]
+    warnings = [tag("li", tag("b", variant.label), ": ", line) for variant in check.variants for line in details(variant)]
     return tag(
         "section",
         tag("h2", f"{check.command} on {', '.join(check.tasks)}"),
@@ -76,13 +76,13 @@ def _section(check: Check) -> Html:
 
 
 def _table(check: Check) -> Html:
-    about = {title(name): figure.about for name, figure in METRICS.items()}
+    about = {info.title: info.about for info in METRICS.values()}
     head = tag("tr", tag("th"), [tag("th", variant.label) for variant in check.variants])
     rows = [
         tag("tr", tag("th", name, title=about.get(name)), [_cell(*cell) for cell in cells])
         for name, cells in metric_rows(check.variants)
     ]
-    return tag("div", tag("table", tag("thead", head), tag("tbody", rows), class_="figures"), class_="scroll")
+    return tag("div", tag("table", tag("thead", head), tag("tbody", rows), class_="metrics"), class_="scroll")
 
 
 def _cell(value: str, interval: str) -> Html:

@@ -10,15 +10,15 @@ from typing import Any
 from mill.checks.result import Check, Variant
 from mill.report.html.tag import Html, joined, tag
 
-MOST_ROWS = 200  # samples shown of each variant
+MAX_ROWS = 200  # samples shown of each variant
 _ORDER = ("failed", "severe", "moderate", "minor", "empty", "identical")
 Row = dict[str, Any]
 
 
 def sample_list(check: Check) -> Html:
-    """Identical samples are counted in the table and not listed."""
+    """Changed samples, sorted by severity; identical ones are only counted in the table."""
     changed = [(variant, sorted(filter(_changed, variant.rows), key=_badness)) for variant in check.variants]
-    shown = [(variant, row) for variant, rows in changed for row in rows[:MOST_ROWS]]
+    shown = [(variant, row) for variant, rows in changed for row in rows[:MAX_ROWS]]
     shown.sort(key=lambda pair: _badness(pair[1]))
     if not shown:
         return tag("p", "No sample changed.", class_="none")
@@ -31,7 +31,7 @@ def sample_list(check: Check) -> Html:
         tag("output", class_="count"),
         class_="filters",
     )
-    left_out = sum(len(rows) - len(rows[:MOST_ROWS]) for _, rows in changed)
+    left_out = sum(len(rows) - len(rows[:MAX_ROWS]) for _, rows in changed)
     more = [tag("p", f"{left_out} more changed samples are in check.json.", class_="sub")] if left_out else []
     samples = tag("div", [_sample(check, variant, row) for variant, row in shown], class_="samples")
     return joined(tag("h3", "What changed"), filters, samples, more)
@@ -49,7 +49,7 @@ def _changed(row: Row) -> bool:
 
 
 def _badness(row: Row) -> tuple[int, int, float]:
-    """Regressions and failures, then flips, then by severity and likeness."""
+    """Sort key: regressions and failures, then flips, then by severity and similarity."""
     if "distinct" in row:
         return 0, 0, float(row["share"])
     lost = row["right"][0] is True and not row["right"][1]
@@ -58,7 +58,7 @@ def _badness(row: Row) -> tuple[int, int, float]:
 
 
 def _kind(row: Row) -> str:
-    """What happened to a sample, in one word that people filter by."""
+    """What changed, as a value of the filter."""
     if "distinct" in row:
         return "failed" if row["failed"] else "unstable"
     if row["severity"] == "failed":
@@ -71,7 +71,7 @@ def _kind(row: Row) -> str:
 def _sample(check: Check, variant: Variant, row: Row) -> Html:
     kind, texts = _kind(row), [*row["texts"], ""][:2]
     names = ["most common", "next"] if "distinct" in row else [check.baseline, variant.label]
-    sides = (0, 1) if row.get("distinct") != 1 else (0,)  # every run failed alike
+    sides = (0, 1) if row.get("distinct") != 1 else (0,)  # every run failed with the same error
     gold = [tag("p", "gold: ", tag("code", _plain(row["gold"])), class_="gold")] if row.get("gold") is not None else []
     where = f" {row['task']} · {row['id']} · {variant.label}"
     summary = tag(
@@ -83,7 +83,7 @@ def _sample(check: Check, variant: Variant, row: Row) -> Html:
         tag("h5", "prompt"),
         tag("pre", row["prompt"], class_="prompt"),
         gold,
-        tag("div", [_side(row, place, names[place], texts[place]) for place in sides], class_="sides"),
+        tag("div", [_side(row, side, names[side], texts[side]) for side in sides], class_="sides"),
         tag("button", "Copy as issue", class_="copy", type="button"),
         class_="sample",
         data_variant=variant.label,
@@ -92,25 +92,25 @@ def _sample(check: Check, variant: Variant, row: Row) -> Html:
     )
 
 
-def _side(row: Row, place: int, name: str, text: str) -> Html:
-    error = (row.get("errors") or (None, None))[place]
-    extracted = (row.get("extracted") or (None, None))[place]
-    right = (row.get("right") or (None, None))[place]
+def _side(row: Row, side: int, name: str, text: str) -> Html:
+    error = (row.get("errors") or (None, None))[side]
+    extracted = (row.get("extracted") or (None, None))[side]
+    right = (row.get("right") or (None, None))[side]
     head = [name]
     if extracted is not None:
         head += [" → ", tag("code", _plain(extracted))]
     if right is not None:
         head += [" ", tag("span", "right" if right else "wrong", class_="right" if right else "wrong")]
-    told = [tag("p", str(error), class_="error")] if error else [tag("pre", _marked(text, row.get("divergence"), place))]
-    return tag("div", tag("h5", head), told, class_="side")
+    body = tag("p", str(error), class_="error") if error else tag("pre", _marked(text, row.get("divergence"), side))
+    return tag("div", tag("h5", head), body, class_="side")
 
 
-def _marked(text: str, divergence: Row | None, place: int) -> Html:
-    """The text with its common beginning faint and the first piece that differs marked: a token, else a word."""
+def _marked(text: str, divergence: Row | None, side: int) -> Html:
+    """The text with the shared prefix faint and the first token, else word, that differs marked."""
     if not divergence:
         return joined(text)
     start = min(int(divergence["char"]), len(text))
-    token = ((divergence.get("tokens") or (None, None))[place] or {}).get("text", "")
+    token = ((divergence.get("tokens") or (None, None))[side] or {}).get("text", "")
     begin = text.rfind(token, 0, start + len(token)) if token else -1
     if begin < 0 or begin + len(token) <= start:
         begin, token = start, (re.match(r"\s*\S*", text[start:]) or [""])[0]
@@ -119,20 +119,20 @@ def _marked(text: str, divergence: Row | None, place: int) -> Html:
 
 
 def _facts(row: Row) -> list[str]:
-    found = []
+    facts = []
     if "distinct" in row:
-        alike = row["distinct"] == 1
-        found.append("every run failed" if alike else f"{row['distinct']} answers, the first {row['times'][0]} times")
+        same = row["distinct"] == 1
+        facts.append("every run failed" if same else f"{row['distinct']} answers, the first {row['times'][0]} times")
     elif row["severity"] != "failed":
-        found.append(f"{100 * float(row['similarity']):.0f} % alike")
+        facts.append(f"{100 * float(row['similarity']):.0f} % similar")
     divergence = row.get("divergence") or {}
     if divergence.get("token") is not None:
-        found.append(f"parts at token {divergence['token'] + 1}")
+        facts.append(f"diverges at token {divergence['token']}")
     if divergence.get("margin") is not None:
-        found.append(f"margin {float(divergence['margin']):.3f} nats")
+        facts.append(f"margin {float(divergence['margin']):.3f} nats")
     if row.get("kl"):
-        found.append(f"KL up to {float(row['kl']['max']):.3g}")
-    return found
+        facts.append(f"KL up to {float(row['kl']['max']):.3g}")
+    return facts
 
 
 def _plain(value: Any) -> str:

@@ -35,7 +35,7 @@
     apply();
   }
 
-  // A long answer is opened where it parts from the other. "toggle" does not bubble, but it is captured.
+  // A long answer is scrolled to where it diverges from the other. "toggle" does not bubble, but it is captured.
   document.addEventListener("toggle", (event) => {
     for (const mark of event.target.querySelectorAll("pre mark")) {
       const pre = mark.closest("pre");
@@ -43,7 +43,7 @@
     }
   }, true);
 
-  // What models and files wrote stands in code, where Markdown, HTML and @names mean nothing; longer ticks close it.
+  // Texts of models and files go into code blocks, where Markdown, HTML and @names have no effect; the fence is longer than any in them.
   const ticks = (text, least) =>
     "`".repeat(Math.max(least, ...(text.match(/`+/g) || []).map((run) => run.length + 1)));
   const fence = (text) => `${ticks(text, 3)}text\n${text}\n${ticks(text, 3)}`;

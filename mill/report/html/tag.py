@@ -1,4 +1,4 @@
-"""Markup that cannot be forgotten to be escaped: text is escaped unless it is markup already."""
+"""HTML elements. Text is escaped unless it is markup already."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ class Html(str):
 
 
 def tag(name: str, /, *content: str | Iterable[str], **attributes: str | float | bool | None) -> Html:
-    """An element. `class_` is written class, `data_kind` data-kind; an attribute of None or False is left out."""
+    """An element. `class_` becomes class, `data_kind` data-kind; attributes of None or False are left out."""
     inner = joined(*content)
     given = "".join(_attribute(key, value) for key, value in attributes.items() if value is not None and value is not False)
     if not inner and name in _VOID:
         return Html(f"<{name}{given}/>")
-    # A newline right after <pre> is not shown: one of the text's own would be lost.
+    # Browsers drop a newline right after <pre>, so one of the text needs another before it.
     first = "\n" if name == "pre" and inner.startswith("\n") else ""
     return Html(f"<{name}{given}>{first}{inner}</{name}>")
 
 
 def joined(*content: str | Iterable[str]) -> Html:
-    found = []
+    escaped: list[str] = []
     for part in content:
         pieces = [part] if isinstance(part, str) else part
-        found += [piece if isinstance(piece, Html) else escape(_visible(piece)) for piece in pieces]
-    return Html("".join(found))
+        escaped += [piece if isinstance(piece, Html) else escape(_visible(piece)) for piece in pieces]
+    return Html("".join(escaped))
 
 
 def _visible(text: str) -> str:
-    """Control characters as their pictures (␀, ␘): a browser drops them, and some end the text."""
-    return text if text.isprintable() else "".join(map(_pictured, text))
+    """Control characters as symbols (␀, ␘): browsers drop them, and some end the text."""
+    return text if text.isprintable() else "".join(map(_symbol, text))
 
 
-def _pictured(char: str) -> str:
-    if char in "\u202d\u202e":  # they turn the rest of a line around
+def _symbol(char: str) -> str:
+    if char in "\u202d\u202e":  # they reverse the rest of a line
         return "\u2426"
     return chr(0x2400 + ord(char)) if ord(char) < 32 and char not in "\n\t" else char
 

@@ -313,25 +313,26 @@ def test_text_is_the_only_modality_unless_told(tiny_model: Path) -> None:
 
 
 def test_a_cpu_without_bfloat16_is_told_of_once(
-    tiny_model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(loading, "cpu_has_bfloat16", lambda: False)
     monkeypatch.setattr(warnings, "_reported", set())
     for _ in range(2):
         assert hf(tiny_model, dtype="bfloat16").loglikelihood(pairs(("the", " dog")))[0].score is not None
-    assert capsys.readouterr().err.count("dtype=float32 is several times faster") == 1
+    assert caplog.text.count("dtype=float32 is several times faster") == 1
+    caplog.clear()
     assert hf(tiny_model, dtype="float32").model.dtype == torch.float32
-    assert "bfloat16" not in capsys.readouterr().err
+    assert "bfloat16" not in caplog.text
 
 
 def test_a_cpu_without_bfloat16_takes_float32_and_says_so_unless_a_dtype_is_asked_for(
-    tiny_model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("mill.models.hf.model.cpu_has_bfloat16", lambda: False)
     monkeypatch.setattr(warnings, "_reported", set())
     model = TransformersModel(str(tiny_model), device_map="cpu")
     assert (model.identity()["dtype"], model.model.dtype) == ("float32", torch.float32)
-    assert capsys.readouterr().err.count("so dtype=float32 is taken") == 1
+    assert caplog.text.count("so dtype=float32 is taken") == 1
     assert any("dtype=float32 is taken" in warning for warning in model.warnings())
     assert model.fixed_arguments() == {"dtype": "float32"}  # copies on machines with another CPU compute the same
     asked = hf(tiny_model, dtype="bfloat16")
@@ -362,7 +363,7 @@ def test_bad_arguments_are_refused_when_the_model_is_opened(spec: str, error: ty
 
 
 def test_a_model_that_the_hub_does_not_give_is_one_line() -> None:
-    with pytest.raises(ModelError, match=r"cannot load the config of nobody/nothing: no such folder here, and the hub"):
+    with pytest.raises(ModelError, match=r"cannot load the config of nobody/nothing: no such local folder, and the hub"):
         open_model("nobody/nothing").identity()
 
 

@@ -29,7 +29,7 @@ def spec(model: Path, more: str, backend: str = "hf") -> str:
 
 @pytest.fixture(scope="module")
 def alone(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The answers of one process that shares nothing between rows."""
+    """The answers of one process that prefix_sharing nothing between rows."""
     folder = tmp_path_factory.mktemp("alone")
     assert run(toy(folder, TASKS, model=spec(tiny_model, "exact=true")), TOY_N=N)[0] == 0
     return folder

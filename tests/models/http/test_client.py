@@ -19,11 +19,11 @@ from typing import Any
 import pytest
 
 from mill.models.http import Client, Failure, client, counted_calls, failures
-from mill.models.http.limiter import Gate
+from mill.models.http.limiter import ConcurrencyLimiter
 from mill.models.openai_compat.stream import StreamedAnswer
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
-from servers import Fault, FaultServer, ask, cut, events, free_port, garbage, stall, status
+from servers import Fault, FaultServer, ask, cut, events, free_port, garbage, results, stall, status
 
 
 @pytest.fixture(autouse=True)
@@ -124,15 +124,14 @@ def test_many_calls_need_few_connections_and_coroutines() -> None:
         return body
 
     with FaultServer(answer) as server:
-        found: list[int] = []
         caller = Client(server.url, concurrency=8)
 
         async def work(number: int) -> Any:
             seen.append(len(asyncio.all_tasks()))
             return (await caller.post("/ask", {"number": number})).body["number"]
 
-        caller.run_all(iter(range(600)), work, lambda number, result: found.append(result))
-        assert sorted(found) == list(range(600))
+        found = dict(caller.run_all(iter(range(600)), work))
+        assert found == {number: number for number in range(600)}
         assert server.most <= 8
         assert max(seen) <= 3 * 8  # the HTTP library has a task or two of its own for a connection
 
@@ -145,13 +144,12 @@ def test_headers_reach_the_server_and_a_key_is_not_in_the_clients_repr() -> None
 
 
 def stream(server: FaultServer) -> Any:
-    caller, found = Client(server.url, timeout=5.0), []
+    caller = Client(server.url, timeout=5.0)
 
     async def work(_: int) -> Any:
         return await caller.stream("/ask", {}, StreamedAnswer)
 
-    caller.run_all([0], work, lambda _, result: found.append(result))
-    return found[0]
+    return results(caller, [0], work)[0]
 
 
 def chunk(text: str | None, finish: str | None = None, **more: Any) -> str:
@@ -280,14 +278,13 @@ def test_garbage_inside_a_stream_is_an_error() -> None:
 def test_latency_counts_from_the_first_call_with_retries_and_pauses() -> None:
     """As a user feels it who waits for the answer."""
     with FaultServer(once(status(429, Retry_After="0.7"))) as server:
-        caller, found = Client(server.url, timeout=5.0), []
+        caller = Client(server.url, timeout=5.0)
 
         async def work(_: int) -> Any:
             with counted_calls() as calls:
                 return await caller.post("/ask", {}), calls
 
-        caller.run_all([0], work, lambda _, result: found.append(result))
-    reply, calls = found[0]
+        ((_, (reply, calls)),) = caller.run_all([0], work)
     assert reply.attempts == 2 and calls.retries == 1
     assert 0.7 <= reply.seconds == calls.seconds < 5
 
@@ -328,7 +325,7 @@ def test_what_work_raises_beside_a_running_loop_is_raised_there() -> None:
         async def work(_: int) -> None:
             raise ZeroDivisionError
 
-        Client("http://127.0.0.1:1").run_all([0], work, lambda *_: None)
+        list(Client("http://127.0.0.1:1").run_all([0], work))
 
     with pytest.raises(ZeroDivisionError):
         asyncio.run(cell())
@@ -337,7 +334,7 @@ def test_what_work_raises_beside_a_running_loop_is_raised_there() -> None:
 INTERRUPTED = """
 import asyncio, os, signal, sys, threading, time
 sys.path.insert(0, {tests!r})
-from servers import FaultServer, ask, stall
+from servers import ask, FaultServer, results, stall
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 async def cell():
@@ -372,14 +369,14 @@ def test_an_interrupt_cancels_what_is_under_way() -> None:
         started = time.monotonic()
         threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
         with pytest.raises(KeyboardInterrupt):
-            caller.run_all(range(100), work, lambda *_: None)
+            list(caller.run_all(range(100), work))
         assert time.monotonic() - started < 15
 
 
-def run_gate(most: int, serve: Callable[[int], float], calls: int) -> Gate:
+def run_gate(most: int, serve: Callable[[int], float], calls: int) -> ConcurrencyLimiter:
     """Drive a gate with a simulated clock: `serve(busy)` is how long a call takes while `busy` are under way."""
     now = [0.0]
-    gate = Gate(most, clock=lambda: now[0])
+    gate = ConcurrencyLimiter(most, clock=lambda: now[0])
 
     async def drive() -> None:
         done = 0
@@ -406,7 +403,7 @@ def test_the_gate_stays_narrow_where_the_server_only_queues() -> None:
 
 def test_the_gate_halves_when_the_server_says_no() -> None:
     async def drive() -> int:
-        gate = Gate(64)
+        gate = ConcurrencyLimiter(64)
         gate.limit = 20
         await gate.push_back(None)
         return gate.limit

@@ -67,7 +67,7 @@ def test_any_answer_ends_the_count(waiting: Waiting) -> None:
     """The twin of giving up: a server that lets some through is busy, not closed."""
     for _ in range(40):
         waiting.refuse(60.0)
-        waiting.retry_budget.answered()
+        waiting.retry_budget.succeeded()
     assert waiting.now == 2400
 
 

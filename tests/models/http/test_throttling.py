@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mill.models.http import Failure, client
-from mill.models.http.limiter import FIRST_LIMIT, Gate
+from mill.models.http.limiter import FIRST_LIMIT, ConcurrencyLimiter
 from tests.launching import until
 from tests.servers import FaultServer, ask, status
 
@@ -43,7 +43,7 @@ def test_a_server_that_stays_busy_becomes_an_error_in_its_own_words() -> None:
         assert len(server.calls) == client.THROTTLED_ATTEMPTS
 
 
-async def window(gate: Gate) -> int:
+async def window(gate: ConcurrencyLimiter) -> int:
     """As many calls as the gate admits, all of which pass; returns how many that were."""
     width = gate.limit
     for _ in range(width):
@@ -66,45 +66,45 @@ def faster_and_faster() -> Callable[[], float]:
 
 
 def test_a_gate_that_was_pushed_back_does_not_widen_to_what_was_refused() -> None:
-    async def steps(gate: Gate) -> None:
+    async def steps(gate: ConcurrencyLimiter) -> None:
         gate.limit = 16
         await gate.push_back(None)
         assert gate.limit == 8
         widths = [await window(gate) for _ in range(12)]
         assert widths[0] == 8 and max(widths) == 15
 
-    asyncio.run(steps(Gate(64, clock=faster_and_faster())))
+    asyncio.run(steps(ConcurrencyLimiter(64, clock=faster_and_faster())))
 
 
 def test_a_gate_that_was_never_pushed_back_widens_to_its_most() -> None:
     """The twin, without the refusal."""
 
-    async def steps(gate: Gate) -> None:
+    async def steps(gate: ConcurrencyLimiter) -> None:
         gate.limit = 8
         widths = [await window(gate) for _ in range(12)]
         assert max(widths) == 64
 
-    asyncio.run(steps(Gate(64, clock=faster_and_faster())))
+    asyncio.run(steps(ConcurrencyLimiter(64, clock=faster_and_faster())))
 
 
 def test_a_gate_tries_more_again_after_many_windows() -> None:
-    async def steps(gate: Gate) -> None:
+    async def steps(gate: ConcurrencyLimiter) -> None:
         gate.limit = 4
         await gate.push_back(None)
         widths = [await window(gate) for _ in range(80)]
         assert max(widths) > 3
 
-    asyncio.run(steps(Gate(64, clock=iter(range(10**6)).__next__)))
+    asyncio.run(steps(ConcurrencyLimiter(64, clock=iter(range(10**6)).__next__)))
 
 
 def test_a_gate_never_closes_for_good() -> None:
-    async def steps(gate: Gate) -> None:
+    async def steps(gate: ConcurrencyLimiter) -> None:
         for _ in range(20):
             await gate.push_back(None)
         assert gate.limit == 1
         await asyncio.wait_for(gate.enter(), 1)
 
-    asyncio.run(steps(Gate(64)))
+    asyncio.run(steps(ConcurrencyLimiter(64)))
 
 
 def test_a_server_with_room_for_eight_is_not_asked_for_more_for_long() -> None:

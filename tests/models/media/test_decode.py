@@ -15,7 +15,7 @@ from PIL import Image
 
 from mill.api.errors import DataError
 from mill.api.message import AUDIO, IMAGE, VIDEO, Blob, Media
-from mill.models.media.decode import content_part, failure, load_audio, load_frames, load_image, spread
+from mill.models.media.decode import content_part, even_indices, failure, load_audio, load_frames, load_image
 
 COLOURS = {"red": (255, 0, 0), "lime": (0, 255, 0), "blue": (0, 0, 255), "white": (255, 255, 255), "black": (0, 0, 0)}
 
@@ -195,13 +195,13 @@ def test_something_else_is_no_picture() -> None:
     ],
 )
 def test_frames_are_spread_evenly_first_and_last_included(total: int, count: int, expected: list[int]) -> None:
-    assert spread(total, count) == expected
+    assert even_indices(total, count) == expected
 
 
 def test_any_spread_has_as_many_different_places_as_asked_for() -> None:
     for total in range(1, 60):
         for count in range(2, total + 1):
-            places = spread(total, count)
+            places = even_indices(total, count)
             assert len(set(places)) == count and places == sorted(places)
             assert (places[0], places[-1]) == (0, total - 1)
             exact = [step * (total - 1) / (count - 1) for step in range(count)]

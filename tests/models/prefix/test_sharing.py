@@ -14,7 +14,7 @@ from mill.api.request import GENERATE, LOGLIKELIHOOD, Request, generation_option
 from mill.models.hf import TransformersModel
 from mill.models.prefix import packed_scoring
 from mill.models.prefix.packed_scoring import Budget, PrefixScorer
-from mill.models.prefix.slots import Step
+from mill.models.prefix.probe import STATE, sharing_obstacle
 from mill.models.tokens.rows import Row, Span, shared_rows
 
 VOCABULARY = 320
@@ -115,7 +115,7 @@ def asked() -> list[Request]:
 def test_an_architecture_answers_alike_with_and_without_sharing(zoo: Any, family: str) -> None:
     together, alone = opened(zoo(family)), opened(zoo(family), exact=True)
     found, wanted = together.loglikelihood(scored()), alone.loglikelihood(scored())
-    assert together.shares is FAMILIES[family][1]
+    assert together.prefix_sharing is FAMILIES[family][1]
     for one, other in zip(found, wanted, strict=True):
         assert one.score == pytest.approx(other.score, abs=1e-4 * (other.output_tokens or 1))
         assert (one.is_greedy, one.prompt_tokens, one.output_tokens) == (
@@ -140,7 +140,7 @@ def test_the_twin_that_must_fail_without_the_tree(zoo: Any, monkeypatch: pytest.
         self.levels = []
 
     monkeypatch.setattr(Pack, "__post_init__", blind)
-    assert not packed_scoring.can_share(model.model)
+    assert sharing_obstacle(model.model) == STATE
     rows = shared_rows(scored(), model.tokens.pairs(scored()))
     scorer = PrefixScorer(model.model, Budget(1 << 20, 1 << 20))
     found = [answer.score or 0.0 for _, answers in scorer.run(rows) for answer in answers]
@@ -232,32 +232,10 @@ def test_rows_that_come_and_go_write_what_each_would_alone(zoo: Any, most: int |
 
 def test_answers_come_as_they_are_complete_and_not_at_the_end(zoo: Any) -> None:
     model = opened(zoo("llama"))
-    order: list[str] = []
-
-    class Watcher:
-        def answered(self, request: Request, response: Any) -> None:
-            order.append(request.text)
-
     lengths = {"long": 7, "short": 4}
     requests = [Request(GENERATE, text, options=generation_options(max_gen_toks=n)) for text, n in lengths.items()]
-    model.generate_until(requests, Watcher())
+    order = [request.text for request, _ in model.stream_responses(GENERATE, requests)]
     assert order == ["short", "long"]
-
-
-def test_a_step_that_breaks_leaves_the_rest_to_plain_batches_and_says_so(
-    zoo: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    model = opened(zoo("llama"))
-    wanted = [answer.text for answer in opened(zoo("llama"), exact=True).generate_until(asked())]
-    assert model.shares
-
-    def broken(*_: Any) -> Any:
-        raise RuntimeError("no such kernel")
-
-    monkeypatch.setattr(Step, "attend", broken)
-    assert [answer.text for answer in model.generate_until(asked())] == wanted
-    assert "plain batches from here on: RuntimeError: no such kernel" in capsys.readouterr().err
-    assert not model.shares
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -266,7 +244,7 @@ def test_on_cuda_half_precision_and_graphs_agree_with_float32(zoo: Any, family: 
     together = TransformersModel(str(zoo(family)), dtype="bfloat16")
     alone = TransformersModel(str(zoo(family)), dtype="float32", exact=True)
     found, wanted = together.loglikelihood(scored()), alone.loglikelihood(scored())
-    assert together.shares
+    assert together.prefix_sharing
     assert [one.score for one in found] == pytest.approx([one.score for one in wanted], rel=0.05, abs=0.5)
     half = TransformersModel(str(zoo(family)), dtype="bfloat16", exact=True)
     texts = [answer.text for answer in together.generate_until(asked())]

@@ -1,4 +1,4 @@
-"""From a spec to a model: config files, argument types, and one clear line for everything that does not fit."""
+"""From a spec to a model: config files, argument types, and one clear line for each bad argument."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mill.api.errors import MissingPackage, ModelError, SpecError, UnknownName
 from mill.api.model import MillModel
 from mill.api.registry import models
 from mill.models.spec.open import checked_arguments, guess, load_model_from_file, open_model, resolve_spec
-from mill.models.spec.parse import Spec
+from mill.models.spec.parse import Spec, make_spec, parse_spec
 
 SEED_NAMES = [
     "hf",
@@ -69,7 +69,7 @@ class Typed(MillModel):
 
 
 class Loose(MillModel):
-    """A backend that passes on whatever it is given."""
+    """A backend that passes on all its arguments."""
 
     def __init__(self, path: str, **kwargs: Any) -> None:
         self.path, self.kwargs = path, kwargs
@@ -129,7 +129,7 @@ def test_every_name_of_the_documentation_is_known(name: str) -> None:
         ("mlx-lm", "mlx_lm", "mlx"),
     ],
 )
-def test_a_missing_package_is_answered_with_its_install_line(
+def test_a_missing_package_is_refused_with_its_install_line(
     name: str, package: str, extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda module: None if module == package else ModuleSpec(module, None))
@@ -218,8 +218,8 @@ def test_an_inline_value_gets_the_type_of_its_annotation(argument: str, text: st
         ("batch_size", "big", "typed[batch_size=big]: 'big' is not int or none"),
         ("temperature", "hot", "typed[temperature=hot]: 'hot' is not float"),
         ("temperature", "nan", "typed[temperature=nan]: 'nan' is not a number"),
-        ("batch_size", "0", "typed[batch_size=0]: a count of at least 1 is needed; leave it out for auto"),
-        ("batch_size", "-1", "typed[batch_size=-1]: a count of at least 1 is needed; leave it out for auto"),
+        ("batch_size", "0", "typed[batch_size=0]: give a count of at least 1; leave it out for auto"),
+        ("batch_size", "-1", "typed[batch_size=-1]: give a count of at least 1; leave it out for auto"),
         ("trust", "maybe", "typed[trust=maybe]: 'maybe' is not bool"),
         ("modalities", "text", "typed[modalities=text]: a list cannot be given in brackets, set it in a config file (.py)"),
     ],
@@ -234,12 +234,42 @@ def test_the_model_remembers_what_it_was_opened_with() -> None:
     assert open_model("typed[path=a,length=7]").arguments == {"path": "a", "length": 7}
 
 
+@pytest.mark.parametrize("name", ["use_chat_template", "apply_chat_template"])
+def test_the_chat_template_has_two_names(name: str) -> None:
+    assert open_model(f"llama-cpp[{name}=true]").use_chat_template is True
+    assert open_model(f"openai-compat[model=m,{name}=true]").chat is True  # type: ignore[attr-defined]
+
+
+def test_the_chat_template_is_given_once() -> None:
+    with pytest.raises(SpecError, match="gives use_chat_template twice: use_chat_template and apply_chat_template"):
+        open_model("llama-cpp[use_chat_template=true,apply_chat_template=false]")
+
+
+def test_an_automatic_dtype_is_the_default(tiny_model: Path) -> None:
+    automatic, default = (open_model(f"hf[path={tiny_model}{more}]") for more in (",dtype=auto", ""))
+    assert automatic.identity() == default.identity()
+    assert open_model("clip[path=ViT-B-32,dtype=auto]").dtype == "float32"  # type: ignore[attr-defined]
+
+
+def test_a_packaged_config_is_found_by_name_and_a_folder_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    by_name = resolve_spec(parse_spec("smollm2_135m_instruct[apply_chat_template=true,batch_size=2]"))
+    assert by_name.backend == "hf" and by_name.arguments["path"] == "HuggingFaceTB/SmolLM2-135M-Instruct"
+    assert (by_name.arguments["use_chat_template"], by_name.arguments["batch_size"]) == ("true", "2")
+    assert parse_spec(str(parse_spec("shapes[dtype=float32]"))) == parse_spec("shapes[dtype=float32]")
+    (tmp_path / "shapes").mkdir()
+    assert parse_spec("shapes") == parse_spec("hf[path=shapes]")
+    assert make_spec("shapes", base_url="http://h") == parse_spec("openai-compat[model=shapes,base_url=http://h]")
+
+
 def test_a_list_in_brackets_is_refused() -> None:
-    with pytest.raises(SpecError, match=r"modalities in .* is a list, which brackets cannot hold: set it in a config file"):
+    with pytest.raises(
+        SpecError, match=r"modalities in .* is a list, which brackets cannot contain: set it in a config file"
+    ):
         open_model("typed[path=a,modalities=[text,image]]")
 
 
-def test_an_unknown_argument_is_answered_with_the_nearest_and_with_all() -> None:
+def test_an_unknown_argument_is_refused_with_the_nearest_and_with_all() -> None:
     with pytest.raises(UnknownName) as raised:
         open_model("typed[path=a,batchsize=4]")
     assert raised.value.nearest == ["batch_size"]
@@ -249,7 +279,7 @@ def test_an_unknown_argument_is_answered_with_the_nearest_and_with_all() -> None
     )
 
 
-def test_a_missing_required_argument_is_answered_with_how_to_write_it() -> None:
+def test_a_missing_required_argument_is_refused_with_its_syntax() -> None:
     with pytest.raises(SpecError) as raised:
         open_model("typed[length=7]")
     assert str(raised.value) == "typed needs path: write typed[path=...]"
@@ -287,7 +317,7 @@ def test_a_declared_argument_without_a_type_is_guessed() -> None:
     assert checked_arguments(Untyped, "untyped", {"n": "3", "name": "b"}) == {"n": 3, "name": "b"}
 
 
-def test_the_commands_batch_size_counts_where_the_spec_gives_none() -> None:
+def test_the_commands_batch_size_applies_if_the_spec_gives_none() -> None:
     assert open_model("typed[path=a]", batch_size=8).batch_size == 8
     assert open_model("loose[path=a]", batch_size=8).batch_size == 8
     assert open_model("loose[path=a,batch_size=4]", batch_size=8).batch_size == 4
@@ -333,7 +363,7 @@ def test_a_spec_with_a_file_resolves_to_its_backend(tmp_path: Path) -> None:
     assert resolve_spec(Spec("", {"length": "3"}, str(path))) == Spec("typed", {"path": "a", "length": "3"})
 
 
-def test_a_config_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_config_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(SpecError) as raised:
         load_model_from_file(tmp_path / "config.py")
     assert str(raised.value) == f"config file {tmp_path / 'config.py'} does not exist"
@@ -357,7 +387,7 @@ def test_a_config_file_that_cannot_be_used_says_why(tmp_path: Path, text: str, m
 
 
 @pytest.mark.parametrize("text", ['model = {"path": "a"}\n', 'model = {"type": 3, "path": "a"}\n'])
-def test_a_config_without_a_type_is_answered_with_the_backends(tmp_path: Path, text: str) -> None:
+def test_a_config_without_a_type_is_refused_with_the_backends(tmp_path: Path, text: str) -> None:
     path = write(tmp_path, text)
     with pytest.raises(SpecError) as raised:
         load_model_from_file(path)
@@ -366,20 +396,20 @@ def test_a_config_without_a_type_is_answered_with_the_backends(tmp_path: Path, t
     assert set(SEED_NAMES) <= set(names.split(", "))
 
 
-def test_a_config_with_an_unknown_type_is_answered_with_the_nearest(tmp_path: Path) -> None:
+def test_a_config_with_an_unknown_type_is_refused_with_the_nearest(tmp_path: Path) -> None:
     path = write(tmp_path, 'model = {"type": "typd", "path": "a"}\n')
     with pytest.raises(UnknownName) as raised:
         open_model(str(path))
     assert raised.value.nearest == ["typed"]
 
 
-def test_a_file_that_fails_is_run_again_after_it_is_mended(tmp_path: Path) -> None:
+def test_a_file_that_fails_is_run_again_after_it_is_fixed(tmp_path: Path) -> None:
     with pytest.raises(SpecError):
         load_model_from_file(write(tmp_path, "1 / 0\n"))
     assert load_model_from_file(write(tmp_path, 'model = {"type": "typed"}\n')) == {"type": "typed"}
 
 
-def test_a_file_that_only_registers_a_backend_stands_for_it(tmp_path: Path) -> None:
+def test_a_file_that_only_registers_a_backend_means_that_backend(tmp_path: Path) -> None:
     path = write(tmp_path, MY_BACKEND)
     assert load_model_from_file(path) == {"type": "my-backend"}
     model: Any = open_model(f"{path}[path=org/name,layers=3]")
@@ -396,7 +426,7 @@ def test_a_file_may_register_a_backend_and_configure_it(tmp_path: Path) -> None:
     assert open_model(str(path)).model_name == "org/name"
 
 
-def test_a_file_that_registers_two_backends_does_not_say_which_it_stands_for(tmp_path: Path) -> None:
+def test_a_file_that_registers_two_backends_is_ambiguous(tmp_path: Path) -> None:
     path = write(tmp_path, MY_BACKEND + '\n@register_model("other")\nclass Other(MyModel):\n    pass\n')
     with pytest.raises(SpecError, match="has no top-level dict `model`"):
         load_model_from_file(path)

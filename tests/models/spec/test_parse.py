@@ -63,7 +63,7 @@ def test_a_folder_that_exists_is_a_model_without_a_slash_in_its_name(
     assert parse_spec("my-model") == Spec("hf", {"path": "my-model"})
 
 
-def test_a_folder_that_exists_may_hold_an_at_sign(tmp_path: Path) -> None:
+def test_a_folder_that_exists_may_have_an_at_sign(tmp_path: Path) -> None:
     folder = tmp_path / "model@home"
     folder.mkdir()
     assert parse_spec(str(folder)) == Spec("hf", {"path": str(folder)})
@@ -109,24 +109,24 @@ def test_a_value_may_be_quoted_and_space_around_it_does_not_count(text: str, val
         ("", "'' names no model; give a backend, a model path or a config file"),
         ("  ", "'' names no model; give a backend, a model path or a config file"),
         ("[path=a]", "'[path=a]' names no model; give a backend, a model path or a config file"),
-        ("hf[path=a", "'hf[path=a' does not end with the bracket it opened; write name[key=value,key=value]"),
-        ("hf[path=a]x", "'hf[path=a]x' does not end with the bracket it opened; write name[key=value,key=value]"),
-        ("hf]", "'hf]' closes a bracket that it never opened"),
+        ("hf[path=a", "'hf[path=a' does not close its bracket; write name[key=value,key=value]"),
+        ("hf[path=a]x", "'hf[path=a]x' does not close its bracket; write name[key=value,key=value]"),
+        ("hf]", "'hf]' closes a bracket that was never opened"),
         ("hf[org/name]", "'org/name' in 'hf[org/name]' is not key=value"),
         ("hf[=a]", "'=a' in 'hf[=a]' is not key=value"),
         ("hf[4bit=true]", "'4bit=true' in 'hf[4bit=true]' is not key=value"),
         ("hf[path=a,path=b]", "'path' is given twice in 'hf[path=a,path=b]'"),
-        ("org/name[path=b]", "'org/name[path=b]' gives path twice: once by its head and once in brackets"),
-        ("org/n@v1[revision=v2]", "'org/n@v1[revision=v2]' gives revision twice: once by its head and once in brackets"),
+        ("org/name[path=b]", "'org/name[path=b]' gives path twice: before the brackets and inside them"),
+        ("org/n@v1[revision=v2]", "'org/n@v1[revision=v2]' gives revision twice: before the brackets and inside them"),
         (
             "ollama:m[base_url=u,model=n]",
-            "'ollama:m[base_url=u,model=n]' gives base_url, model twice: once by its head and once in brackets",
+            "'ollama:m[base_url=u,model=n]' gives base_url, model twice: before the brackets and inside them",
         ),
         (
             "hf[kinds=[text,image]]",
-            "kinds in 'hf[kinds=[text,image]]' is a list, which brackets cannot hold: set it in a config file (.py)",
+            "kinds in 'hf[kinds=[text,image]]' is a list, which brackets cannot contain: set it in a config file (.py)",
         ),
-        ("hf[path='a]", "a quoted value in \"hf[path='a]\" does not end where it should: 'a"),
+        ("hf[path='a]", "a quoted value in \"hf[path='a]\" has no closing quote at its end: 'a"),
         ("ollama:", "'ollama:' names no model after the colon"),
     ],
 )
@@ -140,18 +140,18 @@ def test_what_cannot_be_read_is_refused_with_one_line(text: str, message: str) -
     ("name", "nearest"),
     [("clp", ["clip"]), ("huggingfaces", ["huggingface"]), ("tim", ["timm"])],
 )
-def test_an_unknown_backend_is_answered_with_the_nearest_names(name: str, nearest: list[str]) -> None:
+def test_an_unknown_backend_is_refused_with_the_nearest_names(name: str, nearest: list[str]) -> None:
     with pytest.raises(UnknownName) as raised:
         parse_spec(name)
     assert raised.value.nearest == nearest
     hint = f"for a model of that name write hf[path={name}]"
-    assert str(raised.value) == f"unknown backend {name!r}; did you mean {' or '.join(nearest)}? {hint}"
+    assert str(raised.value) == f"unknown backend or config {name!r}; did you mean {' or '.join(nearest)}? {hint}"
 
 
-def test_an_unknown_backend_near_nothing_is_answered_with_how_to_name_a_model() -> None:
+def test_an_unknown_backend_near_nothing_is_refused_with_the_spec_of_a_model() -> None:
     with pytest.raises(UnknownName) as raised:
         parse_spec("gpt2")
-    assert str(raised.value) == "unknown backend 'gpt2'; for a model of that name write hf[path=gpt2]"
+    assert str(raised.value) == "unknown backend or config 'gpt2'; for a model of that name write hf[path=gpt2]"
 
 
 @pytest.mark.parametrize(
@@ -259,23 +259,23 @@ def test_a_very_long_name_is_refused_like_any_other() -> None:
         ("hf[path=a]", "hf[dtype=float32]", "", Spec("hf", {"path": "a", "dtype": "float32"})),
     ],
 )
-def test_a_backend_and_an_address_may_stand_beside_the_model(model: str, backend: str, url: str, spec: Spec) -> None:
+def test_a_backend_and_an_address_may_be_given_separately(model: str, backend: str, url: str, spec: Spec) -> None:
     assert make_spec(model, backend=backend, base_url=url) == spec
 
 
 @pytest.mark.parametrize(
-    ("model", "backend", "url", "words"),
+    ("model", "backend", "url", "message"),
     [
         ("hf[path=a]", "", "http://h", "the backend hf talks to no server"),
         ("hf[path=a]", "vllm", "", "names the backend hf, and --backend vllm"),
         ("a", "vlm", "", "did you mean vllm"),
         ("a", "vlm[dtype=x]", "", "did you mean vllm"),
-        ("a", "hf[dtype=x", "", "does not end with the bracket"),
+        ("a", "hf[dtype=x", "", "does not close its bracket"),
         ("a", "hf[path=b]", "", "gives path twice"),
         ("a[dtype=x]", "hf[dtype=y]", "", "gives dtype twice"),
         ("hf[path=a,dtype=x]", "hf[dtype=y]", "", "gives dtype twice"),
     ],
 )
-def test_a_backend_or_an_address_that_does_not_fit_is_refused(model: str, backend: str, url: str, words: str) -> None:
-    with pytest.raises(MillError, match=words):
+def test_a_backend_or_an_address_that_does_not_fit_is_refused(model: str, backend: str, url: str, message: str) -> None:
+    with pytest.raises(MillError, match=message):
         make_spec(model, backend=backend, base_url=url)

@@ -1,5 +1,6 @@
 """InternVL3 8B, in the layout that transformers reads by itself."""
 
+needs = "16 GB of GPU memory"
 model = {
     "type": "hf",
     "path": "OpenGVLab/InternVL3-8B-hf",

@@ -1,5 +1,6 @@
 """Meta Llama 3.1 8B Instruct."""
 
+needs = "16 GB of GPU memory; a Hugging Face token with access to the gated weights"
 model = {
     "type": "hf",
     "path": "meta-llama/Llama-3.1-8B-Instruct",

@@ -1,5 +1,6 @@
 """Qwen2.5-VL 3B Instruct."""
 
+needs = "8 GB of GPU memory"
 model = {
     "type": "hf",
     "path": "Qwen/Qwen2.5-VL-3B-Instruct",

@@ -1,12 +1,13 @@
-"""SmolLM2 135M Instruct: the weights that `make demo` fetched, else those on the hub. float32 runs well on any CPU."""
+"""SmolLM2 135M Instruct: the weights that `make demo` downloads, if present, else those of the hub. In float32 for CPUs."""
 
 from pathlib import Path
 
-_fetched = Path(".demo/model/SmolLM2-135M-Instruct.Q4_1.gguf")
+_demo = Path(".demo/model/SmolLM2-135M-Instruct.Q4_1.gguf")
 
+needs = "1 GB of memory; runs on any CPU"
 model = {
     "type": "hf",
-    "path": str(_fetched) if _fetched.is_file() else "HuggingFaceTB/SmolLM2-135M-Instruct",
+    "path": str(_demo) if _demo.is_file() else "HuggingFaceTB/SmolLM2-135M-Instruct",
     "dtype": "float32",
     "max_context_length": 2048,
 }

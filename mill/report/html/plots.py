@@ -1,12 +1,13 @@
-"""Which charts a check has, and what they are drawn from."""
+"""The charts of a check."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from mill.checks.glossary import title, written
+from mill.checks.glossary import format_value, title
 from mill.checks.pairing import EMPTY, FAILED
 from mill.checks.result import Check, Variant
 from mill.metrics.similarity import TIERS
@@ -14,16 +15,16 @@ from mill.report.html.charts import Axis, Point, Series, dot_chart, heat_map, li
 from mill.report.html.tag import Html
 
 BINS = 24
-LEAST_KL = 1e-7  # what is smaller is drawn there
-PLACES_A_DOT = 4
-FEWEST_TEXTS = 5  # that an agreement by place rests on
-MOST_CATEGORIES = 40
+MIN_KL = 1e-7  # smaller values are drawn here
+POSITIONS_PER_DOT = 4
+MIN_TEXTS = 5  # for the agreement at a position
+MAX_CATEGORIES = 40
 MIB, GIB = 2**20, 2**30
-FAR_APART = 20  # times: then powers of ten are drawn
+LOG_RATIO = 20  # from this ratio of values on, the axis is logarithmic
 LOAD = (
     ("Latency", ("latency_p50", "latency_p95", "latency_p99"), ", seconds"),
-    ("First token", ("first_token_p50", "first_token_p95", "first_token_p99"), ", seconds"),
-    ("Throughput", ("tokens_per_s",), ", tokens a second"),
+    ("Time to first token", ("first_token_p50", "first_token_p95", "first_token_p99"), ", seconds"),
+    ("Throughput", ("tokens_per_s",), ", tokens per second"),
     ("Consistency with the lowest level", ("match_rate",), ""),
     ("Failed requests", ("failure_rate",), ""),
 )
@@ -35,35 +36,35 @@ def charts(check: Check) -> list[Html]:
         return _stress(variants)
     if check.command == "determinism":
         return [_dots(name, variants) for name in ("identical_rate", "most_common_share")]
-    found = [*_curves(variants), *_kl_distribution(variants), *_agreement(variants)]
-    return [*found, *_categories(variants, "flip_rate"), *_categories(variants, "match_rate"), *_heat(variants)]
+    forced = [*_curves(variants), *_kl_distribution(variants), *_agreement(variants)]
+    return [*forced, *_categories(variants, "flip_rate"), *_categories(variants, "match_rate"), *_heat(variants)]
 
 
 def _point(variant: Variant, name: str, x: float) -> Point | None:
-    estimate = variant.figures.get(name)
+    estimate = variant.metrics.get(name)
     if estimate is None or not math.isfinite(estimate.value):
         return None
     low, high = (bound if bound is not None and math.isfinite(bound) else None for bound in (estimate.low, estimate.high))
-    told = f"{variant.label}: {written(name, estimate.value)}"
+    tooltip = f"{variant.label}: {format_value(name, estimate.value)}"
     if low is not None and high is not None:
-        told += f" ({written(name, low)} to {written(name, high)})"
-    return Point(x, estimate.value, low, high, told, variant.label)
+        tooltip += f" ({format_value(name, low)} to {format_value(name, high)})"
+    return Point(x, estimate.value, low, high, tooltip, variant.label)
 
 
 def _curves(variants: Sequence[Variant]) -> list[Html]:
-    """KL, flips and lost accuracy against the size of the weights; beside each other where sizes are not known."""
+    """KL, flips and lost accuracy by the size of the weights; as rows of dots where sizes are not known."""
     if len(variants) < 2:
         return []
-    names = [name for name in ("kl_mean", "flip_rate", "acc_drop") if any(_point(one, name, 0) for one in variants)]
+    names = [name for name in ("kl_mean", "flip_rate", "acc_drop") if any(_point(variant, name, 0) for variant in variants)]
     sized = len({variant.size for variant in variants}) > 1 and all(variant.size for variant in variants)
-    return [_against_size(name, variants) if sized else _dots(name, variants) for name in names]
+    return [_by_size(name, variants) if sized else _dots(name, variants) for name in names]
 
 
-def _against_size(name: str, variants: Sequence[Variant]) -> Html:
+def _by_size(name: str, variants: Sequence[Variant]) -> Html:
     most = max(variant.size or 0 for variant in variants)
     unit, divisor = ("GiB", GIB) if most >= GIB else ("MiB", MIB)
     ordered = sorted(variants, key=lambda variant: variant.size or 0)
-    points = [point for one in ordered if (point := _point(one, name, (one.size or 0) / divisor))]
+    points = [point for variant in ordered if (point := _point(variant, name, (variant.size or 0) / divisor))]
     first, last = points[0].x, points[-1].x
     x = Axis(f"weights, {unit}", first - 0.12 * (last - first), last + 0.12 * (last - first))
     points, y = _on_axis(name, points)
@@ -71,9 +72,9 @@ def _against_size(name: str, variants: Sequence[Variant]) -> Html:
 
 
 def _on_axis(name: str, points: Sequence[Point]) -> tuple[list[Point], Axis]:
-    """With 0 on it, and room above the highest; divergences far apart in powers of ten."""
+    """An axis with 0 and room above the highest point; logarithmic for KL of very different sizes."""
     values = [point.y for point in points]
-    if name == "kl_mean" and min(values) > 0 and max(values) > FAR_APART * min(values):
+    if name == "kl_mean" and min(values) > 0 and max(values) > LOG_RATIO * min(values):
         points = [_logarithmic(point) for point in points]
         first = math.floor(min(max(point.bottom, point.y - 1) for point in points))  # an interval may reach down to 0
         return points, Axis("", first, math.ceil(max(point.top for point in points) + 0.2), log=True)
@@ -85,15 +86,15 @@ def _logarithmic(point: Point) -> Point:
     low, high = (
         None if bound is None else math.log10(bound) if bound > 0 else -math.inf for bound in (point.low, point.high)
     )
-    return Point(point.x, math.log10(point.y), low, high, point.told, point.name)
+    return Point(point.x, math.log10(point.y), low, high, point.tooltip, point.name)
 
 
 def _dots(name: str, variants: Sequence[Variant]) -> Html:
-    known = {place: point for place, one in enumerate(variants) if (point := _point(one, name, 0))}
+    known = {index: point for index, variant in enumerate(variants) if (point := _point(variant, name, 0))}
     points, axis = list(known.values()), Axis("", 0, 1, percent=True)
     if name in ("kl_mean", "flip_rate", "acc_drop"):
         points, axis = _on_axis(name, points)
-    rows = [(variants[place].label, point, place) for place, point in zip(known, points, strict=True)]
+    rows = [(variants[index].label, point, index) for index, point in zip(known, points, strict=True)]
     return dot_chart(_headed(name), axis, rows)
 
 
@@ -103,87 +104,88 @@ def _headed(name: str) -> str:
 
 
 def _kl_distribution(variants: Sequence[Variant]) -> list[Html]:
-    """How many places have which divergence, counted in powers of ten."""
+    """A histogram of KL over positions, with a logarithmic axis."""
     known = {
-        place: [max(float(value), LEAST_KL) for value in variant.series["kl"]]
-        for place, variant in enumerate(variants)
+        index: [max(float(value), MIN_KL) for value in variant.series["kl"]]
+        for index, variant in enumerate(variants)
         if variant.series.get("kl")
     }
-    values = [value for of_one in known.values() for value in of_one]
+    values = [value for of_variant in known.values() for value in of_variant]
     if not values:
         return []
     first, last = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)) + 1e-9)
     width = (last - first) / BINS
-    middles = [first + width * (place + 0.5) for place in range(BINS)]
+    middles = [first + width * (index + 0.5) for index in range(BINS)]
     series = []
-    for place, of_one in known.items():
+    for index, of_variant in known.items():
         counts = [0] * BINS
-        for value in of_one:
+        for value in of_variant:
             counts[min(BINS - 1, int((math.log10(value) - first) / width))] += 1
-        label = variants[place].label
+        label = variants[index].label
         points = []
         for at, count in zip(middles, counts, strict=True):
-            share = count / len(of_one)
-            points.append(Point(at, share, told=f"{label}: {100 * share:.1f} % of places near {10**at:.1e}"))
-        series.append(Series(label, points, place))
-    highest = max(point.y for one in series for point in one.points)
-    below = f", {LEAST_KL:.0e} and less at the left" if min(values) <= LEAST_KL else ""
-    x = Axis(f"KL at one place, nats{below}", first, last, log=True)
-    return [line_chart("Distribution of KL over places", x, Axis("", 0, highest * 1.1, percent=True), series)]
+            share = count / len(of_variant)
+            points.append(Point(at, share, tooltip=f"{label}: {100 * share:.1f} % of positions near {10**at:.1e}"))
+        series.append(Series(label, points, index))
+    highest = max(point.y for line in series for point in line.points)
+    below = f", {MIN_KL:.0e} and less at the left" if min(values) <= MIN_KL else ""
+    x = Axis(f"KL at one position, nats{below}", first, last, log=True)
+    return [line_chart("Distribution of KL over positions", x, Axis("", 0, highest * 1.1, percent=True), series)]
 
 
 def _agreement(variants: Sequence[Variant]) -> list[Html]:
-    """By place in the answer, some places a dot, as far as enough texts reach."""
+    """By position in the answer, a few positions per dot, as far as enough texts reach."""
     series = []
     for number, variant in enumerate(variants):
-        places = [one for one in variant.series.get("agreement_by_place", []) if one["n"] >= FEWEST_TEXTS]
-        groups = [places[start : start + PLACES_A_DOT] for start in range(0, len(places), PLACES_A_DOT)]
+        positions = [entry for entry in variant.series.get("agreement_by_position", []) if entry["n"] >= MIN_TEXTS]
+        groups = [positions[start : start + POSITIONS_PER_DOT] for start in range(0, len(positions), POSITIONS_PER_DOT)]
         if groups:
-            series.append(Series(variant.label, [_places(variant.label, group) for group in groups], number))
-    points = [point for one in series for point in one.points]
+            series.append(Series(variant.label, [_agreement_point(variant.label, group) for group in groups], number))
+    points = [point for line in series for point in line.points]
     if not points:
         return []
     y = Axis("", math.floor(min(0.9, *(point.y for point in points)) * 10) / 10, 1.0, percent=True)
     x = Axis("token", 1, max(point.x for point in points))
-    return [line_chart("Same top token, by place in the answer", x, y, series)]
+    return [line_chart("Same top token, by position in the answer", x, y, series)]
 
 
-def _places(label: str, group: Sequence[dict[str, Any]]) -> Point:
-    n = sum(one["n"] for one in group)
-    share = sum(one["agreement"] * one["n"] for one in group) / n
-    first, last = group[0]["place"] + 1, group[-1]["place"] + 1
-    return Point((first + last) / 2, share, told=f"{label}: tokens {first} to {last}, {100 * share:.1f} % of {n} places")
+def _agreement_point(label: str, group: Sequence[dict[str, Any]]) -> Point:
+    n = sum(entry["n"] for entry in group)
+    share = sum(entry["agreement"] * entry["n"] for entry in group) / n
+    first, last = group[0]["position"], group[-1]["position"]
+    tooltip = f"{label}: tokens {first} to {last}, {100 * share:.1f} % of {n} positions"
+    return Point((first + last) / 2, share, tooltip=tooltip)
 
 
 def _categories(variants: Sequence[Variant], name: str) -> list[Html]:
     """A rate for each category and variant, the worst categories first."""
     tasks = {group["task"] for variant in variants for group in variant.groups}
     known: dict[str, list[Point | None]] = {}
-    for place, variant in enumerate(variants):
+    for index, variant in enumerate(variants):
         for group in variant.groups:
             if name in group:
                 category = f"{group['task']} / {group['category']}" if len(tasks) > 1 else group["category"]
-                known.setdefault(category, [None] * len(variants))[place] = _group_point(group, name)
+                known.setdefault(category, [None] * len(variants))[index] = _group_point(group, name)
     if len(known) < 2:
         return []
     good = 1.0 if name == "match_rate" else 0.0
-    rows = sorted(known.items(), key=lambda row: -_farness(row[1], good))
+    rows = sorted(known.items(), key=lambda row: -_mean_distance(row[1], good))
     heading = f"{_headed(name)} by category"
-    if len(rows) > MOST_CATEGORIES:
-        heading += f" (the worst {MOST_CATEGORIES} of {len(rows)})"
-    return [matrix(heading, [variant.label for variant in variants], rows[:MOST_CATEGORIES], good)]
+    if len(rows) > MAX_CATEGORIES:
+        heading += f" (the worst {MAX_CATEGORIES} of {len(rows)})"
+    return [matrix(heading, [variant.label for variant in variants], rows[:MAX_CATEGORIES], good)]
 
 
-def _farness(points: Sequence[Point | None], good: float) -> float:
-    far = [abs(point.y - good) for point in points if point and math.isfinite(point.y)]
-    return sum(far) / len(far) if far else 0.0
+def _mean_distance(points: Sequence[Point | None], good: float) -> float:
+    distances = [abs(point.y - good) for point in points if point and math.isfinite(point.y)]
+    return sum(distances) / len(distances) if distances else 0.0
 
 
 def _group_point(group: dict[str, Any], name: str) -> Point:
-    value, low, high = (None if one is None else float(one) for one in group[name][:3])
+    value, low, high = (None if bound is None else float(bound) for bound in group[name][:3])
     n = group[name][3] if len(group[name]) > 3 else group["n"]
-    told = f"{written(name, value)} of {n}, {written(name, low)} to {written(name, high)}"
-    return Point(0, math.nan if value is None else value, low, high, told)
+    tooltip = f"{format_value(name, value)} of {n}, {format_value(name, low)} to {format_value(name, high)}"
+    return Point(0, math.nan if value is None else value, low, high, tooltip)
 
 
 def _heat(variants: Sequence[Variant]) -> list[Html]:
@@ -200,23 +202,23 @@ def _heat(variants: Sequence[Variant]) -> list[Html]:
 
 def _cell(name: str, row: dict[str, Any] | None) -> tuple[str, str]:
     if row is None:
-        return "none", f"{name}: not asked"
-    return row["severity"], f"{name}: {row['severity']}, {100 * float(row['similarity']):.0f} % alike"
+        return "none", f"{name}: no answer"
+    return row["severity"], f"{name}: {row['severity']}, {100 * float(row['similarity']):.0f} % similar"
 
 
 def _stress(variants: Sequence[Variant]) -> list[Html]:
     levels = [str(variant.counts["concurrency"]) for variant in variants]
-    found = []
+    figures = []
     for heading, names, unit in LOAD:
         series = []
         for number, name in enumerate(names):
-            points = [point for place, variant in enumerate(variants) if (point := _point(variant, name, place))]
+            points = [point for index, variant in enumerate(variants) if (point := _point(variant, name, index))]
             if points:
-                unnamed = [Point(one.x, one.y, one.low, one.high, one.told) for one in points]
+                unnamed = [replace(point, name="") for point in points]
                 series.append(Series(title(name), unnamed, number))
         if series:
-            highest = max(point.top for one in series for point in one.points)
-            x = Axis("requests under way", -0.4, len(levels) - 0.6, names=levels)
+            highest = max(point.top for line in series for point in line.points)
+            x = Axis("requests in flight", -0.4, len(levels) - 0.6, names=levels)
             last = 1.0 if names == ("match_rate",) else highest * 1.1 if unit else max(0.05, highest * 1.2)
-            found.append(line_chart(heading + unit, x, Axis("", 0, last, percent=not unit), series))
-    return found
+            figures.append(line_chart(heading + unit, x, Axis("", 0, last, percent=not unit), series))
+    return figures

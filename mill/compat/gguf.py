@@ -1,7 +1,7 @@
-"""GGUF files read once.
+"""Cached parsing of GGUF files.
 
-transformers reads a file's header anew for the config, the tokenizer and the weights, and makes the table of tensor names
-anew for every module: more than half of the time that a small model takes to load.
+transformers parses a file's header for the config, the tokenizer and the weights, and builds the table of tensor names for
+every module. Both together take more than half of the load time of a small model.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ _originals: dict[str, Any] = {}
 
 
 @contextlib.contextmanager
-def read_once() -> Iterator[None]:
-    """For the time of a load, whoever reads a file that was just read gets what was found."""
+def cached_reads() -> Iterator[None]:
+    """Inside this context `gguf` returns its last reader and name table again if the file is unchanged."""
     library: Any = importlib.import_module("gguf")
     _originals.update(reader=library.GGUFReader, names=library.get_tensor_name_map)
     library.GGUFReader, library.get_tensor_name_map = _reader, _names
@@ -28,18 +28,18 @@ def read_once() -> Iterator[None]:
         library.GGUFReader, library.get_tensor_name_map = _originals["reader"], _originals["names"]
 
 
-def forget() -> None:
-    """What was read of a vocabulary takes more room than the vocabulary."""
+def clear_cache() -> None:
+    """Free the parsed header: that of a large vocabulary takes more memory than the tokenizer."""
     _read.cache_clear()
 
 
 def _reader(path: str | Path) -> Any:
-    found = Path(path).stat()
-    return _read(str(path), found.st_mtime_ns, found.st_size)
+    stat = Path(path).stat()
+    return _read(str(path), stat.st_mtime_ns, stat.st_size)
 
 
 @functools.lru_cache(maxsize=1)
-def _read(path: str, changed: int, size: int) -> Any:
+def _read(path: str, modified_ns: int, size: int) -> Any:
     return _originals["reader"](path)
 
 

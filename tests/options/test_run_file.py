@@ -1,32 +1,40 @@
-"""A run file is held to the types of the command line's options: one table for both."""
+"""A run file is checked against the option definitions, and so is its JSON schema."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from mill.api.errors import MillError, UnknownName
 from mill.cli.eval import command
-from mill.cli.run_file import read_run_file
-from mill.cli.values import FilePath
+from mill.options.definitions import EvalOptions
+from mill.options.option import options_of
+from mill.options.run_file import read_run_file, run_file_schema
+
+
+def fits_schema(content: Any) -> bool:
+    jsonschema = pytest.importorskip("jsonschema")
+    return bool(jsonschema.Draft202012Validator(run_file_schema()).is_valid(content))
 
 
 def read(tmp_path: Path, text: str) -> dict[str, Any]:
     (tmp_path / "run.yaml").write_text(text)
-    return read_run_file(str(tmp_path / "run.yaml"), command.params)
+    return read_run_file(str(tmp_path / "run.yaml"))
 
 
 FLAGS = ("same_shots", "apply_chat_template", "fresh", "exact", "dry_run", "quiet", "no_remote_code")
-WHOLE = {"n_shots": -1, "repeats": 0, "workers": 0}
+WHOLE = {"n_shots": -1, "repeats": 0, "workers": 0, "max_tokens": 0}
 
 
 @pytest.mark.parametrize("name", FLAGS)
 @pytest.mark.parametrize("value", ['"false"', '"no"', "0", "1", "[]", "1.5"])
 def test_a_truth_value_is_true_or_false_and_nothing_else(tmp_path: Path, name: str, value: str) -> None:
-    with pytest.raises(MillError, match=rf"{name} in .*run.yaml must be bool, not "):
+    with pytest.raises(MillError, match=rf"{name} in .*run.yaml must be true or false, not "):
         read(tmp_path, f"{name}: {value}\n")
     assert read(tmp_path, f"{name}: false\n") == {name: False}
     assert read(tmp_path, f"{name}: yes\n") == {name: True}  # which YAML reads as true
@@ -35,13 +43,13 @@ def test_a_truth_value_is_true_or_false_and_nothing_else(tmp_path: Path, name: s
 @pytest.mark.parametrize("name", [*WHOLE, "seed"])
 @pytest.mark.parametrize("value", ["true", "1.5", ".nan", ".inf", "'3'", "{}", "2020-01-01"])
 def test_a_whole_number_is_one(tmp_path: Path, name: str, value: str) -> None:
-    with pytest.raises(MillError, match=f"{name} in .*run.yaml must be int, not "):
+    with pytest.raises(MillError, match=f"{name} in .*run.yaml must be a whole number .*, not "):
         read(tmp_path, f"{name}: {value}\n")
 
 
 @pytest.mark.parametrize(("name", "value"), WHOLE.items())
 def test_a_whole_number_is_within_its_range(tmp_path: Path, name: str, value: int) -> None:
-    with pytest.raises(MillError, match=f"{name} in .*run.yaml: {value} is not in the range"):
+    with pytest.raises(MillError, match=f"{name} in .*run.yaml must be a whole number .*, not {value}"):
         read(tmp_path, f"{name}: {value}\n")
 
 
@@ -93,7 +101,7 @@ def test_decoding_options_have_names(tmp_path: Path) -> None:
 def test_names_are_those_of_options_and_given_once(tmp_path: Path) -> None:
     with pytest.raises(UnknownName, match="did you mean same_shots"):
         read(tmp_path, "same_shot: true\n")
-    with pytest.raises(MillError, match="gives n_shots twice"):
+    with pytest.raises(MillError, match=r"n_shots in .*run.yaml is given twice"):
         read(tmp_path, "n-shots: 1\nn_shots: 2\n")
     with pytest.raises(MillError, match="unknown option in"):
         read(tmp_path, "config: other.yaml\n")
@@ -111,11 +119,71 @@ def test_what_is_no_mapping_of_options_is_refused(tmp_path: Path, text: str) -> 
 
 def test_a_device_that_never_ends_is_no_run_file() -> None:
     with pytest.raises(MillError, match="it is not a regular file"):
-        read_run_file("/dev/zero", command.params)
+        read_run_file("/dev/zero")
 
 
-def test_every_option_has_a_type_in_a_run_file() -> None:
-    """An option that is added without one would be taken as a text."""
-    texts = {"output_dir", "system_prompt", "config", "base_url", "judge", "address", "engine"}
-    plain = {p.name for p in command.params if type(p.type) in (click.types.StringParamType, FilePath, click.Choice)}
-    assert plain == texts
+def test_the_command_line_and_run_files_have_the_same_options() -> None:
+    assert {parameter.name for parameter in command.params} == {*options_of(EvalOptions), "config"}
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "value"),
+    [
+        ("engine: ray", "executor", "ray"),
+        ("engine: here", "executor", "local"),
+        ("executor: here", "executor", "local"),
+        ("use_chat_template: true", "apply_chat_template", True),
+        ("use-chat-template: true", "apply_chat_template", True),
+        ("max_gen_toks: 7", "max_tokens", 7),
+        ("max_new_tokens: 7", "max_tokens", 7),
+        ("num_prompts: 3", "limit", 3),
+        ("limit: null", None, None),
+        ("gen_kwargs: 'until=[a,b]'", "gen_kwargs", {"until": ["a", "b"]}),
+        ("gen_kwargs: {until: [a, b], max_tokens: 5}", "gen_kwargs", {"until": ["a", "b"], "max_tokens": 5}),
+    ],
+)
+def test_second_spellings_mean_the_same_and_fit_the_schema(tmp_path: Path, text: str, name: str | None, value: Any) -> None:
+    assert read(tmp_path, text) == ({name: value} if name else {})
+    assert fits_schema(yaml.safe_load(text))
+
+
+@pytest.mark.parametrize(
+    "text", ["executor: slurm", "engine: 5", "exact: 'no'", "repeats: 1000000", "limit: few", "limt: 3"]
+)
+def test_the_schema_refuses_what_mill_refuses(tmp_path: Path, text: str) -> None:
+    with pytest.raises(MillError):
+        read(tmp_path, text)
+    assert not fits_schema(yaml.safe_load(text))
+
+
+def test_the_schema_describes_every_option_and_allows_no_other() -> None:
+    schema = run_file_schema()
+    assert list(schema["properties"]) == list(options_of(EvalOptions)) and schema["additionalProperties"] is False
+    assert all(entry["description"] for entry in schema["properties"].values())
+    pytest.importorskip("jsonschema").Draft202012Validator.check_schema(schema)
+
+
+PLAIN = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-3, 20),
+    st.floats(),
+    st.sampled_from(["", "a", "5", "0.5", "auto", "ray", "here", "no"]),
+)
+VALUES = (
+    PLAIN | st.lists(PLAIN, max_size=2) | st.dictionaries(st.sampled_from(["until", "temperature", "x"]), PLAIN, max_size=2)
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from([name for option in options_of(EvalOptions).values() for name in option.names]), VALUES)
+def test_every_file_that_mill_accepts_fits_the_schema(
+    tmp_path_factory: pytest.TempPathFactory, name: str, value: Any
+) -> None:
+    folder = tmp_path_factory.getbasetemp()
+    text = yaml.safe_dump({name: value})
+    try:
+        read(folder, text)
+    except MillError:
+        return
+    assert fits_schema(yaml.safe_load(text)), text

@@ -1,0 +1,216 @@
+"""The options of `mill eval`, run files and `mill.evaluate`; the check commands share those of `RunOptions`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from mill.api.errors import SpecError
+from mill.api.files import check_path
+from mill.api.request import LARGEST_SEED, option_name
+from mill.api.request import check_options as check_decoding
+from mill.api.task import RenderSettings
+from mill.options.option import hints
+from mill.options.text import NUMBER, parse_pairs, read_list, read_number
+
+if TYPE_CHECKING:
+    from mill.execute.choose import ExecutorChoice
+
+DEFAULT_OUTPUT_DIR = "results"
+MAX_REPEATS = 10_000
+MAX_SHOTS = 1_000_000
+AUTO = "auto"
+
+Count = Annotated[int, Meta(ge=1)]
+Fraction = Annotated[float, Meta(gt=0, le=1)]
+Text = Annotated[str, Meta(pattern=r"\S")]
+
+
+def check_gen_kwargs(given: Mapping[Any, Any]) -> None:
+    check_decoding(parse_pairs(given), "gen_kwargs")
+
+
+def check_paths(given: str | list[str]) -> None:
+    for path in [given] if isinstance(given, str) else given:
+        check_path(path)
+
+
+class RunOptions(msgspec.Struct, kw_only=True, frozen=True):
+    """What every command that runs a model takes."""
+
+    output_dir: Annotated[
+        Text,
+        Meta(description="Folder of the results.", extra=hints(hidden=("output",), check=check_paths, expected="a path")),
+    ] = DEFAULT_OUTPUT_DIR
+    limit: Annotated[
+        Count | Fraction | None,
+        Meta(
+            description="Samples of each task or prompt suite: a count (100) or a fraction (0.1).",
+            examples=[100, 0.1],
+            extra=hints(
+                aliases=("num_prompts",),
+                from_text=read_number,
+                text_pattern=NUMBER,
+                expected="a count of at least 1 or a fraction above 0 and up to 1.0",
+            ),
+        ),
+    ] = None
+    n_shots: Annotated[
+        Annotated[int, Meta(ge=0, le=MAX_SHOTS)] | None,
+        Meta(description="Few-shot examples of each question.", extra=hints(default="the task's own")),
+    ] = None
+    seed: Annotated[
+        int, Meta(ge=-LARGEST_SEED, le=LARGEST_SEED, description="Seed of few-shot selection and of sampling.")
+    ] = 0
+    gen_kwargs: Annotated[
+        dict[Any, Any],
+        Meta(
+            description="Decoding options: temperature=0.7,until=[a,b].",
+            examples=[{"temperature": 0.7, "until": ["\n\n"]}],
+            extra=hints(from_text=parse_pairs, check=check_gen_kwargs, expected="key=value,key=value or a mapping"),
+        ),
+    ] = {}
+    max_tokens: Annotated[
+        Annotated[int, Meta(ge=1, le=10**9)] | None,
+        Meta(
+            description="Most tokens of an answer; the same option as max_gen_toks in gen_kwargs.",
+            extra=hints(
+                aliases=("max_gen_toks",), hidden=("max_new_tokens",), default="the task's or prompt's own, else 256"
+            ),
+        ),
+    ] = None
+    system_prompt: Annotated[
+        str | None, Meta(description="System message, or text before the prompt where no chat template is applied.")
+    ] = None
+    task_paths: Annotated[
+        list[Text],
+        Meta(
+            description="Python files or folders that register tasks or backends, comma-separated.",
+            extra=hints(from_text=read_list, check=check_paths),
+        ),
+    ] = []
+    base_url: Annotated[
+        Text | None,
+        Meta(
+            description="Address of the server, for models that name none. A bare model name is then served by an "
+            "OpenAI-compatible server.",
+            examples=["http://127.0.0.1:8000"],
+        ),
+    ] = None
+    no_remote_code: Annotated[bool, Meta(description="Never run Python code that comes with a model.")] = False
+    wait: Annotated[float, Meta(ge=0, description="Seconds to wait for a server to start.")] = 0.0
+    fresh: Annotated[bool, Meta(description="Recompute everything into a new run; reuse no recorded answers.")] = False
+    quiet: Annotated[bool, Meta(description="Show no progress.")] = False
+
+    @property
+    def decoding(self) -> dict[str, Any]:
+        """`gen_kwargs` with the token limit of `max_tokens`."""
+        if self.max_tokens is None:
+            return dict(self.gen_kwargs)
+        return {**self.gen_kwargs, "max_gen_toks": self.max_tokens}
+
+
+class EvalOptions(RunOptions, kw_only=True, frozen=True):
+    """A whole `mill eval`, from the command line and the run file together."""
+
+    models: Annotated[
+        list[Text],
+        Meta(
+            description="Models to evaluate, comma-separated.",
+            examples=[["hf[path=org/name]"]],
+            extra=hints(from_text=read_list),
+        ),
+    ] = []
+    tasks: Annotated[
+        list[Text],
+        Meta(
+            description="Tasks, benchmarks, patterns (mmlu_*) or data files, comma-separated.",
+            examples=[["mmlu", "gsm8k"]],
+            extra=hints(from_text=read_list),
+        ),
+    ] = []
+    same_shots: Annotated[
+        bool, Meta(description="The first few-shot examples for every question, instead of a draw for each.")
+    ] = False
+    repeats: Annotated[int, Meta(ge=1, le=MAX_REPEATS, description="Answers sampled for each question.")] = 1
+    batch_size: Annotated[
+        Count | Literal["auto"], Meta(description="Requests per batch, or auto. A batch_size in the model spec wins.")
+    ] = "auto"
+    apply_chat_template: Annotated[
+        bool,
+        Meta(
+            description="Render prompts with the model's chat template: for all models of the command, as "
+            "use_chat_template=true in a spec does for one model. Both names work in both places.",
+            extra=hints(aliases=("use_chat_template",)),
+        ),
+    ] = False
+    exact: Annotated[bool, Meta(description="hf: compute every row by itself; no shared prefixes.")] = False
+    judge: Annotated[Text | None, Meta(description="Model spec of the judge, which grades the answers of judged tasks.")] = (
+        None
+    )
+    executor: Annotated[
+        Literal["local", "ray"],
+        Meta(
+            description="Where the model runs: in this process, or on workers of a Ray cluster.",
+            extra=hints(hidden=("engine",), old_values={"here": "local"}),
+        ),
+    ] = "local"
+    workers: Annotated[
+        Count | None,
+        Meta(description="Ray: processes that each load the model; else workers of a server with several addresses."),
+    ] = None
+    address: Annotated[
+        Text | None, Meta(description="Ray: address of the cluster.", extra=hints(default="a cluster on this machine"))
+    ] = None
+    gpus_per_worker: Annotated[
+        Annotated[float, Meta(ge=0)] | None,
+        Meta(description="Ray: GPUs of each worker.", extra=hints(default="1 on a cluster with GPUs")),
+    ] = None
+    dry_run: Annotated[bool, Meta(description="Show what would run, without loading weights.")] = False
+
+    @property
+    def settings(self) -> RenderSettings:
+        return RenderSettings(
+            n_shots=self.n_shots,
+            seed=self.seed,
+            repeats=self.repeats,
+            gen_kwargs=self.decoding,
+            system_prompt=self.system_prompt,
+            apply_chat_template=self.apply_chat_template,
+            same_shots=self.same_shots,
+        )
+
+    @property
+    def choice(self) -> ExecutorChoice:
+        from mill.execute.choose import ExecutorChoice
+
+        return ExecutorChoice(self.executor, self.workers, self.address, self.gpus_per_worker)
+
+    @property
+    def fixed_batch_size(self) -> int | None:
+        return None if self.batch_size == AUTO else int(self.batch_size)
+
+
+def merge(*sources: Mapping[str, Any]) -> dict[str, Any]:
+    """Checked values of several sources; an earlier source wins.
+
+    The token limit is one option with two spellings: a source that gives either replaces both of a later one.
+    """
+    merged: dict[str, Any] = {}
+    for source in sources:
+        values, limited = dict(source), "max_tokens" in merged or _token_limits(merged)
+        inside = _token_limits(values)
+        if inside and "max_tokens" in values:
+            raise SpecError(f"max_tokens and {inside[0]} in gen_kwargs are one option: give one of them")
+        if limited:
+            values.pop("max_tokens", None)
+            values["gen_kwargs"] = {name: v for name, v in values.get("gen_kwargs", {}).items() if name not in inside}
+        merged = {**values, **merged}
+    return merged
+
+
+def _token_limits(values: Mapping[str, Any]) -> list[str]:
+    return [name for name in values.get("gen_kwargs", {}) if option_name(name) == "max_gen_toks"]

@@ -1,0 +1,247 @@
+"""One option: how its definition, a field of a msgspec Struct, becomes checks, messages, help texts and a JSON schema."""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import inspect
+
+from mill.api.errors import MillError, SpecError, UnknownName
+
+
+@dataclass(frozen=True)
+class Hints:
+    """What a type cannot express. A field carries it as `Meta(extra=hints(...))`."""
+
+    aliases: tuple[str, ...] = ()
+    """Second names that help texts show."""
+    hidden: tuple[str, ...] = ()
+    """Second names that are accepted and not shown."""
+    old_values: Mapping[str, str] | None = None
+    """Former values, and what each is now."""
+    from_text: Callable[[str], Any] | None = None
+    """Reads a text that represents a value of another type; used in run files and Python too."""
+    text_pattern: str = r"\S"
+    """The pattern of such a text."""
+    check: Callable[[Any], None] | None = None
+    """Raises MillError for a value that has the right type and still cannot be used."""
+    default: str = ""
+    """The default, where the value itself does not explain it."""
+    expected: str = ""
+    """The accepted values in words, where the type does not explain them."""
+
+
+def hints(**given: Any) -> dict[str, Any]:
+    return {"hints": Hints(**given)}
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option of a Struct. `read` takes values as YAML and Python have them, `read_text` what a user types."""
+
+    name: str
+    kind: Any
+    default: Any
+    description: str
+    hints: Hints
+    info: inspect.Type
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every accepted spelling, the first one being the name."""
+        return (self.name, *self.hints.aliases, *self.hints.hidden)
+
+    @property
+    def is_flag(self) -> bool:
+        return isinstance(self.info, inspect.BoolType)
+
+    @property
+    def is_list(self) -> bool:
+        return isinstance(self.info, inspect.ListType)
+
+    @property
+    def help(self) -> str:
+        """The description with the default, where there is one worth showing."""
+        default = self.hints.default
+        if not default and self.default not in (None, "", [], {}) and not isinstance(self.default, bool):
+            default = f"{self.default:g}" if isinstance(self.default, float) else str(self.default)
+        return f"{self.description} [default: {default}]" if default else self.description
+
+    @property
+    def metavar(self) -> str:
+        if isinstance(self.info, inspect.LiteralType):
+            return f"[{'|'.join(map(str, self.info.values))}]"
+        names: dict[type, str] = {inspect.IntType: "INTEGER", inspect.FloatType: "NUMBER"}
+        return names.get(type(self.info), "TEXT")
+
+    def read(self, value: Any, where: str) -> Any:
+        """A checked value. `where` starts the message about one that is refused."""
+        plain = _plain(value)
+        if isinstance(plain, str):
+            plain = (self.hints.old_values or {}).get(plain, plain)
+            if self.hints.from_text is not None:
+                if not re.search(self.hints.text_pattern, plain):
+                    raise self._refusal(value, where)
+                plain = self._converted(self.hints.from_text, plain, where)
+        if isinstance(plain, float) and not math.isfinite(plain):
+            raise self._refusal(value, where)
+        try:
+            checked = msgspec.convert(plain, self.kind)
+        except (msgspec.ValidationError, OverflowError, RecursionError, UnicodeError) as error:
+            raise self._refusal(value, where) from error
+        if self.hints.check is not None:
+            self._converted(self.hints.check, checked, where)
+        return checked
+
+    def read_text(self, text: str, where: str) -> Any:
+        """The same for a word of the command line, where numbers are texts as well."""
+        numbers = _number_types(self.info)
+        if not numbers or text in _literals(self.info):
+            return self.read(text, where)
+        for number in numbers:
+            try:
+                return self.read(number(text), where)
+            except ValueError:
+                continue
+        raise self._refusal(text, where)
+
+    def _converted(self, convert: Callable[[Any], Any], value: Any, where: str) -> Any:
+        try:
+            return convert(value)
+        except MillError as error:
+            raise SpecError(f"{where}: {error}") from error
+        except ValueError as error:
+            raise self._refusal(value, where) from error
+
+    def _refusal(self, value: Any, where: str) -> SpecError:
+        return SpecError(f"{where} must be {self.expected}, not {shown(value)}")
+
+    @property
+    def expected(self) -> str:
+        if self.hints.expected:
+            return self.hints.expected
+        return f"a comma-separated text or {_expected(self.info)}" if self.is_list else _expected(self.info)
+
+    def json_schema(self) -> dict[str, Any]:
+        """What a run file may have under this name. Null means the default."""
+        base = msgspec.json.schema(self.kind)
+        base.pop("description", None)
+        allowed = [part for part in base.pop("anyOf", [base]) if part != {"type": "null"}]
+        allowed = [{key: value for key, value in part.items() if key != "description"} for part in allowed]
+        allowed = [inner for part in allowed for inner in part.get("anyOf", [part])]
+        if self.hints.from_text is not None:
+            allowed.append({"type": "string", "pattern": self.hints.text_pattern})
+        if self.hints.old_values:
+            allowed.append({"enum": list(self.hints.old_values), "deprecated": True})
+        schema: dict[str, Any] = {"description": self.help, "anyOf": [*allowed, {"type": "null"}]}
+        return schema if self.default in (None, "", [], {}) else {**schema, "default": self.default}
+
+
+@functools.cache
+def options_of(kind: type[msgspec.Struct]) -> dict[str, Option]:
+    """The options that a Struct defines, by name, in the order of its fields."""
+    return {field.name: _option(field) for field in msgspec.structs.fields(kind)}
+
+
+def find_option(name: str, options: Mapping[str, Option], what: str) -> Option:
+    """The option of any of its spellings, with - or _; an unknown one is refused with the nearest names."""
+    spelled = name.replace("-", "_")
+    for option in options.values():
+        if spelled in option.names:
+            return option
+    known = [spelling for option in options.values() for spelling in option.names]
+    raise UnknownName(what, name, known, hint=f"options are {', '.join(sorted(options))}")
+
+
+def read_all(
+    given: Mapping[Any, Any], options: Mapping[str, Option], what: str, suffix: str = "", skip: Iterable[str] = ()
+) -> dict[str, Any]:
+    """Checked values by option name. None counts as not given; the values of `skip` are taken as they are."""
+    values: dict[str, Any] = {}
+    for name, value in given.items():
+        option = find_option(str(name), options, what)
+        if option.name in values:
+            raise SpecError(f"{option.name}{suffix} is given twice")
+        if option.name in skip or value is None:
+            values[option.name] = value
+        else:
+            values[option.name] = option.read(value, f"{name}{suffix}")
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def shown(value: Any) -> str:
+    """A value in a message: short."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}..."
+
+
+def _option(field: msgspec.structs.FieldInfo) -> Option:
+    info, description, extra = inspect.type_info(field.type), "", Hints()
+    while isinstance(info, (inspect.Metadata, inspect.UnionType)):
+        if isinstance(info, inspect.Metadata):
+            description = (info.extra_json_schema or {}).get("description", description)
+            extra = (info.extra or {}).get("hints", extra)
+            info = info.type
+            continue
+        types = tuple(part for part in info.types if not isinstance(part, inspect.NoneType))
+        if len(types) > 1:
+            info = inspect.UnionType(types)
+            break
+        info = types[0]
+    default = field.default_factory() if field.default_factory is not msgspec.NODEFAULT else field.default
+    return Option(field.name, field.type, default, description, extra, info)
+
+
+def _plain(value: Any) -> Any:
+    """A Python value as YAML would give it."""
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, Mapping):
+        return dict(value)
+    return list(value) if isinstance(value, (tuple, set)) else value
+
+
+def _number_types(info: inspect.Type) -> list[type[int] | type[float]]:
+    parts = info.types if isinstance(info, inspect.UnionType) else (info,)
+    kinds: dict[type, type[int] | type[float]] = {inspect.IntType: int, inspect.FloatType: float}
+    return [kinds[type(part)] for part in parts if type(part) in kinds]
+
+
+def _literals(info: inspect.Type) -> tuple[Any, ...]:
+    parts = info.types if isinstance(info, inspect.UnionType) else (info,)
+    return tuple(value for part in parts if isinstance(part, inspect.LiteralType) for value in part.values)
+
+
+def _expected(info: inspect.Type) -> str:
+    """A type in words: "a whole number of at least 1"."""
+    if isinstance(info, inspect.UnionType):
+        return " or ".join(_expected(part) for part in info.types)
+    if isinstance(info, inspect.LiteralType):
+        return " or ".join(map(str, info.values))
+    if isinstance(info, inspect.IntType):
+        return f"a whole number{_range(info)}"
+    if isinstance(info, inspect.FloatType):
+        return f"a number{_range(info)}"
+    if isinstance(info, inspect.StrType):
+        return "a text that is not empty" if info.pattern else "a text"
+    names: dict[type, str] = {
+        inspect.BoolType: "true or false",
+        inspect.ListType: "a list of texts",
+        inspect.DictType: "a mapping",
+    }
+    return names[type(info)]
+
+
+def _range(info: inspect.IntType | inspect.FloatType) -> str:
+    if info.gt is not None:
+        return f" above {info.gt:g}" + (f" and up to {info.le:g}" if info.le is not None else "")
+    if info.ge is None:
+        return ""
+    return f" from {info.ge} to {info.le}" if info.le is not None else f" of at least {info.ge:g}"

@@ -1,0 +1,237 @@
+"""Which path computes a request is decided by the model and by memory alone, and is reported."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from mill.api.errors import ModelBroken
+from mill.api.request import GENERATE, LOGLIKELIHOOD, ROLLING, Request, generation_options
+from mill.api.task import RenderSettings
+from mill.models.hf import TransformersModel
+from mill.models.prefix import packed_scoring, probe
+from mill.models.prefix.pack import Unsupported
+from mill.models.prefix.packed_attention import Pack
+from mill.models.prefix.paths import PathLog, planned
+from mill.models.prefix.slots import DecodingStep
+from mill.report.plan import print_plan
+from mill.runs.evaluate import prepare
+from mill.tasks.load import load_files, select
+
+ODD = str(Path(__file__).parents[2] / "odd.py")
+PREFIX = "the quick brown fox jumps over the lazy dog . what is the answer ? it is 42 , 7 or 1234 ; yes no "
+
+
+def opened(folder: Path, **arguments: Any) -> TransformersModel:
+    return TransformersModel(str(folder), dtype="float32", device_map="cpu", **arguments)
+
+
+def choices(contexts: int = 3) -> list[Request]:
+    return [Request(LOGLIKELIHOOD, f"{PREFIX}{n}", f" {choice}") for n in range(contexts) for choice in ("yes", "no A")]
+
+
+def prompts(count: int = 3) -> list[Request]:
+    return [Request(GENERATE, f"{PREFIX}{n}", options=generation_options(max_gen_toks=4)) for n in range(count)]
+
+
+def test_the_fast_paths_are_reported_with_their_numbers_of_requests(tiny_model: Path) -> None:
+    model = opened(tiny_model)
+    assert model.execution_paths() == {}
+    model.loglikelihood(choices())
+    model.generate_until(prompts())
+    model.loglikelihood_rolling([Request(ROLLING, PREFIX)])
+    model.clean()
+    assert model.execution_paths() == {
+        "scoring": "packed: 6 requests",
+        "decoding": "continuous: 3 requests",
+        "rolling": "padded: 1 request",
+    }
+
+
+def test_exact_computes_every_row_by_itself(tiny_model: Path) -> None:
+    model = opened(tiny_model, exact=True)
+    assert model.planned_paths() == {"scoring": "padded (exact=true)", "decoding": "plain batches (exact=true)"}
+    model.loglikelihood(choices())
+    model.generate_until(prompts())
+    assert model.execution_paths() == {
+        "scoring": "padded (exact=true): 6 requests",
+        "decoding": "plain batches (exact=true): 3 requests",
+    }
+
+
+def test_requests_for_logprobs_are_scored_in_padded_batches(tiny_model: Path) -> None:
+    model = opened(tiny_model)
+    model.loglikelihood([*choices(1), Request(LOGLIKELIHOOD, PREFIX, " no", options={"logprobs": 2})])
+    assert model.execution_paths() == {"scoring": "padded (logprobs requested): 1 request; packed: 2 requests"}
+
+
+def test_a_dry_run_and_the_manifest_say_which_path_runs_and_why(
+    tiny_model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    load_files((ODD,))
+
+    def paths_of(backend: str) -> dict[str, str]:
+        spec = f"{backend}[path={tiny_model},dtype=float32,device_map=cpu]"
+        run = prepare(spec, select(["toy_choice"]), RenderSettings(), output_dir=tmp_path, limit=2)
+        print_plan(run)
+        outcome = run.execute(quiet=True)
+        assert (outcome.tally.failed, outcome.tally.computed) == (0, 6)
+        (session,) = json.loads((outcome.folder.path / "manifest.json").read_text())["sessions"]
+        found: dict[str, str] = session["paths"]
+        return found
+
+    assert paths_of("hf") == {"scoring": "packed: 6 requests"}
+    assert "prefix sharing is off" not in caplog.text
+    assert "scoring packed (probed when weights load), decoding continuous (probed" in " ".join(
+        capsys.readouterr().out.split()
+    )
+    assert paths_of("recurrent") == {"scoring": f"padded ({probe.STATE}): 6 requests"}
+    assert "prefix sharing is off: its layers carry state" in caplog.text
+
+
+def test_unsupported_attention_switches_to_padded_batches(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = [answer.score for answer in opened(tiny_model, exact=True).loglikelihood(choices())]
+    model = opened(tiny_model)
+    assert model.prefix_sharing
+
+    def unsupported(*_: Any) -> Any:
+        raise Unsupported("its attention takes sinks")
+
+    monkeypatch.setattr(Pack, "attend", unsupported)
+    assert [answer.score for answer in model.loglikelihood(choices())] == pytest.approx(wanted, abs=1e-4)
+    assert not model.prefix_sharing
+    model.generate_until(prompts())
+    assert model.execution_paths() == {
+        "scoring": "padded (its attention takes sinks): 6 requests",
+        "decoding": "plain batches (its attention takes sinks): 3 requests",
+    }
+
+
+def test_unsupported_attention_found_by_the_probe(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unsupported(*_: Any) -> Any:
+        raise Unsupported("its attention takes sinks")
+
+    monkeypatch.setattr(Pack, "attend", unsupported)
+    model = opened(tiny_model)
+    assert model.prefix_engine.disabled == "its attention takes sinks"
+
+
+def test_another_exception_in_scoring_is_an_error_of_its_requests_and_no_switch(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = opened(tiny_model)
+    bad = Request(LOGLIKELIHOOD, "zq zq zq zq", " yes")
+    requests = [*choices(), bad]
+    wanted = [answer.score for answer in model.loglikelihood(requests)]
+    poison = model.tokens.pairs([bad])[0].ids[1:-1]
+    real = packed_scoring.forward
+
+    def failing(network: Any, pack: Any, positions: Any, tokens: Any) -> Any:
+        if any(list(segment.tokens)[-len(poison) :] == poison for segment in pack.segments):
+            raise RuntimeError("no such kernel")
+        return real(network, pack, positions, tokens)
+
+    monkeypatch.setattr(packed_scoring, "forward", failing)
+    model = opened(tiny_model)
+    *good, failed = model.loglikelihood(requests)
+    assert (failed.error, failed.score) == ("RuntimeError: no such kernel", None)
+    assert [answer.score for answer in good] == pytest.approx(wanted[:-1], abs=1e-4)
+    assert model.prefix_sharing and model.execution_paths() == {"scoring": "packed: 7 requests"}
+
+
+def test_another_exception_in_decoding_is_an_error_of_its_request_and_no_switch(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = opened(tiny_model)
+    wanted = [answer.text for answer in model.generate_until(prompts(5))]
+    real = DecodingStep.attend
+    poison = model.tokens.encode(prompts(5)[2].text)[-1]
+
+    class Watched:
+        """Fails on every step that has the third prompt's last token among its inputs."""
+
+        ids: list[int] = []
+
+    forward = model.model.forward
+
+    def remember(*given: Any, **named: Any) -> Any:
+        Watched.ids = named["input_ids"][0].tolist()
+        return forward(*given, **named)
+
+    def failing(self: Any, *given: Any) -> Any:
+        if poison in Watched.ids:
+            raise RuntimeError("no such kernel")
+        return real(self, *given)
+
+    remember.__signature__ = __import__("inspect").signature(forward)  # type: ignore[attr-defined]
+    monkeypatch.setattr(model.model, "forward", remember)
+    monkeypatch.setattr(DecodingStep, "attend", failing)
+    answers = model.generate_until(prompts(5))
+    assert answers[2].error == "RuntimeError: no such kernel"
+    assert [answer.text for n, answer in enumerate(answers) if n != 2] == [text for n, text in enumerate(wanted) if n != 2]
+    assert model.prefix_sharing and model.execution_paths()["decoding"] == "continuous: 10 requests"
+
+
+@pytest.mark.parametrize("kind", ["scoring", "decoding"])
+def test_a_model_that_fails_on_everything_is_broken(tiny_model: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    def broken(*_: Any) -> Any:
+        raise RuntimeError("no such kernel")
+
+    monkeypatch.setattr(Pack if kind == "scoring" else DecodingStep, "attend", broken)
+    model = opened(tiny_model)
+    with pytest.raises(ModelBroken, match="failed on each of the first 8 requests: RuntimeError: no such kernel"):
+        if kind == "scoring":
+            model.loglikelihood([Request(LOGLIKELIHOOD, f"{n}", " yes") for n in range(20)])
+        else:
+            model.generate_until(prompts(20))
+
+
+def test_out_of_memory_in_scoring_switches_the_rows_that_do_not_fit(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests = [*choices(), Request(LOGLIKELIHOOD, "dog", " yes")]
+    model = opened(tiny_model)
+    wanted = [answer.score for answer in model.loglikelihood(requests)]
+    real = packed_scoring.forward
+
+    def short_of_memory(network: Any, pack: Any, positions: Any, tokens: Any) -> Any:
+        if len(pack.ids) > 20:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return real(network, pack, positions, tokens)
+
+    model = opened(tiny_model)
+    assert model.prefix_sharing  # probed before memory is short
+    monkeypatch.setattr(packed_scoring, "forward", short_of_memory)
+    assert [answer.score for answer in model.loglikelihood(requests)] == pytest.approx(wanted, abs=1e-4)
+    assert model.execution_paths() == {"scoring": "padded (out of memory): 6 requests; packed: 1 request"}
+    assert model.prefix_sharing
+
+
+def test_out_of_memory_in_decoding_switches_to_plain_batches(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = opened(tiny_model)
+    wanted = [answer.text for answer in opened(tiny_model, exact=True).generate_until(prompts())]
+
+    def short_of_memory(*_: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(DecodingStep, "attend", short_of_memory)
+    assert [answer.text for answer in model.generate_until(prompts())] == wanted
+    assert model.execution_paths() == {"decoding": "plain batches (out of memory): 3 requests"}
+
+
+def test_planned_paths_and_a_log_of_paths() -> None:
+    assert planned("") == {
+        "scoring": "packed (probed when weights load)",
+        "decoding": "continuous (probed when weights load)",
+    }
+    log = PathLog()
+    log.add("scoring", "packed", 0)
+    assert log.summary() == {}
+    log.add("scoring", "packed", 2)
+    log.add("scoring", "packed", 3)
+    log.add("scoring", "padded", 1, "media")
+    assert log.summary() == {"scoring": "packed: 5 requests; padded (media): 1 request"}
