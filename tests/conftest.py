@@ -56,7 +56,7 @@ MARKER_OF_PATH = {
     "runs/test_killed.py": "slow",
     "runs/test_removed.py": "slow",
     "runs/test_shared.py": "slow",
-    "runs/test_turns.py": "slow",
+    "runs/test_advisory_lock.py": "slow",
     "security/test_files.py": "slow",
     "security/test_keys.py": "slow",
 }
