@@ -130,7 +130,7 @@ def test_a_rank_killed_under_torchrun_ends_all_and_loses_nothing(alone: Path, tm
     os.kill(rank_process(launcher, 1), signal.SIGKILL)
     code, said = ended(launcher, 60)
     assert code != 0
-    assert [line for line in told(said) if "nothing that was answered is lost" in line]
+    assert [line for line in told(said) if "all completed requests are recorded" in line]
     known = recorded(tmp_path / "out")
     log.unlink()
     assert run(toy(tmp_path / "out", TASKS), TOY_LOG=str(log))[0] == 0
@@ -258,7 +258,7 @@ def test_torchrun_passes_an_interruption_on(alone: Path, tmp_path: Path) -> None
     until(lambda: len(recorded(tmp_path / "out")) > 8)
     launcher.terminate()
     code, said = ended(launcher, 60)
-    assert code != 0 and any("nothing that was answered is lost" in line for line in told(said))
+    assert code != 0 and any("all completed requests are recorded" in line for line in told(said))
     assert [session["ended"] for session in sessions(tmp_path / "out")] == ["interrupted"]
     assert run(toy(tmp_path / "out", TASKS))[0] == 0
     assert_same_end(tmp_path / "out", alone / "out")

@@ -84,7 +84,7 @@ def test_an_entry_of_the_wrong_type_is_refused_by_name(tmp_path: Path, name: str
 
 @pytest.mark.parametrize("name", ["minutes", "cpus", "ranks", "at_once", "array_size"])
 def test_zero_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(MillError, match="at least 1 is needed"):
+    with pytest.raises(MillError, match="give a number of at least 1"):
         read_cluster(written(tmp_path, {name: 0}))
 
 
