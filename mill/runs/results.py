@@ -14,7 +14,7 @@ from mill.api.task import Benchmark, Task, Value
 from mill.metrics.estimate import NOTHING, Estimate, pool
 from mill.runs.folder import MANIFEST, RESULTS, RunFolder
 from mill.runs.samples import ScoredSample, metrics_of
-from mill.runs.schema import BenchmarkResult, Failure, TaskEntry, TaskResult
+from mill.runs.schema import BenchmarkResult, FailedSample, TaskEntry, TaskResult
 from mill.runs.shared import Entry, publish, read_entries
 
 MOST_LISTED = 20
@@ -24,7 +24,9 @@ _ATTEMPTS = 50
 
 def summarize(task: Task, scored: Sequence[ScoredSample], *, n_shots: int, total: int, data_hash: str) -> TaskResult:
     good = [one for one in scored if one.error is None]
-    failures: list[Failure] = [{"id": one.record.sample.id, "error": one.error} for one in scored if one.error is not None]
+    failures: list[FailedSample] = [
+        {"id": one.record.sample.id, "error": one.error} for one in scored if one.error is not None
+    ]
     names = _metrics(task, good)
     return TaskResult(
         task=task.name,

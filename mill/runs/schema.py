@@ -63,7 +63,7 @@ class StartedManifest:
     fresh: bool = False
 
 
-class Failure(TypedDict):
+class FailedSample(TypedDict):
     """A sample without a score."""
 
     id: str | int
@@ -86,7 +86,7 @@ class TaskResult:
     cut_short: int
     metrics: dict[str, Estimate]
     warnings: list[str] = field(default_factory=list)
-    failures: list[Failure] = field(default_factory=list)
+    failures: list[FailedSample] = field(default_factory=list)
     data_hash: str = ""
     empty: int = 0
     """Samples with a response of no text."""
