@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -93,6 +94,22 @@ def graded_drop(n: int) -> Estimate:
     return mean_difference(list(base - np.clip(base - 0.1 + random.normal(0, 0.1, n), -1, 2)), 1.0)
 
 
+def _repeated_accuracy(p: float, n: int) -> Estimate:
+    return mean(grouped(p, 0.5, n, 4))
+
+
+def _pooled(p: float, tasks: int, weighted: bool, n: int) -> Estimate:
+    return pool([mean(ones(p, n)) for _ in range(tasks)], weighted=weighted)
+
+
+def _top_token_rate(p: float, n: int) -> Estimate:
+    return clustered_rate(grouped(p, 0.1, n, 32))
+
+
+def _mean_divergence(spread: float, n: int) -> Estimate:
+    return positive_mean(skewed(n, spread))
+
+
 def intervals(trials: int) -> list[tuple[str, list[float]]]:
     rows = [(f"rate (exact), p = {p}", exact_rate(p)) for p in (0.5, 0.7, 0.9, 0.95, 0.97, 0.99)]
 
@@ -100,25 +117,25 @@ def intervals(trials: int) -> list[tuple[str, list[float]]]:
         rows.append((name, [held(draw, truth, n, trials if n < 1000 else max(50, trials // 4)) for n in SIZES]))
 
     for p in (0.5, 0.9, 0.99):
-        add(f"accuracy over n samples of 4 repeats, p = {p}", lambda n, p=p: mean(grouped(p, 0.5, n, 4)), p)
+        add(f"accuracy over n samples of 4 repeats, p = {p}", partial(_repeated_accuracy, p), p)
     for p in (0.6, 0.9, 0.97, 0.99):
         for tasks, weighted in ((2, True), (5, False)):
             name = f"benchmark of {tasks} tasks of n, {'by samples' if weighted else 'plain'}, p = {p}"
-            add(name, lambda n, p=p, k=tasks, w=weighted: pool([mean(ones(p, n)) for _ in range(k)], weighted=w), p)
+            add(name, partial(_pooled, p, tasks, weighted), p)
     add("mean of graded scores (beta 4, 2)", lambda n: mean([[float(v)] for v in random.beta(4, 2, n)]), 4 / 6)
     add("similarity (beta 8, 1)", lambda n: bounded_mean(list(random.beta(8, 1, n))), 8 / 9)
     for worse, better in ((0.01, 0.005), (0.05, 0.02), (0.1, 0.1), (0.3, 0.1)):
         name = f"accuracy lost, {worse:.1%} worse and {better:.1%} better"
-        add(name, lambda n, w=worse, b=better: changed(n, w, b), worse - better)
+        add(name, partial(changed, worse=worse, better=better), worse - better)
     add("score lost, graded", graded_drop, 0.1)
     for p in (0.7, 0.9, 0.99):
-        add(f"same top token over n texts of 32, p = {p}", lambda n, p=p: clustered_rate(grouped(p, 0.1, n, 32)), p)
+        add(f"same top token over n texts of 32, p = {p}", partial(_top_token_rate, p), p)
     add("perplexity ratio over n texts of 32", lambda n: exponential(clustered_mean(_ratios(n, 0.02))), math.exp(0.02))
     add("perplexity of n documents", lambda n: perplexity(documents(n)), math.exp(2.5))
     add("bits per word of n documents", lambda n: bits_per_unit(documents(n)), 2.5 / math.log(2))
     for spread in (0.5, 1.0):
         truth = math.exp((spread**2 + 0.25) / 2)
-        add(f"KL mean over n texts of 32 (log-normal, {spread})", lambda n, s=spread: positive_mean(skewed(n, s)), truth)
+        add(f"KL mean over n texts of 32 (log-normal, {spread})", partial(_mean_divergence, spread), truth)
     add("kappa of two raters, n ratings", lambda n: kappa(ratings(n)), 0.6)
     return rows
 

@@ -43,7 +43,7 @@ def make_prompts(count: int) -> list[Prompt]:
 
 
 def static(model: Any, prompts: list[Prompt], size: int) -> tuple[float, dict[int, list[int]]]:
-    found = {}
+    found: dict[int, list[int]] = {}
     torch.cuda.synchronize()
     started = time.perf_counter()
     ordered = sorted(prompts, key=lambda prompt: -len(prompt.ids))

@@ -12,6 +12,7 @@ import multiprocessing
 import resource
 import sys
 import time
+from typing import Any
 
 from mill.api.request import GENERATE, Request, generation_options
 from mill.api.response import Response
@@ -59,7 +60,7 @@ def main() -> int:
         async def work(number: int) -> Response:
             return await model._generate(Request(GENERATE, f"prompt {number}", options=options))
 
-        def counted(number: int, response: Response) -> None:
+        def counted(number: int, response: Any) -> None:
             nonlocal done
             done += response.text == " fine"
 

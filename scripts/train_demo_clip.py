@@ -13,6 +13,7 @@ import random
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import open_clip
 import torch
@@ -22,7 +23,7 @@ from mill.tasks.shapes import PAIRS, SIDE, UNSEEN, class_name, draw
 
 FOLDER = Path(__file__).parents[1] / "mill/models/configs/clip/shapes"
 CAPTIONS = ("a picture of a {c}.", "a {c}.", "one {c} on a dark ground", "this is a {c}", "{c}", "a drawing of a {c}")
-MODEL = {
+MODEL: dict[str, Any] = {
     "embed_dim": 64,
     "vision_cfg": {"image_size": SIDE, "layers": 4, "width": 64, "head_width": 16, "patch_size": 4},
     "text_cfg": {"context_length": 12, "vocab_size": 49408, "width": 64, "heads": 4, "layers": 2},
