@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "tests"))
-from servers import free_port, llama_server, serving  # noqa: E402
+sys.path.insert(0, str(ROOT))
+from tests.servers import free_port, llama_server, serving  # noqa: E402
 
 TOLERANCE = 1e-3
 MODEL = ROOT / ".demo/model/smollm2"
