@@ -60,9 +60,9 @@ def ones(p: float, n: int) -> list[list[float]]:
     return [[float(hit)] for hit in random.random(n) < p]
 
 
-def grouped(p: float, alike: float, groups: int, size: int) -> list[list[float]]:
-    """Zeros and ones in groups whose members are alike to this degree (intraclass correlation)."""
-    shares = random.beta(p * (1 / alike - 1), (1 - p) * (1 / alike - 1), groups)
+def grouped(p: float, correlation: float, groups: int, size: int) -> list[list[float]]:
+    """Zeros and ones in groups with this intraclass correlation."""
+    shares = random.beta(p * (1 / correlation - 1), (1 - p) * (1 / correlation - 1), groups)
     return [[float(hit) for hit in random.random(size) < share] for share in shares]
 
 
@@ -72,7 +72,7 @@ def skewed(n: int, spread: float) -> list[list[float]]:
 
 
 def documents(n: int) -> list[list[tuple[float, float]]]:
-    """Log-likelihoods of documents of 20 to 800 words, 2.5 nats a word, with a difficulty of their own."""
+    """Log-likelihoods of documents of 20 to 800 words, 2.5 nats a word, each with its own difficulty."""
     words = random.integers(20, 800, n)
     return [[(-float(count) * float(random.normal(2.5, 0.4)), float(count))] for count in words]
 
@@ -89,7 +89,7 @@ def changed(n: int, worse: float, better: float) -> Estimate:
 
 
 def graded_drop(n: int) -> Estimate:
-    """Scores between 0 and 1 that fall by a tenth, with noise of their own on both sides."""
+    """Scores between 0 and 1 that fall by a tenth, with independent noise on both sides."""
     base = random.beta(4, 2, n)
     return mean_difference(list(base - np.clip(base - 0.1 + random.normal(0, 0.1, n), -1, 2)), 1.0)
 
@@ -178,7 +178,7 @@ def main() -> None:
     trials = parser.parse_args().trials
     found = intervals(trials)
     show("95 % interval of: holds the truth, %", found)
-    show("test at 5 % without a difference: says there is one, %", tests(trials))
+    show("test at 5 % without a difference: finds one, %", tests(trials))
     low = [(name, n, share) for name, shares in found for n, share in zip(SIZES, shares, strict=True) if share < 0.93]
     print(f"\n{len(low)} of {len(found) * len(SIZES)} below 93 %:")
     for name, n, share in low:

@@ -2,7 +2,7 @@
 
 python scripts/train_demo_clip.py [STEPS]     (writes mill/models/configs/clip/shapes/)
 
-One picture of each colour and shape is paired with its caption in every step, except the pairs in `UNSEEN`: those the model
+One image of each colour and shape is paired with its caption in every step, except the pairs in `UNSEEN`: those the model
 meets for the first time in `mill eval mill/models/configs/clip/shapes.py shapes_unseen`.
 """
 
@@ -33,8 +33,8 @@ PREPROCESS = {"mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5], "interpolation": 
 
 def write_config() -> None:
     FOLDER.mkdir(parents=True, exist_ok=True)
-    told = {"model_cfg": MODEL, "preprocess_cfg": PREPROCESS}
-    (FOLDER / "open_clip_config.json").write_text(json.dumps(told, indent=2) + "\n")
+    config = {"model_cfg": MODEL, "preprocess_cfg": PREPROCESS}
+    (FOLDER / "open_clip_config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 
 def write_weights(model: torch.nn.Module) -> None:
@@ -56,9 +56,9 @@ def main() -> None:
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-3, total_steps=steps)
     started = time.time()
     for step in range(1, steps + 1):
-        pictures = torch.stack([transform(draw(colour, shape, chance)) for colour, shape in seen])
+        images = torch.stack([transform(draw(colour, shape, chance)) for colour, shape in seen])
         captions = [chance.choice(CAPTIONS).replace("{c}", class_name(*pair)) for pair in seen]
-        image, text, scale = model(pictures, tokenizer(captions))
+        image, text, scale = model(images, tokenizer(captions))
         logits = scale * image @ text.T
         wanted = torch.arange(len(seen))
         loss = (torch.nn.functional.cross_entropy(logits, wanted) + torch.nn.functional.cross_entropy(logits.T, wanted)) / 2
