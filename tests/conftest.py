@@ -55,6 +55,7 @@ MARKER_OF_PATH = {
     "security/test_code.py": "weights",
     "tasks/test_media_tasks.py": "weights",
     "checks/test_gate_faults.py": "slow",
+    "cli/test_checks.py": "slow",
     "cli/test_schedule.py": "slow",
     "execute/test_ranks.py": "slow",
     "fuzz": "slow",
