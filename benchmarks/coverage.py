@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -59,9 +60,9 @@ def ones(p: float, n: int) -> list[list[float]]:
     return [[float(hit)] for hit in random.random(n) < p]
 
 
-def grouped(p: float, alike: float, groups: int, size: int) -> list[list[float]]:
-    """Zeros and ones in groups whose members are alike to this degree (intraclass correlation)."""
-    shares = random.beta(p * (1 / alike - 1), (1 - p) * (1 / alike - 1), groups)
+def grouped(p: float, correlation: float, groups: int, size: int) -> list[list[float]]:
+    """Zeros and ones in groups with this intraclass correlation."""
+    shares = random.beta(p * (1 / correlation - 1), (1 - p) * (1 / correlation - 1), groups)
     return [[float(hit) for hit in random.random(size) < share] for share in shares]
 
 
@@ -71,7 +72,7 @@ def skewed(n: int, spread: float) -> list[list[float]]:
 
 
 def documents(n: int) -> list[list[tuple[float, float]]]:
-    """Log-likelihoods of documents of 20 to 800 words, 2.5 nats a word, with a difficulty of their own."""
+    """Log-likelihoods of documents of 20 to 800 words, 2.5 nats a word, each with its own difficulty."""
     words = random.integers(20, 800, n)
     return [[(-float(count) * float(random.normal(2.5, 0.4)), float(count))] for count in words]
 
@@ -88,9 +89,25 @@ def changed(n: int, worse: float, better: float) -> Estimate:
 
 
 def graded_drop(n: int) -> Estimate:
-    """Scores between 0 and 1 that fall by a tenth, with noise of their own on both sides."""
+    """Scores between 0 and 1 that fall by a tenth, with independent noise on both sides."""
     base = random.beta(4, 2, n)
     return mean_difference(list(base - np.clip(base - 0.1 + random.normal(0, 0.1, n), -1, 2)), 1.0)
+
+
+def _repeated_accuracy(p: float, n: int) -> Estimate:
+    return mean(grouped(p, 0.5, n, 4))
+
+
+def _pooled(p: float, tasks: int, weighted: bool, n: int) -> Estimate:
+    return pool([mean(ones(p, n)) for _ in range(tasks)], weighted=weighted)
+
+
+def _top_token_rate(p: float, n: int) -> Estimate:
+    return clustered_rate(grouped(p, 0.1, n, 32))
+
+
+def _mean_divergence(spread: float, n: int) -> Estimate:
+    return positive_mean(skewed(n, spread))
 
 
 def intervals(trials: int) -> list[tuple[str, list[float]]]:
@@ -100,25 +117,25 @@ def intervals(trials: int) -> list[tuple[str, list[float]]]:
         rows.append((name, [held(draw, truth, n, trials if n < 1000 else max(50, trials // 4)) for n in SIZES]))
 
     for p in (0.5, 0.9, 0.99):
-        add(f"accuracy over n samples of 4 repeats, p = {p}", lambda n, p=p: mean(grouped(p, 0.5, n, 4)), p)
+        add(f"accuracy over n samples of 4 repeats, p = {p}", partial(_repeated_accuracy, p), p)
     for p in (0.6, 0.9, 0.97, 0.99):
         for tasks, weighted in ((2, True), (5, False)):
             name = f"benchmark of {tasks} tasks of n, {'by samples' if weighted else 'plain'}, p = {p}"
-            add(name, lambda n, p=p, k=tasks, w=weighted: pool([mean(ones(p, n)) for _ in range(k)], weighted=w), p)
+            add(name, partial(_pooled, p, tasks, weighted), p)
     add("mean of graded scores (beta 4, 2)", lambda n: mean([[float(v)] for v in random.beta(4, 2, n)]), 4 / 6)
     add("similarity (beta 8, 1)", lambda n: bounded_mean(list(random.beta(8, 1, n))), 8 / 9)
     for worse, better in ((0.01, 0.005), (0.05, 0.02), (0.1, 0.1), (0.3, 0.1)):
         name = f"accuracy lost, {worse:.1%} worse and {better:.1%} better"
-        add(name, lambda n, w=worse, b=better: changed(n, w, b), worse - better)
+        add(name, partial(changed, worse=worse, better=better), worse - better)
     add("score lost, graded", graded_drop, 0.1)
     for p in (0.7, 0.9, 0.99):
-        add(f"same top token over n texts of 32, p = {p}", lambda n, p=p: clustered_rate(grouped(p, 0.1, n, 32)), p)
+        add(f"same top token over n texts of 32, p = {p}", partial(_top_token_rate, p), p)
     add("perplexity ratio over n texts of 32", lambda n: exponential(clustered_mean(_ratios(n, 0.02))), math.exp(0.02))
     add("perplexity of n documents", lambda n: perplexity(documents(n)), math.exp(2.5))
     add("bits per word of n documents", lambda n: bits_per_unit(documents(n)), 2.5 / math.log(2))
     for spread in (0.5, 1.0):
         truth = math.exp((spread**2 + 0.25) / 2)
-        add(f"KL mean over n texts of 32 (log-normal, {spread})", lambda n, s=spread: positive_mean(skewed(n, s)), truth)
+        add(f"KL mean over n texts of 32 (log-normal, {spread})", partial(_mean_divergence, spread), truth)
     add("kappa of two raters, n ratings", lambda n: kappa(ratings(n)), 0.6)
     return rows
 
@@ -161,7 +178,7 @@ def main() -> None:
     trials = parser.parse_args().trials
     found = intervals(trials)
     show("95 % interval of: holds the truth, %", found)
-    show("test at 5 % without a difference: says there is one, %", tests(trials))
+    show("test at 5 % without a difference: finds one, %", tests(trials))
     low = [(name, n, share) for name, shares in found for n, share in zip(SIZES, shares, strict=True) if share < 0.93]
     print(f"\n{len(low)} of {len(found) * len(SIZES)} below 93 %:")
     for name, n, share in low:

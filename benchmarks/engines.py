@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "tests"))
-from servers import free_port, llama_server, serving  # noqa: E402
+sys.path.insert(0, str(ROOT))
+from tests.servers import free_port, llama_server, serving  # noqa: E402
 
 TOLERANCE = 1e-3
 MODEL = ROOT / ".demo/model/smollm2"
@@ -33,7 +33,7 @@ GENERATION = ["gsm8k", "--limit", "20", "--n_shots", "0", "--gen_kwargs", "max_g
 
 
 def float32_gguf() -> Path:
-    """The weights of the Q4_1 file as the float32 values they stand for, which is what the safetensors hold."""
+    """The weights of the Q4_1 file as float32 values, which the safetensors contain."""
     target = GGUF.with_suffix(".f32.gguf")
     if target.is_file():
         return target
@@ -91,11 +91,11 @@ def rows(wanted: list[str]) -> Iterator[tuple[str, str, str, list[list[str]]]]:
 
 def run(name: str, python: str, spec: str, tasks: list[str], folder: Path) -> dict[str, Any]:
     """A `mill eval` of one task, unless its results lie in the folder already."""
-    place = folder / name.replace(" ", "-") / tasks[0]
-    if not list(place.rglob("results.json")):
-        command = [python, "-m", "mill", "eval", spec, *tasks, "--output_dir", str(place), "--quiet", "--wait", "240"]
+    output_dir = folder / name.replace(" ", "-") / tasks[0]
+    if not list(output_dir.rglob("results.json")):
+        command = [python, "-m", "mill", "eval", spec, *tasks, "--output_dir", str(output_dir), "--quiet", "--wait", "240"]
         subprocess.run(command, env=ENVIRONMENT, check=True, stdout=sys.stderr)
-    (results,) = place.rglob("results.json")
+    (results,) = output_dir.rglob("results.json")
     manifest = json.loads((results.parent / "manifest.json").read_text())
     lines = (results.parent / f"samples/{tasks[0]}.jsonl").read_text().splitlines()
     task = json.loads(results.read_text())["tasks"][tasks[0]]

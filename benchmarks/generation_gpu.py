@@ -3,7 +3,7 @@
     python benchmarks/generation_gpu.py [--layers 32] [--prompts 256]
 
 The model is that of scoring_gpu.py. Prompts have 64 to 512 tokens, answers 16 to 512, both drawn evenly; a static batch runs
-until its longest answer is complete, as it does where nobody knows the lengths before. The peer's batch size is the best
+until its longest answer is complete, as it must where lengths are not known in advance. The peer's batch size is the best
 of those tried. mill runs with all rows at once and with fewer, which need less memory. Prints seconds, tokens a second and
 the ratios, and how many answers are equal token by token.
 """
@@ -24,7 +24,7 @@ from mill.models.tokens.tokenizer import Prompt
 
 
 class Silent:
-    """A tokenizer of numbers: text plays no part here."""
+    """A tokenizer of numbers: the benchmark needs no text."""
 
     all_special_tokens: list[str] = []
 
@@ -43,22 +43,22 @@ def make_prompts(count: int) -> list[Prompt]:
 
 
 def static(model: Any, prompts: list[Prompt], size: int) -> tuple[float, dict[int, list[int]]]:
-    found = {}
+    found: dict[int, list[int]] = {}
     torch.cuda.synchronize()
     started = time.perf_counter()
     ordered = sorted(prompts, key=lambda prompt: -len(prompt.ids))
     for start in range(0, len(ordered), size):
-        part = ordered[start : start + size]
-        width = max(len(prompt.ids) for prompt in part)
-        ids = torch.zeros((len(part), width), dtype=torch.long)
+        batch = ordered[start : start + size]
+        longest_prompt = max(len(prompt.ids) for prompt in batch)
+        ids = torch.zeros((len(batch), longest_prompt), dtype=torch.long)
         mask = torch.zeros_like(ids)
-        for place, prompt in enumerate(part):
-            ids[place, width - len(prompt.ids) :] = torch.tensor(prompt.ids)
-            mask[place, width - len(prompt.ids) :] = 1
-        longest = max(prompt.max_new_tokens for prompt in part)
+        for row_index, prompt in enumerate(batch):
+            ids[row_index, longest_prompt - len(prompt.ids) :] = torch.tensor(prompt.ids)
+            mask[row_index, longest_prompt - len(prompt.ids) :] = 1
+        longest = max(prompt.max_new_tokens for prompt in batch)
         arguments = {"attention_mask": mask.cuda(), "max_new_tokens": longest, "do_sample": False, "pad_token_id": 0}
-        out = model.generate(ids.cuda(), eos_token_id=None, **arguments)[:, width:].tolist()
-        found |= {id(prompt): row[: prompt.max_new_tokens] for prompt, row in zip(part, out, strict=True)}
+        out = model.generate(ids.cuda(), eos_token_id=None, **arguments)[:, longest_prompt:].tolist()
+        found |= {id(prompt): row[: prompt.max_new_tokens] for prompt, row in zip(batch, out, strict=True)}
     torch.cuda.synchronize()
     return time.perf_counter() - started, found
 
@@ -76,8 +76,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--layers", type=int, default=32)
     parser.add_argument("--prompts", type=int, default=256)
-    parser.add_argument("--batch_sizes", type=lambda text: [int(part) for part in text.split(",")], default=[32, 64, 128])
-    parser.add_argument("--rows", type=lambda text: [int(part) for part in text.split(",")], default=[256, 96])
+    parser.add_argument(
+        "--batch_sizes", type=lambda text: [int(number) for number in text.split(",")], default=[32, 64, 128]
+    )
+    parser.add_argument("--rows", type=lambda text: [int(number) for number in text.split(",")], default=[256, 96])
     options = parser.parse_args()
     model, prompts = make_model(options.layers), make_prompts(options.prompts)
     written = sum(prompt.max_new_tokens for prompt in prompts)

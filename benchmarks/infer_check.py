@@ -5,7 +5,7 @@
 Starts a vLLM server that takes four requests at once and serves the same weights under two names, and compares one with the
 other on the same prompts, as plain completions, with both tools; before that the same on a stand-in for a server with
 hardware to spare, which takes a fixed time for a request and four at once. Its prefix cache is off, so that the second tool
-gains nothing from the first. Prints seconds, the ratio, and what each tool says.
+gains nothing from the first. Prints seconds, the ratio, and what each tool prints.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ REQUEST_S = 0.4  # what the stand-in takes for an answer
 
 @contextlib.contextmanager
 def stand_in() -> Iterator[str]:
-    """Four requests at once, each for a fixed time, whatever the machine."""
+    """Four requests at once, each for a fixed time on any machine."""
     slots = threading.Semaphore(SLOTS)
 
     def answer(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
@@ -67,14 +67,14 @@ def timed(command: list[str]) -> tuple[float, str]:
 def compare(name: str, url: str, prompts: Path, infer_check: str, folder: Path) -> None:
     specs = [f"openai-compat[model={model},base_url={url}]" for model in NAMES]
     command = [sys.executable, "-m", "mill", "compare", *specs, "--prompts", str(prompts), "--no-report", "--quiet"]
-    ours, told = timed([*command, "--forced_tokens", "0", "--output", str(folder / f"{name}-answers")])
-    whole, told = timed([*command, "--output", str(folder / f"{name}-all")])
+    ours, printed = timed([*command, "--forced_tokens", "0", "--output", str(folder / f"{name}-answers")])
+    whole, printed = timed([*command, "--output", str(folder / f"{name}-all")])
     # infer-check's compare takes one address for both models; its diff takes two.
     backends = ["--backends", "openai-compat,openai-compat", "--base-urls", f"{url},{url}", "--no-chat"]
-    place = ["--prompts", str(prompts), "--output", str(folder / f"infer-check-{name}")]
-    theirs, said = timed([infer_check, "diff", "--model", NAMES[0], *backends, *place])
+    paths = ["--prompts", str(prompts), "--output", str(folder / f"infer-check-{name}")]
+    theirs, their_output = timed([infer_check, "diff", "--model", NAMES[0], *backends, *paths])
     print(f"## {name}\nmill {ours:.1f} s ({whole:.1f} s with KL), infer-check {theirs:.1f} s, ratio {theirs / ours:.2f}\n")
-    print(f"### mill\n{told}\n### infer-check\n{said}", flush=True)
+    print(f"### mill\n{printed}\n### infer-check\n{their_output}", flush=True)
 
 
 @contextlib.contextmanager
@@ -99,8 +99,8 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=40)
     parser.add_argument("--tokens", type=int, default=48)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
         prompts = folder / "prompts.jsonl"
         write_prompts(prompts, options.prompts, options.tokens)
         with stand_in() as url:

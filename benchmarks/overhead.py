@@ -24,9 +24,9 @@ class Stopwatch:
 
     def __init__(self, network: Any) -> None:
         self.seconds, self._started, self._depth = 0.0, 0.0, 0
-        for part in (network, network.base_model, network.get_output_embeddings()):
-            part.register_forward_pre_hook(self._start)
-            part.register_forward_hook(self._stop)
+        for module in (network, network.base_model, network.get_output_embeddings()):
+            module.register_forward_pre_hook(self._start)
+            module.register_forward_hook(self._stop)
 
     def _start(self, *_: Any) -> None:
         if not self._depth:
@@ -48,13 +48,13 @@ def main() -> None:
     load_builtin()
     spec, names = f"hf[path={options.model},dtype=float32]", options.tasks.split(",")
     with tempfile.TemporaryDirectory() as folder:
-        place = {"output_dir": Path(folder), "limit": options.limit}
-        warm = prepare(spec, select(names), RenderSettings(), **place)  # imports, and the tokenizer's first use
+        settings = {"output_dir": Path(folder), "limit": options.limit}
+        warm = prepare(spec, select(names), RenderSettings(), **settings)  # imports, and the tokenizer's first use
         warm.model.load()
         assert warm.model.prefix_sharing  # type: ignore[attr-defined]
         watch = Stopwatch(warm.model.model)  # type: ignore[attr-defined]
         started = time.perf_counter()
-        run = prepare(spec, select(names), RenderSettings(), **place)
+        run = prepare(spec, select(names), RenderSettings(), **settings)
         planned = time.perf_counter() - started
         run.model = warm.model
         run.execute(quiet=True)
@@ -63,7 +63,7 @@ def main() -> None:
         print(f"first run: {whole:.2f} s, forward passes {watch.seconds:.2f} s, planning {planned:.2f} s")
         print(f"not the network: {rest:.2f} s, {100 * rest / whole:.1f} % of the run")
         started = time.perf_counter()
-        outcome = prepare(spec, select(names), RenderSettings(), **place).execute(quiet=True)
+        outcome = prepare(spec, select(names), RenderSettings(), **settings).execute(quiet=True)
         print(
             f"again: {time.perf_counter() - started:.2f} s, {outcome.tally.computed} computed, {outcome.tally.known} known"
         )

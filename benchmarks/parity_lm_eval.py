@@ -89,8 +89,8 @@ def main() -> int:
         same = abs(a["acc"] - b["acc"]) < 1e-12 and (a["acc_norm"] is None or abs(a["acc_norm"] - b["acc_norm"]) < 1e-12)
         good = good and worst <= TOLERANCE and same
         accuracies = (a["acc"], b["acc"], a["acc_norm"], b["acc_norm"])
-        shown = ["-" if figure is None else f"{figure:.4f}" for figure in accuracies]
-        shown += [f"{figure:.2f}" for figure in (a["seconds"], b["seconds"], b["seconds"] / a["seconds"])]
+        shown = ["-" if value is None else f"{value:.4f}" for value in accuracies]
+        shown += [f"{value:.2f}" for value in (a["seconds"], b["seconds"], b["seconds"] / a["seconds"])]
         print(f"{task:<24}" + "".join(f"{cell:>11}" for cell in (str(len(pairs)), f"{worst:.1e}", *shown)))
     print("equal within", TOLERANCE if good else f"{TOLERANCE}: NO")
     return 0 if good else 1

@@ -2,7 +2,7 @@
 
     python benchmarks/requests_throughput.py [--most 400000]
 
-A model that answers at once is asked a stream of different questions; every answer is written to a record in a temporary
+A model that answers at once gets a stream of different requests; every answer is written to a record in a temporary
 folder. Prints, for growing numbers, requests a second and how much memory the process took beyond what it had before, then
 the same of whole runs, from the data to the scores, which hold all their samples in memory.
 """
@@ -55,8 +55,8 @@ def questions(count: int) -> Iterator[Request]:
 
 
 def measure(count: int) -> None:
-    with tempfile.TemporaryDirectory() as place:
-        record = Record(Path(place))
+    with tempfile.TemporaryDirectory() as temporary:
+        record = Record(Path(temporary))
         executor = Executor(LocalBackend(AtOnce()), record, quiet=True)
         executor.run(questions(1000))
         gc.collect()
@@ -66,7 +66,7 @@ def measure(count: int) -> None:
         record.close()
         taken = resident() - before
         started = time.perf_counter()
-        known = Executor(LocalBackend(AtOnce()), Record(Path(place)), quiet=True)
+        known = Executor(LocalBackend(AtOnce()), Record(Path(temporary)), quiet=True)
         known.run(questions(count))
         assert known.tally.computed == 0 and executor.tally.computed >= count
         again = time.perf_counter() - started
@@ -74,7 +74,7 @@ def measure(count: int) -> None:
 
 
 class FourChoices(Task):
-    """As many samples as asked for, each with four choices."""
+    """The requested number of samples, each with four choices."""
 
     task_type = TaskType.MULTIPLE_CHOICE
     metrics = {"acc": "mean"}
@@ -95,11 +95,11 @@ class FourChoices(Task):
 
 
 def measure_run(count: int) -> None:
-    """A whole run: planned, answered, scored and written."""
-    with tempfile.TemporaryDirectory() as place:
+    """A whole run: planned, computed, scored and written."""
+    with tempfile.TemporaryDirectory() as temporary:
         before, started = resident(), time.perf_counter()
         selection = Selection((FourChoices(count),), ())
-        run = plan_run(Spec("at-once"), AtOnce(), selection, RenderSettings(), output_dir=Path(place))
+        run = plan_run(Spec("at-once"), AtOnce(), selection, RenderSettings(), output_dir=Path(temporary))
         planned = time.perf_counter() - started
         started = time.perf_counter()
         outcome = run.execute(quiet=True)
@@ -128,7 +128,7 @@ def main() -> int:
         (["--run"], " requests    planned/s   executed/s  bytes each"),
     ):
         print(title, flush=True)
-        for count in (count for count in COUNTS if count <= given.most):  # each in a process of its own
+        for count in (count for count in COUNTS if count <= given.most):  # each in its own process
             subprocess.run([sys.executable, __file__, "--only", str(count), *more], check=True)
     return 0
 

@@ -65,14 +65,14 @@ def harness(model: Any, rows: list[Row], batch_size: int) -> tuple[float, dict[i
     started = time.perf_counter()
     with torch.inference_mode():
         for start in range(0, len(ordered), batch_size):
-            part = ordered[start : start + batch_size]
-            width = max(len(row.ids) for row in part)
-            ids = torch.zeros((len(part), width), dtype=torch.long)
-            for place, row in enumerate(part):
-                ids[place, : len(row.ids)] = torch.tensor(row.ids)
+            batch = ordered[start : start + batch_size]
+            longest = max(len(row.ids) for row in batch)
+            ids = torch.zeros((len(batch), longest), dtype=torch.long)
+            for row_index, row in enumerate(batch):
+                ids[row_index, : len(row.ids)] = torch.tensor(row.ids)
             logprobs = torch.nn.functional.log_softmax(model(ids.cuda()).logits, dim=-1)
-            for place, row in enumerate(part):
-                chosen = logprobs[place, len(row.ids) - 1, [span.tokens[0] for span in row.spans]]
+            for row_index, row in enumerate(batch):
+                chosen = logprobs[row_index, len(row.ids) - 1, [span.tokens[0] for span in row.spans]]
                 found[id(row)] = chosen.float().tolist()
             del logprobs
     torch.cuda.synchronize()
@@ -111,7 +111,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=32)
     parser.add_argument("--subjects", type=int, default=57)
     parser.add_argument("--questions", type=int, default=20)
-    parser.add_argument("--batch_sizes", type=lambda text: [int(part) for part in text.split(",")], default=[16, 32, 64])
+    parser.add_argument("--batch_sizes", type=lambda text: [int(number) for number in text.split(",")], default=[16, 32, 64])
     options = parser.parse_args()
     model, rows = make_model(options.layers), make_rows(options.subjects, options.questions)
     body = sum(p.numel() for name, p in model.named_parameters() if "embed" not in name and "lm_head" not in name)

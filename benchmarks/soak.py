@@ -30,7 +30,7 @@ ROOT = Path(__file__).parent.parent
 TASKS = "toy_gen,toy_choice,toy_text,toy_dialog"
 SAMPLES = 400
 DELAY_S = 0.004
-# How often each kind of command is started, and the most seconds after its first answer until somebody is killed.
+# How often each kind of command is started, and the most seconds after its first answer until a process is killed.
 WAYS = {"alone": (0.62, 0.4), "ranks": (0.18, 0.4), "ray": (0.20, 2.0)}
 
 
@@ -42,14 +42,14 @@ class Soak:
 
     def command(self, way: str, *, delay: float, out: Path) -> subprocess.Popen[bytes]:
         toy = str(ROOT / "tests/toy.py")
-        asked = ["-m", "mill", "eval", "toy[path=toy]", TASKS, "--task_paths", toy, "--output_dir", out]
+        arguments = ["-m", "mill", "eval", "toy[path=toy]", TASKS, "--task_paths", toy, "--output_dir", out]
         start = [sys.executable]
         if way == "ranks":
             start += ["-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", str(_free_port())]
-        words = [*start, *map(str, asked), *(["--executor", "ray", "--workers", "2"] if way == "ray" else [])]
-        told = {"TOY_N": str(SAMPLES), "TOY_DELAY": str(delay), "TOY_LOG": str(self.log), "PYTHONPATH": str(ROOT)}
+        command = [*start, *map(str, arguments), *(["--executor", "ray", "--workers", "2"] if way == "ray" else [])]
+        variables = {"TOY_N": str(SAMPLES), "TOY_DELAY": str(delay), "TOY_LOG": str(self.log), "PYTHONPATH": str(ROOT)}
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        return subprocess.Popen(words, env={**os.environ, **told}, start_new_session=True, **quiet)  # type: ignore[call-overload, no-any-return]
+        return subprocess.Popen(command, env={**os.environ, **variables}, start_new_session=True, **quiet)  # type: ignore[call-overload, no-any-return]
 
     def disturb(self) -> bool:
         """Start a command and kill something of it; True when it came to its end before that."""
@@ -97,7 +97,7 @@ class Soak:
         self.done[f"{'kill -9' if sign == signal.SIGKILL else 'SIGTERM'} of {name}"] += 1
 
     def _let_go_on(self, process: subprocess.Popen[bytes]) -> None:
-        """Ray works for a while with the workers that took the place of the killed ones."""
+        """Ray works for a while with the workers that replaced the killed ones."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(timeout=self.dice.uniform(0.0, 3.0))
 
@@ -150,16 +150,16 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
     given = parser.parse_args()
     print(f"seed {given.seed}", flush=True)
-    with tempfile.TemporaryDirectory() as place:
-        soak = Soak(Path(place), given.seed)
-        whole = Path(place) / "whole"
+    with tempfile.TemporaryDirectory() as temporary:
+        soak = Soak(Path(temporary), given.seed)
+        whole = Path(temporary) / "whole"
         assert soak.command("alone", delay=0.0, out=whole).wait() == 0
         started, runs = time.monotonic(), 0
         while soak.kills < given.kills:
             runs += 1
-            if soak.disturb():  # all is answered: begin anew, beside what is there
+            if soak.disturb():  # complete: start a fresh run beside it
                 _check_end(soak.out, whole)
-                soak.out = Path(place) / f"out{runs}"
+                soak.out = Path(temporary) / f"out{runs}"
             if runs % 20 == 0:
                 print(f"{runs} commands, {soak.kills} kills, {len(recorded(soak.out))} answers recorded", flush=True)
         assert soak.command("alone", delay=0.0, out=soak.out).wait() == 0
@@ -213,7 +213,7 @@ def _signal(pid: int, sign: signal.Signals) -> None:
 
 
 def _end_all(process: subprocess.Popen[bytes]) -> None:
-    """Whatever is left of a command, so that the next one starts on a quiet machine."""
+    """Kills what is left of a command, so that the next one starts on a quiet machine."""
     for pid in reversed(_family(process.pid)):
         _signal(pid, signal.SIGKILL)
     process.wait()

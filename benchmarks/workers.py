@@ -3,10 +3,10 @@
     python benchmarks/workers.py MODEL                  MODEL: a folder with weights
     python benchmarks/workers.py MODEL --only speed
 
-Needs the data of `scripts/fetch_demo.py` (MILL_DATA). The first part asks a slice of MMLU and of GSM8K in one process, as 1,
+Needs the data of `scripts/fetch_demo.py` (MILL_DATA). The first part runs a slice of MMLU and of GSM8K in one process, as 1,
 2 and 4 ranks and with 1, 2 and 3 workers on Ray, and compares all records answer by answer: as they come, and with every row
 computed by itself (exact=true, batch_size=1). The second part has a model that does nothing but compute in one thread, and
-compares two workers with one in one run; starting them is not counted. It also tells how fast answers stream from workers.
+compares two workers with one in one run; starting them is not counted. It also measures how fast workers stream answers.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ def ways() -> dict[str, tuple[list[str], list[str]]]:
 def identical(model: str, more: str) -> None:
     spec = f"hf[path={model},dtype=float32,max_context_length=1024{more}]"
     records: dict[str, dict[str, Any]] = {}
-    with tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory() as temporary:
         for name, (launch, options) in ways().items():
-            out, started = Path(place) / name, time.monotonic()
+            out, started = Path(temporary) / name, time.monotonic()
             for task, limit, shots in TASKS:
-                asked = ["eval", spec, task, "--limit", limit, "--n_shots", shots, "--gen_kwargs", "max_gen_toks=48"]
-                words = [*launch, "-m", "mill", *asked, "--quiet", "--output_dir", out, *options]
+                arguments = ["eval", spec, task, "--limit", limit, "--n_shots", shots, "--gen_kwargs", "max_gen_toks=48"]
+                command = [*launch, "-m", "mill", *arguments, "--quiet", "--output_dir", out, *options]
                 environment = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
-                subprocess.run(list(map(str, words)), env=environment, check=True, capture_output=True)
+                subprocess.run(list(map(str, command)), env=environment, check=True, capture_output=True)
             records[name] = recorded(out)
             report(name, records[name], records["one process"], time.monotonic() - started)
 

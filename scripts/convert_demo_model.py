@@ -19,8 +19,8 @@ def main() -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
-    kept = {"gguf_file": GGUF, "dtype": torch.float32, "quantization_config": GgufConfig(dequantize=True)}
-    model = AutoModelForCausalLM.from_pretrained(folder, **kept)
+    options = {"gguf_file": GGUF, "dtype": torch.float32, "quantization_config": GgufConfig(dequantize=True)}
+    model = AutoModelForCausalLM.from_pretrained(folder, **options)
     AutoTokenizer.from_pretrained(folder, gguf_file=GGUF).save_pretrained(target)
     model.save_pretrained(target)
     print(f"float32 weights: {target}")

@@ -2,7 +2,7 @@
 
 python scripts/train_demo_clip.py [STEPS]     (writes mill/models/configs/clip/shapes/)
 
-One picture of each colour and shape is paired with its caption in every step, except the pairs in `UNSEEN`: those the model
+One image of each colour and shape is paired with its caption in every step, except the pairs in `UNSEEN`: those the model
 meets for the first time in `mill eval mill/models/configs/clip/shapes.py shapes_unseen`.
 """
 
@@ -13,6 +13,7 @@ import random
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import open_clip
 import torch
@@ -22,7 +23,7 @@ from mill.tasks.shapes import PAIRS, SIDE, UNSEEN, class_name, draw
 
 FOLDER = Path(__file__).parents[1] / "mill/models/configs/clip/shapes"
 CAPTIONS = ("a picture of a {c}.", "a {c}.", "one {c} on a dark ground", "this is a {c}", "{c}", "a drawing of a {c}")
-MODEL = {
+MODEL: dict[str, Any] = {
     "embed_dim": 64,
     "vision_cfg": {"image_size": SIDE, "layers": 4, "width": 64, "head_width": 16, "patch_size": 4},
     "text_cfg": {"context_length": 12, "vocab_size": 49408, "width": 64, "heads": 4, "layers": 2},
@@ -32,8 +33,8 @@ PREPROCESS = {"mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5], "interpolation": 
 
 def write_config() -> None:
     FOLDER.mkdir(parents=True, exist_ok=True)
-    told = {"model_cfg": MODEL, "preprocess_cfg": PREPROCESS}
-    (FOLDER / "open_clip_config.json").write_text(json.dumps(told, indent=2) + "\n")
+    config = {"model_cfg": MODEL, "preprocess_cfg": PREPROCESS}
+    (FOLDER / "open_clip_config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 
 def write_weights(model: torch.nn.Module) -> None:
@@ -55,9 +56,9 @@ def main() -> None:
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-3, total_steps=steps)
     started = time.time()
     for step in range(1, steps + 1):
-        pictures = torch.stack([transform(draw(colour, shape, chance)) for colour, shape in seen])
+        images = torch.stack([transform(draw(colour, shape, chance)) for colour, shape in seen])
         captions = [chance.choice(CAPTIONS).replace("{c}", class_name(*pair)) for pair in seen]
-        image, text, scale = model(pictures, tokenizer(captions))
+        image, text, scale = model(images, tokenizer(captions))
         logits = scale * image @ text.T
         wanted = torch.arange(len(seen))
         loss = (torch.nn.functional.cross_entropy(logits, wanted) + torch.nn.functional.cross_entropy(logits.T, wanted)) / 2

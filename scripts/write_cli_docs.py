@@ -6,6 +6,7 @@ python scripts/write_cli_docs.py
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -17,7 +18,7 @@ WIDTH = 100
 
 def render() -> str:
     """The help of mill and of each of its commands, at a fixed width."""
-    shape = {"max_content_width": WIDTH, "terminal_width": WIDTH}
+    shape: dict[str, Any] = {"max_content_width": WIDTH, "terminal_width": WIDTH}
     context = cli.make_context("mill", [], resilient_parsing=True, **{**cli.context_settings, **shape})
     parts = ["# The command line\n", "Options may be typed with `_` or with `-`.\n", _block("mill", cli.get_help(context))]
     for name in COMMANDS:

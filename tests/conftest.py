@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -38,15 +39,23 @@ MARKER_OF_FIXTURE = {
     "browser": "browser",
 }
 MARKER_OF_PATH = {
+    "checks/test_planted_faults.py": "weights",
+    "checks/test_real_server.py": "engine",
     "engines": "engine",
+    "execute/test_conformance.py": "weights",
     "execute/test_ray.py": "cluster",
     "execute/test_ray_faults.py": "cluster",
     "models/hf": "weights",
     "models/prefix/test_sharing.py": "weights",
     "models/test_clip.py": "weights",
+    "models/test_demo_model.py": "weights",
     "models/test_timm.py": "weights",
+    "report/test_html.py": "browser",
+    "schedule/test_slurm.py": "cluster",
+    "security/test_code.py": "weights",
     "tasks/test_media_tasks.py": "weights",
     "checks/test_gate_faults.py": "slow",
+    "cli/test_checks.py": "slow",
     "cli/test_schedule.py": "slow",
     "execute/test_ranks.py": "slow",
     "fuzz": "slow",
@@ -62,17 +71,28 @@ MARKER_OF_PATH = {
 }
 
 
+def markers_of_path(path: Path) -> set[str]:
+    relative = path.relative_to(TESTS)
+    return {MARKER_OF_PATH[name] for name in map(Path.as_posix, (relative, *relative.parents)) if name in MARKER_OF_PATH}
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Does not import the modules that `-m "not (a or b)"` excludes: the imports alone take longer than many quick tests."""
+    excluded = re.fullmatch(r"not \((\w+(?: or \w+)*)\)", config.getoption("markexpr"))
+    if excluded and collection_path.is_relative_to(TESTS):
+        return bool(markers_of_path(collection_path) & set(excluded[1].split(" or "))) or None
+    return None
+
+
 def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
     missing = [path for path in MARKER_OF_PATH if not (TESTS / path).exists()]
-    assert not missing, f"tests/conftest.py marks what does not exist: {missing}"
+    assert not missing, f"tests/conftest.py marks paths that do not exist: {missing}"
     for item in items:
-        path = item.path.relative_to(TESTS)
-        for parent in (path, *path.parents):
-            if marker := MARKER_OF_PATH.get(parent.as_posix()):
-                item.add_marker(marker)
-        for fixture in getattr(item, "fixturenames", ()):
-            if marker := MARKER_OF_FIXTURE.get(fixture):
-                item.add_marker(marker)
+        fixtures = getattr(item, "fixturenames", ())
+        for marker in markers_of_path(item.path) | {
+            MARKER_OF_FIXTURE[name] for name in fixtures if name in MARKER_OF_FIXTURE
+        }:
+            item.add_marker(marker)
 
 
 @pytest.fixture(autouse=True)

@@ -191,7 +191,11 @@ def garbage() -> Fault:
 
 
 def stall(seconds: float) -> Fault:
-    return Fault(lambda handler: (time.sleep(seconds), handler.reply(200, {}))[0])
+    def play(handler: Any) -> None:
+        time.sleep(seconds)
+        handler.reply(200, {})
+
+    return Fault(play)
 
 
 def cut() -> Fault:

@@ -494,8 +494,8 @@ def test_stress_of_a_server_holds_each_level(mill: Mill, tmp_path: Path) -> None
     warm, levels = most[:12], [max(most[start : start + 12]) for start in range(12, len(most), 12)]
     assert max(warm) <= 6 and levels == [1, 6, 6, 1, 1, 6]  # three repetitions, in turn
     one, six = values(check, 0), values(check, 1)
-    assert 0.1 <= one["latency_p50"] < 0.5
-    assert six["requests_per_s"] > 2 * one["requests_per_s"]
+    assert one["latency_p50"] >= 0.1 and one["requests_per_s"] < 10  # every answer takes 0.1 s, one at a time
+    assert six["requests_per_s"] > one["requests_per_s"]
 
 
 def test_a_server_that_dies_under_load_is_what_the_check_reports(

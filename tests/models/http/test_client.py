@@ -253,11 +253,11 @@ def test_events_are_read_however_their_lines_end(pieces: tuple[bytes, ...]) -> N
 
 
 def test_a_probe_takes_no_longer_than_other_calls() -> None:
-    with FaultServer(lambda *_: stall(5)) as server:
+    with FaultServer(lambda *_: stall(60)) as server:
         began = time.monotonic()
         with pytest.raises(Failure, match=r"within 0\.2 s"):
             Client(server.url, timeout=0.2).probe("POST", "/slow", {}, timeout=60)
-        assert time.monotonic() - began < 4
+        assert time.monotonic() - began < 30
 
 
 def test_an_error_that_the_caller_made_is_not_asked_again() -> None:
