@@ -65,7 +65,7 @@ def forced_texts(baseline: CompletedRun, most_tokens: int, *, dialogs: bool) -> 
     texts = []
     for plan in baseline.run.plans:
         if plan.task.kind in (GENERATE, LOGLIKELIHOOD):
-            for state in plan.jobs:
+            for state in plan.states:
                 context, text = state.requests[0].context, _continuation(state, most_tokens)
                 plain = not isinstance(context, str) and not dialogs and not state.requests[0].media
                 if plain:

@@ -72,7 +72,7 @@ def _unfinished(runs: Sequence[Run]) -> bool:
     recorded = [
         sum(run.record.lookup(clone.key) is not None for clone in request.clones())
         for run in runs
-        for job in run.jobs
-        for request in job.open_requests()
+        for state in run.states
+        for request in state.open_requests()
     ]
     return any(recorded) and not all(recorded)

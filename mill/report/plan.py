@@ -18,7 +18,7 @@ def print_plan(run: Run) -> None:
         distinct = list({request.key: request for request in requests}.values())
         todo = [request for request in distinct if run.record.peek(request) is None]
         tokens = run.model.count_tokens(todo)
-        samples = f"{len(plan.jobs)}/{plan.total}"
+        samples = f"{len(plan.states)}/{plan.total}"
         counts = [len(requests), len(distinct), len(distinct) - len(todo), tokens or 0]
         totals = [total + count for total, count in zip(totals, counts, strict=True)]
         unknown += tokens is None

@@ -87,7 +87,7 @@ class Run:
         with self._lock():
             with self._session(executor, keep_model=keep_model) as session:
                 self.record.refresh()
-                run_samples(executor, self.jobs)
+                run_samples(executor, self.states)
                 self._render_prompts()
             return self._score(executor, session, quiet=quiet)
 
@@ -97,30 +97,30 @@ class Run:
         with contextlib.ExitStack() as lock:
             with ranks.joined():
                 # Before the folder is made: a rank that planned later would take it for an earlier run's.
-                check_same_plan(ranks, self.jobs)
+                check_same_plan(ranks, self.states)
                 if ranks.first:
                     self._write_plan()
                 with self._session(executor, written=ranks.first) as session:
                     if ranks.first:
                         lock.enter_context(self._lock())
-                    run_share(ranks, executor, self.record, self.jobs)
+                    run_share(ranks, executor, self.record, self.states)
                     if ranks.first:
                         self._render_prompts()
             return self._score(executor, session, quiet=quiet) if ranks.first else None
 
     def _render_prompts(self) -> None:
         """Once, after the last request and before the model is closed: some backends keep their tokenizer no longer."""
-        for job in self.jobs:
-            request = prompt_request(job)
+        for state in self.states:
+            request = prompt_request(state)
             with contextlib.suppress(Exception):  # the samples then show the prompt as it was before the template
-                self._prompts[job.task.name, job.sample.id] = self.model.rendered_prompt(request)
+                self._prompts[state.task.name, state.sample.id] = self.model.rendered_prompt(request)
 
-    def _sent(self, job: SampleState) -> str:
-        return self._prompts.get((job.task.name, job.sample.id), "")
+    def _sent(self, state: SampleState) -> str:
+        return self._prompts.get((state.task.name, state.sample.id), "")
 
     @property
-    def jobs(self) -> list[SampleState]:
-        return [job for plan in self.plans for job in plan.jobs]
+    def states(self) -> list[SampleState]:
+        return [state for plan in self.plans for state in plan.states]
 
     def _lock(self) -> AbstractContextManager[None]:
         return advisory_lock(self.folder, [plan.task.name for plan in self.plans])
@@ -128,7 +128,7 @@ class Run:
     def _rank_executor(self, ranks: Ranks, *, quiet: bool) -> Executor:
         if not self.model.lock_step:
             return Executor(LocalBackend(self.model), self.record, quiet=quiet)
-        padding = {job.first_request.kind: job.first_request.clones()[0] for job in self.jobs}
+        padding = {state.first_request.kind: state.first_request.clones()[0] for state in self.states}
         return LockStepExecutor(self.model, self.record, ranks, padding, quiet=quiet)
 
     @contextmanager
@@ -169,7 +169,7 @@ class Run:
             raise RunError(f"{self.folder.path} was removed or moved during the run: run the same command again")
 
     def _score(self, executor: Executor, session: manifest.Session, *, quiet: bool) -> Outcome:
-        records = {plan.task.name: [from_state(job, self._sent(job)) for job in plan.jobs] for plan in self.plans}
+        records = {plan.task.name: [from_state(state, self._sent(state)) for state in plan.states] for plan in self.plans}
         breakdown = self._judge(records, quiet=quiet)
         scored = {p.task.name: [score_sample(p.task, record) for record in records[p.task.name]] for p in self.plans}
         results = {plan.requested: self._summarize(plan, scored[plan.task.name]) for plan in self.plans}
@@ -214,7 +214,7 @@ class Run:
         )
         for plan in self.plans:
             if plan.task.name not in covered:
-                unanswered = (score_sample(plan.task, from_state(job)) for job in plan.jobs)
+                unanswered = (score_sample(plan.task, from_state(state)) for state in plan.states)
                 write_samples(self.folder.samples_file(plan.task.name), plan.task.name, unanswered, self.folder.root)
 
     def _summarize(self, plan: TaskPlan, scored: list[ScoredSample]) -> TaskResult:

@@ -106,9 +106,9 @@ def judgement_warnings(scored: Sequence[ScoredSample]) -> list[str]:
 
 def check_prompts(plans: Sequence[TaskPlan]) -> None:
     """Fill in every judge's prompt once, before anything is computed."""
-    for task, job in ((plan.task, plan.jobs[0]) for plan in plans if plan.task.judge is not None):
+    for task, state in ((plan.task, plan.states[0]) for plan in plans if plan.task.judge is not None):
         try:
-            fields = task.judged_fields(job.sample, [Response(text="")])
+            fields = task.judged_fields(state.sample, [Response(text="")])
         except Exception:  # it needs responses of another form, which are not there yet
             continue
         assert task.judge is not None

@@ -121,7 +121,7 @@ def _task_entry(plan: TaskPlan) -> dict[str, Any]:
         "version": plan.task.version,
         "task_type": plan.task.task_type.value,
         "n_shots": plan.n_shots,
-        "n": len(plan.jobs),
+        "n": len(plan.states),
         "total": plan.total,
         "data_hash": plan.data_hash,
         "warnings": plan.warnings(),

@@ -16,11 +16,11 @@ from mill.execute.sample_state import SampleState, replay, run_samples
 from mill.runs.record import Record
 
 
-def run_share(ranks: Ranks, executor: Executor, record: Record, jobs: Sequence[SampleState]) -> None:
+def run_share(ranks: Ranks, executor: Executor, record: Record, states: Sequence[SampleState]) -> None:
     """Run this rank's share, once rank 0 holds the lock. Rank 0 ends with all responses and the tally of all ranks."""
     ranks.exchange("it is our turn")
     record.refresh()
-    parts = split_samples(jobs, ranks.size)
+    parts = split_samples(states, ranks.size)
     run_samples(executor, parts[ranks.rank])
     tallies = ranks.exchange(asdict(executor.tally))
     if ranks.first:
@@ -28,12 +28,12 @@ def run_share(ranks: Ranks, executor: Executor, record: Record, jobs: Sequence[S
     _gather(ranks, record, parts)
 
 
-def check_same_plan(ranks: Ranks, jobs: Sequence[SampleState]) -> None:
+def check_same_plan(ranks: Ranks, states: Sequence[SampleState]) -> None:
     """All ranks must have the same plan: a machine with other data would send other requests."""
     digest = hashlib.blake2b(digest_size=16)
-    for job in jobs:
-        digest.update(f"{job.task.name}\0{job.sample.id}\0".encode("utf-8", "surrogatepass"))
-        for request in job.open_requests():
+    for state in states:
+        digest.update(f"{state.task.name}\0{state.sample.id}\0".encode("utf-8", "surrogatepass"))
+        for request in state.open_requests():
             digest.update(request.key.encode())
     digests = ranks.exchange(digest.hexdigest())
     other = next((rank for rank, text in enumerate(digests) if text != digests[0]), None)
@@ -47,7 +47,7 @@ def _gather(ranks: Ranks, record: Record, parts: Sequence[Sequence[SampleState]]
     if ranks.first:
         record.refresh()
         # An error that is seen here may be an earlier session's, with a response since where that rank records.
-        missing = [other for other, jobs in enumerate(parts) if not _replay_all(jobs, record.response)]
+        missing = [other for other, states in enumerate(parts) if not _replay_all(states, record.response)]
     missing = ranks.exchange(missing)[0]
     if ranks.first:
         for other in missing:
@@ -59,9 +59,9 @@ def _gather(ranks: Ranks, record: Record, parts: Sequence[Sequence[SampleState]]
         ranks.send(_lines(parts[ranks.rank]))
 
 
-def _replay_all(jobs: Sequence[SampleState], lookup: Callable[[str], Response | None]) -> bool:
+def _replay_all(states: Sequence[SampleState], lookup: Callable[[str], Response | None]) -> bool:
     """Attach the recorded responses to samples; False where some are missing."""
-    return all(not job.open_requests() or replay(job, lookup) for job in jobs)
+    return all(not state.open_requests() or replay(state, lookup) for state in states)
 
 
 def _total(tallies: Iterable[dict[str, Any]]) -> Tally:
@@ -71,9 +71,9 @@ def _total(tallies: Iterable[dict[str, Any]]) -> Tally:
     return Tally(**{**sums, "answering_s": max(tally["answering_s"] for tally in given)})
 
 
-def _lines(jobs: Iterable[SampleState]) -> Iterable[str]:
-    for job in jobs:
-        for request in job.all_requests():
+def _lines(states: Iterable[SampleState]) -> Iterable[str]:
+    for state in states:
+        for request in state.all_requests():
             for clone, response in zip(request.clones(), request.resps, strict=True):
                 head = {"key": clone.key, "kind": clone.kind, "deterministic": clone.deterministic}
                 yield json.dumps({**head, "response": response.to_dict()})

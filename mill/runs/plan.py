@@ -26,14 +26,14 @@ class TaskPlan:
 
     requested: str
     task: Task
-    jobs: list[SampleState]
+    states: list[SampleState]
     total: int
     data_hash: str
     task_warnings: Sequence[str] = ()
 
     @property
     def n_shots(self) -> int:
-        shots = self.jobs[0].settings.n_shots if self.jobs else None
+        shots = self.states[0].settings.n_shots if self.states else None
         return self.task.n_shots if shots is None or not self.task.takes_shots else shots
 
     def warnings(self) -> list[str]:
@@ -41,17 +41,17 @@ class TaskPlan:
         lines = list(self.task_warnings)
         if self.requested != self.task.name:
             lines.insert(0, f"{self.task.name} runs instead of {self.requested}, which this model cannot serve")
-        if self.jobs and self.jobs[0].settings.n_shots and not self.task.takes_shots:
+        if self.states and self.states[0].settings.n_shots and not self.task.takes_shots:
             lines.append("this task takes no examples, so --n_shots does not apply")
-        if self.jobs and self.jobs[0].settings.gen_kwargs and self.task.kind not in (GENERATE, MULTI_ROUND):
+        if self.states and self.states[0].settings.gen_kwargs and self.task.kind not in (GENERATE, MULTI_ROUND):
             lines.append("this task generates no text, so --gen_kwargs does not apply")
         return lines + self.without_effect()
 
     def without_effect(self) -> list[str]:
         """Sampling options that have no effect, because decoding is greedy."""
-        if not self.jobs or not self.jobs[0].first_request.deterministic:
+        if not self.states or not self.states[0].first_request.deterministic:
             return []
-        settings, lines = self.jobs[0].settings, []
+        settings, lines = self.states[0].settings, []
         if settings.repeats > 1:
             lines.append(
                 f"decoding is greedy, so all {settings.repeats} repeats give the same response; "
@@ -62,7 +62,7 @@ class TaskPlan:
         return lines
 
     def requests(self) -> list[Request]:
-        return [request for job in self.jobs for request in job.open_requests()]
+        return [request for state in self.states for request in state.open_requests()]
 
 
 def parse_limit(given: str | int | float | None) -> int | float | None:
@@ -132,11 +132,11 @@ def _plan(requested: str, task: Task, settings: RenderSettings, limit: int | flo
     samples = hooks.read_samples(task)
     hooks.check_metrics(task)
     chosen = samples[: resolve_limit(limit, len(samples))]
-    jobs = [SampleState.of(task, sample, settings) for sample in chosen]
+    states = [SampleState.of(task, sample, settings) for sample in chosen]
     for sample in chosen:
         hooks.check_sample(task, sample)
     data_hash = hooks.call(task, "a row of samples()", lambda: hash_docs([sample.doc for sample in samples]))
-    return TaskPlan(requested, task, jobs, len(samples), data_hash, hooks.read_warnings(task))
+    return TaskPlan(requested, task, states, len(samples), data_hash, hooks.read_warnings(task))
 
 
 def hash_docs(docs: Sequence[Mapping[str, Any]]) -> str:

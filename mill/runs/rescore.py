@@ -96,9 +96,9 @@ def _replayed(
     task: Task, sample: SampleRecord, lookup: Callable[[str], Response | None], settings: RenderSettings
 ) -> SampleRecord:
     """A dialog, replayed from its first round with the recorded responses: its later rounds depend on them."""
-    job = SampleState.of(task, sample.sample, settings)
-    replay(job, lookup)
-    return replace(from_state(job, sample.sent), judgements=sample.judgements)
+    state = SampleState.of(task, sample.sample, settings)
+    replay(state, lookup)
+    return replace(from_state(state, sample.sent), judgements=sample.judgements)
 
 
 def _count(responses: Sequence[Sequence[Response]]) -> int:

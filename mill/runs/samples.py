@@ -89,24 +89,24 @@ class ScoredSample:
     """Metric name -> the registered metric that sums up its values."""
 
 
-def from_state(job: SampleState, sent: str = "") -> SampleRecord:
+def from_state(state: SampleState, sent: str = "") -> SampleRecord:
     """A sample that ran, or that is about to; `sent` is its prompt as the model got it."""
-    task, sample = job.task, job.sample
-    if job.rounds:
-        keys = [[request.key for request in rounds] for rounds in job.rounds]
+    task, sample = state.task, state.sample
+    if state.rounds:
+        keys = [[request.key for request in rounds] for rounds in state.rounds]
         continuations = []
     else:
-        clones = [request.clones() for request in job.requests]
+        clones = [request.clones() for request in state.requests]
         keys = [[clone.key for clone in repeat] for repeat in zip(*clones, strict=True)]
-        continuations = [request.continuation for request in job.requests if request.continuation]
-    responses = [[] for _ in keys] if job.open_requests() else job.repeats()
-    target, prompt = task.target(sample), prompt_request(job).text
+        continuations = [request.continuation for request in state.requests if request.continuation]
+    responses = [[] for _ in keys] if state.open_requests() else state.repeats()
+    target, prompt = task.target(sample), prompt_request(state).text
     return SampleRecord(sample, target, prompt, continuations, keys, responses, sent=sent)
 
 
-def prompt_request(job: SampleState) -> Request:
+def prompt_request(state: SampleState) -> Request:
     """The request whose prompt a sample shows: the first, or of a dialog the last round."""
-    return job.rounds[0][-1] if job.rounds else job.requests[0]
+    return state.rounds[0][-1] if state.rounds else state.requests[0]
 
 
 def score_sample(task: Task, record: SampleRecord) -> ScoredSample:
