@@ -16,7 +16,7 @@ from mill.cli.values import FilePath
 from mill.report.collect import NUMBERS, as_csv, as_json, as_markdown, cells, collect, shown_columns
 from mill.report.tables import print_table
 from mill.schedule.cells import Cell, read_cells, unscheduled
-from mill.schedule.states import active_jobs
+from mill.schedule.jobs import active_jobs
 
 _FORMATS = {"csv": as_csv, "json": as_json, "md": as_markdown}
 

@@ -29,7 +29,7 @@ from mill.runs.folder import RunFolder, check_writable
 from mill.runs.plan import refuse_early
 from mill.schedule.cells import FOLDER, Cell, cell_of, forget_cells, read_cells, remember_cells
 from mill.schedule.cluster import Cluster, read_cluster
-from mill.schedule.states import active_jobs, run_locally, submit
+from mill.schedule.jobs import active_jobs, run_locally, submit
 from mill.tasks.from_files import expand_task_files
 from mill.tasks.load import load_builtin, load_files, select
 

@@ -86,7 +86,7 @@ class Cell:
 
 def cell_of(run: Run, model: str, task: str, n_shots: int | None, argv: Sequence[str], output_dir: Path) -> Cell:
     """A cell from its planned run, which passed all checks."""
-    expected = {plan.task.name: Expected(len(plan.jobs), plan.task.version, plan.data_hash) for plan in run.plans}
+    expected = {plan.task.name: Expected(len(plan.states), plan.task.version, plan.data_hash) for plan in run.plans}
     path = run.folder.path.resolve().relative_to(output_dir.resolve())
     return Cell(model, task, n_shots, tuple(argv), str(path), expected)
 
