@@ -24,7 +24,7 @@ from mill.models.http import Failure, Reply, client
 from mill.models.http.body import _Inflate, parsed
 from mill.models.http.client import _event
 from mill.models.http.dispatcher import response_to
-from mill.models.http.failures import parse_retry_after, raise_reported, server_words
+from mill.models.http.failures import parse_retry_after, raise_reported, error_message
 from mill.models.http.model_names import same_file, same_model
 from mill.models.litellm.model import _body_of
 from mill.models.llama_cpp import LlamaCppModel
@@ -349,7 +349,7 @@ def test_any_bytes_are_unpacked_or_a_failure(body: bytes) -> None:
         inflate.finish()
     except Failure:
         pass
-    assert isinstance(server_words(body), str)
+    assert isinstance(error_message(body), str)
 
 
 @MANY

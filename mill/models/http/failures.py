@@ -48,7 +48,7 @@ class Failure(Exception):
 def http_failure(status: int, body: bytes, headers: Mapping[str, str]) -> Failure:
     """An answer with an error status, with the server's own words where it has some."""
     hint = {401: "check the API key", 403: "check the API key's rights", 404: "check the model name and the URL"}
-    words = f"HTTP {status}: {server_words(body)}"
+    words = f"HTTP {status}: {error_message(body)}"
     if status in hint:
         words += f" ({hint[status]})"
     return Failure("http", words, status=status, retry_after=parse_retry_after(headers.get("Retry-After")))
@@ -74,7 +74,7 @@ def raise_reported(body: Any) -> None:
     raise Failure("reported", f"the server reported an error: {_words_of(error)}", status=status)
 
 
-def server_words(body: bytes) -> str:
+def error_message(body: bytes) -> str:
     """The message inside an error body: OpenAI's shape, FastAPI's, or the start of the text."""
     text = body.decode("utf-8", "replace").strip()
     try:

@@ -114,7 +114,7 @@ def test_an_absent_server_is_a_connection_failure() -> None:
     ],
 )
 def test_the_servers_own_words_are_told(body: bytes, words: str) -> None:
-    assert failures.server_words(body) == words
+    assert failures.error_message(body) == words
 
 
 def test_many_calls_need_few_connections_and_coroutines() -> None:
