@@ -1,4 +1,4 @@
-"""Progress with rate and time left: a bar on a terminal, a plain line now and then elsewhere."""
+"""Progress with rate and time left: a bar on a terminal, a line every few seconds elsewhere."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PLAIN_INTERVAL_S = 10.0
 
 
 class Progress:
-    """Counts answered requests of one kind. Use as a context manager."""
+    """Counts completed requests of one kind. Use as a context manager."""
 
     def __init__(self, title: str, total: int, *, quiet: bool = False) -> None:
         self.title, self.total, self.done, self.failed = one_line(title), total, 0, 0
@@ -69,10 +69,10 @@ class Progress:
 
     def _print_line(self) -> None:
         self._last_line, self._last_done = time.monotonic(), self.done
-        left = (self.total - self.done) / max(self._rate(), 1e-9)
+        seconds_left = (self.total - self.done) / max(self._rate(), 1e-9)
         parts = [f"{self.title}: {self.done}/{self.total}", self._rate_text()]
         if self.done < self.total:
-            parts.append(f"{left:.0f} s left")
+            parts.append(f"{seconds_left:.0f} s left")
         if self.failed:
             parts.append(self._failed_text())
         echo(", ".join(parts), err=True)

@@ -105,7 +105,7 @@ class LiteLLMModel(ServerModel):
             arguments["api_key"] = self._key
         if "logprobs" in options:  # dropped by LiteLLM where the provider has none
             arguments |= {"logprobs": True, "top_logprobs": options["logprobs"]}
-        reply = self._of_model(await self.client.guarded(lambda: _complete(arguments)))
+        reply = self._check_model(await self.client.guarded(lambda: _complete(arguments)))
         return read_answer(reply, [*options["until"]], self._warn)
 
 

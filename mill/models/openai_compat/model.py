@@ -196,7 +196,7 @@ class OpenAICompatModel(ServerModel):
         else:
             path, asked = "/v1/chat/completions", {"logprobs": True, "top_logprobs": count}
             body["messages"] = messages_of(request)
-        reply = self._of_model(await self._call(path, body, asked if count else {}))
+        reply = self._check_model(await self._call(path, body, asked if count else {}))
         answer = self._plausible(read_answer(reply, stops, self._warn), options["max_gen_toks"])
         if count and answer.tokens is None:
             self._warn(NO_TOKENS)
