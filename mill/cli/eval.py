@@ -25,7 +25,7 @@ from mill.cli.options import (
 )
 from mill.cli.run_file import read_run_file
 from mill.cli.values import AUTO, BatchSize, FilePath, Limit, Pairs, Real, Texts
-from mill.execute.choose import ENGINES, HERE, ExecutorChoice
+from mill.execute.choose import ENGINES, LOCAL, ExecutorChoice
 from mill.execute.ranks import Ranks
 from mill.models.spec.parse import make_spec
 from mill.models.spec.remote_code import forbid_remote_code
@@ -99,7 +99,7 @@ class EvalOptions:
 @remote_code_option()
 @click.option("--wait", type=Real(min=0), default=None, help="Seconds to wait for a server to come up.")
 @click.option("--judge", default=None, help="A model, any spec, that grades the answers of tasks that are judged.")
-@click.option("--engine", type=click.Choice(ENGINES), default=None, help="Who computes. [default: here]")
+@click.option("--engine", type=click.Choice(ENGINES), default=None, help="Who computes. [default: local]")
 @click.option("--workers", type=click.IntRange(min=1), default=None, help="Processes that each hold the model, on Ray.")
 @click.option("--address", default=None, help="Of a Ray cluster; default: one of this machine's own.")
 @click.option("--gpus_per_worker", type=Real(min=0), default=None, help="[default: 1 where there are any]")
@@ -207,6 +207,6 @@ def _options(given: Mapping[str, Any], output_dir: Path, task_paths: tuple[str, 
         wait=given["wait"] or 0.0,
         base_url=given["base_url"] or "",
         exact=bool(given["exact"]),
-        choice=ExecutorChoice(given["engine"] or HERE, given["workers"], given["address"], given["gpus_per_worker"]),
+        choice=ExecutorChoice(given["engine"] or LOCAL, given["workers"], given["address"], given["gpus_per_worker"]),
         judge=_judge(given["judge"]),
     )

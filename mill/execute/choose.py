@@ -18,15 +18,15 @@ from mill.execute.workers import LocalWorker, open_replica, portable_identity
 from mill.models.spec.open import open_model
 from mill.models.spec.parse import Spec, addresses_of, at_address
 
-HERE, RAY = "here", "ray"
-ENGINES = (HERE, RAY)
+LOCAL, RAY = "local", "ray"
+ENGINES = (LOCAL, RAY)
 
 
 @dataclass(frozen=True)
 class ExecutorChoice:
     """The user's choice. `workers` None means one, or one for each server's address."""
 
-    engine: str = HERE
+    engine: str = LOCAL
     workers: int | None = None
     address: str | None = None
     gpus_per_worker: float | None = None
@@ -34,9 +34,9 @@ class ExecutorChoice:
     def __post_init__(self) -> None:
         if self.engine not in ENGINES:
             raise SpecError(f"--engine {self.engine}: engines are {', '.join(ENGINES)}")
-        if self.engine == HERE and self.address:
+        if self.engine == LOCAL and self.address:
             raise SpecError("--address is that of a Ray cluster: add --engine ray")
-        if self.engine == HERE and self.gpus_per_worker is not None:
+        if self.engine == LOCAL and self.gpus_per_worker is not None:
             raise SpecError("--gpus_per_worker is for workers on Ray: add --engine ray")
 
     def check(self, spec: Spec) -> None:
@@ -45,7 +45,7 @@ class ExecutorChoice:
         if world_size() > 1 and (self.engine == RAY or servers > 1):
             asked = "--engine ray" if self.engine == RAY else "a model with several addresses"
             raise SpecError(f"{asked} distributes the work itself: start mill without torchrun or accelerate")
-        if self.engine == HERE and self.workers not in (None, 1) and servers < 2:
+        if self.engine == LOCAL and self.workers not in (None, 1) and servers < 2:
             raise SpecError(f"--workers {self.workers}: add --engine ray, or give a server with several addresses")
         if self.workers is not None and self.workers < servers:
             raise SpecError(f"--workers {self.workers} would leave some of the {servers} addresses without one")
