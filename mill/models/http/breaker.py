@@ -46,7 +46,7 @@ class CircuitBreaker:
         self._server, self._verifies = server, verifies
         self._failures = 0
         self.healthy_at = 0.0
-        """The latest time at which the server is known to have been healthy; earlier failures are errors of their requests."""
+        """When the server was last known to be healthy; earlier failures are errors of their requests."""
         self.reset()
 
     def reset(self) -> None:

@@ -42,8 +42,8 @@ class RequestDispatcher:
         self._held: deque[tuple[float, Request, Response]] = deque()
 
     def stream(self, requests: Sequence[Request]) -> Iterator[Answered]:
-        """Every request with its response. A request may crash the server: after an outage without any response, requests are
-        sent one by one, and one on which the server crashes repeatedly is an error."""
+        """Every request with its response. A request may crash the server: after an outage without any response, requests
+        are sent one by one, and one on which the server crashes repeatedly is an error."""
         outages = crashing = 0
         left = {request.key: request for request in requests}
         while left:

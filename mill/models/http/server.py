@@ -105,8 +105,8 @@ class ServerModel(MillModel):
             return reply
         if not any(same_model(answered_by, name) for name in known):
             self._model_mismatch = True
-            name = self.client.name or self.base_url
-            self._warn(f"{name} answers as {one_line(answered_by[:200])}, not as the requested {known[0]}: is it the same model?")
+            name, answering = self.client.name or self.base_url, one_line(answered_by[:200])
+            self._warn(f"{name} answers as {answering}, but {known[0]} was requested: is it the same model?")
         return reply
 
     def ready(self, wait: float = 0.0) -> None:
