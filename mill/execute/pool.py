@@ -152,7 +152,7 @@ class Pool:
     # The thread of one worker.
 
     def _work(self, slot: WorkerSlot, kind: str, work: WorkQueue, messages: queue.Queue[Message]) -> None:
-        """Compute chunks until none is left. A worker takes one when it is ready: while it waits for a machine it holds none."""
+        """Compute chunks until none is left. A worker takes one only when it is ready, not while it waits for a machine."""
         while self._ready(slot, work, messages) and (chunk := work.take()) is not None:
             left = {request.key: request for request in chunk}
             try:

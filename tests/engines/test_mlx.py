@@ -35,7 +35,7 @@ model = MlxModel(sys.argv[1], max_context_length=256)
 together = [answer.text for answer in model.generate_until(asked)]
 alone = []
 for one in asked:
-    model._warm = None
+    model._cached = None
     alone += [answer.text for answer in model.generate_until([one])]
 assert together == alone, (together, alone)
 (scored,) = model.loglikelihood([Request(LOGLIKELIHOOD, start, " Italy: Rome.", options={"logprobs": "all"})])

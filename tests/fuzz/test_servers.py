@@ -96,7 +96,7 @@ async def through_litellm(request: Request, body: bytes) -> Response:
 
 async def next_token(request: Request, body: bytes) -> Response:
     model = openai(body, route="prompt_logprobs")
-    model._names_next = True
+    model._has_next_tokens = True
     return await model._score(request)
 
 

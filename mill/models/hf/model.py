@@ -35,7 +35,7 @@ class _Default(str):
 
 DEFAULT_DTYPE = _Default("bfloat16")  # float32 on a CPU that would have to emulate it
 FLOAT32_FALLBACK = (
-    "this CPU has no bfloat16 arithmetic, so dtype=float32 is taken; dtype=bfloat16 would be emulated, which is slow"
+    "this CPU has no bfloat16 arithmetic, so dtype=float32 is used; dtype=bfloat16 would be emulated, which is slow"
 )
 MAX_SEQUENCES = 512  # decoded at once
 
@@ -87,7 +87,7 @@ class TransformersModel(MediaModel):
         return self.source.name
 
     def identity(self) -> dict[str, Any]:
-        """Weights by content, and the settings that reach the logits; batch size and device are not among them."""
+        """Weights by content, and the settings that change the logits; batch size and device do not."""
         return {
             "backend": "hf",
             "weights": self.source.fingerprint(trust_remote_code=self.trust_remote_code),
@@ -102,7 +102,7 @@ class TransformersModel(MediaModel):
 
     @cached_property
     def dtype(self) -> str:
-        """The requested one. By default bfloat16, or float32 on a CPU that has no bfloat16 arithmetic."""
+        """The requested dtype. By default bfloat16, or float32 on a CPU without bfloat16 arithmetic."""
         if self._requested_dtype is not DEFAULT_DTYPE or cpu_has_bfloat16() or choose_device(self.device_map) != "cpu":
             return str(self._requested_dtype)
         warn(FLOAT32_FALLBACK)
@@ -164,7 +164,7 @@ class TransformersModel(MediaModel):
         return self._model
 
     def load(self) -> None:
-        _ = self.model, self.prefix_sharing  # loading and probing are not time in which requests are answered
+        _ = self.model, self.prefix_sharing  # so that rates include neither loading nor probing
 
     def synchronize(self) -> None:
         if self._passes is not None:
@@ -216,7 +216,7 @@ class TransformersModel(MediaModel):
         return self._score_pairs(requests, units, hook, limits)
 
     def _score_plain(self, requests: Sequence[Request]) -> Iterator[Answered]:
-        """Packed, sharing prefixes, where the model's layers allow it; what is left is padded."""
+        """Packed, sharing prefixes, where the model's layers allow it; the other rows in padded batches."""
         fitting, pairs, too_long = self._fitting_pairs(requests)
         yield from too_long
         rows = shared_rows(fitting, pairs)
@@ -242,7 +242,7 @@ class TransformersModel(MediaModel):
     def _score_packed(self, rows: list[Row]) -> Iterator[tuple[Row, list[Response]]]:
         """Rows with their responses; rows that do not fit are left out."""
         tokens = memory.scoring_tokens(self.model, logits_per_token=0.0)
-        if self.batch_size:  # so many rows of the longest fit one pass
+        if self.batch_size:  # as many tokens as that many of the longest rows
             tokens = min(tokens, self.batch_size * max((len(row.ids) for row in rows), default=1))
         scorer = packed_scoring.PrefixScorer(
             self.model, packed_scoring.Budget(tokens, memory.logit_rows(self.model)), self._free_memory
@@ -274,7 +274,7 @@ class TransformersModel(MediaModel):
         return self._stream_checked(ROLLING, units, hook, BatchLimits(self.batch_size, budget))
 
     def _generate_texts(self, requests: Sequence[Request]) -> Iterator[Answered]:
-        """By continuous batching where prefixes are shared; what is left in plain batches of equal decoding options."""
+        """By continuous batching where prefixes are shared; the others in plain batches of equal decoding options."""
         prompts = self.tokens.prompts(requests)
         decoded: set[Prompt] = set()
         if self.prefix_sharing:
@@ -306,10 +306,10 @@ class TransformersModel(MediaModel):
             yield from self._decode_group(group)
 
     def _decode_group(self, prompts: list[Prompt]) -> Iterator[tuple[Prompt, Response]]:
-        """With half as many sequences at once whenever memory runs out."""
-        most = self.batch_size or MAX_SEQUENCES
+        """Halve the number of concurrent sequences whenever memory runs out."""
+        limit = self.batch_size or MAX_SEQUENCES
         done: set[Prompt] = set()
-        while most and self.prefix_sharing and (left := [prompt for prompt in prompts if prompt not in done]):
+        while limit and self.prefix_sharing and (left := [prompt for prompt in prompts if prompt not in done]):
             decoder = ContinuousDecoder(
                 self.model,
                 self.tokens.tokenizer,
@@ -318,7 +318,7 @@ class TransformersModel(MediaModel):
                 at_once=memory.scoring_tokens(self.model, logits_per_token=0.0),
             )
             try:
-                for prompt, response in decoder.run(left, most):
+                for prompt, response in decoder.run(left, limit):
                     done.add(prompt)
                     yield prompt, response
             except MillError:
@@ -328,9 +328,9 @@ class TransformersModel(MediaModel):
                     warn(f"continuous batching is off from here on: {describe(error)}")
                     self.prefix_sharing = False
                     return
-                most = min(most, len(left)) // 2
+                limit = min(limit, len(left)) // 2
             else:
-                del decoder  # nothing refers back to it: its memory is free without a search for cycles
+                del decoder  # it is in no reference cycle: its memory is free at once
                 memory.empty_caches()
                 return
             del decoder
@@ -338,7 +338,7 @@ class TransformersModel(MediaModel):
 
     def _generate_media(self, requests: Sequence[Request]) -> Iterator[Answered]:
         def answer(rows: list[MediaRow], decoded: list[Any]) -> list[list[Response]]:
-            return [[one] for one in self.media.generate(self.model, rows, decoded, self._eos_ids)]
+            return [[response] for response in self.media.generate(self.model, rows, decoded, self._eos_ids)]
 
         rows = [MediaRow(request, self.media.render(request.context)) for request in requests]
         return self._stream_media(GENERATE, rows, answer, self._token_limits(memory.generation_tokens(self.model)))

@@ -1,6 +1,6 @@
-"""What can be said of a model of LiteLLM without importing it, which takes seconds: who serves it, and which key is missing.
+"""Checks a LiteLLM model name and its key without importing LiteLLM, which takes seconds.
 
-Only what is certain is refused here; LiteLLM itself looks at the rest.
+Only certain errors are refused here; LiteLLM checks the rest.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _KEYS = {
 
 
 def check_name(model: str, *, has_key: bool, has_address: bool) -> None:
-    """Refuse a name that no provider has, and a provider whose key is nowhere."""
+    """Refuse a name without a provider, and a provider whose key is not set."""
     known = _known_models()
     if known is None:
         return
@@ -38,23 +38,23 @@ def check_name(model: str, *, has_key: bool, has_address: bool) -> None:
             raise ModelError(f"litellm does not know the provider of {model!r}: write provider/model")
     keys = _KEYS.get(provider, ())
     if keys and not has_key and not any(os.environ.get(key) for key in keys) and not _has_dotenv():
-        raise ModelError(f"{model} needs a key: set {' or '.join(keys)}, or give api_key=...")
+        raise ModelError(f"{model} needs a key: set {' or '.join(keys)}, or pass api_key=...")
 
 
 def _known_models() -> dict[str, Any] | None:
-    """None where this version of LiteLLM keeps its list elsewhere."""
+    """None where this version of LiteLLM stores its list elsewhere."""
     folder = _folder()
     if folder is None:
         return None
     try:
-        found = json.loads((folder / _LIST).read_text(encoding="utf-8"))
+        models = json.loads((folder / _LIST).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return found if isinstance(found, dict) else None
+    return models if isinstance(models, dict) else None
 
 
 def _has_dotenv() -> bool:
-    """Whether LiteLLM might find variables in a file: it reads the .env of a folder above it when it is imported."""
+    """Whether LiteLLM may find variables in a file: when imported, it reads the .env of a parent folder."""
     folders = [Path.cwd(), *([folder] if (folder := _folder()) else [])]
     return any((above / ".env").exists() for folder in folders for above in (folder, *folder.parents))
 
