@@ -81,9 +81,8 @@ def generate(model: MillModel, *contexts: str | tuple[Message, ...], draw: int =
 def score(model: MillModel, *pairs: tuple[str, str]) -> list[Response]:
     if not model.capabilities.serves(LOGLIKELIHOOD):
         raise Skipped("gives no log-probabilities")
-    return responses(
-        model, LOGLIKELIHOOD, [Request(LOGLIKELIHOOD, context, continuation) for context, continuation in pairs]
-    )
+    requests = [Request(LOGLIKELIHOOD, context, continuation) for context, continuation in pairs]
+    return responses(model, LOGLIKELIHOOD, requests)
 
 
 def text_of(response: Response) -> str:

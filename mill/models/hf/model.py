@@ -35,7 +35,7 @@ class _Default(str):
 
 DEFAULT_DTYPE = _Default("bfloat16")  # float32 on a CPU that would have to emulate it
 FLOAT32_FALLBACK = (
-    "this CPU has no bfloat16 arithmetic, so dtype=float32 is used; dtype=bfloat16 would be emulated, which is slow"
+    "this CPU has no bfloat16 arithmetic, so dtype=float32 is taken; dtype=bfloat16 would be emulated, which is slow"
 )
 MAX_SEQUENCES = 512  # decoded at once
 

@@ -52,9 +52,8 @@ class LlamaCppModel(ServerModel):
         concurrency: int | None = None,
         use_chat_template: bool = False,
     ) -> None:
-        super().__init__(
-            model, base_url, api_key=api_key, timeout=timeout, concurrency=1 if concurrency is None else concurrency
-        )
+        initial = 1 if concurrency is None else concurrency  # until the probe reads the server's number of slots
+        super().__init__(model, base_url, api_key=api_key, timeout=timeout, concurrency=initial)
         check_flag("use_chat_template", use_chat_template)
         self._max_concurrency = concurrency
         self.use_chat_template = use_chat_template

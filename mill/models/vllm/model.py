@@ -215,9 +215,7 @@ class VLLMModel(MediaModel):
         rows: list[Row] = [unit.data for unit in batch]
         short = [row for row in rows if one_token(row)]
         next_tokens = dict(zip(short, self._next_tokens(short), strict=True)) if short else {}
-        scores = [
-            [next_tokens[row].get(span.tokens[0]) if row in next_tokens else None for span in row.spans] for row in rows
-        ]
+        scores = [[next_tokens.get(row, {}).get(span.tokens[0]) for span in row.spans] for row in rows]
         missing = [(r, s) for r, row_scores in enumerate(scores) for s, score in enumerate(row_scores) if score is None]
         counts = [top_logprobs_of(rows[r].requests[s]) for r, s in missing]
         scored = self._prompt_logprobs([rows[r].ids + rows[r].spans[s].tokens[-1:] for r, s in missing], counts)
