@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from tests.servers import cut, events, pouring, raw, stall, status
+from tests.servers import chunked, cut, events, raw, stall, status
 
 NAN, INF = float("nan"), float("inf")
 KEY = "sk-hostile-0123456789"
@@ -118,7 +118,7 @@ BODIES = {
     ),
     "a gzip bomb": Mode(raw(bomb(64), Content_Encoding="gzip"), "larger than 16 MiB"),
     "an error in a gzip bomb": Mode(raw(bomb(64), 500, Content_Encoding="gzip"), "HTTP 500: no message"),
-    "an endless body": Mode(pouring(itertools.repeat(BLANKS), content_type="application/json"), "larger than 16 MiB"),
+    "an endless body": Mode(chunked(itertools.repeat(BLANKS), content_type="application/json"), "larger than 16 MiB"),
     "packed with gzip": Mode(raw(gzip.compress(GOOD), Content_Encoding="gzip"), text="fine"),
     "packed in two members": Mode(
         raw(gzip.compress(GOOD[:20]) + gzip.compress(GOOD[20:]), Content_Encoding="gzip"), text="fine"
@@ -128,7 +128,7 @@ BODIES = {
     "half a gzip": Mode(raw(gzip.compress(GOOD)[:-12], Content_Encoding="gzip"), "ended before"),
     "gzip that is none": Mode(raw(GOOD, Content_Encoding="gzip"), "cannot be unpacked"),
     "packed with what nobody asked for": Mode(raw(GOOD, Content_Encoding="br"), "packed with br"),
-    "a drip": Mode(pouring(itertools.repeat(" "), pause=0.05, content_type="application/json"), "within 1 s"),
+    "a drip": Mode(chunked(itertools.repeat(" "), pause=0.05, content_type="application/json"), "within 1 s"),
     "silence": Mode(stall(10), "within 1 s"),
     "a header of 100 kB": Mode(raw(GOOD, X_Long="x" * 100_000), "was cut"),
     "duplicate keys": Mode(raw('{"choices": [], ' + GOOD.decode()[1:]), text="fine"),  # the last one, as JSON readers do
@@ -317,13 +317,13 @@ STREAMS = {
     "no finish_reason": Mode(events(delta("fi"), delta("ne")), "gave no finish_reason"),
     "cut after the role": Mode(events(ROLE, finish=False), "gave no finish_reason"),
     "cut after a token": Mode(events(delta("fi"), finish=False), "gave no finish_reason"),
-    "cut inside an event": Mode(pouring([LINES[:-40]]), "is not JSON"),
+    "cut inside an event": Mode(chunked([LINES[:-40]]), "is not JSON"),
     "an error first": Mode(events(FAIL, *ENDED), "reported an error: engine died"),
     "an error in the middle": Mode(events(ENDED[0], FAIL, ENDED[1]), "reported an error: engine died"),
     "an error after the end": Mode(events(*ENDED, FAIL), "reported an error: engine died"),
     "an error and no end": Mode(events(delta("fi"), FAIL), "reported an error: engine died"),
-    "an error by its name": Mode(pouring([LINES, 'event: error\ndata: {"message": "oops"}\n\n']), "reported an error: oops"),
-    "an error without a word": Mode(pouring([LINES, "event: error\ndata: {}\n\n"]), "reported an error: without a message"),
+    "an error by its name": Mode(chunked([LINES, 'event: error\ndata: {"message": "oops"}\n\n']), "reported an error: oops"),
+    "an error without a word": Mode(chunked([LINES, "event: error\ndata: {}\n\n"]), "reported an error: without a message"),
     "an error inside a choice": Mode(events(delta("fi", error={"message": "gone"})), "reported an error: gone"),
     **{
         f"finish_reason {reason}": Mode(events(delta("fi"), delta("", reason)), f"finish_reason '{reason}'")
@@ -352,24 +352,24 @@ STREAMS = {
     "another model": Mode(
         events(*(line.replace('"m"', '"other"') for line in ENDED)), text="fine", warning="answers as other"
     ),
-    "comments and keep-alives": Mode(pouring([": hello\n\n", "data:\n\n", "retry: 10\nid: 1\n", LINES]), text="fine"),
-    "carriage returns": Mode(pouring([LINES.replace("\n", "\r\n")]), text="fine"),
-    "without blank lines": Mode(pouring([LINES.replace("\n\n", "\n")]), text="fine"),
-    "without a blank after the colon": Mode(pouring([LINES.replace("data: ", "data:")]), text="fine"),
-    "byte by byte": Mode(pouring([LINES[at : at + 1] for at in range(len(LINES))]), text="fine"),
-    "no line end at the end": Mode(pouring([LINES.rstrip("\n")]), text="fine"),
-    "packed": Mode(pouring([gzip.compress(LINES.encode())], Content_Encoding="gzip"), text="fine"),
-    "a bomb": Mode(pouring([bomb(96)], Content_Encoding="gzip"), "longer than 16 MiB"),
-    "an endless line": Mode(pouring(itertools.chain(["data: "], itertools.repeat("x" * 65536))), "longer than 16 MiB"),
-    "endless comments": Mode(pouring(itertools.repeat((":" + "x" * 1022 + "\n") * 64)), "larger than 64 MiB"),
-    "endless keep-alives": Mode(pouring(itertools.repeat(": wait\n\n"), pause=0.05), "within 1 s"),
+    "comments and keep-alives": Mode(chunked([": hello\n\n", "data:\n\n", "retry: 10\nid: 1\n", LINES]), text="fine"),
+    "carriage returns": Mode(chunked([LINES.replace("\n", "\r\n")]), text="fine"),
+    "without blank lines": Mode(chunked([LINES.replace("\n\n", "\n")]), text="fine"),
+    "without a blank after the colon": Mode(chunked([LINES.replace("data: ", "data:")]), text="fine"),
+    "byte by byte": Mode(chunked([LINES[at : at + 1] for at in range(len(LINES))]), text="fine"),
+    "no line end at the end": Mode(chunked([LINES.rstrip("\n")]), text="fine"),
+    "packed": Mode(chunked([gzip.compress(LINES.encode())], Content_Encoding="gzip"), text="fine"),
+    "a bomb": Mode(chunked([bomb(96)], Content_Encoding="gzip"), "longer than 16 MiB"),
+    "an endless line": Mode(chunked(itertools.chain(["data: "], itertools.repeat("x" * 65536))), "longer than 16 MiB"),
+    "endless comments": Mode(chunked(itertools.repeat((":" + "x" * 1022 + "\n") * 64)), "larger than 64 MiB"),
+    "endless keep-alives": Mode(chunked(itertools.repeat(": wait\n\n"), pause=0.05), "within 1 s"),
     "a whole answer": Mode(raw(GOOD, Content_Type="application/json"), text="fine", counts=(3, 2)),
     "a whole answer with an error": Mode(raw(json.dumps(whole(error="half"))), "reported an error: half"),
-    "events named text/plain": Mode(pouring([LINES], content_type="text/plain"), "is not JSON"),
+    "events named text/plain": Mode(chunked([LINES], content_type="text/plain"), "is not JSON"),
     "status 500": Mode(status(500, "boom"), "HTTP 500: boom"),
     "a redirect": Mode(status(302, Location="http://127.0.0.1:9"), "redirects to"),
     "a lone surrogate": Mode(events(delta("\ud800"), delta("", "stop")), text="\ud800"),
     "a character in two pieces": Mode(
-        pouring([piece for byte in LINES.replace('"fi"', '"é"').encode() for piece in (bytes([byte]),)]), text="éne"
+        chunked([piece for byte in LINES.replace('"fi"', '"é"').encode() for piece in (bytes([byte]),)]), text="éne"
     ),
 }

@@ -1,4 +1,4 @@
-"""What runs leave behind, as anybody with a JSON reader sees it."""
+"""The files of runs, read as plain JSON."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def recorded(out: Path) -> dict[str, dict[str, Any]]:
-    """Whole lines of all record files: answers without their times, by key."""
+    """The complete lines of all record files: responses without their times, by key."""
     found = {}
     for file in out.glob("*/*/record/*.jsonl"):
         for line in file.read_bytes().split(b"\n")[:-1]:
@@ -38,13 +38,13 @@ def sessions(out: Path) -> list[dict[str, Any]]:
 
 
 def only(out: Path, name: str) -> Path:
-    """The file of this name in the one run there is."""
+    """The file of this name in the only run."""
     (found,) = out.glob(f"*/*/{name}")
     return found
 
 
 def assert_same_end(out: Path, whole: Path) -> None:
-    """Sample by sample as if nothing had happened."""
+    """Records, samples and scores are those of the uninterrupted run `whole`."""
     assert recorded(out) == recorded(whole)
     assert samples(out) == samples(whole)
     assert scores(out) == scores(whole)

@@ -248,9 +248,8 @@ def test_short_units_run_though_all_long_units_fail() -> None:
 
     long = [unit(f"long {number}", cost=9) for number in range(20)]
     responses = run([*long, *units("abcdefghij")], Echo(fail), requests=1)
-    assert [name for name, response in responses.items() if not response.failed] == list("jabcdefghi") and len(
-        responses
-    ) == 30
+    assert [name for name, response in responses.items() if not response.failed] == list("jabcdefghi")
+    assert len(responses) == 30
 
 
 def test_a_healthy_hook_may_fail_on_every_request() -> None:

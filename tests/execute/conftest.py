@@ -1,4 +1,4 @@
-"""What tests of workers and ranks share."""
+"""Fixtures of the tests of workers and ranks."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tests.ray_cluster import TASKS, Cluster
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    made = Cluster()
-    yield made
-    made.kill()
+    cluster = Cluster()
+    yield cluster
+    cluster.kill()
 
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What one process gives."""
+    """The output folder of a run in one process."""
     folder = tmp_path_factory.mktemp("alone")
     assert run(toy(folder, TASKS))[0] == 0
     return folder

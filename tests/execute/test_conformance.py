@@ -1,4 +1,4 @@
-"""The conformance suite finds what it is there for: a good backend passes, and each kind of bad one fails by name."""
+"""The conformance suite: a correct backend passes, and each broken one fails the check for its defect."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def tiny(folder: Path, kind: type[TransformersModel] = TransformersModel) -> Tra
 
 
 def failed(model: TransformersModel, **more: Any) -> set[str]:
-    return {verdict.check for verdict in conform(model, **more) if verdict.outcome == "fail"}
+    return {result.check for result in conform(model, **more) if result.outcome == "fail"}
 
 
 def test_the_hf_backend_passes(tiny_model: Path) -> None:
-    verdicts = conform(tiny(tiny_model), reference=tiny(tiny_model), tolerance=1e-4)
-    assert [verdict for verdict in verdicts if verdict.outcome == "fail"] == []
-    assert sum(verdict.outcome == "pass" for verdict in verdicts) >= 14
+    results = conform(tiny(tiny_model), reference=tiny(tiny_model), tolerance=1e-4)
+    assert [result for result in results if result.outcome == "fail"] == []
+    assert sum(result.outcome == "pass" for result in results) >= 14
 
 
 class Shuffled(TransformersModel):
@@ -81,38 +81,38 @@ class Nameless(TransformersModel):
         (IgnoresContext, "log-probabilities add up"),
     ],
 )
-def test_a_backend_that_breaks_the_contract_fails_by_name(
+def test_a_broken_backend_fails_the_check_for_its_defect(
     tiny_model: Path, kind: type[TransformersModel], check: str
 ) -> None:
-    verdicts = {verdict.check: verdict for verdict in conform(tiny(tiny_model, kind))}
-    if verdicts[check].outcome == "skip":
-        pytest.skip(f"the random model's own words: {verdicts[check].detail}")
-    assert verdicts[check].outcome == "fail"
+    results = {result.check: result for result in conform(tiny(tiny_model, kind))}
+    if results[check].outcome == "skip":
+        pytest.skip(f"the output of the random model does not allow the check: {results[check].detail}")
+    assert results[check].outcome == "fail"
 
 
-class TellsNoCounts(TransformersModel):
+class ReportsNoCounts(TransformersModel):
     def generate_until(self, requests: Sequence[Request]) -> list[Response]:
-        return [Response(text=one.text, error=one.error) for one in super().generate_until(requests)]
+        return [Response(text=full.text, error=full.error) for full in super().generate_until(requests)]
 
 
-class TellsNoCountsAndIgnoresLimits(TellsNoCounts):
+class ReportsNoCountsAndIgnoresLimits(ReportsNoCounts):
     def generate_until(self, requests: Sequence[Request]) -> list[Response]:
         return [Response(text="once upon a time there was a king") for _ in requests]
 
 
-@pytest.mark.parametrize(("kind", "outcome"), [(TellsNoCounts, "skip"), (TellsNoCountsAndIgnoresLimits, "fail")])
-def test_a_token_limit_that_nobody_counted_is_not_kept(
+@pytest.mark.parametrize(("kind", "outcome"), [(ReportsNoCounts, "skip"), (ReportsNoCountsAndIgnoresLimits, "fail")])
+def test_the_token_limit_without_counts_is_skipped_or_failed(
     tiny_model: Path, kind: type[TransformersModel], outcome: str
 ) -> None:
-    (verdict,) = (one for one in conform(tiny(tiny_model, kind)) if one.check == "token limit")
-    assert verdict.outcome == outcome and "None" not in verdict.detail
+    (result,) = (result for result in conform(tiny(tiny_model, kind)) if result.check == "token limit")
+    assert result.outcome == outcome and "None" not in result.detail
 
 
-def test_other_weights_are_told_from_the_reference(tiny_model: Path, tiny_model_without_bos: Path) -> None:
+def test_other_weights_fail_the_comparison_with_the_reference(tiny_model: Path, tiny_model_without_bos: Path) -> None:
     assert "log-likelihoods of the reference" in failed(tiny(tiny_model), reference=tiny(tiny_model_without_bos))
 
 
-def test_the_command_prints_a_table_and_its_exit_code_tells(tiny_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_a_table_and_exits_with_0(tiny_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["conform", f"hf[path={tiny_model},dtype=float32,device_map=cpu,max_context_length=128]"]) == 0
     out = capsys.readouterr().out
     assert "over-long prompt" in out and " 0 failed" in out

@@ -24,7 +24,7 @@ from mill.models.http import Failure, Reply, client
 from mill.models.http.body import _Inflate, parsed
 from mill.models.http.client import _event
 from mill.models.http.dispatcher import response_to
-from mill.models.http.failures import parse_retry_after, raise_reported, error_message
+from mill.models.http.failures import error_message, parse_retry_after, raise_reported
 from mill.models.http.model_names import same_file, same_model
 from mill.models.litellm.model import _body_of
 from mill.models.llama_cpp import LlamaCppModel
@@ -36,7 +36,7 @@ from mill.models.openai_compat.scoring import ROUTES
 from mill.models.openai_compat.stream import StreamedAnswer
 from tests import recorded_answers as recorded
 from tests.fuzz.mutation import variant
-from tests.servers import FaultServer, pouring, raw
+from tests.servers import FaultServer, chunked, raw
 
 FACTOR = int(os.environ.get("MILL_FUZZ", "1"))
 CASES = 500 * FACTOR
@@ -286,7 +286,7 @@ def test_broken_answers_over_http(stream: bool, monkeypatch: pytest.MonkeyPatch)
         at = chance.randrange(len(events))
         events[at] = variant(recorded.STREAM[at], chance)
         body = b"".join(b"data: " + event + b"\n\n" for event in events)
-        return pouring([body[: chance.randrange(len(body))] if chance.random() < 0.2 else body])
+        return chunked([body[: chance.randrange(len(body))] if chance.random() < 0.2 else body])
 
     count = OVER_HTTP
     faults = [fault() for _ in range(count)]

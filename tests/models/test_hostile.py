@@ -19,7 +19,7 @@ from mill.models.openai_compat import OpenAICompatModel
 from mill.models.spec.open import open_model
 from tests import hostile, hostile_scores
 from tests.hostile import Mode
-from tests.servers import FaultServer, ask, raw, status
+from tests.servers import FaultServer, post_all, raw, status
 
 OPTIONS = generation_options(max_gen_toks=8, until=["\n"])
 TOLD = generation_options(max_gen_toks=8, until=["\n"], logprobs=2)
@@ -191,7 +191,7 @@ def test_lists_of_models_that_are_odd_and_good_enough(told: Any) -> None:
 
 def test_a_context_that_cannot_be_read_can_be_given() -> None:
     with FaultServer(lambda *_: hostile.whole()) as server:
-        server.told["max_model_len"] = "4096"
+        server.metadata["max_model_len"] = "4096"
         model = open_model(f"{server.url}[model=m,max_context_length=2048]")
         model.ready()
     assert model.capabilities.max_context_length == 2048
@@ -223,7 +223,7 @@ def test_a_body_without_end_costs_no_more_memory_than_the_cap(packed: bool) -> N
     fault = raw(hostile.bomb(1024), Content_Encoding="gzip") if packed else hostile.BODIES["an endless body"].answer
     with FaultServer(lambda *_: fault) as server:
         tracemalloc.start()
-        (found,) = ask(server, timeout=60.0)
+        (found,) = post_all(server, timeout=60.0)
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
     assert found.kind == "large" and len(server.calls) == 1

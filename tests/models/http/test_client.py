@@ -23,7 +23,7 @@ from mill.models.http.limiter import ConcurrencyLimiter
 from mill.models.openai_compat.stream import StreamedAnswer
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
-from servers import Fault, FaultServer, ask, cut, events, free_port, garbage, results, stall, status
+from servers import Fault, FaultServer, cut, events, free_port, garbage, post_all, results, stall, status
 
 
 @pytest.fixture(autouse=True)
@@ -44,14 +44,14 @@ def once(fault: Fault) -> Callable[..., Any]:
 )
 def test_what_may_pass_is_tried_again(fault: Fault) -> None:
     with FaultServer(once(fault)) as server:
-        assert ask(server) == [{"number": 0}]
+        assert post_all(server) == [{"number": 0}]
         assert len(server.calls) == 2
 
 
 @pytest.mark.parametrize("code", [400, 401, 403, 404, 422])
 def test_what_will_not_pass_is_not_tried_again(code: int) -> None:
     with FaultServer(lambda *_: status(code, "not so")) as server:
-        (found,) = ask(server)
+        (found,) = post_all(server)
         assert isinstance(found, Failure)
         assert str(found).startswith(f"HTTP {code}: not so")
         assert len(server.calls) == 1
@@ -59,7 +59,7 @@ def test_what_will_not_pass_is_not_tried_again(code: int) -> None:
 
 def test_a_fault_that_stays_becomes_an_error_of_that_call_alone() -> None:
     with FaultServer(lambda server, path, body: status(500, "broken") if body["number"] == 3 else body) as server:
-        found = ask(server, 6)
+        found = post_all(server, 6)
         assert [result for result in found if not isinstance(result, Failure)] == [{"number": n} for n in (0, 1, 2, 4, 5)]
         assert str(found[3]) == "HTTP 500: broken"
         assert len(server.calls) == 5 + client.ATTEMPTS
@@ -68,7 +68,7 @@ def test_a_fault_that_stays_becomes_an_error_of_that_call_alone() -> None:
 def test_retry_after_is_honoured() -> None:
     with FaultServer(once(status(429, Retry_After="0.6"))) as server:
         started = time.monotonic()
-        assert ask(server) == [{"number": 0}]
+        assert post_all(server) == [{"number": 0}]
         assert time.monotonic() - started >= 0.6
 
 
@@ -86,12 +86,12 @@ def test_retry_after_is_read_as_seconds_or_as_a_date() -> None:
 def test_failures_of_one_kind_leave_the_patience_with_another() -> None:
     answers = iter([*[status(429)] * client.ATTEMPTS, status(500), {"fine": True}])
     with FaultServer(lambda *_: next(answers)) as server:
-        assert ask(server) == [{"fine": True}]
+        assert post_all(server) == [{"fine": True}]
 
 
 def test_a_stall_is_a_timeout_that_names_the_limit() -> None:
     with FaultServer(lambda *_: stall(3)) as server:
-        (found,) = ask(server, timeout=0.3)
+        (found,) = post_all(server, timeout=0.3)
         assert (found.kind, str(found)) == ("timeout", f"no answer from {server.url} within 0.3 s")
         assert len(server.calls) == client.TIMEOUT_ATTEMPTS
 
@@ -132,13 +132,13 @@ def test_many_calls_need_few_connections_and_coroutines() -> None:
 
         found = dict(caller.run_all(iter(range(600)), work))
         assert found == {number: number for number in range(600)}
-        assert server.most <= 8
+        assert server.max_in_flight <= 8
         assert max(seen) <= 3 * 8  # the HTTP library has a task or two of its own for a connection
 
 
 def test_headers_reach_the_server_and_a_key_is_not_in_the_clients_repr() -> None:
     with FaultServer(lambda server, path, body: body) as server:
-        ask(server, headers={"Authorization": "Bearer sk-1"})
+        post_all(server, headers={"Authorization": "Bearer sk-1"})
         assert server.headers[-1]["Authorization"] == "Bearer sk-1"
     assert "sk-1" not in repr(Client("http://x", {"Authorization": "Bearer sk-1"}))
 
@@ -302,7 +302,7 @@ def test_a_redirect_is_not_followed_and_its_target_gets_no_key() -> None:
     with FaultServer(lambda *_: {"choices": []}) as other:
         target = f"{other.url}/ask?key=abc"
         with FaultServer(lambda *_: status(307, Location=target)) as server:
-            (found,) = ask(server, headers={"Authorization": "Bearer sk-secret"})
+            (found,) = post_all(server, headers={"Authorization": "Bearer sk-secret"})
             assert len(server.calls) == 1
         assert other.headers == [] and other.calls == []
     assert isinstance(found, Failure) and found.status == 307
@@ -315,7 +315,7 @@ def test_work_runs_where_an_event_loop_runs_already() -> None:
     async def cell() -> list[Any]:
         with FaultServer(lambda server, path, body: body) as server:
             assert Client(server.url).probe("POST", "/ask", {"number": 7}).body == {"number": 7}
-            return ask(server, 3)
+            return post_all(server, 3)
 
     assert asyncio.run(cell()) == [{"number": 0}, {"number": 1}, {"number": 2}]
 
@@ -334,7 +334,7 @@ def test_what_work_raises_beside_a_running_loop_is_raised_there() -> None:
 INTERRUPTED = """
 import asyncio, os, signal, sys, threading, time
 sys.path.insert(0, {tests!r})
-from servers import ask, FaultServer, results, stall
+from servers import post_all, FaultServer, results, stall
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 async def cell():
@@ -342,7 +342,7 @@ async def cell():
         threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
         started = time.monotonic()
         try:
-            ask(server, 20, timeout=60.0)
+            post_all(server, 20, timeout=60.0)
         except KeyboardInterrupt:
             print("interrupted", time.monotonic() - started < 20, flush=True)
         os._exit(0)
@@ -417,12 +417,12 @@ def test_fewer_calls_are_under_way_after_a_429() -> None:
 
     def answer(server: FaultServer, path: str, body: Any) -> Any:
         with lock:
-            widths.append(server.now)
-            busy = server.now
+            widths.append(server.in_flight)
+            busy = server.in_flight
         time.sleep(0.01)
         return status(429) if busy > 6 else body
 
     with FaultServer(answer) as server:
-        found = ask(server, 300, concurrency=32)
+        found = post_all(server, 300, concurrency=32)
         assert not any(isinstance(result, Failure) for result in found)
         assert sum(width > 12 for width in widths) < len(widths) / 10

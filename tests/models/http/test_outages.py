@@ -16,7 +16,7 @@ from mill.api.request import GENERATE, LOGLIKELIHOOD, Request, generation_option
 from mill.api.response import Response
 from mill.models.http import client
 from mill.models.spec.open import open_model
-from tests.launching import ended, launched, run, toy, until
+from tests.launching import ended, run, start_mill, toy, until
 from tests.outcomes import recorded, samples, scores
 from tests.servers import Fault, FaultServer, cut, free_port, stall, start_llama, status, wait_for
 
@@ -45,7 +45,7 @@ class Restarting:
 
     def _start(self, root: str) -> FaultServer:
         server = FaultServer(self._answer, port=self.port)
-        server.told["root"] = root
+        server.mill_lines["root"] = root
         return server.__enter__()
 
     def _answer(self, server: FaultServer, path: str, body: dict[str, Any]) -> Any:
@@ -177,13 +177,13 @@ def test_scores_that_are_no_numbers_are_failures_too() -> None:
         words = body["prompt"].split(" ")
         value = -1.0 if good.acquire(blocking=False) else float("nan")
         places = [max(0, sum(len(word) + 1 for word in words[:place]) - 1) for place in range(len(words) + 1)]
-        told = {
+        mill_lines = {
             "tokens": [words[0], *(f" {word}" for word in words[1:]), "x"],
             "token_logprobs": [None, *[value] * len(words)],
             "top_logprobs": [None, *[{"a": value}] * len(words)],
             "text_offset": places,
         }
-        return {"choices": [{"text": "x", "finish_reason": "stop", "logprobs": told}]}
+        return {"choices": [{"text": "x", "finish_reason": "stop", "logprobs": mill_lines}]}
 
     with FaultServer(answer) as server:
         model = open_model(f"openai-compat[model=m,base_url={server.url},concurrency=4]")
@@ -280,7 +280,7 @@ def test_a_real_server_that_is_killed_and_started_again(demo_weights: Path, tmp_
     try:
         wait_for(url, server)
         assert run(command("alone"))[0] == 0
-        running = launched(command("out"))
+        running = start_mill(command("out"))
         until(lambda: len(recorded(tmp_path / "out")) > 4)
         server.kill()
         server.wait()

@@ -9,7 +9,7 @@ import pytest
 from mill.api import warnings
 from mill.models.http import Failure, client, retry_budget
 from mill.models.http.retry_budget import LONGEST_REFUSAL_S, RetryBudget
-from tests.servers import FaultServer, ask, status
+from tests.servers import FaultServer, post_all, status
 
 BUSY = Failure("http", "HTTP 429: busy", status=429)
 
@@ -92,7 +92,7 @@ def test_all_calls_of_a_client_are_given_up_together(monkeypatch: pytest.MonkeyP
     collected = warnings.CollectingHandler()
     monkeypatch.setattr(warnings.logger, "handlers", [collected])
     with FaultServer(lambda *_: status(429, "busy", Retry_After="0.2")) as server:
-        found = ask(server, 8, concurrency=2)
+        found = post_all(server, 8, concurrency=2)
         assert len(server.calls) < 40
     assert all("the server has refused every request for" in str(one) for one in found)
     (logged,) = collected.take()

@@ -13,7 +13,7 @@ import pytest
 from mill.models.http import Failure, client
 from mill.models.http.limiter import FIRST_LIMIT, ConcurrencyLimiter
 from tests.launching import until
-from tests.servers import FaultServer, ask, status
+from tests.servers import FaultServer, post_all, status
 
 
 @pytest.fixture(autouse=True)
@@ -25,20 +25,20 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("code", [429, 503])
 def test_a_server_that_is_busy_ten_times_is_waited_for(code: int) -> None:
     with FaultServer(lambda server, path, body: status(code) if len(server.calls) <= 10 else body) as server:
-        assert ask(server) == [{"number": 0}]
+        assert post_all(server) == [{"number": 0}]
         assert len(server.calls) == 11
 
 
 def test_a_server_that_is_broken_is_not_waited_for_as_long() -> None:
     """The twin: a 500 is no push-back, and ten of them are an error."""
     with FaultServer(lambda server, path, body: status(500) if len(server.calls) <= 10 else body) as server:
-        (found,) = ask(server)
+        (found,) = post_all(server)
         assert isinstance(found, Failure) and len(server.calls) == client.ATTEMPTS < 10
 
 
 def test_a_server_that_stays_busy_becomes_an_error_in_its_own_words() -> None:
     with FaultServer(lambda *_: status(503, "loading the model")) as server:
-        (found,) = ask(server)
+        (found,) = post_all(server)
         assert str(found) == "HTTP 503: loading the model"
         assert len(server.calls) == client.THROTTLED_ATTEMPTS
 
@@ -113,13 +113,13 @@ def test_a_server_with_room_for_eight_is_not_asked_for_more_for_long() -> None:
 
     def answer(server: FaultServer, path: str, body: Any) -> Any:
         with lock:
-            busy = server.now
+            busy = server.in_flight
             widths.append(busy)
         time.sleep(0.01)
         return status(429) if busy > 8 else body
 
     with FaultServer(answer) as server:
-        found = ask(server, 200, concurrency=32)
+        found = post_all(server, 200, concurrency=32)
         assert found == [{"number": number} for number in range(200)]
         assert sum(width > 8 for width in widths[100:]) <= 20
 
@@ -129,13 +129,13 @@ def first_at_once(steady: bool, expected: int) -> int:
     most: list[int] = []
 
     def answer(server: FaultServer, path: str, body: Any) -> Any:
-        until(lambda: server.most >= expected)
+        until(lambda: server.max_in_flight >= expected)
         time.sleep(0.2)
-        most.append(server.most)
+        most.append(server.max_in_flight)
         return body
 
     with FaultServer(answer) as server:
-        ask(server, 12, concurrency=12, steady=steady)
+        post_all(server, 12, concurrency=12, steady=steady)
     return most[0]
 
 
@@ -153,14 +153,14 @@ def test_a_steady_client_never_has_more_under_way_than_asked() -> None:
         return body
 
     with FaultServer(answer) as server:
-        ask(server, 12, concurrency=3, steady=True)
-        assert server.most == 3
+        post_all(server, 12, concurrency=3, steady=True)
+        assert server.max_in_flight == 3
 
 
 def test_a_steady_client_is_pushed_back_too() -> None:
     def answer(server: FaultServer, path: str, body: Any) -> Any:
         time.sleep(0.01)
-        return status(503) if server.now > 4 else body
+        return status(503) if server.in_flight > 4 else body
 
     with FaultServer(answer) as server:
-        assert ask(server, 60, concurrency=16, steady=True) == [{"number": number} for number in range(60)]
+        assert post_all(server, 60, concurrency=16, steady=True) == [{"number": number} for number in range(60)]
