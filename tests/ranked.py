@@ -14,9 +14,7 @@ from mill.execute import ranks
 
 ranks.BEAT_S, ranks.SILENCE_S = 0.3, 8.0
 rank = os.environ["RANK"]
-overrides = {
-    name.removeprefix(f"RANK{rank}_"): value for name, value in os.environ.items() if name.startswith(f"RANK{rank}_")
-}
+prefix = f"RANK{rank}_"
 os.environ.update({name.removeprefix(prefix): value for name, value in os.environ.items() if name.startswith(prefix)})
 time.sleep(float(os.environ.get("LATE", 0)))
 if "APART" in os.environ:

@@ -61,7 +61,9 @@ def test_spread_weights_answer_like_those_of_one_process(alone: Path, tiny_model
 
 
 def test_ranks_with_weights_of_their_own_answer_alike_too(alone: Path, tiny_model: Path, tmp_path: Path) -> None:
-    both = [ended(process) for process in start_ranks(2, toy(tmp_path, TASKS, model=spec(tiny_model, "exact=true")), TOY_N=N)]
+    both = [
+        ended(process) for process in start_ranks(2, toy(tmp_path, TASKS, model=spec(tiny_model, "exact=true")), TOY_N=N)
+    ]
     assert [code for code, _ in both] == [0, 0], both
     assert same_answers(recorded(tmp_path), recorded(alone))
     assert scores(tmp_path) == scores(alone)

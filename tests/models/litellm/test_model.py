@@ -1,4 +1,4 @@
-"""The litellm backend: a real server, and a provider that refuses in all the ways they do."""
+"""The litellm backend with a llama-server, and with the errors of providers."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "THROTTLED_ATTEMPTS", 2)
 
 
-def ask(model: Any, **options: Any) -> Any:
-    chosen = {**OPTIONS, **options}
+def generate(model: Any, **options: Any) -> Any:
+    request_options = {**OPTIONS, **options}
     (answer,) = model.generate_until(
-        [Request(GENERATE, (Message("user", "What is the capital of France?"),), options=chosen)]
+        [Request(GENERATE, (Message("user", "What is the capital of France?"),), options=request_options)]
     )
     return answer
 
 
-def test_litellm_talks_to_a_real_server(llama: str) -> None:
+def test_litellm_with_a_llama_server(llama: str) -> None:
     model = open_model(f"litellm[model=openai/smollm2,api_base={llama}/v1,api_key=sk-local]")
     model.ready()
-    answer = ask(model, logprobs=3)
+    answer = generate(model, logprobs=3)
     assert answer.text and answer.error is None and answer.prompt_tokens and answer.seconds
     assert answer.tokens and len(answer.tokens[0].top) == 3
 
 
 @pytest.mark.parametrize(
-    ("code", "message", "words"),
+    ("code", "message", "expected"),
     [
         (401, "Incorrect API key provided", "the provider refuses the API key"),
         (404, "The model `m` does not exist", "the provider has no such model"),
@@ -56,36 +56,36 @@ def test_litellm_talks_to_a_real_server(llama: str) -> None:
         (500, "The server had an error", "the provider failed"),
     ],
 )
-def test_errors_of_a_provider_are_told_apart(code: int, message: str, words: str) -> None:
+def test_errors_of_a_provider_have_clear_messages(code: int, message: str, expected: str) -> None:
     with FaultServer(lambda *_: status(code, message)) as server:
         model = open_model(f"litellm[model=openai/m,api_base={server.url}/v1,api_key=sk-secret]")
-        answer = ask(model)
-    assert words in (answer.error or "") and answer.text is None
+        answer = generate(model)
+    assert expected in (answer.error or "") and answer.text is None
     assert "sk-secret" not in (answer.error or "")
 
 
-def test_what_will_not_pass_is_asked_once_and_what_may_is_asked_again() -> None:
+def test_only_transient_failures_are_retried() -> None:
     for code, message, calls in ((401, "no", 1), (429, "exceeded your current quota", 1), (429, "slow down", 2)):
         with FaultServer(lambda *_, code=code, message=message: status(code, message)) as server:
-            ask(open_model(f"litellm[model=openai/m,api_base={server.url}/v1,api_key=k]"))
+            generate(open_model(f"litellm[model=openai/m,api_base={server.url}/v1,api_key=k]"))
         assert len(server.calls) == calls, message
 
 
-def test_any_completion_parameter_reaches_the_provider() -> None:
+def test_all_completion_parameters_reach_the_provider() -> None:
     def answer(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
         choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "Paris"}}
         return {"id": "1", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
 
     with FaultServer(answer) as server:
         spec = f"litellm[model=openai/m,api_base={server.url}/v1,api_key=k,presence_penalty=0.5,user=ada]"
-        assert ask(open_model(spec)).text == "Paris"
+        assert generate(open_model(spec)).text == "Paris"
     ((path, body),) = server.calls
     assert path == "/v1/chat/completions" and (body["presence_penalty"], body["user"]) == (0.5, "ada")
     assert (body["max_tokens"], body["temperature"], body["stop"]) == (8, 0.0, ["\n"])
 
 
 @pytest.mark.parametrize(
-    ("message", "reason", "words"),
+    ("message", "reason", "expected"),
     [
         ({"content": "half"}, "content_filter", None),
         ({"content": None}, "content_filter", None),
@@ -93,7 +93,7 @@ def test_any_completion_parameter_reaches_the_provider() -> None:
         ({"content": ["Paris"]}, "stop", ""),
     ],
 )
-def test_odd_answers_of_a_provider_are_errors_or_filtered(message: dict[str, Any], reason: str, words: str | None) -> None:
+def test_invalid_responses_are_errors_or_filtered(message: dict[str, Any], reason: str, expected: str | None) -> None:
     choice = {"index": 0, "finish_reason": reason, "message": {"role": "assistant", **message}}
     body = {
         "id": "1",
@@ -104,15 +104,15 @@ def test_odd_answers_of_a_provider_are_errors_or_filtered(message: dict[str, Any
         "usage": {"prompt_tokens": -3},
     }
     with FaultServer(lambda *_: body) as server:
-        answer = ask(open_model(f"litellm[model=openai/m,api_base={server.url}/v1,api_key=sk-test]"))
-    if words is None:
+        answer = generate(open_model(f"litellm[model=openai/m,api_base={server.url}/v1,api_key=sk-test]"))
+    if expected is None:
         assert (answer.text, answer.finish_reason, answer.error) == (message["content"] or "", "content_filter", None)
         assert answer.prompt_tokens is None
     else:
-        assert words in (answer.error or "") and answer.error and answer.text is None
+        assert expected in (answer.error or "") and answer.error and answer.text is None
 
 
-def test_a_missing_key_is_told_before_any_work(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_key_is_reported_before_any_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    with pytest.raises(ModelError, match="gpt-4o needs a key: set OPENAI_API_KEY, or give api_key="):
+    with pytest.raises(ModelError, match="gpt-4o needs a key: set OPENAI_API_KEY, or pass api_key="):
         open_model("litellm[model=gpt-4o]").ready()

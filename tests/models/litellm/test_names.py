@@ -1,4 +1,4 @@
-"""What is refused without LiteLLM is what LiteLLM itself would refuse."""
+"""Names refused without importing LiteLLM are those that LiteLLM refuses."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def no_keys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("provider", litellm_names._KEYS)
-def test_a_missing_key_is_the_one_that_litellm_misses(provider: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_key_is_the_one_that_litellm_reports(provider: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, keys = f"{provider}/some-model", litellm_names._KEYS[provider]
     missing = litellm.validate_environment(model)["missing_keys"]
     assert missing and set(missing) <= set(keys)
@@ -38,7 +38,7 @@ def test_a_missing_key_is_the_one_that_litellm_misses(provider: str, monkeypatch
 
 
 @pytest.mark.parametrize("model", ["gpt-4o", "gpt-4o-mini", "o1"])
-def test_names_without_a_provider_are_found_as_litellm_finds_them(model: str) -> None:
+def test_names_without_a_provider_are_resolved_as_by_litellm(model: str) -> None:
     assert litellm.get_llm_provider(model)[1] in litellm_names._KEYS
     check_name(model, has_key=True, has_address=False)
     with pytest.raises(ModelError, match="needs a key"):
@@ -54,11 +54,11 @@ def test_a_name_that_litellm_does_not_know_is_refused(model: str) -> None:
 
 
 @pytest.mark.parametrize("model", ["nosuch/model", "hosted_vllm/m", "ollama/llama3", "ft:gpt-4o:org"])
-def test_what_is_not_certain_is_left_to_litellm(model: str) -> None:
+def test_uncertain_names_are_left_to_litellm(model: str) -> None:
     check_name(model, has_key=False, has_address=False)
     check_name("x", has_key=False, has_address=True)
 
 
-def test_a_file_of_variables_may_hold_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dotenv_file_may_have_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(litellm_names, "_has_dotenv", lambda: True)
     check_name("gpt-4o", has_key=False, has_address=False)
