@@ -45,7 +45,7 @@ class Restarting:
 
     def _start(self, root: str) -> FaultServer:
         server = FaultServer(self._answer, port=self.port)
-        server.mill_lines["root"] = root
+        server.metadata["root"] = root
         return server.__enter__()
 
     def _answer(self, server: FaultServer, path: str, body: dict[str, Any]) -> Any:
