@@ -1,4 +1,4 @@
-"""A GGUF file is read once for a model, and anew when it has changed."""
+"""A GGUF file is read once for a model, and again after it changed."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ gguf = pytest.importorskip("gguf")
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    place = tmp_path / "tiny.gguf"
-    writer = gguf.GGUFWriter(place, "llama")
+    path = tmp_path / "tiny.gguf"
+    writer = gguf.GGUFWriter(path, "llama")
     writer.add_token_list(["a", "b"])
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.close()
-    return place
+    return path
 
 
-def test_what_was_read_is_kept_until_the_file_changes_or_the_model_is_loaded(file: Path) -> None:
+def test_a_file_is_cached_until_it_changes_or_the_model_is_loaded(file: Path) -> None:
     with read_once():
         first = gguf.GGUFReader(file)
         assert first.fields["tokenizer.ggml.tokens"].contents() == ["a", "b"]
@@ -37,15 +37,15 @@ def test_what_was_read_is_kept_until_the_file_changes_or_the_model_is_loaded(fil
         assert gguf.GGUFReader(file) is not second
 
 
-def test_the_table_of_names_is_made_once() -> None:
+def test_the_tensor_name_map_is_built_once() -> None:
     llama = gguf.MODEL_ARCH.LLAMA
     with read_once():
-        found = gguf.get_tensor_name_map(llama, 3)
-        assert gguf.get_tensor_name_map(llama, 3) is found
-        assert gguf.get_tensor_name_map(llama, 4) is not found
+        name_map = gguf.get_tensor_name_map(llama, 3)
+        assert gguf.get_tensor_name_map(llama, 3) is name_map
+        assert gguf.get_tensor_name_map(llama, 4) is not name_map
 
 
-def test_the_library_is_as_it_was_also_after_a_failure() -> None:
+def test_the_library_is_restored_after_a_failure() -> None:
     before = gguf.GGUFReader, gguf.get_tensor_name_map
     with pytest.raises(RuntimeError), read_once():
         assert gguf.GGUFReader is not before[0]
