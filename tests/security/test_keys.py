@@ -224,7 +224,7 @@ def run_watched(*argv: str, **environment: str) -> tuple[int, str, list[str]]:
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
-    assert hidden, "it ended before it was looked at"
+    assert hidden, "mill ended before its command line was read"
     return process.returncode, out, seen
 
 
