@@ -1,6 +1,6 @@
-"""What servers do that misbehave, mode by mode, and what must be recorded of each.
+"""Faulty responses of servers, and what must be recorded for each.
 
-Every mode is one answer to one request: an error that says so, or an answer of which every field is right. Nothing else.
+Every mode is one response to one request. It is recorded as an error with a message, or with every field correct.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from tests.servers import cut, events, pouring, raw, stall, status
+from tests.servers import chunked, cut, events, raw, stall, status
 
 NAN, INF = float("nan"), float("inf")
 KEY = "sk-hostile-0123456789"
@@ -21,7 +21,7 @@ KEY = "sk-hostile-0123456789"
 
 @dataclass(frozen=True)
 class Mode:
-    """`answer` is a Fault or a JSON body. Without `error` the rest is what must be recorded."""
+    """`answer` is a Fault or a JSON body. Without `error` the other fields must be recorded."""
 
     answer: Any
     error: str = ""
@@ -33,7 +33,7 @@ class Mode:
 
 
 def whole(text: Any = "fine", **changes: Any) -> dict[str, Any]:
-    """A healthy completion, with fields changed: those of the choice first."""
+    """A valid completion with changed fields; those of the choice first."""
     choice = {"index": 0, "text": text, "finish_reason": "stop", "logprobs": None}
     choice |= {name: changes.pop(name) for name in [*changes] if name in (*choice, "message", "error_of_choice")}
     if "error_of_choice" in choice:
@@ -43,7 +43,7 @@ def whole(text: Any = "fine", **changes: Any) -> dict[str, Any]:
 
 
 def without(name: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The same without a field of the choice."""
+    """The completion without a field of the choice."""
     body = body or whole()
     (choice,) = body["choices"]
     return {**body, "choices": [{key: value for key, value in choice.items() if key != name}]}
@@ -56,10 +56,10 @@ def chat(content: Any, **more: Any) -> dict[str, Any]:
 
 @lru_cache
 def bomb(mib: int) -> bytes:
-    """So many MiB of blanks around nothing, packed a thousandfold."""
-    packer = zlib.compressobj(1, zlib.DEFLATED, 31)
+    """So many MiB of spaces, compressed a thousandfold."""
+    compressor = zlib.compressobj(1, zlib.DEFLATED, 31)
     blanks = b" " * (1 << 20)
-    return b"".join(packer.compress(blanks) for _ in range(mib)) + packer.flush()
+    return b"".join(compressor.compress(blanks) for _ in range(mib)) + compressor.flush()
 
 
 GOOD = json.dumps(whole()).encode()
@@ -76,7 +76,7 @@ REDIRECTS = {
         )
         for code in (301, 302, 303, 307, 308)
     },
-    "redirect to nowhere": Mode(status(302), "does not say where"),
+    "redirect to nowhere": Mode(status(302), "without a Location"),
     "redirect with a password": Mode(
         status(302, Location=f"http://user:{KEY}@127.0.0.1:9/?key=x"), "redirects to http://127.0.0.1:9/;"
     ),
@@ -84,12 +84,12 @@ REDIRECTS = {
 }
 THROTTLES = {
     "429 for a week": Mode(status(429, Retry_After="604800"), "asks to wait 604800 s, longer than 600 s"),
-    "429 for ever": Mode(status(429, Retry_After="1e999"), "asks to wait inf s, longer than 600 s"),
+    "429 forever": Mode(status(429, Retry_After="1e999"), "asks to wait inf s, longer than 600 s"),
     "429 until the next millennium": Mode(status(429, Retry_After="Fri, 31 Dec 2999 23:59:59 GMT"), "longer than 600 s"),
     "429 since yesterday": Mode(status(429, "busy", Retry_After="Mon, 01 Jan 2001 00:00:00 GMT"), "HTTP 429: busy"),
     "429 negative": Mode(status(429, "busy", Retry_After="-60"), "HTTP 429: busy"),
     "429 NaN": Mode(status(429, "busy", Retry_After="nan"), "HTTP 429: busy"),
-    "429 in words": Mode(status(429, "busy", Retry_After="in a minute"), "HTTP 429: busy"),
+    "429 as text": Mode(status(429, "busy", Retry_After="in a minute"), "HTTP 429: busy"),
 }
 BODIES = {
     "empty body": Mode(raw(b""), "has no choices"),
@@ -106,11 +106,11 @@ BODIES = {
     "half of the length promised": Mode(raw(GOOD, Content_Length=str(len(GOOD) // 2)), "is not JSON"),
     "more promised than sent": Mode(cut(), "was cut"),
     "two documents": Mode(raw(GOOD + GOOD), "is not JSON"),
-    "JSON and rubbish": Mode(raw(GOOD + b"\0rubbish"), "is not JSON"),
+    "JSON and trailing bytes": Mode(raw(GOOD + b"\0rubbish"), "is not JSON"),
     "single quotes": Mode(raw("{'choices': []}"), "is not JSON"),
     "a byte-order mark": Mode(raw(b"\xef\xbb\xbf" + GOOD), text="fine"),
     "UTF-16": Mode(raw(GOOD.decode().encode("utf-16")), "is not JSON"),
-    "bytes that are no UTF-8": Mode(raw(GOOD.replace(b"fine", b"\xff\xfe")), "is not JSON"),
+    "invalid UTF-8": Mode(raw(GOOD.replace(b"fine", b"\xff\xfe")), "is not JSON"),
     "nested too deeply": Mode(raw(b"[" * 200_000), "is not JSON"),
     "a field nested too deeply": Mode(raw(GOOD[:-1] + b', "x": ' + b"[" * 5000 + b"]" * 5000 + b"}"), "is not JSON"),
     "a number of 5000 digits": Mode(
@@ -118,20 +118,22 @@ BODIES = {
     ),
     "a gzip bomb": Mode(raw(bomb(64), Content_Encoding="gzip"), "larger than 16 MiB"),
     "an error in a gzip bomb": Mode(raw(bomb(64), 500, Content_Encoding="gzip"), "HTTP 500: no message"),
-    "an endless body": Mode(pouring(itertools.repeat(BLANKS), content_type="application/json"), "larger than 16 MiB"),
-    "packed with gzip": Mode(raw(gzip.compress(GOOD), Content_Encoding="gzip"), text="fine"),
-    "packed in two members": Mode(
+    "an endless body": Mode(chunked(itertools.repeat(BLANKS), content_type="application/json"), "larger than 16 MiB"),
+    "gzip": Mode(raw(gzip.compress(GOOD), Content_Encoding="gzip"), text="fine"),
+    "gzip with two members": Mode(
         raw(gzip.compress(GOOD[:20]) + gzip.compress(GOOD[20:]), Content_Encoding="gzip"), text="fine"
     ),
-    "packed with deflate": Mode(raw(zlib.compress(GOOD), Content_Encoding="deflate"), text="fine"),
-    "packed with bare deflate": Mode(raw(zlib.compress(GOOD)[2:-4], Content_Encoding="deflate"), text="fine"),
+    "deflate": Mode(raw(zlib.compress(GOOD), Content_Encoding="deflate"), text="fine"),
+    "deflate without a header": Mode(raw(zlib.compress(GOOD)[2:-4], Content_Encoding="deflate"), text="fine"),
     "half a gzip": Mode(raw(gzip.compress(GOOD)[:-12], Content_Encoding="gzip"), "ended before"),
-    "gzip that is none": Mode(raw(GOOD, Content_Encoding="gzip"), "cannot be unpacked"),
-    "packed with what nobody asked for": Mode(raw(GOOD, Content_Encoding="br"), "packed with br"),
-    "a drip": Mode(pouring(itertools.repeat(" "), pause=0.05, content_type="application/json"), "within 1 s"),
-    "silence": Mode(stall(10), "within 1 s"),
+    "invalid gzip": Mode(raw(GOOD, Content_Encoding="gzip"), "cannot be decompressed"),
+    "an unrequested encoding": Mode(raw(GOOD, Content_Encoding="br"), "unrequested encoding br"),
+    "a slow body": Mode(chunked(itertools.repeat(" "), pause=0.05, content_type="application/json"), "within 1 s"),
+    "no response": Mode(stall(10), "within 1 s"),
     "a header of 100 kB": Mode(raw(GOOD, X_Long="x" * 100_000), "was cut"),
-    "duplicate keys": Mode(raw('{"choices": [], ' + GOOD.decode()[1:]), text="fine"),  # the last one, as JSON readers do
+    "duplicate keys": Mode(
+        raw('{"choices": [], ' + GOOD.decode()[1:]), text="fine"
+    ),  # the last one counts, as in JSON parsers
 }
 ERRORS = {
     "error alone": Mode({"error": {"message": "engine died"}}, "reported an error: engine died"),
@@ -153,8 +155,8 @@ FINISHES = {
         for reason in ("error", "abort", "cancelled", "canceled", "timeout", "unknown_reason")
     },
     **{
-        f"finish_reason {given}": Mode(whole(finish_reason=given), text="fine", finish=meant)
-        for given, meant in (
+        f"finish_reason {given}": Mode(whole(finish_reason=given), text="fine", finish=normalized)
+        for given, normalized in (
             ("eos", "stop"),
             ("EOS_TOKEN", "stop"),
             ("end_turn", "stop"),
@@ -172,14 +174,16 @@ FINISHES = {
     "neither text nor finish_reason": Mode(whole("", finish_reason=None), "has no text"),
     "an empty answer": Mode(whole(""), text=""),
     **{
-        f"finish_reason as {type(odd).__name__}": Mode(whole(finish_reason=odd), "choices[0].finish_reason: expected str")
-        for odd in (7, 1.5, True, ["stop"], {"type": "stop"})
+        f"finish_reason as {type(invalid).__name__}": Mode(
+            whole(finish_reason=invalid), "choices[0].finish_reason: expected str"
+        )
+        for invalid in (7, 1.5, True, ["stop"], {"type": "stop"})
     },
 }
 FIELDS = {
     **{
-        f"choices {json.dumps(odd)}": Mode({"choices": odd}, words)
-        for odd, words in (
+        f"choices {json.dumps(invalid)}": Mode({"choices": invalid}, message)
+        for invalid, message in (
             (None, "has no choices"),
             ([], "has no choices"),
             ({}, "has no choices"),
@@ -193,14 +197,14 @@ FIELDS = {
         )
     },
     **{
-        f"text {json.dumps(odd)}": Mode(whole(odd), "choices[0].text: expected str")
-        for odd in (7, 1.5, True, ["fine"], {"value": "fine"})
+        f"text {json.dumps(invalid)}": Mode(whole(invalid), "choices[0].text: expected str")
+        for invalid in (7, 1.5, True, ["fine"], {"value": "fine"})
     },
     "text null": Mode(whole(None), "has no text"),
     "no text": Mode(without("text"), "has no text"),
     **{
-        f"content {json.dumps(odd)}": Mode(chat(odd), "choices[0].message.content: expected str")
-        for odd in (7, True, [{"type": "text", "text": "fine"}], {})
+        f"content {json.dumps(invalid)}": Mode(chat(invalid), "choices[0].message.content: expected str")
+        for invalid in (7, True, [{"type": "text", "text": "fine"}], {})
     },
     "content null": Mode(chat(None), "has no text"),
     "a chat answer to a completion": Mode(chat("fine"), text="fine", counts=(None, None)),
@@ -223,77 +227,87 @@ FIELDS = {
     "several choices, none the first": Mode(
         {"choices": [{"index": 1, "text": "b"}, {"index": 2, "text": "c"}]}, "no choice of index 0"
     ),
-    "another model": Mode(whole(model="gpt-2"), text="fine", warning="asked for m and answers as gpt-2"),
+    "another model": Mode(whole(model="gpt-2"), text="fine", warning="answers as gpt-2, but m was requested"),
     "another model with escapes": Mode(whole(model="\x1b]0;x"), text="fine", warning="answers as \\x1b]0;x"),
     "a dated version": Mode(whole(model="org/m-2024-08-06"), text="fine"),
     "model a number": Mode(whole(model=7), text="fine"),
     "a lone surrogate": Mode(raw(GOOD.replace(b"fine", b"\\ud800")), text="\ud800"),
     "control characters": Mode(raw(GOOD.replace(b"fine", b"a\\u0000\\u001b[2J")), text="a\0\x1b[2J"),
-    "fields that nobody knows": Mode(whole(extra={"nested": [1, {"x": None}]}, service_tier=7), text="fine"),
+    "unknown fields": Mode(whole(extra={"nested": [1, {"x": None}]}, service_tier=7), text="fine"),
 }
-ODD = "token counts are not valid"
+INVALID_COUNTS = "token counts are not valid"
 COUNTS = {
     **{
-        f"usage {json.dumps(odd)}": Mode(whole(usage=odd), text="fine", counts=(None, None), warning=ODD)
-        for odd in ("3", 7, [3, 2], True, {"prompt_tokens": "3", "completion_tokens": "2"}, {"prompt_tokens": [3]})
+        f"usage {json.dumps(invalid)}": Mode(whole(usage=invalid), text="fine", counts=(None, None), warning=INVALID_COUNTS)
+        for invalid in ("3", 7, [3, 2], True, {"prompt_tokens": "3", "completion_tokens": "2"}, {"prompt_tokens": [3]})
     },
     **{
-        f"{odd!r} prompt tokens": Mode(
-            whole(usage={"prompt_tokens": odd, "completion_tokens": 2}), text="fine", counts=(None, 2), warning=ODD
+        f"{invalid!r} prompt tokens": Mode(
+            whole(usage={"prompt_tokens": invalid, "completion_tokens": 2}),
+            text="fine",
+            counts=(None, 2),
+            warning=INVALID_COUNTS,
         )
-        for odd in ("3", -1, 3.5, 3.0, True, 10**30, NAN, INF, {"total": 3})
+        for invalid in ("3", -1, 3.5, 3.0, True, 10**30, NAN, INF, {"total": 3})
     },
     "a count of 1e999": Mode(
-        raw(GOOD.replace(b'"prompt_tokens": 3', b'"prompt_tokens": 1e999')), text="fine", counts=(None, 2), warning=ODD
+        raw(GOOD.replace(b'"prompt_tokens": 3', b'"prompt_tokens": 1e999')),
+        text="fine",
+        counts=(None, 2),
+        warning=INVALID_COUNTS,
     ),
     "usage null": Mode(whole(usage=None), text="fine", counts=(None, None)),
-    "usage of nothing": Mode(whole(usage={}), text="fine", counts=(None, None)),
+    "usage empty": Mode(whole(usage={}), text="fine", counts=(None, None)),
     "a count null": Mode(whole(usage={"prompt_tokens": None, "completion_tokens": 2}), text="fine", counts=(None, 2)),
 }
 
 
-def told(**changes: Any) -> dict[str, Any]:
+def with_logprobs(**changes: Any) -> dict[str, Any]:
     """A completion of two tokens with their log-probabilities."""
-    found = {"tokens": ["a", "b"], "token_logprobs": [-0.1, -0.2], "top_logprobs": [{"a": -0.1}, {"b": -0.2}], **changes}
-    return whole("ab", logprobs=found)
+    logprobs = {"tokens": ["a", "b"], "token_logprobs": [-0.1, -0.2], "top_logprobs": [{"a": -0.1}, {"b": -0.2}], **changes}
+    return whole("ab", logprobs=logprobs)
 
 
-def spoken(**changes: Any) -> dict[str, Any]:
+def chat_with_logprobs(**changes: Any) -> dict[str, Any]:
     entry = {"token": "yes", "logprob": -0.5, "top_logprobs": [{"token": "yes", "logprob": -0.5}], **changes}
     return chat("yes", logprobs={"content": [entry]})
 
 
 TOKENS = {
-    "a positive log-probability": Mode(told(token_logprobs=[0.5, -0.2]), "above 0"),
-    "a log-probability of NaN": Mode(told(token_logprobs=[NAN, -0.2]), "NaN"),
-    "a log-probability of infinity": Mode(told(token_logprobs=[INF, -0.2]), "above 0"),
+    "a positive log-probability": Mode(with_logprobs(token_logprobs=[0.5, -0.2]), "above 0"),
+    "a log-probability of NaN": Mode(with_logprobs(token_logprobs=[NAN, -0.2]), "NaN"),
+    "a log-probability of infinity": Mode(with_logprobs(token_logprobs=[INF, -0.2]), "above 0"),
     "a log-probability of 1e999": Mode(
-        raw(json.dumps(told(token_logprobs=[7.25, -0.2])).replace("7.25", "1e999")), "above 0"
+        raw(json.dumps(with_logprobs(token_logprobs=[7.25, -0.2])).replace("7.25", "1e999")), "above 0"
     ),
-    "a log-probability as a text": Mode(told(token_logprobs=["-0.1", -0.2]), "token_logprobs[0]: expected float"),
-    "a log-probability as a truth value": Mode(told(token_logprobs=[False, -0.2]), "token_logprobs[0]: expected float"),
-    "a log-probability of null": Mode(told(token_logprobs=[None, -0.2]), "not every token has one"),
-    "too few log-probabilities": Mode(told(token_logprobs=[-0.1]), "not every token has one"),
-    "too many log-probabilities": Mode(told(token_logprobs=[-0.1] * 3), "not every token has one"),
-    "no log-probabilities of tokens": Mode(told(token_logprobs=None), "not every token has one"),
-    "too few of the likeliest": Mode(told(top_logprobs=[{}]), "not every token has one"),
-    "the likeliest as lists": Mode(told(top_logprobs=[["a"], ["b"]]), "top_logprobs[0]: expected object"),
-    "a likeliest above 0": Mode(told(top_logprobs=[{"a": 3.0}, {}]), "above 0"),
-    "a likeliest of NaN": Mode(told(top_logprobs=[{"a": NAN}, {}]), "NaN"),
-    "tokens as objects": Mode(told(tokens=[{}, {}]), "tokens[0]: expected"),
-    "tokens as a text": Mode(told(tokens="ab"), "tokens: expected array"),
-    "rounded above 0": Mode(told(token_logprobs=[1e-4, -0.2]), text="ab"),
-    "minus infinity": Mode(told(token_logprobs=[-INF, -0.2]), text="ab"),
+    "a log-probability as a text": Mode(with_logprobs(token_logprobs=["-0.1", -0.2]), "token_logprobs[0]: expected float"),
+    "a log-probability as a truth value": Mode(
+        with_logprobs(token_logprobs=[False, -0.2]), "token_logprobs[0]: expected float"
+    ),
+    "a log-probability of null": Mode(with_logprobs(token_logprobs=[None, -0.2]), "not every token has one"),
+    "too few log-probabilities": Mode(with_logprobs(token_logprobs=[-0.1]), "not every token has one"),
+    "too many log-probabilities": Mode(with_logprobs(token_logprobs=[-0.1] * 3), "not every token has one"),
+    "no log-probabilities of tokens": Mode(with_logprobs(token_logprobs=None), "not every token has one"),
+    "too few of the likeliest": Mode(with_logprobs(top_logprobs=[{}]), "not every token has one"),
+    "the likeliest as lists": Mode(with_logprobs(top_logprobs=[["a"], ["b"]]), "top_logprobs[0]: expected object"),
+    "a likeliest above 0": Mode(with_logprobs(top_logprobs=[{"a": 3.0}, {}]), "above 0"),
+    "a likeliest of NaN": Mode(with_logprobs(top_logprobs=[{"a": NAN}, {}]), "NaN"),
+    "tokens as objects": Mode(with_logprobs(tokens=[{}, {}]), "tokens[0]: expected"),
+    "tokens as a text": Mode(with_logprobs(tokens="ab"), "tokens: expected array"),
+    "rounded above 0": Mode(with_logprobs(token_logprobs=[1e-4, -0.2]), text="ab"),
+    "minus infinity": Mode(with_logprobs(token_logprobs=[-INF, -0.2]), text="ab"),
     "logprobs a list": Mode(whole("ab", logprobs=[1]), text="ab", warning="no log-probabilities of its answers"),
-    "logprobs of nothing": Mode(whole("ab", logprobs={}), text="ab", warning="no log-probabilities of its answers"),
-    "chat: a positive log-probability": Mode(spoken(logprob=0.5), "above 0"),
-    "chat: NaN": Mode(spoken(logprob=NAN), "NaN"),
-    "chat: a text": Mode(spoken(logprob="-0.5"), "content[0].logprob: expected float"),
-    "chat: null": Mode(spoken(logprob=None), "content[0].logprob: expected float"),
-    "chat: a token that is no text": Mode(spoken(token=5), "content[0].token: expected str"),
-    "chat: an id that is no number": Mode(spoken(id="5"), "content[0].id: expected int"),
-    "chat: a likeliest above 0": Mode(spoken(top_logprobs=[{"token": "no", "logprob": 2}]), "above 0"),
-    "chat: the likeliest as an object": Mode(spoken(top_logprobs={"no": -1}), "content[0].top_logprobs: expected array"),
+    "logprobs empty": Mode(whole("ab", logprobs={}), text="ab", warning="no log-probabilities of its answers"),
+    "chat: a positive log-probability": Mode(chat_with_logprobs(logprob=0.5), "above 0"),
+    "chat: NaN": Mode(chat_with_logprobs(logprob=NAN), "NaN"),
+    "chat: a text": Mode(chat_with_logprobs(logprob="-0.5"), "content[0].logprob: expected float"),
+    "chat: null": Mode(chat_with_logprobs(logprob=None), "content[0].logprob: expected float"),
+    "chat: a token that is no text": Mode(chat_with_logprobs(token=5), "content[0].token: expected str"),
+    "chat: an id that is no number": Mode(chat_with_logprobs(id="5"), "content[0].id: expected int"),
+    "chat: a likeliest above 0": Mode(chat_with_logprobs(top_logprobs=[{"token": "no", "logprob": 2}]), "above 0"),
+    "chat: the likeliest as an object": Mode(
+        chat_with_logprobs(top_logprobs={"no": -1}), "content[0].top_logprobs: expected array"
+    ),
 }
 
 
@@ -317,13 +331,15 @@ STREAMS = {
     "no finish_reason": Mode(events(delta("fi"), delta("ne")), "gave no finish_reason"),
     "cut after the role": Mode(events(ROLE, finish=False), "gave no finish_reason"),
     "cut after a token": Mode(events(delta("fi"), finish=False), "gave no finish_reason"),
-    "cut inside an event": Mode(pouring([LINES[:-40]]), "is not JSON"),
+    "cut inside an event": Mode(chunked([LINES[:-40]]), "is not JSON"),
     "an error first": Mode(events(FAIL, *ENDED), "reported an error: engine died"),
     "an error in the middle": Mode(events(ENDED[0], FAIL, ENDED[1]), "reported an error: engine died"),
     "an error after the end": Mode(events(*ENDED, FAIL), "reported an error: engine died"),
     "an error and no end": Mode(events(delta("fi"), FAIL), "reported an error: engine died"),
-    "an error by its name": Mode(pouring([LINES, 'event: error\ndata: {"message": "oops"}\n\n']), "reported an error: oops"),
-    "an error without a word": Mode(pouring([LINES, "event: error\ndata: {}\n\n"]), "reported an error: without a message"),
+    "an error by its name": Mode(chunked([LINES, 'event: error\ndata: {"message": "oops"}\n\n']), "reported an error: oops"),
+    "an error without a message": Mode(
+        chunked([LINES, "event: error\ndata: {}\n\n"]), "reported an error: without a message"
+    ),
     "an error inside a choice": Mode(events(delta("fi", error={"message": "gone"})), "reported an error: gone"),
     **{
         f"finish_reason {reason}": Mode(events(delta("fi"), delta("", reason)), f"finish_reason '{reason}'")
@@ -334,8 +350,8 @@ STREAMS = {
     "an event that is no JSON": Mode(events(delta("fi"), "oops", delta("ne", "stop")), "is not JSON"),
     "an event nested too deeply": Mode(events("[" * 50_000), "is not JSON"),
     **{
-        f"an event {odd}": Mode(events(odd, *ENDED), "an event of the stream is not valid")
-        for odd in ("null", "7", "[]", '"x"', "true")
+        f"an event {invalid}": Mode(events(invalid, *ENDED), "an event of the stream is not valid")
+        for invalid in ("null", "7", "[]", '"x"', "true")
     },
     "choices a text": Mode(events('{"choices": "x"}', *ENDED), "choices: expected array"),
     "choices null": Mode(events('{"choices": null}', *ENDED), text="fine"),
@@ -346,30 +362,33 @@ STREAMS = {
     "message instead of delta": Mode(
         events('{"choices": [{"message": {"content": "fine"}, "finish_reason": "stop"}]}'), text="fine"
     ),
-    "odd counts": Mode(
-        events(*ENDED, '{"choices": [], "usage": {"prompt_tokens": "3"}}'), text="fine", counts=(None, None), warning=ODD
+    "invalid counts": Mode(
+        events(*ENDED, '{"choices": [], "usage": {"prompt_tokens": "3"}}'),
+        text="fine",
+        counts=(None, None),
+        warning=INVALID_COUNTS,
     ),
     "another model": Mode(
         events(*(line.replace('"m"', '"other"') for line in ENDED)), text="fine", warning="answers as other"
     ),
-    "comments and keep-alives": Mode(pouring([": hello\n\n", "data:\n\n", "retry: 10\nid: 1\n", LINES]), text="fine"),
-    "carriage returns": Mode(pouring([LINES.replace("\n", "\r\n")]), text="fine"),
-    "without blank lines": Mode(pouring([LINES.replace("\n\n", "\n")]), text="fine"),
-    "without a blank after the colon": Mode(pouring([LINES.replace("data: ", "data:")]), text="fine"),
-    "byte by byte": Mode(pouring([LINES[at : at + 1] for at in range(len(LINES))]), text="fine"),
-    "no line end at the end": Mode(pouring([LINES.rstrip("\n")]), text="fine"),
-    "packed": Mode(pouring([gzip.compress(LINES.encode())], Content_Encoding="gzip"), text="fine"),
-    "a bomb": Mode(pouring([bomb(96)], Content_Encoding="gzip"), "longer than 16 MiB"),
-    "an endless line": Mode(pouring(itertools.chain(["data: "], itertools.repeat("x" * 65536))), "longer than 16 MiB"),
-    "endless comments": Mode(pouring(itertools.repeat((":" + "x" * 1022 + "\n") * 64)), "larger than 64 MiB"),
-    "endless keep-alives": Mode(pouring(itertools.repeat(": wait\n\n"), pause=0.05), "within 1 s"),
+    "comments and keep-alives": Mode(chunked([": hello\n\n", "data:\n\n", "retry: 10\nid: 1\n", LINES]), text="fine"),
+    "carriage returns": Mode(chunked([LINES.replace("\n", "\r\n")]), text="fine"),
+    "without blank lines": Mode(chunked([LINES.replace("\n\n", "\n")]), text="fine"),
+    "without a space after the colon": Mode(chunked([LINES.replace("data: ", "data:")]), text="fine"),
+    "byte by byte": Mode(chunked([LINES[at : at + 1] for at in range(len(LINES))]), text="fine"),
+    "no line end at the end": Mode(chunked([LINES.rstrip("\n")]), text="fine"),
+    "gzip": Mode(chunked([gzip.compress(LINES.encode())], Content_Encoding="gzip"), text="fine"),
+    "a gzip bomb": Mode(chunked([bomb(96)], Content_Encoding="gzip"), "longer than 16 MiB"),
+    "an endless line": Mode(chunked(itertools.chain(["data: "], itertools.repeat("x" * 65536))), "longer than 16 MiB"),
+    "endless comments": Mode(chunked(itertools.repeat((":" + "x" * 1022 + "\n") * 64)), "larger than 64 MiB"),
+    "endless keep-alives": Mode(chunked(itertools.repeat(": wait\n\n"), pause=0.05), "within 1 s"),
     "a whole answer": Mode(raw(GOOD, Content_Type="application/json"), text="fine", counts=(3, 2)),
     "a whole answer with an error": Mode(raw(json.dumps(whole(error="half"))), "reported an error: half"),
-    "events named text/plain": Mode(pouring([LINES], content_type="text/plain"), "is not JSON"),
+    "events named text/plain": Mode(chunked([LINES], content_type="text/plain"), "is not JSON"),
     "status 500": Mode(status(500, "boom"), "HTTP 500: boom"),
     "a redirect": Mode(status(302, Location="http://127.0.0.1:9"), "redirects to"),
     "a lone surrogate": Mode(events(delta("\ud800"), delta("", "stop")), text="\ud800"),
     "a character in two pieces": Mode(
-        pouring([piece for byte in LINES.replace('"fi"', '"é"').encode() for piece in (bytes([byte]),)]), text="éne"
+        chunked([piece for byte in LINES.replace('"fi"', '"é"').encode() for piece in (bytes([byte]),)]), text="éne"
     ),
 }

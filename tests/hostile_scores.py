@@ -1,10 +1,10 @@
-"""Scores, lists of models and llama.cpp's own answers as servers give them that misbehave, with what must come of each."""
+"""Faulty scores, model lists and llama.cpp responses of servers, and what must be recorded for each."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from tests.hostile import INF, NAN, ODD, Mode, whole
+from tests.hostile import INF, INVALID_COUNTS, NAN, Mode, whole
 from tests.servers import cut, garbage, raw, status
 
 # The prompt is the token ids of "abcd", of which "cd" is scored.
@@ -16,8 +16,14 @@ TWO = {"token_logprobs": [*SCORES, -9.0], "top_logprobs": [*TOPS, {"y": -9.0}]}
 def echoed(**changes: Any) -> dict[str, Any]:
     usage = changes.pop("usage", {"prompt_tokens": 4, "completion_tokens": 1})
     more = {name: changes.pop(name) for name in ("finish_reason", "error", "index") if name in changes}
-    found = {"tokens": [*"abcdx"], "token_logprobs": SCORES, "top_logprobs": TOPS, "text_offset": [0, 1, 2, 3, 4], **changes}
-    return whole("abcdx", logprobs=found, usage=usage, **{"finish_reason": "length", **more})
+    logprobs = {
+        "tokens": [*"abcdx"],
+        "token_logprobs": SCORES,
+        "top_logprobs": TOPS,
+        "text_offset": [0, 1, 2, 3, 4],
+        **changes,
+    }
+    return whole("abcdx", logprobs=logprobs, usage=usage, **{"finish_reason": "length", **more})
 
 
 def changed(position: int, value: Any) -> dict[str, Any]:
@@ -75,7 +81,7 @@ ECHOES = {
 
 
 def ranked(**changes: Any) -> dict[str, Any]:
-    """vLLM's answer; `at_c` and `at_d` replace the rows of the two scored tokens."""
+    """vLLM's response; `at_c` and `at_d` replace the rows of the two scored tokens."""
     rows: list[Any] = [None, *({str(ord(char)): {"logprob": -ord(char) / 100, "rank": 1}} for char in "bcd")]
     rows[2], rows[3] = changes.pop("at_c", rows[2]), changes.pop("at_d", rows[3])
     body = whole("x")
@@ -108,7 +114,7 @@ PROMPTS = {
     "finish_reason error": Mode(ranked(finish_reason="error"), "finish_reason 'error'"),
 }
 
-# llama.cpp: the prompt is "x", the answer "b"; what is scored is "b" after "x".
+# llama.cpp: the prompt is "x", the answer "b"; "b" is scored after "x".
 LIKELY = [{"id": 98, "token": "b", "logprob": -0.25}, {"id": 97, "token": "a", "logprob": -1.5}]
 
 
@@ -133,8 +139,8 @@ LLAMA_TEXTS = {
     "null": Mode(raw("null"), "expected object"),
     "not stopped": Mode(native(stop=False), "did not stop"),
     "stop a text": Mode(native(stop="true"), "stop: expected bool"),
-    "odd counts": Mode(native(tokens_evaluated="3"), text="b", counts=(None, 1), warning=ODD),
-    "negative counts": Mode(native(tokens_predicted=-1), text="b", counts=(3, None), warning=ODD),
+    "invalid counts": Mode(native(tokens_evaluated="3"), text="b", counts=(None, 1), warning=INVALID_COUNTS),
+    "negative counts": Mode(native(tokens_predicted=-1), text="b", counts=(3, None), warning=INVALID_COUNTS),
     "an error beside": Mode(native(error={"message": "slot lost", "code": 500}), "reported an error: slot lost"),
     "no probabilities": Mode(native(completion_probabilities=None), "no probabilities of its tokens"),
     "probabilities that are an object": Mode(native(completion_probabilities={}), "expected array"),
@@ -171,7 +177,7 @@ LLAMA_SCORES = {
     "cut": Mode(cut(), "was cut"),
 }
 
-# What GET /v1/models may answer instead of a list with the model m, and what the one line then says.
+# Responses of GET /v1/models that are not a list with the model m, and the error message for each.
 LISTINGS: dict[str, tuple[Any, str]] = {
     "null": (raw("null"), "returned no list of models"),
     "nothing": (raw(b""), "returned no list of models: None"),
@@ -196,7 +202,7 @@ LISTINGS: dict[str, tuple[Any, str]] = {
     "another model": ({"data": [{"id": "llama"}]}, "it serves llama"),
     "a name with escapes": ({"data": [{"id": "\x1b]0;x"}]}, "it serves \\x1b]0;x"),
     "a root that is a number": ({"data": [{"id": "m", "root": 7}]}, "data[0].root: expected str"),
-    "one odd entry among others": ({"data": [{"id": "m"}, 7]}, "data[1]: expected object"),
+    "one invalid entry among others": ({"data": [{"id": "m"}, 7]}, "data[1]: expected object"),
     "an error with status 200": ({"error": {"message": "not here"}}, "reported an error: not here"),
     "HTML": (raw("<html>"), "is not JSON"),
     "truncated": (raw('{"data": [{"id"'), "is not JSON"),
@@ -206,24 +212,24 @@ LISTINGS: dict[str, tuple[Any, str]] = {
     "status 429": (status(429, "busy", Retry_After="9999"), "HTTP 429: busy"),
     "cut": (cut(), "was cut"),
     **{
-        f"a context of {odd!r}": ({"data": [{"id": "m", "max_model_len": odd}]}, "give max_context_length=")
-        for odd in ("4096", -1, 1, 4096.5, 4096.0, True, [4096], {"n": 4096}, INF, NAN)
+        f"a context of {invalid!r}": ({"data": [{"id": "m", "max_model_len": invalid}]}, "give max_context_length=")
+        for invalid in ("4096", -1, 1, 4096.5, 4096.0, True, [4096], {"n": 4096}, INF, NAN)
     },
-    "a context in odd meta": ({"data": [{"id": "m", "meta": {"n_ctx_train": "2048"}}]}, "give max_context_length="),
+    "an invalid context in meta": ({"data": [{"id": "m", "meta": {"n_ctx_train": "2048"}}]}, "give max_context_length="),
 }
 LISTED: dict[str, Any] = {
     "a bare entry": {"data": [{"id": "m"}]},
-    "no context told": {"data": [{"id": "m", "max_model_len": None, "meta": None}]},
+    "no context given": {"data": [{"id": "m", "max_model_len": None, "meta": None}]},
     "a context of 0": {"data": [{"id": "m", "max_model_len": 0}]},
     "meta that is a list": {"data": [{"id": "m", "meta": [1]}]},
-    "an entry without a name beside": {"object": "list", "data": [{}, {"id": "m", "owned_by": 7}]},
+    "another entry without a name": {"object": "list", "data": [{}, {"id": "m", "owned_by": 7}]},
 }
 PROPS: dict[str, Any] = {
     "model_path": "/models/tiny.Q4_1.gguf",
     "default_generation_settings": {"n_ctx": 64},
     "total_slots": 2,
 }
-ODD_PROPS: dict[str, tuple[Any, str]] = {
+INVALID_PROPS: dict[str, tuple[Any, str]] = {
     "null": (raw("null"), "/props is not valid: expected object"),
     "a list": (raw("[]"), "/props is not valid: expected object"),
     "nothing": ({}, "default_generation_settings"),

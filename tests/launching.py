@@ -1,4 +1,4 @@
-"""`mill` as launchers start it, in one process or several."""
+"""Starts `mill` in one process, or as several ranks, with or without a launcher."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ TOY_TASKS = {"toy_gen", "toy_choice", "toy_text", "toy_dialog"}
 
 
 def environment(**more: str) -> dict[str, str]:
-    """This process's, with nothing in it that a launcher or an earlier test set."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("TOY_", "RAY_"))}
+    """This process's environment without the variables of launchers and earlier tests."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("TOY_", "RAY_"))}
     paths = os.pathsep.join([str(TESTS.parent), str(TESTS)])
-    return {**kept, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", **more}
+    return {**inherited, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", **more}
 
 
 def toy(folder: Path, tasks: str = "toy_gen,toy_choice", *more: str, model: str = "toy[path=toy]") -> list[str]:
-    """An evaluation of the toy model, or of one in odd.py."""
+    """The arguments of an evaluation of the toy model, or of one in odd.py."""
     file = TOY if model.startswith("toy[") and set(tasks.split(",")) <= TOY_TASKS else ODD
     return ["eval", model, tasks, "--task_paths", str(file), "--output_dir", str(folder), "--quiet", *more]
 
@@ -37,23 +37,23 @@ def start(command: Sequence[str], **more: str) -> subprocess.Popen[str]:
 
 
 def ended(process: subprocess.Popen[str], seconds: float = 120) -> tuple[int, str]:
-    """The exit code and all that was said on standard error."""
+    """The exit code and standard error."""
     try:
-        _, said = process.communicate(timeout=seconds)
+        _, stderr = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
         process.terminate()  # a launcher ends its ranks, after half a minute with force
         process.communicate(timeout=60)
         raise
-    return process.returncode, said
+    return process.returncode, stderr
 
 
-def launched(arguments: Sequence[str], **more: str) -> subprocess.Popen[str]:
-    """In one process."""
+def start_mill(arguments: Sequence[str], **more: str) -> subprocess.Popen[str]:
+    """Start mill in one process."""
     return start([sys.executable, *MILL, *arguments], **more)
 
 
 def run(arguments: Sequence[str], **more: str) -> tuple[int, str]:
-    return ended(launched(arguments, **more))
+    return ended(start_mill(arguments, **more))
 
 
 def torchrun(ranks: int, arguments: Sequence[str], program: Sequence[str] = MILL) -> list[str]:
@@ -66,26 +66,28 @@ def run_ranks(ranks: int, arguments: Sequence[str], program: Sequence[str] = MIL
     return ended(start(torchrun(ranks, arguments, program), **more))
 
 
-def by_hand(ranks: int, arguments: Sequence[str], program: Sequence[str] = MILL, **more: str) -> list[subprocess.Popen[str]]:
-    """Ranks that no launcher watches."""
-    meeting = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), **more}
+def start_ranks(
+    ranks: int, arguments: Sequence[str], program: Sequence[str] = MILL, **more: str
+) -> list[subprocess.Popen[str]]:
+    """Start ranks without a launcher."""
+    variables = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), **more}
     command = [sys.executable, *program, *arguments]
-    return [start(command, RANK=str(rank), LOCAL_RANK=str(rank), **meeting) for rank in range(ranks)]
+    return [start(command, RANK=str(rank), LOCAL_RANK=str(rank), **variables) for rank in range(ranks)]
 
 
-def until(holds: Callable[[], Any], seconds: float = 60) -> Any:
-    """What a condition gives as soon as it holds."""
+def until(condition: Callable[[], Any], seconds: float = 60) -> Any:
+    """Wait until a condition is true; returns its value."""
     deadline = time.monotonic() + seconds
-    while not (found := holds()):
-        assert time.monotonic() < deadline, "it never came"
+    while not (value := condition()):
+        assert time.monotonic() < deadline, "the condition never became true"
         time.sleep(0.02)
-    return found
+    return value
 
 
 def lines(file: Path) -> list[str]:
     return file.read_text().splitlines() if file.exists() else []
 
 
-def told(said: str) -> list[str]:
-    """What mill itself has to say: launchers say much more."""
-    return [line for line in said.splitlines() if line.startswith("mill")]
+def mill_lines(stderr: str) -> list[str]:
+    """The lines that mill printed; launchers print many more."""
+    return [line for line in stderr.splitlines() if line.startswith("mill")]

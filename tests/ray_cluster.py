@@ -1,4 +1,4 @@
-"""A Ray cluster for tests: started, enlarged and killed on this machine, and seen through /proc."""
+"""A Ray cluster for tests: started, enlarged and killed on this machine, and inspected through /proc."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ TASKS = "toy_gen,toy_choice,toy_text,toy_dialog"
 
 
 class Cluster:
-    """`ray start --head` on this machine: its address, and the token that lets one in."""
+    """`ray start --head` on this machine: its address and its authentication token."""
 
     def __init__(self, cores: int = 2) -> None:
         self.port = str(free_port())
         self.token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(16)}
-        said = self._ray("start", "--head", "--port", self.port, "--num-cpus", str(cores), "--include-dashboard", "false")
-        found = re.search(r"--address='([^']+)'", said)
-        assert found, said
-        self.address = found[1]
+        output = self._ray("start", "--head", "--port", self.port, "--num-cpus", str(cores), "--include-dashboard", "false")
+        match = re.search(r"--address='([^']+)'", output)
+        assert match, output
+        self.address = match[1]
 
     def _ray(self, *arguments: str) -> str:
         script = "from ray.scripts.scripts import main; main()"
@@ -37,19 +37,19 @@ class Cluster:
         return done.stdout + done.stderr
 
     def processes(self) -> list[int]:
-        """Ray's own; they name the head's address. Workers end with the raylet."""
-        ours = re.compile(rf"site-packages/ray/.*[:=]{self.port}\b")
-        return [pid for pid, words in processes() if ours.search(words)]
+        """Ray's own processes, which have the head's address in their command. Workers end with the raylet."""
+        pattern = re.compile(rf"site-packages/ray/.*[:=]{self.port}\b")
+        return [pid for pid, command_line in processes() if pattern.search(command_line)]
 
     def grow(self) -> list[int]:
-        """Another machine joins, as far as Ray can tell; these are its processes."""
+        """Add a second node to the cluster; returns its processes."""
         before = self.processes()
         self._ray("start", "--address", self.address, "--num-cpus", "1")
         return [pid for pid in self.processes() if pid not in before]
 
     def kill(self) -> None:
-        while found := self.processes():
-            kill(found)
+        while alive := self.processes():
+            kill(alive)
             time.sleep(0.1)
 
 
@@ -60,11 +60,11 @@ def kill(processes: list[int]) -> None:
 
 
 def processes() -> Iterator[tuple[int, str]]:
-    """Every process that runs, with its command."""
-    for place in Path("/proc").glob("[0-9]*"):
+    """Every running process with its command line."""
+    for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if words := (place / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"):
-                yield int(place.name), words
+            if command_line := (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"):
+                yield int(entry.name), command_line
 
 
 def on_ray(workers: int, cluster: Cluster | None = None) -> list[str]:
@@ -76,5 +76,5 @@ def watched(log: Path, delay: float = 0.0) -> str:
 
 
 def computed(log: Path) -> list[str]:
-    """The keys of what was computed."""
+    """The keys of the computed requests."""
     return [line.split()[0] for line in lines(log)]

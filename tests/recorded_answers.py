@@ -1,4 +1,4 @@
-"""Answers as healthy servers give them, field for field: what fuzzers start from. The prompt of scores is "ab" and "cd"."""
+"""Recorded responses of healthy servers, used as seeds by the fuzz tests. Scored are "ab" and "cd"."""
 
 from __future__ import annotations
 

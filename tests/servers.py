@@ -1,4 +1,4 @@
-"""Servers for tests: a real llama-server in a process of its own, and one of ours that misbehaves as told."""
+"""Servers for tests: a real llama-server in a separate process, and an HTTP server with configurable faults."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def serving(environment: dict[str, str], *command: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A server of an engine while this lasts; whoever talks to it waits for it to come up."""
+    """The server of an engine during the block; clients wait for it to come up."""
     process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         yield process
@@ -55,7 +55,7 @@ def serving(environment: dict[str, str], *command: str) -> Iterator[subprocess.P
 
 
 def wait_for(url: str, process: subprocess.Popen[bytes], seconds: float = 120) -> None:
-    """Until a server says that it is healthy; it may also end, or take too long."""
+    """Wait until a server is healthy; raises where it ends or takes too long."""
     deadline = time.monotonic() + seconds
     while True:
         try:
@@ -71,7 +71,7 @@ def wait_for(url: str, process: subprocess.Popen[bytes], seconds: float = 120) -
 def llama_server(model: Path, *, exact: bool = False, slots: int = 2, alias: str = "") -> Iterator[str]:
     """The URL of a llama-server (through xllamacpp: the same server, routes and JSON).
 
-    `exact` keeps keys and values in float32 and leaves out flash attention, which rounds to 16 bits on a CPU.
+    `exact` keeps the KV cache in float32 and disables flash attention, which rounds to 16 bits on a CPU.
     """
     port = free_port()
     process = start_llama(model, port, exact=exact, slots=slots, alias=alias)
@@ -85,8 +85,8 @@ def llama_server(model: Path, *, exact: bool = False, slots: int = 2, alias: str
 
 
 def start_llama(model: Path, port: int, *, exact: bool = False, slots: int = 2, alias: str = "") -> subprocess.Popen[bytes]:
-    how = [str(os.getpid()), "exact" if exact else "", str(slots), alias]
-    command = [sys.executable, "-c", LLAMA, str(model), str(port), *how]
+    options = [str(os.getpid()), "exact" if exact else "", str(slots), alias]
+    command = [sys.executable, "-c", LLAMA, str(model), str(port), *options]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
@@ -98,15 +98,15 @@ class FaultServer:
 
     def __init__(self, answer: Answer, models: tuple[str, ...] = ("m",), port: int = 0) -> None:
         self.answer, self.models, self.port = answer, models, port
-        self.told: dict[str, Any] = {}
-        """What it tells of each model, beside the name."""
+        self.metadata: dict[str, Any] = {}
+        """Further fields of each model in /v1/models."""
         self.down: Fault | None = None
-        """What everybody gets instead of an answer, as from a proxy whose server is away."""
+        """Returned instead of any response, as by a proxy whose server is down."""
         self.gets: dict[str, Any] = {}
-        """What a GET of a path answers: a JSON object, or a Fault."""
+        """The response to a GET of each path: a JSON object, or a Fault."""
         self.calls: list[tuple[str, dict[str, Any]]] = []
         self.headers: list[dict[str, str]] = []
-        self.now = self.most = 0
+        self.in_flight = self.max_in_flight = 0
         self.lock = threading.Lock()
 
     def __enter__(self) -> FaultServer:
@@ -123,9 +123,9 @@ class FaultServer:
                 if outer.down is not None:
                     outer.down.play(self)
                 elif self.path in outer.gets:
-                    self.give(outer.gets[self.path])
+                    self.send(outer.gets[self.path])
                 elif self.path == "/v1/models":
-                    self.reply(200, {"data": [{"id": name, **outer.told} for name in outer.models]})
+                    self.reply(200, {"data": [{"id": name, **outer.metadata} for name in outer.models]})
                 else:
                     self.reply(404, {"error": {"message": "no such route"}})
 
@@ -134,20 +134,20 @@ class FaultServer:
                 with outer.lock:
                     outer.calls.append((self.path, body))
                     outer.headers.append(dict(self.headers))
-                    outer.now += 1
-                    outer.most = max(outer.most, outer.now)
+                    outer.in_flight += 1
+                    outer.max_in_flight = max(outer.max_in_flight, outer.in_flight)
                 try:
-                    found = outer.down or outer.answer(outer, self.path, body)
+                    response = outer.down or outer.answer(outer, self.path, body)
                 finally:
                     with outer.lock:
-                        outer.now -= 1
-                self.give(found)
+                        outer.in_flight -= 1
+                self.send(response)
 
-            def give(self, found: Any) -> None:
-                if isinstance(found, Fault):
-                    found.play(self)
+            def send(self, response: Any) -> None:
+                if isinstance(response, Fault):
+                    response.play(self)
                 else:
-                    self.reply(200, found)
+                    self.reply(200, response)
 
             def reply(self, status: int, body: Any, headers: dict[str, str] | None = None) -> None:
                 raw = body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -175,15 +175,15 @@ class FaultServer:
 
 
 class Fault:
-    """Something that real servers do on bad days."""
+    """A fault that real servers show."""
 
     def __init__(self, play: Callable[[Any], None]) -> None:
         self.play = play
 
 
 def status(code: int, message: str = "no", **headers: str) -> Fault:
-    named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return Fault(lambda handler: handler.reply(code, {"error": {"message": message}}, named))
+    sent_headers = {name.replace("_", "-"): value for name, value in headers.items()}
+    return Fault(lambda handler: handler.reply(code, {"error": {"message": message}}, sent_headers))
 
 
 def garbage() -> Fault:
@@ -212,27 +212,27 @@ def cut() -> Fault:
 
 
 def raw(body: bytes | str, code: int = 200, **headers: str) -> Fault:
-    """Bytes as they are, under headers of one's choice."""
-    named = {name.replace("_", "-"): value for name, value in headers.items()}
-    sent = body.encode() if isinstance(body, str) else body
-    return Fault(lambda handler: handler.reply(code, sent, named))
+    """A response of these bytes and headers."""
+    sent_headers = {name.replace("_", "-"): value for name, value in headers.items()}
+    content = body.encode() if isinstance(body, str) else body
+    return Fault(lambda handler: handler.reply(code, content, sent_headers))
 
 
 def events(*lines: str, finish: bool = True, pause: float = 0.0) -> Fault:
     """A stream of server-sent events, cut before its end where `finish` is False."""
     pieces = [f"data: {line}\n\n" for line in lines]
-    return pouring([*pieces, "data: [DONE]\n\n"] if finish else pieces, pause=pause)
+    return chunked([*pieces, "data: [DONE]\n\n"] if finish else pieces, pause=pause)
 
 
-def pouring(
+def chunked(
     pieces: Iterable[bytes | str], *, pause: float = 0.0, content_type: str = "text/event-stream", **headers: str
 ) -> Fault:
-    """A body of unknown length, piece by piece, until there are no more or nobody listens."""
+    """A body of unknown length, sent piece by piece until the client disconnects."""
 
     def play(handler: Any) -> None:
         handler.send_response(200)
-        named = {name.replace("_", "-"): value for name, value in headers.items()}
-        for name, value in {"Content-Type": content_type, "Connection": "close", **named}.items():
+        sent_headers = {name.replace("_", "-"): value for name, value in headers.items()}
+        for name, value in {"Content-Type": content_type, "Connection": "close", **sent_headers}.items():
             handler.send_header(name, value)
         handler.end_headers()
         handler.close_connection = True
@@ -245,8 +245,8 @@ def pouring(
     return Fault(play)
 
 
-def ask(server: FaultServer, count: int = 1, **arguments: Any) -> list[Any]:
-    """Post `count` times and return what came of it, in the order asked."""
+def post_all(server: FaultServer, count: int = 1, **arguments: Any) -> list[Any]:
+    """Post `count` times; returns the results in order."""
     from mill.models.http import Client
 
     caller = Client(server.url, **{"timeout": 5.0, **arguments})
@@ -254,8 +254,8 @@ def ask(server: FaultServer, count: int = 1, **arguments: Any) -> list[Any]:
     async def work(number: int) -> Any:
         return (await caller.post("/ask", {"number": number})).body
 
-    found = results(caller, range(count), work)
-    return [found[number] for number in range(count)]
+    by_number = results(caller, range(count), work)
+    return [by_number[number] for number in range(count)]
 
 
 def results(caller: Any, items: Iterable[Any], work: Callable[[Any], Awaitable[Any]]) -> dict[Any, Any]:

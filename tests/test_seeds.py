@@ -1,4 +1,4 @@
-"""The command lines that the documentation prints: each is read, and its models resolve, as it says."""
+"""The command lines of the documentation: each is parsed, and its models resolve, as documented."""
 
 from __future__ import annotations
 
@@ -45,22 +45,22 @@ SPECS = {
 
 
 @pytest.mark.parametrize(("text", "spec"), SPECS.items(), ids=SPECS)
-def test_a_model_resolves_as_the_documentation_says(text: str, spec: Spec) -> None:
+def test_a_model_resolves_as_documented(text: str, spec: Spec) -> None:
     assert parse_spec(text) == spec
 
 
 def test_a_config_file_is_read_by_load_model_from_file() -> None:
     path = "mill/models/configs/qwen/qwen2_5_vl_7b.py"
-    found = load_model_from_file(path)
-    assert (found["type"], found["path"]) == ("hf", "Qwen/Qwen2.5-VL-7B-Instruct")
-    assert found["modalities"] == ["text", "image", "video"]
+    config = load_model_from_file(path)
+    assert (config["type"], config["path"]) == ("hf", "Qwen/Qwen2.5-VL-7B-Instruct")
+    assert config["modalities"] == ["text", "image", "video"]
     resolved = resolve_spec(parse_spec(f"{path}[batch_size=2]"))
     assert resolved.arguments["batch_size"] == "2"
     assert open_model(resolved).batch_size == 2
 
 
 @pytest.mark.parametrize("family", ["qwen", "internvl", "llama", "smollm2"])
-def test_the_families_of_configs_are_there_and_open(family: str) -> None:
+def test_the_config_families_exist_and_open(family: str) -> None:
     from pathlib import Path
 
     import mill
@@ -72,11 +72,11 @@ def test_the_families_of_configs_are_there_and_open(family: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["mmlu", "mmlu_pro"])
-def test_the_text_benchmarks_it_names_exist(name: str) -> None:
+def test_the_documented_text_benchmarks_exist(name: str) -> None:
     assert name in tasks
 
 
-def test_addresses_and_timeouts_are_those_it_names() -> None:
+def test_default_addresses_and_timeouts_are_the_documented_ones() -> None:
     for text, url in {"gguf:m": "http://127.0.0.1:8080", "vllm-mlx:m": "http://127.0.0.1:8000", "ollama:m": OLLAMA}.items():
         model = open_model(text)
         assert (model.base_url, model.client.timeout) == (url, 120.0)
@@ -106,11 +106,11 @@ def test_addresses_and_timeouts_are_those_it_names() -> None:
         ),
     ],
 )
-def test_a_model_a_backend_and_an_address_name_a_spec(model: str, backend: str, url: str, spec: str) -> None:
+def test_model_backend_and_address_give_a_spec(model: str, backend: str, url: str, spec: str) -> None:
     assert make_spec(model, backend=backend, base_url=url) == parse_spec(spec)
 
 
-# The check commands as they are printed, with what their options are read as.
+# The check commands as printed, with the parsed values of their options.
 CHECKS = {
     "compare mlx-community/Llama-3.1-8B-Instruct-bf16 mlx-community/Llama-3.1-8B-Instruct-4bit": {
         "a": "mlx-community/Llama-3.1-8B-Instruct-bf16",
@@ -138,17 +138,17 @@ CHECKS = {
 }
 
 
-@pytest.mark.parametrize(("line", "wanted"), CHECKS.items())
-def test_the_check_commands_are_read_as_printed(line: str, wanted: dict[str, object]) -> None:
+@pytest.mark.parametrize(("line", "expected"), CHECKS.items())
+def test_the_check_commands_are_parsed_as_documented(line: str, expected: dict[str, object]) -> None:
     name, *arguments = shlex.split(line)
     with cli.make_context("infer-check", [name]) as above:
         command = cli.get_command(above, name)
         assert command is not None
         with command.make_context(name, arguments, parent=above) as context:
-            assert {key: context.params[key] for key in wanted} == wanted
+            assert {key: context.params[key] for key in expected} == expected
 
 
-def test_the_levels_and_runs_that_are_not_given_are_those_it_names() -> None:
+def test_default_levels_and_runs_are_the_documented_ones() -> None:
     commands = {name: cli.get_command(None, name) for name in ("stress", "determinism")}  # type: ignore[arg-type]
     defaults = {name: {p.name: p.default for p in command.params} for name, command in commands.items() if command}
     assert defaults["stress"]["concurrency"] == "1,2,4,8,16"

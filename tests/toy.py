@@ -1,4 +1,4 @@
-"""A backend and tasks that need no framework, for tests of everything around a model. Usable through --task_paths."""
+"""A backend and tasks without a framework, for tests of everything around a model. Usable through --task_paths."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ N = 40
 
 @register_model("toy")
 class ToyModel(MillModel):
-    """Answers by hashing the question; fails where TOY_FAILS is in it.
+    """Answers by hashing the prompt; fails where the prompt contains TOY_FAILS.
 
-    Every request computed is a line in the file TOY_LOG and takes TOY_DELAY seconds.
+    Every computed request is a line in the file TOY_LOG and takes TOY_DELAY seconds.
     """
 
     def __init__(self, path: str, batch_size: int = 4, scale: float = 1.0, api_key: str = ""):
@@ -107,7 +107,7 @@ class ToyText(ToyTask):
 
 @register_task("toy_dialog")
 class ToyDialog(ToyTask):
-    """Three rounds; each repeats what was answered before."""
+    """Three rounds; each repeats the previous answers."""
 
     kind = MULTI_ROUND
     metrics = {"rounds": "mean", "remembered": "mean"}

@@ -1,6 +1,6 @@
-"""Text that mill did not write itself (model output, server messages, names in files) on its way to a terminal or a log.
+"""Makes untrusted text (model output, server messages, names in files) safe to print on a terminal or in a log.
 
-Whatever mill prints goes through `echo`, or through the tables and the console of `mill.report.tables`.
+All output of mill goes through `echo`, or through the tables and the console of `mill.report.tables`.
 """
 
 from __future__ import annotations
@@ -10,29 +10,29 @@ import sys
 
 from mill.api.storage import utf8
 
-# C0 and C1 controls but tab and newline, DEL, and the marks that turn the direction of what follows.
+# C0 and C1 controls but tab and newline, DEL, marks that change the text direction, and lone surrogates.
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _BLANKS = re.compile(r"\s+")
 
 
 def printable(text: str) -> str:
     """The text with every control character shown as an escape (`\\x1b`), so that none reaches the terminal."""
-    return _CONTROLS.sub(lambda found: f"\\x{ord(found[0]):02x}" if ord(found[0]) < 256 else f"\\u{ord(found[0]):04x}", text)
+    return _CONTROLS.sub(lambda match: f"\\x{ord(match[0]):02x}" if ord(match[0]) < 256 else f"\\u{ord(match[0]):04x}", text)
 
 
 def one_line(text: str) -> str:
-    """The same in a single line."""
+    """`printable` text in a single line."""
     return printable(_BLANKS.sub(" ", text).strip())
 
 
 def echo(text: str, *, err: bool = False) -> None:
-    """Print one line, in one piece: other processes may write too. A line break in the text becomes a space."""
+    """Print one line in one write, since other processes may write too. A line break in the text becomes a space."""
     stream = sys.stderr if err else sys.stdout
     stream.write(printable(" ".join(text.splitlines())) + "\n")
     stream.flush()
 
 
 def echo_data(text: str) -> None:
-    """Print a document (CSV, JSON, Markdown): as it is to a file or a pipe, without control characters to a terminal."""
+    """Print a document (CSV, JSON, Markdown): unchanged to a file or a pipe, without control characters to a terminal."""
     sys.stdout.write(printable(text) if sys.stdout.isatty() else utf8(text).decode())
     sys.stdout.flush()

@@ -1,1 +1,1 @@
-"""The only place that calls a model: plans, runs and hands out answers. Imports `mill.api`, models and tasks."""
+"""The executor: the only caller of models. Imports `mill.api`, models and tasks."""

@@ -14,13 +14,13 @@ from mill.api.request import Request
 
 class ExecutorBackend(Protocol):
     canary: Request | None
-    """A request that this model is known to have answered: it is sent where the model fails on everything."""
+    """A request that this model has answered; sent again where the model fails on every request."""
 
     def load(self) -> None:
-        """Get ready; called before the first request, so that rates do not count loading."""
+        """Called before the first request, so that rates do not include loading."""
 
     def stream(self, kind: str, requests: Sequence[Request]) -> Generator[Answered, None, None]:
-        """Every request with its response, as soon as it is there. No two requests may be equal."""
+        """Every request with its response, as soon as it is complete. No two requests may be equal."""
 
     def token_count(self) -> TokenCount | None:
         """Planned and computed tokens of the stream in progress; None where they are not known."""
@@ -29,7 +29,7 @@ class ExecutorBackend(Protocol):
         """Responses that had arrived when the stream was closed before its end."""
 
     def warnings(self) -> list[str]:
-        """What a reader of the scores must know about how they were computed."""
+        """Warnings about how the scores were computed."""
 
     def execution_paths(self) -> dict[str, str]:
         """Which execution paths of the model computed the answers, by stage."""
@@ -49,16 +49,17 @@ class LocalBackend:
         self.model.load()
 
     def stream(self, kind: str, requests: Sequence[Request]) -> Generator[Answered, None, None]:
-        answered: set[str] = set()
+        completed: set[str] = set()
         try:
             for request, response in self.model.stream_responses(kind, requests):
-                answered.add(request.key)
+                completed.add(request.key)
                 yield request, response
         except ModelBroken:
             if self.canary is None or self.model.lock_step:
                 raise
             self.model.check_canary(self.canary)  # raises where the model is broken; else only these requests fail
-            yield from self.model.stream_responses(kind, [one for one in requests if one.key not in answered])
+            remaining = [request for request in requests if request.key not in completed]
+            yield from self.model.stream_responses(kind, remaining)
 
     def token_count(self) -> TokenCount | None:
         return self.model.token_count

@@ -24,7 +24,7 @@ EXECUTORS = (LOCAL, RAY)
 
 @dataclass(frozen=True)
 class ExecutorChoice:
-    """The user's choice. `workers` None means one, or one for each server's address."""
+    """The user's options. `workers` None means one, or one for each server address."""
 
     executor: str = LOCAL
     workers: int | None = None
@@ -40,7 +40,7 @@ class ExecutorChoice:
             raise SpecError("--gpus_per_worker is for workers on Ray: add --executor ray")
 
     def check(self, spec: Spec) -> None:
-        """Refuse what cannot work, before anything starts."""
+        """Refuse options that cannot work, before anything starts."""
         servers = len(addresses_of(spec))
         if world_size() > 1 and (self.executor == RAY or servers > 1):
             reason = "--executor ray" if self.executor == RAY else "a model with several addresses"
@@ -54,7 +54,7 @@ class ExecutorChoice:
 
 
 def make_backend(choice: ExecutorChoice, spec: Spec, model: MillModel) -> ExecutorBackend:
-    """`model` is the one that was opened to plan the run; its weights are loaded only where it computes itself."""
+    """`model` was opened to plan the run; its weights are loaded only where it runs in this process."""
     specs = [at_address(spec, address) for address in addresses_of(spec)] or [spec]
     workers = choice.workers or len(specs)
     if choice.executor == RAY:
@@ -81,7 +81,7 @@ def _on_servers(specs: Sequence[Spec], model: MillModel, workers: int) -> Pool:
 
 
 class RayBackend(Pool):
-    """A pool on Ray; the cluster is joined when there is something to compute, and left after it."""
+    """A pool on Ray; the cluster is joined before the first request, and left at the end."""
 
     def __init__(self, choice: ExecutorChoice, specs: Sequence[Spec], model: MillModel, workers: int) -> None:
         super().__init__(self._start_worker, workers, servers=model.is_server)

@@ -1,7 +1,7 @@
 """The contract of backends as checks that run on an opened model: `mill conform`.
 
-A check takes the model and returns a detail, or raises: Broken says what the backend does wrong,
-NotApplicable why the check does not apply. Tolerances are for engines that compute the same thing in another order.
+A check takes the model and returns a detail, or raises: Broken with what the backend does wrong, NotApplicable with why it
+does not apply. Tolerances allow for engines that compute in another order.
 """
 
 from __future__ import annotations
@@ -66,22 +66,23 @@ def _run_check(name: str, check: Check, model: MillModel) -> ConformanceResult:
 
 def responses(model: MillModel, kind: str, requests: Sequence[Request]) -> list[Response]:
     """In the order of the requests, without progress."""
-    answered = {request.key: response for request, response in model.stream_responses(kind, requests)}
-    return [answered[request.key] for request in requests]
+    by_key = {request.key: response for request, response in model.stream_responses(kind, requests)}
+    return [by_key[request.key] for request in requests]
 
 
 def generate(model: MillModel, *contexts: str | tuple[Message, ...], draw: int = 0, **options: object) -> list[Response]:
     if not model.capabilities.serves(GENERATE):
         raise NotApplicable("does not generate text")
-    chosen = generation_options(**{"max_gen_toks": 12, **options})
-    requests = [Request(GENERATE, context, options=chosen, draw=draw) for context in contexts]
+    decoding = generation_options(**{"max_gen_toks": 12, **options})
+    requests = [Request(GENERATE, context, options=decoding, draw=draw) for context in contexts]
     return responses(model, GENERATE, requests)
 
 
 def score(model: MillModel, *pairs: tuple[str, str]) -> list[Response]:
     if not model.capabilities.serves(LOGLIKELIHOOD):
         raise NotApplicable("gives no log-probabilities")
-    return responses(model, LOGLIKELIHOOD, [Request(LOGLIKELIHOOD, context, rest) for context, rest in pairs])
+    requests = [Request(LOGLIKELIHOOD, context, continuation) for context, continuation in pairs]
+    return responses(model, LOGLIKELIHOOD, requests)
 
 
 def text_of(response: Response) -> str:
@@ -96,9 +97,9 @@ def score_of(response: Response) -> float:
     return response.score
 
 
-def expect(holds: bool, otherwise: str) -> None:
-    if not holds:
-        raise Broken(otherwise)
+def expect(condition: bool, message: str) -> None:
+    if not condition:
+        raise Broken(message)
 
 
 def identity(model: MillModel) -> str:
@@ -143,8 +144,7 @@ def stops(model: MillModel) -> str:
 
 
 def unicode_text(model: MillModel) -> str:
-    found = generate(model, "Grüße, 世界! 👩‍👩‍👧 שלום", "naïve café ½ Ω", max_gen_toks=6)
-    for answer in found:
+    for answer in generate(model, "Grüße, 世界! 👩‍👩‍👧 שלום", "naïve café ½ Ω", max_gen_toks=6):
         text_of(answer).encode("utf-8")
     return "two prompts answered"
 
@@ -242,7 +242,7 @@ def answer_tokens(model: MillModel) -> str:
     (scored,) = score(model, (PROMPT, text))
     total, whole = sum(token.logprob for token in answer.tokens), score_of(scored)
     if scored.output_tokens != len(answer.tokens):
-        return f"{len(answer.tokens)} tokens, {scored.output_tokens} when read again"
+        return f"{len(answer.tokens)} tokens, {scored.output_tokens} when tokenized again"
     expect(math.isclose(total, whole, abs_tol=4 * NEAR), f"tokens add up to {total:.4f}, the answer scores {whole:.4f}")
     return f"{len(answer.tokens)} tokens, {total:.3f} in all"
 
@@ -255,30 +255,30 @@ def ranking(model: MillModel) -> str:
     requests = [Request(ZERO_SHOT, (Message("user", (image,)),), labels=labels) for image in images]
     together = responses(model, ZERO_SHOT, requests)
     alone = [responses(model, ZERO_SHOT, [request])[0] for request in requests]
-    for one, other in zip(together, alone, strict=True):
-        expect(one.error is None and one.label in labels.names, f"no label: {one.error or one.label}")
-        scores = [score for _, score in one.ranking or ()]
+    for batched, single in zip(together, alone, strict=True):
+        expect(batched.error is None and batched.label in labels.names, f"no label: {batched.error or batched.label}")
+        scores = [score for _, score in batched.ranking or ()]
         expect(scores == sorted(scores, reverse=True), "the ranking is not in the order of its scores")
-        expect(one.label == other.label, f"{one.label} together, {other.label} alone")
-    return ", ".join(str(one.label) for one in together)
+        expect(batched.label == single.label, f"{batched.label} together, {single.label} alone")
+    return ", ".join(str(response.label) for response in together)
 
 
 def document(model: MillModel) -> str:
     if not model.capabilities.serves(ROLLING):
         raise NotApplicable("gives no log-probabilities")
     text = "The cat sat on the mat. The dog lay by the door."
-    (found,) = responses(model, ROLLING, [Request(ROLLING, text)])
+    (rolling,) = responses(model, ROLLING, [Request(ROLLING, text)])
     whole = score_of(score(model, ("", text))[0])
-    expect(math.isclose(score_of(found), whole, abs_tol=20 * NEAR), f"rolling {found.score} but whole {whole}")
-    return f"{score_of(found):.3f}"
+    expect(math.isclose(score_of(rolling), whole, abs_tol=20 * NEAR), f"rolling {rolling.score} but whole {whole}")
+    return f"{score_of(rolling):.3f}"
 
 
 def compare(model: MillModel, reference: MillModel, tolerance: float) -> str:
     """The same pairs through both; returns the largest difference of a token."""
     pairs = [(prompt, f" {word}") for prompt in PROMPTS for word in ("Paris", "five", "100 degrees", "little girl named")]
-    tested, wanted = score(model, *pairs), score(reference, *pairs)
+    tested, expected = score(model, *pairs), score(reference, *pairs)
     differences = [
-        abs(score_of(a) - score_of(b)) / max(1, b.output_tokens or 1) for a, b in zip(tested, wanted, strict=True)
+        abs(score_of(a) - score_of(b)) / max(1, b.output_tokens or 1) for a, b in zip(tested, expected, strict=True)
     ]
     worst = max(differences)
     expect(worst <= tolerance, f"log-probabilities differ by up to {worst:.4f} nats a token (allowed: {tolerance})")

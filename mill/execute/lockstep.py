@@ -1,4 +1,4 @@
-"""An executor for models whose ranks compute every batch together, such as sharded ones: all get equally many requests.
+"""An executor for models whose ranks compute every batch together, such as sharded ones: all get the same request count.
 
 A rank that has fewer gets copies of a request as padding. Their responses are counted and dropped.
 """
@@ -32,15 +32,15 @@ class LockStepExecutor(Executor):
         self.model, self.ranks, self.padding = model, ranks, padding
 
     def run(self, requests: Iterable[Request]) -> None:
-        """Every rank goes through every kind, in the same order, whether it has such requests or not."""
-        held = list(requests)
+        """Every rank runs every kind in the same order, even where it has no such requests."""
+        pending = list(requests)
         for kind in (kind for kind in KINDS if kind in self.padding):
-            self._run_kind(kind, [request for request in held if request.kind == kind])
+            self._run_kind(kind, [request for request in pending if request.kind == kind])
 
     def any_active(self, active: bool) -> bool:
         return any(self.ranks.exchange(active))
 
-    def _compute(self, kind: str, requests: list[Request], found: dict[str, Response]) -> None:
+    def _compute(self, kind: str, requests: list[Request], responses: dict[str, Response]) -> None:
         padding = self._padding(kind, requests)
         if not requests and not padding:
             return
@@ -48,17 +48,17 @@ class LockStepExecutor(Executor):
         with Progress(kind, len(requests), quiet=self.quiet, tokens=self.backend.token_count) as progress:
             started = time.perf_counter()
             stream = self.backend.stream(kind, [*requests, *padding])
-            self._record_all(_without_padding(stream), found, progress)
+            self._record_all(_without_padding(stream), responses, progress)
             self.model.synchronize()
             self.tally.answering_s += time.perf_counter() - started
         self.tally.padded += len(padding)
 
     def _padding(self, kind: str, requests: Iterable[Request]) -> list[Request]:
-        """As many requests as the rank with the most has more, for each set of options: those are batches of their own."""
+        """For each set of options, which are separate batches, as many requests as the rank with the largest has more."""
         mine = Counter(map(options_text, requests))
         counts = self.ranks.exchange(mine)
-        most = {text: max(count.get(text, 0) for count in counts) for count in counts for text in count}
-        missing = [text for text in sorted(most) for _ in range(most[text] - mine[text])]
+        largest = {text: max(count.get(text, 0) for count in counts) for count in counts for text in count}
+        missing = [text for text in sorted(largest) for _ in range(largest[text] - mine[text])]
         return [
             replace(self.padding[kind], options=dict(ast.literal_eval(text)), draw=-number, resps=[])
             for number, text in enumerate(missing, 1)

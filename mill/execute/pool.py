@@ -25,16 +25,16 @@ from mill.execute.workers import Worker, WorkerLost
 
 POLL_S = 0.2
 LEAVE_S = 2.0
-MAX_FAILED_CHUNKS = 2  # before a worker waits until another one answers something
+MAX_FAILED_CHUNKS = 2  # before a worker waits until another one completes a request
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 20.0  # before a lost worker is replaced
 
 
 class WorkerState(Enum):
-    """Of one worker number. Several workers may live under it, one after another."""
+    """The state of one slot, in which a lost worker is replaced by a new one."""
 
     STOPPED = "not started yet, or closed"
     IDLE = "started, without a chunk"
-    BUSY = "answers a chunk"
+    BUSY = "computes a chunk"
     SUSPECT = "failed on every request of several chunks"
     LOST = "died, or could not start; a new worker is started when there is work"
 
@@ -49,11 +49,11 @@ class WorkerSlot:
     starting: threading.Lock = field(default_factory=threading.Lock)
 
 
-# What the threads of the workers send to the thread that reads the stream.
+# Messages from the threads of the workers to the thread that reads the stream.
 
 
 @dataclass(frozen=True)
-class NewAnswers:
+class NewResponses:
     pairs: list[Answered]
 
 
@@ -69,20 +69,20 @@ class PoolFailed:
     error: MillError
 
 
-Message = NewAnswers | WorkerDied | PoolFailed
+Message = NewResponses | WorkerDied | PoolFailed
 
 
 class Pool:
     """`start_worker(n)` starts worker number n and returns when it is ready; it raises WorkerLost or a MillError.
 
-    Workers that stand for `servers` must answer the canary before they get work again: a server may be up and fail.
+    Workers of `servers` must answer the canary after a loss before they get work again: a server may be up and fail.
     """
 
     def __init__(self, start_worker: Callable[[int], Worker], workers: int, *, servers: bool = False) -> None:
         self.start_worker, self.workers, self.servers = start_worker, workers, servers
         self.slots = [WorkerSlot(number) for number in range(workers)]
         self.canary: Request | None = None
-        self._closings = 0
+        self._close_count = 0
         self._threads: list[threading.Thread] = []
         self._messages: queue.Queue[Message] = queue.Queue()
         self._warnings: dict[str, None] = {}
@@ -90,7 +90,7 @@ class Pool:
         self._deaths = 0
 
     def load(self) -> None:
-        """Workers start with their first chunk, all at once: those that are ready do not wait for the others."""
+        """Workers start at the first stream, in parallel; those that are ready do not wait for the others."""
 
     def stream(self, kind: str, requests: Sequence[Request]) -> Generator[Answered, None, None]:
         work = WorkQueue(requests, self.workers)
@@ -100,7 +100,7 @@ class Pool:
         unused = iter(sorted(self.slots, key=lambda slot: slot.worker is None and slot.was_lost))
 
         def start_thread() -> None:
-            """One more worker, where there is one that has no thread yet."""
+            """Start one more worker, where one has no thread yet."""
             for slot in islice(unused, 1):
                 thread = threading.Thread(target=self._work, args=(slot, kind, work, self._messages), daemon=True)
                 self._threads.append(thread)
@@ -122,34 +122,34 @@ class Pool:
         with contextlib.suppress(queue.Empty):
             while True:
                 message = self._messages.get_nowait()
-                arrived += message.pairs if isinstance(message, NewAnswers) else []
+                arrived += message.pairs if isinstance(message, NewResponses) else []
         return arrived
 
     def _receive(self, work: WorkQueue, total: int, start_thread: Callable[[], None]) -> Iterator[Answered]:
-        """Responses until all are there, in the thread that reads the stream."""
-        answered, deaths = 0, 0
-        while answered < total:
+        """Yield responses until all have arrived, in the thread that reads the stream."""
+        received, deaths = 0, 0
+        while received < total:
             message = self._messages.get()
             if isinstance(message, PoolFailed):
                 raise message.error
             if isinstance(message, WorkerDied):
                 self._deaths += message.started
-                # Where another worker is in the middle of a chunk, one that cannot start ends nothing.
+                # While another worker computes a chunk, one that cannot start is no reason to stop.
                 deaths += message.started or not any(slot.state is WorkerState.BUSY for slot in self.slots)
                 if deaths > MAX_DEATHS * self.workers + MAX_DEATHS:
                     raise ModelError(f"{deaths} workers died and none has answered since: {message.reason}")
-                what = "died" if message.started else "could not start"
-                then = "another one continues with its requests" if message.started else "it is tried again"
-                warn(f"a worker {what} ({message.reason}); {then}")
+                event = "died" if message.started else "could not start"
+                action = "another one continues with its requests" if message.started else "it is tried again"
+                warn(f"a worker {event} ({message.reason}); {action}")
                 start_thread()
                 continue
             yield from message.pairs
             if message.pairs:
-                answered, deaths = answered + len(message.pairs), 0
+                received, deaths = received + len(message.pairs), 0
             work.done(len(message.pairs))
 
     def _join_threads(self) -> None:
-        """Wait for the threads for a moment; one may still be waiting for a machine."""
+        """Wait briefly for the threads; one may still be waiting for a machine."""
         until = time.monotonic() + LEAVE_S
         for thread in self._threads:
             thread.join(timeout=max(0.0, until - time.monotonic()))
@@ -157,19 +157,19 @@ class Pool:
     # The thread of one worker.
 
     def _work(self, slot: WorkerSlot, kind: str, work: WorkQueue, messages: queue.Queue[Message]) -> None:
-        """One chunk after another. A chunk is taken when the worker is ready: one that waits for a machine holds nothing."""
+        """Compute chunks until none is left. A worker takes one only when it is ready, not while it waits for a machine."""
         while self._ready(slot, work, messages) and (chunk := work.take()) is not None:
             left = {request.key: request for request in chunk}
             try:
-                self._answer_chunk(slot, kind, chunk, left, messages)
+                self._run_chunk(slot, kind, chunk, left, messages)
             except WorkerLost as lost:
                 self._drop(slot)
                 messages.put(WorkerDied(str(lost), started=True))
                 error = f"the worker died each of the {MAX_DEATHS} times it got this request: {lost}"
                 given_up = work.give_back(list(left.values()))
-                messages.put(NewAnswers([(request, Response(error=error)) for request in given_up]))
+                messages.put(NewResponses([(request, Response(error=error)) for request in given_up]))
             except ModelBroken as broken:
-                work.put_back(list(left.values()))  # requests that fail may be together in a chunk: others may succeed
+                work.put_back(list(left.values()))  # the chunk may hold only bad requests: others may succeed
                 slot.failed_chunks += 1
                 if not self._wait_for_canary(slot, work):
                     messages.put(PoolFailed(broken))
@@ -186,37 +186,37 @@ class Pool:
                 self._warnings |= dict.fromkeys(slot.worker.warnings())
                 self._paths[slot.number] = slot.worker.execution_paths()
 
-    def _answer_chunk(
+    def _run_chunk(
         self, slot: WorkerSlot, kind: str, chunk: list[Request], left: dict[str, Request], messages: queue.Queue[Message]
     ) -> None:
-        """Answered requests are taken out of `left`."""
+        """Stream the responses; completed requests are removed from `left`."""
         assert slot.worker is not None
         slot.state = WorkerState.BUSY
         try:
-            for answers in slot.worker.stream(kind, chunk):
-                known = [(left.pop(key), response) for key, response in answers if key in left]
+            for responses in slot.worker.stream(kind, chunk):
+                pairs = [(left.pop(key), response) for key, response in responses if key in left]
                 if self.canary is None:
-                    self.canary = next((request for request, response in known if not response.failed), None)
-                messages.put(NewAnswers(known))
+                    self.canary = next((request for request, response in pairs if not response.failed), None)
+                messages.put(NewResponses(pairs))
         finally:
             slot.state = WorkerState.IDLE
         if left:
             raise ModelError(f"a worker answered {len(chunk) - len(left)} of {len(chunk)} requests")
 
     def _wait_for_canary(self, slot: WorkerSlot, work: WorkQueue) -> bool:
-        """Whether a worker that failed on whole chunks may continue: another one has answered something, or still may."""
+        """Whether a worker that failed on whole chunks may continue: another one has completed a request, or still may."""
         if slot.failed_chunks < MAX_FAILED_CHUNKS:
             return True
         slot.state = WorkerState.SUSPECT
         while self.canary is None and not work.over:
-            if sum(one.state is WorkerState.SUSPECT for one in self.slots) >= len(self._threads):
+            if sum(other.state is WorkerState.SUSPECT for other in self.slots) >= len(self._threads):
                 return False
             time.sleep(POLL_S)
         slot.state = WorkerState.IDLE
         return True
 
     def _check_canary(self, slot: WorkerSlot) -> None:
-        """Send what another worker answered; a worker that cannot answer it is dropped, and WorkerLost raised."""
+        """Send a request that another worker completed; where it fails, drop the worker and raise WorkerLost."""
         if self.canary is not None and slot.worker is not None:
             try:
                 slot.worker.check_canary(self.canary)
@@ -225,7 +225,7 @@ class Pool:
                 raise
 
     def _ready(self, slot: WorkerSlot, work: WorkQueue, messages: queue.Queue[Message]) -> bool:
-        """Start a worker where there is none; False when none is needed any more."""
+        """Start a worker where the slot has none; False where none is needed any more."""
         pause = FIRST_PAUSE_S
         while slot.worker is None and not work.over:
             try:
@@ -240,18 +240,18 @@ class Pool:
         return slot.worker is not None
 
     def _start(self, slot: WorkerSlot, work: WorkQueue) -> None:
-        """One start at a time under each number: a thread of an earlier stream may still be starting one."""
+        """One start at a time in each slot: a thread of an earlier stream may still be starting one."""
         while not slot.starting.acquire(timeout=POLL_S):
             if work.over:
                 return
         try:
             if slot.worker is None:
-                closings = self._closings
+                close_count = self._close_count
                 slot.worker = self.start_worker(slot.number)
                 slot.state = WorkerState.IDLE
                 if self.servers and slot.was_lost:
                     self._check_canary(slot)
-                if closings != self._closings:  # close() has been called meanwhile
+                if close_count != self._close_count:  # close() was called meanwhile
                     self._drop(slot)
         finally:
             slot.starting.release()
@@ -277,10 +277,10 @@ class Pool:
         }
 
     def close(self) -> None:
-        self._closings += 1
+        self._close_count += 1
         for slot in self.slots:
             self._drop(slot)
-        self._join_threads()  # before the cluster that a thread talks to is left
+        self._join_threads()  # before the pool leaves the cluster that a thread uses
 
 
 def _failure(error: BaseException) -> PoolFailed:

@@ -27,7 +27,7 @@ from mill.execute.sample_state import SampleState
 
 BEAT_S = 2.0
 SILENCE_S = 60.0
-JOIN_S = 600.0  # until all ranks have joined; they hash models and read data before
+JOIN_S = 600.0  # until all ranks have joined; they hash models and read data first
 _POLL_S = 0.05
 
 T = TypeVar("T")
@@ -71,7 +71,7 @@ class Ranks:
 
     @contextmanager
     def joined(self) -> Iterator[None]:
-        """Take part while the block lasts. An exception here ends the block on every rank."""
+        """Participate during the block. An exception here ends the block on every rank."""
         self._thread.start()
         try:
             yield
@@ -106,7 +106,7 @@ class Ranks:
         return [json.loads(self._get(name)) for name in names]
 
     def send(self, lines: Iterable[str]) -> None:
-        """To rank 0, a megabyte at a time: the next when the last one was read."""
+        """Send lines to rank 0, a megabyte at a time: the next when the last one was read."""
         for number, text in enumerate(_chunks(lines)):
             name = f"sent/{self.rank}/{number}"
             self._set(name, text)
@@ -145,14 +145,14 @@ class Ranks:
                     return self._end(self._get("failure"))
                 for other in watched:
                     beat = self._call(lambda other=other: _last_heartbeat(self._store, other))  # type: ignore[misc]
-                    last, when = beats[other]
-                    patience = SILENCE_S if beat else JOIN_S
+                    last, changed = beats[other]
+                    timeout = SILENCE_S if beat else JOIN_S
                     if self._check([f"left/{other}"]):
                         continue
                     if beat != last:
                         beats[other] = (beat, time.monotonic())
-                    elif time.monotonic() - max(when, joined) > patience:
-                        return self._end(f"rank {other} sent no heartbeat for {patience:.0f} s")
+                    elif time.monotonic() - max(changed, joined) > timeout:
+                        return self._end(f"rank {other} sent no heartbeat for {timeout:.0f} s")
             except RankLost as error:
                 return self._end(str(error))
 
@@ -165,8 +165,8 @@ class Ranks:
         self._call(lambda: self._store.set(f"{self._prefix}/{name}", text.encode("utf-8", "surrogatepass")))
 
     def _get(self, name: str) -> str:
-        found: bytes = self._call(lambda: self._store.get(f"{self._prefix}/{name}"))
-        return found.decode("utf-8", "surrogatepass")
+        value: bytes = self._call(lambda: self._store.get(f"{self._prefix}/{name}"))
+        return value.decode("utf-8", "surrogatepass")
 
     def _check(self, names: Sequence[str]) -> bool:
         return bool(self._call(lambda: self._store.check([f"{self._prefix}/{name}" for name in names])))
@@ -209,7 +209,7 @@ def _last_heartbeat(store: Any, rank: int) -> str:
 
 @cache
 def _rendezvous() -> Any:
-    """One store for the whole process: rank 0 may host it, and the next run of the command needs it too."""
+    """One store for the whole process: rank 0 may host it, and the next run of the command uses it too."""
     from torch.distributed.rendezvous import rendezvous
 
     try:
@@ -220,13 +220,13 @@ def _rendezvous() -> Any:
 
 
 def _chunks(lines: Iterable[str]) -> Iterable[str]:
-    held: list[str] = []
+    pending: list[str] = []
     size = 0
     for line in lines:
-        held.append(line)
+        pending.append(line)
         size += len(line)
         if size > 1 << 20:
-            yield "\n".join(held)
-            held, size = [], 0
-    if held:
-        yield "\n".join(held)
+            yield "\n".join(pending)
+            pending, size = [], 0
+    if pending:
+        yield "\n".join(pending)

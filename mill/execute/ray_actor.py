@@ -1,4 +1,4 @@
-"""What runs inside a worker on Ray: it opens the model, answers chunks of requests, and sends errors as text."""
+"""The actor of a worker on Ray: it opens the model, computes chunks of requests, and sends errors as text."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from mill.execute.workers import Keyed, WorkerLost, check_canary, open_replica, 
 from mill.models.spec.parse import Spec
 from mill.models.spec.remote_code import FORBIDDEN
 
-CHUNK_S = 0.1  # answers that come within this time travel together
-_PASSED_ON = ("MILL_DATA", "MILL_CACHE", "HF_HUB_OFFLINE", "HF_HOME", "HF_TOKEN", FORBIDDEN)
+CHUNK_S = 0.1  # responses within this time are sent together
+_FORWARDED = ("MILL_DATA", "MILL_CACHE", "HF_HUB_OFFLINE", "HF_HOME", "HF_TOKEN", FORBIDDEN)
 
 
 @dataclass(frozen=True)
@@ -36,15 +36,15 @@ class Opening:
 
 
 def environment(model: MillModel) -> dict[str, str]:
-    """What a worker on another machine must know of this one's; keys go with the actor's arguments, never in logs."""
-    return {name: os.environ[name] for name in (*_PASSED_ON, *model.variables()) if name in os.environ}
+    """The variables of this machine that a worker needs; keys are sent as actor arguments, which Ray does not log."""
+    return {name: os.environ[name] for name in (*_FORWARDED, *model.variables()) if name in os.environ}
 
 
 @dataclass(frozen=True)
 class Update:
-    """What a worker sends: responses with the keys of their requests, warnings to log, and why it cannot continue."""
+    """A worker's message: responses with the keys of their requests, warnings to log, and why it cannot continue."""
 
-    answers: list[Keyed]
+    responses: list[Keyed]
     warnings: list[str]
     failure: str | None = None
     broken: bool = False
@@ -54,10 +54,10 @@ class Update:
 
 
 class ReplicaActor:
-    """The actor: holds the model and answers chunks. Errors are sent as text, since few exceptions can be pickled."""
+    """Holds the model and computes chunks. Errors are sent as text, since few exceptions can be pickled."""
 
     def __init__(self) -> None:
-        self._logged = CollectingHandler()  # nobody reads a worker's standard error: the driver logs them again
+        self._logged = CollectingHandler()  # a worker's standard error is not shown: the driver logs these again
         logger.addHandler(self._logged)
 
     def open(self, opening: Opening) -> Update:
@@ -87,38 +87,38 @@ class ReplicaActor:
         return self.model.execution_paths()
 
     def stream(self, kind: str, requests: list[Request]) -> Iterator[Update]:
-        """Responses as they come, a few at a time."""
-        found: queue.Queue[Any] = queue.Queue()
+        """Responses as they arrive, a few at a time."""
+        results: queue.Queue[Any] = queue.Queue()
 
         def work() -> None:
             try:
-                for answers in stream_chunk(self.model, kind, requests):
-                    found.put(answers)
-                found.put(None)
+                for responses in stream_chunk(self.model, kind, requests):
+                    results.put(responses)
+                results.put(None)
             except BaseException as error:  # a library that calls exit() would leave the driver waiting
-                found.put(error)
+                results.put(error)
 
         threading.Thread(target=work, daemon=True).start()
-        item = found.get()
+        item = results.get()
         while item is not None:
-            answers, until = [], time.monotonic() + CHUNK_S
+            responses, until = [], time.monotonic() + CHUNK_S
             while isinstance(item, list):
-                answers += item
+                responses += item
                 try:
-                    item = found.get(timeout=max(0.0, until - time.monotonic()))
+                    item = results.get(timeout=max(0.0, until - time.monotonic()))
                 except queue.Empty:
                     item = []
                     break
             if isinstance(item, WorkerLost):
-                yield Update(answers, self._warnings(), lost=str(item))
+                yield Update(responses, self._warnings(), lost=str(item))
                 return
             if isinstance(item, BaseException):
-                yield Update(answers, self._warnings(), _error_text(item), broken=isinstance(item, ModelBroken))
+                yield Update(responses, self._warnings(), _error_text(item), broken=isinstance(item, ModelBroken))
                 return
-            if answers:
-                yield Update(answers, self._warnings())
+            if responses:
+                yield Update(responses, self._warnings())
             if item == []:
-                item = found.get()
+                item = results.get()
 
     def _warnings(self) -> list[str]:
         return self._logged.take()

@@ -1,4 +1,4 @@
-"""Workers as Ray actors: on the cores and accelerators of this machine, or of a cluster that is running."""
+"""Workers as Ray actors, on this machine or on a running cluster."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class RayWorker:
                 if time.monotonic() - reported > SLOW_START_S:
                     reported = time.monotonic()
                     warn("a worker is waiting for resources of the Ray cluster, or is loading its model")
-            _pass_on(ray.get(opened))
+            _handle(ray.get(opened))
 
     def stream(self, kind: str, requests: Sequence[Request]) -> Iterator[list[Keyed]]:
         import ray
@@ -53,21 +53,21 @@ class RayWorker:
         with _lost_when_dead():
             for reference in self.actor.stream.options(num_returns="streaming").remote(kind, list(requests)):
                 update: Update = ray.get(reference)
-                yield update.answers
-                _pass_on(update)
+                yield update.responses
+                _handle(update)
 
     def check_canary(self, canary: Request) -> None:
         import ray
 
         with _lost_when_dead():
-            _pass_on(ray.get(self.actor.check_canary.remote(canary)))
+            _handle(ray.get(self.actor.check_canary.remote(canary)))
 
     def warnings(self) -> list[str]:
         import ray
 
         with _lost_when_dead():
-            found: list[str] = ray.get(self.actor.warnings.remote(), timeout=CLUSTER_TIMEOUT_S)
-            return found
+            warnings: list[str] = ray.get(self.actor.warnings.remote(), timeout=CLUSTER_TIMEOUT_S)
+            return warnings
 
     def execution_paths(self) -> dict[str, str]:
         import ray
@@ -83,7 +83,7 @@ class RayWorker:
             ray.kill(self.actor)
 
 
-def _pass_on(update: Update) -> None:
+def _handle(update: Update) -> None:
     for text in update.warnings:
         warn(text)
     if update.lost is not None:
@@ -93,10 +93,10 @@ def _pass_on(update: Update) -> None:
 
 
 class RayCluster:
-    """A Ray cluster for the time of a run: the one at `address`, else a local one."""
+    """The Ray cluster of a run: the one at `address`, else a local one."""
 
     def __init__(self, address: str | None, workers: int, gpus: float | None, accelerators: int) -> None:
-        """`gpus` is what the user wants for each worker, `accelerators` what the model takes where there are any."""
+        """`gpus` is the user's number for each worker, `accelerators` the model's, used where there are GPUs."""
         self.address, self.workers, self.gpus, self.accelerators = address, workers, gpus, accelerators
         self._actor: Any = None
         self._joined = False
@@ -118,7 +118,7 @@ class RayCluster:
         """Raise where the head of the cluster is gone, or this process is not part of the cluster any more."""
         import ray
 
-        _check_listening(self._head, patience=CLUSTER_TIMEOUT_S)
+        _check_listening(self._head, timeout=CLUSTER_TIMEOUT_S)
         if not any(node["Alive"] and node["NodeID"] == self._node for node in ray.nodes()):  # type: ignore[no-untyped-call]
             raise ModelError("the node of the Ray cluster that this command is on died")
 
@@ -137,8 +137,8 @@ class RayCluster:
         silence_node_reports(ray)
         if ray.is_initialized():
             raise ModelError("this process is in a Ray cluster already; mill must join or start one itself")
-        self._joined = True  # also where what follows fails
-        ended_by = signal.getsignal(signal.SIGTERM)
+        self._joined = True  # also where init() fails
+        previous_handler = signal.getsignal(signal.SIGTERM)
         try:
             ray.init(
                 address=self.address or "local",  # never one that another user started here
@@ -148,31 +148,32 @@ class RayCluster:
             )
         except Exception as error:
             where = f"the Ray cluster at {self.address}" if self.address else "Ray on this machine"
-            token = "; it wants a token: set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN" if _wants_token(error) else ""
+            token = "; it requires a token: set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN" if _needs_token(error) else ""
             raise ModelError(f"{where} cannot be reached: {describe(error)}{token}") from error
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, ended_by)  # Ray's own handler would end the process silently
+            signal.signal(signal.SIGTERM, previous_handler)  # Ray's own handler would end the process silently
         context = ray.get_runtime_context()
         self._head, self._node = context.gcs_address, context.get_node_id()
         machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
         self._actor = ray.remote(ReplicaActor).options(**self._resources(machines), max_restarts=0)
 
     def _resources(self, machines: Sequence[Mapping[str, float]]) -> dict[str, float]:
-        """The resources of a worker: the accelerators its model takes, and an equal part of the cores. It is never spread
-        over two machines."""
-        found = sum(machine.get("GPU", 0.0) for machine in machines)
-        gpus = self.gpus if self.gpus is not None else (float(self.accelerators) if found else 0.0)
+        """The resources of a worker: the accelerators of its model, and as many cores as each worker can have. A worker is
+        never split over two machines."""
+        available = sum(machine.get("GPU", 0.0) for machine in machines)
+        gpus = self.gpus if self.gpus is not None else (float(self.accelerators) if available else 0.0)
 
         def fitting(cores: float) -> int:
-            return sum(min(_times(one.get("CPU", 0.0), cores), _times(one.get("GPU", 0.0), gpus)) for one in machines)
+            """How many workers with so many cores fit."""
+            return sum(min(_times(node.get("CPU", 0.0), cores), _times(node.get("GPU", 0.0), gpus)) for node in machines)
 
         if fitting(0.0) < self.workers:
             raise ModelError(
                 f"{self.workers} workers with {gpus:g} GPUs each do not fit on the machines of the cluster, which have "
-                f"{found:g}: take fewer --workers, or a smaller --gpus_per_worker"
+                f"{available:g}: take fewer --workers, or a smaller --gpus_per_worker"
             )
-        most = int(max(machine.get("CPU", 0.0) for machine in machines))
-        shares = [*map(float, range(most, 0, -1)), *(0.99 / parts for parts in range(1, self.workers + 1))]
+        largest = int(max(machine.get("CPU", 0.0) for machine in machines))
+        shares = [*map(float, range(largest, 0, -1)), *(0.99 / parts for parts in range(1, self.workers + 1))]
         return {"num_cpus": next((cores for cores in shares if fitting(cores) >= self.workers), 0.0), "num_gpus": gpus}
 
     def dismiss(self) -> None:
@@ -190,12 +191,12 @@ class RayCluster:
             self._joined = False
 
 
-def _check_listening(address: str, patience: float = 0.0) -> None:
+def _check_listening(address: str, timeout: float = 0.0) -> None:
     """Refuse an address where nothing listens; Ray itself takes minutes to notice, and then ends the process."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not port.isdigit():  # `auto`
         return
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + timeout
     while True:
         try:
             return socket.create_connection((host, int(port)), timeout=CLUSTER_TIMEOUT_S).close()
@@ -206,9 +207,9 @@ def _check_listening(address: str, patience: float = 0.0) -> None:
         time.sleep(1.0)
 
 
-def _times(there: float, part: float) -> int:
-    """How many times a part fits; a part of nothing always fits."""
-    return int(there / part + 1e-9) if part else 1 << 30
+def _times(available: float, share: float) -> int:
+    """How many times a share fits; a share of 0 always fits."""
+    return int(available / share + 1e-9) if share else 1 << 30
 
 
 @contextlib.contextmanager
@@ -224,7 +225,7 @@ def _lost_when_dead() -> Iterator[None]:
         raise WorkerLost(_reason(error)) from error
 
 
-def _wants_token(error: BaseException | None) -> bool:
+def _needs_token(error: BaseException | None) -> bool:
     while error is not None:
         if "AuthToken" in str(error):
             return True
@@ -233,13 +234,13 @@ def _wants_token(error: BaseException | None) -> bool:
 
 
 def _reason(error: Exception) -> str:
-    """The cause of death in a few words; Ray's own message is a page long."""
+    """A short cause of death; Ray's own message is a page long."""
     text = " ".join(str(error).split())
     if type(error).__name__ == "OutOfMemoryError":
         return "out of memory"
-    for sign, words in _CAUSES.items():
-        if sign in text:
-            return words
+    for pattern, cause in _CAUSES.items():
+        if pattern in text:
+            return cause
     return f"{type(error).__name__}: {text[:120]}"
 
 

@@ -1,4 +1,4 @@
-"""Samples in flight: single requests at once, dialogs round by round, those of all tasks together."""
+"""Samples in flight: single requests at once, dialogs round by round, over all tasks together."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ class SampleState:
         return [request for request in (*self.requests, *(rounds[-1] for rounds in self.rounds)) if not request.resps]
 
     def advance(self) -> bool:
-        """Ask the task for the next round of every dialog that has one; False when all are over."""
-        went_on = False
+        """Add the task's next round to every dialog that has one; False when all are over."""
+        advanced = False
         for repeat, rounds in enumerate(self.rounds):
-            answers = [request.resps[0] for request in rounds if request.resps]
-            if len(answers) < len(rounds) or answers[-1].failed or len(rounds) >= MAX_ROUNDS:
+            responses = [request.resps[0] for request in rounds if request.resps]
+            if len(responses) < len(rounds) or responses[-1].failed or len(rounds) >= MAX_ROUNDS:
                 continue
             try:
-                following = self.task.next_round(self.sample, self.settings, [answer.text or "" for answer in answers])
+                following = self.task.next_round(self.sample, self.settings, [response.text or "" for response in responses])
                 if following is not None:
                     check_request(self.task, self.sample, following)
             except KeyboardInterrupt:
@@ -62,14 +62,14 @@ class SampleState:
                 continue
             if following is not None:
                 rounds.append(replace(following, repeats=1, draw=repeat, resps=[]))
-                went_on = True
-        return went_on
+                advanced = True
+        return advanced
 
     def repeats(self) -> list[list[Response]]:
         """For each repeat, the responses in the order of the requests or rounds."""
         if self.rounds:
             return [[request.resps[0] for request in rounds if request.resps] for rounds in self.rounds]
-        return [list(answers) for answers in zip(*(request.resps for request in self.requests), strict=True)]
+        return [list(responses) for responses in zip(*(request.resps for request in self.requests), strict=True)]
 
 
 def run_samples(executor: Executor, states: Sequence[SampleState]) -> None:
@@ -84,9 +84,9 @@ def replay(state: SampleState, lookup: Callable[[str], Response | None]) -> bool
     """Fill a sample with recorded responses, errors included; False where one is missing."""
     while True:
         for request in state.open_requests():
-            found = [answer for clone in request.clones() if (answer := lookup(clone.key)) is not None]
-            if len(found) < request.repeats:
+            recorded = [response for clone in request.clones() if (response := lookup(clone.key)) is not None]
+            if len(recorded) < request.repeats:
                 return False
-            request.resps[:] = found
+            request.resps[:] = recorded
         if not state.advance():
             return True

@@ -1,4 +1,4 @@
-"""The requests that several workers share: taken in chunks, given back by a worker that died."""
+"""The requests that several workers share: taken in chunks, returned by a worker that died."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from collections.abc import Sequence
 from mill.api.message import Context
 from mill.api.request import GENERATE, MULTI_ROUND, Request
 
-MAX_DEATHS = 3  # of workers by one request, before it is given up
+MAX_DEATHS = 3  # of workers on one request, before it is an error
 SHARE = 0.7  # of an equal split, in the next chunk
-_CHARACTERS_A_TOKEN = 4
+_CHARACTERS_PER_TOKEN = 4
 
 
 class WorkQueue:
     """Large chunks first and smaller ones towards the end, so that all workers finish together.
 
-    Requests with a shared prefix are neighbours, and those with the same context are never split: a worker computes what
-    they share once. Safe to use from several threads.
+    Requests with a shared prefix are adjacent, and those with the same context are never split: a worker computes the
+    shared prefix once. Thread-safe.
     """
 
     def __init__(self, requests: Sequence[Request], workers: int) -> None:
@@ -28,9 +28,9 @@ class WorkQueue:
         ordered = sorted(groups.values(), key=lambda group: group[0].text)
         self._untaken = deque((group, sum(map(_cost, group))) for group in ordered)
         self.groups = len(self._untaken)
-        """The number of distinct contexts: more workers than that have nothing to do."""
+        """The number of distinct contexts: more workers than that would be idle."""
         self._left = sum(cost for _, cost in self._untaken)
-        self._least = self._left / (8 * workers) if workers > 1 else self._left
+        self._smallest = self._left / (8 * workers) if workers > 1 else self._left
         self._workers = workers
         self._returned: deque[list[Request]] = deque()
         self._deaths: Counter[str] = Counter()
@@ -38,7 +38,7 @@ class WorkQueue:
         self._changed = threading.Condition()
 
     def take(self) -> list[Request] | None:
-        """The next chunk; None when every request has an answer. Waits while others may still give some back."""
+        """The next chunk; None when every request is completed. Waits while other workers may still return some."""
         with self._changed:
             while not self._untaken and not self._returned and not self.over:
                 self._changed.wait()
@@ -47,25 +47,25 @@ class WorkQueue:
             return self._returned.popleft() if self._returned else self._next()
 
     def done(self, count: int) -> None:
-        """So many requests have their answers."""
+        """Count `count` more requests as completed."""
         with self._changed:
             self._open -= count
             self._changed.notify_all()
 
     @property
     def over(self) -> bool:
-        """Whether every request has its answer, or the work was stopped."""
+        """Whether every request is completed, or the work was stopped."""
         return self._open <= 0
 
     def stop(self) -> None:
-        """No more chunks are given out."""
+        """Hand out no more chunks."""
         with self._changed:
             self._open = 0
             self._changed.notify_all()
 
     def give_back(self, requests: Sequence[Request]) -> list[Request]:
-        """What a worker that died had not answered. Requests that see their second worker die are halved from then on, until
-        the one that kills workers is alone; that one is given up in the end and returned."""
+        """Return the open requests of a worker that died. From their second death on, chunks are halved, until the request
+        that kills workers is alone; after `MAX_DEATHS` it is not queued again, and returned to the caller."""
         with self._changed:
             self._deaths.update(request.key for request in requests)
             deaths = max((self._deaths[request.key] for request in requests), default=0)
@@ -76,7 +76,7 @@ class WorkQueue:
             return []
 
     def put_back(self, requests: Sequence[Request]) -> None:
-        """What a worker that is alive did not answer."""
+        """Return the open requests of a worker that is alive."""
         with self._changed:
             self._return(requests)
 
@@ -85,7 +85,7 @@ class WorkQueue:
         self._changed.notify_all()
 
     def _next(self) -> list[Request]:
-        wanted = max(self._least, SHARE * self._left / self._workers)
+        wanted = max(self._smallest, SHARE * self._left / self._workers)
         chunk: list[Request] = []
         taken = 0.0
         while self._untaken and (not chunk or taken < wanted):
@@ -99,4 +99,4 @@ class WorkQueue:
 def _cost(request: Request) -> float:
     """A rough estimate of the time a request takes, in characters."""
     generated = int(request.options.get("max_gen_toks", 0)) if request.kind in (GENERATE, MULTI_ROUND) else 0
-    return 1 + len(request.text) + len(request.continuation) + _CHARACTERS_A_TOKEN * generated
+    return 1 + len(request.text) + len(request.continuation) + _CHARACTERS_PER_TOKEN * generated

@@ -1,4 +1,4 @@
-"""Workers of a pool: each holds the model and answers chunks of requests, and may be lost."""
+"""Workers of a pool: each holds the model and computes chunks of requests, and may be lost."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from mill.api.response import Response
 from mill.models.spec.open import open_model
 from mill.models.spec.parse import Spec
 
-RETURN_S = 30.0  # for a server to come back, each time a worker is started for it
+RETURN_S = 30.0  # a new worker waits so long for its server to come back
 
 Keyed = tuple[str, Response]
-"""A response with the key of its request: requests are not the same objects in another process."""
+"""A response with the key of its request, which identifies the request across processes."""
 
 
 class WorkerLost(Exception):
-    """A worker is gone; no request is known to be the reason."""
+    """A worker died or its server is gone; the cause need not be a request."""
 
 
 class Worker(Protocol):
     """One worker."""
 
     def stream(self, kind: str, requests: Sequence[Request]) -> Iterator[list[Keyed]]:
-        """The responses to a chunk as they come. Raises WorkerLost when the worker dies, MillError when the model fails."""
+        """The responses to a chunk as they arrive. Raises WorkerLost if the worker dies, MillError if the model fails."""
 
     def check_canary(self, canary: Request) -> None:
-        """Send a request that another worker answered; raises WorkerLost where it fails."""
+        """Send a request that another worker completed; raises WorkerLost where it fails."""
 
     def warnings(self) -> list[str]: ...
 
@@ -48,13 +48,13 @@ def stream_chunk(model: MillModel, kind: str, requests: Sequence[Request]) -> It
 
 
 def open_replica(spec: Spec, batch_size: int | None, identity: Mapping[str, Any]) -> MillModel:
-    """A worker's model, ready to load, which must have this identity. In the middle of a chunk a worker does not wait for a
-    server that went away: other workers continue."""
+    """A worker's model, ready to load, which must have this identity. Within a chunk a worker does not wait for a server
+    that is gone: other workers continue."""
     model = open_model(spec, batch_size=batch_size)
     try:
         model.ready(RETURN_S)
     except MillError as error:
-        if model.is_server:  # it was there when the run was planned
+        if model.is_server:  # it was up when the run was planned
             raise WorkerLost(str(error)) from error
         raise
     if portable_identity(model) != identity:
@@ -64,7 +64,7 @@ def open_replica(spec: Spec, batch_size: int | None, identity: Mapping[str, Any]
 
 
 def portable_identity(model: MillModel) -> dict[str, Any]:
-    """What a model is, wherever it is served."""
+    """A model's identity without the addresses of its servers."""
 
     def without_addresses(values: Mapping[str, Any]) -> dict[str, Any]:
         portable = {name: value for name, value in values.items() if name not in ("base_url", "api_base")}

@@ -21,15 +21,15 @@ from mill.models.media.decode import failure
 from mill.models.media.vision_model import VisionModel, ranked
 from mill.models.spec.fingerprint import file_digest, folder_digest
 
-TEXTS_AT_ONCE = 256
-KEPT_LABEL_SETS = 64
+TEXT_BATCH = 256
+CACHED_LABEL_SETS = 64
 
 
 class ClipModel(VisionModel):
     """`path` is an architecture's name, or a folder with an open_clip config and its weights; `pretrained` is a tag of
     the architecture or a checkpoint file.
 
-    A request is a picture and labels (or a text and candidate pictures); a label's embedding is the mean over the task's
+    A request is an image and labels, or a text and candidate images. A label's embedding is the mean over the task's
     templates, or over `prompt_template` where the task has none.
     """
 
@@ -44,7 +44,7 @@ class ClipModel(VisionModel):
         device: str = "auto",
     ) -> None:
         if "{c}" not in prompt_template:
-            raise SpecError(f"clip[prompt_template={prompt_template}]: it needs {{c}} where the class goes")
+            raise SpecError(f"clip[prompt_template={prompt_template}]: it needs {{c}} for the class name")
         if max_context_length < 3:
             raise SpecError(f"clip[max_context_length={max_context_length}]: at least 3 tokens are needed")
         self.path, self.pretrained, self.batch_size = path, pretrained, batch_size
@@ -58,7 +58,7 @@ class ClipModel(VisionModel):
         self._candidates: OrderedDict[str, tuple[Any, int]] = OrderedDict()
         self._warnings: list[str] = []
         if self._folder is None and pretrained is None:
-            self._warnings.append(f"the weights of {path} are random: give pretrained=...")
+            self._warnings.append(f"the weights of {path} are random: pass pretrained=...")
 
     def _check_names(self) -> None:
         import open_clip
@@ -85,7 +85,7 @@ class ClipModel(VisionModel):
         return f"{self.path}-{tag}" if tag else self.path
 
     def identity(self) -> dict[str, Any]:
-        """Architecture and weights together, and what reaches the embeddings."""
+        """Architecture, weights, and the settings that change the embeddings."""
         file = Path(self.pretrained).expanduser() if self.pretrained else None
         return {
             "backend": "clip",
@@ -116,7 +116,7 @@ class ClipModel(VisionModel):
 
             name = f"local-dir:{self._folder.resolve()}" if self._folder is not None else self.path
             self._device = one_device(self.device)
-            torch.manual_seed(0)  # random weights are the same ones in every run
+            torch.manual_seed(0)  # random weights are the same in every run
             try:
                 model, _, transform = open_clip.create_model_and_transforms(name, pretrained=self.pretrained)
                 tokenizer = open_clip.get_tokenizer(name)
@@ -126,63 +126,63 @@ class ClipModel(VisionModel):
             self._loaded = model, transform, tokenizer
         return self._loaded
 
-    def _pixels(self, picture: Any) -> Any:
-        return self._parts[1](picture)
+    def _pixels(self, image: Any) -> Any:
+        return self._parts[1](image)
 
     def _answer_batch(self, kind: str, requests: Sequence[Request], pixels: Sequence[Any]) -> list[Response]:
-        """Requests that share labels are compared with them together."""
+        """Requests with the same labels are compared with them in one product."""
         queries, query_cuts = self._embed_queries(requests, pixels)
         answers: dict[int, Response] = {}
         groups: dict[str, list[int]] = {}
-        for place, request in enumerate(requests):
+        for index, request in enumerate(requests):
             if not request.labels:
                 raise ValueError("a zero-shot request has no labels")
-            groups.setdefault(request.labels.digest, []).append(place)
-        for places in groups.values():
-            labels = requests[places[0]].labels
+            groups.setdefault(request.labels.digest, []).append(index)
+        for indices in groups.values():
+            labels = requests[indices[0]].labels
             try:
                 candidates, cut = self._embed_labels(labels)
-            except DataError as error:  # a candidate picture that cannot be read
-                answers |= dict.fromkeys(places, failure(error))
+            except DataError as error:  # a candidate image that cannot be read
+                answers |= dict.fromkeys(indices, failure(error))
                 continue
-            found = ranked(labels.names, (queries[places] @ candidates.T).cpu())
-            for place, response in zip(places, found, strict=True):
-                answers[place] = replace(response, truncated_tokens=cut + query_cuts.get(place, 0))
-        return [answers[place] for place in range(len(requests))]
+            responses = ranked(labels.names, (queries[indices] @ candidates.T).cpu())
+            for index, response in zip(indices, responses, strict=True):
+                answers[index] = replace(response, truncated_tokens=cut + query_cuts.get(index, 0))
+        return [answers[index] for index in range(len(requests))]
 
     def _embed_queries(self, requests: Sequence[Request], pixels: Sequence[Any]) -> tuple[Any, dict[int, int]]:
-        """Unit vectors of each request's picture, or of its text where it has none; and the tokens cut from texts."""
+        """Unit vectors of each request's image, or of its text where it has none; and the tokens cut from texts."""
         import torch
 
-        seen = [place for place, one in enumerate(pixels) if one is not None]
-        told = [place for place, one in enumerate(pixels) if one is None]
+        images = [index for index, image in enumerate(pixels) if image is not None]
+        texts = [index for index, image in enumerate(pixels) if image is None]
         parts = []
-        if seen:
-            parts.append(self._embed_images(torch.stack([pixels[place] for place in seen])))
-        if told:
-            embedded, cuts = self._embed_texts([_query(requests[place]) for place in told])
+        if images:
+            parts.append(self._embed_images(torch.stack([pixels[index] for index in images])))
+        if texts:
+            embedded, cuts = self._embed_texts([_query(requests[index]) for index in texts])
             parts.append(embedded)
-        order = torch.tensor([*seen, *told]).argsort()
-        return torch.cat(parts)[order], dict(zip(told, cuts, strict=True)) if told else {}
+        order = torch.tensor([*images, *texts]).argsort()
+        return torch.cat(parts)[order], dict(zip(texts, cuts, strict=True)) if texts else {}
 
     def _embed_labels(self, labels: Labels) -> tuple[Any, int]:
-        """One unit vector for each label, computed once a label set, and how many tokens of its texts were cut."""
+        """One unit vector for each label, cached by label set, and how many tokens of its texts were cut."""
         import torch
 
-        known = self._candidates.get(labels.digest)
-        if known is None:
+        cached = self._candidates.get(labels.digest)
+        if cached is None:
             if labels.media:
                 parts = []
                 for start in range(0, len(labels.media), self.batch_size):
-                    pictures = [self._load_image(media) for media in labels.media[start : start + self.batch_size]]
-                    parts.append(self._embed_images(torch.stack(pictures)))
-                known = torch.cat(parts), 0
+                    images = [self._load_image(media) for media in labels.media[start : start + self.batch_size]]
+                    parts.append(self._embed_images(torch.stack(images)))
+                cached = torch.cat(parts), 0
             else:
-                known = self._embed_classes(labels)
-            self._candidates[labels.digest] = known
-            while len(self._candidates) > KEPT_LABEL_SETS:
+                cached = self._embed_classes(labels)
+            self._candidates[labels.digest] = cached
+            while len(self._candidates) > CACHED_LABEL_SETS:
                 self._candidates.popitem(last=False)
-        return known
+        return cached
 
     def _embed_classes(self, labels: Labels) -> tuple[Any, int]:
         import torch
@@ -207,20 +207,20 @@ class ClipModel(VisionModel):
         length = min(self.max_context_length, int(getattr(model, "context_length", None) or self.max_context_length))
         cuts = [max(0, _token_count(tokenizer, text) - length) for text in texts]
         if any(cuts):
-            self._tell_cut(length)
+            self._warn_truncated(length)
         parts = []
         with torch.inference_mode():
-            for start in range(0, len(texts), TEXTS_AT_ONCE):
-                ids = tokenizer(list(texts[start : start + TEXTS_AT_ONCE]), context_length=length)
-                padded = torch.nn.functional.pad(ids, (0, self._text_width(model) - ids.shape[1]))
+            for start in range(0, len(texts), TEXT_BATCH):
+                ids = tokenizer(list(texts[start : start + TEXT_BATCH]), context_length=length)
+                padded = torch.nn.functional.pad(ids, (0, self._text_positions(model) - ids.shape[1]))
                 parts.append(model.encode_text(padded.to(self._device), normalize=True))
         return torch.cat(parts), cuts
 
-    def _text_width(self, model: Any) -> int:
+    def _text_positions(self, model: Any) -> int:
         """How many positions the text tower has; shorter texts are padded with zeros, as open_clip pads them."""
         return int(getattr(model, "context_length", None) or self.max_context_length)
 
-    def _tell_cut(self, length: int) -> None:
+    def _warn_truncated(self, length: int) -> None:
         text = f"some texts are longer than the context of {length} tokens and were cut"
         if text not in self._warnings:
             self._warnings.append(text)
@@ -228,12 +228,12 @@ class ClipModel(VisionModel):
 
 
 def _query(request: Request) -> str:
-    """The text of a request that asks for pictures."""
+    """The text of a request whose candidates are images."""
     return request.context if isinstance(request.context, str) else "\n".join(turn.text for turn in request.context)
 
 
 def _token_count(tokenizer: Any, text: str) -> int:
-    """With the tokens for start and end; open_clip's own tokenizer leaves them out, those of transformers put them."""
+    """With the start and end tokens, which transformers' tokenizers add and open_clip's does not."""
     if hasattr(tokenizer, "encode"):
         return len(tokenizer.encode(text)) + 2
     inner = getattr(tokenizer, "tokenizer", None)

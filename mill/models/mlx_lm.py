@@ -1,4 +1,4 @@
-"""The `mlx-lm` backend: Apple's MLX in process, one sequence at a time, the prompt of a question computed once."""
+"""The `mlx-lm` backend: Apple's MLX in process, one sequence at a time, shared prefixes computed once."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from mill.models.tokens.token_model import TokenModel
 from mill.models.tokens.tokenizer import Prompt, Tokens, prompt_units
 
 PREFILL = 512  # tokens computed at once
-LOOK_EVERY = 8  # decoded tokens between looks for a stop string
+STOP_CHECK_INTERVAL = 8  # decoded tokens between checks for a stop string
 
 
 class MlxModel(TokenModel):
-    """The model is fetched and loaded at its first use."""
+    """The model is downloaded and loaded at its first use."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class MlxModel(TokenModel):
             max_context_length=max_context_length, supports_logprobs=True, supports_chat_template=True, top_logprobs=None
         )
         self._loaded: tuple[Any, Any] | None = None
-        self._warm: tuple[Any, list[int]] | None = None  # the cache of the last context, which the next one may continue
+        self._cached: tuple[Any, list[int]] | None = None  # the KV cache of the last prompt and its ids
 
     @property
     def model_name(self) -> str:
@@ -66,7 +66,7 @@ class MlxModel(TokenModel):
     def _folder(self) -> Any:
         try:
             return model_folder(self.path, self.revision)
-        except Exception as error:  # the hub's client raises many kinds, all of which mean: not to be had
+        except Exception as error:  # the hub's client raises many kinds
             raise ModelError(f"cannot find the model {self.path}: {describe(error)}") from error
 
     @property
@@ -112,7 +112,7 @@ class MlxModel(TokenModel):
         _ = self.tokens
 
     def clean(self) -> None:
-        self._loaded = self._warm = None
+        self._loaded = self._cached = None
         self.__dict__.pop("tokens", None)
         gc.collect()
 
@@ -141,10 +141,10 @@ class MlxModel(TokenModel):
             mx.random.seed(prompt.request.seed)
         penalty = make_logits_processors(repetition_penalty=options.get("repetition_penalty"))
         sampler = make_sampler(temp=options["temperature"], top_p=options.get("top_p", 0.0), top_k=options.get("top_k", 0))
-        ends, ids, places, finish = set(wrapper.eos_token_ids), [], [], "length"
-        if penalty:  # it looks at the whole prompt, not at what is left of it
-            self._warm = None
-        cache, common = self._kept(prompt.ids)
+        ends, ids, positions, finish = set(wrapper.eos_token_ids), [], [], "length"
+        if penalty:  # it needs the whole prompt, not only the uncached rest
+            self._cached = None
+        cache, common = self._reuse_cache(prompt.ids)
         steps = {"sampler": sampler, "logits_processors": penalty, "prompt_cache": cache}
         rest = mx.array(prompt.ids[common:])
         for token, logprobs in generate_step(rest, self.network, max_tokens=prompt.max_new_tokens, **steps):
@@ -153,17 +153,17 @@ class MlxModel(TokenModel):
                 break
             ids.append(int(token))
             if "logprobs" in options:
-                places.append(_place(logprobs, int(token), options["logprobs"]))
-            if len(ids) % LOOK_EVERY == 0 and cut_at_stops(self.tokens.tokenizer.decode(ids), options["until"])[1]:
+                positions.append(_token_logprobs(logprobs, int(token), options["logprobs"]))
+            if len(ids) % STOP_CHECK_INTERVAL == 0 and cut_at_stops(self.tokens.tokenizer.decode(ids), options["until"])[1]:
                 break
-        if can_trim_prompt_cache(cache) and hasattr(cache[0], "offset"):  # the answer goes, the prompt stays
+        if can_trim_prompt_cache(cache) and hasattr(cache[0], "offset"):  # only the prompt stays in the cache
             trim_prompt_cache(cache, cache[0].offset - len(prompt.ids))
-            self._warm = cache, prompt.ids
+            self._cached = cache, prompt.ids
         text, stopped = cut_at_stops(self.tokens.tokenizer.decode(ids, skip_special_tokens=True), options["until"])
         return Response(
             text=text,
             finish_reason="stop" if stopped else finish,
-            tokens=as_tokens(self.tokens.tokenizer, ids, places) if places else None,
+            tokens=as_tokens(self.tokens.tokenizer, ids, positions) if positions else None,
             prompt_tokens=len(prompt.ids),
             output_tokens=len(ids),
             truncated_tokens=prompt.truncated,
@@ -175,49 +175,50 @@ class MlxModel(TokenModel):
         return [self._score_group(unit.requests, unit.data) for unit in batch]
 
     def _score_group(self, requests: Sequence[Request], group: Sequence[TokenPair]) -> list[Response]:
-        """Pairs of one context: its cache is computed once and trimmed back after each continuation."""
+        """Pairs of one context: its KV cache is computed once and trimmed back after each continuation."""
         from mlx_lm.models.cache import can_trim_prompt_cache, trim_prompt_cache
 
         context = group[0].ids[: group[0].n_context]
         cache, first = self._prefill(context)
-        answers = []
+        responses = []
         for request, pair in zip(requests, group, strict=True):
-            rest, logits = pair.continuation, [first]
-            if len(rest) > 1:
-                logits.append(self._forward(rest[:-1], cache))
+            tokens, logits = pair.continuation, [first]
+            if len(tokens) > 1:
+                logits.append(self._forward(tokens[:-1], cache))
                 if can_trim_prompt_cache(cache):
-                    trim_prompt_cache(cache, len(rest) - 1)
+                    trim_prompt_cache(cache, len(tokens) - 1)
                 else:
                     cache, first = self._prefill(context)
-            score, greedy = _sum_logprobs(logits, rest)
-            answer = Response(
+            score, greedy = _sum_logprobs(logits, tokens)
+            response = Response(
                 score=score,
                 is_greedy=greedy,
                 prompt_tokens=pair.n_context,
-                output_tokens=len(rest),
+                output_tokens=len(tokens),
                 truncated_tokens=pair.truncated,
             )
-            answers.append(self._told(answer, logits, rest, count) if (count := request.options.get("logprobs")) else answer)
-        return answers
+            count = request.options.get("logprobs")
+            responses.append(self._with_logprobs(response, logits, tokens, count) if count else response)
+        return responses
 
-    def _told(self, answer: Response, logits: Sequence[Any], tokens: Sequence[int], count: int | str) -> Response:
+    def _with_logprobs(self, response: Response, logits: Sequence[Any], tokens: Sequence[int], count: int | str) -> Response:
         """With the tokens and their top_logprobs, or with the whole distribution before each."""
         import mlx.core as mx
         import numpy as np
 
         joined = mx.concatenate(list(logits), axis=0).astype(mx.float32)
         logprobs = joined - mx.logsumexp(joined, axis=1, keepdims=True)
-        shown = 1 if count == ALL else int(count)
-        places = [_place(logprobs[place], token, shown) for place, token in enumerate(tokens)]
-        whole = np.array(logprobs) if count == ALL else None
-        return replace(answer, tokens=as_tokens(self.tokens.tokenizer, tokens, places), distribution=whole)
+        top = 1 if count == ALL else int(count)
+        positions = [_token_logprobs(logprobs[index], token, top) for index, token in enumerate(tokens)]
+        distribution = np.array(logprobs) if count == ALL else None
+        return replace(response, tokens=as_tokens(self.tokens.tokenizer, tokens, positions), distribution=distribution)
 
     def _loglikelihood_rolling_single(self, request: Request) -> Response:
         total, count = 0.0, 0
         for row in self.tokens.windows(request):
             (span,) = row.spans
             cache, first = self._prefill(row.ids[: span.start + 1])
-            self._warm = None  # what follows goes into this cache and stays there
+            self._cached = None  # the rest of the window is added to this cache
             logits = [first]
             if len(span.tokens) > 1:
                 logits.append(self._forward(row.ids[span.start + 1 :], cache))
@@ -226,22 +227,22 @@ class MlxModel(TokenModel):
         return Response(score=total, prompt_tokens=count)
 
     def _prefill(self, ids: list[int]) -> tuple[Any, Any]:
-        """The cache of a prompt and the logits after its last token; what it has in common with the last one is kept."""
-        cache, common = self._kept(ids)
+        """The KV cache of a prompt and the logits after its last token; a prefix shared with the last prompt is reused."""
+        cache, common = self._reuse_cache(ids)
         for start in range(common, len(ids), PREFILL):
             logits = self._forward(ids[start : start + PREFILL], cache)
-        self._warm = cache, list(ids)
+        self._cached = cache, list(ids)
         return cache, logits[-1:]
 
-    def _kept(self, ids: list[int]) -> tuple[Any, int]:
-        """The last prompt's cache, cut to what it has in common with this one, and how much that is; else an empty one.
+    def _reuse_cache(self, ids: list[int]) -> tuple[Any, int]:
+        """The last prompt's KV cache, trimmed to the prefix shared with this one, and that prefix's length; else a new one.
 
-        It is nobody's while it is in use: who fails in the middle leaves nothing half-filled behind.
+        While in use it is not stored, so that an exception leaves no half-filled cache behind.
         """
         from mlx_lm.models.cache import can_trim_prompt_cache, make_prompt_cache, trim_prompt_cache
 
-        cache, known = self._warm or (None, [])
-        self._warm = None
+        cache, known = self._cached or (None, [])
+        self._cached = None
         if cache is None or not can_trim_prompt_cache(cache):
             return make_prompt_cache(self.network), 0
         common = common_start(known, ids[:-1])
@@ -257,7 +258,7 @@ class MlxModel(TokenModel):
 
 
 def context_units(requests: Sequence[Request], pairs: Sequence[TokenPair]) -> list[Unit]:
-    """Requests with one context are computed together, contexts that begin alike one after another."""
+    """One unit for each context, contexts with a shared prefix one after another."""
     groups: dict[tuple[int, ...], list[tuple[Request, TokenPair]]] = {}
     for request, pair in zip(requests, pairs, strict=True):
         groups.setdefault(tuple(pair.ids[: pair.n_context]), []).append((request, pair))
@@ -265,8 +266,8 @@ def context_units(requests: Sequence[Request], pairs: Sequence[TokenPair]) -> li
     return [Unit([r for r, _ in group], 1, [p for _, p in group]) for _, group in ordered]  # one cost: the order stays
 
 
-def _place(logprobs: Any, token: int, count: int) -> TokenLogprobs:
-    """What generate_step tells of one token: its log-probability and the likeliest tokens with theirs."""
+def _token_logprobs(logprobs: Any, token: int, count: int) -> TokenLogprobs:
+    """The log-probability of one token, and its top_logprobs."""
     import mlx.core as mx
 
     best = mx.argpartition(-logprobs, count)[:count].tolist()
@@ -278,7 +279,7 @@ def _sum_logprobs(logits: Sequence[Any], tokens: Sequence[int]) -> tuple[float, 
     import mlx.core as mx
 
     joined = mx.concatenate(list(logits), axis=0).astype(mx.float32)
-    wanted = mx.array(list(tokens))
-    chosen = mx.take_along_axis(joined, wanted[:, None], axis=1)[:, 0] - mx.logsumexp(joined, axis=1)
-    greedy = mx.all(mx.argmax(joined, axis=1) == wanted)
+    targets = mx.array(list(tokens))
+    chosen = mx.take_along_axis(joined, targets[:, None], axis=1)[:, 0] - mx.logsumexp(joined, axis=1)
+    greedy = mx.all(mx.argmax(joined, axis=1) == targets)
     return float(mx.sum(chosen)), bool(greedy)

@@ -21,7 +21,7 @@ from mill.models.spec.fingerprint import file_digest
 class TimmModel(VisionModel):
     """Any model name of timm, with its published weights, with those of a checkpoint file, or random.
 
-    Labels of a task stand in the order of the head's classes, so a task of another size is refused.
+    A task's labels are in the order of the head's classes, so a task of another size is refused.
     """
 
     def __init__(
@@ -68,8 +68,8 @@ class TimmModel(VisionModel):
 
         if self.num_classes:
             return self.num_classes
-        told = timm.get_pretrained_cfg(self.path, allow_unregistered=True) if not _is_address(self.path) else None
-        return int(told.num_classes if told else self.model.num_classes)
+        published = timm.get_pretrained_cfg(self.path, allow_unregistered=True) if not _is_address(self.path) else None
+        return int(published.num_classes if published else self.model.num_classes)
 
     def check(self, request: Request) -> None:
         if len(request.labels) != self.head_size:
@@ -93,7 +93,7 @@ class TimmModel(VisionModel):
             arguments["num_classes"] = self.num_classes
         if self.checkpoint:
             arguments["checkpoint_path"] = str(Path(self.checkpoint).expanduser())
-        torch.manual_seed(0)  # random weights are the same ones in every run
+        torch.manual_seed(0)  # random weights are the same in every run
         try:
             model = timm.create_model(self.path, **arguments)
         except Exception as error:  # timm, the hub's client and torch raise many kinds
@@ -117,28 +117,28 @@ class TimmModel(VisionModel):
 
         return create_transform(**resolve_model_data_config(self.model), is_training=False)
 
-    def _pixels(self, picture: Any) -> Any:
-        return self.transform(picture)
+    def _pixels(self, image: Any) -> Any:
+        return self.transform(image)
 
     def _answer_batch(self, kind: str, requests: Sequence[Request], pixels: Sequence[Any]) -> list[Response]:
         import torch
 
-        if any(one is None for one in pixels):
-            raise ValueError("a request to a classifier has no picture")
+        if any(image is None for image in pixels):
+            raise ValueError("a request to a classifier has no image")
         stacked = torch.stack(list(pixels)).to(self._device, getattr(torch, self.dtype))
         with torch.inference_mode():
             logits = self.model(stacked.to(memory_format=torch.channels_last))
         scores = logits.float().softmax(dim=1).cpu()
-        found = []
+        responses = []
         for request, row in zip(requests, scores, strict=True):
             if len(row) != len(request.labels):
                 raise ModelError(f"{self.path} gave {len(row)} scores for {len(request.labels)} labels")
-            found += ranked(request.labels.names, row[None])
-        return found
+            responses += ranked(request.labels.names, row[None])
+        return responses
 
 
 def _is_address(path: str) -> bool:
-    """Whether a name points at the hub or a folder (`hf_hub:org/name`, `local-dir:...`), where timm reads the config."""
+    """Whether the name is one of the hub or a folder (`hf_hub:org/name`, `local-dir:...`), where timm reads the config."""
     return ":" in path
 
 
@@ -152,7 +152,7 @@ def _check_name(path: str) -> None:
         raise UnknownName("timm model", path, timm.list_models(), hint="timm.list_models() has them all")
     tags = timm.list_pretrained(f"{name}.*")
     if dot and path not in tags:
-        raise UnknownName(f"pretrained tag of {name}", tag, [one.partition(".")[2] for one in tags], _listed(tags))
+        raise UnknownName(f"pretrained tag of {name}", tag, [tag.partition(".")[2] for tag in tags], _listed(tags))
 
 
 def _listed(tags: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""The `vllm-mlx` backend: an OpenAI-compatible server whose health check also tells which model it has loaded."""
+"""The `vllm-mlx` backend: an OpenAI-compatible server whose health check also names the loaded model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DEFAULT_URL = "http://127.0.0.1:8000"
 
 
 class Health(msgspec.Struct):
-    """The answer of /health."""
+    """The response of /health."""
 
     model_loaded: bool | None = None
     model_name: str | None = None
@@ -33,8 +33,8 @@ class VllmMlxModel(OpenAICompatModel):
         return {**super().identity(), "backend": "vllm-mlx"}
 
     def _identify(self) -> None:
-        told = self.client.probe("GET", "/health").body or {}
-        health: Health = convert(told, Health, f"{self.base_url}/health", ModelError)
+        body = self.client.probe("GET", "/health").body or {}
+        health: Health = convert(body, Health, f"{self.base_url}/health", ModelError)
         if health.model_loaded is False:
             raise Failure("http", "the server has loaded no model yet", status=503)
         if self.model and health.model_name and not same_model(health.model_name, self.model):

@@ -1,4 +1,4 @@
-"""A backend of three hooks, as a person would write it from the documentation, and what the base class gives it."""
+"""A backend with three hooks, as in the documentation, and what the base class adds to it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mill.api.response import Response
 
 @pytest.fixture
 def my_model() -> Any:
-    """The class of the documentation with simple bodies: it upper-cases, and scores one nat a character."""
+    """The class of the documentation with simple hooks: it upper-cases, and scores one nat a character."""
 
     @register_model("my-backend")
     class MyModel(MillModel):
@@ -51,50 +51,50 @@ def my_model() -> Any:
 
 
 def streamed(model: Any, kind: str, requests: list[Request]) -> list[tuple[str, int]]:
-    """The prompt of every response, and how many batches the model had computed when it came."""
+    """The prompt of every response, and how many batches had been computed when it arrived."""
     return [(request.text, len(model.batches)) for request, _ in model.stream_responses(kind, requests)]
 
 
-def ask(*contexts: str, **options: Any) -> list[Request]:
+def requests_for(*contexts: str, **options: Any) -> list[Request]:
     return [Request(GENERATE, context, options=options) for context in contexts]
 
 
-def test_the_backend_is_found_by_its_name(my_model: Any) -> None:
+def test_the_backend_is_registered_under_its_name(my_model: Any) -> None:
     assert models.get("my-backend") is type(my_model)
     assert my_model.model_name == "my/model"
 
 
-def test_generate_until_answers_in_the_order_asked_though_the_longest_ran_first(my_model: Any) -> None:
-    answers = my_model.generate_until(ask("bb", "a", "ccc"))
-    assert [answer.text for answer in answers] == ["BB", "A", "CCC"]
+def test_generate_until_returns_request_order_though_the_longest_ran_first(my_model: Any) -> None:
+    responses = my_model.generate_until(requests_for("bb", "a", "ccc"))
+    assert [response.text for response in responses] == ["BB", "A", "CCC"]
     assert [batch for batch, _ in my_model.batches] == [["ccc", "bb", "a"]]
 
 
-def test_loglikelihood_answers_in_the_order_asked_with_score_and_greediness(my_model: Any) -> None:
+def test_loglikelihood_returns_scores_and_greedy_flags_in_request_order(my_model: Any) -> None:
     requests = [Request(LOGLIKELIHOOD, "q", continuation) for continuation in ("no", "yes", "maybe")]
-    answers = my_model.loglikelihood(requests)
-    assert [(answer.score, answer.is_greedy) for answer in answers] == [(-2.0, False), (-3.0, True), (-5.0, False)]
+    responses = my_model.loglikelihood(requests)
+    assert [(response.score, response.is_greedy) for response in responses] == [(-2.0, False), (-3.0, True), (-5.0, False)]
 
 
-def test_loglikelihood_rolling_answers_in_the_order_asked(my_model: Any) -> None:
-    answers = my_model.loglikelihood_rolling([Request(ROLLING, "four"), Request(ROLLING, "longer")])
-    assert [answer.score for answer in answers] == [-4.0, -6.0]
+def test_loglikelihood_rolling_returns_request_order(my_model: Any) -> None:
+    responses = my_model.loglikelihood_rolling([Request(ROLLING, "four"), Request(ROLLING, "longer")])
+    assert [response.score for response in responses] == [-4.0, -6.0]
     assert my_model.batches == ["longer", "four"]
 
 
-def test_multi_round_generates_from_the_rounds_before(my_model: Any) -> None:
+def test_multi_round_generates_from_the_previous_rounds(my_model: Any) -> None:
     second = (Message("user", "hi"), Message("assistant", "yo"), Message("user", "bye"))
     requests = [Request(MULTI_ROUND, (Message("user", "hi"),)), Request(MULTI_ROUND, second)]
-    answers = my_model.generate_until_multi_round(requests)
-    assert [answer.text for answer in answers] == ["<USER> HI", "<USER> HI\n<ASSISTANT> YO\n<USER> BYE"]
+    responses = my_model.generate_until_multi_round(requests)
+    assert [response.text for response in responses] == ["<USER> HI", "<USER> HI\n<ASSISTANT> YO\n<USER> BYE"]
 
 
-def test_one_request_asked_twice_is_answered_twice(my_model: Any) -> None:
+def test_a_request_given_twice_has_two_responses(my_model: Any) -> None:
     request = Request(GENERATE, "a")
-    assert [answer.text for answer in my_model.generate_until([request, request])] == ["A", "A"]
+    assert [response.text for response in my_model.generate_until([request, request])] == ["A", "A"]
 
 
-def test_no_requests_have_no_answers(my_model: Any) -> None:
+def test_no_requests_have_no_responses(my_model: Any) -> None:
     assert my_model.generate_until([]) == []
 
 
@@ -102,8 +102,8 @@ def test_requests_with_different_options_never_share_a_batch(my_model: Any) -> N
     my_model.batch_size = 8
     short, long = {"max_gen_toks": 1}, {"max_gen_toks": 2}
     requests = [Request(GENERATE, text, options=o) for text, o in (("aa", short), ("bb", long), ("cc", short), ("dd", long))]
-    answers = my_model.generate_until(requests)
-    assert [answer.text for answer in answers] == ["A", "BB", "C", "DD"]
+    responses = my_model.generate_until(requests)
+    assert [response.text for response in responses] == ["A", "BB", "C", "DD"]
     assert my_model.batches == [(["aa", "cc"], short), (["bb", "dd"], long)]
 
 
@@ -114,32 +114,30 @@ def test_equal_options_in_another_order_share_a_batch(my_model: Any) -> None:
     assert my_model.batches == [(["a", "b"], one)]
 
 
-def test_a_hook_that_consumes_its_options_does_not_spoil_the_next_batch(
+def test_a_hook_that_modifies_its_options_does_not_affect_the_next_batch(
     my_model: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     my_model.batch_size = 1
     monkeypatch.setattr(my_model, "_generate_batch", lambda batch, gen_kwargs: ["x" * gen_kwargs.pop("max_gen_toks")])
-    requests = ask("a", "b", max_gen_toks=2)
-    assert [answer.text for answer in my_model.generate_until(requests)] == ["xx", "xx"]
+    requests = requests_for("a", "b", max_gen_toks=2)
+    assert [response.text for response in my_model.generate_until(requests)] == ["xx", "xx"]
     assert requests[0].options == {"max_gen_toks": 2}
 
 
 @pytest.mark.parametrize(("size", "sizes"), [(None, [5]), (1, [1, 1, 1, 1, 1]), (2, [2, 2, 1]), (8, [5])])
-def test_batch_size_is_the_width_and_eight_where_a_backend_names_none(
-    my_model: Any, size: int | None, sizes: list[int]
-) -> None:
+def test_batch_size_defaults_to_eight(my_model: Any, size: int | None, sizes: list[int]) -> None:
     my_model.batch_size = size
-    my_model.generate_until(ask(*"abcde"))
+    my_model.generate_until(requests_for(*"abcde"))
     assert [len(batch) for batch, _ in my_model.batches] == sizes
 
 
 def test_max_batch_tokens_is_the_padded_budget(my_model: Any) -> None:
     my_model.max_batch_tokens = 6
-    my_model.generate_until(ask("a", "bbb", "cc", "ddd"))
+    my_model.generate_until(requests_for("a", "bbb", "cc", "ddd"))
     assert [batch for batch, _ in my_model.batches] == [["bbb", "ddd"], ["cc", "a"]]
 
 
-def test_rolling_requests_run_one_by_one_whatever_the_batch_size(my_model: Any) -> None:
+def test_rolling_requests_run_one_by_one_with_any_batch_size(my_model: Any) -> None:
     my_model.batch_size = 8
     requests = [Request(ROLLING, text) for text in ("a", "bb")]
     assert streamed(my_model, ROLLING, requests) == [("bb", 1), ("a", 2)]
@@ -147,47 +145,47 @@ def test_rolling_requests_run_one_by_one_whatever_the_batch_size(my_model: Any) 
 
 def test_each_response_is_streamed_once_and_before_the_next_batch(my_model: Any) -> None:
     my_model.batch_size = 2
-    assert streamed(my_model, GENERATE, ask("a", "b", "c")) == [("a", 1), ("b", 1), ("c", 2)]
+    assert streamed(my_model, GENERATE, requests_for("a", "b", "c")) == [("a", 1), ("b", 1), ("c", 2)]
 
 
 def test_equal_requests_are_computed_once_and_returned_for_each(my_model: Any) -> None:
-    assert [answer.text for answer in my_model.generate_until(ask("a", "b", "a"))] == ["A", "B", "A"]
+    assert [response.text for response in my_model.generate_until(requests_for("a", "b", "a"))] == ["A", "B", "A"]
     assert [texts for texts, _ in my_model.batches] == [["a", "b"]]
 
 
 def test_a_backend_that_overrides_a_public_method_is_streamed_through_it(my_model: Any) -> None:
     class Overriding(type(my_model)):  # type: ignore[misc]
         def generate_until(self, requests: list[Request]) -> list[Response]:
-            return [Response(text=f"<{answer.text}>") for answer in super().generate_until(requests)]
+            return [Response(text=f"<{response.text}>") for response in super().generate_until(requests)]
 
     model = Overriding("own")
-    pairs = [(request.text, response.text) for request, response in model.stream_responses(GENERATE, ask("a", "b"))]
+    pairs = [(request.text, response.text) for request, response in model.stream_responses(GENERATE, requests_for("a", "b"))]
     assert pairs == [("a", "<A>"), ("b", "<B>")]
     Overriding.generate_until = lambda self, requests: []
     with pytest.raises(ModelError, match="returned 0 of 1 responses"):
-        list(model.stream_responses(GENERATE, ask("a")))
+        list(model.stream_responses(GENERATE, requests_for("a")))
 
 
 def test_the_base_class_halves_a_batch_that_does_not_fit(my_model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes, freed = [], []
 
-    def narrow(batch: list[Request], gen_kwargs: dict[str, Any]) -> list[str]:
+    def generate_at_most_two(batch: list[Request], gen_kwargs: dict[str, Any]) -> list[str]:
         sizes.append(len(batch))
         if len(batch) > 2:
             raise MemoryError
         return [request.text.upper() for request in batch]
 
-    monkeypatch.setattr(my_model, "_generate_batch", narrow)
+    monkeypatch.setattr(my_model, "_generate_batch", generate_at_most_two)
     monkeypatch.setattr(my_model, "_free_memory", lambda: freed.append(True))
     my_model.batch_size = 4
-    assert [answer.text for answer in my_model.generate_until(ask(*"abcd"))] == ["A", "B", "C", "D"]
+    assert [response.text for response in my_model.generate_until(requests_for(*"abcd"))] == ["A", "B", "C", "D"]
     assert (sizes, len(freed)) == ([4, 2, 2], 1)
 
 
-def test_a_request_that_fails_is_an_error_at_its_own_place(my_model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_request_is_an_error_at_its_index(my_model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(my_model, "_loglikelihood_rolling_single", lambda request: 1 / (len(request.text) - 1))
-    answers = my_model.loglikelihood_rolling([Request(ROLLING, text) for text in ("aaa", "a", "aa")])
-    assert [(answer.score, answer.error) for answer in answers] == [
+    responses = my_model.loglikelihood_rolling([Request(ROLLING, text) for text in ("aaa", "a", "aa")])
+    assert [(response.score, response.error) for response in responses] == [
         (0.5, None),
         (None, "ZeroDivisionError: division by zero"),
         (1.0, None),
@@ -195,12 +193,12 @@ def test_a_request_that_fails_is_an_error_at_its_own_place(my_model: Any, monkey
 
 
 def test_a_model_called_directly_shows_progress(my_model: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    my_model.generate_until(ask("a", "b", "c"))
+    my_model.generate_until(requests_for("a", "b", "c"))
     assert capsys.readouterr().err.startswith("generate_until: 3/3, ")
 
 
 def test_a_stream_shows_no_progress(my_model: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    assert len(list(my_model.stream_responses(GENERATE, ask("a")))) == 1
+    assert len(list(my_model.stream_responses(GENERATE, requests_for("a")))) == 1
     assert capsys.readouterr().err == ""
 
 
@@ -208,17 +206,17 @@ def test_a_stream_shows_no_progress(my_model: Any, capsys: pytest.CaptureFixture
     ("supports_logprobs", "served"),
     [(False, {GENERATE, MULTI_ROUND}), (True, {GENERATE, MULTI_ROUND, LOGLIKELIHOOD, ROLLING})],
 )
-def test_what_a_model_serves_follows_from_its_log_probabilities(supports_logprobs: bool, served: set[str]) -> None:
+def test_supports_logprobs_determines_the_kinds_served(supports_logprobs: bool, served: set[str]) -> None:
     capabilities = ModelCapabilities(supports_logprobs=supports_logprobs)
     assert {kind for kind in KINDS if capabilities.serves(kind)} == served
 
 
-def test_a_backend_that_names_its_kinds_serves_those_and_no_other() -> None:
+def test_a_backend_with_explicit_kinds_serves_only_those() -> None:
     capabilities = ModelCapabilities(supports_logprobs=True, kinds=frozenset({ZERO_SHOT}))
     assert [kind for kind in KINDS if capabilities.serves(kind)] == [ZERO_SHOT]
 
 
-def test_capabilities_are_text_without_log_probabilities_unless_told() -> None:
+def test_capabilities_default_to_text_without_log_probabilities() -> None:
     plain = ModelCapabilities()
     assert (plain.modalities, plain.max_context_length, plain.supports_logprobs) == ({"text"}, None, False)
     assert (plain.supports_chat_template, plain.concurrency) == (False, 1)
@@ -233,18 +231,18 @@ class Bare(MillModel):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_missing_hook_is_refused_by_name_and_not_answered_with_errors(kind: str) -> None:
+def test_a_missing_hook_raises_and_names_the_kind(kind: str) -> None:
     with pytest.raises(CannotServe) as raised:
         next(Bare().stream_responses(kind, [Request(kind, "q")]))
-    named = GENERATE if kind == MULTI_ROUND else kind
-    assert str(raised.value) == f"bare/model (Bare) does not answer {named} requests"
+    hook = GENERATE if kind == MULTI_ROUND else kind
+    assert str(raised.value) == f"bare/model (Bare) does not answer {hook} requests"
 
 
 @pytest.mark.parametrize(("kind", "hook"), [(ZERO_SHOT, "_zero_shot_batch"), (CLASSIFY, "_classify_batch")])
-def test_classifiers_answer_with_labels(kind: str, hook: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_classifiers_return_labels(kind: str, hook: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Bare, hook, lambda self, batch: [Response(label=request.labels.names[-1]) for request in batch])
-    answers = getattr(Bare(), kind)([Request(kind, labels=Labels(("cat", "dog")))])
-    assert [answer.label for answer in answers] == ["dog"]
+    responses = getattr(Bare(), kind)([Request(kind, labels=Labels(("cat", "dog")))])
+    assert [response.label for response in responses] == ["dog"]
 
 
 def test_a_backend_needs_a_model_name() -> None:
@@ -252,7 +250,7 @@ def test_a_backend_needs_a_model_name() -> None:
         MillModel()  # type: ignore[abstract]
 
 
-def test_the_identity_of_a_plain_backend_is_its_class_its_name_and_what_it_was_opened_with() -> None:
+def test_the_default_identity_is_class_name_and_arguments() -> None:
     model = Bare()
     model.arguments = {"path": "a", "layers": 3, "batch_size": 8, "api_key": "sk-1"}
     identity = model.identity()

@@ -1,4 +1,4 @@
-"""Names are found lazily, from decorators, files and other packages, and a wrong one is answered with the nearest."""
+"""Names are resolved lazily, from decorators, files and other packages; an unknown one lists the nearest."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def things() -> Registry[Any]:
 
 @pytest.fixture
 def write_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
-    """Makes importable modules and forgets them after the test."""
+    """Writes importable modules and unloads them after the test."""
     monkeypatch.syspath_prepend(tmp_path)
     written: list[str] = []
 
@@ -39,29 +39,29 @@ def write_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Wr
 
 @pytest.fixture
 def plugins_unread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The real registries read their plugins anew."""
+    """The real registries read their plugins again."""
     for registry in (registry_module.models, registry_module.tasks, registry_module.metrics):
         monkeypatch.setattr(registry, "_plugins_read", False)
 
 
 def publish(monkeypatch: pytest.MonkeyPatch, *points: EntryPoint) -> list[str]:
-    """Pretend that installed packages publish these entry points; returns the groups that were asked for."""
-    asked: list[str] = []
+    """Pretend that installed packages publish these entry points; returns the groups that were requested."""
+    requested: list[str] = []
 
     def entry_points(*, group: str) -> list[EntryPoint]:
-        asked.append(group)
+        requested.append(group)
         return [point for point in points if point.group == group]
 
     monkeypatch.setattr("importlib.metadata.entry_points", entry_points)
-    return asked
+    return requested
 
 
-def test_an_object_comes_back_as_it_was_added(things: Registry[Any]) -> None:
+def test_get_returns_the_added_object(things: Registry[Any]) -> None:
     things.add("a", len)
     assert things.get("a") is len
 
 
-def test_a_lazy_entry_is_imported_when_asked_for_and_not_before(things: Registry[Any], write_module: Write) -> None:
+def test_a_lazy_entry_is_imported_at_get(things: Registry[Any], write_module: Write) -> None:
     write_module("mill_test_lazy", "thing = 42\n")
     things.add("a", "mill_test_lazy:thing")
     assert "a" in things
@@ -71,7 +71,7 @@ def test_a_lazy_entry_is_imported_when_asked_for_and_not_before(things: Registry
     assert "mill_test_lazy" in sys.modules
 
 
-def test_the_target_of_a_lazy_entry_is_known_until_it_is_imported(things: Registry[Any]) -> None:
+def test_target_is_set_until_a_lazy_entry_is_imported(things: Registry[Any]) -> None:
     things.add("a", "math:pi")
     assert things.target("a") == "math:pi"
     things.get("a")
@@ -92,7 +92,7 @@ def test_later_registrations_win(things: Registry[Any]) -> None:
     assert things.get("a") == 3.141592653589793
 
 
-def test_an_unknown_name_is_answered_with_the_nearest(things: Registry[Any]) -> None:
+def test_an_unknown_name_lists_the_nearest_names(things: Registry[Any]) -> None:
     for name in ("mmlu", "mmlu_pro", "hellaswag"):
         things.add(name, 1)
     with pytest.raises(UnknownName) as raised:
@@ -101,26 +101,26 @@ def test_an_unknown_name_is_answered_with_the_nearest(things: Registry[Any]) -> 
     assert raised.value.nearest == ["mmlu_pro", "mmlu"]
 
 
-def test_an_unknown_name_that_is_near_nothing_gives_only_the_hint(things: Registry[Any]) -> None:
+def test_an_unknown_name_without_near_matches_shows_only_the_hint(things: Registry[Any]) -> None:
     things.add("mmlu", 1)
     with pytest.raises(UnknownName) as raised:
         things.get("zzz", hint="see mill ls")
     assert str(raised.value) == "unknown thing 'zzz'; see mill ls"
 
 
-def test_a_module_that_is_missing_is_named(things: Registry[Any]) -> None:
+def test_a_missing_module_is_named(things: Registry[Any]) -> None:
     things.add("a", "no_such_module:x")
     with pytest.raises(MillError, match="cannot import no_such_module:x: No module named 'no_such_module'"):
         things.get("a")
 
 
-def test_an_attribute_that_is_missing_is_named(things: Registry[Any]) -> None:
+def test_a_missing_attribute_is_named(things: Registry[Any]) -> None:
     things.add("a", "math:tau_squared")
     with pytest.raises(MillError, match="cannot import math:tau_squared: module 'math' has no attribute 'tau_squared'"):
         things.get("a")
 
 
-def test_an_error_of_mill_while_importing_is_shown_as_it_is(things: Registry[Any], write_module: Write) -> None:
+def test_a_mill_error_during_import_is_raised_unchanged(things: Registry[Any], write_module: Write) -> None:
     write_module("mill_test_refuses", "from mill.api.errors import SpecError\nraise SpecError('not on Sundays')\n")
     things.add("a", "mill_test_refuses:x")
     with pytest.raises(MillError, match=r"^not on Sundays$"):
@@ -143,7 +143,7 @@ def test_defined_in_gives_the_names_of_one_module(things: Registry[Any]) -> None
     ],
     ids=["model", "task", "metric"],
 )
-def test_a_decorator_registers_under_every_name_and_returns_what_it_decorates(
+def test_a_decorator_registers_every_name_and_returns_its_argument(
     decorator: Callable[..., Any], registry: Registry[Any]
 ) -> None:
     class Thing:
@@ -163,7 +163,7 @@ def test_a_decorator_registers_under_every_name_and_returns_what_it_decorates(
     ],
     ids=["models", "tasks", "metrics"],
 )
-def test_other_packages_publish_under_the_group_of_the_registry(
+def test_entry_points_of_the_registrys_group_are_registered(
     registry: Registry[Any], group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish(
@@ -176,18 +176,18 @@ def test_other_packages_publish_under_the_group_of_the_registry(
     assert "mill-test-other" not in registry
 
 
-def test_entry_points_are_read_once_and_not_for_a_name_that_is_known(
+def test_entry_points_are_read_once_and_only_for_unknown_names(
     things: Registry[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = publish(monkeypatch, EntryPoint("b", "math:pi", "mill.things"))
+    requested = publish(monkeypatch, EntryPoint("b", "math:pi", "mill.things"))
     things.add("a", 1)
     assert things.get("a") == 1
-    assert asked == []
+    assert requested == []
     assert ("b" in things, "c" in things, things.names()) == (True, False, ["a", "b"])
-    assert asked == ["mill.things"]
+    assert requested == ["mill.things"]
 
 
-def test_an_entry_point_is_not_imported_before_it_is_asked_for(
+def test_an_entry_point_is_imported_at_get(
     things: Registry[Any], write_module: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_module("mill_test_plugin", "thing = 42\n")

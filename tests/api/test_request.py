@@ -20,7 +20,7 @@ from mill.api.response import Response, Token
 DIALOG = (Message("system", "Be brief."), Message("user", "2+2?"))
 
 
-def test_content_hash_is_blake2b_of_the_sorted_json_so_every_machine_agrees() -> None:
+def test_content_hash_is_blake2b_of_the_sorted_json() -> None:
     request = Request(GENERATE, "é=", options={"until": ("\n",), "max_gen_toks": 8})
     text = '["generate_until", "é=", "", {"max_gen_toks": 8, "until": ["\\n"]}, []]'
     assert request.content_hash == hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
@@ -50,7 +50,7 @@ def test_the_order_of_options_does_not_change_the_hash() -> None:
     ],
     ids=["kind", "context", "continuation", "boundary", "dialog", "options", "labels"],
 )
-def test_whatever_is_part_of_the_question_changes_the_hash(other: Request) -> None:
+def test_every_part_of_the_request_changes_the_hash(other: Request) -> None:
     assert other.content_hash != Request(LOGLIKELIHOOD, "a", "b").content_hash
 
 
@@ -67,39 +67,39 @@ def test_another_dialog_has_another_hash(other: tuple[Message, ...]) -> None:
     assert Request(GENERATE, other).content_hash != Request(GENERATE, DIALOG).content_hash
 
 
-@pytest.mark.parametrize("outside", [{"repeats": 3}, {"draw": 2}, {"resps": [Response(text="x")]}])
-def test_repeats_draw_and_answers_are_outside_the_hash(outside: dict[str, Any]) -> None:
-    assert Request(GENERATE, "q", **outside).content_hash == Request(GENERATE, "q").content_hash
+@pytest.mark.parametrize("ignored", [{"repeats": 3}, {"draw": 2}, {"resps": [Response(text="x")]}])
+def test_repeats_draw_and_responses_do_not_change_the_hash(ignored: dict[str, Any]) -> None:
+    assert Request(GENERATE, "q", **ignored).content_hash == Request(GENERATE, "q").content_hash
 
 
-def test_an_option_that_json_cannot_hold_is_refused_by_type() -> None:
+def test_an_option_that_json_cannot_encode_is_refused() -> None:
     with pytest.raises(TypeError, match="a request option of type set cannot be hashed"):
         _ = Request(GENERATE, "q", options={"until": {"a"}}).content_hash
 
 
-def test_the_key_names_the_draw_unless_it_is_the_first() -> None:
+def test_the_key_includes_every_draw_but_the_first() -> None:
     first, third = Request(GENERATE, "q"), Request(GENERATE, "q", draw=2)
     assert first.key == first.content_hash
     assert third.key == f"{first.content_hash}#2"
 
 
-def test_a_request_cannot_be_changed() -> None:
+def test_a_request_is_immutable() -> None:
     with pytest.raises(FrozenInstanceError):
         Request(GENERATE, "q").context = "other"  # type: ignore[misc]
 
 
-def test_answers_do_not_make_equal_requests_differ() -> None:
+def test_responses_are_not_part_of_equality() -> None:
     assert Request(GENERATE, "q", resps=[Response(text="x")]) == Request(GENERATE, "q")
 
 
-def test_clones_are_one_request_for_each_draw_with_its_own_answers() -> None:
+def test_clones_are_one_request_for_each_draw_with_its_own_responses() -> None:
     clones = Request(GENERATE, "q", repeats=3, draw=4).clones()
     assert [(clone.draw, clone.repeats, clone.context) for clone in clones] == [(4, 1, "q"), (5, 1, "q"), (6, 1, "q")]
     clones[0].resps.append(Response(text="x"))
     assert clones[1].resps == []
 
 
-def test_the_clone_of_a_request_asked_once_is_itself() -> None:
+def test_the_clone_of_a_request_without_repeats_is_itself() -> None:
     request = Request(GENERATE, "q")
     assert request.clones()[0] is request
     assert len(request.clones()) == 1
@@ -109,12 +109,12 @@ def sampled(context: str = "q", seed: int = 1, **other: Any) -> Request:
     return Request(GENERATE, context, options={"temperature": 1.0, "seed": seed}, **other)
 
 
-def test_the_seed_is_the_same_for_the_same_run_seed_question_and_draw() -> None:
-    plain, busy = sampled(draw=1), sampled(draw=1, repeats=5, resps=[Response(text="x")])
-    assert plain.seed == busy.seed
+def test_the_seed_depends_on_run_seed_content_and_draw_alone() -> None:
+    plain, completed = sampled(draw=1), sampled(draw=1, repeats=5, resps=[Response(text="x")])
+    assert plain.seed == completed.seed
 
 
-def test_the_seed_changes_with_the_run_seed_the_question_and_the_draw() -> None:
+def test_the_seed_changes_with_run_seed_content_and_draw() -> None:
     seeds = {sampled().seed, sampled(seed=2).seed, sampled("other").seed, sampled(draw=1).seed}
     assert len(seeds) == 4
 
@@ -129,7 +129,7 @@ def test_only_a_temperature_above_zero_makes_a_request_random() -> None:
     assert not sampled().deterministic
 
 
-def test_text_shows_a_dialog_with_its_roles_and_a_string_as_it_is() -> None:
+def test_text_renders_a_dialog_with_roles_and_a_string_unchanged() -> None:
     assert Request(GENERATE, DIALOG).text == "<system> Be brief.\n<user> 2+2?"
     assert Request(GENERATE, " q ").text == " q "
 
@@ -139,12 +139,12 @@ def test_generation_options_have_defaults() -> None:
 
 
 @pytest.mark.parametrize("alias", ["max_gen_toks", "max_new_tokens", "max_tokens"])
-def test_every_name_of_the_length_limit_means_max_gen_toks(alias: str) -> None:
+def test_every_alias_of_the_token_limit_sets_max_gen_toks(alias: str) -> None:
     assert generation_options(**{alias: "5"}) == {"until": (), "max_gen_toks": 5, "temperature": 0.0}
 
 
 @pytest.mark.parametrize("given", [{"until": "\n"}, {"stop": "\n"}, {"stop": ["\n"]}, {"until": ("\n",)}])
-def test_stop_strings_become_a_tuple_under_until(given: dict[str, Any]) -> None:
+def test_stop_strings_become_a_tuple_in_until(given: dict[str, Any]) -> None:
     assert generation_options(**given)["until"] == ("\n",)
 
 
@@ -160,13 +160,13 @@ def test_stop_strings_become_a_tuple_under_until(given: dict[str, Any]) -> None:
         ({"do_sample": None, "temperature": None}, 0.0),
     ],
 )
-def test_temperature_alone_says_whether_tokens_are_sampled(given: dict[str, Any], temperature: float) -> None:
+def test_temperature_alone_selects_sampling(given: dict[str, Any], temperature: float) -> None:
     options = generation_options(**given)
     assert options["temperature"] == temperature
     assert "do_sample" not in options
 
 
-def test_greedy_decoding_forgets_what_only_sampling_uses_so_equal_questions_stay_equal() -> None:
+def test_greedy_decoding_drops_sampling_options() -> None:
     assert generation_options(seed=3, top_p=0.9, top_k=5) == generation_options()
 
 
@@ -175,35 +175,35 @@ def test_sampling_keeps_its_seed_and_filters() -> None:
     assert options == {"until": (), "max_gen_toks": 256, "temperature": 1.0, "seed": 3, "top_p": 0.9, "top_k": 5}
 
 
-def test_other_options_pass_through_and_none_means_not_given() -> None:
+def test_other_options_are_passed_on_and_none_means_unset() -> None:
     options = generation_options(repetition_penalty=1.1, until=None, max_tokens=None)
     assert options == {"until": (), "max_gen_toks": 256, "temperature": 0.0, "repetition_penalty": 1.1}
 
 
-def test_a_response_writes_only_what_is_set() -> None:
+def test_to_dict_has_only_the_fields_that_are_set() -> None:
     assert Response(text="").to_dict() == {"text": ""}
     assert Response(score=-1.5, is_greedy=False).to_dict() == {"score": -1.5, "is_greedy": False}
     assert Response(text="x", truncated_tokens=2).to_dict() == {"text": "x", "truncated_tokens": 2}
 
 
-def test_a_full_response_comes_back_from_json_field_by_field() -> None:
+def test_every_field_survives_json() -> None:
     tokens = (Token(7, "é", -0.5, ((7, -0.5), ("other", float("-inf")))), Token(None, "x", -1.0))
     ranking = (("cat", -1.0), ("dog", -2.0))
     response = Response("é", -1.5, True, "cat", ranking, tokens, "late", "stop", 3, 4, 5, 0.25, 0.125, 2, "default/file.npy")
     assert all(getattr(response, f.name) not in (None, 0) for f in fields(Response))
-    found = Response.from_dict(json.loads(json.dumps(response.to_dict())))
-    assert found == response and found.distribution == response.distribution
+    restored = Response.from_dict(json.loads(json.dumps(response.to_dict())))
+    assert restored == response and restored.distribution == response.distribution
 
 
 @pytest.mark.parametrize(("value", "written"), [(math.inf, "Infinity"), (-math.inf, "-Infinity"), (math.nan, "NaN")])
-def test_non_finite_scores_are_strings_in_strict_json_and_numbers_again_after(value: float, written: str) -> None:
+def test_non_finite_scores_survive_strict_json(value: float, written: str) -> None:
     data = Response(score=value, ranking=(("a", value), ("b", 0.0))).to_dict()
     assert data == {"score": written, "ranking": [["a", written], ["b", 0.0]]}
-    back = Response.from_dict(json.loads(json.dumps(data, allow_nan=False)))
-    assert repr((back.score, back.ranking)) == repr((value, (("a", value), ("b", 0.0))))
+    restored = Response.from_dict(json.loads(json.dumps(data, allow_nan=False)))
+    assert repr((restored.score, restored.ranking)) == repr((value, (("a", value), ("b", 0.0))))
 
 
-def test_fields_of_a_later_version_are_skipped() -> None:
+def test_unknown_fields_are_ignored() -> None:
     assert Response.from_dict({"text": "x", "mood": "fine"}) == Response(text="x")
 
 
@@ -219,11 +219,11 @@ def test_fields_of_a_later_version_are_skipped() -> None:
         (Response(error="timeout"), False),
     ],
 )
-def test_empty_means_answered_with_nothing(response: Response, empty: bool) -> None:
+def test_empty_is_a_response_without_content(response: Response, empty: bool) -> None:
     assert response.empty is empty
 
 
-def test_failed_means_it_holds_an_error() -> None:
+def test_failed_is_a_response_with_an_error() -> None:
     assert Response(error="").failed
     assert not Response(text="").failed
 
@@ -232,7 +232,7 @@ REFUSED = {
     "a stop string that is a number": ({"until": 5}, "until=5 must be a text or a list of texts"),
     "a stop string that is a mapping": ({"until": {"a": 1}}, "must be a text or a list of texts"),
     "stop strings that are no texts": ({"until": ["a", 5]}, "must be a text or a list of texts"),
-    "an empty stop string": ({"until": ["a", ""]}, "has an empty text"),
+    "an empty stop string": ({"until": ["a", ""]}, "has an empty string"),
     "half a token": ({"max_gen_toks": 1.5}, "max_gen_toks=1.5 is not a whole number"),
     "half a candidate": ({"temperature": 1, "top_k": 1.5}, "top_k=1.5 is not a whole number"),
     "a seed that is a word": ({"seed": "abc"}, "seed=abc is not a number"),
@@ -247,13 +247,13 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("given", "words"), REFUSED.values(), ids=REFUSED)
-def test_a_decoding_option_that_cannot_be_is_refused_by_name(given: dict[str, Any], words: str) -> None:
-    with pytest.raises(SpecError, match=re.escape(words)):
+@pytest.mark.parametrize(("given", "message"), REFUSED.values(), ids=REFUSED)
+def test_an_invalid_decoding_option_is_refused_by_name(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError, match=re.escape(message)):
         generation_options(**given)
 
 
-def test_numbers_keep_their_spelling_so_that_recorded_answers_are_found_again() -> None:
+def test_numbers_keep_their_json_so_that_recorded_responses_match() -> None:
     options = generation_options(temperature=1, top_p=1, top_k=5.0, repetition_penalty=1, logprobs="5")
     assert json.dumps(
         {name: options[name] for name in ("logprobs", "repetition_penalty", "temperature", "top_k", "top_p")}

@@ -1,4 +1,4 @@
-"""Keys never reach what is stored or shown; settings that only sound like keys do."""
+"""Secrets are never stored or printed; settings with similar names are."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from mill.api.secrets import (
 @pytest.mark.parametrize(
     "name", ["api_key", "apikey", "openai_api_key", "key", "token", "hf_token", "auth_token", "client_secret", "password"]
 )
-def test_names_of_secrets(name: str) -> None:
+def test_secret_names_are_redacted(name: str) -> None:
     assert is_secret(name)
     assert redact({name: "sk-1", "path": "a"}) == {name: "***", "path": "a"}
 
 
 @pytest.mark.parametrize("name", ["add_bos_token", "eos_token", "max_tokens", "monkey", "keyword", "path", "tokenizer"])
-def test_names_that_only_sound_like_it(name: str) -> None:
+def test_similar_names_are_not_secrets(name: str) -> None:
     assert not is_secret(name)
 
 
@@ -39,10 +39,10 @@ def test_names_that_only_sound_like_it(name: str) -> None:
         ["mill", "eval", "m", "t", "--api-key=sk-1"],
     ],
 )
-def test_a_command_line_is_shown_without_its_keys(argv: list[str]) -> None:
-    shown = redact_command(argv)
-    assert "sk-1" not in shown and "***" in shown
-    assert shown.startswith("mill eval")
+def test_a_command_line_is_printed_without_its_keys(argv: list[str]) -> None:
+    redacted = redact_command(argv)
+    assert "sk-1" not in redacted and "***" in redacted
+    assert redacted.startswith("mill eval")
 
 
 ADDRESSES = [
@@ -59,27 +59,27 @@ ADDRESSES = [
 
 
 @pytest.mark.parametrize("address", ADDRESSES)
-def test_an_address_is_shown_and_stored_without_its_secret(address: str) -> None:
-    for shown in (
+def test_an_address_is_printed_and_stored_without_its_secret(address: str) -> None:
+    for redacted in (
         redact_text(f"cannot reach {address}: refused"),
         redact_text(f"openai-compat[base_url={address}] failed"),
         redact_command(["mill", "eval", f"{address}[model=m]", "gsm8k", "--base_url", address]),
         str(redact({"base_url": address, "more": [address], "nested": {"url": address}})),
     ):
-        assert "sk-12345" not in shown and "***" in shown
+        assert "sk-12345" not in redacted and "***" in redacted
 
 
 @pytest.mark.parametrize("address", ADDRESSES)
-def test_an_address_on_the_command_line_loses_its_secret_to_the_environment(address: str) -> None:
-    words, hidden = hide(["mill", "eval", f"openai-compat[base_url={address},model=m]", "gsm8k", "--base_url", address])
-    assert "sk-12345" not in " ".join(words)
+def test_a_secret_in_an_address_argument_moves_to_the_environment(address: str) -> None:
+    arguments, hidden = hide(["mill", "eval", f"openai-compat[base_url={address},model=m]", "gsm8k", "--base_url", address])
+    assert "sk-12345" not in " ".join(arguments)
     assert {value.rstrip(":") for value in hidden.values()} == {"sk-12345"}
 
 
 @pytest.mark.parametrize(
     "address", ["http://host:8000/v1", "http://[::1]:8000/v1", "org/name@main", "http://host/a@b", "http://a,http://b"]
 )
-def test_an_address_without_a_secret_stays_as_it_is(address: str) -> None:
+def test_an_address_without_a_secret_is_unchanged(address: str) -> None:
     assert redact_text(address) == address and hide([address]) == ([address], {})
 
 
@@ -92,21 +92,21 @@ def test_an_address_without_a_secret_stays_as_it_is(address: str) -> None:
         ("http://me:$SOME_TOKEN@host/v1", "me:sk-12345"),
     ],
 )
-def test_what_stands_before_the_host_is_the_login(monkeypatch: pytest.MonkeyPatch, address: str, login: str) -> None:
+def test_the_userinfo_of_an_address_is_the_login(monkeypatch: pytest.MonkeyPatch, address: str, login: str) -> None:
     monkeypatch.setenv("SOME_TOKEN", "sk-12345")
     assert split_password(address) == ("http://host/v1", login)
     assert variables_in(address) == (["SOME_TOKEN"] if "$" in address else [])
 
 
-def test_a_query_in_an_address_is_refused_without_showing_its_key() -> None:
-    """A request's path is put after the address, so the query would end up in the middle of it."""
+def test_a_query_in_an_address_is_refused_without_printing_its_key() -> None:
+    """A request's path is appended to the address, so the query would end up in the middle."""
     with pytest.raises(SpecError, match=r"\?api_key=\*\*\*: an address ends with its path") as raised:
         split_password("http://host/v1?api_key=sk-12345")
     assert "sk-12345" not in str(raised.value)
 
 
-def test_what_was_put_away_is_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    (word,), hidden = hide(["litellm[model=m,api_base=https://host/?api_key=sk-12345]"])
+def test_reveal_restores_hidden_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    (argument,), hidden = hide(["litellm[model=m,api_base=https://host/?api_key=sk-12345]"])
     for name, value in hidden.items():
         monkeypatch.setenv(name, value)
-    assert reveal(word) == "litellm[model=m,api_base=https://host/?api_key=sk-12345]"
+    assert reveal(argument) == "litellm[model=m,api_base=https://host/?api_key=sk-12345]"

@@ -1,4 +1,4 @@
-"""What a run may change about a task's questions: decoding options, seeds, and which values are refused."""
+"""Run settings that change a task's requests: decoding options, seeds, and refused values."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from mill.api.errors import MillError
 from mill.api.task import RenderSettings
 
 
-def test_a_seed_among_the_decoding_options_seeds_sampling_and_wins_over_the_runs_seed() -> None:
+def test_a_seed_in_gen_kwargs_overrides_the_runs_seed() -> None:
     sampled = {"temperature": 1.0, "seed": 7}
     assert RenderSettings(seed=3, gen_kwargs=sampled).options()["seed"] == 7
     assert RenderSettings(seed=3, gen_kwargs={"temperature": 1.0}).options()["seed"] == 3
     assert RenderSettings(seed=3, gen_kwargs={"temperature": 1.0, "seed": None}).options()["seed"] == 3
 
 
-def test_what_the_run_sets_wins_over_the_task_under_any_of_its_names() -> None:
+def test_gen_kwargs_override_the_task_under_any_alias() -> None:
     options = RenderSettings(gen_kwargs={"max_tokens": 5, "stop": ["b"]}).options(max_gen_toks=100, until=["a"])
     assert (options["max_gen_toks"], options["until"]) == (5, ("b",))
 
@@ -36,7 +36,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize(("given", "words"), REFUSED.values(), ids=REFUSED)
-def test_settings_that_cannot_be_are_refused(given: dict[str, Any], words: str) -> None:
-    with pytest.raises(MillError, match=words):
+@pytest.mark.parametrize(("given", "message"), REFUSED.values(), ids=REFUSED)
+def test_invalid_settings_are_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(MillError, match=message):
         RenderSettings(**given)

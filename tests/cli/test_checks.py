@@ -481,7 +481,7 @@ def test_stress_of_a_server_holds_each_level(mill: Mill, tmp_path: Path) -> None
 
     def answer(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
         if body.get("prompt", "").startswith("p") and "echo" not in body:
-            most.append(server.now)
+            most.append(server.in_flight)
             time.sleep(0.1)
             return {"choices": [{"text": "5", "finish_reason": "stop"}], "usage": {"completion_tokens": 1}}
         return {"choices": []}
@@ -506,7 +506,7 @@ def test_a_server_that_dies_under_load_is_what_the_check_reports(
     monkeypatch.setattr("mill.models.http.client.FIRST_PAUSE_S", 0.001)
 
     def answer(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
-        if server.now >= 3 or server.down:
+        if server.in_flight >= 3 or server.down:
             server.down = cut()
             return cut()
         time.sleep(0.05)

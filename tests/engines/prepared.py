@@ -1,4 +1,4 @@
-"""Engines in environments of their own, as `make engines` prepares them."""
+"""Engines in separate environments, as prepared by `make engines`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def engine(name: str) -> Path:
 
 
 def shallow(folder: Path, layers: int = 4) -> Path:
-    """The first layers of the model: what it says is nonsense, but an engine that is slow on a CPU says it in good time."""
+    """The first layers of the model: its text is nonsense, but fast enough for engines that are slow on a CPU."""
     from safetensors.torch import load_file, save_file
 
     shutil.copytree(MODEL, folder, ignore=shutil.ignore_patterns("*.safetensors"))
@@ -31,8 +31,8 @@ def shallow(folder: Path, layers: int = 4) -> Path:
     (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers": layers}))
     above = tuple(f"model.layers.{number}." for number in range(layers, config["num_hidden_layers"]))
     weights = load_file(MODEL / "model.safetensors")
-    kept = {name: one for name, one in weights.items() if not name.startswith(above)}
-    save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
+    lower = {name: tensor for name, tensor in weights.items() if not name.startswith(above)}
+    save_file(lower, folder / "model.safetensors", metadata={"format": "pt"})
     return folder
 
 

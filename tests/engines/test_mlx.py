@@ -1,4 +1,4 @@
-"""Real MLX engines on this machine's CPU: the conformance suite, and prefixes that are kept."""
+"""Real MLX engines on this machine's CPU: the conformance suite, and prefix reuse."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_mlx_lm_conforms(tmp_path: Path) -> None:
     assert "17 passed, 0 failed, 1 skipped" in out
 
 
-def test_vllm_mlx_conforms_in_what_it_serves(tmp_path: Path) -> None:
+def test_vllm_mlx_conforms_in_the_kinds_it_serves(tmp_path: Path) -> None:
     binary, port = engine("vllm-mlx") / "vllm-mlx", free_port()
     model = str(shallow(tmp_path / "shallow"))
     with serving(ENVIRONMENT, str(binary), "serve", model, "--host", "127.0.0.1", "--port", str(port)):
@@ -30,12 +30,12 @@ from mill.api.request import GENERATE, LOGLIKELIHOOD, Request, generation_option
 from mill.models.mlx_lm import MlxModel
 start = "Here is a list of capitals. France: Paris. Spain: Madrid."
 tails = [" Italy:", " Germany:", " Italy: Rome. Peru:", ""]
-asked = [Request(GENERATE, start + tail, options=generation_options(max_gen_toks=6)) for tail in tails]
+requests = [Request(GENERATE, start + tail, options=generation_options(max_gen_toks=6)) for tail in tails]
 model = MlxModel(sys.argv[1], max_context_length=256)
-together = [answer.text for answer in model.generate_until(asked)]
+together = [answer.text for answer in model.generate_until(requests)]
 alone = []
-for one in asked:
-    model._warm = None
+for request in requests:
+    model._cached = None
     alone += [answer.text for answer in model.generate_until([one])]
 assert together == alone, (together, alone)
 (scored,) = model.loglikelihood([Request(LOGLIKELIHOOD, start, " Italy: Rome.", options={"logprobs": "all"})])
@@ -43,12 +43,12 @@ whole = scored.distribution
 assert whole.shape[0] == len(scored.tokens) and abs(sum(token.logprob for token in scored.tokens) - scored.score) < 1e-3
 assert all(abs(float(row[token.id]) - token.logprob) < 1e-4 for row, token in zip(whole, scored.tokens))
 (paris,) = model.loglikelihood([Request(LOGLIKELIHOOD, "The capital of France is", " Paris")])
-assert abs(paris.score + 0.258) < 2e-3, paris.score  # what hf and vLLM compute from these weights
+assert abs(paris.score + 0.258) < 2e-3, paris.score  # as hf and vLLM compute it from these weights
 print("equal")
 """
 
 
-def test_mlx_lm_keeps_the_prefix_of_prompts_and_tells_distributions() -> None:
+def test_mlx_lm_reuses_prefixes_and_returns_distributions() -> None:
     command = [str(engine("mlx") / "python"), "-c", SHARED_PREFIXES, str(MODEL)]
     done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0 and "equal" in done.stdout, done.stderr[-2000:]

@@ -1,4 +1,4 @@
-"""A real vLLM, in process and as a server: the conformance suite, and what hf computes from the same weights."""
+"""A real vLLM, in process and as a server: the conformance suite, and comparison with hf on the same weights."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def test_vllm_in_process_conforms_and_scores_like_hf() -> None:
     assert "18 passed, 0 failed, 1 skipped" in out
 
 
-def test_vllm_sees_pictures_as_hf_does(tmp_path: Path) -> None:
-    """No torchvision is built for vLLM's torch on a CPU: one beside it is imported without its compiled operators."""
+def test_vllm_scores_images_like_hf(tmp_path: Path) -> None:
+    """No torchvision exists for vLLM's CPU torch: another build is imported without its compiled operators."""
     python = engine("vllm") / "python"
-    folder = make_llava(tmp_path / "llava", head_dim=32)  # vLLM's kernels know no smaller heads
-    name_as_the_hub_does(folder / "model.safetensors")
+    folder = make_llava(tmp_path / "llava", head_dim=32)  # vLLM's kernels support no smaller heads
+    use_published_names(folder / "model.safetensors")
     beside = [str(ROOT), str(ROOT / "tests/engines/shim"), str(ROOT / ".engines/vllm/torchvision")]
     options = ["shapes_mcq,shapes_mcq_gen", "--limit", "6", "--output_dir"]
     specs = {
@@ -37,28 +37,28 @@ def test_vllm_sees_pictures_as_hf_does(tmp_path: Path) -> None:
     }
     scores, texts = [], []
     for interpreter, spec in specs.items():
-        place = tmp_path / spec.partition("[")[0]
+        out = tmp_path / spec.partition("[")[0]
         paths = beside if interpreter == str(python) else beside[:1]
-        command = [interpreter, "-m", "mill", "eval", spec, *options, str(place)]
+        command = [interpreter, "-m", "mill", "eval", spec, *options, str(out)]
         environment = {**ENVIRONMENT, "PYTHONPATH": os.pathsep.join(paths)}
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
         assert done.returncode == 0, done.stdout + done.stderr[-2000:]
-        for task, found, field in (("shapes_mcq", scores, "score"), ("shapes_mcq_gen", texts, "text")):
-            (file,) = place.rglob(f"samples/{task}.jsonl")
+        for task, values, field in (("shapes_mcq", scores, "score"), ("shapes_mcq_gen", texts, "text")):
+            (file,) = out.rglob(f"samples/{task}.jsonl")
             samples = [json.loads(line) for line in file.read_text().splitlines()]
-            found.append([answer[field] for sample in samples for answer in sample["responses"][0]])
+            values.append([answer[field] for sample in samples for answer in sample["responses"][0]])
     assert scores[0] == pytest.approx(scores[1], abs=1e-3) and len(scores[0]) == 24
-    assert len(set(scores[1])) > 12  # other pictures are other scores
+    assert len(set(scores[1])) > 12  # scores differ between images
     assert sum(a[:8] == b[:8] for a, b in zip(*texts, strict=True)) >= 5
 
 
-def name_as_the_hub_does(file: Path) -> None:
-    """vLLM knows the tower's weights by the names that published checkpoints have."""
+def use_published_names(file: Path) -> None:
+    """vLLM expects the vision tower's weights under the names of published checkpoints."""
     from safetensors.torch import load_file, save_file
 
     weights = load_file(file)
-    named = {name.replace("vision_tower.", "vision_tower.vision_model.", 1): one for name, one in weights.items()}
-    save_file(named, file, metadata={"format": "pt"})
+    renamed = {name.replace("vision_tower.", "vision_tower.vision_model.", 1): value for name, value in weights.items()}
+    save_file(renamed, file, metadata={"format": "pt"})
 
 
 def test_vllm_behind_openai_compat_conforms_and_scores_like_hf() -> None:
@@ -71,35 +71,35 @@ def test_vllm_behind_openai_compat_conforms_and_scores_like_hf() -> None:
     assert "18 passed, 0 failed, 1 skipped" in out
 
 
-def test_vllm_on_a_worker_of_ray_answers_like_hf(tmp_path: Path) -> None:
+def test_vllm_on_a_ray_worker_answers_like_hf(tmp_path: Path) -> None:
     specs = {
         str(engine("vllm") / "python"): f"vllm[path={MODEL},dtype=float32,max_model_len=256,enforce_eager=true]",
         sys.executable: f"hf[path={MODEL},dtype=float32]",
     }
-    found = []
+    records = []
     for (python, spec), more in zip(specs.items(), (["--executor", "ray"], []), strict=True):
-        place = tmp_path / spec.partition("[")[0]
-        command = [python, "-m", "mill", *toy(place, "toy_gen,toy_choice", *more, model=spec)]
-        code, said = ended(start(command, VLLM_CPU_KVCACHE_SPACE="1", TOY_N="4"), 600)
-        assert code == 0, said
-        found.append(recorded(place))
-    on_ray, here = found
-    assert on_ray.keys() == here.keys() and len(here) == 16
-    for key, answer in here.items():
+        out = tmp_path / spec.partition("[")[0]
+        command = [python, "-m", "mill", *toy(out, "toy_gen,toy_choice", *more, model=spec)]
+        code, stderr = ended(start(command, VLLM_CPU_KVCACHE_SPACE="1", TOY_N="4"), 600)
+        assert code == 0, stderr
+        records.append(recorded(out))
+    on_ray, local = records
+    assert on_ray.keys() == local.keys() and len(local) == 16
+    for key, answer in local.items():
         assert on_ray[key].get("text") == answer.get("text")
         assert on_ray[key].get("score") == pytest.approx(answer.get("score"), abs=1e-3)
 
 
-def test_compare_finds_hf_and_vllm_alike(tmp_path: Path) -> None:
+def test_compare_finds_no_difference_between_hf_and_vllm(tmp_path: Path) -> None:
     specs = [f"hf[path={MODEL},dtype=float32]", f"vllm[path={MODEL},dtype=float32,max_model_len=512,enforce_eager=true]"]
-    asked = ["--prompts", "numerics", "--limit", "4", "--max-tokens", "12", "--output", str(tmp_path), "--quiet"]
+    options = ["--prompts", "numerics", "--limit", "4", "--max-tokens", "12", "--output", str(tmp_path), "--quiet"]
     command = [
         str(engine("vllm") / "python"),
         "-m",
         "mill",
         "compare",
         *specs,
-        *asked,
+        *options,
         "--fail-on",
         "kl_mean>1e-4, match_rate<1",
     ]

@@ -1,4 +1,4 @@
-"""Fixtures for tests of workers and ranks."""
+"""Fixtures of the tests of workers and ranks."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tests.ray_cluster import TASKS, Cluster
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    started = Cluster()
-    yield started
-    started.kill()
+    cluster = Cluster()
+    yield cluster
+    cluster.kill()
 
 
 @pytest.fixture(scope="module")

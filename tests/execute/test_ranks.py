@@ -1,4 +1,4 @@
-"""Several ranks of one command end like one process, however many there are and whatever befalls one of them."""
+"""Several ranks of one command give the results of one process, for any number of ranks and after failures."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ import pytest
 from mill.execute import ranks
 from tests.launching import (
     TESTS,
-    by_hand,
     ended,
     lines,
+    mill_lines,
     run,
     run_ranks,
     start,
-    told,
+    start_ranks,
     torchrun,
     toy,
     until,
@@ -31,17 +31,17 @@ from tests.servers import FaultServer, free_port
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="torchrun needs POSIX")
 TASKS = "toy_gen,toy_choice,toy_text,toy_dialog"
-UNALIKE = [str(TESTS / "ranked.py")]
+RANKED = [str(TESTS / "ranked.py")]
 
 
 def codes(processes: list[subprocess.Popen[str]]) -> list[int]:
-    """How all ranks ended."""
+    """The exit codes of all ranks."""
     return [ended(process, 40)[0] for process in processes]
 
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What one process gives, and how much it computes, in `log`."""
+    """The output of one process, and the requests it computed, in `log`."""
     folder = tmp_path_factory.mktemp("alone")
     assert run(toy(folder / "out", TASKS), TOY_LOG=str(folder / "log"))[0] == 0
     return folder
@@ -50,12 +50,12 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("two")
-    code, said = run_ranks(2, toy(folder / "out", TASKS), TOY_LOG=str(folder / "log"))
-    assert code == 0, said
+    code, stderr = run_ranks(2, toy(folder / "out", TASKS), TOY_LOG=str(folder / "log"))
+    assert code == 0, stderr
     return folder
 
 
-def test_two_ranks_end_like_one_process_and_compute_everything_once(alone: Path, two: Path) -> None:
+def test_two_ranks_give_the_results_of_one_process_and_compute_each_request_once(alone: Path, two: Path) -> None:
     assert_same_end(two / "out", alone / "out")
     assert sorted(lines(two / "log")) == sorted(lines(alone / "log"))
     (session,) = sessions(two / "out")
@@ -63,14 +63,14 @@ def test_two_ranks_end_like_one_process_and_compute_everything_once(alone: Path,
 
 
 @pytest.mark.parametrize("ranks", [1, 3, 4])
-def test_so_do_other_numbers_of_ranks(ranks: int, alone: Path, tmp_path: Path) -> None:
-    code, said = run_ranks(ranks, toy(tmp_path / "out", TASKS), TOY_LOG=str(tmp_path / "log"))
-    assert code == 0, said
+def test_any_number_of_ranks_gives_the_results_of_one_process(ranks: int, alone: Path, tmp_path: Path) -> None:
+    code, stderr = run_ranks(ranks, toy(tmp_path / "out", TASKS), TOY_LOG=str(tmp_path / "log"))
+    assert code == 0, stderr
     assert_same_end(tmp_path / "out", alone / "out")
     assert sorted(lines(tmp_path / "log")) == sorted(lines(alone / "log"))
 
 
-def test_other_numbers_of_ranks_resume_a_run_and_compute_nothing_again(two: Path, alone: Path, tmp_path: Path) -> None:
+def test_another_number_of_ranks_resumes_a_run_and_computes_nothing_again(two: Path, alone: Path, tmp_path: Path) -> None:
     log = str(tmp_path / "log")
     assert run_ranks(3, toy(two / "out", TASKS), TOY_LOG=log)[0] == 0
     assert run(toy(two / "out", TASKS), TOY_LOG=log)[0] == 0
@@ -78,35 +78,35 @@ def test_other_numbers_of_ranks_resume_a_run_and_compute_nothing_again(two: Path
     assert_same_end(two / "out", alone / "out")
 
 
-def test_a_rank_may_have_nothing_to_do(tmp_path: Path) -> None:
-    assert codes(by_hand(3, toy(tmp_path / "ranks", TASKS), TOY_N="2", TOY_LOG=str(tmp_path / "log"))) == [0, 0, 0]
+def test_a_rank_may_have_no_samples(tmp_path: Path) -> None:
+    assert codes(start_ranks(3, toy(tmp_path / "ranks", TASKS), TOY_N="2", TOY_LOG=str(tmp_path / "log"))) == [0, 0, 0]
     assert run(toy(tmp_path / "alone", TASKS), TOY_N="2")[0] == 0
     assert_same_end(tmp_path / "ranks", tmp_path / "alone")
     assert len(lines(tmp_path / "log")) == 2 * (1 + 3 + 1 + 3)
 
 
 def test_accelerate_starts_ranks_too(alone: Path, tmp_path: Path) -> None:
-    """With --multi_gpu, also where there is none: otherwise it starts one process."""
+    """With --multi_gpu, even without GPUs: otherwise accelerate starts one process."""
     launcher = [sys.executable, "-m", "accelerate.commands.launch", "--num_processes", "2", "--num_machines", "1"]
     more = ["--multi_gpu", "--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", str(free_port())]
     command = [*launcher, *more, "-m", "mill", *toy(tmp_path / "out", TASKS)]
-    code, said = ended(start(command, TOY_LOG=str(tmp_path / "log")))
-    assert code == 0, said
+    code, stderr = ended(start(command, TOY_LOG=str(tmp_path / "log")))
+    assert code == 0, stderr
     assert_same_end(tmp_path / "out", alone / "out")
     assert len(lines(tmp_path / "log")) == len(lines(alone / "log"))
     assert len(list((tmp_path / "out").glob("*/*/record/*.jsonl"))) == 2
 
 
-def test_a_dry_run_is_shown_once(tmp_path: Path) -> None:
-    both = by_hand(2, toy(tmp_path / "out", "toy_gen", "--dry_run"))
-    shown = [process.communicate(timeout=60)[0] for process in both]
-    assert "toy_gen" in shown[0] and shown[1] == ""
+def test_a_dry_run_is_printed_once(tmp_path: Path) -> None:
+    both = start_ranks(2, toy(tmp_path / "out", "toy_gen", "--dry_run"))
+    printed = [process.communicate(timeout=60)[0] for process in both]
+    assert "toy_gen" in printed[0] and printed[1] == ""
 
 
-def test_sampled_repeats_and_dialogs_are_drawn_alike(tmp_path: Path) -> None:
-    asked = ["toy_gen,toy_dialog", "--repeats", "2", "--gen_kwargs", "temperature=1.0"]
-    assert codes(by_hand(2, toy(tmp_path / "ranks", *asked), TOY_N="7")) == [0, 0]
-    assert run(toy(tmp_path / "alone", *asked), TOY_N="7")[0] == 0
+def test_sampled_repeats_and_dialogs_are_the_same_on_ranks(tmp_path: Path) -> None:
+    arguments = ["toy_gen,toy_dialog", "--repeats", "2", "--gen_kwargs", "temperature=1.0"]
+    assert codes(start_ranks(2, toy(tmp_path / "ranks", *arguments), TOY_N="7")) == [0, 0]
+    assert run(toy(tmp_path / "alone", *arguments), TOY_N="7")[0] == 0
     assert_same_end(tmp_path / "ranks", tmp_path / "alone")
     assert len(recorded(tmp_path / "ranks")) == 7 * 2 * (1 + 3)
 
@@ -128,115 +128,115 @@ def test_a_rank_killed_under_torchrun_ends_all_and_loses_nothing(alone: Path, tm
     launcher = start(torchrun(2, toy(tmp_path / "out", TASKS)), TOY_DELAY="0.05", TOY_LOG=str(log))
     until(lambda: len(recorded(tmp_path / "out")) > 8)
     os.kill(rank_process(launcher, 1), signal.SIGKILL)
-    code, said = ended(launcher, 60)
+    code, stderr = ended(launcher, 60)
     assert code != 0
-    assert [line for line in told(said) if "all completed requests are recorded" in line]
-    known = recorded(tmp_path / "out")
+    assert [line for line in mill_lines(stderr) if "all completed requests are recorded" in line]
+    recorded_before = recorded(tmp_path / "out")
     log.unlink()
     assert run(toy(tmp_path / "out", TASKS), TOY_LOG=str(log))[0] == 0
-    assert not set(lines(log)) & set(known)
+    assert not set(lines(log)) & set(recorded_before)
     assert_same_end(tmp_path / "out", alone / "out")
 
 
 @pytest.mark.parametrize("killed", [0, 1])
-def test_a_rank_killed_without_a_launcher_is_missed(killed: int, alone: Path, tmp_path: Path) -> None:
+def test_a_rank_killed_without_a_launcher_is_detected(killed: int, alone: Path, tmp_path: Path) -> None:
     log = tmp_path / "log"
-    both = by_hand(2, toy(tmp_path / "out", TASKS), UNALIKE, TOY_DELAY="0.05", TOY_LOG=str(log))
+    both = start_ranks(2, toy(tmp_path / "out", TASKS), RANKED, TOY_DELAY="0.05", TOY_LOG=str(log))
     until(lambda: len(recorded(tmp_path / "out")) > 8)
     both[killed].kill()
-    began = time.monotonic()
-    code, said = ended(both[1 - killed], 60)
+    started = time.monotonic()
+    code, stderr = ended(both[1 - killed], 60)
     both[killed].communicate()
-    assert code == 1 and time.monotonic() - began < 45
-    (line,) = told(said)
+    assert code == 1 and time.monotonic() - started < 45
+    (line,) = mill_lines(stderr)
     assert ("rank 1 sent no heartbeat" if killed else "the store of the launcher is gone") in line
-    known = recorded(tmp_path / "out")
+    recorded_before = recorded(tmp_path / "out")
     log.unlink()
     assert run(toy(tmp_path / "out", TASKS), TOY_LOG=str(log))[0] == 0
-    assert not set(lines(log)) & set(known)
+    assert not set(lines(log)) & set(recorded_before)
     assert_same_end(tmp_path / "out", alone / "out")
 
 
-def test_a_rank_with_other_data_is_refused_on_all(tmp_path: Path) -> None:
-    both = by_hand(2, toy(tmp_path / "out"), UNALIKE, RANK1_TOY_N="39", TOY_LOG=str(tmp_path / "log"))
-    for rank, (code, said) in enumerate([ended(process, 60) for process in both]):
-        (line,) = told(said)
+def test_a_rank_with_other_data_is_refused_on_all_ranks(tmp_path: Path) -> None:
+    both = start_ranks(2, toy(tmp_path / "out"), RANKED, RANK1_TOY_N="39", TOY_LOG=str(tmp_path / "log"))
+    for rank, (code, stderr) in enumerate([ended(process, 60) for process in both]):
+        (line,) = mill_lines(stderr)
         assert code == 2
         assert line.startswith("mill (rank 1): " if rank else "mill: ") and "rank 1 has other samples" in line
     assert lines(tmp_path / "log") == []
 
 
 def test_a_rank_that_is_refused_early_ends_the_others(tmp_path: Path) -> None:
-    began = time.monotonic()
-    code, said = run_ranks(2, toy(tmp_path / "out"), UNALIKE, RANK1_TOY_N="many")
-    assert code != 0 and time.monotonic() - began < 50
-    assert any(line.startswith("mill (rank 1): ") and "toy_gen cannot be rendered" in line for line in told(said))
+    started = time.monotonic()
+    code, stderr = run_ranks(2, toy(tmp_path / "out"), RANKED, RANK1_TOY_N="many")
+    assert code != 0 and time.monotonic() - started < 50
+    assert any(line.startswith("mill (rank 1): ") and "toy_gen cannot be rendered" in line for line in mill_lines(stderr))
 
 
 def test_samples_that_fail_on_one_rank_are_errors_as_in_one_process(tmp_path: Path) -> None:
     """Sample 7 belongs to rank 1."""
-    code, said = run_ranks(2, toy(tmp_path / "ranks", "toy_gen"), UNALIKE, RANK1_TOY_FAILS="toy_gen 7")
-    assert code == 1 and told(said.replace("mill FAILED", "")) == []
+    code, stderr = run_ranks(2, toy(tmp_path / "ranks", "toy_gen"), RANKED, RANK1_TOY_FAILS="toy_gen 7")
+    assert code == 1 and mill_lines(stderr.replace("mill FAILED", "")) == []
     assert run(toy(tmp_path / "alone", "toy_gen"), TOY_FAILS="toy_gen 7")[0] == 1
     assert_same_end(tmp_path / "ranks", tmp_path / "alone")
     assert scores(tmp_path / "ranks")["tasks"]["toy_gen"]["errors"] == 1
 
 
-def test_a_model_that_breaks_on_one_rank_ends_all_and_says_why(tmp_path: Path) -> None:
-    both = by_hand(2, toy(tmp_path / "out", "toy_gen"), UNALIKE, TOY_N="2000", TOY_DELAY="0.02", RANK1_TOY_FAILS="toy")
-    (code, said), (code_1, said_1) = [ended(process, 60) for process in both]
+def test_a_model_that_breaks_on_one_rank_ends_all_with_the_reason(tmp_path: Path) -> None:
+    both = start_ranks(2, toy(tmp_path / "out", "toy_gen"), RANKED, TOY_N="2000", TOY_DELAY="0.02", RANK1_TOY_FAILS="toy")
+    (code, stderr), (code_1, stderr_1) = [ended(process, 60) for process in both]
     assert (code, code_1) == (1, 2)
     why = "the model failed on each of the first 8 requests: ValueError: cannot read toy"
-    assert told(said) == [f"mill: rank 1: {why}"]
-    assert told(said_1) == [f"mill (rank 1): {why}"]
+    assert mill_lines(stderr) == [f"mill: rank 1: {why}"]
+    assert mill_lines(stderr_1) == [f"mill (rank 1): {why}"]
 
 
-def test_ranks_that_share_no_file_system_send_their_answers(alone: Path, tmp_path: Path) -> None:
-    both = by_hand(2, toy(tmp_path / "out", TASKS), UNALIKE, APART="1", TOY_LOG=str(tmp_path / "log"))
+def test_ranks_without_a_shared_file_system_send_their_responses(alone: Path, tmp_path: Path) -> None:
+    both = start_ranks(2, toy(tmp_path / "out", TASKS), RANKED, APART="1", TOY_LOG=str(tmp_path / "log"))
     assert codes(both) == [0, 0]
     assert_same_end(tmp_path / "out-0", alone / "out")
     assert 0 < len(recorded(tmp_path / "out-1")) < len(lines(tmp_path / "log")) == len(lines(alone / "log"))
 
 
-def test_without_a_shared_file_system_an_error_of_before_gives_way_to_an_answer(alone: Path, tmp_path: Path) -> None:
+def test_without_a_shared_file_system_a_recorded_error_is_replaced_by_a_response(alone: Path, tmp_path: Path) -> None:
     command = toy(tmp_path / "out", TASKS)
-    assert codes(by_hand(2, command, UNALIKE, APART="1", TOY_FAILS="toy_gen 7")) == [1, 0]
-    assert codes(by_hand(2, command, UNALIKE, APART="1")) == [0, 0]
+    assert codes(start_ranks(2, command, RANKED, APART="1", TOY_FAILS="toy_gen 7")) == [1, 0]
+    assert codes(start_ranks(2, command, RANKED, APART="1")) == [0, 0]
     assert samples(tmp_path / "out-0") == samples(alone / "out")
     assert scores(tmp_path / "out-0") == scores(alone / "out")
 
 
-def test_without_a_shared_file_system_a_half_answered_request_is_completed(tmp_path: Path) -> None:
-    """Rank 0 knows one of two draws of everything; rank 1 makes both of its own anew."""
-    asked = ["toy_gen", "--repeats", "2", "--gen_kwargs", "temperature=1.0"]
-    assert run(toy(tmp_path / "out-0", *asked), TOY_N="6")[0] == 0
+def test_without_a_shared_file_system_missing_draws_are_completed(tmp_path: Path) -> None:
+    """Rank 0 has one of two draws of each request; rank 1 computes both of its own again."""
+    arguments = ["toy_gen", "--repeats", "2", "--gen_kwargs", "temperature=1.0"]
+    assert run(toy(tmp_path / "out-0", *arguments), TOY_N="6")[0] == 0
     whole = samples(tmp_path / "out-0")
     (file,) = (tmp_path / "out-0").glob("*/*/record/*.jsonl")
     file.write_text("".join(line for line in file.read_text().splitlines(keepends=True) if '#1"' not in line))
-    assert codes(by_hand(2, toy(tmp_path / "out", *asked), UNALIKE, APART="1", TOY_N="6")) == [0, 0]
+    assert codes(start_ranks(2, toy(tmp_path / "out", *arguments), RANKED, APART="1", TOY_N="6")) == [0, 0]
     assert samples(tmp_path / "out-0") == whole
 
 
-def test_a_fresh_run_has_one_folder_though_a_rank_comes_late(tmp_path: Path) -> None:
+def test_a_fresh_run_has_one_folder_though_a_rank_starts_late(tmp_path: Path) -> None:
     assert run(toy(tmp_path / "out", "toy_gen"))[0] == 0
     log = str(tmp_path / "log")
-    code, said = run_ranks(2, toy(tmp_path / "out", "toy_gen", "--fresh"), UNALIKE, RANK1_LATE="5", TOY_LOG=log)
-    assert code == 0, said
-    assert sorted(place.name for place in (tmp_path / "out").glob("*/*")) == ["default", "default~2"]
+    code, stderr = run_ranks(2, toy(tmp_path / "out", "toy_gen", "--fresh"), RANKED, RANK1_LATE="5", TOY_LOG=log)
+    assert code == 0, stderr
+    assert sorted(folder.name for folder in (tmp_path / "out").glob("*/*")) == ["default", "default~2"]
     assert len(lines(tmp_path / "log")) == 40
 
 
-def test_several_models_run_one_after_another_without_a_launcher(tmp_path: Path) -> None:
+def test_several_models_run_in_sequence_without_a_launcher(tmp_path: Path) -> None:
     command = toy(tmp_path / "out", "toy_gen")
     command[1] = "toy[path=toy],toy[path=other]"
-    assert codes(by_hand(2, command, UNALIKE)) == [0, 0]
+    assert codes(start_ranks(2, command, RANKED)) == [0, 0]
     assert len(list((tmp_path / "out").glob("*/default/results.json"))) == 2
 
 
 def test_ranks_and_ray_together_are_refused(tmp_path: Path) -> None:
-    for process in by_hand(2, toy(tmp_path / "out", "toy_gen", "--executor", "ray", "--workers", "2"), UNALIKE):
-        code, said = ended(process, 60)
-        assert code == 2 and len(told(said)) == 1, said
+    for process in start_ranks(2, toy(tmp_path / "out", "toy_gen", "--executor", "ray", "--workers", "2"), RANKED):
+        code, stderr = ended(process, 60)
+        assert code == 2 and len(mill_lines(stderr)) == 1, stderr
 
 
 def test_ranks_and_several_servers_together_are_refused(tmp_path: Path) -> None:
@@ -245,54 +245,54 @@ def test_ranks_and_several_servers_together_are_refused(tmp_path: Path) -> None:
 
     with FaultServer(answering) as first, FaultServer(answering) as second:
         model = "openai-compat[model=m]"
-        both = by_hand(2, toy(tmp_path, "toy_gen", "--base_url", f"{first.url},{second.url}", model=model), UNALIKE)
-        found = codes(both)
-        asked = [body["prompt"] for server in (first, second) for _, body in server.calls]
-    assert found == [2, 2] and not any("toy_gen" in prompt for prompt in asked)
+        both = start_ranks(2, toy(tmp_path, "toy_gen", "--base_url", f"{first.url},{second.url}", model=model), RANKED)
+        exit_codes = codes(both)
+        prompts = [body["prompt"] for server in (first, second) for _, body in server.calls]
+    assert exit_codes == [2, 2] and not any("toy_gen" in prompt for prompt in prompts)
 
 
-def test_torchrun_passes_an_interruption_on(alone: Path, tmp_path: Path) -> None:
-    """SIGTERM is what a scheduler sends before it kills, and what torchrun passes on."""
+def test_torchrun_forwards_an_interruption(alone: Path, tmp_path: Path) -> None:
+    """A scheduler sends SIGTERM before it kills, and torchrun forwards it."""
     log = tmp_path / "log"
     launcher = start(torchrun(2, toy(tmp_path / "out", TASKS)), TOY_DELAY="0.05", TOY_LOG=str(log))
     until(lambda: len(recorded(tmp_path / "out")) > 8)
     launcher.terminate()
-    code, said = ended(launcher, 60)
-    assert code != 0 and any("all completed requests are recorded" in line for line in told(said))
+    code, stderr = ended(launcher, 60)
+    assert code != 0 and any("all completed requests are recorded" in line for line in mill_lines(stderr))
     assert [session["ended"] for session in sessions(tmp_path / "out")] == ["interrupted"]
     assert run(toy(tmp_path / "out", TASKS))[0] == 0
     assert_same_end(tmp_path / "out", alone / "out")
 
 
-def test_one_rank_alone_is_no_launch(tmp_path: Path) -> None:
-    """WORLD_SIZE without RANK says nothing, and a world of one needs no store."""
+def test_a_world_of_one_rank_runs_without_a_store(tmp_path: Path) -> None:
+    """WORLD_SIZE without RANK is ignored, and a world of one needs no store."""
     assert run(toy(tmp_path / "a", "toy_gen"), WORLD_SIZE="8")[0] == 0
     assert run(toy(tmp_path / "b", "toy_gen"), WORLD_SIZE="1", RANK="0")[0] == 0
 
 
-def test_signs_of_life_go_on_between_two_runs_of_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rank 0 may score for an hour while the others wait for it to begin the next model."""
-    kept: dict[str, bytes] = {}
+def test_heartbeats_continue_between_two_runs_of_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 0 may score for an hour while the others wait for the next model."""
+    values: dict[str, bytes] = {}
 
     class Store:
         def set(self, name: str, text: str) -> None:
-            kept[name] = text.encode()
+            values[name] = text.encode()
 
         def check(self, names: list[str]) -> bool:
-            return all(name in kept for name in names)
+            return all(name in values for name in names)
 
         def get(self, name: str) -> bytes:
-            return kept[name]
+            return values[name]
 
     store = Store()
     monkeypatch.setattr(ranks, "_rendezvous", lambda: store)
     monkeypatch.setattr(ranks, "BEAT_S", 0.01)
     monkeypatch.setattr(ranks.atexit, "register", ends := [].append)  # type: ignore[var-annotated]
-    assert ranks._last_sign(store, 0) == ""
-    ranks._give_signs.__wrapped__(0)
-    until(lambda: int(ranks._last_sign(store, 0) or 0) > 3)
+    assert ranks._last_heartbeat(store, 0) == ""
+    ranks._send_heartbeats.__wrapped__(0)
+    until(lambda: int(ranks._last_heartbeat(store, 0) or 0) > 3)
     (end,) = ends.__self__
     end()
-    last = ranks._last_sign(store, 0)
+    last = ranks._last_heartbeat(store, 0)
     time.sleep(0.1)
-    assert ranks._last_sign(store, 0) == last
+    assert ranks._last_heartbeat(store, 0) == last

@@ -1,4 +1,4 @@
-"""Workers on Ray, and several servers, give what one process gives."""
+"""Workers on Ray, and several servers, give the same results as one process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mill.api.errors import ModelError
 from mill.execute.ray_cluster import RayCluster
 from mill.tasks.cifar10 import CLASSES
 from mill.tasks.shapes import PAIRS, draw
-from tests.launching import TESTS, ended, launched, run, told, toy, until
+from tests.launching import TESTS, ended, mill_lines, run, start_mill, toy, until
 from tests.outcomes import assert_same_end, recorded, samples, scores
 from tests.ray_cluster import TASKS, Cluster, computed, on_ray, watched
 from tests.servers import FaultServer, cut, free_port
@@ -24,73 +24,73 @@ CLIP = TESTS.parent / "mill/models/configs/clip/shapes.py"
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
-def test_workers_give_what_one_process_gives(workers: int, cluster: Cluster, alone: Path, tmp_path: Path) -> None:
+def test_workers_give_the_results_of_one_process(workers: int, cluster: Cluster, alone: Path, tmp_path: Path) -> None:
     log, out = tmp_path / "log", tmp_path / "out"
-    code, said = run(toy(out, TASKS, *on_ray(workers, cluster), model=watched(log)), **cluster.token)
-    assert code == 0, said
+    code, stderr = run(toy(out, TASKS, *on_ray(workers, cluster), model=watched(log)), **cluster.token)
+    assert code == 0, stderr
     assert_same_end(out, alone)
-    assert sorted(computed(log)) == sorted(recorded(alone)), "each is computed once"
-    assert said.strip() == ""
+    assert sorted(computed(log)) == sorted(recorded(alone)), "each request is computed once"
+    assert stderr.strip() == ""
 
 
-def test_a_real_model_answers_alike_on_workers(cluster: Cluster, tiny_model: Path, tmp_path: Path) -> None:
+def test_a_transformers_model_answers_the_same_on_workers(cluster: Cluster, tiny_model: Path, tmp_path: Path) -> None:
     model = f"hf[path={tiny_model},dtype=float32,exact=true]"
     for folder, more in (("out", on_ray(2, cluster)), ("alone", [])):
-        code, said = run(toy(tmp_path / folder, "toy_gen,toy_choice", *more, model=model), TOY_N="5", **cluster.token)
-        assert code == 0, said
-    found, expected = recorded(tmp_path / "out"), recorded(tmp_path / "alone")
-    assert found.keys() == expected.keys() and len(expected) == 20
+        code, stderr = run(toy(tmp_path / folder, "toy_gen,toy_choice", *more, model=model), TOY_N="5", **cluster.token)
+        assert code == 0, stderr
+    responses, expected = recorded(tmp_path / "out"), recorded(tmp_path / "alone")
+    assert responses.keys() == expected.keys() and len(expected) == 20
     for key, answer in expected.items():
-        assert found[key].get("text") == answer.get("text")
-        assert found[key].get("score") == pytest.approx(answer.get("score"), abs=1e-5)
+        assert responses[key].get("text") == answer.get("text")
+        assert responses[key].get("score") == pytest.approx(answer.get("score"), abs=1e-5)
 
 
-def assert_sees_alike(cluster: Cluster, folder: Path, model: str, task: str, **more: str) -> None:
-    """A worker ranks the labels of pictures as one process does."""
+def assert_same_rankings(cluster: Cluster, folder: Path, model: str, task: str, **more: str) -> None:
+    """A worker ranks the labels of images as one process does."""
     folders = folder / "out", folder / "alone"
-    for place, engine in zip(folders, (on_ray(1, cluster), []), strict=True):
-        command = ["eval", model, task, "--limit", "30", "--output_dir", str(place), "--quiet", *engine]
-        code, said = run(command, **cluster.token, **more)
-        assert code == 0, said
-    found, expected = (samples(place)[f"{task}.jsonl"] for place in folders)
-    assert [row["responses"] for row in found] == [row["responses"] for row in expected]
+    for folder_path, engine in zip(folders, (on_ray(1, cluster), []), strict=True):
+        command = ["eval", model, task, "--limit", "30", "--output_dir", str(folder_path), "--quiet", *engine]
+        code, stderr = run(command, **cluster.token, **more)
+        assert code == 0, stderr
+    responses, expected = (samples(folder_path)[f"{task}.jsonl"] for folder_path in folders)
+    assert [row["responses"] for row in responses] == [row["responses"] for row in expected]
     assert scores(folders[0]) == scores(folders[1])
 
 
-def test_clip_sees_alike_on_a_worker(cluster: Cluster, tmp_path: Path) -> None:
+def test_clip_gives_the_same_rankings_on_a_worker(cluster: Cluster, tmp_path: Path) -> None:
     pytest.importorskip("open_clip")
-    assert_sees_alike(cluster, tmp_path, str(CLIP), "shapes_unseen")
+    assert_same_rankings(cluster, tmp_path, str(CLIP), "shapes_unseen")
 
 
-def test_timm_sees_alike_on_a_worker(cluster: Cluster, tmp_path: Path) -> None:
+def test_timm_gives_the_same_rankings_on_a_worker(cluster: Cluster, tmp_path: Path) -> None:
     timm, torch = pytest.importorskip("timm"), pytest.importorskip("torch")
     torch.save(timm.create_model("test_vit", num_classes=10).state_dict(), tmp_path / "weights.pth")
     for number, name in enumerate(CLASSES):
-        place = tmp_path / "data/uoft-cs/cifar10/test" / name
-        place.mkdir(parents=True)
-        draw(*PAIRS[number], random.Random(number)).save(place / "0.png")
+        folder_path = tmp_path / "data/uoft-cs/cifar10/test" / name
+        folder_path.mkdir(parents=True)
+        draw(*PAIRS[number], random.Random(number)).save(folder_path / "0.png")
     model = f"timm[path=test_vit,num_classes=10,checkpoint={tmp_path / 'weights.pth'}]"
-    assert_sees_alike(cluster, tmp_path, model, "cifar10_supervised", MILL_DATA=str(tmp_path / "data"))
+    assert_same_rankings(cluster, tmp_path, model, "cifar10_supervised", MILL_DATA=str(tmp_path / "data"))
 
 
 def test_two_runs_share_a_cluster(cluster: Cluster, alone: Path, tmp_path: Path) -> None:
-    """Each wants all of its cores."""
-    both = [launched(toy(tmp_path / name, TASKS, *on_ray(2, cluster)), **cluster.token) for name in "ab"]
+    """Each run requests all cores."""
+    both = [start_mill(toy(tmp_path / name, TASKS, *on_ray(2, cluster)), **cluster.token) for name in "ab"]
     assert [ended(process)[0] for process in both] == [0, 0]
     assert_same_end(tmp_path / "a", alone)
     assert_same_end(tmp_path / "b", alone)
 
 
-def test_an_address_where_nobody_is_is_refused_in_seconds(tmp_path: Path) -> None:
-    began = time.monotonic()
-    code, said = run(toy(tmp_path, "toy_gen", "--executor", "ray", "--address", f"127.0.0.1:{free_port()}"))
-    assert code != 0 and time.monotonic() - began < 40
-    (line,) = told(said)
+def test_an_address_without_a_cluster_is_refused_within_seconds(tmp_path: Path) -> None:
+    started = time.monotonic()
+    code, stderr = run(toy(tmp_path, "toy_gen", "--executor", "ray", "--address", f"127.0.0.1:{free_port()}"))
+    assert code != 0 and time.monotonic() - started < 40
+    (line,) = mill_lines(stderr)
     assert "nothing answers" in line
 
 
 @pytest.mark.parametrize(
-    ("more", "words"),
+    ("more", "message"),
     [
         (["--workers", "2"], "add --executor ray"),
         (["--address", "127.0.0.1:1"], "add --executor ray"),
@@ -99,18 +99,18 @@ def test_an_address_where_nobody_is_is_refused_in_seconds(tmp_path: Path) -> Non
         (["--executor", "ray", "--workers", "0"], "workers"),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_line(more: list[str], words: str, tmp_path: Path) -> None:
-    code, said = run(toy(tmp_path, "toy_gen", *more))
+def test_invalid_options_are_refused_in_one_line(more: list[str], message: str, tmp_path: Path) -> None:
+    code, stderr = run(toy(tmp_path, "toy_gen", *more))
     assert code == 2
-    (line,) = told(said)
-    assert words in line
+    (line,) = mill_lines(stderr)
+    assert message in line
 
 
 LAPTOP, NODE = {"CPU": 2.0}, {"CPU": 8.0, "GPU": 4.0}
 
 
 @pytest.mark.parametrize(
-    ("workers", "wanted", "takes", "machines", "share"),
+    ("workers", "gpus", "accelerators", "machines", "share"),
     [
         (2, None, 1, [LAPTOP], (1.0, 0.0)),
         (3, None, 1, [LAPTOP], (0.495, 0.0)),
@@ -124,58 +124,62 @@ LAPTOP, NODE = {"CPU": 2.0}, {"CPU": 8.0, "GPU": 4.0}
         (3, 0.1, 1, [{"CPU": 3.0, "GPU": 0.3}], (1.0, 0.1)),
     ],
 )
-def test_a_worker_gets_what_its_model_takes_on_one_machine(
-    workers: int, wanted: float | None, takes: int, machines: list[dict[str, float]], share: tuple[float, float]
+def test_the_resources_of_a_worker_fit_one_machine(
+    workers: int,
+    gpus: float | None,
+    accelerators: int,
+    machines: list[dict[str, float]],
+    share: tuple[float, float],
 ) -> None:
-    found = RayCluster(None, workers, wanted, takes)._resources(machines)
-    assert (found["num_cpus"], found["num_gpus"]) == share
+    resources = RayCluster(None, workers, gpus, accelerators)._resources(machines)
+    assert (resources["num_cpus"], resources["num_gpus"]) == share
 
 
 @pytest.mark.parametrize(
-    ("workers", "takes", "gpus"), [(5, 1, [2.0, 2.0]), (2, 2, [1.0, 1.0, 1.0, 1.0]), (1, 8, [4.0, 4.0])]
+    ("workers", "accelerators", "gpus"), [(5, 1, [2.0, 2.0]), (2, 2, [1.0, 1.0, 1.0, 1.0]), (1, 8, [4.0, 4.0])]
 )
-def test_more_than_the_machines_have_is_refused(workers: int, takes: int, gpus: list[float]) -> None:
+def test_more_gpus_than_the_machines_have_are_refused(workers: int, accelerators: int, gpus: list[float]) -> None:
     with pytest.raises(ModelError, match="do not fit on the machines"):
-        RayCluster(None, workers, None, takes)._resources([{"CPU": 8.0, "GPU": count} for count in gpus])
+        RayCluster(None, workers, None, accelerators)._resources([{"CPU": 8.0, "GPU": count} for count in gpus])
 
 
 def test_too_many_accelerators_are_refused_for_every_model(cluster: Cluster, tmp_path: Path) -> None:
     command = toy(tmp_path, "toy_gen", *on_ray(2, cluster), "--gpus_per_worker", "1", model="toy[path=a],toy[path=b]")
-    code, said = run(command, **cluster.token)
+    code, stderr = run(command, **cluster.token)
     assert code != 0
-    assert len(told(said)) == 2 and all("--gpus_per_worker" in line for line in told(said)), said
+    assert len(mill_lines(stderr)) == 2 and all("--gpus_per_worker" in line for line in mill_lines(stderr)), stderr
 
 
-class Answers:
-    """What so many servers of one model answer. None does before every one of them was asked: each gets its share."""
+class SharedAnswers:
+    """The responses of several servers of one model. None is sent before every server got a request: each has its share."""
 
     def __init__(self, servers: int) -> None:
-        self.servers, self.asked = servers, set[FaultServer]()
+        self.servers, self.used = servers, set[FaultServer]()
 
     def __call__(self, server: FaultServer, path: str, body: dict[str, Any]) -> Any:
         if "toy_gen" in body["prompt"]:
-            self.asked.add(server)
-            until(lambda: len(self.asked) == self.servers)
+            self.used.add(server)
+            until(lambda: len(self.used) == self.servers)
         return {"choices": [{"text": f"re: {body['prompt']}", "finish_reason": "stop"}], "usage": {"prompt_tokens": 3}}
 
 
-def ask_servers(folder: Path, servers: list[FaultServer], *more: str, **environment: str) -> str:
-    """Run a task on servers that share it, and return what was said."""
+def run_on_servers(folder: Path, servers: list[FaultServer], *more: str, **environment: str) -> str:
+    """Run a task on several servers; returns standard error."""
     urls = ",".join(server.url for server in servers)
-    code, said = run(toy(folder, "toy_gen", "--base_url", urls, *more, model="openai-compat[model=m]"), **environment)
-    assert code == 0, said
-    return said
+    code, stderr = run(toy(folder, "toy_gen", "--base_url", urls, *more, model="openai-compat[model=m]"), **environment)
+    assert code == 0, stderr
+    return stderr
 
 
 @pytest.mark.parametrize("ray", [False, True], ids=["threads", "ray"])
-def test_several_servers_share_the_work(ray: bool, cluster: Cluster, tmp_path: Path) -> None:
-    with FaultServer(Answers(1)) as only:
-        ask_servers(tmp_path / "one", [only])
-    answers = Answers(2)
+def test_several_servers_share_the_requests(ray: bool, cluster: Cluster, tmp_path: Path) -> None:
+    with FaultServer(SharedAnswers(1)) as only:
+        run_on_servers(tmp_path / "one", [only])
+    answers = SharedAnswers(2)
     with FaultServer(answers) as first, FaultServer(answers) as second:
-        ask_servers(tmp_path / "two", [first, second], *(on_ray(2, cluster) if ray else []), **cluster.token)
-    asked = [[body["prompt"] for _, body in server.calls if "toy_gen" in body["prompt"]] for server in (first, second)]
-    assert all(asked) and sorted(asked[0] + asked[1]) == sorted(f"toy_gen {number}" for number in range(40))
+        run_on_servers(tmp_path / "two", [first, second], *(on_ray(2, cluster) if ray else []), **cluster.token)
+    prompts = [[body["prompt"] for _, body in server.calls if "toy_gen" in body["prompt"]] for server in (first, second)]
+    assert all(prompts) and sorted(prompts[0] + prompts[1]) == sorted(f"toy_gen {number}" for number in range(40))
     assert samples(tmp_path / "two") == samples(tmp_path / "one")
     assert scores(tmp_path / "two") == scores(tmp_path / "one")
 
@@ -188,33 +192,35 @@ def test_several_servers_share_the_work(ray: bool, cluster: Cluster, tmp_path: P
     ],
     ids=["provider", "address"],
 )
-def test_keys_reach_workers_that_were_started_without_them(
+def test_keys_reach_workers_on_a_cluster_started_without_them(
     model: str, variable: str, header: str, cluster: Cluster, tmp_path: Path
 ) -> None:
     def answer(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
-        words = {"message": {"role": "assistant", "content": "yes"}} if "messages" in body else {"text": "yes"}
-        return {"choices": [{**words, "finish_reason": "stop"}], "usage": {"prompt_tokens": 3}}
+        content = {"message": {"role": "assistant", "content": "yes"}} if "messages" in body else {"text": "yes"}
+        return {"choices": [{**content, "finish_reason": "stop"}], "usage": {"prompt_tokens": 3}}
 
     with FaultServer(answer) as server:
         spec = model.replace("{host}", server.url.removeprefix("http://"))
         command = toy(tmp_path, "toy_gen", "--limit", "3", *on_ray(1, cluster), model=spec)
-        code, said = run(command, **{variable: "hidden-word"}, **cluster.token)
-        assert code == 0, said
-        shown = {value for headers in server.headers for name, value in headers.items() if name.lower() == "authorization"}
-        assert len(server.calls) >= 3 and shown == {header}
+        code, stderr = run(command, **{variable: "hidden-word"}, **cluster.token)
+        assert code == 0, stderr
+        received = {
+            value for headers in server.headers for name, value in headers.items() if name.lower() == "authorization"
+        }
+        assert len(server.calls) >= 3 and received == {header}
 
 
-def test_a_server_that_goes_away_leaves_its_work_to_the_others(tmp_path: Path) -> None:
-    answers = Answers(2)
+def test_the_requests_of_a_lost_server_go_to_the_others(tmp_path: Path) -> None:
+    answers = SharedAnswers(2)
 
-    def leaving(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
-        found = answers(server, path, body)
+    def lost(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
+        responses = answers(server, path, body)
         if "toy_gen" not in body["prompt"]:
-            return found
+            return responses
         server.server.socket.close()
         return cut()
 
-    with FaultServer(answers) as first, FaultServer(leaving) as second:
-        said = ask_servers(tmp_path, [first, second])
-    assert "a worker died (cannot reach" in said
+    with FaultServer(answers) as first, FaultServer(lost) as second:
+        stderr = run_on_servers(tmp_path, [first, second])
+    assert "a worker died (cannot reach" in stderr
     assert len(recorded(tmp_path)) == 40

@@ -1,4 +1,4 @@
-"""WorkQueue hand every request out once, keep what shares a context together, and corner a request that kills workers."""
+"""WorkQueue hands out every request once, keeps equal contexts together, and isolates a request that kills workers."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ REQUESTS = st.lists(
 WORKERS = st.integers(1, 9)
 
 
-def alone(count: int) -> list[Request]:
+def distinct_requests(count: int) -> list[Request]:
     return [Request(GENERATE, f"question {number:03}") for number in range(count)]
 
 
-def drain(bundles: WorkQueue) -> list[list[Request]]:
-    """What one worker gets that never dies."""
-    found = []
-    while (bundle := bundles.take()) is not None:
-        found.append(bundle)
-        bundles.done(len(bundle))
-    return found
+def drain(queue: WorkQueue) -> list[list[Request]]:
+    """The chunks of one worker that never dies."""
+    chunks = []
+    while (chunk := queue.take()) is not None:
+        chunks.append(chunk)
+        queue.done(len(chunk))
+    return chunks
 
 
 def within(seconds: float, call: Callable[[], object]) -> object:
-    """A call's result; fails where it does not come back."""
-    found: list[object] = []
-    thread = threading.Thread(target=lambda: found.append(call()), daemon=True)
+    """A call's result; fails where it does not return in time."""
+    results: list[object] = []
+    thread = threading.Thread(target=lambda: results.append(call()), daemon=True)
     thread.start()
     thread.join(seconds)
-    assert found, "it waits for ever"
-    return found[0]
+    assert results, "the call does not return"
+    return results[0]
 
 
 def ids(requests: Sequence[Request]) -> Counter[int]:
@@ -54,129 +54,131 @@ def ids(requests: Sequence[Request]) -> Counter[int]:
 
 
 @given(REQUESTS, WORKERS)
-def test_every_request_is_handed_out_once_and_no_bundle_is_empty(requests: list[Request], workers: int) -> None:
-    bundles = drain(WorkQueue(requests, workers))
-    assert ids([request for bundle in bundles for request in bundle]) == ids(requests)
-    assert all(bundles)
+def test_every_request_is_taken_once_and_no_chunk_is_empty(requests: list[Request], workers: int) -> None:
+    chunks = drain(WorkQueue(requests, workers))
+    assert ids([request for chunk in chunks for request in chunk]) == ids(requests)
+    assert all(chunks)
 
 
 @given(REQUESTS, WORKERS)
-def test_requests_with_the_same_context_are_never_parted(requests: list[Request], workers: int) -> None:
-    homes: dict[object, set[int]] = {}
-    for number, bundle in enumerate(drain(WorkQueue(requests, workers))):
-        for request in bundle:
-            homes.setdefault(request.context, set()).add(number)
-    assert all(len(found) == 1 for found in homes.values())
+def test_requests_with_the_same_context_share_a_chunk(requests: list[Request], workers: int) -> None:
+    chunks_of: dict[object, set[int]] = {}
+    for number, chunk in enumerate(drain(WorkQueue(requests, workers))):
+        for request in chunk:
+            chunks_of.setdefault(request.context, set()).add(number)
+    assert all(len(numbers) == 1 for numbers in chunks_of.values())
 
 
 @given(st.integers(1, 300), st.integers(2, 8))
-def test_bundles_become_smaller_and_every_worker_gets_one(count: int, workers: int) -> None:
-    sizes = [len(bundle) for bundle in drain(WorkQueue(alone(count), workers))]
+def test_chunks_shrink_and_every_worker_gets_one(count: int, workers: int) -> None:
+    sizes = [len(chunk) for chunk in drain(WorkQueue(distinct_requests(count), workers))]
     assert sizes == sorted(sizes, reverse=True)
     assert len(sizes) >= min(count, workers)
 
 
-def test_one_worker_gets_everything_at_once() -> None:
-    assert [len(bundle) for bundle in drain(WorkQueue(alone(50), 1))] == [50]
+def test_one_worker_gets_all_requests_in_one_chunk() -> None:
+    assert [len(chunk) for chunk in drain(WorkQueue(distinct_requests(50), 1))] == [50]
 
 
 @settings(deadline=None)
 @given(st.integers(1, 60), st.integers(1, 4), st.data())
-def test_poisonous_requests_are_given_up_and_all_others_are_answered(count: int, workers: int, data: st.DataObject) -> None:
-    """A worker answers in order until it meets a request that kills it; what it had not answered it gives back."""
-    requests = alone(count)
+def test_requests_that_kill_workers_are_given_up_and_all_others_complete(
+    count: int, workers: int, data: st.DataObject
+) -> None:
+    """A worker computes requests in order until one kills it; the open ones are returned."""
+    requests = distinct_requests(count)
     poison = data.draw(st.sets(st.sampled_from(range(count)), max_size=3))
-    bundles = WorkQueue(requests, workers)
-    answered: list[Request] = []
+    queue = WorkQueue(requests, workers)
+    completed: list[Request] = []
     given_up: list[Request] = []
     deaths: Counter[int] = Counter()
-    while (bundle := bundles.take()) is not None:
-        deadly = next((place for place, request in enumerate(bundle) if requests.index(request) in poison), len(bundle))
-        answered += bundle[:deadly]
-        if left := bundle[deadly:]:
+    while (chunk := queue.take()) is not None:
+        deadly = next((index for index, request in enumerate(chunk) if requests.index(request) in poison), len(chunk))
+        completed += chunk[:deadly]
+        if left := chunk[deadly:]:
             deaths.update(ids(left))
-            lost = bundles.give_back(left)
+            lost = queue.give_back(left)
             given_up += lost
-            bundles.done(len(lost))
-        bundles.done(deadly)
+            queue.done(len(lost))
+        queue.done(deadly)
     assert sorted(map(requests.index, given_up)) == sorted(poison)
-    assert ids(answered + given_up) == ids(requests)
+    assert ids(completed + given_up) == ids(requests)
     assert all(MAX_DEATHS <= deaths[id(request)] <= MAX_DEATHS + count.bit_length() for request in given_up)
 
 
-def test_what_came_back_is_next_and_goes_in_halves_from_the_second_death() -> None:
-    requests = alone(8)
-    bundles = WorkQueue(requests, 1)
-    assert bundles.give_back(bundles.take() or []) == []
-    whole = bundles.take() or []
+def test_returned_requests_are_next_and_halved_from_the_second_death_on() -> None:
+    requests = distinct_requests(8)
+    queue = WorkQueue(requests, 1)
+    assert queue.give_back(queue.take() or []) == []
+    whole = queue.take() or []
     assert len(whole) == 8
-    bundles.give_back(whole)
-    assert [len(bundles.take() or []) for _ in range(2)] == [4, 4]
+    queue.give_back(whole)
+    assert [len(queue.take() or []) for _ in range(2)] == [4, 4]
 
 
-def test_a_worker_that_had_answered_everything_leaves_nothing_behind() -> None:
-    bundles = WorkQueue(alone(3), 1)
-    bundle = bundles.take() or []
-    assert bundles.give_back([]) == []
-    bundles.done(len(bundle))
-    assert within(20, lambda: [bundles.take()]) == [None]
+def test_giving_back_nothing_leaves_the_queue_empty() -> None:
+    queue = WorkQueue(distinct_requests(3), 1)
+    chunk = queue.take() or []
+    assert queue.give_back([]) == []
+    queue.done(len(chunk))
+    assert within(20, lambda: [queue.take()]) == [None]
 
 
-def test_take_waits_for_what_may_come_back_and_ends_with_the_last_answer() -> None:
-    bundles = WorkQueue(alone(4), 2)
-    held = [bundles.take() or []]
-    while sum(map(len, held)) < 4:
-        held.append(bundles.take() or [])
+def test_take_waits_for_returned_requests_and_ends_with_the_last_response() -> None:
+    queue = WorkQueue(distinct_requests(4), 2)
+    taken_requests = [queue.take() or []]
+    while sum(map(len, taken_requests)) < 4:
+        taken_requests.append(queue.take() or [])
     taken: list[list[Request] | None] = []
-    waiting = threading.Thread(target=lambda: taken.append(bundles.take()), daemon=True)
+    waiting = threading.Thread(target=lambda: taken.append(queue.take()), daemon=True)
     waiting.start()
     waiting.join(0.2)
-    assert waiting.is_alive(), "others may still give something back"
-    bundles.give_back(held[0])
+    assert waiting.is_alive(), "other workers may still return requests"
+    queue.give_back(taken_requests[0])
     waiting.join(20)
-    assert taken == [held[0]]
-    bundles.done(4)
-    assert within(20, lambda: [bundles.take()]) == [None]
+    assert taken == [taken_requests[0]]
+    queue.done(4)
+    assert within(20, lambda: [queue.take()]) == [None]
 
 
-def test_stop_wakes_whoever_waits_and_nothing_is_handed_out_after_it() -> None:
-    bundles = WorkQueue(alone(6), 2)
-    held: list[Request] = []
-    while len(held) < 6:
-        held += bundles.take() or []
-    threads = [threading.Thread(target=bundles.take, daemon=True) for _ in range(3)]
+def test_stop_wakes_waiting_threads_and_ends_the_queue() -> None:
+    queue = WorkQueue(distinct_requests(6), 2)
+    taken_requests: list[Request] = []
+    while len(taken_requests) < 6:
+        taken_requests += queue.take() or []
+    threads = [threading.Thread(target=queue.take, daemon=True) for _ in range(3)]
     for thread in threads:
         thread.start()
-    bundles.stop()
+    queue.stop()
     for thread in threads:
         thread.join(20)
     assert not any(thread.is_alive() for thread in threads)
-    bundles.give_back(held)
-    assert within(20, lambda: [bundles.take()]) == [None]
+    queue.give_back(taken_requests)
+    assert within(20, lambda: [queue.take()]) == [None]
 
 
-def test_nothing_to_do_is_over_at_once() -> None:
+def test_an_empty_queue_is_over_at_once() -> None:
     assert within(20, lambda: [WorkQueue([], 3).take()]) == [None]
 
 
-def test_many_threads_with_accidents_get_everything_exactly_once() -> None:
-    """Every bundle's first worker dies half-way; no request is the cause, and none is lost or answered twice."""
-    requests = alone(500)
-    bundles = WorkQueue(requests, 8)
-    answered: list[Request] = []
+def test_threads_with_dying_workers_complete_every_request_once() -> None:
+    """Every chunk's first worker dies half-way; no request is the cause, lost or completed twice."""
+    requests = distinct_requests(500)
+    queue = WorkQueue(requests, 8)
+    completed: list[Request] = []
     seen: set[int] = set()
     lock = threading.Lock()
 
     def work() -> None:
-        while (bundle := bundles.take()) is not None:
+        while (chunk := queue.take()) is not None:
             with lock:
-                accident = id(bundle[-1]) not in seen
-                seen.add(id(bundle[-1]))
-                done = bundle[: len(bundle) // 2] if accident else bundle
-                answered.extend(done)
+                accident = id(chunk[-1]) not in seen
+                seen.add(id(chunk[-1]))
+                done = chunk[: len(chunk) // 2] if accident else chunk
+                completed.extend(done)
             if accident:
-                assert bundles.give_back(bundle[len(done) :]) == []
-            bundles.done(len(done))
+                assert queue.give_back(chunk[len(done) :]) == []
+            queue.done(len(done))
 
     threads = [threading.Thread(target=work, daemon=True) for _ in range(8)]
     for thread in threads:
@@ -184,4 +186,4 @@ def test_many_threads_with_accidents_get_everything_exactly_once() -> None:
     for thread in threads:
         thread.join(20)
     assert not any(thread.is_alive() for thread in threads)
-    assert ids(answered) == ids(requests)
+    assert ids(completed) == ids(requests)

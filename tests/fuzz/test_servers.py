@@ -23,7 +23,7 @@ from mill.api.response import Response
 from mill.models.http import Failure, Reply, client
 from mill.models.http.body import _Inflate, parsed
 from mill.models.http.client import _event
-from mill.models.http.failures import parse_retry_after, raise_reported, server_words
+from mill.models.http.failures import error_message, parse_retry_after, raise_reported
 from mill.models.http.model_names import same_file, same_model
 from mill.models.http.server import response_to
 from mill.models.litellm.model import _body_of
@@ -36,7 +36,7 @@ from mill.models.openai_compat.scoring import ROUTES
 from mill.models.openai_compat.stream import StreamedAnswer
 from tests import recorded_answers as recorded
 from tests.fuzz.mutation import variant
-from tests.servers import FaultServer, pouring, raw
+from tests.servers import FaultServer, chunked, raw
 
 FACTOR = int(os.environ.get("MILL_FUZZ", "1"))
 CASES = 500 * FACTOR
@@ -96,7 +96,7 @@ async def through_litellm(request: Request, body: bytes) -> Response:
 
 async def next_token(request: Request, body: bytes) -> Response:
     model = openai(body, route="prompt_logprobs")
-    model._names_next = True
+    model._has_next_tokens = True
     return await model._score(request)
 
 
@@ -286,7 +286,7 @@ def test_broken_answers_over_http(stream: bool, monkeypatch: pytest.MonkeyPatch)
         at = chance.randrange(len(events))
         events[at] = variant(recorded.STREAM[at], chance)
         body = b"".join(b"data: " + event + b"\n\n" for event in events)
-        return pouring([body[: chance.randrange(len(body))] if chance.random() < 0.2 else body])
+        return chunked([body[: chance.randrange(len(body))] if chance.random() < 0.2 else body])
 
     count = OVER_HTTP
     faults = [fault() for _ in range(count)]
@@ -349,7 +349,7 @@ def test_any_bytes_are_unpacked_or_a_failure(body: bytes) -> None:
         inflate.finish()
     except Failure:
         pass
-    assert isinstance(server_words(body), str)
+    assert isinstance(error_message(body), str)
 
 
 @MANY

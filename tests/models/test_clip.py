@@ -1,4 +1,4 @@
-"""The clip backend gives what open_clip's own zero-shot code gives, for pictures and texts, and refuses what cannot be."""
+"""The clip backend gives the results of open_clip's zero-shot code, for images and texts, and refuses invalid specs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ DEFAULT = ("a photo of a {c}.",)
 
 @pytest.fixture(scope="module")
 def architecture(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A tiny architecture that open_clip knows by name."""
+    """A tiny architecture registered with open_clip."""
     file = tmp_path_factory.mktemp("configs") / f"{NAME}.json"
     file.write_text(json.dumps(CONFIG))
     open_clip.add_model_config(file)
@@ -46,7 +46,7 @@ def architecture(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def weights(architecture: str, seed: int = 0) -> dict[str, torch.Tensor]:
-    """Random weights large enough that pictures and texts are far apart."""
+    """Random weights large enough that images and texts are far apart."""
     torch.manual_seed(seed)
     model = open_clip.create_model(architecture)
     with torch.no_grad():
@@ -65,7 +65,7 @@ def checkpoint(architecture: str, tmp_path_factory: pytest.TempPathFactory) -> s
 
 
 def save_folder(folder: Path, state: dict[str, torch.Tensor]) -> str:
-    """A model folder as the hub has them, with a preprocessing of its own."""
+    """A model folder as on the hub, with its own preprocessing."""
     from safetensors.torch import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -81,22 +81,22 @@ def folder(architecture: str, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="module")
-def pictures(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    place = tmp_path_factory.mktemp("pictures")
+def image_files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("images")
     files = []
     for number in range(12):
         draw = np.random.default_rng(number)
         width, height = (int(side) for side in draw.integers(20, 120, 2))
-        picture = Image.fromarray(draw.integers(0, 256, (4, 4, 3), dtype=np.uint8)).resize(
+        image = Image.fromarray(draw.integers(0, 256, (4, 4, 3), dtype=np.uint8)).resize(
             (width, height), Image.Resampling.BOX
         )
-        files.append(place / f"{number:02}.png")
-        picture.convert(("RGB", "L", "P")[number % 3]).save(files[-1])
+        files.append(folder / f"{number:02}.png")
+        image.convert(("RGB", "L", "P")[number % 3]).save(files[-1])
     return files
 
 
 class Reference:
-    """open_clip itself, called as its documentation does."""
+    """open_clip, called as in its documentation."""
 
     def __init__(self, name: str, pretrained: str | None = None) -> None:
         self.model, _, self.transform = open_clip.create_model_and_transforms(name, pretrained=pretrained)
@@ -113,8 +113,8 @@ class Reference:
             return self.model.encode_text(self.tokenizer(list(texts)), normalize=True)
 
     def cosines(self, files: Sequence[Path], classes: Sequence[str], templates: Sequence[str]) -> torch.Tensor:
-        made = [lambda name, template=template: template.replace("{c}", name) for template in templates]
-        classifier = open_clip.build_zero_shot_classifier(self.model, self.tokenizer, list(classes), made)
+        renderers = [lambda name, template=template: template.replace("{c}", name) for template in templates]
+        classifier = open_clip.build_zero_shot_classifier(self.model, self.tokenizer, list(classes), renderers)
         return self.images(files) @ classifier
 
 
@@ -124,7 +124,7 @@ def reference(architecture: str, checkpoint: str) -> Reference:
 
 
 def ready(model: ClipModel) -> ClipModel:
-    """As in a run, where weights load before the first request."""
+    """Load the weights, as a run does before the first request."""
     model.load()
     return model
 
@@ -134,12 +134,12 @@ def model(architecture: str, checkpoint: str) -> ClipModel:
     return ready(ClipModel(architecture, checkpoint, batch_size=5, device="cpu"))
 
 
-def ask(source: Any, labels: Labels) -> Request:
+def image_request(source: Any, labels: Labels) -> Request:
     return Request(ZERO_SHOT, (Message("user", (Media(IMAGE, source),)),), labels=labels)
 
 
 def check(answers: Sequence[Response], names: Sequence[str], expected: torch.Tensor) -> None:
-    """Labels and cosines as the reference has them."""
+    """Labels and cosines are those of the reference."""
     assert [answer.error for answer in answers] == [None] * len(expected)
     for answer, row in zip(answers, expected, strict=True):
         assert answer.label == names[int(row.argmax())]
@@ -148,80 +148,84 @@ def check(answers: Sequence[Response], names: Sequence[str], expected: torch.Ten
         assert scores == sorted(scores, reverse=True)
 
 
-def test_a_random_vit_b_32_and_the_model_that_comes_along_equal_open_clips_own_code(pictures: list[Path]) -> None:
+def test_a_random_vit_b_32_and_the_packaged_model_match_open_clip(image_files: list[Path]) -> None:
     demo = Path(__file__).parents[2] / "mill/models/configs/clip/shapes"
-    torch.manual_seed(0)  # as the backend does where there are no weights
-    for path, own in (("ViT-B-32", Reference("ViT-B-32")), (str(demo), Reference(f"local-dir:{demo}"))):
-        found = ready(ClipModel(path, device="cpu"))
-        answers = found.zero_shot_classify([ask(file, Labels(CLASSES, templates=TEMPLATES)) for file in pictures])
-        check(answers, CLASSES, own.cosines(pictures, CLASSES, TEMPLATES))
+    torch.manual_seed(0)  # as the backend does without pretrained weights
+    for path, expected_model in (("ViT-B-32", Reference("ViT-B-32")), (str(demo), Reference(f"local-dir:{demo}"))):
+        tested = ready(ClipModel(path, device="cpu"))
+        answers = tested.zero_shot_classify(
+            [image_request(file, Labels(CLASSES, templates=TEMPLATES)) for file in image_files]
+        )
+        check(answers, CLASSES, expected_model.cosines(image_files, CLASSES, TEMPLATES))
 
 
 @pytest.mark.parametrize("templates", [TEMPLATES, TEMPLATES[1:2]])
-def test_answers_equal_open_clips_own_zero_shot_code(
-    model: ClipModel, reference: Reference, pictures: list[Path], templates: tuple[str, ...]
+def test_rankings_match_open_clips_zero_shot_code(
+    model: ClipModel, reference: Reference, image_files: list[Path], templates: tuple[str, ...]
 ) -> None:
-    expected = reference.cosines(pictures, CLASSES, templates)
-    answers = model.zero_shot_classify([ask(file, Labels(CLASSES, templates=templates)) for file in pictures])
+    expected = reference.cosines(image_files, CLASSES, templates)
+    answers = model.zero_shot_classify([image_request(file, Labels(CLASSES, templates=templates)) for file in image_files])
     check(answers, CLASSES, expected)
-    assert len({answer.label for answer in answers}) > 1, "the pictures must not all look the same to the model"
+    assert len({answer.label for answer in answers}) > 1, "the model must not give all images the same label"
     assert expected.std(dim=0).min() > 0.01 and expected.std(dim=1).min() > 0.01
 
 
-def test_without_templates_the_models_own_is_used(
-    architecture: str, checkpoint: str, reference: Reference, pictures: list[Path]
+def test_without_templates_the_prompt_template_is_used(
+    architecture: str, checkpoint: str, reference: Reference, image_files: list[Path]
 ) -> None:
-    requests = [ask(file, Labels(CLASSES)) for file in pictures]
+    requests = [image_request(file, Labels(CLASSES)) for file in image_files]
     for template, options in (
         (DEFAULT[0], {}),
         ("one {c}, then another {c}", {"prompt_template": "one {c}, then another {c}"}),
     ):
         answers = ready(ClipModel(architecture, checkpoint, **options)).zero_shot_classify(requests)
-        check(answers, CLASSES, reference.cosines(pictures, CLASSES, (template,)))
+        check(answers, CLASSES, reference.cosines(image_files, CLASSES, (template,)))
 
 
-def test_texts_stand_in_for_names_and_need_not_be_unique(
-    model: ClipModel, reference: Reference, pictures: list[Path]
+def test_label_texts_replace_names_and_need_not_be_unique(
+    model: ClipModel, reference: Reference, image_files: list[Path]
 ) -> None:
     texts = (*CLASSES[:-1], CLASSES[0])
     names = tuple(f"n{number:05}" for number in range(len(texts)))
-    expected = reference.cosines(pictures[:6], texts, TEMPLATES)
-    answers = model.zero_shot_classify([ask(file, Labels(names, texts, TEMPLATES)) for file in pictures[:6]])
+    expected = reference.cosines(image_files[:6], texts, TEMPLATES)
+    answers = model.zero_shot_classify([image_request(file, Labels(names, texts, TEMPLATES)) for file in image_files[:6]])
     for answer, row in zip(answers, expected, strict=True):
         assert dict(answer.ranking or ()) == pytest.approx(dict(zip(names, row.tolist(), strict=True)), abs=1e-5)
 
 
-def test_braces_in_a_label_are_text(model: ClipModel, reference: Reference, pictures: list[Path]) -> None:
+def test_braces_in_a_label_are_text(model: ClipModel, reference: Reference, image_files: list[Path]) -> None:
     names = ("{curly}", "{c}", "{0}")
-    expected = reference.images(pictures[:3]) @ reference.texts([f"a photo of a {name}." for name in names]).T
-    check(model.zero_shot_classify([ask(file, Labels(names)) for file in pictures[:3]]), names, expected)
+    expected = reference.images(image_files[:3]) @ reference.texts([f"a photo of a {name}." for name in names]).T
+    check(model.zero_shot_classify([image_request(file, Labels(names)) for file in image_files[:3]]), names, expected)
 
 
-def test_a_folder_brings_its_weights_and_its_preprocessing(folder: str, pictures: list[Path]) -> None:
-    expected = Reference(f"local-dir:{folder}").cosines(pictures, CLASSES, TEMPLATES)
+def test_a_folder_has_weights_and_preprocessing(folder: str, image_files: list[Path]) -> None:
+    expected = Reference(f"local-dir:{folder}").cosines(image_files, CLASSES, TEMPLATES)
     model = ready(ClipModel(folder))
     check(
-        model.zero_shot_classify([ask(file, Labels(CLASSES, templates=TEMPLATES)) for file in pictures]), CLASSES, expected
+        model.zero_shot_classify([image_request(file, Labels(CLASSES, templates=TEMPLATES)) for file in image_files]),
+        CLASSES,
+        expected,
     )
     assert (model.model_name, model.warnings()) == ("tiny-clip", [])
 
 
-def test_more_texts_than_fit_one_batch_are_embedded_alike(
-    model: ClipModel, reference: Reference, pictures: list[Path]
+def test_more_texts_than_one_batch_are_embedded_the_same(
+    model: ClipModel, reference: Reference, image_files: list[Path]
 ) -> None:
     names = tuple(f"{colour} {thing}" for colour in ("red", "green", "blue", "old", "new") for thing in CLASSES[:6])
     templates = tuple(f"{word} {{c}}" for word in ("a", "photo", "of", "this", "old", "thing", "called", "for", "now"))
     assert len(names) * len(templates) == 270
-    expected = reference.cosines(pictures[:4], names, templates)
-    answers = model.zero_shot_classify([ask(file, Labels(names, templates=templates)) for file in pictures[:4]])
+    expected = reference.cosines(image_files[:4], names, templates)
+    answers = model.zero_shot_classify([image_request(file, Labels(names, templates=templates)) for file in image_files[:4]])
     for answer, row in zip(answers, expected, strict=True):
-        values, places = row.topk(10)
-        assert [label for label, _ in answer.ranking or ()] == [names[place] for place in places.tolist()]
+        values, indices = row.topk(10)
+        assert [label for label, _ in answer.ranking or ()] == [names[index] for index in indices.tolist()]
         assert [score for _, score in answer.ranking or ()] == pytest.approx(values.tolist(), abs=1e-5)
 
 
 class Counter:
-    """Counts the calls of a method and the rows it was given."""
+    """Counts the calls of a method and the rows of its argument."""
 
     def __init__(self, model: Any, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
         self.rows: list[int] = []
@@ -229,33 +233,33 @@ class Counter:
 
         def counted(given: torch.Tensor, **options: Any) -> torch.Tensor:
             self.rows.append(len(given))
-            found: torch.Tensor = inner(given, **options)
-            return found
+            result: torch.Tensor = inner(given, **options)
+            return result
 
         monkeypatch.setattr(model, method, counted)
 
 
-def test_classes_are_embedded_once_a_label_set(
-    model: ClipModel, pictures: list[Path], monkeypatch: pytest.MonkeyPatch
+def test_classes_are_embedded_once_per_label_set(
+    model: ClipModel, image_files: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     texts = Counter(model._parts[0], "encode_text", monkeypatch)
     images = Counter(model._parts[0], "encode_image", monkeypatch)
     for _ in range(2):
-        model.zero_shot_classify([ask(file, Labels(CLASSES, templates=TEMPLATES)) for file in pictures])
+        model.zero_shot_classify([image_request(file, Labels(CLASSES, templates=TEMPLATES)) for file in image_files])
     assert texts.rows == [len(CLASSES) * len(TEMPLATES)]
     assert images.rows == [5, 5, 2] * 2
-    model.zero_shot_classify([ask(pictures[0], Labels(CLASSES[::-1], templates=TEMPLATES))])
-    model.zero_shot_classify([ask(pictures[0], Labels(CLASSES, templates=TEMPLATES[:1]))])
+    model.zero_shot_classify([image_request(image_files[0], Labels(CLASSES[::-1], templates=TEMPLATES))])
+    model.zero_shot_classify([image_request(image_files[0], Labels(CLASSES, templates=TEMPLATES[:1]))])
     assert texts.rows[1:] == [len(CLASSES) * len(TEMPLATES), len(CLASSES)]
 
 
-def test_labels_may_differ_from_request_to_request_in_one_batch(
-    architecture: str, checkpoint: str, reference: Reference, pictures: list[Path]
+def test_labels_may_differ_within_a_batch(
+    architecture: str, checkpoint: str, reference: Reference, image_files: list[Path]
 ) -> None:
     sets = [Labels(CLASSES[:3], templates=TEMPLATES), Labels(CLASSES[2:]), Labels(CLASSES[::-1], templates=TEMPLATES[1:])]
-    requests = [ask(file, sets[number % 3]) for number, file in enumerate(pictures)]
+    requests = [image_request(file, sets[number % 3]) for number, file in enumerate(image_files)]
     answers = ready(ClipModel(architecture, checkpoint, batch_size=12)).zero_shot_classify(requests)
-    for number, (answer, file) in enumerate(zip(answers, pictures, strict=True)):
+    for number, (answer, file) in enumerate(zip(answers, image_files, strict=True)):
         labels = sets[number % 3]
         check([answer], labels.names, reference.cosines([file], labels.names, labels.templates or DEFAULT))
 
@@ -263,84 +267,86 @@ def test_labels_may_differ_from_request_to_request_in_one_batch(
 CAPTIONS = ("a red thing on the left", "two dogs in the snow", "nothing at all", "the sea")
 
 
-def test_a_text_finds_pictures(model: ClipModel, reference: Reference, pictures: list[Path]) -> None:
-    candidates = Labels(tuple(file.name for file in pictures), media=tuple(Media(IMAGE, file) for file in pictures))
-    expected = reference.texts(CAPTIONS) @ reference.images(pictures).T
+def test_a_text_ranks_candidate_images(model: ClipModel, reference: Reference, image_files: list[Path]) -> None:
+    candidates = Labels(tuple(file.name for file in image_files), media=tuple(Media(IMAGE, file) for file in image_files))
+    expected = reference.texts(CAPTIONS) @ reference.images(image_files).T
     contexts = [CAPTIONS[0], (Message("user", CAPTIONS[1]),), (Message("user", (CAPTIONS[2],)),), CAPTIONS[3]]
     answers = model.zero_shot_classify([Request(ZERO_SHOT, context, labels=candidates) for context in contexts])
     for answer, row in zip(answers, expected, strict=True):
-        values, places = row.topk(10)
-        assert answer.label == pictures[int(row.argmax())].name
-        assert [label for label, _ in answer.ranking or ()] == [pictures[place].name for place in places.tolist()]
+        values, indices = row.topk(10)
+        assert answer.label == image_files[int(row.argmax())].name
+        assert [label for label, _ in answer.ranking or ()] == [image_files[index].name for index in indices.tolist()]
         assert [score for _, score in answer.ranking or ()] == pytest.approx(values.tolist(), abs=1e-5)
 
 
-def test_candidate_pictures_are_embedded_once(
-    model: ClipModel, pictures: list[Path], monkeypatch: pytest.MonkeyPatch
+def test_candidate_images_are_embedded_once(
+    model: ClipModel, image_files: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     images = Counter(model._parts[0], "encode_image", monkeypatch)
-    candidates = Labels(tuple(file.name for file in pictures), media=tuple(Media(IMAGE, file) for file in pictures))
+    candidates = Labels(tuple(file.name for file in image_files), media=tuple(Media(IMAGE, file) for file in image_files))
     for _ in range(2):
         model.zero_shot_classify([Request(ZERO_SHOT, caption, labels=candidates) for caption in CAPTIONS])
     assert images.rows == [5, 5, 2]
 
 
-def test_pictures_and_texts_may_share_a_batch(model: ClipModel, reference: Reference, pictures: list[Path]) -> None:
-    names = tuple(file.name for file in pictures[:6])
-    candidates = Labels(names, media=tuple(Media(IMAGE, file) for file in pictures[:6]))
+def test_images_and_texts_may_share_a_batch(model: ClipModel, reference: Reference, image_files: list[Path]) -> None:
+    names = tuple(file.name for file in image_files[:6])
+    candidates = Labels(names, media=tuple(Media(IMAGE, file) for file in image_files[:6]))
     requests = [
         Request(ZERO_SHOT, CAPTIONS[0], labels=candidates),
-        ask(pictures[7], Labels(CLASSES)),
+        image_request(image_files[7], Labels(CLASSES)),
         Request(ZERO_SHOT, CAPTIONS[1], labels=candidates),
-        ask(pictures[8], candidates),
+        image_request(image_files[8], candidates),
     ]
     first, second, third, fourth = model.zero_shot_classify(requests)
-    images = reference.images(pictures[:6])
+    images = reference.images(image_files[:6])
     check([first, third], names, reference.texts(CAPTIONS[:2]) @ images.T)
-    check([second], CLASSES, reference.cosines(pictures[7:8], CLASSES, DEFAULT))
-    check([fourth], names, reference.images(pictures[8:9]) @ images.T)
+    check([second], CLASSES, reference.cosines(image_files[7:8], CLASSES, DEFAULT))
+    check([fourth], names, reference.images(image_files[8:9]) @ images.T)
 
 
 LONG = "a very long description of " + "many small things and " * 30 + "cats"
 
 
-def own_tokens(text: str) -> int:
-    """Tokens of a text with those for start and end."""
+def token_count(text: str) -> int:
+    """The tokens of a text, with start and end."""
     return len(open_clip.get_tokenizer("ViT-B-32").encode(text)) + 2
 
 
-def test_a_label_longer_than_the_context_is_cut_as_open_clip_cuts_it_and_told(
-    model: ClipModel, reference: Reference, pictures: list[Path]
+def test_a_label_longer_than_the_context_is_cut_as_by_open_clip_with_a_warning(
+    model: ClipModel, reference: Reference, image_files: list[Path]
 ) -> None:
     names = ("cat", LONG, LONG.replace("small", "large"))
-    cut = 2 * (own_tokens(f"a photo of a {LONG}.") - 77)
+    cut = 2 * (token_count(f"a photo of a {LONG}.") - 77)
     assert cut > 50
-    answers = model.zero_shot_classify([ask(file, Labels(names)) for file in pictures[:6]])
-    check(answers, names, reference.cosines(pictures[:6], names, DEFAULT))
+    answers = model.zero_shot_classify([image_request(file, Labels(names)) for file in image_files[:6]])
+    check(answers, names, reference.cosines(image_files[:6], names, DEFAULT))
     assert [answer.truncated_tokens for answer in answers] == [cut] * 6
     assert [warning for warning in model.warnings() if "77 tokens" in warning and "cut" in warning]
     assert len(model.warnings()) == 1
 
 
-def test_labels_that_fit_are_not_told(model: ClipModel, pictures: list[Path]) -> None:
-    exact = "cat " * (77 - own_tokens("a photo of a .")) + "."
+def test_labels_that_fit_cause_no_warning(model: ClipModel, image_files: list[Path]) -> None:
+    exact = "cat " * (77 - token_count("a photo of a .")) + "."
     template = "a photo of a {c}"
-    assert own_tokens(template.replace("{c}", exact)) == 77
-    (answer,) = model.zero_shot_classify([ask(pictures[0], Labels(("dog", exact), templates=(template,)))])
+    assert token_count(template.replace("{c}", exact)) == 77
+    (answer,) = model.zero_shot_classify([image_request(image_files[0], Labels(("dog", exact), templates=(template,)))])
     assert (answer.truncated_tokens, model.warnings()) == (0, [])
 
 
-def test_a_query_longer_than_the_context_is_told_too(model: ClipModel, reference: Reference, pictures: list[Path]) -> None:
-    names = tuple(file.name for file in pictures)
-    candidates = Labels(names, media=tuple(Media(IMAGE, file) for file in pictures))
+def test_a_query_longer_than_the_context_is_cut_with_a_warning(
+    model: ClipModel, reference: Reference, image_files: list[Path]
+) -> None:
+    names = tuple(file.name for file in image_files)
+    candidates = Labels(names, media=tuple(Media(IMAGE, file) for file in image_files))
     long, short = model.zero_shot_classify([Request(ZERO_SHOT, text, labels=candidates) for text in (LONG, "a cat")])
-    assert long.label == names[int((reference.texts([LONG]) @ reference.images(pictures).T).argmax())]
+    assert long.label == names[int((reference.texts([LONG]) @ reference.images(image_files).T).argmax())]
     assert model.warnings()
-    assert (long.truncated_tokens, short.truncated_tokens) == (own_tokens(LONG) - 77, 0)
+    assert (long.truncated_tokens, short.truncated_tokens) == (token_count(LONG) - 77, 0)
 
 
-def test_a_shorter_context_keeps_so_many_tokens(
-    architecture: str, checkpoint: str, reference: Reference, pictures: list[Path]
+def test_max_context_length_limits_the_tokens(
+    architecture: str, checkpoint: str, reference: Reference, image_files: list[Path]
 ) -> None:
     names = ("cat", "a cat that sits on a mat and looks at the dog in the garden behind the house")
     model = ready(ClipModel(architecture, checkpoint, max_context_length=10, prompt_template="{c}"))
@@ -350,33 +356,35 @@ def test_a_shorter_context_keeps_so_many_tokens(
         inner = tokenizer.encode(name)[:8]
         row[: len(inner) + 2] = torch.tensor([tokenizer.sot_token_id, *inner, tokenizer.eot_token_id])
     with torch.no_grad():
-        expected = reference.images(pictures[:4]) @ reference.model.encode_text(rows, normalize=True).T
-    answers = model.zero_shot_classify([ask(file, Labels(names)) for file in pictures[:4]])
+        expected = reference.images(image_files[:4]) @ reference.model.encode_text(rows, normalize=True).T
+    answers = model.zero_shot_classify([image_request(file, Labels(names)) for file in image_files[:4]])
     check(answers, names, expected)
-    assert {answer.truncated_tokens for answer in answers} == {own_tokens(names[1]) - 10}
+    assert {answer.truncated_tokens for answer in answers} == {token_count(names[1]) - 10}
 
 
-def test_a_picture_that_cannot_be_read_is_an_error_of_its_own(
-    model: ClipModel, pictures: list[Path], tmp_path: Path
-) -> None:
+def test_an_unreadable_image_is_an_error_of_its_request(model: ClipModel, image_files: list[Path], tmp_path: Path) -> None:
     bad, missing = tmp_path / "bad.png", tmp_path / "missing.png"
-    bad.write_bytes(pictures[0].read_bytes()[:60])
+    bad.write_bytes(image_files[0].read_bytes()[:60])
     labels = Labels(CLASSES)
-    alone = model.zero_shot_classify([ask(file, labels) for file in pictures[:3]])
-    answers = model.zero_shot_classify([ask(file, labels) for file in (pictures[0], bad, pictures[1], missing, pictures[2])])
+    alone = model.zero_shot_classify([image_request(file, labels) for file in image_files[:3]])
+    answers = model.zero_shot_classify(
+        [image_request(file, labels) for file in (image_files[0], bad, image_files[1], missing, image_files[2])]
+    )
     assert str(bad) in (answers[1].error or "") and str(missing) in (answers[3].error or "")
     for one, other in zip(alone, (answers[0], answers[2], answers[4]), strict=True):
         assert dict(one.ranking or ()) == pytest.approx(dict(other.ranking or ()), abs=1e-5)
 
 
-def test_a_request_without_labels_is_an_error_of_its_own(model: ClipModel, pictures: list[Path]) -> None:
-    answers = model.zero_shot_classify([ask(pictures[0], Labels(CLASSES)), ask(pictures[1], Labels(()))])
+def test_a_request_without_labels_is_an_error(model: ClipModel, image_files: list[Path]) -> None:
+    answers = model.zero_shot_classify(
+        [image_request(image_files[0], Labels(CLASSES)), image_request(image_files[1], Labels(()))]
+    )
     assert answers[0].label in CLASSES
     assert "no labels" in (answers[1].error or "")
 
 
-def test_weights_load_once_where_nobody_loaded_them_before(
-    architecture: str, checkpoint: str, pictures: list[Path], monkeypatch: pytest.MonkeyPatch
+def test_weights_load_once_at_the_first_request(
+    architecture: str, checkpoint: str, image_files: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loads: list[str] = []
     create = open_clip.create_model_and_transforms
@@ -386,28 +394,28 @@ def test_weights_load_once_where_nobody_loaded_them_before(
         return create(name, **given)
 
     monkeypatch.setattr(open_clip, "create_model_and_transforms", counted)
-    requests = [ask(file, Labels(CLASSES)) for file in pictures]
+    requests = [image_request(file, Labels(CLASSES)) for file in image_files]
     ClipModel(architecture, checkpoint).zero_shot_classify(requests)
     assert loads == [architecture]
 
 
-def test_random_weights_are_the_same_in_every_run_and_told(architecture: str, pictures: list[Path]) -> None:
-    found = []
+def test_random_weights_are_the_same_in_every_run_with_a_warning(architecture: str, image_files: list[Path]) -> None:
+    rankings = []
     for _ in range(2):
         model = ready(ClipModel(architecture))
-        found.append(model.zero_shot_classify([ask(pictures[0], Labels(CLASSES))])[0].ranking)
+        rankings.append(model.zero_shot_classify([image_request(image_files[0], Labels(CLASSES))])[0].ranking)
         assert model.warnings() == [f"the weights of {architecture} are random: give pretrained=..."]
         torch.rand(3)
-    assert found[0] == found[1]
+    assert rankings[0] == rankings[1]
 
 
-def test_a_model_that_was_cleaned_loads_again(model: ClipModel, pictures: list[Path]) -> None:
-    before = model.zero_shot_classify([ask(pictures[0], Labels(CLASSES))])[0].ranking
+def test_a_cleaned_model_loads_again(model: ClipModel, image_files: list[Path]) -> None:
+    before = model.zero_shot_classify([image_request(image_files[0], Labels(CLASSES))])[0].ranking
     model.clean()
-    assert model.zero_shot_classify([ask(pictures[0], Labels(CLASSES))])[0].ranking == before
+    assert model.zero_shot_classify([image_request(image_files[0], Labels(CLASSES))])[0].ranking == before
 
 
-# What is refused
+# Refused specs
 
 
 def test_an_unknown_architecture_is_refused_with_the_nearest_ones() -> None:
@@ -424,13 +432,13 @@ def test_a_wrong_tag_is_refused_with_the_valid_ones() -> None:
     assert all(tag in str(caught.value) for tag in tags)
 
 
-def test_a_checkpoint_that_is_not_there_is_refused(architecture: str, tmp_path: Path) -> None:
+def test_a_missing_checkpoint_is_refused(architecture: str, tmp_path: Path) -> None:
     with pytest.raises(UnknownName, match="it has none; a checkpoint file works too"):
         ClipModel(architecture, str(tmp_path / "gone.pt"))
 
 
 @pytest.mark.parametrize("template", ["a photo of a cat", "", "a photo of a {}", "{ c }"])
-def test_a_template_without_a_place_for_the_class_is_refused(template: str) -> None:
+def test_a_template_without_a_class_field_is_refused(template: str) -> None:
     with pytest.raises(SpecError, match=r"prompt_template=.*it needs \{c\} where the class goes"):
         ClipModel("ViT-B-32", prompt_template=template)
 
@@ -440,7 +448,7 @@ def test_a_folder_without_a_config_is_refused(tmp_path: Path) -> None:
         ClipModel(str(tmp_path))
 
 
-def test_a_checkpoint_that_does_not_fit_is_one_line(architecture: str, tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_shape_is_refused_in_one_line(architecture: str, tmp_path: Path) -> None:
     file = tmp_path / "other.pt"
     torch.save({"visual.proj": torch.zeros(3, 3)}, file)
     with pytest.raises(ModelError, match=f"open_clip cannot load {architecture}-other: ") as caught:
@@ -449,12 +457,12 @@ def test_a_checkpoint_that_does_not_fit_is_one_line(architecture: str, tmp_path:
 
 
 @pytest.mark.parametrize(("option", "value"), [("batch_size", 0), ("max_context_length", 2)])
-def test_sizes_that_leave_nothing_are_refused(option: str, value: int) -> None:
+def test_sizes_that_are_too_small_are_refused(option: str, value: int) -> None:
     with pytest.raises(SpecError, match=rf"clip\[{option}={value}\]: at least \d"):
         ClipModel("ViT-B-32", **{option: value})  # type: ignore[arg-type]
 
 
-# What the model is called and made with
+# Arguments, name and identity
 
 
 def test_defaults_are_the_documented_ones() -> None:
@@ -468,7 +476,7 @@ def test_defaults_are_the_documented_ones() -> None:
     assert model.capabilities.max_context_length == 77
 
 
-def test_the_batch_size_of_the_command_counts_where_the_spec_gives_none() -> None:
+def test_the_batch_size_option_applies_where_the_spec_has_none() -> None:
     assert open_model("clip[path=ViT-B-32,batch_size=3]", batch_size=8).batch_size == 3
     assert open_model("clip[path=ViT-B-32]").batch_size == 64
     assert open_model("clip[path=ViT-B-32]", batch_size=8).batch_size == 8
@@ -478,12 +486,12 @@ def identity(*given: Any, **options: Any) -> str:
     return json.dumps(ClipModel(*given, **options).identity(), sort_keys=True)
 
 
-def test_identity_follows_whatever_changes_the_answers(
+def test_everything_that_changes_the_embeddings_changes_the_identity(
     architecture: str, checkpoint: str, folder: str, tmp_path: Path
 ) -> None:
     other = tmp_path / "other.pt"
     torch.save(weights(architecture, seed=5), other)
-    found = [
+    identities = [
         identity("ViT-B-32"),
         identity("ViT-B-16"),
         identity("ViT-B-32", "openai"),
@@ -496,11 +504,11 @@ def test_identity_follows_whatever_changes_the_answers(
         identity("ViT-B-32", "openai", max_context_length=20),
         identity("ViT-B-32", "openai", dtype="float16"),
     ]
-    assert len(set(found)) == len(found)
-    assert identity("ViT-B-32", "openai", batch_size=2, device="cpu") == found[2]
+    assert len(set(identities)) == len(identities)
+    assert identity("ViT-B-32", "openai", batch_size=2, device="cpu") == identities[2]
 
 
-def test_identity_goes_by_the_content_of_weights_and_not_by_their_place(
+def test_the_identity_depends_on_the_content_of_weights_not_on_their_path(
     architecture: str, checkpoint: str, folder: str, tmp_path: Path
 ) -> None:
     copy = tmp_path / "copy.pt"
@@ -510,7 +518,7 @@ def test_identity_goes_by_the_content_of_weights_and_not_by_their_place(
     assert identity(save_folder(tmp_path / "else", weights(architecture, seed=2))) != identity(folder)
 
 
-def test_the_name_holds_architecture_and_weights(architecture: str, checkpoint: str) -> None:
+def test_the_name_has_architecture_and_weights(architecture: str, checkpoint: str) -> None:
     assert ClipModel("ViT-B-32", "openai").model_name == "ViT-B-32-openai"
     assert ClipModel(architecture, checkpoint).model_name == f"{architecture}-tiny"
     assert ClipModel("ViT-B-32").model_name == "ViT-B-32"

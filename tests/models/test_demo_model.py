@@ -1,4 +1,4 @@
-"""A real model, read from GGUF: figures that other engines gave for the same weights, and transformers' own loss."""
+"""A real model read from GGUF: scores that other engines gave for the same weights, and transformers' loss."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ def smollm2(demo_model: str) -> TransformersModel:
     return model
 
 
-def test_the_capital_of_france(smollm2: TransformersModel) -> None:
+def test_scores_match_vllm_and_mlx(smollm2: TransformersModel) -> None:
     requests = [Request(LOGLIKELIHOOD, "The capital of France is", city) for city in (" Paris", " London")]
     paris, london = smollm2.loglikelihood(requests)
-    # -0.258 is what vLLM and MLX compute from these weights in float32.
+    # vLLM and MLX compute -0.258 from these weights in float32.
     assert paris.score == pytest.approx(-0.258, abs=2e-3)
     assert paris.is_greedy and not london.is_greedy
     assert (london.score or 0) < -3
 
 
-def test_the_perplexity_of_real_text_is_transformers_own_loss(smollm2: TransformersModel) -> None:
+def test_the_perplexity_of_real_text_is_transformers_loss(smollm2: TransformersModel) -> None:
     text = json.loads(PASSAGES.read_text().splitlines()[0])["text"]
     (answer,) = smollm2.loglikelihood_rolling([Request(ROLLING, text)])
     ids = torch.tensor([[smollm2.tokens.prefix, *smollm2.tokens.tokenizer(text)["input_ids"]]])
@@ -44,7 +44,7 @@ def test_the_perplexity_of_real_text_is_transformers_own_loss(smollm2: Transform
     assert 5 < perplexity < 50
 
 
-def test_a_chat_answer_ends_by_itself(smollm2: TransformersModel) -> None:
+def test_a_chat_answer_ends_with_an_end_token(smollm2: TransformersModel) -> None:
     dialog = (Message("user", "What is the capital of France? Answer with one word."),)
     (answer,) = smollm2.generate_until([Request(GENERATE, dialog, options=generation_options(max_gen_toks=24))])
     assert "Paris" in (answer.text or "")

@@ -16,9 +16,9 @@ from tests.servers import FaultServer, status
 
 
 class EchoServer:
-    """Real weights behind OpenAI's completions with `echo`, as vLLM gives them: texts and offsets of tokens, BOS included.
+    """Real weights behind OpenAI's completions with `echo` as in vLLM: texts and offsets of tokens, with BOS.
 
-    `generated` is how many tokens it generates although one is requested.
+    `generated` is how many tokens it generates where one is requested.
     """
 
     def __init__(self, folder: Path, *, generated: int = 1, tokenize: bool = False) -> None:
@@ -64,8 +64,8 @@ PAIRS = [
 ]
 
 
-def served(folder: Path, pairs: list[tuple[str, str]], **how: Any) -> list[Any]:
-    with FaultServer(EchoServer(folder, **how)) as server:
+def served(folder: Path, pairs: list[tuple[str, str]], **options: Any) -> list[Any]:
+    with FaultServer(EchoServer(folder, **options)) as server:
         model = open_model(f"{server.url}[model=m,scoring=echo]")
         model.ready()
         return model.loglikelihood([Request(LOGLIKELIHOOD, *pair) for pair in pairs])
@@ -78,28 +78,30 @@ def local(folder: Path, pairs: list[tuple[str, str]]) -> list[Any]:
 
 @pytest.mark.parametrize("generated", [0, 1, 2])
 @pytest.mark.parametrize("bos", [True, False], ids=["BOS", "no BOS"])
-def test_scores_equal_those_of_the_same_weights_in_this_process(request: Any, bos: bool, generated: int) -> None:
-    """For any number of generated tokens, with and without a BOS before the prompt."""
+def test_scores_match_the_same_weights_in_this_process(request: Any, bos: bool, generated: int) -> None:
+    """With any number of generated tokens, and with or without a BOS before the prompt."""
     folder = request.getfixturevalue("tiny_model" if bos else "tiny_model_without_bos")
-    for found, known in zip(served(folder, PAIRS, generated=generated), local(folder, PAIRS), strict=True):
-        assert found.error is None and found.score == pytest.approx(known.score, abs=1e-3)
-        assert (found.is_greedy, found.output_tokens) == (known.is_greedy, known.output_tokens)
+    for scored, expected in zip(served(folder, PAIRS, generated=generated), local(folder, PAIRS), strict=True):
+        assert scored.error is None and scored.score == pytest.approx(expected.score, abs=1e-3)
+        assert (scored.is_greedy, scored.output_tokens) == (expected.is_greedy, expected.output_tokens)
 
 
 STRADDLING = ("the qui", "ck brown")  # "qui" and "ck" are one token
 
 
-def test_a_token_across_the_boundary_is_an_error_with_its_reason(tiny_model_without_bos: Path) -> None:
+def test_a_token_across_the_boundary_is_a_clear_error(tiny_model_without_bos: Path) -> None:
     good, bad = served(tiny_model_without_bos, [PAIRS[0], STRADDLING])
     assert good.error is None and bad.score is None
-    assert re.search("a token .* reaches from the context into the continuation.*needs a server with /tokenize", bad.error)
+    assert re.search(
+        "a token .* spans the end of the context and the start of the continuation.*use a server with /tokenize", bad.error
+    )
 
 
-def test_with_tokenize_the_same_pair_is_scored_by_ids_as_in_this_process(tiny_model_without_bos: Path) -> None:
-    """The same pair on a server with /tokenize."""
-    (found,) = served(tiny_model_without_bos, [STRADDLING], tokenize=True)
-    (known,) = local(tiny_model_without_bos, [STRADDLING])
-    assert found.error is None and found.score == pytest.approx(known.score, abs=1e-3)
+def test_with_tokenize_the_same_pair_is_scored_by_ids(tiny_model_without_bos: Path) -> None:
+    """The twin, on a server with /tokenize."""
+    (scored,) = served(tiny_model_without_bos, [STRADDLING], tokenize=True)
+    (expected,) = local(tiny_model_without_bos, [STRADDLING])
+    assert scored.error is None and scored.score == pytest.approx(expected.score, abs=1e-3)
 
 
 def starts(tokens: list[str], prompt: str) -> list[int] | None:
@@ -117,9 +119,9 @@ def test_offsets_come_from_the_texts_of_the_tokens() -> None:
     assert starts([], "the fox") is None
 
 
-def test_offsets_of_the_server_are_used_if_they_increase() -> None:
-    def from_offsets(offsets: list[int]) -> Any:
+def test_the_servers_offsets_are_used_where_they_increase() -> None:
+    def with_offsets(offsets: list[int]) -> Any:
         return prompt_starts(Logprobs(token_logprobs=[-1.0] * 4, text_offset=offsets), "abc")
 
-    assert from_offsets([0, 1, 2, 3]) == [0, 1, 2]
-    assert from_offsets([0, 2, 1, 3]) is from_offsets([1, 2, 3, 4]) is from_offsets([0, 1, 2]) is from_offsets([]) is None
+    assert with_offsets([0, 1, 2, 3]) == [0, 1, 2]
+    assert with_offsets([0, 2, 1, 3]) is with_offsets([1, 2, 3, 4]) is with_offsets([0, 1, 2]) is with_offsets([]) is None

@@ -1,4 +1,4 @@
-"""Servers that misbehave in every way of the table: what is recorded is an error, or it is right."""
+"""Faulty server responses: each is recorded as an error, or correctly."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from mill.models.openai_compat import OpenAICompatModel
 from mill.models.spec.open import open_model
 from tests import hostile, hostile_scores
 from tests.hostile import Mode
-from tests.servers import FaultServer, ask, raw, status
+from tests.servers import FaultServer, post_all, raw, status
 
 OPTIONS = generation_options(max_gen_toks=8, until=["\n"])
-TOLD = generation_options(max_gen_toks=8, until=["\n"], logprobs=2)
+WITH_LOGPROBS = generation_options(max_gen_toks=8, until=["\n"], logprobs=2)
 
 
 @pytest.fixture(autouse=True)
@@ -31,40 +31,40 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(client, name, value)
 
 
-def held(mode: Mode, found: Response, warnings: list[str]) -> None:
-    """What was recorded is what the mode says."""
+def check_recorded(mode: Mode, response: Response, warnings: list[str]) -> None:
+    """The recorded response is the one that the mode defines."""
     if mode.error:
-        assert mode.error in (found.error or ""), found
-        assert (found.text, found.score, found.tokens, found.finish_reason) == (None, None, None, None)
-        assert hostile.KEY not in found.error and "\x1b" not in found.error and "\n" not in found.error
+        assert mode.error in (response.error or ""), response
+        assert (response.text, response.score, response.tokens, response.finish_reason) == (None, None, None, None)
+        assert hostile.KEY not in response.error and "\x1b" not in response.error and "\n" not in response.error
         return
-    assert found.error is None, found
+    assert response.error is None, response
     if mode.score is not None:
-        assert found.score == (mode.score if math.isinf(mode.score) else pytest.approx(mode.score))
+        assert response.score == (mode.score if math.isinf(mode.score) else pytest.approx(mode.score))
     else:
-        assert (found.text, found.finish_reason) == (mode.text, mode.finish)
+        assert (response.text, response.finish_reason) == (mode.text, mode.finish)
     if mode.counts is not None:
-        assert (found.prompt_tokens, found.output_tokens) == mode.counts
+        assert (response.prompt_tokens, response.output_tokens) == mode.counts
     assert any(mode.warning in warning for warning in warnings) if mode.warning else warnings == []
 
 
-def opened(server: FaultServer, **arguments: Any) -> OpenAICompatModel:
+def open_ready(server: FaultServer, **arguments: Any) -> OpenAICompatModel:
     model = OpenAICompatModel("m", server.url, api_key=hostile.KEY, **{"timeout": 1.0, "concurrency": 2, **arguments})
     model._identify()
     return model
 
 
-def generated(mode: Mode, *, bad: Any = "bad", options: Any = OPTIONS, **arguments: Any) -> None:
-    """A good request and a bad one, of the same model at the same time."""
+def check_generation(mode: Mode, *, bad: Any = "bad", options: Any = OPTIONS, **arguments: Any) -> None:
+    """Send a good request and a bad one to the same model concurrently."""
 
     def answer(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
-        return hostile.told() if body.get("prompt") == "good" else mode.answer
+        return hostile.with_logprobs() if body.get("prompt") == "good" else mode.answer
 
     with FaultServer(answer) as server:
-        model = opened(server, **arguments)
-        good, found = model.generate_until([Request(GENERATE, context, options=options) for context in ("good", bad)])
+        model = open_ready(server, **arguments)
+        good, response = model.generate_until([Request(GENERATE, context, options=options) for context in ("good", bad)])
     assert (good.text, good.error) == ("ab", None)
-    held(mode, found, model.warnings())
+    check_recorded(mode, response, model.warnings())
 
 
 TEXTS = {
@@ -80,26 +80,28 @@ TEXTS = {
 
 
 @pytest.mark.parametrize("mode", TEXTS.values(), ids=TEXTS)
-def test_answers(mode: Mode) -> None:
-    generated(mode)
+def test_completions(mode: Mode) -> None:
+    check_generation(mode)
 
 
 @pytest.mark.parametrize("mode", hostile.STREAMS.values(), ids=hostile.STREAMS)
 def test_streams(mode: Mode) -> None:
-    generated(mode, stream=True)
+    check_generation(mode, stream=True)
 
 
 @pytest.mark.parametrize("mode", hostile.TOKENS.values(), ids=hostile.TOKENS)
-def test_log_probabilities_of_answers(mode: Mode) -> None:
-    generated(mode, options=TOLD)
+def test_log_probabilities_of_completions(mode: Mode) -> None:
+    check_generation(mode, options=WITH_LOGPROBS)
 
 
-def test_log_probabilities_of_a_chat_answer_are_checked_too() -> None:
-    generated(Mode(hostile.spoken(logprob=0.5), "above 0"), bad=(Message("user", "bad"),), options=TOLD)
-    generated(Mode(hostile.spoken(), text="yes"), bad=(Message("user", "bad"),), options=TOLD)
+def test_log_probabilities_of_chat_responses() -> None:
+    check_generation(
+        Mode(hostile.chat_with_logprobs(logprob=0.5), "above 0"), bad=(Message("user", "bad"),), options=WITH_LOGPROBS
+    )
+    check_generation(Mode(hostile.chat_with_logprobs(), text="yes"), bad=(Message("user", "bad"),), options=WITH_LOGPROBS)
 
 
-def scored(mode: Mode, route: str) -> None:
+def check_scoring(mode: Mode, route: str) -> None:
     def answer(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
         if path == "/tokenize":
             return {"tokens": [ord(char) for char in body["prompt"]]}
@@ -108,22 +110,22 @@ def scored(mode: Mode, route: str) -> None:
     from mill.models.openai_compat.scoring import ROUTES
 
     with FaultServer(answer) as server:
-        model = opened(server)
-        model._route = next(one for one in ROUTES if one.name == route)
+        model = open_ready(server)
+        model._route = next(candidate for candidate in ROUTES if candidate.name == route)
         model._tokenizes = True
         model.capabilities = model.capabilities.__class__(supports_logprobs=True)
-        (found,) = model.loglikelihood([Request(LOGLIKELIHOOD, "ab", "cd")])
-    held(mode, found, model.warnings())
+        (response,) = model.loglikelihood([Request(LOGLIKELIHOOD, "ab", "cd")])
+    check_recorded(mode, response, model.warnings())
 
 
 @pytest.mark.parametrize("mode", hostile_scores.ECHOES.values(), ids=hostile_scores.ECHOES)
 def test_echoed_prompts(mode: Mode) -> None:
-    scored(mode, "echo")
+    check_scoring(mode, "echo")
 
 
 @pytest.mark.parametrize("mode", hostile_scores.PROMPTS.values(), ids=hostile_scores.PROMPTS)
 def test_prompt_logprobs(mode: Mode) -> None:
-    scored(mode, "prompt_logprobs")
+    check_scoring(mode, "prompt_logprobs")
 
 
 def llama(mode: Mode) -> tuple[FaultServer, LlamaCppModel]:
@@ -139,98 +141,116 @@ def llama(mode: Mode) -> tuple[FaultServer, LlamaCppModel]:
 
 
 @pytest.mark.parametrize("mode", hostile_scores.LLAMA_TEXTS.values(), ids=hostile_scores.LLAMA_TEXTS)
-def test_answers_of_llama_cpp(mode: Mode) -> None:
+def test_completions_of_llama_cpp(mode: Mode) -> None:
     server, model = llama(mode)
-    (found,) = model.generate_until([Request(GENERATE, "x", options=TOLD)])
+    (response,) = model.generate_until([Request(GENERATE, "x", options=WITH_LOGPROBS)])
     server.__exit__()
-    held(mode, found, model.warnings())
+    check_recorded(mode, response, model.warnings())
 
 
 @pytest.mark.parametrize("mode", hostile_scores.LLAMA_SCORES.values(), ids=hostile_scores.LLAMA_SCORES)
 def test_scores_of_llama_cpp(mode: Mode) -> None:
     server, model = llama(mode)
-    (found,) = model.loglikelihood([Request(LOGLIKELIHOOD, "x", "b")])
+    (response,) = model.loglikelihood([Request(LOGLIKELIHOOD, "x", "b")])
     server.__exit__()
-    held(mode, found, model.warnings())
+    check_recorded(mode, response, model.warnings())
 
 
-ODD_TOKENS = [None, "x", {}, {"tokens": None}, {"tokens": "x"}, {"tokens": ["1"]}, {"tokens": [1.5]}, {"tokens": [-1]}, [1]]
+INVALID_TOKENS = [
+    None,
+    "x",
+    {},
+    {"tokens": None},
+    {"tokens": "x"},
+    {"tokens": ["1"]},
+    {"tokens": [1.5]},
+    {"tokens": [-1]},
+    [1],
+]
 
 
-@pytest.mark.parametrize("told", ODD_TOKENS, ids=repr)
-def test_tokens_that_are_none(told: Any) -> None:
+@pytest.mark.parametrize("body", INVALID_TOKENS, ids=repr)
+def test_invalid_token_ids(body: Any) -> None:
     def answer(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
-        return raw(json.dumps(told)) if path == "/tokenize" else hostile_scores.native()
+        return raw(json.dumps(body)) if path == "/tokenize" else hostile_scores.native()
 
     with FaultServer(answer) as server:
         server.gets = {"/health": {}, "/props": hostile_scores.PROPS}
         model = LlamaCppModel(base_url=server.url)
         model.ready()
-        (found,) = model.loglikelihood([Request(LOGLIKELIHOOD, "x", "b")])
-    assert "the answer of /tokenize is not valid" in (found.error or "") and found.score is None
+        (response,) = model.loglikelihood([Request(LOGLIKELIHOOD, "x", "b")])
+    assert "the answer of /tokenize is not valid" in (response.error or "") and response.score is None
 
 
-@pytest.mark.parametrize(("told", "words"), hostile_scores.LISTINGS.values(), ids=hostile_scores.LISTINGS)
-def test_lists_of_models(told: Any, words: str) -> None:
+@pytest.mark.parametrize(("body", "message"), hostile_scores.LISTINGS.values(), ids=hostile_scores.LISTINGS)
+def test_invalid_model_lists(body: Any, message: str) -> None:
     with FaultServer(lambda *_: hostile.whole()) as server:
-        server.gets["/v1/models"] = told
+        server.gets["/v1/models"] = body
         with pytest.raises((ModelError, UnknownName)) as raised:
             open_model(f"{server.url}[model=m]").ready()
     line = str(raised.value)
-    assert words in line and server.url in line and "\n" not in line and "\x1b" not in line
+    assert message in line and server.url in line and "\n" not in line and "\x1b" not in line
 
 
-@pytest.mark.parametrize("told", hostile_scores.LISTED.values(), ids=hostile_scores.LISTED)
-def test_lists_of_models_that_are_odd_and_good_enough(told: Any) -> None:
+@pytest.mark.parametrize("body", hostile_scores.LISTED.values(), ids=hostile_scores.LISTED)
+def test_unusual_but_valid_model_lists(body: Any) -> None:
     with FaultServer(lambda *_: hostile.whole()) as server:
-        server.gets["/v1/models"] = told
+        server.gets["/v1/models"] = body
         model = open_model(f"{server.url}[model=m]")
         model.ready()
     assert model.capabilities.max_context_length is None
 
 
-def test_a_context_that_cannot_be_read_can_be_given() -> None:
+def test_an_invalid_context_length_can_be_overridden() -> None:
     with FaultServer(lambda *_: hostile.whole()) as server:
-        server.told["max_model_len"] = "4096"
+        server.metadata["max_model_len"] = "4096"
         model = open_model(f"{server.url}[model=m,max_context_length=2048]")
         model.ready()
     assert model.capabilities.max_context_length == 2048
 
 
-@pytest.mark.parametrize(("told", "words"), hostile_scores.ODD_PROPS.values(), ids=hostile_scores.ODD_PROPS)
-def test_properties_of_llama_cpp(told: Any, words: str) -> None:
+@pytest.mark.parametrize(("body", "message"), hostile_scores.INVALID_PROPS.values(), ids=hostile_scores.INVALID_PROPS)
+def test_invalid_properties_of_llama_cpp(body: Any, message: str) -> None:
     with FaultServer(lambda *_: {"tokens": [1]}) as server:
-        server.gets = {"/health": {}, "/props": told}
+        server.gets = {"/health": {}, "/props": body}
         with pytest.raises(ModelError, match=r"127\.0\.0\.1") as raised:
             LlamaCppModel(base_url=server.url).ready()
-    assert words in str(raised.value)
+    assert message in str(raised.value)
 
 
-ODD_LISTS = [None, [], "x", {"data": "x"}, {"data": [7]}, {"data": [{"meta": "x"}]}, {"data": [{"meta": {"n_vocab": "9"}}]}]
+INVALID_LISTS = [
+    None,
+    [],
+    "x",
+    {"data": "x"},
+    {"data": [7]},
+    {"data": [{"meta": "x"}]},
+    {"data": [{"meta": {"n_vocab": "9"}}]},
+]
 
 
-@pytest.mark.parametrize("told", ODD_LISTS, ids=repr)
-def test_lists_of_models_of_llama_cpp(told: Any) -> None:
+@pytest.mark.parametrize("body", INVALID_LISTS, ids=repr)
+def test_invalid_model_lists_of_llama_cpp(body: Any) -> None:
     with FaultServer(lambda *_: {"tokens": [1]}) as server:
-        server.gets = {"/health": {}, "/props": hostile_scores.PROPS, "/v1/models": raw(json.dumps(told))}
+        server.gets = {"/health": {}, "/props": hostile_scores.PROPS, "/v1/models": raw(json.dumps(body))}
         with pytest.raises(ModelError, match="/v1/models is not valid"):
             LlamaCppModel(base_url=server.url).ready()
 
 
-@pytest.mark.parametrize("packed", [True, False], ids=["packed", "plain"])
-def test_a_body_without_end_costs_no_more_memory_than_the_cap(packed: bool) -> None:
-    """A thousand MiB behind one, and what is not packed at all."""
-    fault = raw(hostile.bomb(1024), Content_Encoding="gzip") if packed else hostile.BODIES["an endless body"].answer
+@pytest.mark.parametrize("compressed", [True, False], ids=["compressed", "plain"])
+def test_an_endless_body_takes_no_more_memory_than_the_cap(compressed: bool) -> None:
+    """A thousand MiB compressed to one, and an uncompressed body."""
+    fault = raw(hostile.bomb(1024), Content_Encoding="gzip") if compressed else hostile.BODIES["an endless body"].answer
     with FaultServer(lambda *_: fault) as server:
         tracemalloc.start()
-        (found,) = ask(server, timeout=60.0)
+        (response,) = post_all(server, timeout=60.0)
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
-    assert found.kind == "large" and len(server.calls) == 1
+    assert response.kind == "large" and len(server.calls) == 1
     assert peak < 64 << 20, f"{peak >> 20} MiB"
 
 
-def test_the_model_of_scored_answers_is_checked_and_reported_once() -> None:
+def test_another_model_in_scoring_responses_is_reported_once() -> None:
     def answer(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
         if path == "/tokenize":
             return {"tokens": [ord(char) for char in body["prompt"]]}
@@ -239,6 +259,6 @@ def test_the_model_of_scored_answers_is_checked_and_reported_once() -> None:
     with FaultServer(answer) as server:
         model = open_model(f"{server.url}[model=m,scoring=echo]")
         model.ready()
-        found = model.loglikelihood([Request(LOGLIKELIHOOD, "ab", "cd"), Request(LOGLIKELIHOOD, "a", "bcd")])
-    assert not any(one.failed for one in found)
-    assert len(model.warnings()) == 1 and "was asked for m and answers as gpt-" in model.warnings()[0]
+        responses = model.loglikelihood([Request(LOGLIKELIHOOD, "ab", "cd"), Request(LOGLIKELIHOOD, "a", "bcd")])
+    assert not any(response.failed for response in responses)
+    assert len(model.warnings()) == 1 and "answers as gpt-" in model.warnings()[0]

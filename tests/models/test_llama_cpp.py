@@ -1,4 +1,4 @@
-"""The llama-cpp backend against a real server, and the shapes of older servers against one of ours."""
+"""The llama-cpp backend with a real server, and with the response formats of older servers."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ def test_llama_cpp_scores_continuations_close_to_the_float32_model(llama: str) -
     model = open_model(f"llama-cpp[base_url={llama}]")
     model.ready()
     requests = [Request(LOGLIKELIHOOD, PARIS, end) for end in (" Paris", " London", " the city of light", " xylophone")]
-    paris, london, city, odd = model.loglikelihood(requests)
+    paris, london, city, unlikely = model.loglikelihood(requests)
     # float32 gives -0.258, -4.384 and -19.236; llama.cpp computes in 4 bits, and builds differ by 0.03.
     assert paris.score == pytest.approx(-0.258, abs=0.06) and paris.is_greedy
     assert london.score == pytest.approx(-4.384, abs=0.3) and not london.is_greedy
     assert city.score == pytest.approx(-19.236, abs=0.6)
-    assert (odd.score or 0) < -10
+    assert (unlikely.score or 0) < -10
     assert [answer.output_tokens for answer in (paris, london, city)] == [1, 1, 4]
 
 
-def test_llama_cpp_generates_stops_and_counts(llama: str) -> None:
+def test_llama_cpp_generates_stops_and_counts_tokens(llama: str) -> None:
     model = open_model(f"llama-cpp[base_url={llama}]")
     model.ready()
     free, stopped = model.generate_until(
@@ -47,7 +47,7 @@ def test_llama_cpp_generates_stops_and_counts(llama: str) -> None:
     assert (stopped.text, stopped.finish_reason) == (" Paris", "stop")
 
 
-def test_llama_cpp_walks_a_document_like_the_sum_of_its_steps(llama: str) -> None:
+def test_the_score_of_a_document_is_the_sum_of_its_steps(llama: str) -> None:
     model = open_model(f"llama-cpp[base_url={llama}]")
     model.ready()
     text = "The cat sat on the mat."
@@ -57,7 +57,7 @@ def test_llama_cpp_walks_a_document_like_the_sum_of_its_steps(llama: str) -> Non
     assert document.prompt_tokens == whole.output_tokens == 7
 
 
-def test_llama_cpp_tells_tokens_with_ids_and_their_rivals(llama: str) -> None:
+def test_tokens_have_ids_and_top_logprobs(llama: str) -> None:
     model = open_model(f"llama-cpp[base_url={llama}]")
     model.ready()
     options = generation_options(max_gen_toks=3, logprobs=10)
@@ -69,7 +69,7 @@ def test_llama_cpp_tells_tokens_with_ids_and_their_rivals(llama: str) -> None:
     assert [value for _, value in paris.top] == sorted((value for _, value in paris.top), reverse=True)
 
 
-def test_another_model_than_the_server_has_is_refused(llama: str) -> None:
+def test_a_model_that_the_server_does_not_have_is_refused(llama: str) -> None:
     with pytest.raises(UnknownName, match=r"unknown model at .* 'wrong'; it serves SmolLM2-135M-Instruct\.Q4_1\.gguf"):
         open_model(f"llama-cpp[base_url={llama},model=wrong]").ready()
 
@@ -83,14 +83,14 @@ def test_another_model_than_the_server_has_is_refused(llama: str) -> None:
         "/elsewhere/SmolLM2-135M-Instruct.Q4_1.gguf",
     ],
 )
-def test_the_servers_model_may_be_spelt_in_many_ways(llama: str, name: str) -> None:
+def test_the_servers_model_may_be_named_in_several_ways(llama: str, name: str) -> None:
     model = open_model(f"llama-cpp[base_url={llama},model={name}]")
     model.ready()
     (answer,) = model.generate_until([Request(GENERATE, PARIS, options=generation_options(max_gen_toks=1))])
     assert (model.model_name, answer.text, model.warnings()) == (name, " Paris", [])
 
 
-def test_the_time_of_an_answer_is_that_of_all_its_calls(llama: str) -> None:
+def test_the_time_of_a_response_includes_all_its_calls(llama: str) -> None:
     model = open_model(f"llama-cpp[base_url={llama}]")
     model.ready()
     (answer,) = model.generate_until([Request(GENERATE, PARIS, options=generation_options(max_gen_toks=4))])
@@ -98,16 +98,16 @@ def test_the_time_of_an_answer_is_that_of_all_its_calls(llama: str) -> None:
     assert "retries" not in answer.to_dict()
 
 
-def older(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
-    """What servers answered before they named tokens by id: texts and probabilities."""
+def older_server(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
+    """Responses of servers before token ids: texts and probabilities."""
     if path == "/tokenize":
         return {"tokens": [ord(char) for char in body["content"]]}
     rows = [{"tok_str": "b", "prob": 0.75}, {"tok_str": "a", "prob": 0.25}, {"tok_str": "zz", "prob": 0.0}]
     return {"content": "b", "completion_probabilities": [{"content": "b", "probs": rows}]}
 
 
-def test_the_shapes_of_older_servers_are_read() -> None:
-    with FaultServer(older) as server:
+def test_responses_of_older_servers_are_read() -> None:
+    with FaultServer(older_server) as server:
         model = LlamaCppModel(base_url=server.url)
         model._props = Props(Settings(64))
         model.client.concurrency = 1
@@ -118,4 +118,4 @@ def test_the_shapes_of_older_servers_are_read() -> None:
     assert other.score == pytest.approx(math.log(0.25)) and not other.is_greedy
     assert answer.tokens is not None
     assert (answer.tokens[0].id, answer.tokens[0].logprob) == (ord("b"), pytest.approx(math.log(0.75)))
-    assert answer.tokens[0].top[-1] == (-1, -math.inf)  # a text of two tokens has no id of its own
+    assert answer.tokens[0].top[-1] == (-1, -math.inf)  # a text of two tokens has no id

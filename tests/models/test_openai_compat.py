@@ -1,4 +1,4 @@
-"""The openai-compat backend: the protocol against a server of ours, and the real thing against llama-server."""
+"""The openai-compat backend with a test server, and with a llama-server."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
 
 
-def text(words: str, **more: Any) -> dict[str, Any]:
+def text(content: str, **more: Any) -> dict[str, Any]:
     return {
-        "choices": [{"text": words, "finish_reason": "stop", **more}],
+        "choices": [{"text": content, "finish_reason": "stop", **more}],
         "usage": {"prompt_tokens": 3, "completion_tokens": 2},
     }
 
@@ -59,22 +59,24 @@ def echoing(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
     )
 
 
-def opened(server: FaultServer, **arguments: Any) -> Any:
+def open_ready(server: FaultServer, **arguments: Any) -> Any:
     inner = ",".join(f"{name}={value}" for name, value in {"model": "m", **arguments}.items())
     model = open_model(f"{server.url}/v1[{inner}]")
     model.ready()
     return model
 
 
-def ask(*contexts: Any) -> list[Request]:
+def requests_for(*contexts: Any) -> list[Request]:
     return [Request(GENERATE, context, options=OPTIONS) for context in contexts]
 
 
-def test_text_goes_to_completions_and_dialogs_to_chat() -> None:
+def test_text_is_sent_to_completions_and_dialogs_to_chat() -> None:
     with FaultServer(echoing) as server:
-        model = opened(server)
+        model = open_ready(server)
         server.calls.clear()
-        plain, dialog = model.generate_until(ask("the quick", (Message("system", "be brief"), Message("user", "hi"))))
+        plain, dialog = model.generate_until(
+            requests_for("the quick", (Message("system", "be brief"), Message("user", "hi")))
+        )
         (round_,) = model.generate_until_multi_round([Request(MULTI_ROUND, (Message("user", "hi"),), options=OPTIONS)])
     assert (plain.text, dialog.text, round_.text) == ("fine", "chat", "chat")
     assert (plain.prompt_tokens, plain.output_tokens, plain.finish_reason) == (3, 2, "stop")
@@ -92,17 +94,17 @@ def test_text_goes_to_completions_and_dialogs_to_chat() -> None:
     ]
 
 
-def test_an_answer_is_cut_at_its_stops_even_where_the_server_ignores_them() -> None:
+def test_stop_strings_are_applied_where_the_server_ignores_them() -> None:
     with FaultServer(echoing) as server:
         many = generation_options(max_gen_toks=8, until=["1", "2", "3", "4", "\n"])
-        (answer,) = opened(server).generate_until([Request(GENERATE, "a", options=many)])
+        (answer,) = open_ready(server).generate_until([Request(GENERATE, "a", options=many)])
         assert answer.text == "fine"
         assert server.calls[-1][1]["stop"] == ["1", "2", "3", "4"]
 
 
-def test_prompts_are_scored_by_echo_where_the_server_can() -> None:
+def test_prompts_are_scored_by_echo_where_the_server_supports_it() -> None:
     with FaultServer(echoing) as server:
-        model = opened(server)
+        model = open_ready(server)
         assert model.capabilities.supports_logprobs
         greedy, other, spaced = model.loglikelihood(
             [Request(LOGLIKELIHOOD, "ab", "cd"), Request(LOGLIKELIHOOD, "ab", "cz"), Request(LOGLIKELIHOOD, "ab ", "c")]
@@ -114,20 +116,20 @@ def test_prompts_are_scored_by_echo_where_the_server_can() -> None:
 
 
 def vllm_like(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
-    """As `echoing`, in vLLM's words: prompt_logprobs with ranks, and the next token's distribution by id (a, b and c)."""
+    """As `echoing`, in vLLM's format: prompt_logprobs with ranks, and the next token's distribution by id (a, b and c)."""
     if path == "/v1/completions" and "prompt_logprobs" in body:
         prompt = body["prompt"] if isinstance(body["prompt"], list) else [ord(char) for char in body["prompt"]]
-        places = [{str(token): {"logprob": -token / 100, "rank": 1 + (token == ord("z"))}} for token in prompt[1:]]
-        return text("x", prompt_logprobs=[None, *places])
+        rows = [{str(token): {"logprob": -token / 100, "rank": 1 + (token == ord("z"))}} for token in prompt[1:]]
+        return text("x", prompt_logprobs=[None, *rows])
     if path == "/v1/completions" and body.get("return_tokens_as_token_ids"):
         top = {f"token_id:{ord(char)}": value for char, value in (("b", -0.5), ("a", -1.5), ("c", -2.5))}
         return text("b", logprobs={"top_logprobs": [top]})
     return status(400, "no echo here") if body.get("echo") else echoing(server, path, body)
 
 
-def test_prompts_are_scored_by_prompt_logprobs_where_the_server_has_them() -> None:
+def test_prompts_are_scored_by_prompt_logprobs_where_the_server_supports_it() -> None:
     with FaultServer(vllm_like) as server:
-        model = opened(server)
+        model = open_ready(server)
         greedy, other = model.loglikelihood([Request(LOGLIKELIHOOD, "ab", "cd"), Request(LOGLIKELIHOOD, "ab", "cz")])
     assert greedy.score == pytest.approx(-(99 + 100) / 100) and greedy.is_greedy
     assert other.score == pytest.approx(-(99 + 122) / 100) and not other.is_greedy
@@ -135,40 +137,40 @@ def test_prompts_are_scored_by_prompt_logprobs_where_the_server_has_them() -> No
 
 def test_choices_of_one_token_share_one_call_for_the_next_token() -> None:
     with FaultServer(vllm_like) as server:
-        model = opened(server)
+        model = open_ready(server)
         server.calls.clear()
         choices = [Request(LOGLIKELIHOOD, "the question", letter) for letter in "abcd"]
         a, b, c, d = model.loglikelihood(choices)
-        asked = [body for path, body in server.calls if path == "/v1/completions"]
+        bodies = [body for path, body in server.calls if path == "/v1/completions"]
     assert [answer.score for answer in (a, b, c)] == [-1.5, -0.5, -2.5]
     assert [answer.is_greedy for answer in (a, b, c, d)] == [False, True, False, True]
-    assert d.score == -1.0  # not among the likeliest: from the prompt itself
-    assert ["prompt_logprobs" in body for body in asked].count(False) == 1 and len(asked) == 2
+    assert d.score == -1.0  # not in top_logprobs: from prompt_logprobs
+    assert ["prompt_logprobs" in body for body in bodies].count(False) == 1 and len(bodies) == 2
 
 
-def test_a_scoring_route_that_nobody_has_is_refused_and_one_that_is_named_is_taken() -> None:
+def test_an_unknown_scoring_route_is_refused_and_a_known_one_is_used() -> None:
     with pytest.raises(UnknownName, match="unknown scoring route 'eco'; did you mean echo"):
         open_model("http://127.0.0.1:1[model=m,scoring=eco]")
     with FaultServer(vllm_like) as server:
-        assert not opened(server, scoring="echo").capabilities.supports_logprobs  # this one refuses echo
-        assert opened(server, scoring="prompt_logprobs").capabilities.supports_logprobs
+        assert not open_ready(server, scoring="echo").capabilities.supports_logprobs  # this one refuses echo
+        assert open_ready(server, scoring="prompt_logprobs").capabilities.supports_logprobs
 
 
-def test_ids_that_are_not_those_of_the_prompt_are_an_error() -> None:
+def test_other_token_ids_than_those_of_the_prompt_are_an_error() -> None:
     def answer(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
         if body.get("prompt") == [97, 98, 99, 100]:
             return text("x", prompt_logprobs=[None, *[{"5": {"logprob": -1.0, "rank": 1}}] * 3])
         return vllm_like(server, path, body)
 
     with FaultServer(answer) as server:
-        (found,) = opened(server).loglikelihood([Request(LOGLIKELIHOOD, "ab", "cd")])
-    assert "log-probabilities cannot be read" in (found.error or "")
+        (response,) = open_ready(server).loglikelihood([Request(LOGLIKELIHOOD, "ab", "cd")])
+    assert "log-probabilities cannot be read" in (response.error or "")
 
 
-TOLD = generation_options(max_gen_toks=2, logprobs=2)
+WITH_LOGPROBS = generation_options(max_gen_toks=2, logprobs=2)
 
 
-def test_log_probabilities_of_answers_are_read_in_both_shapes() -> None:
+def test_log_probabilities_are_read_in_both_formats() -> None:
     def answer(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
         if path == "/v1/chat/completions":
             assert (body["logprobs"], body["top_logprobs"]) == (True, 2)
@@ -180,23 +182,26 @@ def test_log_probabilities_of_answers_are_read_in_both_shapes() -> None:
         return text("ab", logprobs={"tokens": ["a", "b"], "token_logprobs": [-0.1, -0.2], "top_logprobs": [{"a": -0.1}, {}]})
 
     with FaultServer(answer) as server:
-        model = opened(server)
+        model = open_ready(server)
         plain, chat = model.generate_until(
-            [Request(GENERATE, "a", options=TOLD), Request(GENERATE, (Message("user", "a"),), options=TOLD)]
+            [
+                Request(GENERATE, "a", options=WITH_LOGPROBS),
+                Request(GENERATE, (Message("user", "a"),), options=WITH_LOGPROBS),
+            ]
         )
     assert plain.tokens == (Token(None, "a", -0.1, (("a", -0.1),)), Token(None, "b", -0.2))
     assert chat.tokens == (Token(None, "yes", -0.5, (("yes", -0.5), ("no", -1.0))),)
 
 
 @pytest.mark.parametrize("refusal", [status(400, "logprobs are not supported"), None])
-def test_a_server_without_log_probabilities_answers_without_them_and_that_is_told(refusal: Any) -> None:
+def test_without_log_probabilities_responses_have_none_with_a_warning(refusal: Any) -> None:
     def answer(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
         return refusal if refusal and body.get("logprobs") == 2 else text("fine")
 
     with FaultServer(answer) as server:
-        model = opened(server)
-        (found,) = model.generate_until([Request(GENERATE, "a", options=TOLD)])
-    assert (found.text, found.tokens) == ("fine", None)
+        model = open_ready(server)
+        (response,) = model.generate_until([Request(GENERATE, "a", options=WITH_LOGPROBS)])
+    assert (response.text, response.tokens) == ("fine", None)
     assert "the server gives no log-probabilities of its answers" in model.warnings()
 
 
@@ -208,49 +213,49 @@ def test_a_server_that_still_loads_is_reported_and_waited_for() -> None:
 
     with FaultServer(answer) as server:
         with pytest.raises(ModelError, match=r"is still loading \(HTTP 503: Loading model\); wait for it with --wait"):
-            opened(server)
+            open_ready(server)
         loading_calls = len(server.calls) + 2
         open_model(f"{server.url}[model=m]").ready(wait=60)
         assert len(server.calls) > loading_calls
 
 
-def test_without_a_tokenizer_route_offsets_tell_context_from_continuation() -> None:
+def test_without_tokenize_offsets_separate_context_and_continuation() -> None:
     def answer(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
         return status(404) if path == "/tokenize" else echoing(server, path, body)
 
     with FaultServer(answer) as server:
-        (found,) = opened(server).loglikelihood([Request(LOGLIKELIHOOD, "ab", "cd")])
-    assert found.score == pytest.approx(-1.99)
+        (response,) = open_ready(server).loglikelihood([Request(LOGLIKELIHOOD, "ab", "cd")])
+    assert response.score == pytest.approx(-1.99)
 
 
-def test_a_server_that_scores_no_prompts_is_told_from_one_that_does() -> None:
+def test_a_server_without_prompt_scoring_is_detected() -> None:
     with FaultServer(lambda *_: text("x")) as server:
-        model = opened(server)
+        model = open_ready(server)
     assert not model.capabilities.serves(LOGLIKELIHOOD) and model.capabilities.serves(GENERATE)
     assert model.warnings() == [
         "the server returns no log-probabilities of a prompt: it ignores `prompt_logprobs` and `echo`"
     ]
 
 
-def test_a_text_without_context_starts_from_bos_where_its_id_is_known() -> None:
+def test_a_text_without_context_starts_from_bos_where_its_id_is_given() -> None:
     with FaultServer(echoing) as server:
-        blind, told = opened(server), opened(server, bos_token_id=65)
-        (without,) = blind.loglikelihood([Request(LOGLIKELIHOOD, "", "bc")])
-        (with_bos,) = told.loglikelihood([Request(LOGLIKELIHOOD, "", "bc")])
-        (document,) = told.loglikelihood_rolling([Request(ROLLING, "bc")])
-    assert without.score == pytest.approx(-0.99) and "bos_token_id" in blind.warnings()[0]
+        without_bos_id, with_bos_id = open_ready(server), open_ready(server, bos_token_id=65)
+        (without,) = without_bos_id.loglikelihood([Request(LOGLIKELIHOOD, "", "bc")])
+        (with_bos,) = with_bos_id.loglikelihood([Request(LOGLIKELIHOOD, "", "bc")])
+        (document,) = with_bos_id.loglikelihood_rolling([Request(ROLLING, "bc")])
+    assert without.score == pytest.approx(-0.99) and "bos_token_id" in without_bos_id.warnings()[0]
     assert with_bos.score == document.score == pytest.approx(-0.98 - 0.99)
-    assert told.warnings() == []
+    assert with_bos_id.warnings() == []
 
 
-def test_a_server_without_completions_gets_every_prompt_as_chat() -> None:
+def test_without_a_completions_route_prompts_are_sent_as_chat() -> None:
     def answer(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
         return status(404) if path == "/v1/completions" else echoing(server, path, body)
 
     with FaultServer(answer) as server:
-        model = opened(server)
-        (found,) = model.generate_until(ask("the quick"))
-        assert (found.text, model.use_chat_template) == ("chat", True)
+        model = open_ready(server)
+        (response,) = model.generate_until(requests_for("the quick"))
+        assert (response.text, model.use_chat_template) == ("chat", True)
         assert server.calls[-1][1]["messages"] == [{"role": "user", "content": "the quick"}]
 
 
@@ -266,15 +271,15 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize(("fault", "words"), FAULTS.values(), ids=FAULTS)
-def test_a_fault_is_an_error_of_its_request_and_others_are_right(fault: Any, words: str) -> None:
+@pytest.mark.parametrize(("fault", "message"), FAULTS.values(), ids=FAULTS)
+def test_a_fault_is_an_error_of_its_request_alone(fault: Any, message: str) -> None:
     def answer(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
         return fault if body.get("prompt") == "bad" else echoing(server, path, body)
 
     with FaultServer(answer) as server:
-        good, bad = opened(server, timeout=1.5).generate_until(ask("good", "bad"))
+        good, bad = open_ready(server, timeout=1.5).generate_until(requests_for("good", "bad"))
     assert good.text == "fine"
-    assert words in (bad.error or "") and bad.text is None
+    assert message in (bad.error or "") and bad.text is None
 
 
 def scores(values: list[Any]) -> dict[str, Any]:
@@ -283,23 +288,23 @@ def scores(values: list[Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("values", "words"),
+    ("values", "message"),
     [
         ([None, -1.0, None, -1.0, -1.0], "left out a log-probability"),
         ([None, -1.0, float("nan"), -1.0, -1.0], "NaN"),
         ([None, -1.0, -1.0], "3 log-probabilities for 4 tokens"),
     ],
 )
-def test_missing_and_senseless_log_probabilities_are_errors(values: list[Any], words: str) -> None:
+def test_missing_and_invalid_log_probabilities_are_errors(values: list[Any], message: str) -> None:
     def answer(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
         return scores(values) if body.get("prompt") == [97, 98, 99, 100] else echoing(server, path, body)
 
     with FaultServer(answer) as server:
-        (found,) = opened(server).loglikelihood([Request(LOGLIKELIHOOD, "ab", "cd")])
-    assert words in (found.error or "") and found.score is None
+        (response,) = open_ready(server).loglikelihood([Request(LOGLIKELIHOOD, "ab", "cd")])
+    assert message in (response.error or "") and response.score is None
 
 
-def test_an_absent_server_a_wrong_model_and_a_missing_key_are_told_at_once() -> None:
+def test_an_absent_server_a_wrong_model_and_a_missing_key_are_reported_at_once() -> None:
     started = time.monotonic()
     with pytest.raises(
         ModelError, match=r"cannot reach .*: Connection refused; start it, or wait for it with --wait SECONDS"
@@ -308,7 +313,7 @@ def test_an_absent_server_a_wrong_model_and_a_missing_key_are_told_at_once() -> 
     with FaultServer(echoing, models=("llama", "qwen")) as server:
         with pytest.raises(UnknownName, match=r"unknown model at .* 'lama'; did you mean llama\? it serves llama, qwen"):
             open_model(f"{server.url}[model=lama]").ready()
-        with pytest.raises(ModelError, match="serves llama, qwen: give one with model="):
+        with pytest.raises(ModelError, match="serves llama, qwen: pass one with model="):
             open_model(server.url).ready()
     assert time.monotonic() - started < 30
 
@@ -326,71 +331,71 @@ def test_a_server_that_comes_up_late_is_waited_for() -> None:
         assert model.capabilities.supports_logprobs
 
 
-def test_a_key_comes_from_the_argument_or_the_environment_and_is_sent_but_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_from_argument_or_environment_is_sent_but_not_printed(monkeypatch: pytest.MonkeyPatch) -> None:
     with FaultServer(echoing) as server:
-        model = opened(server, api_key="sk-arg")
+        model = open_ready(server, api_key="sk-arg")
         assert server.headers[0]["Authorization"] == "Bearer sk-arg"
         assert "sk-arg" not in f"{model.identity()} {model.model_name} {model.client!r}"
         server.headers.clear()
         monkeypatch.setenv("OPENAI_API_KEY", "sk-env")
-        opened(server)
+        open_ready(server)
         assert server.headers[0]["Authorization"] == "Bearer sk-env"
 
 
 @pytest.mark.parametrize("url", ["http://h:8000", "http://h:8000/", "http://h:8000/v1", "http://h:8000/v1/"])
-def test_a_base_url_counts_with_and_without_v1(url: str) -> None:
+def test_a_base_url_works_with_and_without_v1(url: str) -> None:
     assert open_model(f"openai-compat[base_url={url},model=m]").base_url == "http://h:8000"
 
 
-def test_defaults_are_those_of_the_documentation() -> None:
+def test_defaults_are_the_documented_ones() -> None:
     model = open_model("llama3.1:8b")
     assert (model.base_url, model.client.timeout, model.model) == ("http://127.0.0.1:11434", 120.0, "llama3.1:8b")
     assert open_model("vllm-mlx:org/m").base_url == "http://127.0.0.1:8000"
     assert open_model("gguf:m").base_url == "http://127.0.0.1:8080"
 
 
-def test_a_streamed_answer_is_the_whole_one_and_tells_when_it_began(llama: str) -> None:
+def test_a_streamed_response_equals_the_whole_one_and_has_a_first_token_time(llama: str) -> None:
     whole, streamed = open_model(llama), open_model(f"{llama}[stream=true]")
     question = (Message("user", "What is the capital of France? One word."),)
     answers = []
     for model in (whole, streamed):
         model.ready()
-        answers.append(model.generate_until(ask("The capital of France is", question)))
+        answers.append(model.generate_until(requests_for("The capital of France is", question)))
     for one, other in zip(*answers, strict=True):
         assert (one.text, one.finish_reason, one.output_tokens) == (other.text, other.finish_reason, other.output_tokens)
         assert one.first_token_s is None and other.first_token_s is not None and other.seconds is not None
         assert 0 < other.first_token_s < other.seconds
 
 
-def test_retries_and_their_pauses_stand_in_the_answer() -> None:
+def test_responses_include_retries_and_their_pauses() -> None:
     def answer(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
-        asked = [sent.get("prompt") for _, sent in server.calls].count("slow")
-        busy = body.get("prompt") == "slow" and asked <= 2
+        attempts = [sent.get("prompt") for _, sent in server.calls].count("slow")
+        busy = body.get("prompt") == "slow" and attempts <= 2
         return status(429, Retry_After="0.4") if busy else text("fine")
 
     with FaultServer(answer) as server:
-        model = opened(server, concurrency=1)
-        quick, slow = model.generate_until(ask("quick", "slow"))
+        model = open_ready(server, concurrency=1)
+        quick, slow = model.generate_until(requests_for("quick", "slow"))
     assert (quick.retries, slow.retries) == (0, 2)
     assert slow.seconds >= 0.8
     assert slow.to_dict()["retries"] == 2 and Response.from_dict(slow.to_dict()).retries == 2
 
 
-def test_retries_of_a_request_that_fails_are_counted_too() -> None:
+def test_retries_of_a_failing_request_are_counted() -> None:
     with FaultServer(lambda *_: text("x")) as server:
-        model = opened(server)
+        model = open_ready(server)
         server.answer = lambda *_: status(500, "boom")
-        (found,) = model.generate_until(ask("a"))
-    assert (found.error, found.retries) == ("HTTP 500: boom", client.ATTEMPTS - 1)
+        (response,) = model.generate_until(requests_for("a"))
+    assert (response.error, response.retries) == ("HTTP 500: boom", client.ATTEMPTS - 1)
 
 
-def test_a_model_is_asked_inside_a_running_event_loop() -> None:
-    """As in a notebook, where a cell runs on the kernel's loop."""
+def test_a_model_works_inside_a_running_event_loop() -> None:
+    """As in a notebook, whose cells run on the kernel's loop."""
 
     async def cell() -> Any:
         with FaultServer(echoing) as server:
-            model = opened(server)
-            return model.generate_until(ask("a", "b")), model.loglikelihood([Request(LOGLIKELIHOOD, "ab", "cd")])
+            model = open_ready(server)
+            return model.generate_until(requests_for("a", "b")), model.loglikelihood([Request(LOGLIKELIHOOD, "ab", "cd")])
 
     (first, second), (scored,) = asyncio.run(cell())
     assert (first.text, second.text, scored.score) == ("fine", "fine", pytest.approx(-1.99))
@@ -424,33 +429,33 @@ def test_vllm_mlx_with_another_model_is_refused() -> None:
             open_model(f"vllm-mlx[base_url={server.url},model=m]").ready()
 
 
-def test_a_real_server_answers_text_and_chat(llama: str) -> None:
+def test_a_llama_server_answers_text_and_chat(llama: str) -> None:
     model = open_model(llama)
     model.ready()
     plain, chat = model.generate_until(
-        ask("The capital of France is", (Message("user", "What is the capital of France? One word."),))
+        requests_for("The capital of France is", (Message("user", "What is the capital of France? One word."),))
     )
     assert (plain.text or "").startswith(" Paris")
     assert chat.text and chat.error is None
     assert not model.capabilities.supports_logprobs  # llama-server ignores echo
 
 
-def test_a_count_of_tokens_that_cannot_be_is_not_believed() -> None:
-    """A thousand billion tokens for a limit of 16 would be a throughput of billions a second."""
+def test_an_impossible_token_count_is_dropped() -> None:
+    """A trillion tokens for a limit of 16 would give an absurd throughput."""
     for count, believed in ((10**12, None), (40, 40), (16, 16)):
         counted = {**text("x"), "usage": {"completion_tokens": count}}
         with FaultServer(lambda *_, counted=counted: counted) as server:
-            model = opened(server)
+            model = open_ready(server)
             (answer,) = model.generate_until([Request(GENERATE, "q", options=generation_options(max_gen_toks=16))])
             assert answer.output_tokens == believed
             assert any("more tokens of an answer than the limit" in one for one in model.warnings()) == (count > 16)
 
 
-def test_a_server_that_is_busy_at_first_is_asked_again() -> None:
+def test_a_server_that_is_busy_at_first_is_probed_again() -> None:
     answers = iter([status(429, Retry_After="0.05"), status(429)])
 
     def busy(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
         return next(answers, text("x"))
 
     with FaultServer(busy) as server:
-        assert opened(server).generate_until(ask("q"))[0].text == "x"
+        assert open_ready(server).generate_until(requests_for("q"))[0].text == "x"

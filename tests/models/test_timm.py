@@ -1,4 +1,4 @@
-"""The timm backend gives what timm itself gives, refuses what cannot fit before weights load, and names bad pictures."""
+"""The timm backend gives timm's results, refuses tasks of another size before weights load, and reports bad images."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ ARCHITECTURES = ("test_vit", "test_efficientnet")
 LABELS = Labels(CLASSES)
 
 
-def make_picture(number: int) -> Image.Image:
-    """Pictures of many sizes, colours and modes."""
+def make_image(number: int) -> Image.Image:
+    """Images of many sizes, colours and modes."""
     draw = np.random.default_rng(number)
     width, height = (int(side) for side in draw.integers(20, 260, 2))
     coarse = Image.fromarray(draw.integers(0, 256, (3, 4, 3), dtype=np.uint8)).resize((width, height))
@@ -41,16 +41,16 @@ def make_picture(number: int) -> Image.Image:
 
 
 @pytest.fixture(scope="module")
-def pictures(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    folder = tmp_path_factory.mktemp("pictures")
+def image_files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("images")
     files = [folder / f"{number:02}.{'jpg' if number % 4 < 2 else 'png'}" for number in range(12)]
     for number, file in enumerate(files):
-        make_picture(number).save(file)
+        make_image(number).save(file)
     return files
 
 
 def seeded(name: str, classes: int, seed: int = 7) -> Any:
-    """A model whose answers differ from picture to picture, which those of fresh random weights hardly do."""
+    """A model whose labels differ between images, unlike those of fresh random weights."""
     torch.manual_seed(seed)
     model = timm.create_model(name, pretrained=False, num_classes=classes)
     head = model.get_classifier()
@@ -61,7 +61,7 @@ def seeded(name: str, classes: int, seed: int = 7) -> Any:
 
 @pytest.fixture(scope="module")
 def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Weights of ten classes for each architecture."""
+    """A checkpoint with ten classes for each architecture."""
     folder = tmp_path_factory.mktemp("checkpoints")
     files = {name: folder / f"{name}.pth" for name in ARCHITECTURES}
     for name, file in files.items():
@@ -70,7 +70,7 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def plain_loop(name: str, checkpoint: Path, files: list[Path]) -> torch.Tensor:
-    """Probabilities as timm's documentation computes them, one picture at a time."""
+    """Probabilities as in timm's documentation, one image at a time."""
     from timm.data import create_transform, resolve_model_data_config
 
     model = timm.create_model(name, pretrained=False, num_classes=10, checkpoint_path=str(checkpoint)).eval()
@@ -80,106 +80,108 @@ def plain_loop(name: str, checkpoint: Path, files: list[Path]) -> torch.Tensor:
     return torch.cat(rows)
 
 
-def ask(source: Any, labels: Labels = LABELS) -> Request:
+def image_request(source: Any, labels: Labels = LABELS) -> Request:
     return Request(CLASSIFY, (Message("user", (Media(IMAGE, source),)),), labels=labels)
 
 
-def told(response: Response) -> dict[str, float]:
+def probabilities(response: Response) -> dict[str, float]:
     assert response.ranking is not None, response.error
     return dict(response.ranking)
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
 @pytest.mark.parametrize("batch_size", [5, 64])
-def test_answers_equal_a_plain_timm_loop(
-    name: str, batch_size: int, checkpoints: dict[str, Path], pictures: list[Path]
+def test_probabilities_match_a_plain_timm_loop(
+    name: str, batch_size: int, checkpoints: dict[str, Path], image_files: list[Path]
 ) -> None:
-    expected = plain_loop(name, checkpoints[name], pictures)
+    expected = plain_loop(name, checkpoints[name], image_files)
     model = TimmModel(name, num_classes=10, checkpoint=str(checkpoints[name]), batch_size=batch_size, device="cpu")
-    answers = model.classify([ask(file) for file in pictures])
-    assert [answer.label for answer in answers] == [CLASSES[place] for place in expected.argmax(dim=1)]
+    answers = model.classify([image_request(file) for file in image_files])
+    assert [answer.label for answer in answers] == [CLASSES[index] for index in expected.argmax(dim=1)]
     for answer, row in zip(answers, expected, strict=True):
-        assert told(answer) == pytest.approx(dict(zip(CLASSES, row.tolist(), strict=True)), abs=1e-5)
+        assert probabilities(answer) == pytest.approx(dict(zip(CLASSES, row.tolist(), strict=True)), abs=1e-5)
         scores = [score for _, score in answer.ranking or ()]
         assert scores == sorted(scores, reverse=True)
         assert (answer.ranking or ())[0][0] == answer.label
-    assert len({answer.label for answer in answers}) >= 3, "the pictures must not all look the same to the model"
+    assert len({answer.label for answer in answers}) >= 3, "the model must not give all images the same label"
     assert expected.std(dim=0).max() > 0.02
 
 
-def test_answers_come_in_the_order_asked(checkpoints: dict[str, Path], pictures: list[Path]) -> None:
+def test_responses_are_in_request_order(checkpoints: dict[str, Path], image_files: list[Path]) -> None:
     model = TimmModel("test_vit", num_classes=10, checkpoint=str(checkpoints["test_vit"]), batch_size=4)
-    there = model.classify([ask(file) for file in pictures])
-    back = model.classify([ask(file) for file in reversed(pictures)])
-    for one, other in zip(there, reversed(back), strict=True):
-        assert told(one) == pytest.approx(told(other), abs=1e-5)
+    forward = model.classify([image_request(file) for file in image_files])
+    backward = model.classify([image_request(file) for file in reversed(image_files)])
+    for first, other in zip(forward, reversed(backward), strict=True):
+        assert probabilities(first) == pytest.approx(probabilities(other), abs=1e-5)
 
 
-def test_ten_labels_are_kept_of_a_thousand(pictures: list[Path]) -> None:
+def test_the_ranking_has_the_ten_best_labels(image_files: list[Path]) -> None:
     labels = Labels(tuple(f"class {number}" for number in range(1000)))
     model = TimmModel("test_vit", pretrained=False)
-    (answer,) = model.classify([ask(pictures[0], labels)])
+    (answer,) = model.classify([image_request(image_files[0], labels)])
     with torch.no_grad():
-        row = model.model(model.transform(Image.open(pictures[0]).convert("RGB")).unsqueeze(0)).softmax(dim=1)[0]
-    values, places = row.topk(10)
-    assert [label for label, _ in answer.ranking or ()] == [f"class {place}" for place in places.tolist()]
+        row = model.model(model.transform(Image.open(image_files[0]).convert("RGB")).unsqueeze(0)).softmax(dim=1)[0]
+    values, indices = row.topk(10)
+    assert [label for label, _ in answer.ranking or ()] == [f"class {index}" for index in indices.tolist()]
     assert [score for _, score in answer.ranking or ()] == pytest.approx(values.tolist(), abs=1e-6)
 
 
-def test_num_classes_overrides_the_head(pictures: list[Path]) -> None:
+def test_num_classes_overrides_the_head(image_files: list[Path]) -> None:
     labels = Labels(tuple("abcdefg"))
     model = TimmModel("test_vit", pretrained=False, num_classes=7)
     assert model.head_size == 7
-    model.check(ask(pictures[0], labels))
+    model.check(image_request(image_files[0], labels))
     with pytest.raises(CannotServe):
-        model.check(ask(pictures[0]))
-    (answer,) = model.classify([ask(pictures[0], labels)])
-    assert sorted(told(answer)) == list("abcdefg")
-    assert sum(told(answer).values()) == pytest.approx(1, abs=1e-5)
+        model.check(image_request(image_files[0]))
+    (answer,) = model.classify([image_request(image_files[0], labels)])
+    assert sorted(probabilities(answer)) == list("abcdefg")
+    assert sum(probabilities(answer).values()) == pytest.approx(1, abs=1e-5)
     assert model.model.num_classes == 7
 
 
-def test_the_head_size_is_known_without_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_head_size_is_read_without_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timm, "create_model", lambda *_, **__: pytest.fail("weights were loaded"))
     assert TimmModel("test_vit").head_size == 1000
     assert TimmModel("vit_base_patch16_224.augreg_in21k").head_size == 21843
     assert TimmModel("resnet50.a1_in1k", num_classes=10).head_size == 10
 
 
-def test_random_weights_are_the_same_in_every_run_and_told(pictures: list[Path]) -> None:
-    found = []
+def test_random_weights_are_the_same_in_every_run_with_a_warning(image_files: list[Path]) -> None:
+    runs = []
     for _ in range(2):
         model = TimmModel("test_efficientnet", pretrained=False, num_classes=10)
-        found.append(told(model.classify([ask(pictures[0])])[0]))
+        runs.append(probabilities(model.classify([image_request(image_files[0])])[0]))
         assert model.warnings() == ["the weights of test_efficientnet are random: pretrained=false and no checkpoint"]
         torch.rand(3)
-    assert found[0] == found[1]
+    assert runs[0] == runs[1]
 
 
-def test_weights_of_a_checkpoint_or_published_ones_are_no_remark(checkpoints: dict[str, Path]) -> None:
+def test_checkpoint_and_pretrained_weights_cause_no_warning(checkpoints: dict[str, Path]) -> None:
     assert TimmModel("test_vit", num_classes=10, checkpoint=str(checkpoints["test_vit"])).warnings() == []
     assert TimmModel("test_vit").warnings() == []
 
 
-def test_labels_of_each_request_are_its_own(checkpoints: dict[str, Path], pictures: list[Path]) -> None:
+def test_each_request_gets_its_own_labels(checkpoints: dict[str, Path], image_files: list[Path]) -> None:
     """Two tasks of the same size may share a batch."""
     other = Labels(tuple(f"thing {number}" for number in range(10)))
-    expected = plain_loop("test_vit", checkpoints["test_vit"], pictures[:4]).argmax(dim=1).tolist()
+    expected = plain_loop("test_vit", checkpoints["test_vit"], image_files[:4]).argmax(dim=1).tolist()
     model = TimmModel("test_vit", num_classes=10, checkpoint=str(checkpoints["test_vit"]))
-    requests = [ask(file, labels) for file, labels in zip(pictures[:4], (LABELS, other, LABELS, other), strict=True)]
-    names = [request.labels.names[place] for request, place in zip(requests, expected, strict=True)]
+    requests = [
+        image_request(file, labels) for file, labels in zip(image_files[:4], (LABELS, other, LABELS, other), strict=True)
+    ]
+    names = [request.labels.names[index] for request, index in zip(requests, expected, strict=True)]
     assert [answer.label for answer in model.classify(requests)] == names
 
 
-def test_a_request_given_twice_is_answered_twice(checkpoints: dict[str, Path], pictures: list[Path]) -> None:
+def test_a_request_given_twice_has_two_responses(checkpoints: dict[str, Path], image_files: list[Path]) -> None:
     model = TimmModel("test_vit", num_classes=10, checkpoint=str(checkpoints["test_vit"]), batch_size=1)
-    request = ask(pictures[0])
+    request = image_request(image_files[0])
     first, second = model.classify([request, request])
     assert (first.error, second.error) == (None, None)
-    assert told(first) == told(second)
+    assert probabilities(first) == probabilities(second)
 
 
-def test_weights_load_once_where_nobody_loaded_them_before(pictures: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_load_once_at_the_first_request(image_files: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     loads: list[str] = []
     create: Callable[..., Any] = timm.create_model
 
@@ -188,32 +190,30 @@ def test_weights_load_once_where_nobody_loaded_them_before(pictures: list[Path],
         return create(name, **given)
 
     monkeypatch.setattr(timm, "create_model", counted)
-    TimmModel("test_vit", pretrained=False, num_classes=10).classify([ask(file) for file in pictures])
+    TimmModel("test_vit", pretrained=False, num_classes=10).classify([image_request(file) for file in image_files])
     assert loads == ["test_vit"]
 
 
-def test_a_model_that_was_cleaned_loads_again(checkpoints: dict[str, Path], pictures: list[Path]) -> None:
+def test_a_cleaned_model_loads_again(checkpoints: dict[str, Path], image_files: list[Path]) -> None:
     model = TimmModel("test_vit", num_classes=10, checkpoint=str(checkpoints["test_vit"]))
-    before = told(model.classify([ask(pictures[0])])[0])
+    before = probabilities(model.classify([image_request(image_files[0])])[0])
     model.clean()
-    assert told(model.classify([ask(pictures[0])])[0]) == before
+    assert probabilities(model.classify([image_request(image_files[0])])[0]) == before
 
 
-def test_a_request_without_a_picture_or_with_two_is_an_error_of_its_own(
-    checkpoints: dict[str, Path], pictures: list[Path]
-) -> None:
+def test_a_request_without_an_image_or_with_two_is_an_error(checkpoints: dict[str, Path], image_files: list[Path]) -> None:
     model = TimmModel("test_vit", num_classes=10, checkpoint=str(checkpoints["test_vit"]))
     none = Request(CLASSIFY, (Message("user", ("what is it?",)),), labels=LABELS)
-    two = Request(CLASSIFY, (Message("user", tuple(Media(IMAGE, file) for file in pictures[:2])),), labels=LABELS)
-    answers = model.classify([ask(pictures[0]), none, two, ask(pictures[1])])
+    two = Request(CLASSIFY, (Message("user", tuple(Media(IMAGE, file) for file in image_files[:2])),), labels=LABELS)
+    answers = model.classify([image_request(image_files[0]), none, two, image_request(image_files[1])])
     assert [answer.failed for answer in answers] == [False, True, True, False]
-    assert "no picture" in (answers[1].error or "")
+    assert "no image" in (answers[1].error or "")
     assert "2 pictures" in (answers[2].error or "")
-    alone = model.classify([ask(pictures[0]), ask(pictures[1])])
+    alone = model.classify([image_request(image_files[0]), image_request(image_files[1])])
     assert [answers[0].label, answers[3].label] == [answer.label for answer in alone]
 
 
-# What is refused
+# Refused specs
 
 
 def test_a_wrong_name_is_refused_with_the_nearest_ones() -> None:
@@ -233,7 +233,7 @@ def test_a_wrong_tag_is_refused_with_the_valid_ones() -> None:
     assert all(tag in str(caught.value) for tag in tags)
 
 
-def test_a_tag_of_a_model_that_has_none_is_refused() -> None:
+def test_a_tag_of_a_model_without_tags_is_refused() -> None:
     assert timm.list_pretrained("test_mambaout.*") == []
     with pytest.raises(UnknownName, match=r"unknown pretrained tag of test_mambaout 'in1k'.*it has none"):
         TimmModel("test_mambaout.in1k")
@@ -245,7 +245,9 @@ def test_a_missing_checkpoint_is_refused_with_its_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["of another architecture", "of another size", "damaged"])
-def test_a_checkpoint_that_does_not_fit_is_one_line(tmp_path: Path, what: str, checkpoints: dict[str, Path]) -> None:
+def test_a_checkpoint_of_another_shape_is_refused_in_one_line(
+    tmp_path: Path, what: str, checkpoints: dict[str, Path]
+) -> None:
     file = checkpoints["test_efficientnet"] if what == "of another architecture" else checkpoints["test_vit"]
     if what == "damaged":
         (tmp_path / "cut.pth").write_bytes(file.read_bytes()[:500])
@@ -257,7 +259,7 @@ def test_a_checkpoint_that_does_not_fit_is_one_line(tmp_path: Path, what: str, c
 
 
 @pytest.mark.parametrize("size", [0, -3])
-def test_a_batch_of_nothing_is_refused(size: int) -> None:
+def test_a_batch_size_below_one_is_refused(size: int) -> None:
     with pytest.raises(SpecError, match=rf"timm\[batch_size={size}\]: at least 1 is needed"):
         TimmModel("test_vit", batch_size=size)
 
@@ -272,12 +274,12 @@ def test_an_unknown_dtype_is_refused() -> None:
 
 @pytest.fixture
 def cifar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Two pictures of each class, in label folders."""
+    """Two images of each class, in label folders."""
     split = tmp_path / "data" / "uoft-cs" / "cifar10" / "test"
     for number in range(20):
         file = split / CLASSES[number % 10] / f"{number}.png"
         file.parent.mkdir(parents=True, exist_ok=True)
-        make_picture(number).save(file)
+        make_image(number).save(file)
     monkeypatch.setenv("MILL_DATA", str(tmp_path / "data"))
     return split
 
@@ -287,7 +289,7 @@ def plan(spec: str, task: str, folder: Path, **options: Any) -> Run:
 
 
 @pytest.mark.parametrize("task", ["cifar10_supervised", "cifar10"])
-def test_a_head_of_another_size_is_refused_with_both_sizes_before_weights_load(
+def test_a_head_of_another_size_is_refused_before_weights_load(
     task: str, cifar: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(timm, "create_model", lambda *_, **__: pytest.fail("weights were loaded"))
@@ -298,7 +300,7 @@ def test_a_head_of_another_size_is_refused_with_both_sizes_before_weights_load(
     assert not list((tmp_path / "out").rglob("*.jsonl"))
 
 
-def test_a_corrupt_picture_is_one_counted_error_and_the_others_are_as_before(
+def test_a_corrupt_image_is_one_error_and_the_others_are_unchanged(
     cifar: Path, tmp_path: Path, checkpoints: dict[str, Path]
 ) -> None:
     spec = f"timm[path=test_vit,num_classes=10,checkpoint={checkpoints['test_vit']},batch_size=8]"
@@ -318,11 +320,11 @@ def test_a_corrupt_picture_is_one_counted_error_and_the_others_are_as_before(
     assert failed["doc"] == {"image": str(bad), "label": "cat"}
     assert str(bad) in failed["error"]
     assert outcome.tasks[0].failures == [{"id": failed["id"], "error": failed["error"]}]
-    for one, other in zip(before, after, strict=True):
+    for first, other in zip(before, after, strict=True):
         if other is not failed:
-            rankings = [dict(row["responses"][0][0]["ranking"]) for row in (one, other)]
+            rankings = [dict(row["responses"][0][0]["ranking"]) for row in (first, other)]
             assert rankings[0] == pytest.approx(rankings[1], abs=1e-5)
-            assert one["values"] == other["values"]
+            assert first["values"] == other["values"]
     good = [row["doc"] for row in before if row["doc"]["image"] != str(bad)]
     expected = plain_loop("test_vit", checkpoints["test_vit"], [Path(doc["image"]) for doc in good])
     right = [CLASSES.index(doc["label"]) for doc in good]
@@ -333,7 +335,7 @@ def test_a_corrupt_picture_is_one_counted_error_and_the_others_are_as_before(
     assert outcome.tasks[0].metrics["acc5"].value == pytest.approx(hits5)
 
 
-def test_a_task_asked_for_by_its_plain_name_is_served_supervised_and_the_reader_told(
+def test_a_plain_task_name_selects_the_supervised_task_with_a_warning(
     cifar: Path, tmp_path: Path, checkpoints: dict[str, Path]
 ) -> None:
     spec = f"timm[path=test_vit,num_classes=10,checkpoint={checkpoints['test_vit']}]"
@@ -342,7 +344,7 @@ def test_a_task_asked_for_by_its_plain_name_is_served_supervised_and_the_reader_
     assert outcome.tasks[0].warnings == ["cifar10_supervised runs instead of cifar10, which this model cannot serve"]
 
 
-# What the model is called and made with
+# Arguments, name and identity
 
 
 def test_defaults_are_the_documented_ones() -> None:
@@ -354,20 +356,20 @@ def test_defaults_are_the_documented_ones() -> None:
         open_model("timm[]")
 
 
-def test_the_spec_reaches_the_model() -> None:
+def test_the_arguments_of_the_spec_reach_the_model() -> None:
     model = open_model("pytorch-image-models[path=test_vit,pretrained=false,batch_size=3,num_classes=5]")
     assert isinstance(model, TimmModel)
     assert (model.path, model.pretrained, model.batch_size, model.num_classes) == ("test_vit", False, 3, 5)
     assert model.model_name == "test_vit"
 
 
-def test_the_batch_size_of_the_command_counts_where_the_spec_gives_none() -> None:
+def test_the_batch_size_option_applies_where_the_spec_has_none() -> None:
     assert open_model("timm[path=test_vit,batch_size=3]", batch_size=8).batch_size == 3
     assert open_model("timm[path=test_vit]").batch_size == 64
     assert open_model("timm[path=test_vit]", batch_size=8).batch_size == 8
 
 
-def test_identity_follows_whatever_changes_the_answers(tmp_path: Path, checkpoints: dict[str, Path]) -> None:
+def test_everything_that_changes_the_scores_changes_the_identity(tmp_path: Path, checkpoints: dict[str, Path]) -> None:
     copy, other = tmp_path / "copy.pth", tmp_path / "other.pth"
     copy.write_bytes(checkpoints["test_vit"].read_bytes())
     torch.save(seeded("test_vit", 10, seed=8).state_dict(), other)

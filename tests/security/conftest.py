@@ -1,4 +1,4 @@
-"""Fixtures for tests of keys, code and files."""
+"""Fixtures of the security tests."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ Mill = Callable[..., tuple[int, str]]
 
 @pytest.fixture(autouse=True)
 def no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forgets the secrets of earlier tests, which would be redacted in any text."""
+    """Forget the secrets of earlier tests: they would be redacted under any name."""
     monkeypatch.setattr("mill.api.secrets._known", set())
 
 
 @pytest.fixture
 def mill(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Mill:
-    """Runs a command in this process and in an empty folder: (exit code, output)."""
+    """Runs a command line in this process and in a separate folder: (exit code, output)."""
     for name in [name for name in sys.modules if name.startswith("mill_file_")]:
         monkeypatch.delitem(sys.modules, name)
     for name in ("MILL_API_KEY", "OPENAI_API_KEY"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv(FORBIDDEN, "")  # so that what a command sets is undone
+    monkeypatch.setenv(FORBIDDEN, "")  # restored after the test, also where a command sets it
     monkeypatch.setenv("MILL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("COLUMNS", "200")

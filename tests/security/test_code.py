@@ -1,4 +1,4 @@
-"""Code that comes with a model: announced before it runs, and never run where it is forbidden."""
+"""Remote code of a model: announced before it runs, and never run where it is forbidden."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 TOY = str(ROOT / "tests/toy.py")
 Mill = Callable[..., tuple[int, str]]
 
-OWN_CODE = """
+REMOTE_CODE = """
 from pathlib import Path
 with Path({marker!r}).open("a") as handle:
     handle.write("x")
@@ -30,8 +30,8 @@ class OwnForCausalLM(LlamaForCausalLM):
 
 
 @pytest.fixture
-def own_model(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, Path]:
-    """The spec of a model with code of its own, and the file that this code makes when it runs."""
+def remote_code_model(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, Path]:
+    """The spec of a model with remote code, and the file that this code creates when it runs."""
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
     monkeypatch.setattr(sys, "path", [*sys.path])
     folder, marker = tmp_path / f"own_{tmp_path.name}", tmp_path / "marker"
@@ -40,15 +40,15 @@ def own_model(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     config |= {"model_type": "own_llama", "architectures": ["OwnForCausalLM"]}
     config["auto_map"] = {"AutoConfig": "own_code.OwnConfig", "AutoModelForCausalLM": "own_code.OwnForCausalLM"}
     (folder / "config.json").write_text(json.dumps(config))
-    (folder / "own_code.py").write_text(OWN_CODE.format(marker=str(marker)))
+    (folder / "own_code.py").write_text(REMOTE_CODE.format(marker=str(marker)))
     return f"hf[path={folder},dtype=float32]", marker
 
 
-def test_code_of_a_model_is_announced_once_and_runs(mill: Mill, own_model: tuple[str, Path]) -> None:
-    spec, marker = own_model
-    code, said = mill("eval", spec, "toy_gen,toy_choice", "--task_paths", TOY, "--limit", "1", "--quiet")
-    assert code == 0 and marker.exists(), said
-    assert said.count("contains code that will run: own_code.py; --no_remote_code forbids it") == 1
+def test_remote_code_is_announced_once_and_runs(mill: Mill, remote_code_model: tuple[str, Path]) -> None:
+    spec, marker = remote_code_model
+    code, output = mill("eval", spec, "toy_gen,toy_choice", "--task_paths", TOY, "--limit", "1", "--quiet")
+    assert code == 0 and marker.exists(), output
+    assert output.count("contains code that will run: own_code.py; --no_remote_code forbids it") == 1
 
 
 LIMITED = f"--task_paths {TOY} --limit 1"
@@ -67,55 +67,55 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("command", REFUSED.values(), ids=list(REFUSED))
-def test_forbidden_code_never_runs_and_is_refused_in_one_line(
-    mill: Mill, own_model: tuple[str, Path], command: str, monkeypatch: pytest.MonkeyPatch
+def test_forbidden_remote_code_is_refused_in_one_line(
+    mill: Mill, remote_code_model: tuple[str, Path], command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mill.cli.schedule.active_jobs", lambda cells: set())
-    spec, marker = own_model
+    spec, marker = remote_code_model
     in_file = {"models": [spec], "tasks": "toy_gen", "task_paths": TOY, "no_remote_code": True}
     Path("run.yaml").write_text(json.dumps(in_file))
-    words = {"SPEC": spec, "TRUSTING": spec.replace("]", ",trust_remote_code=true]")}
-    code, said = mill(*(words.get(word, word) for word in command.split()))
+    specs = {"SPEC": spec, "TRUSTING": spec.replace("]", ",trust_remote_code=true]")}
+    code, output = mill(*(specs.get(argument, argument) for argument in command.split()))
     assert code == 2 and not marker.exists()
-    (line,) = [line for line in said.splitlines() if line.startswith("mill: ")]
-    assert "cannot load the config of own_" in line and "Traceback" not in said
+    (line,) = [line for line in output.splitlines() if line.startswith("mill: ")]
+    assert "cannot load the config of own_" in line and "Traceback" not in output
 
 
-def test_workers_on_ray_are_told_and_run_no_forbidden_code(
-    mill: Mill, own_model: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
+def test_workers_on_ray_refuse_forbidden_remote_code(
+    mill: Mill, remote_code_model: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from mill.execute.ray_actor import Opening, Worker, environment
+    from mill.execute.ray_actor import Opening, ReplicaActor, environment
     from mill.execute.workers import portable_identity
     from mill.models.spec.open import open_model
     from mill.models.spec.parse import parse_spec
 
-    spec, marker = own_model
+    spec, marker = remote_code_model
     model = open_model(parse_spec(spec))
     identity = portable_identity(model)
     monkeypatch.setenv(FORBIDDEN, "1")
-    passed_on = environment(model)
-    assert passed_on[FORBIDDEN] == "1"
+    forwarded = environment(model)
+    assert forwarded[FORBIDDEN] == "1"
     monkeypatch.setenv(FORBIDDEN, "")
-    failure = Worker().open(Opening(parse_spec(spec), None, (), identity, passed_on)).failure
+    failure = ReplicaActor().open(Opening(parse_spec(spec), None, (), identity, forwarded)).failure
     assert failure is not None and "cannot load the config" in failure and "\n" not in failure
     assert not marker.exists()
-    assert Worker().open(Opening(parse_spec(spec), None, (), identity, {FORBIDDEN: ""})).failure is None
-    assert marker.exists(), "without the word it runs"
+    assert ReplicaActor().open(Opening(parse_spec(spec), None, (), identity, {FORBIDDEN: ""})).failure is None
+    assert marker.exists(), "it runs where it is not forbidden"
 
 
-def test_all_files_that_configs_name_are_announced(tiny_model: Path, tmp_path: Path) -> None:
+def test_all_code_files_in_configs_are_announced(tiny_model: Path, tmp_path: Path) -> None:
     shutil.copytree(tiny_model, tmp_path / "m")
     for file, auto_map in (
         ("config.json", {"AutoConfig": "one.A", "AutoModel": "two.B", "AutoModelForCausalLM": "org/other--three.C"}),
         ("tokenizer_config.json", {"AutoTokenizer": ["four.D", None]}),
     ):
-        known = json.loads((tmp_path / "m" / file).read_text())
-        (tmp_path / "m" / file).write_text(json.dumps({**known, "auto_map": auto_map}))
+        config = json.loads((tmp_path / "m" / file).read_text())
+        (tmp_path / "m" / file).write_text(json.dumps({**config, "auto_map": auto_map}))
     assert remote_code_of(str(tmp_path / "m")) == ["one.py", "two.py", "org/other: three.py", "four.py"]
     assert remote_code_of(str(tiny_model)) == [] and remote_code_of(str(tmp_path / "none")) == []
 
 
-def test_a_generate_function_of_a_models_own_is_announced(
+def test_a_custom_generate_function_is_announced(
     mill: Mill, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
@@ -125,8 +125,8 @@ def test_a_generate_function_of_a_models_own_is_announced(
     (folder / "custom_generate").mkdir()
     code = f"open({str(marker)!r}, 'w').close()\ndef generate(model, *given, **more): ...\n"
     (folder / "custom_generate/generate.py").write_text(code)
-    _, said = mill("eval", f"hf[path={folder},dtype=float32]", "toy_choice", "--task_paths", TOY, "--limit", "1")
-    assert marker.exists() <= ("custom_generate/generate.py" in said)
+    _, output = mill("eval", f"hf[path={folder},dtype=float32]", "toy_choice", "--task_paths", TOY, "--limit", "1")
+    assert marker.exists() <= ("custom_generate/generate.py" in output)
 
 
 @pytest.mark.parametrize(
@@ -138,8 +138,8 @@ def test_a_generate_function_of_a_models_own_is_announced(
     ],
     ids=["a processor", "a preprocessor", "mlx-lm's model_file"],
 )
-def test_other_configs_name_code_too(tiny_model: Path, tmp_path: Path, file: str, entry: dict[str, Any]) -> None:
+def test_code_in_other_configs_is_announced(tiny_model: Path, tmp_path: Path, file: str, entry: dict[str, Any]) -> None:
     shutil.copytree(tiny_model, tmp_path / "m")
-    place = tmp_path / "m" / file
-    place.write_text(json.dumps({**(json.loads(place.read_text()) if place.exists() else {}), **entry}))
+    path = tmp_path / "m" / file
+    path.write_text(json.dumps({**(json.loads(path.read_text()) if path.exists() else {}), **entry}))
     assert remote_code_of(str(tmp_path / "m")) == ["own.py"]

@@ -1,4 +1,4 @@
-"""Files of others are data, never code, and names are never places."""
+"""Third-party files are data, never code, and names never change the output path."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Mill = Callable[..., tuple[int, str]]
 
 
 class Trap:
-    """Whoever unpickles it makes a file."""
+    """Unpickling it creates a file."""
 
     def __init__(self, marker: Path) -> None:
         self.marker = marker
@@ -36,21 +36,21 @@ class Trap:
         return Path.touch, (self.marker,)
 
 
-def test_the_trap_works(tmp_path: Path) -> None:
+def test_unpickling_the_trap_creates_a_file(tmp_path: Path) -> None:
     pickle.loads(pickle.dumps(Trap(tmp_path / "marker")))
     assert (tmp_path / "marker").exists()
 
 
-def test_distributions_that_hold_objects_are_refused(tmp_path: Path) -> None:
+def test_distributions_with_objects_are_refused(tmp_path: Path) -> None:
     import numpy as np
 
     trap = np.array([Trap(tmp_path / "marker")], dtype=object)
-    place = tmp_path / "model/run/distributions"
-    place.mkdir(parents=True)
-    np.save(place / "object.npy", trap, allow_pickle=True)
-    (place / "plain.npy").write_bytes(pickle.dumps(Trap(tmp_path / "marker")))
-    np.savez(place / "zipped.npz", inside=trap)
-    (place / "zipped.npz").rename(place / "zipped.npy")
+    path = tmp_path / "model/run/distributions"
+    path.mkdir(parents=True)
+    np.save(path / "object.npy", trap, allow_pickle=True)
+    (path / "plain.npy").write_bytes(pickle.dumps(Trap(tmp_path / "marker")))
+    np.savez(path / "zipped.npz", inside=trap)
+    (path / "zipped.npz").rename(path / "zipped.npy")
     run_folder = RunFolder(tmp_path / "model/run")
     for name in ("object", "plain"):
         with pytest.raises(RunError, match="cannot read the distributions"):
@@ -63,33 +63,35 @@ def test_distributions_that_hold_objects_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "place", ["manifest.json", "results.json", "samples/toy_gen.jsonl", "record/0.jsonl", "parts/0.json"]
+    "path", ["manifest.json", "results.json", "samples/toy_gen.jsonl", "record/0.jsonl", "parts/0.json"]
 )
-def test_a_pickle_in_a_run_folder_is_refused(mill: Mill, tmp_path: Path, place: str) -> None:
-    told = ("--task_paths", TOY, "--output_dir", "out", "--limit", "2", "--quiet")
-    mill("eval", "toy[path=a]", "toy_gen", *told)
+def test_a_pickle_in_a_run_folder_is_refused(mill: Mill, tmp_path: Path, path: str) -> None:
+    options = ("--task_paths", TOY, "--output_dir", "out", "--limit", "2", "--quiet")
+    mill("eval", "toy[path=a]", "toy_gen", *options)
     (folder,) = (tmp_path / "out").glob("*/*")
-    (folder / place).write_bytes(pickle.dumps(Trap(tmp_path / "marker")) + b"\n")
+    (folder / path).write_bytes(pickle.dumps(Trap(tmp_path / "marker")) + b"\n")
     for command in (
-        ["eval", "toy[path=a]", "toy_gen", *told],
+        ["eval", "toy[path=a]", "toy_gen", *options],
         ["score", str(folder), "--task_paths", TOY],
         ["collect", "--output_dir", "out"],
         ["collect", "--check", "--output_dir", "out"],
         ["ls", "runs", "--output_dir", "out"],
     ):
-        _, said = mill(*command)
-        assert "Traceback" not in said and "unexpected" not in said
+        _, output = mill(*command)
+        assert "Traceback" not in output and "unexpected" not in output
     assert not (tmp_path / "marker").exists()
 
 
-def test_weights_that_are_a_pickle_with_code_are_refused(mill: Mill, tiny_model: Path, tmp_path: Path) -> None:
+def test_pickled_weights_with_code_are_refused(mill: Mill, tiny_model: Path, tmp_path: Path) -> None:
     import torch
 
     folder, marker = tmp_path / "pickled", tmp_path / "marker"
     shutil.copytree(tiny_model, folder, ignore=shutil.ignore_patterns("*.safetensors"))
     torch.save({"model.embed_tokens.weight": Trap(marker)}, folder / "pytorch_model.bin")
-    code, said = mill("eval", f"hf[path={folder},dtype=float32]", "toy_gen", "--task_paths", TOY, "--limit", "1", "--quiet")
-    assert code == 1 and "cannot load the weights of pickled" in said and not marker.exists()
+    code, output = mill(
+        "eval", f"hf[path={folder},dtype=float32]", "toy_gen", "--task_paths", TOY, "--limit", "1", "--quiet"
+    )
+    assert code == 1 and "cannot load the weights of pickled" in output and not marker.exists()
 
 
 def calls(tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:
@@ -98,22 +100,22 @@ def calls(tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:
             yield ast.unparse(node.func), node
 
 
-def test_no_code_of_mill_runs_what_a_file_says() -> None:
-    """Imports of a person's own Python files go through importlib, on purpose; nothing else makes code of data."""
+def test_mill_executes_no_data_files() -> None:
+    """A user's Python files are imported with importlib, on purpose; no other data is executed."""
     loaders = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}
     forbidden = {"eval", "exec", "compile", "os.system", "os.popen", "torch.load", "yaml.load", "yaml.unsafe_load"}
-    found = []
+    problems = []
     for file in sorted((ROOT / "mill").rglob("*.py")):
         tree = ast.parse(file.read_text())
         for name, call in calls(tree):
-            given = {one.arg: ast.unparse(one.value) for one in call.keywords}
+            given = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
             unsafe = name in forbidden or name.partition(".")[0] in loaders or given.get("shell") == "True"
             unsafe |= name in ("np.load", "numpy.load") and given.get("allow_pickle", "False") != "False"
             unsafe |= given.get("weights_only") == "False"
-            found += [f"{file.relative_to(ROOT)}:{call.lineno}: {name}"] if unsafe else []
+            problems += [f"{file.relative_to(ROOT)}:{call.lineno}: {name}"] if unsafe else []
         names = [one for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom)) for one in modules(node)]
-        found += [f"{file.relative_to(ROOT)}: import {name}" for name in names if name.partition(".")[0] in loaders]
-    assert found == []
+        problems += [f"{file.relative_to(ROOT)}: import {name}" for name in names if name.partition(".")[0] in loaders]
+    assert problems == []
 
 
 def modules(node: ast.Import | ast.ImportFrom) -> list[str]:
@@ -122,62 +124,62 @@ def modules(node: ast.Import | ast.ImportFrom) -> list[str]:
 
 # Links
 
-VICTIM = "a file of somebody's own\n"
+VICTIM = "a file outside of the run\n"
 INSIDE = ["manifest.json", "results.json", "samples/toy_gen.jsonl", "parts", "samples", "record", "working", "distributions"]
 
 
 @pytest.fixture
 def run(mill: Mill, tmp_path: Path) -> Path:
-    """A run in a folder that somebody else may have prepared."""
-    mill("eval", "toy[path=a]", "toy_gen", *TOLD, "--limit", "2")
-    (found,) = (tmp_path / "out").glob("*/*")
-    return found
+    """A run in a folder that another user may have prepared."""
+    mill("eval", "toy[path=a]", "toy_gen", *OPTIONS, "--limit", "2")
+    (folder,) = (tmp_path / "out").glob("*/*")
+    return folder
 
 
-TOLD = ("--task_paths", TOY, "--output_dir", "out", "--quiet")
+OPTIONS = ("--task_paths", TOY, "--output_dir", "out", "--quiet")
 
 
-def point_away(place: Path, target: Path) -> None:
-    """Put a link to `target` in the place of a file or folder; what was there stands there too."""
-    if place.is_dir():
-        shutil.copytree(place, target, dirs_exist_ok=True)
-        shutil.rmtree(place)
+def replace_by_link(path: Path, target: Path) -> None:
+    """Replace a file or folder by a link to `target`, which gets a copy of a folder."""
+    if path.is_dir():
+        shutil.copytree(path, target, dirs_exist_ok=True)
+        shutil.rmtree(path)
     else:
-        place.unlink(missing_ok=True)
-    place.parent.mkdir(exist_ok=True)
-    place.symlink_to(target)
+        path.unlink(missing_ok=True)
+    path.parent.mkdir(exist_ok=True)
+    path.symlink_to(target)
 
 
 @pytest.mark.parametrize("inside", INSIDE)
 @pytest.mark.parametrize("command", ["eval", "score"])
-def test_nothing_is_written_through_a_link_in_a_result_folder(
+def test_a_link_in_a_result_folder_is_never_written_through(
     mill: Mill, run: Path, tmp_path: Path, inside: str, command: str
 ) -> None:
     """A link to a file is replaced, or the run refused; one to a folder is refused."""
     target = tmp_path / "home/target"
     target.parent.mkdir(parents=True, exist_ok=True)
     if "." in inside:
-        target.write_bytes((run / inside).read_bytes())  # so that it is read well, and would be written over
-    point_away(run / inside, target)
+        target.write_bytes((run / inside).read_bytes())  # valid, so that a write would follow
+    replace_by_link(run / inside, target)
     before = {file: file.read_bytes() for file in (tmp_path / "home").rglob("*") if file.is_file()}
-    argv = ["eval", "toy[path=a]", "toy_gen", *TOLD] if command == "eval" else ["score", str(run), "--task_paths", TOY]
-    _, said = mill(*argv)
+    argv = ["eval", "toy[path=a]", "toy_gen", *OPTIONS] if command == "eval" else ["score", str(run), "--task_paths", TOY]
+    _, output = mill(*argv)
     assert {file: file.read_bytes() for file in (tmp_path / "home").rglob("*") if file.is_file()} == before
-    assert "Traceback" not in said and "unexpected" not in said
+    assert "Traceback" not in output and "unexpected" not in output
 
 
 @pytest.mark.parametrize("level", ["model", "run"])
 def test_a_run_folder_that_is_a_link_is_refused(mill: Mill, run: Path, tmp_path: Path, level: str) -> None:
-    place, target = (run.parent if level == "model" else run), tmp_path / "target"
-    place.rename(target)
-    place.symlink_to(target)
+    path, target = (run.parent if level == "model" else run), tmp_path / "target"
+    path.rename(target)
+    path.symlink_to(target)
     before = all_files(target)
-    code, said = mill("eval", "toy[path=a]", "toy_gen", *TOLD)
-    assert code != 0 and "is a link: mill does not write through links" in said and all_files(target) == before
+    code, output = mill("eval", "toy[path=a]", "toy_gen", *OPTIONS)
+    assert code != 0 and "is a link: mill does not write through links" in output and all_files(target) == before
 
 
 @pytest.mark.parametrize("form", ["md", "html", "json", "junit"])
-def test_a_report_replaces_a_link_in_the_folder_and_follows_one_that_was_named(
+def test_a_report_replaces_a_link_in_the_folder_and_follows_an_explicit_one(
     mill: Mill, run: Path, tmp_path: Path, form: str
 ) -> None:
     mill("compare", "--runs", str(run), str(run), "--output_dir", "stranger", "--no_report", "--task_paths", TOY)
@@ -186,8 +188,8 @@ def test_a_report_replaces_a_link_in_the_folder_and_follows_one_that_was_named(
     victim.write_text(VICTIM)
     name = {"junit": "report.xml"}.get(form, f"report.{form}")
     (check.parent / name).symlink_to(victim)
-    code, said = mill("report", str(check.parent), "--format", form)
-    assert code == 0, said
+    code, output = mill("report", str(check.parent), "--format", form)
+    assert code == 0, output
     assert victim.read_text() == VICTIM and not (check.parent / name).is_symlink() and (check.parent / name).stat().st_size
     (tmp_path / "mine").symlink_to(victim)
     assert mill("report", str(check.parent), "--format", form, "--output", "mine")[0] == 0
@@ -198,34 +200,34 @@ def test_checks_and_their_reports_are_not_written_through_a_link(mill: Mill, run
     (tmp_path / "target").mkdir()
     (tmp_path / "stranger").mkdir()
     (tmp_path / "stranger/checks").symlink_to(tmp_path / "target")
-    code, said = mill("compare", "--runs", str(run), str(run), "--output_dir", "stranger", "--task_paths", TOY)
-    assert code == 2 and "checks is a link" in said and not [*(tmp_path / "target").iterdir()]
+    code, output = mill("compare", "--runs", str(run), str(run), "--output_dir", "stranger", "--task_paths", TOY)
+    assert code == 2 and "checks is a link" in output and not [*(tmp_path / "target").iterdir()]
 
 
-def test_a_distribution_replaces_a_link_in_its_place(tmp_path: Path) -> None:
+def test_a_distribution_replaces_a_link_at_its_path(tmp_path: Path) -> None:
     import numpy as np
 
-    victim, asked = tmp_path / "victim", Request(LOGLIKELIHOOD, "a", " b", options={"logprobs": "all"})
+    victim, request = tmp_path / "victim", Request(LOGLIKELIHOOD, "a", " b", options={"logprobs": "all"})
     victim.write_text(VICTIM)
     response = Response(score=-1.0, distribution=np.zeros((1, 3), dtype=np.float32))
-    Record(tmp_path / "model/one").put(asked, response)
+    Record(tmp_path / "model/one").put(request, response)
     for name in ("one", "two"):
-        place = tmp_path / "model" / name / f"distributions/{asked.key}.npy"
-        place.unlink(missing_ok=True)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.symlink_to(victim)
-    Record(tmp_path / "model/one").put(asked, response)  # computed, and then lent
-    assert Record(tmp_path / "model/two", [tmp_path / "model/one"]).get(asked) is not None
+        path = tmp_path / "model" / name / f"distributions/{request.key}.npy"
+        path.unlink(missing_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.symlink_to(victim)
+    Record(tmp_path / "model/one").put(request, response)  # computed, and then shared
+    assert Record(tmp_path / "model/two", [tmp_path / "model/one"]).get(request) is not None
     assert victim.read_text() == VICTIM
 
 
 @pytest.mark.parametrize("inside", ["schedule", "schedule/cells", "schedule/jobs"])
-def test_the_scheduler_writes_nothing_through_a_link(mill: Mill, tmp_path: Path, inside: str) -> None:
+def test_the_scheduler_never_writes_through_a_link(mill: Mill, tmp_path: Path, inside: str) -> None:
     (tmp_path / "target").mkdir()
     (tmp_path / "out" / inside).parent.mkdir(parents=True)
     (tmp_path / "out" / inside).symlink_to(tmp_path / "target")
-    code, said = mill("schedule", "toy[path=a]", "toy_gen", "--local", "--limit", "1", *TOLD[:4])
-    assert code == 2 and "is a link" in said and not [*(tmp_path / "target").iterdir()]
+    code, output = mill("schedule", "toy[path=a]", "toy_gen", "--local", "--limit", "1", *OPTIONS[:4])
+    assert code == 2 and "is a link" in output and not [*(tmp_path / "target").iterdir()]
 
 
 # Names
@@ -251,7 +253,7 @@ def all_files(folder: Path) -> set[str]:
 
 @pytest.mark.parametrize("name", NASTY.values(), ids=list(NASTY))
 @pytest.mark.parametrize("where", ["model", "task", "sample"])
-def test_names_write_nothing_outside_of_the_output_folder(mill: Mill, tmp_path: Path, name: str, where: str) -> None:
+def test_names_cannot_write_outside_of_the_output_folder(mill: Mill, tmp_path: Path, name: str, where: str) -> None:
     name = name.replace("{tmp}", str(tmp_path))
     out = tmp_path / "deep/er/out"
     out.parent.mkdir(parents=True)
@@ -265,18 +267,18 @@ def test_names_write_nothing_outside_of_the_output_folder(mill: Mill, tmp_path: 
     if where == "sample":
         tasks.add("toy_gen", type("Named", (toy,), {"samples": lambda self: [Sample(name, {"question": "?", "answer": 1})]}))
     before = all_files(tmp_path)
-    told = ("--limit", "1", "--output_dir", str(out), "--quiet")
-    said = [mill("eval", model, task, *told)]
+    options = ("--limit", "1", "--output_dir", str(out), "--quiet")
+    output = [mill("eval", model, task, *options)]
     if where == "model" and "up" in name:
-        said.append(mill("determinism", "--model", model, "--tasks", task, "--runs", "2", *told))
-    said.append(mill("collect", "--output_dir", str(out)))
+        output.append(mill("determinism", "--model", model, "--tasks", task, "--runs", "2", *options))
+    output.append(mill("collect", "--output_dir", str(out)))
     assert not [file for file in all_files(tmp_path) - before if not file.startswith("deep/er/out")]
-    assert not [text for _, text in said if "Traceback" in text or "unexpected" in text]
+    assert not [text for _, text in output if "Traceback" in text or "unexpected" in text]
 
 
 def test_a_text_file_in_a_deep_folder_is_a_task(mill: Mill, tmp_path: Path) -> None:
-    place = tmp_path.joinpath(*["d" * 60] * 4)
-    place.mkdir(parents=True)
-    (place / "notes.txt").write_text("the quick brown fox\n")
-    code, said = mill("eval", "toy[path=a]", str(place / "notes.txt"), "--task_paths", TOY)
-    assert code == 0, said
+    path = tmp_path.joinpath(*["d" * 60] * 4)
+    path.mkdir(parents=True)
+    (path / "notes.txt").write_text("the quick brown fox\n")
+    code, output = mill("eval", "toy[path=a]", str(path / "notes.txt"), "--task_paths", TOY)
+    assert code == 0, output

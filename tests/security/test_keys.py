@@ -1,4 +1,4 @@
-"""A key reaches the server it is for, and nothing that is stored, shown or seen by others."""
+"""A key reaches its server, and is never stored, printed or visible to other users."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from mill.models.spec.parse import parse_spec
 ROOT = Path(__file__).parents[2]
 TOY = str(ROOT / "tests/toy.py")
 KEY = "sk-4f9c02d7a1b3e85866c07e1d2f3a4b5c"
-CHUNK = 12  # so many characters of a key are already too many
+CHUNK = 12  # characters of a key that count as a leak
 Mill = Callable[..., tuple[int, str]]
 
 
 def leaks(text: str | bytes) -> bool:
-    """Whether a text holds a part of the key that would help somebody."""
+    """Whether a text has a substring of the key of this length."""
     text = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
     return any(KEY[start : start + CHUNK] in text for start in range(len(KEY) - CHUNK + 1))
 
@@ -46,7 +46,7 @@ def plain(code: int, text: str) -> Fault:
 
 @pytest.fixture
 def echo() -> Iterator[FaultServer]:
-    """A server that repeats the key in whatever it says, in another way for each question."""
+    """A server that repeats the key in its responses, in another way for each prompt."""
 
     def answer(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
         key = server.headers[-1].get("Authorization", "")
@@ -63,8 +63,8 @@ def echo() -> Iterator[FaultServer]:
             return plain(200, f"<html>{key}</html>")
         if "toy_gen 5" in question:
             return {"choices": [{"message": {"content": None}, "finish_reason": key}]}
-        said = f"you sent {key}, so" if "toy_gen 6" in question else "answer 1"
-        return {"choices": [{"message": {"content": said}, "finish_reason": key if "toy_gen 7" in question else "stop"}]}
+        content = f"you sent {key}, so" if "toy_gen 6" in question else "answer 1"
+        return {"choices": [{"message": {"content": content}, "finish_reason": key if "toy_gen 7" in question else "stop"}]}
 
     with FaultServer(answer) as server:
         yield server
@@ -72,7 +72,7 @@ def echo() -> Iterator[FaultServer]:
 
 @pytest.fixture(params=["inline", "by name", "MILL_API_KEY", "OPENAI_API_KEY"])
 def spec(request: pytest.FixtureRequest, mill: Mill, echo: FaultServer, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The server's model, with a key that was given in one of the ways there are."""
+    """The server's model, with a key from each possible source."""
     inner = {"inline": f",api_key={KEY}", "by name": ",api_key=$SOME_NAME"}.get(request.param, "")
     if request.param != "inline":
         monkeypatch.setenv("SOME_NAME" if inner else request.param, KEY)
@@ -80,12 +80,12 @@ def spec(request: pytest.FixtureRequest, mill: Mill, echo: FaultServer, monkeypa
 
 
 def test_a_key_reaches_the_server_and_nothing_else(mill: Mill, spec: str, echo: FaultServer, tmp_path: Path) -> None:
-    """Not the files of a run or a check, no cache, no home, no page, no table, and nothing that is said."""
-    told = ("--task_paths", TOY, "--limit", "8", "--output_dir", "out")
-    said = [
-        mill("eval", spec, "toy_gen", *told),
-        mill("--debug", "eval", spec, "toy_gen", *told, "--quiet", "--fresh"),
-        mill("determinism", "--model", spec, "--runs", "2", "--tasks", "toy_gen", *told),
+    """Not the files of runs and checks, the cache, the home folder, reports, tables or output."""
+    options = ("--task_paths", TOY, "--limit", "8", "--output_dir", "out")
+    output = [
+        mill("eval", spec, "toy_gen", *options),
+        mill("--debug", "eval", spec, "toy_gen", *options, "--quiet", "--fresh"),
+        mill("determinism", "--model", spec, "--runs", "2", "--tasks", "toy_gen", *options),
         mill("report", "out"),
         mill("report", "out", "--format", "md", "--output", "-"),
         mill("collect", "--output_dir", "out"),
@@ -94,21 +94,21 @@ def test_a_key_reaches_the_server_and_nothing_else(mill: Mill, spec: str, echo: 
         mill("score", str(next((tmp_path / "out").glob("*/*/manifest.json")).parent), "--task_paths", TOY),
     ]
     assert all(headers["Authorization"] == f"Bearer {KEY}" for headers in echo.headers)
-    assert [code for code, _ in said[:2]] == [1, 1] and (tmp_path / "out/report.html").is_file()
-    assert "***" in said[0][1] and "7 of 8 samples failed" in said[0][1]
-    assert not [text for _, text in said if leaks(text)]
+    assert [code for code, _ in output[:2]] == [1, 1] and (tmp_path / "out/report.html").is_file()
+    assert "***" in output[0][1] and "7 of 8 samples failed" in output[0][1]
+    assert not [text for _, text in output if leaks(text)]
     assert leaking_files(tmp_path) == []
 
 
 @pytest.mark.parametrize("debug", [(), ("--debug",)])
-def test_a_key_that_is_refused_is_not_repeated(mill: Mill, tmp_path: Path, debug: tuple[str, ...]) -> None:
+def test_a_refused_key_is_not_printed(mill: Mill, tmp_path: Path, debug: tuple[str, ...]) -> None:
     def answer(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
         return status(401, f"bad header {server.headers[-1]['Authorization']}")
 
     with FaultServer(answer) as server:
         spec = f"openai-compat[model=m,base_url={server.url},api_key={KEY}]"
-        code, said = mill(*debug, "eval", spec, "toy_gen", "--task_paths", TOY)
-    assert code == 2 and "mill: " in said and "***" in said and not leaks(said)
+        code, output = mill(*debug, "eval", spec, "toy_gen", "--task_paths", TOY)
+    assert code == 2 and "mill: " in output and "***" in output and not leaks(output)
     assert leaking_files(tmp_path) == []
 
 
@@ -122,8 +122,8 @@ def test_a_key_that_is_refused_is_not_repeated(mill: Mill, tmp_path: Path, debug
     ],
     ids=["json error", "text error", "no json", "no choices"],
 )
-def test_a_key_is_taken_out_before_a_message_is_cut(mill: Mill, tmp_path: Path, wrap: Callable[[str, str], Any]) -> None:
-    """Somewhere between the lengths tried, each way to cut goes through the middle of the key."""
+def test_a_key_is_redacted_before_a_message_is_cut(mill: Mill, tmp_path: Path, wrap: Callable[[str, str], Any]) -> None:
+    """At some of these lengths, a cut goes through the middle of the key."""
 
     def answer(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
         number = int(json.dumps(body).partition("toy_gen ")[2].partition('"')[0])
@@ -137,38 +137,38 @@ def test_a_key_is_taken_out_before_a_message_is_cut(mill: Mill, tmp_path: Path, 
 
 @pytest.mark.parametrize("name", ["auth_token", "aws_secret_access_key", "azure_ad_token", "extra_headers"])
 @pytest.mark.parametrize("backend", ["openai-compat", "litellm"])
-def test_secrets_among_further_parameters_are_not_stored(mill: Mill, backend: str, name: str) -> None:
-    """A manifest holds the arguments and the identity. The names are those that LiteLLM has for other clouds."""
+def test_secrets_in_other_parameters_are_not_stored(mill: Mill, backend: str, name: str) -> None:
+    """A manifest has the arguments and the identity. The names are LiteLLM's for other clouds."""
     spec = parse_spec(f"{backend}[model=openai/m,{name}={KEY}]")
     assert not leaks(json.dumps([redact(spec.arguments), open_model(spec).identity()]))
 
 
 @pytest.mark.parametrize("login", [f"me:{KEY}@", f"{KEY}@", f"{KEY}:@"])
 def test_a_login_in_an_address_is_not_stored(mill: Mill, tmp_path: Path, echo: FaultServer, login: str) -> None:
-    """A name with a password, and a token alone; also where a check makes a label of the address."""
+    """A name with a password, and a token alone; also where a check uses the address as a label."""
     spec = f"{echo.url.replace('http://', f'http://{login}')}[chat=true]"
-    told = ("--task_paths", TOY, "--output_dir", "out", "--limit", "8")
-    said = [
-        mill("eval", spec, "toy_gen", *told),
-        mill("compare", spec, "toy[path=a]", "--tasks", "toy_gen", *told),
+    options = ("--task_paths", TOY, "--output_dir", "out", "--limit", "8")
+    output = [
+        mill("eval", spec, "toy_gen", *options),
+        mill("compare", spec, "toy[path=a]", "--tasks", "toy_gen", *options),
         mill("schedule", spec, "toy_gen", "--local", "--dry_run", "--task_paths", TOY, "--output_dir", "out"),
-        mill("eval", spec.replace("[", "/nowhere["), "toy_gen", *told),
+        mill("eval", spec.replace("[", "/nowhere["), "toy_gen", *options),
     ]
     assert echo.headers[-1]["Authorization"].startswith("Basic ")
-    assert not [text for _, text in said if leaks(text)] and leaking_files(tmp_path) == []
+    assert not [text for _, text in output if leaks(text)] and leaking_files(tmp_path) == []
 
 
 @pytest.mark.parametrize("query", [f"?api_key={KEY}", f"?token={KEY}", f"?x=1&key={KEY}"])
 @pytest.mark.parametrize("debug", [(), ("--debug",)])
-def test_a_key_in_the_query_of_an_address_is_refused_and_not_shown(
+def test_a_key_in_the_query_of_an_address_is_refused_and_not_printed(
     mill: Mill, tmp_path: Path, echo: FaultServer, query: str, debug: tuple[str, ...]
 ) -> None:
     spec = f"openai-compat[base_url={echo.url}/v1{query},model=m]"
-    code, said = mill(*debug, "eval", spec, "toy_gen", "--task_paths", TOY, "--output_dir", "out")
-    assert code == 2 and "a key is given as api_key=" in said and not leaks(said) and leaking_files(tmp_path) == []
+    code, output = mill(*debug, "eval", spec, "toy_gen", "--task_paths", TOY, "--output_dir", "out")
+    assert code == 2 and "a key is given as api_key=" in output and not leaks(output) and leaking_files(tmp_path) == []
 
 
-def test_a_login_is_not_part_of_what_a_backend_of_ones_own_is_stored_as(mill: Mill, tmp_path: Path) -> None:
+def test_a_login_is_not_part_of_the_identity_of_a_custom_backend(mill: Mill, tmp_path: Path) -> None:
     spec = f"toy[path=http://{KEY}@host]"
     mill("eval", spec, "toy_gen", "--task_paths", TOY, "--output_dir", "out", "--limit", "1")
     assert not leaks(json.dumps(open_model(parse_spec(spec)).identity()["arguments"]))
@@ -176,35 +176,37 @@ def test_a_login_is_not_part_of_what_a_backend_of_ones_own_is_stored_as(mill: Mi
 
 @pytest.mark.parametrize("debug", [(), ("--debug",)])
 @pytest.mark.parametrize("spec", [f"openai-compat[model=m,nonsense,api_key={KEY}]", f"openai-compat[model=m,api_key={KEY}"])
-def test_a_run_file_with_a_mistake_is_told_without_its_key(mill: Mill, spec: str, debug: tuple[str, ...]) -> None:
+def test_an_error_in_a_run_file_is_reported_without_its_key(mill: Mill, spec: str, debug: tuple[str, ...]) -> None:
     Path("run.yaml").write_text(json.dumps({"models": spec, "tasks": "toy_gen", "task_paths": TOY}))
-    code, said = mill(*debug, "eval", "--config", "run.yaml")
-    assert code == 2 and not leaks(said)
+    code, output = mill(*debug, "eval", "--config", "run.yaml")
+    assert code == 2 and not leaks(output)
 
 
-# In a process of its own
+# In a separate process
 
 
 def command_lines() -> dict[int, str]:
-    """What everybody on this machine can read of all processes but this one and those above it."""
-    found = {}
-    for place in Path("/proc").glob("[0-9]*/cmdline"):
+    """The command lines of all processes but this one and its parents, which any user can read."""
+    command_by_pid = {}
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            found[int(place.parent.name)] = place.read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
+            command_by_pid[int(path.parent.name)] = path.read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
         except OSError:  # it has ended
             continue
-    return found
+    return command_by_pid
 
 
 def run_watched(*argv: str, **environment: str) -> tuple[int, str, list[str]]:
-    """`mill` as a person starts it: exit code, words, and command lines with the key in them.
+    """Runs `mill` as a user does: exit code, output, and the command lines that had the key.
 
-    The command that was typed has it until mill has started again without; nobody can have that undone.
+    The typed command has it until mill has restarted itself without it, which cannot be avoided.
     """
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("MILL_", "OPENAI_", "TOY_", "RAY_"))}
+    inherited = {
+        name: value for name, value in os.environ.items() if not name.startswith(("MILL_", "OPENAI_", "TOY_", "RAY_"))
+    }
     process = subprocess.Popen(
         [sys.executable, "-m", "mill", *argv],
-        env={**kept, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **environment},
+        env={**inherited, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -214,15 +216,15 @@ def run_watched(*argv: str, **environment: str) -> tuple[int, str, list[str]]:
     try:
         while process.poll() is None and time.monotonic() < deadline:
             lines = command_lines()
-            own = lines.pop(process.pid, "")
-            hidden = hidden or (bool(own) and KEY not in own)
-            seen += [line for line in [*lines.values(), *([own] if hidden else [])] if leaks(line)]
+            own_line = lines.pop(process.pid, "")
+            hidden = hidden or (bool(own_line) and KEY not in own_line)
+            seen += [line for line in [*lines.values(), *([own_line] if hidden else [])] if leaks(line)]
             time.sleep(0.02)
         out, _ = process.communicate(timeout=60)
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
-    assert hidden, "it ended before it was looked at"
+    assert hidden, "mill ended before its command line was read"
     return process.returncode, out, seen
 
 
@@ -233,47 +235,47 @@ def slow(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
     return {"choices": [{"message": {"content": "answer 1"}, "finish_reason": "stop"}]}
 
 
-def test_a_key_on_the_command_line_is_soon_gone_from_it(tmp_path: Path) -> None:
+def test_a_key_is_removed_from_the_command_line(tmp_path: Path) -> None:
     with FaultServer(slow) as server:
         spec = f'openai-compat[model=m,base_url={server.url},chat=true,api_key="{KEY}"]'
         options = ("--task_paths", TOY, "--output_dir", str(tmp_path / "out"), "--limit", "4")
-        code, said, seen = run_watched("eval", spec, "toy_gen", *options)
+        code, output, seen = run_watched("eval", spec, "toy_gen", *options)
         assert {headers["Authorization"] for headers in server.headers[-4:]} == {f"Bearer {KEY}"}
-    assert code == 1 and seen == [] and not leaks(said) and leaking_files(tmp_path) == []
+    assert code == 1 and seen == [] and not leaks(output) and leaking_files(tmp_path) == []
 
 
-def test_a_token_in_an_address_is_soon_gone_from_the_command_line(tmp_path: Path) -> None:
+def test_a_token_in_an_address_is_removed_from_the_command_line(tmp_path: Path) -> None:
     with FaultServer(slow) as server:
         spec = f"{server.url.replace('http://', f'http://{KEY}@')}[model=m,chat=true]"
         options = ("--task_paths", TOY, "--output_dir", str(tmp_path / "out"), "--limit", "4")
-        code, said, seen = run_watched("eval", spec, "toy_gen", *options)
+        code, output, seen = run_watched("eval", spec, "toy_gen", *options)
         login = base64.b64encode(f"{KEY}:".encode()).decode()
         assert {headers["Authorization"] for headers in server.headers[-4:]} == {f"Basic {login}"}
-    assert code == 1 and seen == [] and not leaks(said) and leaking_files(tmp_path) == []
+    assert code == 1 and seen == [] and not leaks(output) and leaking_files(tmp_path) == []
 
 
 @pytest.fixture
 def short_folder() -> Iterator[Path]:
-    """Sockets have short names."""
+    """A folder with a short path, which sockets need."""
     folder = Path(tempfile.mkdtemp(prefix="r", dir="/tmp"))
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def test_a_key_is_in_no_log_and_no_title_of_workers_on_ray(tmp_path: Path, short_folder: Path) -> None:
+def test_a_key_is_in_no_log_and_process_title_of_ray_workers(tmp_path: Path, short_folder: Path) -> None:
     pytest.importorskip("ray")
     with FaultServer(slow) as server:
         spec = f"openai-compat[model=m,base_url={server.url},chat=true,api_key={KEY}]"
         options = ("--task_paths", TOY, "--output_dir", str(tmp_path / "out"), "--limit", "4", "--executor", "ray")
-        code, said, seen = run_watched("eval", spec, "toy_gen", *options, RAY_TMPDIR=str(short_folder))
+        code, output, seen = run_watched("eval", spec, "toy_gen", *options, RAY_TMPDIR=str(short_folder))
         assert server.headers[-1]["Authorization"] == f"Bearer {KEY}"
-    assert code == 1, said
+    assert code == 1, output
     logs = list(short_folder.rglob("session_*/logs/*"))
     assert logs, "Ray wrote its logs elsewhere"
-    assert seen == [] and not leaks(said) and leaking_files(tmp_path) == [] and leaking_files(short_folder) == []
+    assert seen == [] and not leaks(output) and leaking_files(tmp_path) == [] and leaking_files(short_folder) == []
 
 
-def test_only_specs_lose_their_keys(tmp_path: Path) -> None:
+def test_only_specs_are_rewritten(tmp_path: Path) -> None:
     prompt = "Write key=value pairs, and token = 3."
     options = ("--task_paths", TOY, "--output_dir", str(tmp_path / "out"), "--limit", "1", "--system_prompt", prompt)
     command = [sys.executable, "-m", "mill", "eval", "toy[path=a]", "toy_gen", *options]
@@ -283,14 +285,14 @@ def test_only_specs_lose_their_keys(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("written", "key"), [('"a\\"quote-123"', 'a"quote-123'), ('"$SOME_NAME"', KEY)])
-def test_a_key_means_the_same_wherever_it_is_hidden(written: str, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hidden_key_is_parsed_to_the_same_value(written: str, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_NAME", KEY)
     spec = f"openai-compat[model=m,api_key={written}]"
     assert parse_spec(spec).arguments["api_key"] == key
-    (shown,), hidden = hide([spec])
+    (rewritten,), hidden = hide([spec])
     for name, value in hidden.items():
         monkeypatch.setenv(name, value)
-    assert parse_spec(shown).arguments["api_key"] == key
+    assert parse_spec(rewritten).arguments["api_key"] == key
 
 
 LISTS = (
@@ -302,17 +304,17 @@ LISTS = (
 
 
 @pytest.mark.parametrize("word", LISTS)
-def test_a_key_is_hidden_wherever_a_spec_may_stand(word: str) -> None:
-    shown, hidden = hide(["mill", "eval", word.format(key=KEY), "gsm8k"])
-    assert not leaks(" ".join(shown)) and list(hidden.values()) == [KEY]
+def test_a_key_is_hidden_in_every_form_of_a_spec(word: str) -> None:
+    rewritten, hidden = hide(["mill", "eval", word.format(key=KEY), "gsm8k"])
+    assert not leaks(" ".join(rewritten)) and list(hidden.values()) == [KEY]
 
 
 @pytest.mark.parametrize("name", ["vertex_credentials", "private_key", "watsonx_zenapikey"])
-def test_further_names_of_secrets(name: str) -> None:
+def test_other_secret_names_are_redacted(name: str) -> None:
     assert redact({name: KEY}) == {name: "***"}
 
 
-def test_a_key_does_not_follow_to_another_server(mill: Mill, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_redirect_does_not_forward_the_key(mill: Mill, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MILL_API_KEY", KEY)
     with FaultServer(slow) as other:
 
@@ -321,17 +323,17 @@ def test_a_key_does_not_follow_to_another_server(mill: Mill, monkeypatch: pytest
 
         with FaultServer(elsewhere) as server:
             spec = f"openai-compat[model=m,base_url={server.url},chat=true]"
-            code, said = mill("eval", spec, "toy_gen", "--task_paths", TOY, "--limit", "1")
-            assert code == 1 and f"redirects to {other.url}" in said
+            code, output = mill("eval", spec, "toy_gen", "--task_paths", TOY, "--limit", "1")
+            assert code == 1 and f"redirects to {other.url}" in output
             assert server.headers[-1]["Authorization"] == f"Bearer {KEY}"
         assert other.headers == []
 
 
 @pytest.mark.parametrize(("name", "key"), [("a newline", f"{KEY}\n"), ("signs", "p%40ss")])
-def test_keys_arrive_as_they_were_meant(
+def test_keys_are_normalized_before_they_are_sent(
     mill: Mill, monkeypatch: pytest.MonkeyPatch, echo: FaultServer, name: str, key: str
 ) -> None:
-    """A file's last newline is no part of a key, and in an address signs are written with a percent."""
+    """A trailing newline is removed, and percent escapes of an address are decoded."""
     address = echo.url
     if name == "signs":
         address = address.replace("://", f"://me:{key}@")
@@ -342,10 +344,8 @@ def test_keys_arrive_as_they_were_meant(
     assert echo.headers and echo.headers[-1].get("Authorization") == expected
 
 
-def test_a_key_that_a_server_gives_as_its_models_name_reaches_no_file(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The answer says that another model gave it, and names the key: that is remarked, recorded and reported without it."""
+def test_a_key_in_the_model_name_of_a_response_is_not_stored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The warning about another model names the key, which is redacted in messages, records and reports."""
 
     def echo(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
         if path != "/v1/completions" or "echo" in body or "prompt_logprobs" in body:

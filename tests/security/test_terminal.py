@@ -1,4 +1,4 @@
-"""What others wrote reaches a terminal as text alone: no colours, no titles, no moved cursor, no false lines."""
+"""Untrusted text is printed without control characters: no colours, titles, cursor moves or fake lines."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ ROOT = Path(__file__).parent.parent.parent
 TOY = str(ROOT / "tests/toy.py")
 Mill = Callable[..., tuple[int, str]]
 
-# Red, a window title, a title in C1, a cleared screen in C1, a bell, a carriage return, and text turned round.
+# Red, a window title, a title in C1, a cleared screen in C1, a bell, a carriage return, and reversed text.
 EVIL = "\x1b[31mred\x1b]0;title\x07\x9d0;t\x9c\x9b2J\rover\u202etxet"
 CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
-def held(text: str) -> list[str]:
+def controls_in(text: str) -> list[str]:
     return CONTROLS.findall(text)
 
 
@@ -47,7 +47,7 @@ class Evil(tasks.get("toy_gen")):
 
 @pytest.fixture
 def evil_server() -> Iterator[FaultServer]:
-    """A server whose model and whose words are full of escape sequences."""
+    """A server whose model name and messages are full of escape sequences."""
 
     def answer(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
         question = json.dumps(body)
@@ -61,13 +61,13 @@ def evil_server() -> Iterator[FaultServer]:
         yield server
 
 
-def test_names_and_words_of_others_are_printed_as_text(mill: Mill, evil_server: FaultServer, tmp_path: Path) -> None:
-    """Model name, task name, sample id, note, server error and folder name, in every command that shows them."""
+def test_untrusted_names_and_messages_are_printed_escaped(mill: Mill, evil_server: FaultServer, tmp_path: Path) -> None:
+    """Model name, task name, sample id, warning, server error and folder name, in every command that prints them."""
     (tmp_path / "evil.py").write_text(EVIL_TASK)
     folder = f"out{EVIL}"
     spec = f"openai-compat[base_url={evil_server.url},chat=true]"
     paths = ("--task_paths", f"{TOY},evil.py", "--output_dir", folder)
-    said = {
+    output = {
         "eval": mill("eval", spec, "evil*", *paths),
         "dry run": mill("eval", spec, "evil*", *paths, "--dry_run", "--fresh"),
         "a broken model": mill("eval", f"toy[path={EVIL}],{spec}", "evil*", *paths),
@@ -86,13 +86,13 @@ def test_names_and_words_of_others_are_printed_as_text(mill: Mill, evil_server: 
         "no such run file": mill("eval", "--config", f"no{EVIL}"),
         "debug": mill("--debug", "eval", f"toy[{EVIL}]", "toy_gen", "--task_paths", TOY),
     }
-    assert {command: held(text) for command, (_, text) in said.items() if held(text)} == {}
-    assert "\\x1b[31mred" in said["eval"][1] and "\\x9b2J" in said["eval"][1]
-    assert said["eval"][0] == 1 and "2 of 3 samples failed" in said["eval"][1]
-    assert not [text for _, text in said.values() if "\nmill: all is well" in text]
+    assert {command: controls_in(text) for command, (_, text) in output.items() if controls_in(text)} == {}
+    assert "\\x1b[31mred" in output["eval"][1] and "\\x9b2J" in output["eval"][1]
+    assert output["eval"][0] == 1 and "2 of 3 samples failed" in output["eval"][1]
+    assert not [text for _, text in output.values() if "\nmill: all is well" in text]
 
 
-def test_files_keep_what_was_written(mill: Mill, evil_server: FaultServer, tmp_path: Path) -> None:
+def test_files_keep_the_original_text(mill: Mill, evil_server: FaultServer, tmp_path: Path) -> None:
     (tmp_path / "evil.py").write_text(EVIL_TASK)
     spec = f"openai-compat[base_url={evil_server.url},chat=true]"
     mill("eval", spec, "evil*", "--task_paths", f"{TOY},evil.py", "--output_dir", "out")
@@ -101,7 +101,7 @@ def test_files_keep_what_was_written(mill: Mill, evil_server: FaultServer, tmp_p
     assert f"{EVIL} answer 1" in texts
 
 
-def test_every_way_to_print_shows_controls_as_escapes(
+def test_every_print_function_escapes_control_characters(
     capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     echo(f"a{EVIL}\nb")
@@ -110,34 +110,34 @@ def test_every_way_to_print_shows_controls_as_escapes(
     with Progress(EVIL, 1) as progress:
         progress.advance()
     out, err = capsys.readouterr()
-    assert held(out + err) == [] and len(out.splitlines()) == 1 and len(err.splitlines()) == 2
-    assert held(caplog.messages[0]) == []
+    assert controls_in(out + err) == [] and len(out.splitlines()) == 1 and len(err.splitlines()) == 2
+    assert controls_in(caplog.messages[0]) == []
 
 
-def test_a_document_is_left_alone_on_its_way_to_a_file(capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
+def test_a_document_is_unchanged_in_a_file(capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
     echo_data(f"{EVIL}\n")
     assert capsys.readouterr().out == f"{EVIL}\n"
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     echo_data(f"{EVIL}\n")
-    assert held(capsys.readouterr().out) == []
+    assert controls_in(capsys.readouterr().out) == []
 
 
 @pytest.mark.parametrize("number", [*range(0x20), *range(0x7F, 0xA0)])
 def test_no_control_character_is_printable(number: int) -> None:
     if chr(number) not in "\t\n":
         assert printable(f"a{chr(number)}b") == f"a\\x{number:02x}b"
-    assert held(one_line(f"a{chr(number)}b")) == []
+    assert controls_in(one_line(f"a{chr(number)}b")) == []
 
 
-def test_nothing_prints_but_the_functions_that_escape() -> None:
-    """A print() or click.echo() elsewhere would let foreign text through."""
-    own = {"mill/api/printing.py"}
+def test_only_the_escaping_functions_print() -> None:
+    """A print() or click.echo() elsewhere would not escape untrusted text."""
+    allowed = {"mill/api/printing.py"}
     printing = re.compile(r"(?<![\w.])print\(|click\.s?echo\(|std(?:out|err)\.write\(|\.print_exc")
-    found = [
+    problems = [
         f"{file.relative_to(ROOT)}: {line.strip()}"
         for file in sorted((ROOT / "mill").rglob("*.py"))
-        if str(file.relative_to(ROOT)) not in own
+        if str(file.relative_to(ROOT)) not in allowed
         for line in file.read_text().splitlines()
         if printing.search(line) and "def print(" not in line
     ]
-    assert found == []
+    assert problems == []

@@ -2,191 +2,35 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
 from mill.api.batching import Answered, BatchLimits, Unit, as_response
-from mill.api.errors import SpecError, UnknownName
-from mill.api.message import MEDIA_KINDS
-from mill.api.model import ModelCapabilities, options_text
+from mill.api.model import options_text
 from mill.api.progress import TokenCount
-from mill.api.ranks import world_size
 from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, Request
 from mill.api.response import Response
-from mill.api.warnings import warn
 from mill.models import memory
-from mill.models.device import choose_device, cpu_has_bfloat16
-from mill.models.hf import decoding, loading, logprobs, sharding
-from mill.models.hf.media_model import DEFAULT_VIDEO_FRAMES, TEXT_ONLY, MediaModel
+from mill.models.hf import decoding, logprobs
+from mill.models.hf.checkpoint import TransformersCheckpoint
 from mill.models.hf.multimodal import MediaRow
 from mill.models.prefix import padded_scoring, paths
 from mill.models.prefix.engine import PrefixEngine
 from mill.models.prefix.packed_scoring import NotShared
 from mill.models.tokens.pairs import TokenPair
 from mill.models.tokens.rows import Row, shared_rows
-from mill.models.tokens.tokenizer import Tokens
-
-DTYPES = ("bfloat16", "float16", "float32")
 
 
-class _Default(str):
-    """A default, as distinct from the same value given by the user."""
-
-
-DEFAULT_DTYPE = _Default("bfloat16")  # float32 on a CPU that would have to emulate it
-FLOAT32_FALLBACK = (
-    "this CPU has no bfloat16 arithmetic, so dtype=float32 is taken; dtype=bfloat16 would be emulated, which is slow"
-)
-
-
-class TransformersModel(MediaModel):
-    """Weights load at the first request, so that everything else can be checked before."""
-
-    def __init__(
-        self,
-        path: str,
-        modalities: list[str] | tuple[str, ...] = TEXT_ONLY,
-        dtype: str = DEFAULT_DTYPE,
-        device_map: str = "auto",
-        max_context_length: int = 4096,
-        batch_size: int | None = None,
-        attn_implementation: str | None = None,
-        trust_remote_code: bool = True,
-        use_chat_template: bool = False,
-        revision: str | None = None,
-        add_bos_token: bool | None = None,
-        video_frames: int = DEFAULT_VIDEO_FRAMES,
-        exact: bool = False,
-        fsdp: bool = False,
-    ) -> None:
-        for modality in modalities:
-            if modality not in ("text", *MEDIA_KINDS):
-                raise UnknownName("modality", modality, MEDIA_KINDS, hint=f"known are text, {', '.join(MEDIA_KINDS)}")
-        if dtype not in DTYPES:
-            raise UnknownName("dtype of hf", dtype, DTYPES, hint=f"it takes {', '.join(DTYPES)}")
-        if max_context_length < 2:
-            raise SpecError(f"hf[max_context_length={max_context_length}]: at least 2 tokens are needed")
-        if batch_size is not None and batch_size < 1:
-            raise SpecError(f"hf[batch_size={batch_size}]: at least 1 is needed; leave it out for auto")
-        if fsdp:
-            sharding.check_ranks()
-        self.source = loading.locate(path, revision)
-        self._requested_dtype, self.device_map = dtype, device_map
-        self.max_context_length, self.batch_size = max_context_length, batch_size
-        self.attn_implementation, self.trust_remote_code = attn_implementation, trust_remote_code
-        self.use_chat_template, self.add_bos_token = use_chat_template, add_bos_token
-        self.modalities, self.video_frames, self.exact = modalities, video_frames, exact
-        self.lock_step = fsdp
-        self._model: Any = None
-        self._passes: sharding.ShardedPasses | None = None
-        self._empty_passes = 0
-        self._paths = paths.PathLog()
-
-    @property
-    def model_name(self) -> str:
-        return self.source.name
-
-    def identity(self) -> dict[str, Any]:
-        """Weights by content, and the settings that reach the logits; batch size and device are not among them."""
-        return {
-            "backend": "hf",
-            "weights": self.source.fingerprint(trust_remote_code=self.trust_remote_code),
-            "dtype": self.dtype,
-            "max_context_length": self.max_context_length,
-            "attn_implementation": self.attn_implementation,
-            "use_chat_template": self.use_chat_template,
-            "add_bos_token": self.add_bos_token,
-            **({} if self.video_frames == DEFAULT_VIDEO_FRAMES else {"video_frames": self.video_frames}),
-            **({"exact": True} if self.exact else {}),
-        }
-
-    @cached_property
-    def dtype(self) -> str:
-        """The requested one. By default bfloat16, or float32 on a CPU that has no bfloat16 arithmetic."""
-        if self._requested_dtype is not DEFAULT_DTYPE or cpu_has_bfloat16() or choose_device(self.device_map) != "cpu":
-            return str(self._requested_dtype)
-        warn(FLOAT32_FALLBACK)
-        return "float32"
-
-    @property
-    def _fell_back_to_float32(self) -> bool:
-        return self._requested_dtype is DEFAULT_DTYPE and self.__dict__.get("dtype") == "float32"
-
-    def fixed_arguments(self) -> dict[str, Any]:
-        return {"dtype": self.dtype} if self._requested_dtype is DEFAULT_DTYPE else {}
-
-    @cached_property
-    def capabilities(self) -> ModelCapabilities:  # type: ignore[override]
-        return ModelCapabilities(
-            self._modalities(lambda: self.config),
-            max_context_length=self.max_context_length,
-            supports_logprobs=True,
-            supports_chat_template=True,
-            top_logprobs=None,
-        )
-
-    @cached_property
-    def config(self) -> Any:
-        return loading.load_config(self.source, trust_remote_code=self.trust_remote_code)
-
-    @cached_property
-    def tokens(self) -> Tokens:
-        tokenizer = loading.load_tokenizer(self.source, trust_remote_code=self.trust_remote_code)
-        text_config = self.config.get_text_config()
-        return Tokens(
-            tokenizer,
-            window=min(
-                self.max_context_length,
-                getattr(text_config, "max_position_embeddings", None) or self.max_context_length,
-            ),
-            add_bos=self.add_bos_token,
-            model_type=str(getattr(text_config, "model_type", "")),
-            chat=self.use_chat_template,
-            processor=self.processor if self.multimodal else None,
-        )
-
-    @property
-    def model(self) -> Any:
-        """The loaded transformers model."""
-        if self._model is None:
-            self._model = loading.load_weights(
-                self.source,
-                self.config,
-                multimodal=self.multimodal,
-                dtype=self.dtype,
-                device_map="cpu" if self.lock_step else self.device_map,
-                attn_implementation=self.attn_implementation,
-                trust_remote_code=self.trust_remote_code,
-            )
-            if self.lock_step:
-                self._passes = sharding.shard(self._model)
-            self._eos_ids = decoding.take_eos_ids(self._model, self.tokens.tokenizer)
-        return self._model
+class TransformersModel(TransformersCheckpoint):
+    """Scores and generates: packed and sharing prefixes where the model's layers allow it, else in padded batches."""
 
     def load(self) -> None:
-        _ = self.model, self.prefix_engine  # loads the weights and probes them, before the time of the first request starts
-
-    def synchronize(self) -> None:
-        if self._passes is not None:
-            self._passes.synchronize()
-
-    def warnings(self) -> list[str]:
-        if self._passes is not None:
-            self._empty_passes = self._passes.empty_passes
-        sharded = f"weights sharded over {world_size()} ranks; empty passes of rank 0: {self._empty_passes}"
-        return [*([FLOAT32_FALLBACK] if self._fell_back_to_float32 else []), *([sharded] if self.lock_step else [])]
+        _ = self.model, self.prefix_engine  # so that rates include neither loading nor probing
 
     def clean(self) -> None:
-        self.warnings()
-        self._model = self._passes = None
         self.__dict__.pop("prefix_engine", None)
-        self._free_memory()
-
-    def _free_memory(self) -> None:
-        gc.collect()
-        memory.empty_caches()
+        super().clean()
 
     def _stream(self, kind: str, requests: Sequence[Request]) -> Iterator[Answered]:
         if kind == LOGLIKELIHOOD:
@@ -219,7 +63,7 @@ class TransformersModel(MediaModel):
         return self._score_pairs(requests, units, hook, limits)
 
     def _score_plain(self, requests: Sequence[Request]) -> Iterator[Answered]:
-        """Packed, sharing prefixes, where the model's layers allow it; what is left is padded."""
+        """Packed, sharing prefixes, where the model's layers allow it; the other rows in padded batches."""
         fitting, pairs, too_long = self._fitting_pairs(requests)
         yield from too_long
         left: list[Row] = []
@@ -287,7 +131,7 @@ class TransformersModel(MediaModel):
         return self._stream_checked(ROLLING, units, hook, BatchLimits(self.batch_size, budget))
 
     def _generate_texts(self, requests: Sequence[Request]) -> Iterator[Answered]:
-        """By continuous batching where prefixes are shared; what is left in plain batches of equal decoding options."""
+        """By continuous batching where prefixes are shared; the others in plain batches of equal decoding options."""
         groups: dict[str, list[Unit]] = {}
         prompts, healthy = self.tokens.prompts(requests), self.canary is not None
         for prompt, outcome in self.prefix_engine.decode(prompts, batch_size=self.batch_size, healthy=healthy):
@@ -309,7 +153,7 @@ class TransformersModel(MediaModel):
 
     def _generate_media(self, requests: Sequence[Request]) -> Iterator[Answered]:
         def answer(rows: list[MediaRow], decoded: list[Any]) -> list[list[Response]]:
-            return [[one] for one in self.media.generate(self.model, rows, decoded, self._eos_ids)]
+            return [[response] for response in self.media.generate(self.model, rows, decoded, self._eos_ids)]
 
         self._paths.add(paths.DECODING, paths.PLAIN, len(requests), "media")
         rows = [MediaRow(request, self.media.render(request.context)) for request in requests]

@@ -1,4 +1,4 @@
-"""The one HTTP core of all server backends: bounded adaptive concurrency, retries, timings, errors told apart."""
+"""The HTTP core of all server backends: bounded adaptive concurrency, retries, timings, classified errors."""
 
 from mill.models.http.client import Client, Reply, counted_calls
 from mill.models.http.failures import Failure

@@ -1,4 +1,4 @@
-"""Bodies of answers, read in pieces and bounded: no server decides how much memory it takes."""
+"""Response bodies, read in chunks up to a cap: no server decides how much memory it takes."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from mill.api.validate import parse_json
 from mill.models.http.failures import Failure, http_failure, redirect_failure
 
 MIB = 1 << 20
-BODY_CAP = 16 * MIB  # of an answer in text; all caps count what is unpacked
+BODY_CAP = 16 * MIB  # of a text response; all caps count decompressed bytes
 SCORES_CAP = 256 * MIB  # with the log-probabilities of a long prompt or a whole vocabulary
 ERROR_CAP = MIB
 LINE_CAP = 16 * MIB
 STREAM_CAP = 64 * MIB
-STEP = MIB  # the most that is unpacked at once
-ENCODINGS = "gzip, deflate"  # what is asked for, and what is understood
+CHUNK = MIB  # decompressed at once, at most
+ENCODINGS = "gzip, deflate"  # requested and understood
 
-_LINE_END = re.compile(rb"\r?\n|\r(?=.)", re.DOTALL)  # a CR at the end of a piece may be half of a line end
+_LINE_END = re.compile(rb"\r?\n|\r(?=.)", re.DOTALL)  # a CR at the end of a chunk may be half of a line end
 
-Unpack = Callable[[bytes], Iterator[bytes]]
+Decompress = Callable[[bytes], Iterator[bytes]]
 
 
 async def refuse_status(answer: Any) -> None:
-    """Raise for every status that is no success."""
+    """Raise for every status but success."""
     if answer.status >= 400:
-        raise http_failure(answer.status, await _beginning(answer), answer.headers)
+        raise http_failure(answer.status, await _read_error(answer), answer.headers)
     if answer.status >= 300:
         raise redirect_failure(answer.status, answer.headers.get("Location", ""))
 
 
 async def read_json(answer: Any, cap: int) -> Any:
-    """The whole body, which is JSON or nothing."""
-    raw = b"".join([piece async for piece in _pieces(answer, cap)]).removeprefix(b"\xef\xbb\xbf")
+    """The whole body, which is JSON or empty."""
+    raw = b"".join([chunk async for chunk in _chunks(answer, cap)]).removeprefix(b"\xef\xbb\xbf")
     return parsed(raw, "the server's answer") if raw else None
 
 
@@ -49,8 +49,8 @@ def parsed(raw: bytes, what: str) -> Any:
 
 
 async def read_events(answer: Any) -> AsyncIterator[tuple[str, bytes]]:
-    """The server-sent events of a body, each with its name (mostly none). An event ends with an empty line, and its data may
-    stand on several; servers that forget the empty line put one event on each."""
+    """The server-sent events of a body, each with its name (mostly empty). An event ends with an empty line and may have
+    several data lines; servers that omit the empty line send one event a line."""
     name, data = "", list[bytes]()
     async for line in _lines(answer):
         if line.startswith(b"data:"):
@@ -69,7 +69,7 @@ async def read_events(answer: Any) -> AsyncIterator[tuple[str, bytes]]:
 
 
 def _is_whole(data: bytes) -> bool:
-    """Whether data is an event by itself, so that a line of data after it begins another."""
+    """Whether data is a complete event, so that the next data line starts another."""
     if data == b"[DONE]":
         return True
     try:
@@ -81,8 +81,8 @@ def _is_whole(data: bytes) -> bool:
 
 async def _lines(answer: Any) -> AsyncIterator[bytes]:
     rest = b""
-    async for piece in _pieces(answer, STREAM_CAP):
-        *lines, rest = _split_lines(rest + piece) if b"\n" in piece or b"\r" in piece else (rest + piece,)
+    async for chunk in _chunks(answer, STREAM_CAP):
+        *lines, rest = _split_lines(rest + chunk) if b"\n" in chunk or b"\r" in chunk else (rest + chunk,)
         for line in lines:
             yield line
         if len(rest) > LINE_CAP:
@@ -95,43 +95,43 @@ def _split_lines(data: bytes) -> list[bytes]:
     return _LINE_END.split(data) if b"\r" in data else data.split(b"\n")
 
 
-async def _beginning(answer: Any) -> bytes:
-    """As much of an error's body as can be read: its status is known, whatever else is wrong with it."""
-    found = b""
+async def _read_error(answer: Any) -> bytes:
+    """As much of an error's body as can be read. Its status is known, so a bad body is no second error."""
+    body = b""
     try:
-        async for piece in _pieces(answer, ERROR_CAP):
-            found += piece
+        async for chunk in _chunks(answer, ERROR_CAP):
+            body += chunk
     except Failure:
         pass
-    return found
+    return body
 
 
-async def _pieces(answer: Any, cap: int) -> AsyncIterator[bytes]:
-    """A body as it comes, unpacked; raises where it is larger than `cap`."""
-    unpack, finish = _unpacker(answer.headers.get("Content-Encoding", ""))
+async def _chunks(answer: Any, cap: int) -> AsyncIterator[bytes]:
+    """The decompressed chunks of a body as they arrive; raises where it is larger than `cap`."""
+    decompress, finish = _decompressor(answer.headers.get("Content-Encoding", ""))
     total = 0
     async for raw in answer.content.iter_any():
-        for piece in unpack(raw):
-            total += len(piece)
+        for chunk in decompress(raw):
+            total += len(chunk)
             if total > cap:
                 raise Failure("large", f"the server's answer is larger than {_mib(cap)}, and is not read further")
-            yield piece
+            yield chunk
     finish()
 
 
-def _unpacker(encoding: str) -> tuple[Unpack, Callable[[], None]]:
-    """How a body is unpacked piece by piece, and what looks whether it was whole."""
+def _decompressor(encoding: str) -> tuple[Decompress, Callable[[], None]]:
+    """A function that decompresses a body chunk by chunk, and one that checks that it was complete."""
     encoding = encoding.strip().lower()
     if encoding in ("", "identity"):
         return lambda raw: iter((raw,)), lambda: None
     if encoding not in ("gzip", "x-gzip", "deflate"):
-        raise Failure("garbage", f"the server's answer is packed with {excerpt(encoding, 40)}, which was not asked for")
+        raise Failure("garbage", f"the server's answer has the unrequested encoding {excerpt(encoding, 40)}")
     inflate = _Inflate()
     return inflate.feed, inflate.finish
 
 
 class _Inflate:
-    """gzip or deflate, of one member or several; never more than a step in memory."""
+    """gzip or deflate, of one member or several; never more than one chunk in memory."""
 
     def __init__(self) -> None:
         self._zlib: Any = None
@@ -143,27 +143,27 @@ class _Inflate:
                     if self._zlib is not None and not raw.strip(b"\0"):  # padding after the last member
                         return
                     self._zlib = zlib.decompressobj(_window_bits(raw))
-                yield from self._unpacked(raw)
+                yield from self._decompress(raw)
                 raw = self._zlib.unused_data
         except zlib.error as error:
-            raise Failure("garbage", f"the server's answer cannot be unpacked: {error}") from error
+            raise Failure("garbage", f"the server's answer cannot be decompressed: {error}") from error
 
-    def _unpacked(self, raw: bytes) -> Iterator[bytes]:
+    def _decompress(self, raw: bytes) -> Iterator[bytes]:
         while True:
-            piece = self._zlib.decompress(raw, STEP)
-            if piece:
-                yield piece
+            chunk = self._zlib.decompress(raw, CHUNK)
+            if chunk:
+                yield chunk
             raw = self._zlib.unconsumed_tail
-            if not raw and len(piece) < STEP:
+            if not raw and len(chunk) < CHUNK:
                 return
 
     def finish(self) -> None:
         if self._zlib is not None and not self._zlib.eof:
-            raise Failure("cut", "the server's answer ended before all of it was unpacked")
+            raise Failure("cut", "the server's answer ended before all of it was decompressed")
 
 
 def _window_bits(raw: bytes) -> int:
-    """Both headers, or none: some servers send deflate without the one that belongs to it."""
+    """For a zlib or gzip header, or none: some servers send deflate without its header."""
     bare = raw[0] & 0x0F != 8 and raw[:1] != b"\x1f"
     return -zlib.MAX_WBITS if bare else zlib.MAX_WBITS | 32
 

@@ -1,4 +1,4 @@
-"""The circuit breaker of a server: does a request fail, or does the server?"""
+"""The circuit breaker of a server: it decides whether a request failed, or the server."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from mill.api.request import Request
 from mill.api.response import Response
 
 FAILURES_IN_A_ROW = 16  # before the canary is sent
-RECHECK_PAUSES_S = (1.0, 4.0)  # before a server that fails on the canary is called broken
-LONG_CHECK_S = 30.0  # a check that took this long is not repeated
+RECHECK_PAUSES_S = (1.0, 4.0)  # between canary requests, before the server counts as broken
+LONG_CHECK_S = 30.0  # a check that takes this long is not repeated
 
 
 class CheckedServer(Protocol):
@@ -27,7 +27,7 @@ class CheckedServer(Protocol):
         """The response to a request; a failure is a response too."""
 
     def verify(self) -> None:
-        """Raise where the server cannot be reached or has another model than before. Runs in a thread."""
+        """Raise where the server is unreachable or has another model than before. Runs in a thread."""
 
 
 class CircuitBreaker:
@@ -36,7 +36,7 @@ class CircuitBreaker:
     | state | entered when | what happens | left when |
     | --- | --- | --- | --- |
     | untested | no request has succeeded yet | requests pass | a request succeeds: closed; the first `GIVE_UP_AFTER` all fail: open |
-    | closed | a request or a check succeeds | requests pass; failures are those of their requests | a connection fails or `FAILURES_IN_A_ROW` requests fail: half-open |
+    | closed | a request or a check succeeds | requests pass; a failure is an error of its request | a connection fails or `FAILURES_IN_A_ROW` requests fail: half-open |
     | half-open, connection | a connection was cut or refused | one `verify` runs, all calls wait | same model: closed; unreachable: open (ServerGone); another model: open (ModelError) |
     | half-open, canary | too many requests failed in a row | the canary is sent, all requests wait | it succeeds: closed; only after a pause: open (ServerGone, there was an outage); not at all: open (ServerBroken) |
     | open | see above | the error is raised by every call that waits | the dispatcher starts again on a new event loop |
@@ -46,11 +46,11 @@ class CircuitBreaker:
         self._server, self._verifies = server, verifies
         self._failures = 0
         self.healthy_at = 0.0
-        """The latest moment at which the server is known to have answered; failures before it are the requests' own."""
+        """When the server was last known to be healthy; earlier failures are errors of their requests."""
         self.reset()
 
     def reset(self) -> None:
-        """Close it for a new event loop, to which its locks belong."""
+        """Close the breaker for a new event loop; locks belong to one loop."""
         self._connection_check, self._canary_check = asyncio.Lock(), asyncio.Lock()
         self._verified = 0
         self._error: Exception | None = None
@@ -58,7 +58,7 @@ class CircuitBreaker:
     # Single calls, of which a request may need several.
 
     async def call_succeeded(self) -> None:
-        """Wait for a running check of the connection: the response may be of another server than the one that is meant."""
+        """Wait for a running check of the connection: the response may come from another server at the same address."""
         async with self._connection_check:
             if self._error is not None:
                 raise self._error
@@ -81,7 +81,7 @@ class CircuitBreaker:
     # Requests.
 
     async def send(self, request: Request) -> Response:
-        """A request's response; raises where the server, not the request, is found to fail."""
+        """The response to a request; raises where the server fails, not the request."""
         async with self._canary_check:
             started = time.monotonic()
         response = await self._server.send(request)
@@ -109,15 +109,15 @@ class CircuitBreaker:
     async def check_canary(self) -> None:
         """Send a request that the server answered before."""
         assert self._server.canary is not None
-        began = time.monotonic()
+        started = time.monotonic()
         for pause in (0.0, *RECHECK_PAUSES_S):
             await asyncio.sleep(pause)
             error = (await self._server.send(self._server.canary)).error
             if error is None and pause:
                 raise ServerGone(f"{self._server.base_url} failed on every request for a while")
             if error is None:
-                self.healthy_at = max(self.healthy_at, began)
+                self.healthy_at = max(self.healthy_at, started)
                 return
-            if time.monotonic() - began > LONG_CHECK_S:
+            if time.monotonic() - started > LONG_CHECK_S:
                 break
         raise ServerBroken(f"{self._server.base_url} fails on every request, even on one that it answered before: {error}")

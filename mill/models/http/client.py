@@ -23,7 +23,7 @@ from mill.models.http.retry_budget import RetryBudget
 T = TypeVar("T")
 R = TypeVar("R")
 ATTEMPTS = 6
-THROTTLED_ATTEMPTS = 24  # a server that is only busy is waited for: some minutes in all
+THROTTLED_ATTEMPTS = 24  # a busy server is retried for some minutes
 TIMEOUT_ATTEMPTS = 2  # a timeout has cost minutes already
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 20.0
 PROBE_TIMEOUT_S = 3.0
@@ -31,9 +31,9 @@ PROBE_TIMEOUT_S = 3.0
 
 @dataclass(frozen=True)
 class Reply:
-    """A JSON answer. All times are in seconds after the call first went out, so they hold its retries and their pauses.
+    """A JSON response. Times are in seconds since the first attempt was sent, so they include retries and pauses.
 
-    `first_token_s` and `token_times` are of streamed answers: when the first text came, and each.
+    `first_token_s` and `token_times` are set for streamed responses: when the first text arrived, and each.
     """
 
     body: Any
@@ -43,25 +43,25 @@ class Reply:
     token_times: tuple[float, ...] = ()
 
     def after(self, delay: float, attempts: int) -> Reply:
-        """The same as seen by who sent the call `delay` seconds before this attempt."""
-        times = tuple(delay + moment for moment in self.token_times)
+        """The same reply with times since the first attempt, which was sent `delay` seconds before this one."""
+        times = tuple(delay + seconds for seconds in self.token_times)
         first = None if self.first_token_s is None else delay + self.first_token_s
         return Reply(self.body, delay + self.seconds, attempts, first, times)
 
 
 class Collector(Protocol):
-    """Makes one answer of the events of a stream."""
+    """Joins the events of a stream into one body."""
 
     def feed(self, event: Any) -> bool:
-        """Take the next event; returns whether it has text."""
+        """Add the next event; returns whether it has text."""
 
     def whole(self) -> Any:
-        """The body of the answer; raises Failure where it is not complete."""
+        """The body; raises Failure where the stream was not complete."""
 
 
 @dataclass
 class Calls:
-    """What the calls of one request took together."""
+    """Totals over the calls of one request."""
 
     retries: int = 0
     seconds: float = 0.0
@@ -72,7 +72,7 @@ _calls: ContextVar[Calls | None] = ContextVar("calls", default=None)
 
 @contextmanager
 def counted_calls() -> Iterator[Calls]:
-    """Count the calls that are made while this lasts, by whatever the code inside awaits."""
+    """Count the calls that the code in this block makes, in all coroutines it awaits."""
     calls = Calls()
     token = _calls.set(calls)
     try:
@@ -83,7 +83,7 @@ def counted_calls() -> Iterator[Calls]:
 
 @dataclass
 class Client:
-    """A server's address and how it is called. Use `run_all` for requests and `probe` for a single call."""
+    """An HTTP client for one server. Use `run_all` for requests and `probe` for a single call."""
 
     base_url: str
     headers: dict[str, str] = field(default_factory=dict, repr=False)
@@ -94,7 +94,7 @@ class Client:
     verifies: bool = True
     """Whether the server behind the address can be identified again after a connection failed."""
     name: str = ""
-    """What the server is called in messages, where that is not its address."""
+    """The server's name in messages; its address by default."""
     _retry_budget: RetryBudget = field(default_factory=RetryBudget, repr=False)
     _session: Any = field(default=None, repr=False)
     _limiter: ConcurrencyLimiter | None = field(default=None, repr=False)
@@ -103,10 +103,10 @@ class Client:
     def run_all(
         self, items: Iterable[T], work: Callable[[T], Awaitable[R]], breaker: CircuitBreaker | None = None
     ) -> Generator[tuple[T, R], None, None]:
-        """Every item with the result of `work`, as soon as it is there.
+        """Every item with the result of `work`, as soon as it is complete.
 
-        There are at most `concurrency` coroutines and connections, however many items. What `work` raises, an interrupt, and
-        closing the generator cancel all of them.
+        There are at most `concurrency` coroutines and connections, however many items. An exception of `work`, an interrupt
+        and closing the generator cancel all of them.
         """
         return stream_results(lambda emit: self._run_all(iter(items), work, breaker, emit))
 
@@ -125,7 +125,7 @@ class Client:
                 await asyncio.gather(*tasks, return_exceptions=True)
 
     def probe(self, method: str, path: str, body: Any = None, timeout: float = PROBE_TIMEOUT_S) -> Reply:
-        """One call without retries, for health checks and questions about the server; never longer than other calls."""
+        """One call without retries, for health checks and server metadata; its timeout is at most that of other calls."""
 
         async def once() -> Reply:
             async with self._open():
@@ -137,12 +137,12 @@ class Client:
         return await self.guarded(lambda: self._once("POST", path, body, self.timeout, cap))
 
     async def stream(self, path: str, body: Any, collector: Callable[[], Collector]) -> Reply:
-        """A streamed answer (server-sent events), as the one body that a collector makes of it."""
+        """A streamed response (server-sent events), joined into one body by a collector."""
         return await self.guarded(lambda: self._stream_once(path, body, collector()))
 
     async def guarded(self, call: Callable[[], Awaitable[Reply]]) -> Reply:
         """A call within the concurrency limit, retried with a growing pause while its Failure is transient. After a failed
-        connection the server is verified before another response is taken from it: it may be another server by now."""
+        connection the server is verified before its next response counts: another server may have replaced it."""
         assert self._limiter is not None
         pause, tries, first = FIRST_PAUSE_S, Counter[int](), None
         while True:
@@ -157,11 +157,11 @@ class Client:
                 self._retry_budget.succeeded()
                 return _counted(reply.after(sent - first, tries.total() + 1))
             except Failure as failure:
-                if failure.away and self._breaker is not None:
+                if failure.unreachable and self._breaker is not None:
                     await self._breaker.connection_failed()
-                most = _most_attempts(failure)
-                tries[most] += 1  # those of one kind say nothing about another
-                if not failure.transient or tries[most] >= most:
+                limit = _max_attempts(failure)
+                tries[limit] += 1  # each kind of failure has its own count
+                if not failure.transient or tries[limit] >= limit:
                     raise
                 if failure.throttled:
                     self._retry_budget.refused(failure, self.name or self.base_url, failure.retry_after or pause)
@@ -176,19 +176,19 @@ class Client:
         started = time.perf_counter()
         async with _as_failure(self.base_url, timeout), self._send(method, path, body, timeout) as answer:
             await refuse_status(answer)
-            found = await read_json(answer, cap)
-        raise_reported(found)
-        return Reply(found, time.perf_counter() - started)
+            content = await read_json(answer, cap)
+        raise_reported(content)
+        return Reply(content, time.perf_counter() - started)
 
     async def _stream_once(self, path: str, body: Any, collector: Collector) -> Reply:
         started, times = time.perf_counter(), []
         body = {**body, "stream": True}
         async with _as_failure(self.base_url, self.timeout), self._send("POST", path, body, self.timeout) as answer:
             await refuse_status(answer)
-            if answer.content_type != "text/event-stream":  # a server that does not stream answers whole
-                found = await read_json(answer, BODY_CAP)
-                raise_reported(found)
-                return Reply(found, time.perf_counter() - started)
+            if answer.content_type != "text/event-stream":  # a server that cannot stream sends one JSON body
+                content = await read_json(answer, BODY_CAP)
+                raise_reported(content)
+                return Reply(content, time.perf_counter() - started)
             async for name, data in read_events(answer):
                 if data == b"[DONE]":
                     break
@@ -208,7 +208,7 @@ class Client:
 
 
 def _event(name: str, data: bytes) -> Any:
-    """The JSON of an event; raises where it is an error, by its name or by what it holds."""
+    """The JSON of an event; raises where its name or content is an error."""
     event = parsed(data, "an event of the stream")
     raise_reported(event)
     if name == "error":
@@ -229,14 +229,14 @@ def _count_retry() -> None:
         calls.retries += 1
 
 
-def _most_attempts(failure: Failure) -> int:
+def _max_attempts(failure: Failure) -> int:
     if failure.throttled:
         return THROTTLED_ATTEMPTS
     return TIMEOUT_ATTEMPTS if failure.kind == "timeout" else ATTEMPTS
 
 
 class _Opened:
-    """A session and a concurrency limiter for the length of one event loop."""
+    """A session and a concurrency limiter for one event loop."""
 
     def __init__(self, client: Client, breaker: CircuitBreaker | None) -> None:
         self.client, self.breaker = client, breaker
@@ -246,10 +246,10 @@ class _Opened:
 
         connector = aiohttp.TCPConnector(limit=self.client.concurrency)
         headers = {**self.client.headers, "Accept-Encoding": ENCODINGS}
-        # Bodies are unpacked here, where they are bounded.
+        # body.py decompresses, up to a cap.
         self.client._session = aiohttp.ClientSession(connector=connector, headers=headers, auto_decompress=False)
-        most = self.client.concurrency
-        self.client._limiter = ConcurrencyLimiter(most, first=most if self.client.steady else FIRST_LIMIT)
+        maximum = self.client.concurrency
+        self.client._limiter = ConcurrencyLimiter(maximum, first=maximum if self.client.steady else FIRST_LIMIT)
         self.client._breaker = self.breaker
 
     async def __aexit__(self, *_: object) -> None:
@@ -258,7 +258,7 @@ class _Opened:
 
 
 class _as_failure:
-    """Turns what the HTTP library raises into a Failure that says what happened."""
+    """Turns aiohttp's exceptions into a Failure."""
 
     def __init__(self, url: str, timeout: float) -> None:
         self.url, self.timeout = url, timeout
@@ -274,13 +274,13 @@ class _as_failure:
         if isinstance(error, asyncio.TimeoutError):
             raise Failure("timeout", f"no answer from {self.url} within {self.timeout:g} s") from error
         if isinstance(error, aiohttp.ClientConnectorError):
-            raise Failure("connection", f"cannot reach {self.url}: {_os_words(error)}") from error
+            raise Failure("connection", f"cannot reach {self.url}: {_os_message(error)}") from error
         if isinstance(error, aiohttp.InvalidURL):
             raise Failure("http", f"{self.url} is not a URL") from error
         if isinstance(error, (aiohttp.ClientError, OSError)):
             raise Failure("cut", f"the connection to {self.url} was cut: {type(error).__name__}") from error
 
 
-def _os_words(error: Any) -> str:
+def _os_message(error: Any) -> str:
     number = getattr(error.os_error, "errno", None)
     return os.strerror(number) if number and number > 0 else str(error.os_error)

@@ -1,7 +1,7 @@
 """Sends requests to a server and streams their responses, also through outages.
 
-A request that fails while others succeed is an error of its own. As long as it may be the server that fails, the error is
-held back: a run that ends because its server is broken must not record errors that only mean that.
+A request that fails while others succeed is an error. While the server may be the cause, the error is held back: a run that
+ends because its server is broken must not record the requests as errors.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from mill.api.response import Response
 from mill.models.http.breaker import CheckedServer, CircuitBreaker
 from mill.models.http.client import Client
 
-MAX_OUTAGES = 2  # in a row, before the request that was sent alone is to blame
-MAX_BLAMED = 3  # requests in a row, before the server itself is
+MAX_OUTAGES = 2  # in a row, before the request that was sent alone counts as the cause
+MAX_CRASHING = 3  # such requests in a row, before the server counts as broken
 
 
 class DispatchedServer(CheckedServer, Protocol):
@@ -28,13 +28,13 @@ class DispatchedServer(CheckedServer, Protocol):
     client: Client
 
     def wait_for_server(self, gone: ServerGone) -> None:
-        """Return when the server is back with the same model; raises where it does not come back."""
+        """Return when the server is back with the same model; raise where it does not return."""
 
     def check_canary(self, canary: Request) -> None: ...
 
 
 class RequestDispatcher:
-    """Some requests of one kind to one server."""
+    """Sends requests of one kind to one server."""
 
     def __init__(self, server: DispatchedServer) -> None:
         self._server = server
@@ -42,28 +42,28 @@ class RequestDispatcher:
         self._held: deque[tuple[float, Request, Response]] = deque()
 
     def stream(self, requests: Sequence[Request]) -> Iterator[Answered]:
-        """Every request with its response. A request may be what crashes the server: after an outage in which nothing was
-        answered, requests are sent one by one, and one that sees the server crash again and again is an error."""
-        outages = blamed = 0
+        """Every request with its response. A request may crash the server: after an outage without any response, requests
+        are sent one by one, and one on which the server crashes repeatedly is an error."""
+        outages = crashing = 0
         left = {request.key: request for request in requests}
         while left:
-            answered = 0
+            completed = 0
             sent = list(left.values())[: 1 if outages else None]
             try:
                 for request, response in self._send_all(sent):
-                    answered += 1
+                    completed += 1
                     del left[request.key]
                     yield request, response
-                outages = blamed = 0
+                outages = crashing = 0
             except ServerBroken:
                 raise
             except ServerGone as gone:
-                self._held.clear()  # the outage may be why they failed: they are sent again
+                self._held.clear()  # the outage may be the cause: these requests are sent again
                 self._server.wait_for_server(gone)
-                outages = 0 if answered else outages + 1
+                outages = 0 if completed else outages + 1
                 if outages > MAX_OUTAGES:
-                    outages, blamed = 1, blamed + 1
-                    if blamed >= MAX_BLAMED:
+                    outages, crashing = 1, crashing + 1
+                    if crashing >= MAX_CRASHING:
                         raise ModelBroken(f"{self._server.base_url} crashed on every request: {gone}") from gone
                     del left[sent[0].key]
                     yield sent[0], Response(error=f"the server crashed on this request {MAX_OUTAGES + 1} times")
@@ -84,7 +84,7 @@ class RequestDispatcher:
         return await self._breaker.send(request), time.monotonic()
 
     def _release(self, healthy_at: float) -> Iterator[Answered]:
-        """What failed before the server was seen to answer is an error of its request."""
+        """Failures from before the server was last healthy are errors of their requests."""
         while self._held and self._held[0][0] <= healthy_at:
             _, request, response = self._held.popleft()
             yield request, response

@@ -1,4 +1,4 @@
-"""What can go wrong with a call to a server, told apart: who is to blame, and whether trying again may help."""
+"""Failures of a call to a server, classified: what failed, and whether a retry may help."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _NO_ERROR: tuple[Any, ...] = (None, False, "", 0, {}, [])
 class Failure(Exception):
     """A failed call.
 
-    `kind` is connection, timeout, cut, http (an error status, which is `status`), garbage (not what was asked for), large
-    (more than is read) or reported (an error that came with a good status).
+    `kind` is connection, timeout, cut, http (an error status, in `status`), garbage (an invalid body), large (a body over
+    the cap) or reported (an error in a body with a success status).
     """
 
     def __init__(self, kind: str, message: str, *, status: int = 0, retry_after: float | None = None) -> None:
@@ -31,69 +31,69 @@ class Failure(Exception):
 
     @property
     def transient(self) -> bool:
-        """Whether the same call may pass later."""
+        """Whether the same call may succeed later."""
         return self.status in _TRANSIENT if self.status else self.kind not in ("http", "large")
 
     @property
-    def away(self) -> bool:
-        """Whether the server may not be there: nobody listens, or whoever stands before it finds nobody."""
+    def unreachable(self) -> bool:
+        """Whether the server may be down: the connection failed, or a proxy reports that it cannot reach it."""
         return self.kind in ("connection", "cut") or self.status in (502, 504)
 
     @property
     def throttled(self) -> bool:
-        """Whether the server asks for less."""
+        """Whether the server limits the rate."""
         return self.status in _THROTTLED
 
 
 def http_failure(status: int, body: bytes, headers: Mapping[str, str]) -> Failure:
-    """An answer with an error status, with the server's own words where it has some."""
+    """A response with an error status, with the server's error message."""
     hint = {401: "check the API key", 403: "check the API key's rights", 404: "check the model name and the URL"}
-    words = f"HTTP {status}: {server_words(body)}"
+    message = f"HTTP {status}: {error_message(body)}"
     if status in hint:
-        words += f" ({hint[status]})"
-    return Failure("http", words, status=status, retry_after=parse_retry_after(headers.get("Retry-After")))
+        message += f" ({hint[status]})"
+    return Failure("http", message, status=status, retry_after=parse_retry_after(headers.get("Retry-After")))
 
 
 def redirect_failure(status: int, target: str) -> Failure:
-    """A redirect is not followed: another host would get the key, and its answers would count as those of this one."""
-    named = excerpt(split_password(re.split("[?#]", target)[0])[0], 200)
-    hint = f" to {named}; redirects are not followed: give that address as base_url" if named else ", and does not say where"
+    """A redirect is not followed: another host would get the key, and its responses would count as those of this one."""
+    address = excerpt(split_password(re.split("[?#]", target)[0])[0], 200)
+    hint = f" to {address}; redirects are not followed: pass that address as base_url" if address else " without a Location"
     return Failure("http", f"HTTP {status}: the server redirects{hint}", status=status)
 
 
 def raise_reported(body: Any) -> None:
-    """Raise where a JSON answer with a good status holds an error, alone or beside an answer, or is one itself, as some
-    servers write it: `{"object": "error", ...}`, `{"detail": ...}`."""
+    """Raise where a JSON body with a success status has an `error`, with or without an answer, or is an error itself:
+    `{"object": "error", ...}`, `{"detail": ...}`."""
     error = body.get("error") if isinstance(body, dict) else None
-    if isinstance(body, dict) and any(error == nothing for nothing in _NO_ERROR):
+    if isinstance(body, dict) and any(error == empty for empty in _NO_ERROR):
         error = body if body.get("object") == "error" else None if "choices" in body else body.get("detail")
-    if any(error == nothing for nothing in _NO_ERROR):
+    if any(error == empty for empty in _NO_ERROR):
         return
     code = error.get("code", error.get("status")) if isinstance(error, dict) else None
     status = int(code) if isinstance(code, (int, str)) and str(code).isdecimal() and 400 <= int(code) <= 599 else 0
-    raise Failure("reported", f"the server reported an error: {_words_of(error)}", status=status)
+    raise Failure("reported", f"the server reported an error: {_message_of(error)}", status=status)
 
 
-def server_words(body: bytes) -> str:
-    """The message inside an error body: OpenAI's shape, FastAPI's, or the start of the text."""
+def error_message(body: bytes) -> str:
+    """The message in an error body: OpenAI's format, FastAPI's, or the start of the text."""
     text = body.decode("utf-8", "replace").strip()
     try:
-        found = json.loads(text)
+        parsed = json.loads(text)
     except (ValueError, RecursionError):
         return excerpt(text, 200) or "no message"
-    if isinstance(found, dict):
-        return _words_of(found.get("error", found.get("detail", found.get("message", found))))
+    if isinstance(parsed, dict):
+        return _message_of(parsed.get("error", parsed.get("detail", parsed.get("message", parsed))))
     return excerpt(text, 200)
 
 
-def _words_of(error: Any) -> str:
+def _message_of(error: Any) -> str:
     if isinstance(error, dict):
         error = error.get("message", error)
     return shown(error, 300)
 
 
 def shown(value: Any, length: int) -> str:
-    """The beginning of whatever a server sent, for a message."""
+    """The start of any JSON value from a server, for a message."""
     try:
         return one_line(excerpt(str(value), length))
     except (RecursionError, ValueError):  # nested too deeply, or a number of thousands of digits
@@ -101,7 +101,7 @@ def shown(value: Any, length: int) -> str:
 
 
 def parse_retry_after(text: str | None) -> float | None:
-    """Seconds from now, from a number of seconds or a date; None for what is neither."""
+    """Seconds from now, from a number of seconds or a date; None where it is neither."""
     if not text:
         return None
     try:

@@ -1,4 +1,4 @@
-"""How many calls may be in flight: more while that raises the throughput, half as many when the server refuses."""
+"""Limits the calls in flight: raised while that increases throughput, halved when the server refuses."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from collections.abc import Callable
 
 FIRST_LIMIT = 4
 BETTER = 1.05  # a higher limit must raise the throughput by this factor to be raised again
-PROBE_EVERY = 8  # windows without gain after which one more call is tried
+PROBE_EVERY = 8  # windows without gain before the limit is raised by one
 
 
 class ConcurrencyLimiter:
     """Admits calls. A window is as many completed calls as the limit."""
 
-    def __init__(self, most: int, clock: Callable[[], float] = time.monotonic, first: int = FIRST_LIMIT) -> None:
-        self.most, self.limit = most, min(first, most)
-        self._ceiling = most  # below what the server refused last
+    def __init__(self, maximum: int, clock: Callable[[], float] = time.monotonic, first: int = FIRST_LIMIT) -> None:
+        self.maximum, self.limit = maximum, min(first, maximum)
+        self._ceiling = maximum  # below the limit that the server refused last
         self._clock = clock
         self._busy, self._done, self._idle_windows = 0, 0, 0
         self._best_rate = 0.0
@@ -53,7 +53,7 @@ class ConcurrencyLimiter:
             self._changed.notify_all()
 
     async def push_back(self, retry_after: float | None) -> None:
-        """The server is overloaded: half as many from now on, and none before it wants to be asked again."""
+        """The server is overloaded: halve the limit, and send nothing before `retry_after` seconds have passed."""
         async with self._changed:
             self._ceiling = max(1, self.limit - 1)
             self.limit = max(1, self.limit // 2)
@@ -73,8 +73,8 @@ class ConcurrencyLimiter:
         self._idle_windows += 1
         if self._idle_windows >= PROBE_EVERY:
             self._idle_windows, self._best_rate = 0, rate
-            self.limit = min(self.most, self.limit + 1)
-            self._ceiling = max(self._ceiling, self.limit)  # what was too much then may not be now
+            self.limit = min(self.maximum, self.limit + 1)
+            self._ceiling = max(self._ceiling, self.limit)  # the server may take more now
 
     def _now(self) -> float:
         return self._clock()

@@ -1,4 +1,4 @@
-"""Event loops for ordinary code: in a thread of their own, so that they also work where a loop runs already (notebooks)."""
+"""Event loops for synchronous code: in a separate thread, so that they also work where a loop is running (notebooks)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def run_to_end(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 def stream_results(start: Callable[[Callable[[T], None]], Coroutine[Any, Any, None]]) -> Generator[T, None, None]:
-    """Run `start(emit)` on an event loop in another thread and yield what it emits, in order.
+    """Run `start(emit)` on an event loop in another thread and yield the emitted values in order.
 
     An interrupt, an exception of the consumer or close() cancels the coroutine and waits until it has ended.
     """
@@ -59,7 +59,7 @@ class _LoopThread:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[Any] | None = None
         self._cancelled = False
-        self._ended = threading.Event()  # an interrupted join() would take its thread for ended
+        self._ended = threading.Event()  # an interrupted join() would report the thread as ended
         self.value: Any = None
         context = contextvars.copy_context()
         threading.Thread(target=lambda: context.run(self._run), name="mill-http", daemon=True).start()

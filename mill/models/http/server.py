@@ -1,4 +1,4 @@
-"""What backends that talk to a server share: its address, its key, waiting for it, and answers that come one by one."""
+"""The base class of backends that use a server: its address and key, waiting for it, and streamed responses."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from mill.models.spec.arguments import check_address, check_key, check_seconds, 
 
 KEY_VARIABLES = ("MILL_API_KEY", "OPENAI_API_KEY")
 POLL_S = 0.5
-BUSY_S = 30.0  # how long a server that answers 429 before the first question is asked again, without --wait
-MOST_CONCURRENCY = 1024
+BUSY_S = 30.0  # how long the first probe of a server that answers 429 is retried, without --wait
+MAX_CONCURRENCY = 1024
 
 Send = Callable[[Request], Awaitable[Response]]
 
 
 class ServerModel(MillModel):
-    """A subclass says how it looks at its server (`_probe`) and how it asks one question of each kind."""
+    """A subclass implements the probe of its server (`_probe`) and one method for each kind of request."""
 
     accelerators = 0
     is_server = True
@@ -52,30 +52,30 @@ class ServerModel(MillModel):
     def __init__(self, model: str, base_url: str, *, api_key: str | None, timeout: float, concurrency: int) -> None:
         check_text("model", model)
         check_seconds("timeout", timeout)
-        check_whole("concurrency", concurrency, least=1, most=MOST_CONCURRENCY)
-        named = next((name for name in KEY_VARIABLES if os.environ.get(name)), None)
-        key = check_key(api_key, "api_key") or (check_key(os.environ[named], named) if named else None)
+        check_whole("concurrency", concurrency, least=1, most=MAX_CONCURRENCY)
+        variable = next((name for name in KEY_VARIABLES if os.environ.get(name)), None)
+        key = check_key(api_key, "api_key") or (check_key(os.environ[variable], variable) if variable else None)
         remember(key)
         check_address(base_url)
         self._variables = (*KEY_VARIABLES, *variables_in(base_url))
         base_url, login = split_password(base_url)
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         if login and not key:
-            remember(both := base64.b64encode(login.encode()).decode())
-            headers = {"Authorization": f"Basic {both}"}
+            remember(credentials := base64.b64encode(login.encode()).decode())
+            headers = {"Authorization": f"Basic {credentials}"}
         self.model = model
         self.base_url = base_url.rstrip("/").removesuffix("/v1").rstrip("/")
         self.concurrency = concurrency
         self.client = Client(self.base_url, headers, timeout=timeout, concurrency=concurrency)
         self._warnings: list[str] = []
-        self._other_model = False
+        self._model_mismatch = False
 
     @property
     def model_name(self) -> str:
         return self.model or self.base_url
 
     def set_concurrency(self, concurrency: int | None) -> bool:
-        """A requested concurrency holds from the first request on, instead of growing towards it."""
+        """A requested concurrency applies from the first request on, instead of growing towards it."""
         self.client.concurrency, self.client.steady = concurrency or self.concurrency, concurrency is not None
         return True
 
@@ -86,7 +86,7 @@ class ServerModel(MillModel):
         return self._variables
 
     def _warn(self, text: str, *, log: bool = True) -> None:
-        """Say it now, and keep it for whoever reads the scores; a server may repeat its key in what is remarked."""
+        """Log a warning, and keep it for the manifest. Scrubbed, since a server may repeat the key in its messages."""
         text = scrub(text)
         if log:
             warn(text)
@@ -94,37 +94,37 @@ class ServerModel(MillModel):
             self._warnings.append(text)
 
     def _names(self) -> Sequence[str]:
-        """What the model may be called in the server's answers."""
+        """The names that the server's responses may give the model."""
         return [self.model]
 
     async def _post(self, path: str, body: dict[str, Any], cap: int = BODY_CAP) -> Reply:
-        """A call for the model's own work: whose answer it is gets checked."""
-        return self._of_model(await self.client.post(path, body, cap))
+        """A call that runs the model; warns where another model answered."""
+        return self._check_model(await self.client.post(path, body, cap))
 
-    def _of_model(self, reply: Reply) -> Reply:
-        """The same reply; the first one that another model answered is reported."""
-        named = reply.body.get("model") if isinstance(reply.body, dict) else None
+    def _check_model(self, reply: Reply) -> Reply:
+        """The same reply; warns once where another model answered."""
+        answered_by = reply.body.get("model") if isinstance(reply.body, dict) else None
         known = [name for name in self._names() if name]
-        if self._other_model or not known or not isinstance(named, str) or not named.strip():
+        if self._model_mismatch or not known or not isinstance(answered_by, str) or not answered_by.strip():
             return reply
-        if not any(same_model(named, name) for name in known):
-            self._other_model = True
-            name = self.client.name or self.base_url
-            self._warn(f"{name} was asked for {known[0]} and answers as {one_line(named[:200])}: is it the same model?")
+        if not any(same_model(answered_by, name) for name in known):
+            self._model_mismatch = True
+            name, answering = self.client.name or self.base_url, one_line(answered_by[:200])
+            self._warn(f"{name} answers as {answering}, but {known[0]} was requested: is it the same model?")
         return reply
 
     def ready(self, wait: float = 0.0) -> None:
-        """Look at the server; while it cannot be reached or still loads, look again for `wait` seconds."""
-        began = time.monotonic()
-        deadline = began + wait
+        """Probe the server, again for `wait` seconds while it is unreachable or loading."""
+        started = time.monotonic()
+        deadline = started + wait
         while True:
             try:
                 return self._probe()
             except Failure as failure:
-                coming = failure.away or failure.kind == "timeout" or failure.throttled
-                busy = failure.status == 429 and time.monotonic() < began + BUSY_S  # it is there, and only has no time
-                if not busy and (not coming or time.monotonic() >= deadline):
-                    raise (ServerGone if coming else ModelError)(self._not_ready(failure)) from failure
+                loading = failure.unreachable or failure.kind == "timeout" or failure.throttled
+                busy = failure.status == 429 and time.monotonic() < started + BUSY_S  # it is up, and only overloaded
+                if not busy and (not loading or time.monotonic() >= deadline):
+                    raise (ServerGone if loading else ModelError)(self._not_ready(failure)) from failure
                 time.sleep(min(failure.retry_after or POLL_S, BUSY_S))
 
     def _not_ready(self, failure: Failure) -> str:
@@ -140,39 +140,39 @@ class ServerModel(MillModel):
         if failure.status == 503:
             return f"{self.base_url} is still loading ({failure}); wait for it with --wait SECONDS"
         if failure.status == 401 and "Authorization" not in self.client.headers:
-            return f"{self.base_url} wants a key: set {KEY_VARIABLES[0]} or give api_key=..."
+            return f"{self.base_url} requires a key: set {KEY_VARIABLES[0]} or pass api_key=..."
         return f"{failure}{hint}" if self.base_url in str(failure) else f"{self.base_url}: {failure}{hint}"
 
     @abstractmethod
     def _probe(self) -> None:
-        """Check that the server is there and has the model, and learn what it can do. Raises Failure or ModelError."""
+        """Check that the server is up and has the model, and detect its capabilities. Raises Failure or ModelError."""
 
     def _identify(self) -> None:
-        """Ask the server which model it has, without making it compute anything. `identity` tells the answer."""
+        """Read which model the server has, without computing anything; `identity` returns it."""
         return None
 
     def verify(self) -> None:
-        """Raise where the server is gone, or has another model than it had; called in a thread of its own."""
+        """Raise where the server is gone, or has another model than before; called in a separate thread."""
         now = self._copy()
         try:
             now._identify()
         except UnknownName as error:  # it may have to load the model first
             raise ServerGone(str(error)) from error
         except Failure as failure:
-            if failure.away:
+            if failure.unreachable:
                 raise ServerGone(str(failure)) from failure
-            return  # it only has no time for us
+            return  # it is only overloaded
         self._check_same(now)
 
     def _copy(self) -> ServerModel:
-        """The same server, seen anew."""
-        found = copy.copy(self)
-        found.client = replace(self.client, _session=None, _limiter=None, _breaker=None, _retry_budget=RetryBudget())
-        return found
+        """The same server with a new client, to identify it again."""
+        fresh = copy.copy(self)
+        fresh.client = replace(self.client, _session=None, _limiter=None, _breaker=None, _retry_budget=RetryBudget())
+        return fresh
 
     def _check_same(self, now: ServerModel) -> None:
         if now.identity() != self.identity():
-            raise ModelError(f"{self.base_url} came back with another model; what was answered before is kept")
+            raise ModelError(f"{self.base_url} came back with another model; the earlier responses are kept")
 
     async def _generate(self, request: Request) -> Response:
         raise self._cannot(GENERATE)
@@ -201,14 +201,14 @@ class ServerModel(MillModel):
         return await response_to(request, self._senders()[request.kind])
 
     def check_canary(self, canary: Request) -> None:
-        """Send a request that was answered before: where it fails, the server fails, not other requests."""
+        """Send a request that succeeded before: where it fails now, the server is broken, not the requests."""
         self.canary = canary
         breaker = CircuitBreaker(self, verifies=self.client.verifies)
         for _ in self.client.run_all([canary], lambda _: breaker.check_canary(), breaker):
             pass
 
     def wait_for_server(self, gone: ServerGone) -> None:
-        """Until the server is there again, with the same model; raises where that does not happen."""
+        """Wait until the server is back with the same model; raises where it does not return."""
         if not self.outage_patience_s:
             raise gone
         warn(f"{gone}; waiting for it to come back, {self.outage_patience_s:.0f} s at most")
@@ -243,14 +243,14 @@ async def response_to(request: Request, send: Send) -> Response:
 
 
 def messages_of(request: Request) -> list[dict[str, Any]]:
-    """A request's dialog in OpenAI's shape; a plain text is one user message."""
+    """A request's dialog in OpenAI's format; plain text is one user message."""
     if isinstance(request.context, str):
         return [{"role": "user", "content": request.context}]
     return [{"role": message.role, "content": _content(message)} for message in request.context]
 
 
 def _content(message: Message) -> str | list[dict[str, Any]]:
-    """Text alone as it is; with media as content parts, files inline."""
+    """Plain text as a string; with media, a list of content parts with inline files."""
     if not message.media:
         return message.text
     return [{"type": "text", "text": part} if isinstance(part, str) else content_part(part) for part in message.parts]

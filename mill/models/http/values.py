@@ -1,4 +1,4 @@
-"""Values in servers' answers: what fits no schema, no log-probability or no count is never taken for one."""
+"""Validated values of server responses: bodies by their schema, log-probabilities and token counts by their range."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from mill.api.validate import convert
 from mill.models.http.failures import Failure
 
 T = TypeVar("T")
-ROUNDING = 1e-3  # engines that compute in 16 bits may give a certain token slightly more than 1
-MOST_TOKENS = 1 << 53
+ROUNDING = 1e-3  # 16-bit engines may give a certain token a probability slightly above 1
+MAX_TOKENS = 1 << 53
 
 
 def shaped(data: Any, kind: type[T], what: str) -> T:
-    """A server's answer as an instance of its schema; what does not fit is a Failure that names the field."""
+    """A server's response as an instance of its schema; a mismatch is a Failure that names the field."""
     try:
         return convert(data, kind, what)
     except DataError as error:
@@ -23,7 +23,7 @@ def shaped(data: Any, kind: type[T], what: str) -> T:
 
 
 def log_probability(value: float) -> float:
-    """At most 0, and minus infinity for what cannot be."""
+    """The value, at most 0; minus infinity is valid."""
     if math.isnan(value):
         raise Failure("garbage", "a log-probability of the server's answer is NaN")
     if value > ROUNDING:
@@ -32,12 +32,12 @@ def log_probability(value: float) -> float:
 
 
 def log_of(probability: float) -> float:
-    """The logarithm of a probability, which is none where it is negative or above 1."""
+    """The logarithm of a probability, which must be between 0 and 1."""
     if not 0 <= probability <= math.exp(ROUNDING):
         raise Failure("garbage", f"a probability of the server's answer is {probability:g}")
     return min(0.0, math.log(probability)) if probability > 0 else -math.inf
 
 
 def token_count(value: Any) -> int | None:
-    """A count of tokens; None for whatever is none."""
-    return value if type(value) is int and 0 <= value <= MOST_TOKENS else None
+    """A token count; None where the value is not one."""
+    return value if type(value) is int and 0 <= value <= MAX_TOKENS else None

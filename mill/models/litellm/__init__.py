@@ -1,4 +1,4 @@
-"""What LiteLLM serves: hosted models of many providers, reached through its library."""
+"""The `litellm` backend: hosted models of many providers."""
 
 from mill.models.litellm.model import LiteLLMModel
 

@@ -22,7 +22,7 @@ from mill.models.openai_compat.answers import read_answer
 from mill.models.spec.arguments import check_key
 
 _OPTIONS = {"until", "max_gen_toks", "temperature", "seed", "logprobs"}
-# What LiteLLM's exceptions mean to a person, by class name.
+# Messages and statuses of LiteLLM's exceptions, by class name.
 _MEANINGS = {
     "AuthenticationError": ("the provider refuses the API key", 401),
     "PermissionDeniedError": ("the API key may not use this model", 403),
@@ -37,24 +37,23 @@ _MEANINGS = {
     "APIConnectionError": ("the provider cannot be reached", 502),
 }
 
-
-# Words of providers whose refusals LiteLLM passes on as plain bad requests.
-_FILTER_SIGNS = ("content_policy", "content policy", "content_filter", "content filter", "safety system")
+# Some providers' content filters arrive as plain bad requests.
+_FILTER_PATTERNS = ("content_policy", "content policy", "content_filter", "content filter", "safety system")
 
 
 class LiteLLMModel(ServerModel):
-    """Every argument that is not named here goes to `litellm.completion` as it is."""
+    """All other arguments are passed to `litellm.completion`."""
 
     def __init__(
         self, model: str, api_key: str | None = None, timeout: float = 120.0, concurrency: int = 16, **parameters: Any
     ) -> None:
-        # LiteLLM finds the address itself; the HTTP core only shareable its gate and its retries.
+        # LiteLLM finds the address itself; only the concurrency limit and the retries of the HTTP core are used.
         super().__init__(model, "https://litellm", api_key=None, timeout=timeout, concurrency=concurrency)
         self.client.verifies, self.client.name = False, model
         api_key = check_key(api_key, "api_key")
         self._key, self._timeout, self.parameters = api_key, timeout, parameters
-        found_by_litellm = [value for name, value in os.environ.items() if is_secret(name)]
-        for key in (api_key, *found_by_litellm):
+        environment = [value for name, value in os.environ.items() if is_secret(name)]  # LiteLLM may read any of them
+        for key in (api_key, *environment):
             remember(key)
         self.capabilities = ModelCapabilities(
             {"text", IMAGE}, supports_chat_template=True, kinds=TEXT_KINDS, concurrency=concurrency
@@ -70,7 +69,7 @@ class LiteLLMModel(ServerModel):
         return [name for name in os.environ if name.endswith("_API_KEY") or name.startswith(f"{provider}_")]
 
     def _probe(self) -> None:
-        """Without a call: is the provider known, and is its key there?"""
+        """Without a call: check that the provider is known and its key is set."""
         has_key = bool(self._key) or "api_key" in self.parameters
         check_name(self.model, has_key=has_key, has_address="api_base" in self.parameters)
         litellm = _litellm()
@@ -80,7 +79,7 @@ class LiteLLMModel(ServerModel):
             raise ModelError(f"litellm does not know the provider of {self.model!r}: write provider/model") from error
         missing = litellm.validate_environment(self.model).get("missing_keys") or []
         if missing and not has_key:
-            raise ModelError(f"{self.model} needs a key: set {' or '.join(missing)}, or give api_key=...")
+            raise ModelError(f"{self.model} needs a key: set {' or '.join(missing)}, or pass api_key=...")
 
     async def _generate(self, request: Request) -> Response:
         options = request.options
@@ -90,7 +89,7 @@ class LiteLLMModel(ServerModel):
             "max_tokens": options["max_gen_toks"],
             "temperature": options["temperature"],
             "timeout": self._timeout,
-            # Of what tasks ask, LiteLLM may drop what a model has not; what a person gave is sent in any case.
+            # LiteLLM may drop options of a task that the model lacks; the user's own are always sent.
             "drop_params": True,
             "allowed_openai_params": _openai_names(self.parameters),
             "num_retries": 0,
@@ -105,23 +104,23 @@ class LiteLLMModel(ServerModel):
             arguments["api_key"] = self._key
         if "logprobs" in options:  # dropped by LiteLLM where the provider has none
             arguments |= {"logprobs": True, "top_logprobs": options["logprobs"]}
-        reply = self._of_model(await self.client.guarded(lambda: _complete(arguments)))
+        reply = self._check_model(await self.client.guarded(lambda: _complete(arguments)))
         return read_answer(reply, [*options["until"]], self._warn)
 
 
 async def _complete(arguments: dict[str, Any]) -> Reply:
     litellm, started = _litellm(), time.perf_counter()
     try:
-        found = await litellm.acompletion(**arguments)
+        completion = await litellm.acompletion(**arguments)
     except Exception as error:
         raise as_failure(error) from error
-    return Reply(_body_of(found), time.perf_counter() - started)
+    return Reply(_body_of(completion), time.perf_counter() - started)
 
 
-def _body_of(found: Any) -> Any:
-    """LiteLLM's object in OpenAI's shape."""
+def _body_of(completion: Any) -> Any:
+    """LiteLLM's object in OpenAI's format."""
     try:
-        body = found.model_dump()
+        body = completion.model_dump()
     except Exception as error:
         raise Failure("garbage", f"LiteLLM's answer cannot be read: {describe(error)}") from error
     raise_reported(body)
@@ -129,15 +128,15 @@ def _body_of(found: Any) -> Any:
 
 
 def as_failure(error: Exception) -> Failure:
-    """LiteLLM's exception as ours; the first known name among its classes says what it means."""
+    """LiteLLM's exception as a Failure, by the first known name among its classes."""
     names = [cls.__name__ for cls in type(error).__mro__]
     meaning, status = next((_MEANINGS[name] for name in names if name in _MEANINGS), ("LiteLLM failed", 0))
-    words = excerpt(str(error), 200)
-    if status == 400 and any(sign in words.lower() for sign in _FILTER_SIGNS):
+    message = excerpt(str(error), 200)
+    if status == 400 and any(pattern in message.lower() for pattern in _FILTER_PATTERNS):
         meaning = _MEANINGS["ContentPolicyViolationError"][0]
-    if status == 429 and "quota" in words.lower():  # waiting does not bring money
-        return Failure("http", f"the quota of the API key is used up: {words}", status=402)
-    return Failure("http", f"{meaning}: {words}", status=status or 400)
+    if status == 429 and "quota" in message.lower():  # a retry does not help
+        return Failure("http", f"the quota of the API key is used up: {message}", status=402)
+    return Failure("http", f"{meaning}: {message}", status=status or 400)
 
 
 def _openai_names(parameters: Mapping[str, Any]) -> list[str]:

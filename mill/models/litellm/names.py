@@ -1,4 +1,4 @@
-"""Checks of a LiteLLM model without importing LiteLLM, which takes seconds: its provider, and whether a key is missing.
+"""Checks a LiteLLM model name and its key without importing LiteLLM, which takes seconds.
 
 Only certain errors are refused here; LiteLLM checks the rest.
 """
@@ -27,7 +27,7 @@ _KEYS = {
 
 
 def check_name(model: str, *, has_key: bool, has_address: bool) -> None:
-    """Refuse a name without a known provider, and a provider without a key."""
+    """Refuse a name without a provider, and a provider whose key is not set."""
     known = _known_models()
     if known is None:
         return
@@ -38,11 +38,11 @@ def check_name(model: str, *, has_key: bool, has_address: bool) -> None:
             raise ModelError(f"litellm does not know the provider of {model!r}: write provider/model")
     keys = _KEYS.get(provider, ())
     if keys and not has_key and not any(os.environ.get(key) for key in keys) and not _has_dotenv():
-        raise ModelError(f"{model} needs a key: set {' or '.join(keys)}, or give api_key=...")
+        raise ModelError(f"{model} needs a key: set {' or '.join(keys)}, or pass api_key=...")
 
 
 def _known_models() -> dict[str, Any] | None:
-    """LiteLLM's list of models; None if this version has it elsewhere."""
+    """None where this version of LiteLLM stores its list elsewhere."""
     folder = _folder()
     if folder is None:
         return None
@@ -54,7 +54,7 @@ def _known_models() -> dict[str, Any] | None:
 
 
 def _has_dotenv() -> bool:
-    """Whether LiteLLM may read keys from a file: at import it loads .env from a parent folder."""
+    """Whether LiteLLM may find variables in a file: when imported, it reads the .env of a parent folder."""
     folders = [Path.cwd(), *([folder] if (folder := _folder()) else [])]
     return any((above / ".env").exists() for folder in folders for above in (folder, *folder.parents))
 

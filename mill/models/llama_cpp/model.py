@@ -1,4 +1,4 @@
-"""One llama-server: its own /completion endpoint, and token ids."""
+"""One model on a llama-server, through its /completion endpoint with token ids."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ from mill.models.tokens.stops import cut_at_stops
 from mill.models.tokens.windows import rolling_windows
 
 DEFAULT_URL = "http://127.0.0.1:8080"
-SCORING_PROBS = 64  # enough for most choices; the whole vocabulary is asked for where it is not
-TOP_LOGPROBS = 128  # a distribution of which more is wanted is asked for by `logprobs: "all"`, at megabytes a token
+SCORING_PROBS = 64  # enough for most choices; otherwise the whole vocabulary is requested
+TOP_LOGPROBS = 128  # more are requested with `logprobs: "all"`, at megabytes a token
 
 
 class LlamaCppModel(ServerModel):
@@ -56,18 +56,18 @@ class LlamaCppModel(ServerModel):
         concurrency: int | None = None,
         use_chat_template: bool = False,
     ) -> None:
-        width = 1 if concurrency is None else concurrency
-        super().__init__(model, base_url, api_key=api_key, timeout=timeout, concurrency=width)
+        initial = 1 if concurrency is None else concurrency  # until the probe reads the server's number of slots
+        super().__init__(model, base_url, api_key=api_key, timeout=timeout, concurrency=initial)
         check_flag("use_chat_template", use_chat_template)
-        self._most = concurrency
+        self._max_concurrency = concurrency
         self.use_chat_template = use_chat_template
         self.capabilities = _capabilities(None, 1)
-        self._told: dict[str, Any] = {}
+        self._served: dict[str, Any] = {}
         self._props: Props | None = None
         self._entry = LlamaModel()
         self._vocabulary = 0
         self._bos_id: int | None = None
-        self._next = NextTokens(self._ask_distribution)
+        self._next = NextTokens(self._fetch_distribution)
 
     @property
     def model_name(self) -> str:
@@ -82,29 +82,29 @@ class LlamaCppModel(ServerModel):
             "backend": "llama-cpp",
             "base_url": self.base_url,
             "model": self.model,
-            "served": {name: self._told.get(name) for name in ("model_path", "build_info", "meta")},
+            "served": {name: self._served.get(name) for name in ("model_path", "build_info", "meta")},
             "use_chat_template": self.use_chat_template,
         }
 
     def _identify(self) -> None:
-        """What the server has loaded, which must be the model that was asked for."""
+        """Read the loaded model, which must be the requested one."""
         self.client.probe("GET", "/health")
-        told = self.client.probe("GET", "/props").body
+        props = self.client.probe("GET", "/props").body
         listed = self.client.probe("GET", "/v1/models").body
-        self._props = convert(told, Props, f"{self.base_url}/props", ModelError)
-        found: LlamaModels = convert(listed, LlamaModels, f"{self.base_url}/v1/models", ModelError)
-        self._entry = (found.data or [LlamaModel()])[0]
-        self._told = {**told, "meta": (listed.get("data") or [{}])[0].get("meta") or {}}
-        served = self._names()
-        if self.model and served and not any(same_file(self.model, name) for name in served):
-            shown = list(dict.fromkeys(one_line(name.rpartition("/")[2] or name) for name in served))
-            raise UnknownName(f"model at {self.base_url}", self.model, shown, hint=f"it serves {', '.join(shown)}")
+        self._props = convert(props, Props, f"{self.base_url}/props", ModelError)
+        models: LlamaModels = convert(listed, LlamaModels, f"{self.base_url}/v1/models", ModelError)
+        self._entry = (models.data or [LlamaModel()])[0]
+        self._served = {**props, "meta": (listed.get("data") or [{}])[0].get("meta") or {}}
+        names = self._names()
+        if self.model and names and not any(same_file(self.model, name) for name in names):
+            files = list(dict.fromkeys(one_line(name.rpartition("/")[2] or name) for name in names))
+            raise UnknownName(f"model at {self.base_url}", self.model, files, hint=f"it serves {', '.join(files)}")
 
     def _names(self) -> list[str]:
-        """The file, and what else the server calls it."""
+        """The model's file and its other names on the server."""
         props, entry = self._props, self._entry
-        named = [props and props.model_path, props and props.model_alias, entry.id, *(entry.aliases or [])]
-        return [name for name in named if name]
+        names = [props and props.model_path, props and props.model_alias, entry.id, *(entry.aliases or [])]
+        return [name for name in names if name]
 
     def _probe(self) -> None:
         self._identify()
@@ -112,10 +112,10 @@ class LlamaCppModel(ServerModel):
         self._vocabulary = self._entry.meta.n_vocab if self._entry.meta else 0
         if self._props.bos_token:
             body = {"content": self._props.bos_token, "add_special": False, "parse_special": True}
-            found = shaped(self.client.probe("POST", "/tokenize", body).body, TokenIds, "the answer of /tokenize")
-            self._bos_id = next(iter(found.tokens), None)
-        self.concurrency = min(self._props.total_slots, self._most or self._props.total_slots)
-        if not self.client.steady:  # a width that was asked for stays
+            ids = shaped(self.client.probe("POST", "/tokenize", body).body, TokenIds, "the answer of /tokenize")
+            self._bos_id = next(iter(ids.tokens), None)
+        self.concurrency = min(self._props.total_slots, self._max_concurrency or self._props.total_slots)
+        if not self.client.steady:  # a requested concurrency stays
             self.client.concurrency = self.concurrency
         self.capabilities = _capabilities(self._window, self.client.concurrency)
 
@@ -124,7 +124,7 @@ class LlamaCppModel(ServerModel):
 
     @property
     def _window(self) -> int:
-        assert self._props is not None, "the server is looked at before it is asked"
+        assert self._props is not None, "the server is probed before the first request"
         return self._props.default_generation_settings.n_ctx
 
     async def _generate(self, request: Request) -> Response:
@@ -139,7 +139,7 @@ class LlamaCppModel(ServerModel):
             "temperature": options["temperature"],
             "stop": [*options["until"]],
             "cache_prompt": True,
-            # The server's own sampling defaults are put away: what the task asks for is what is decoded.
+            # These override the server's sampling defaults: only the task's options count.
             "top_k": options.get("top_k", 0),
             "top_p": options.get("top_p", 1.0),
             "min_p": 0.0,
@@ -149,15 +149,15 @@ class LlamaCppModel(ServerModel):
         if "logprobs" in options:
             body["n_probs"] = options["logprobs"]
         reply = await self._post("/completion", body, SCORES_CAP if "logprobs" in options else BODY_CAP)
-        found = read_completion(reply.body)
-        kept, stopped = cut_at_stops(found.content, options["until"])
-        limited = found.stop_type == "limit" or found.stopped_limit
-        counts = {"evaluated": found.tokens_evaluated, "predicted": found.tokens_predicted}
+        completion = read_completion(reply.body)
+        text, stopped = cut_at_stops(completion.content, options["until"])
+        limited = completion.stop_type == "limit" or completion.stopped_limit
+        counts = {"evaluated": completion.tokens_evaluated, "predicted": completion.tokens_predicted}
         prompt, output = read_counts(counts, ("evaluated", "predicted"), self._warn)
         return Response(
-            text=kept,
+            text=text,
             finish_reason="length" if limited and not stopped else "stop",
-            tokens=await self._tokens(found) if "logprobs" in options else None,
+            tokens=await self._tokens(completion) if "logprobs" in options else None,
             prompt_tokens=prompt,
             output_tokens=output,
             truncated_tokens=cut,
@@ -171,30 +171,29 @@ class LlamaCppModel(ServerModel):
         pair = make_pair(whole, n_context, window=self._window - 1, prefix=self._bos_id)
         if not pair.fits:
             return Response(error=f"the continuation is longer than the context of {self._window} tokens")
-        asked = request.options.get("logprobs", 0)
-        steps = await self._walk(pair.ids, pair.n_context, self._vocabulary if asked == ALL else int(asked))
-        answer = Response(
-            score=sum(found.logprobs[token] for token, found in zip(pair.continuation, steps, strict=True)),
-            is_greedy=all(found.best == token for token, found in zip(pair.continuation, steps, strict=True)),
+        count = request.options.get("logprobs", 0)
+        steps = await self._walk(pair.ids, pair.n_context, self._vocabulary if count == ALL else int(count))
+        response = Response(
+            score=sum(step.logprobs[token] for token, step in zip(pair.continuation, steps, strict=True)),
+            is_greedy=all(step.best == token for token, step in zip(pair.continuation, steps, strict=True)),
             prompt_tokens=pair.n_context,
             output_tokens=len(pair.continuation),
             truncated_tokens=pair.truncated,
         )
-        return self._with_tokens(answer, pair.continuation, steps, asked) if asked else answer
+        return self._with_logprobs(response, pair.continuation, steps, count) if count else response
 
-    def _with_tokens(self, answer: Response, ids: list[int], steps: list[Distribution], asked: int | str) -> Response:
+    def _with_logprobs(self, response: Response, ids: list[int], steps: list[Distribution], count: int | str) -> Response:
         """With the continuation's tokens and their top_logprobs, or the whole distribution before each."""
-        shown = 1 if asked == ALL else int(asked)
-        told = zip(ids, steps, strict=True)
-        tokens = tuple(Token(token, "", found.logprobs[token], found.top(shown)) for token, found in told)
-        if asked != ALL:
-            return replace(answer, tokens=tokens)
+        top = 1 if count == ALL else int(count)
+        tokens = tuple(Token(token, "", step.logprobs[token], step.top(top)) for token, step in zip(ids, steps, strict=True))
+        if count != ALL:
+            return replace(response, tokens=tokens)
         import numpy as np
 
-        whole = np.full((len(steps), self._vocabulary), -np.inf, dtype=np.float32)
-        for row, found in zip(whole, steps, strict=True):
-            row[list(found.logprobs)] = list(found.logprobs.values())
-        return replace(answer, tokens=tokens, distribution=whole)
+        distribution = np.full((len(steps), self._vocabulary), -np.inf, dtype=np.float32)
+        for row, step in zip(distribution, steps, strict=True):
+            row[list(step.logprobs)] = list(step.logprobs.values())
+        return replace(response, tokens=tokens, distribution=distribution)
 
     async def _score_document(self, request: Request) -> Response:
         ids = with_prefix(await self._tokenize(request.text), self._bos_id)
@@ -205,19 +204,19 @@ class LlamaCppModel(ServerModel):
         return Response(score=total, prompt_tokens=len(ids) - 1)
 
     async def _walk(self, ids: list[int], start: int, count: int = 0) -> list[Distribution]:
-        """The distribution before each token of ids[start:], with that token in it and at least `count` in all."""
+        """The distribution before each token of ids[start:], with that token and at least `count` in all."""
         steps = []
-        for place in range(start, len(ids)):
-            prefix, token = tuple(ids[:place]), ids[place]
-            found = await self._next.after(prefix, max(count, SCORING_PROBS))
-            if token not in found.logprobs:
-                found = await self._next.after(prefix, self._vocabulary)
-            if token not in found.logprobs:
+        for position in range(start, len(ids)):
+            prefix, token = tuple(ids[:position]), ids[position]
+            step = await self._next.after(prefix, max(count, SCORING_PROBS))
+            if token not in step.logprobs:
+                step = await self._next.after(prefix, self._vocabulary)
+            if token not in step.logprobs:
                 raise Failure("garbage", f"the server gave no probability for token {token}")
-            steps.append(found)
+            steps.append(step)
         return steps
 
-    async def _ask_distribution(self, prefix: tuple[int, ...], count: int) -> Distribution:
+    async def _fetch_distribution(self, prefix: tuple[int, ...], count: int) -> Distribution:
         body = {"prompt": list(prefix), "n_predict": 1, "n_probs": count, "temperature": 0.0, "cache_prompt": True}
         reply = await self._post("/completion", body, SCORES_CAP)
         positions = read_completion(reply.body).completion_probabilities
@@ -226,11 +225,11 @@ class LlamaCppModel(ServerModel):
         pairs = [(await self._row_id(row), read_logprob(row)) for row in positions[0].rows]
         return Distribution(dict(pairs), count)
 
-    async def _tokens(self, found: LlamaCompletion) -> tuple[Token, ...]:
-        """The answer's tokens with the likeliest at their positions; older servers give probabilities and texts."""
-        if found.completion_probabilities is None:
+    async def _tokens(self, completion: LlamaCompletion) -> tuple[Token, ...]:
+        """The answer's tokens with their top_logprobs; older servers give probabilities and texts."""
+        if completion.completion_probabilities is None:
             raise Failure("garbage", "the server's answer has no probabilities of its tokens")
-        return tuple([await self._token(position) for position in found.completion_probabilities])
+        return tuple([await self._token(position) for position in completion.completion_probabilities])
 
     async def _token(self, position: Position) -> Token:
         top = [(await self._row_id(row), read_logprob(row)) for row in position.rows]
@@ -238,8 +237,8 @@ class LlamaCppModel(ServerModel):
         if text is None:
             raise Failure("garbage", "the server's answer has a token without a text")
         name = position.id if position.id is not None else await self._row_id(TokenProbability(tok_str=text))
-        named = position.logprob is not None or position.prob is not None
-        logprob = read_logprob(position) if named else dict(top).get(name)
+        has_logprob = position.logprob is not None or position.prob is not None
+        logprob = read_logprob(position) if has_logprob else dict(top).get(name)
         if logprob is None:
             raise Failure("garbage", "the server's answer has a token without a probability")
         return Token(name, text, logprob, tuple(sorted(top, key=lambda pair: -pair[1])))

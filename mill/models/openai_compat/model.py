@@ -1,8 +1,7 @@
-"""One model on a server with OpenAI's API: what it can do is found out when the server is first looked at."""
+"""One model on a server with OpenAI's API; the first probe detects what the server supports."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
@@ -12,7 +11,7 @@ from mill.api.message import IMAGE
 from mill.api.model import LOGPROB_KINDS, TEXT_KINDS, ModelCapabilities
 from mill.api.printing import one_line
 from mill.api.request import Request
-from mill.api.response import Response, Token
+from mill.api.response import Response
 from mill.api.secrets import redact
 from mill.models.http import Failure, Reply
 from mill.models.http.body import BODY_CAP, SCORES_CAP
@@ -22,6 +21,7 @@ from mill.models.openai_compat import scoring as routes
 from mill.models.openai_compat.answers import read_answer
 from mill.models.openai_compat.echo import BOS
 from mill.models.openai_compat.schema import ServedModel, TokenIds, read_choice, read_models, read_window
+from mill.models.openai_compat.scored import scored_response, scored_tokens
 from mill.models.openai_compat.stream import StreamedAnswer
 from mill.models.spec.arguments import check_flag, check_whole
 from mill.models.spec.parse import OLLAMA_URL
@@ -29,17 +29,16 @@ from mill.models.tokens.next_tokens import Distribution, NextTokens, requested_t
 from mill.models.tokens.pairs import TokenPair, make_pair, move_spaces, with_prefix
 from mill.models.tokens.windows import rolling_windows
 
-NO_CHAT = (400, 404, 405, 422, 500, 501)  # how servers say that there is no chat
-MOST_OVER = 32  # times the limit that a server which ignores it may write
-MOST_STOPS = 4  # what OpenAI's API takes; the rest is cut here
+NO_CHAT = (400, 404, 405, 422, 500, 501)  # statuses of servers without chat
+MAX_EXCESS = 32  # times the token limit that a server which ignores it may generate
+MAX_STOPS = 4  # of OpenAI's API; the others are applied here
 _OPTIONS = {"until", "max_gen_toks", "temperature", "seed", "logprobs"}
-NO_BOS = "the first token of a text without context is not scored, unless the tokenizer puts a BOS: give bos_token_id=..."
+NO_BOS = "the first token of a text without context is not scored, unless the tokenizer adds a BOS: pass bos_token_id=..."
 NO_ROUTE = "the server returns no log-probabilities of a prompt: it ignores `prompt_logprobs` and `echo`"
-USE_LLAMA_CPP = "; a llama-server is scored by the backend llama-cpp"
 NO_TOKENS = "the server gives no log-probabilities of its answers"
 STRADDLES = (
-    "a token of the server's tokenizer reaches from the context into the continuation, which then cannot be scored by "
-    "itself: that needs a server with /tokenize"
+    "a token of the server's tokenizer spans the end of the context and the start of the continuation, which therefore "
+    "cannot be scored by offsets: use a server with /tokenize"
 )
 
 
@@ -48,7 +47,7 @@ _START_COMMANDS = {11434: "ollama serve", 8000: "vllm serve MODEL", 8080: "llama
 
 
 class OpenAICompatModel(ServerModel):
-    """Text goes to /v1/completions as it is, dialogs to /v1/chat/completions, where the server's template is applied."""
+    """Text is sent to /v1/completions, dialogs to /v1/chat/completions, where the server applies its template."""
 
     def __init__(
         self,
@@ -74,24 +73,24 @@ class OpenAICompatModel(ServerModel):
             check_whole("max_context_length", max_context_length, least=2)
         if bos_token_id is not None:
             check_whole("bos_token_id", bos_token_id, least=0)
-        known = [route.name for route in routes.ROUTES]
-        if scoring is not None and scoring not in known:
-            raise UnknownName("scoring route", scoring, known, hint=f"it takes {', '.join(known)}")
+        names = [route.name for route in routes.ROUTES]
+        if scoring is not None and scoring not in names:
+            raise UnknownName("scoring route", scoring, names, hint=f"it takes {', '.join(names)}")
         self.chat, self.parameters, self.max_context_length = chat, parameters, max_context_length
         self.bos_token_id, self.use_chat_template, self.scoring = bos_token_id, bool(chat), scoring
         self.modalities, self.stream = set(modalities), stream
         self.capabilities = ModelCapabilities(self.modalities, supports_logprobs=False, supports_chat_template=True)
         self._served: dict[str, Any] = {}
         self._entry = ServedModel()
-        self._told_window: int | None = None
+        self._server_window: int | None = None
         self._route: routes.Route | None = None
-        self._tokenizes = self._names_next = False
-        self._chats: bool | None = True if chat else None
-        self._next = NextTokens(self._ask_next)
+        self._tokenizes = self._has_next_tokens = False
+        self._accepts_chat: bool | None = True if chat else None
+        self._next = NextTokens(self._fetch_next)
 
     def identity(self) -> dict[str, Any]:
-        """The address, the name, and what the server tells about the model behind it."""
-        told = {name: self._served[name] for name in ("root", "parent", "max_model_len", "owned_by") if name in self._served}
+        """The address, the name, and the server's metadata of the model."""
+        fields = ("root", "parent", "max_model_len", "owned_by")
         return {
             "backend": "openai-compat",
             "base_url": self.base_url,
@@ -99,10 +98,10 @@ class OpenAICompatModel(ServerModel):
             "chat": self.chat,
             "bos_token_id": self.bos_token_id,
             "parameters": redact(self.parameters),
-            "served": told,
+            "served": {name: self._served[name] for name in fields if name in self._served},
         }
 
-    # What the server is.
+    # Probing the server.
 
     def _probe(self) -> None:
         self._identify()
@@ -119,7 +118,7 @@ class OpenAICompatModel(ServerModel):
         )
 
     def _identify(self) -> None:
-        """Hold the model's name against the server's list; a server with one model needs no name."""
+        """Check the model's name against the server's list; a server with one model needs no name."""
         listed = self.client.probe("GET", "/v1/models").body
         entries = read_models(listed, f"{self.base_url}/v1/models")
         if not self.model and len(entries) == 1:
@@ -127,36 +126,35 @@ class OpenAICompatModel(ServerModel):
         listed_names = [one_line(name) for name in entries]
         names = ", ".join(listed_names) or "nothing"
         if not self.model:
-            raise ModelError(f"{self.base_url} serves {names}: give one with model=...")
+            raise ModelError(f"{self.base_url} serves {names}: pass one with model=...")
         if self.model not in entries:
             raise UnknownName(f"model at {self.base_url}", self.model, listed_names, hint=f"it serves {names}")
         self._entry = entries[self.model]
         self._served = next(dict(entry) for entry in listed["data"] if entry.get("id") == self.model)
-        self._told_window = None if self.max_context_length else read_window(self._entry, f"{self.base_url}/v1/models")
+        self._server_window = None if self.max_context_length else read_window(self._entry, f"{self.base_url}/v1/models")
 
     def _names(self) -> list[str]:
-        told = self._entry
-        aliases = told.aliases if isinstance(told.aliases, list) else []
-        named = [self.model, told.id, told.root, told.parent, *aliases]
-        return [name for name in named if isinstance(name, str)]
+        entry = self._entry
+        aliases = entry.aliases if isinstance(entry.aliases, list) else []
+        names = [self.model, entry.id, entry.root, entry.parent, *aliases]
+        return [name for name in names if isinstance(name, str)]
 
     @property
     def _window(self) -> int | None:
-        return self.max_context_length or self._told_window
+        return self.max_context_length or self._server_window
 
     def _scores_prompts(self) -> bool:
-        """Whether the server gives log-probabilities of a prompt; a warning says why where it does not."""
+        """Whether the server gives log-probabilities of a prompt; if not, a warning gives the reason."""
         try:
             self._route = routes.find_route(self.client, self.model, self.scoring)
         except Failure as failure:
             if failure.status != 404:
                 raise
             self._warn(f"{self.base_url} has no /v1/completions: every prompt is sent as a chat message")
-            self.chat = self.use_chat_template = self._chats = True
+            self.chat = self.use_chat_template = self._accepts_chat = True
             return False
         if self._route is None:
-            hint = USE_LLAMA_CPP if self._entry.owned_by == "llamacpp" else ""
-            self._warn(NO_ROUTE + hint, log=False)  # it matters to a task that needs them, which then says so
+            self._warn(NO_ROUTE, log=False)  # a task that needs log-probabilities is refused with this reason
             return False
         try:
             self.client.probe("POST", "/tokenize", {"model": self.model, "prompt": "a"})
@@ -165,21 +163,21 @@ class OpenAICompatModel(ServerModel):
             if not isinstance(self._route, routes.Echo):
                 self._warn(NO_ROUTE, log=False)
                 return False
-            self._warn(f"{self.base_url} has no /tokenize: contexts are told from continuations by character offsets")
-        self._names_next = self._tokenizes and routes.names_next_tokens(self.client, self.model)
+            self._warn(f"{self.base_url} has no /tokenize: continuations are found by character offsets")
+        self._has_next_tokens = self._tokenizes and routes.names_next_tokens(self.client, self.model)
         return True
 
     def has_chat_template(self) -> bool:
-        """Whether the server takes chat messages, asked once: it refuses them where its model has no template."""
-        if self._chats is None:
+        """Whether the server accepts chat messages, probed once: it refuses them where its model has no template."""
+        if self._accepts_chat is None:
             body = {"model": self.model, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
             try:
                 reply = self.client.probe("POST", "/v1/chat/completions", body, timeout=self.client.timeout)
                 read_choice(reply.body)
-                self._chats = True
+                self._accepts_chat = True
             except Failure as failure:
-                self._chats = failure.kind == "http" and failure.status not in NO_CHAT
-        return self._chats
+                self._accepts_chat = failure.kind == "http" and failure.status not in NO_CHAT
+        return self._accepts_chat
 
     # Generation.
 
@@ -194,38 +192,38 @@ class OpenAICompatModel(ServerModel):
             **self.parameters,
         }
         if stops:
-            body["stop"] = stops[:MOST_STOPS]
+            body["stop"] = stops[:MAX_STOPS]
         if not request.deterministic:
             body["seed"] = request.seed % 2**31
         count = options.get("logprobs")
         if isinstance(request.context, str) and not self.chat:
-            path, body["prompt"], asked = "/v1/completions", request.context, {"logprobs": count}
+            path, body["prompt"], logprobs = "/v1/completions", request.context, {"logprobs": count}
         else:
-            path, asked = "/v1/chat/completions", {"logprobs": True, "top_logprobs": count}
+            path, logprobs = "/v1/chat/completions", {"logprobs": True, "top_logprobs": count}
             body["messages"] = messages_of(request)
-        reply = self._of_model(await self._call(path, body, asked if count else {}))
+        reply = self._check_model(await self._call(path, body, logprobs if count else {}))
         answer = self._plausible(read_answer(reply, stops, self._warn), options["max_gen_toks"])
         if count and answer.tokens is None:
             self._warn(NO_TOKENS)
         return answer
 
     def _plausible(self, answer: Response, limit: int) -> Response:
-        """Without a count of tokens that no answer of this limit can have; one that is only above it is remarked."""
+        """Drop a token count that is impossible for this limit; warn where it is above the limit."""
         if (answer.output_tokens or 0) <= limit:
             return answer
-        self._warn(f"{self.base_url} counts more tokens of an answer than the limit that it was given")
-        believable = (answer.output_tokens or 0) <= MOST_OVER * limit + MOST_OVER**2
+        self._warn(f"{self.base_url} reports more output tokens than the requested limit")
+        believable = (answer.output_tokens or 0) <= MAX_EXCESS * limit + MAX_EXCESS**2
         return answer if believable else replace(answer, output_tokens=None)
 
-    async def _call(self, path: str, body: dict[str, Any], asked: dict[str, Any]) -> Reply:
-        """Whole or streamed, which tells when the first token came. A server that refuses to tell log-probabilities is asked
-        again without."""
-        if self.stream and not asked:  # log-probabilities come whole
+    async def _call(self, path: str, body: dict[str, Any], logprobs: dict[str, Any]) -> Reply:
+        """Streamed or not; streams have the time of the first token. A call that is refused because of log-probabilities is
+        repeated without them."""
+        if self.stream and not logprobs:  # log-probabilities are not streamed
             return await self.client.stream(path, {**body, "stream_options": {"include_usage": True}}, StreamedAnswer)
         try:
-            return await self.client.post(path, {**body, **asked}, SCORES_CAP if asked else BODY_CAP)
+            return await self.client.post(path, {**body, **logprobs}, SCORES_CAP if logprobs else BODY_CAP)
         except Failure as failure:
-            if not asked or failure.status not in (400, 422) or "logprob" not in str(failure):
+            if not logprobs or failure.status not in (400, 422) or "logprob" not in str(failure):
                 raise
             return await self.client.post(path, body)
 
@@ -245,23 +243,24 @@ class OpenAICompatModel(ServerModel):
         if not pair.fits:
             return Response(error=f"the continuation is longer than the context of {self._window} tokens")
         top_logprobs = requested_top_logprobs(request, routes.NEXT_TOKENS, "OpenAI's API")
-        if self._names_next and len(pair.continuation) == 1 and not top_logprobs:
-            found = await self._next.after(tuple(pair.ids[:-1]), routes.NEXT_TOKENS)
+        if self._has_next_tokens and len(pair.continuation) == 1 and not top_logprobs:
+            distribution = await self._next.after(tuple(pair.ids[:-1]), routes.NEXT_TOKENS)
             (token,) = pair.continuation
-            if token in found.logprobs:
-                return _response([found.logprobs[token]], [token == found.best], pair.n_context, pair.truncated)
+            if token in distribution.logprobs:
+                greedy = token == distribution.best
+                return scored_response([distribution.logprobs[token]], [greedy], pair.n_context, pair.truncated)
         return await self._score_pair(pair, top_logprobs)
 
     async def _score_pair(self, pair: TokenPair, top_logprobs: int) -> Response:
         scored = await self._score_prompt(pair.ids, top_logprobs)
         part = slice(pair.n_context, None)
-        answer = _response(scored.logprobs[part], scored.greedy[part], pair.n_context, pair.truncated)
-        if not top_logprobs or answer.failed or scored.tops is None:
-            return answer
-        return replace(answer, tokens=_tokens(pair.continuation, scored.logprobs[part], scored.tops[part]))
+        response = scored_response(scored.logprobs[part], scored.greedy[part], pair.n_context, pair.truncated)
+        if not top_logprobs or response.failed or scored.tops is None:
+            return response
+        return replace(response, tokens=scored_tokens(pair.continuation, scored.logprobs[part], scored.tops[part]))
 
     async def _score_by_offsets(self, context: str, continuation: str) -> Response:
-        """Without token ids: a continuation is what follows the token that begins with it, and there must be one."""
+        """Without token ids: the continuation starts at the token whose offset is the end of the context."""
         scored = await self._score_prompt(context + continuation)
         starts = scored.starts
         if starts is None:
@@ -271,7 +270,7 @@ class OpenAICompatModel(ServerModel):
         if not context and BOS not in starts:
             self._warn(NO_BOS)
         n_context = max(1, starts.index(len(context))) if context else 1
-        return _response(scored.logprobs[n_context:], scored.greedy[n_context:], n_context, 0)
+        return scored_response(scored.logprobs[n_context:], scored.greedy[n_context:], n_context, 0)
 
     async def _score_document(self, request: Request) -> Response:
         """The sum over rolling windows."""
@@ -289,38 +288,15 @@ class OpenAICompatModel(ServerModel):
         return Response(score=total, prompt_tokens=len(ids))
 
     async def _score_prompt(self, prompt: str | list[int], top_logprobs: int = 0) -> routes.Scored:
-        assert self._route is not None, "a server without a route is refused before"
+        assert self._route is not None, "a server without a route is refused earlier"
         body = {**self._route.body(prompt, top_logprobs), "model": self.model, **self.parameters}
         reply = await self._post("/v1/completions", body, SCORES_CAP)
         return routes.read_scored(reply.body, self._route, prompt)
 
-    async def _ask_next(self, prefix: tuple[int, ...], count: int) -> Distribution:
+    async def _fetch_next(self, prefix: tuple[int, ...], count: int) -> Distribution:
         reply = await self._post("/v1/completions", routes.next_tokens_body(self.model, list(prefix)))
         return routes.read_next_tokens(reply.body)
 
     async def _tokenize(self, text: str) -> list[int]:
         reply = await self.client.post("/tokenize", {"model": self.model, "prompt": text}, SCORES_CAP)
         return shaped(reply.body, TokenIds, "the answer of /tokenize").tokens
-
-
-def _tokens(ids: list[int], logprobs: list[float | None], tops: list[dict[int | str, float]]) -> tuple[Token, ...] | None:
-    """The scored tokens with `top_logprobs`; None where the server names those by text, which several ids may share."""
-    if any(isinstance(name, str) for top in tops for name in top):
-        return None
-    best = [sorted(top.items(), key=lambda pair: -pair[1]) for top in tops]
-    return tuple(
-        Token(token, "", score if score is not None else math.nan, tuple(top))
-        for token, score, top in zip(ids, logprobs, best, strict=True)
-    )
-
-
-def _response(logprobs: list[float | None], greedy: list[bool], prompt_tokens: int, truncated: int) -> Response:
-    if not logprobs or None in logprobs:
-        return Response(error=routes.LEFT_OUT)
-    return Response(
-        score=float(sum(score for score in logprobs if score is not None)),
-        is_greedy=all(greedy),
-        prompt_tokens=prompt_tokens,
-        output_tokens=len(logprobs),
-        truncated_tokens=truncated,
-    )

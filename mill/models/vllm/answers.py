@@ -1,4 +1,4 @@
-"""What passes between mill's requests and vLLM: sampling parameters, and answers with their tokens."""
+"""Conversion between mill and vLLM: requests to sampling parameters, outputs to responses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mill.models.tokens.next_tokens import requested_top_logprobs
 from mill.models.tokens.rows import Row
 from mill.models.tokens.stops import cut_at_stops
 
-SAMPLED_LOGPROBS = 20  # what vLLM gives by default for a token
+SAMPLED_LOGPROBS = 20  # vLLM's default maximum for a token
 
 
 def sampling(request: Request) -> Any:
@@ -33,53 +33,54 @@ def sampling(request: Request) -> Any:
 
 
 def as_text(request: Request, output: Any, truncated: int = 0) -> Response:
-    answer = output.outputs[0]
-    text, _ = cut_at_stops(answer.text, request.options["until"])
+    completion = output.outputs[0]
+    text, _ = cut_at_stops(completion.text, request.options["until"])
     return Response(
         text=text,
-        finish_reason=answer.finish_reason,
-        tokens=named_tokens(answer.token_ids, answer.logprobs) if answer.logprobs else None,
+        finish_reason=completion.finish_reason,
+        tokens=with_top_logprobs(completion.token_ids, completion.logprobs) if completion.logprobs else None,
         prompt_tokens=len(output.prompt_token_ids),
-        output_tokens=len(answer.token_ids),
+        output_tokens=len(completion.token_ids),
         truncated_tokens=truncated,
     )
 
 
-def by_kind(row: MediaRow, decoded: Sequence[Any]) -> dict[str, list[Any]]:
-    """A row's media as vLLM takes them: a video is an array of frames."""
+def media_by_kind(row: MediaRow, decoded: Sequence[Any]) -> dict[str, list[Any]]:
+    """A row's media in vLLM's format: a video is an array of frames."""
     import numpy as np
 
-    found: dict[str, list[Any]] = {}
-    for media, one in zip(row.request.media, decoded, strict=True):
-        found.setdefault(media.kind, []).append(np.stack(one) if media.kind == VIDEO else one)
-    return found
+    by_kind: dict[str, list[Any]] = {}
+    for media, content in zip(row.request.media, decoded, strict=True):
+        by_kind.setdefault(media.kind, []).append(np.stack(content) if media.kind == VIDEO else content)
+    return by_kind
 
 
 def one_token(row: Row) -> bool:
-    """Whether the distribution after a row answers all that is asked of it."""
-    asked = not any(map(top_logprobs_of, row.requests))
-    return asked and all(len(span.tokens) == 1 and span.start == len(row.ids) - 1 for span in row.spans)
+    """Whether the distribution after the row scores all of its requests."""
+    if any(map(top_logprobs_of, row.requests)):
+        return False
+    return all(len(span.tokens) == 1 and span.start == len(row.ids) - 1 for span in row.spans)
 
 
 def top_logprobs_of(request: Request) -> int:
     return requested_top_logprobs(request, SAMPLED_LOGPROBS, "vLLM")
 
 
-def named_tokens(tokens: Sequence[int], places: Sequence[Any]) -> tuple[Token, ...]:
-    """Tokens with their top_logprobs; vLLM adds the token itself to the likeliest where it is not among them."""
-    found = []
-    for token, place in zip(tokens, places, strict=True):
-        best = sorted(((other, entry.logprob) for other, entry in place.items()), key=lambda pair: -pair[1])
-        found.append(Token(token, place[token].decoded_token or "", place[token].logprob, tuple(best)))
-    return tuple(found)
+def with_top_logprobs(ids: Sequence[int], positions: Sequence[Any]) -> tuple[Token, ...]:
+    """Tokens with their top_logprobs, to which vLLM adds the token itself where it is not among them."""
+    tokens = []
+    for token, entries in zip(ids, positions, strict=True):
+        best = sorted(((other, entry.logprob) for other, entry in entries.items()), key=lambda pair: -pair[1])
+        tokens.append(Token(token, entries[token].decoded_token or "", entries[token].logprob, tuple(best)))
+    return tuple(tokens)
 
 
-def as_score(row: Row, span: Any, answer: tuple[float, bool] | None, tokens: tuple[Token, ...] | None = None) -> Response:
-    if answer is None:
+def as_score(row: Row, span: Any, score: tuple[float, bool] | None, tokens: tuple[Token, ...] | None = None) -> Response:
+    if score is None:
         return Response(error="the engine gave no log-probability")
     return Response(
-        score=answer[0],
-        is_greedy=answer[1],
+        score=score[0],
+        is_greedy=score[1],
         tokens=tokens,
         prompt_tokens=len(row.ids) + 1 - len(span.tokens),
         output_tokens=len(span.tokens),

@@ -22,18 +22,18 @@ from mill.models.vllm.answers import (
     SAMPLED_LOGPROBS,
     as_score,
     as_text,
-    by_kind,
-    named_tokens,
+    media_by_kind,
     one_token,
     sampling,
     top_logprobs_of,
+    with_top_logprobs,
 )
 
-AT_ONCE = 512  # requests handed over together: enough for continuous batching, few enough to be recorded as they come
+MAX_BATCH = 512  # requests a call: enough for continuous batching, few enough to record responses early
 
 
 class VLLMModel(MediaModel):
-    """The engine starts at the first request. Arguments that are not named here go to vLLM's `LLM` as they are."""
+    """The engine starts at the first request. All other arguments are passed to vLLM's `LLM`."""
 
     def __init__(
         self,
@@ -69,11 +69,11 @@ class VLLMModel(MediaModel):
         return self.source.name
 
     def identity(self) -> dict[str, Any]:
-        counted = {name: value for name, value in self.engine.items() if name != "gpu_memory_utilization"}
+        engine = {name: value for name, value in self.engine.items() if name != "gpu_memory_utilization"}
         return {
             "backend": "vllm",
             "weights": self.source.fingerprint(trust_remote_code=self.trust_remote_code),
-            "engine": counted,
+            "engine": engine,
             "use_chat_template": self.use_chat_template,
             "add_bos_token": self.add_bos_token,
         }
@@ -95,7 +95,7 @@ class VLLMModel(MediaModel):
             arguments = {**self.source.arguments(), **self.engine, "trust_remote_code": self.trust_remote_code}
             try:
                 self._llm = LLM(model=arguments.pop("pretrained_model_name_or_path"), disable_log_stats=True, **arguments)
-            except Exception as error:  # a failed start has many reasons, which vLLM's own log above tells
+            except Exception as error:  # vLLM raises many kinds, and logs the reason above
                 raise ModelError(f"vLLM did not start on {self.source.name}: {describe(error)}") from error
         return self._llm
 
@@ -108,7 +108,7 @@ class VLLMModel(MediaModel):
         config = self.llm.llm_engine.model_config
         return Tokens(
             self.tokenizer,
-            window=config.max_model_len - 2,  # a scored prompt needs room for its last token and for one generated
+            window=config.max_model_len - 2,  # a scored prompt also needs its last token and one generated token
             add_bos=self.add_bos_token,
             model_type=str(getattr(config.hf_text_config, "model_type", "")),
             chat=self.use_chat_template,
@@ -134,7 +134,7 @@ class VLLMModel(MediaModel):
     def _stream(self, kind: str, requests: Sequence[Request]) -> Iterator[Answered]:
         if kind == ROLLING:
             units = [Unit([request], len(request.text), self.tokens.windows(request)) for request in requests]
-            return self._stream_checked(ROLLING, units, self._score_documents, self._at_once)
+            return self._stream_checked(ROLLING, units, self._score_documents, self._batch_limits)
         if kind == LOGLIKELIHOOD:
             return self._split_media(requests, self._score_texts, self._score_media)
         if kind in (GENERATE, MULTI_ROUND):
@@ -143,95 +143,97 @@ class VLLMModel(MediaModel):
 
     def _generate_texts(self, requests: Sequence[Request]) -> Iterator[Answered]:
         units = prompt_units(self.tokens.prompts(requests))
-        return self._stream_checked(GENERATE, units, self._generate, self._at_once)
+        return self._stream_checked(GENERATE, units, self._generate, self._batch_limits)
 
     def _generate_media(self, requests: Sequence[Request]) -> Iterator[Answered]:
         rows = [MediaRow(request, self.media.render(request.context)) for request in requests]
-        return self._stream_media(GENERATE, rows, self._generate_rows, self._at_once)
+        return self._stream_media(GENERATE, rows, self._generate_rows, self._batch_limits)
 
     def _score_texts(self, requests: Sequence[Request]) -> Iterator[Answered]:
-        return self._score_pairs(requests, row_units, self._score, self._at_once)
+        return self._score_pairs(requests, row_units, self._score, self._batch_limits)
 
     def _score_media(self, requests: Sequence[Request]) -> Iterator[Answered]:
         rows = self.media.rows(requests, share=False)
-        return self._stream_media(LOGLIKELIHOOD, rows, self._score_media_rows, self._at_once)
+        return self._stream_media(LOGLIKELIHOOD, rows, self._score_media_rows, self._batch_limits)
 
     @property
-    def _at_once(self) -> BatchLimits:
-        return BatchLimits(requests=self.batch_size or AT_ONCE)
+    def _batch_limits(self) -> BatchLimits:
+        return BatchLimits(requests=self.batch_size or MAX_BATCH)
 
     def _call(self, ids: Sequence[list[int]], params: Any) -> list[Any]:
         """One call of the engine; `params` is one set of sampling parameters or one for each prompt."""
-        return list(self.llm.generate([{"prompt_token_ids": one} for one in ids], params, use_tqdm=False))
+        return list(self.llm.generate([{"prompt_token_ids": prompt} for prompt in ids], params, use_tqdm=False))
 
     def _generate(self, batch: list[Unit]) -> list[list[Response]]:
         prompts: list[Prompt] = [unit.data for unit in batch]
         params = [sampling(prompt.request) for prompt in prompts]
         outputs = self._call([prompt.ids for prompt in prompts], params)
-        return [[as_text(one.request, out, one.truncated)] for one, out in zip(prompts, outputs, strict=True)]
+        pairs = zip(prompts, outputs, strict=True)
+        return [[as_text(prompt.request, output, prompt.truncated)] for prompt, output in pairs]
 
     # Media: vLLM runs the processor itself, on the text with its placeholders.
 
     def _call_media(self, rows: Sequence[MediaRow], decoded: Sequence[list[Any]], params: Any) -> list[Any]:
         prompts = [
-            {"prompt": self._without_bos(row.text), "multi_modal_data": by_kind(row, loaded)}
+            {"prompt": self._without_bos(row.text), "multi_modal_data": media_by_kind(row, loaded)}
             for row, loaded in zip(rows, decoded, strict=True)
         ]
         return list(self.llm.generate(prompts, params, use_tqdm=False))
 
     def _without_bos(self, text: str) -> str:
-        """vLLM tokenizes these texts itself and puts BOS where the tokenizer does: the template's own would be a second."""
+        """Without the template's BOS, where vLLM's tokenization of the text adds one."""
         bos = self.tokenizer.bos_token
-        puts = bos and self.tokenizer("a")["input_ids"][:1] == [self.tokenizer.bos_token_id]
-        return text.removeprefix(bos) if puts else text
+        adds_bos = bos and self.tokenizer("a")["input_ids"][:1] == [self.tokenizer.bos_token_id]
+        return text.removeprefix(bos) if adds_bos else text
 
     def _generate_rows(self, rows: list[MediaRow], decoded: list[Any]) -> list[list[Response]]:
         outputs = self._call_media(rows, decoded, [sampling(row.request) for row in rows])
         return [[as_text(row.request, output)] for row, output in zip(rows, outputs, strict=True)]
 
     def _score_media_rows(self, rows: list[MediaRow], decoded: list[Any]) -> list[list[Response]]:
-        """A row is a whole text that ends with what is scored."""
+        """A row is a whole text that ends with the scored tokens."""
         from vllm import SamplingParams
 
         params = SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=0, detokenize=False)
-        found = []
+        responses = []
         for row, output in zip(rows, self._call_media(rows, decoded, params), strict=True):
             span = row.spans[0]
-            entries = [place[token] for token, place in zip(span, output.prompt_logprobs[-len(span) :], strict=True)]
+            positions = output.prompt_logprobs[-len(span) :]
+            entries = [position[token] for token, position in zip(span, positions, strict=True)]
             response = Response(
                 score=sum(entry.logprob for entry in entries),
                 is_greedy=all(entry.rank == 1 for entry in entries),
                 prompt_tokens=len(output.prompt_token_ids) - len(span),
                 output_tokens=len(span),
             )
-            found.append([response] * len(row.requests))
-        return found
+            responses.append([response] * len(row.requests))
+        return responses
 
     def _score(self, batch: list[Unit]) -> list[list[Response]]:
-        """Choices of one token come from the distribution after their prompt, which keeps the engine's prefix cache usable;
-        the rest, and choices that are not among the likeliest tokens, from prompt log-probabilities."""
+        """Continuations of one token are scored from the distribution after their prompt, which can use the engine's prefix
+        cache; longer ones, and tokens outside its top_logprobs, from prompt log-probabilities."""
         rows: list[Row] = [unit.data for unit in batch]
         short = [row for row in rows if one_token(row)]
-        found = dict(zip(short, self._next_tokens(short), strict=True)) if short else {}
-        answers = [[found[row].get(span.tokens[0]) if row in found else None for span in row.spans] for row in rows]
-        missing = [(r, s) for r, of_row in enumerate(answers) for s, answer in enumerate(of_row) if answer is None]
+        next_tokens = dict(zip(short, self._next_tokens(short), strict=True)) if short else {}
+        scores = [[next_tokens.get(row, {}).get(span.tokens[0]) for span in row.spans] for row in rows]
+        missing = [(r, s) for r, row_scores in enumerate(scores) for s, score in enumerate(row_scores) if score is None]
         counts = [top_logprobs_of(rows[r].requests[s]) for r, s in missing]
         scored = self._prompt_logprobs([rows[r].ids + rows[r].spans[s].tokens[-1:] for r, s in missing], counts)
-        told: dict[tuple[int, int], tuple[Token, ...]] = {}
-        for (r, s), places, count in zip(missing, scored, counts, strict=True):
+        tokens: dict[tuple[int, int], tuple[Token, ...]] = {}
+        for (r, s), positions, count in zip(missing, scored, counts, strict=True):
             span = rows[r].spans[s]
-            part = places[span.start + 1 : span.start + 1 + len(span.tokens)]
-            entries = [place[token] for place, token in zip(part, span.tokens, strict=True)]
-            answers[r][s] = (sum(entry.logprob for entry in entries), all(entry.rank == 1 for entry in entries))
+            continuation = positions[span.start + 1 : span.start + 1 + len(span.tokens)]
+            entries = [position[token] for position, token in zip(continuation, span.tokens, strict=True)]
+            scores[r][s] = (sum(entry.logprob for entry in entries), all(entry.rank == 1 for entry in entries))
             if count:
-                told[r, s] = named_tokens(span.tokens, part)
+                tokens[r, s] = with_top_logprobs(span.tokens, continuation)
         return [
-            [as_score(row, row.spans[s], of_row[s], told.get((r, s))) for s in range(len(row.spans))]
-            for r, (row, of_row) in enumerate(zip(rows, answers, strict=True))
+            [as_score(row, row.spans[s], row_scores[s], tokens.get((r, s))) for s in range(len(row.spans))]
+            for r, (row, row_scores) in enumerate(zip(rows, scores, strict=True))
         ]
 
     def _next_tokens(self, rows: Sequence[Row]) -> list[dict[int, tuple[float, bool]]]:
-        """For each row the likeliest next tokens: (log-probability, whether it is the very likeliest)."""
+        """For each row the likeliest next tokens: (log-probability, whether it is the argmax)."""
         from vllm import SamplingParams
 
         params = SamplingParams(max_tokens=1, temperature=0.0, logprobs=SAMPLED_LOGPROBS, detokenize=False)
@@ -242,7 +244,7 @@ class VLLMModel(MediaModel):
         ]
 
     def _prompt_logprobs(self, prompts: Sequence[list[int]], top_logprobs: Sequence[int]) -> list[list[Any]]:
-        """For each position of each prompt its token and so many `top_logprobs`, by id; the first token has none."""
+        """For each position of each prompt, its token and `top_logprobs` others by id; the first position has none."""
         from vllm import SamplingParams
 
         if not prompts:
@@ -254,12 +256,12 @@ class VLLMModel(MediaModel):
         return [output.prompt_logprobs for output in self._call(prompts, params)]
 
     def _score_documents(self, batch: list[Unit]) -> list[list[Response]]:
-        windows: list[tuple[int, Row]] = [(place, row) for place, unit in enumerate(batch) for row in unit.data]
+        windows: list[tuple[int, Row]] = [(index, row) for index, unit in enumerate(batch) for row in unit.data]
         scored = self._prompt_logprobs([row.ids + row.spans[0].tokens[-1:] for _, row in windows], [0] * len(windows))
         totals, counts = [0.0] * len(batch), [0] * len(batch)
-        for (owner, row), places in zip(windows, scored, strict=True):
+        for (index, row), positions in zip(windows, scored, strict=True):
             span = row.spans[0]
-            part = places[span.start + 1 :]
-            totals[owner] += sum(place[token].logprob for place, token in zip(part, span.tokens, strict=True))
-            counts[owner] += len(part)
+            new = positions[span.start + 1 :]
+            totals[index] += sum(position[token].logprob for position, token in zip(new, span.tokens, strict=True))
+            counts[index] += len(new)
         return [[Response(score=total, prompt_tokens=count)] for total, count in zip(totals, counts, strict=True)]

@@ -1,4 +1,4 @@
-"""Lets torchvision be imported beside a torch it was not compiled for: its transforms need none of its own operators."""
+"""Allows torchvision to be imported with a torch it was not compiled for: its transforms need no compiled operators."""
 
 import torch
 

@@ -328,7 +328,7 @@ def test_a_cpu_without_bfloat16_is_reported_once(
 def test_a_cpu_without_bfloat16_uses_float32_with_a_warning_unless_a_dtype_is_given(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("mill.models.hf.model.cpu_has_bfloat16", lambda: False)
+    monkeypatch.setattr("mill.models.hf.checkpoint.cpu_has_bfloat16", lambda: False)
     monkeypatch.setattr(warnings, "_reported", set())
     model = TransformersModel(str(tiny_model), device_map="cpu")
     assert (model.identity()["dtype"], model.model.dtype) == ("float32", torch.float32)
@@ -341,7 +341,7 @@ def test_a_cpu_without_bfloat16_uses_float32_with_a_warning_unless_a_dtype_is_gi
 
 
 def test_a_cpu_with_bfloat16_computes_in_it(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mill.models.hf.model.cpu_has_bfloat16", lambda: True)
+    monkeypatch.setattr("mill.models.hf.checkpoint.cpu_has_bfloat16", lambda: True)
     model = TransformersModel(str(tiny_model), device_map="cpu")
     assert (model.identity()["dtype"], model.model.dtype, model.warnings()) == ("bfloat16", torch.bfloat16, [])
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from tests.launching import (
-    by_hand,
     ended,
     lines,
+    mill_lines,
     run,
     run_ranks,
-    told,
+    start_ranks,
     toy,
 )
 from tests.outcomes import recorded, samples, scores, sessions
@@ -48,7 +48,7 @@ def same_answers(found: dict[str, dict[str, Any]], expected: dict[str, dict[str,
 def test_sharded_weights_give_the_answers_of_one_process(alone: Path, tiny_model: Path, tmp_path: Path) -> None:
     """With one sample rank 1 has only fillers; of the five that are left rank 0 has two, and answers of other lengths."""
     model, answers = spec(tiny_model, "fsdp=true"), 1 + 3 + 1 + 1 + 3
-    first = [ended(process) for process in by_hand(2, toy(tmp_path, TASKS, "--limit", "1", model=model), TOY_N=N)]
+    first = [ended(process) for process in start_ranks(2, toy(tmp_path, TASKS, "--limit", "1", model=model), TOY_N=N)]
     assert [code for code, _ in first] == [0, 0], first
     assert len(recorded(tmp_path)) == answers
     code, stderr = run_ranks(2, toy(tmp_path, TASKS, model=model), TOY_N=N)
@@ -61,7 +61,9 @@ def test_sharded_weights_give_the_answers_of_one_process(alone: Path, tiny_model
 
 
 def test_ranks_with_whole_weights_give_the_same_answers(alone: Path, tiny_model: Path, tmp_path: Path) -> None:
-    both = [ended(process) for process in by_hand(2, toy(tmp_path, TASKS, model=spec(tiny_model, "exact=true")), TOY_N=N)]
+    both = [
+        ended(process) for process in start_ranks(2, toy(tmp_path, TASKS, model=spec(tiny_model, "exact=true")), TOY_N=N)
+    ]
     assert [code for code, _ in both] == [0, 0], both
     assert same_answers(recorded(tmp_path), recorded(alone))
     assert scores(tmp_path) == scores(alone)
@@ -70,24 +72,24 @@ def test_ranks_with_whole_weights_give_the_same_answers(alone: Path, tiny_model:
 
 def test_a_rank_whose_requests_need_no_pass_joins_the_passes_of_the_others(tiny_model: Path, tmp_path: Path) -> None:
     """Rank 1 has only fillers, and those fit no window: it joins the first pass without work."""
-    both = by_hand(2, toy(tmp_path, "toy_overlong", model=spec(tiny_model, "fsdp=true")), TOY_N="3")
-    (code, stderr), _ = [ended(process, 60) for process in both]
-    assert code == 1, stderr
+    both = start_ranks(2, toy(tmp_path, "toy_overlong", model=spec(tiny_model, "fsdp=true")), TOY_N="3")
+    (code, said), _ = [ended(process, 60) for process in both]
+    assert code == 1, said
     assert [bool(row["error"]) for row in samples(tmp_path)["toy_overlong.jsonl"]] == [False, False, True]
 
 
 def test_a_pass_that_fails_on_one_rank_ends_the_run_on_all(tiny_model: Path, tmp_path: Path) -> None:
     """The others wait in the middle of it: a retry would pair this rank's first layer with their second."""
     command = toy(tmp_path, "toy_gen", model=spec(tiny_model, "fsdp=true", "stumbling"))
-    both = by_hand(2, command, TOY_N="8")
-    for code, stderr in [ended(process, 60) for process in both]:
-        assert code != 0 and len(told(stderr)) == 1, stderr
+    both = start_ranks(2, command, TOY_N="8")
+    for code, said in [ended(process, 60) for process in both]:
+        assert code != 0 and len(mill_lines(said)) == 1, said
 
 
 def test_fsdp_without_ranks_is_refused(tiny_model: Path, tmp_path: Path) -> None:
     code, stderr = run(toy(tmp_path, model=spec(tiny_model, "fsdp=true")))
     assert code == 2
-    (line,) = told(stderr)
+    (line,) = mill_lines(stderr)
     assert "torchrun" in line
 
 
@@ -96,7 +98,7 @@ def test_a_backend_in_lock_step_makes_as_many_batches_on_every_rank(tmp_path: Pa
     tasks, model = "toy_gen,toy_choice,toy_text,toy_dialog", f"stepping[path=s,batch_size=2,steps={tmp_path}/steps]"
     made: list[Counter[str]] = [Counter()]
     for limit in ("1", "6", "6"):
-        both = [ended(process) for process in by_hand(2, toy(tmp_path / "out", tasks, "--limit", limit, model=model))]
+        both = [ended(process) for process in start_ranks(2, toy(tmp_path / "out", tasks, "--limit", limit, model=model))]
         assert [code for code, _ in both] == [0, 0], both
         steps = [Counter(lines(tmp_path / f"steps-{rank}")) for rank in range(2)]
         assert steps[0] == steps[1]
@@ -110,7 +112,7 @@ def test_a_backend_in_lock_step_makes_as_many_batches_on_every_rank(tmp_path: Pa
 def test_lock_step_with_different_decoding_options(tmp_path: Path) -> None:
     """Requests with other options are other batches."""
     command = toy(tmp_path / "out", "toy_uneven", model=f"stepping[path=s,steps={tmp_path}/steps]")
-    ranks = [ended(process, 60) for process in by_hand(2, command, TOY_N="7")]
+    ranks = [ended(process, 60) for process in start_ranks(2, command, TOY_N="7")]
     assert [code for code, _ in ranks] == [0, 0], ranks
     made = [Counter(lines(tmp_path / f"steps-{rank}")) for rank in range(2)]
     assert made[0] == made[1]

@@ -1,4 +1,4 @@
-"""The HTTP core against a server that misbehaves: a fault ends as a right answer or an error, never as a wrong answer."""
+"""The HTTP core with server faults: each ends as a correct response or an error, never as a wrong response."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from mill.models.http.limiter import ConcurrencyLimiter
 from mill.models.openai_compat.stream import StreamedAnswer
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
-from servers import Fault, FaultServer, ask, cut, events, free_port, garbage, results, stall, status
+from servers import Fault, FaultServer, cut, events, free_port, garbage, post_all, results, stall, status
 
 
 @pytest.fixture(autouse=True)
@@ -42,33 +42,33 @@ def once(fault: Fault) -> Callable[..., Any]:
     [status(429), status(500), status(502), status(503), cut(), garbage()],
     ids=["429", "500", "502", "503", "cut", "garbage"],
 )
-def test_what_may_pass_is_tried_again(fault: Fault) -> None:
+def test_a_transient_failure_is_retried(fault: Fault) -> None:
     with FaultServer(once(fault)) as server:
-        assert ask(server) == [{"number": 0}]
+        assert post_all(server) == [{"number": 0}]
         assert len(server.calls) == 2
 
 
 @pytest.mark.parametrize("code", [400, 401, 403, 404, 422])
-def test_what_will_not_pass_is_not_tried_again(code: int) -> None:
+def test_a_permanent_failure_is_not_retried(code: int) -> None:
     with FaultServer(lambda *_: status(code, "not so")) as server:
-        (found,) = ask(server)
-        assert isinstance(found, Failure)
-        assert str(found).startswith(f"HTTP {code}: not so")
+        (result,) = post_all(server)
+        assert isinstance(result, Failure)
+        assert str(result).startswith(f"HTTP {code}: not so")
         assert len(server.calls) == 1
 
 
-def test_a_fault_that_stays_becomes_an_error_of_that_call_alone() -> None:
+def test_a_lasting_fault_is_an_error_of_its_call_alone() -> None:
     with FaultServer(lambda server, path, body: status(500, "broken") if body["number"] == 3 else body) as server:
-        found = ask(server, 6)
-        assert [result for result in found if not isinstance(result, Failure)] == [{"number": n} for n in (0, 1, 2, 4, 5)]
-        assert str(found[3]) == "HTTP 500: broken"
+        result = post_all(server, 6)
+        assert [result for result in result if not isinstance(result, Failure)] == [{"number": n} for n in (0, 1, 2, 4, 5)]
+        assert str(result[3]) == "HTTP 500: broken"
         assert len(server.calls) == 5 + client.ATTEMPTS
 
 
 def test_retry_after_is_honoured() -> None:
     with FaultServer(once(status(429, Retry_After="0.6"))) as server:
         started = time.monotonic()
-        assert ask(server) == [{"number": 0}]
+        assert post_all(server) == [{"number": 0}]
         assert time.monotonic() - started >= 0.6
 
 
@@ -78,21 +78,21 @@ def test_retry_after_is_read_as_seconds_or_as_a_date() -> None:
     assert failures.parse_retry_after("99999") == 99999
     assert failures.parse_retry_after("-5") == failures.parse_retry_after("-inf") == 0
     assert failures.parse_retry_after("1e999") == math.inf
-    for odd in ("soon", "nan", "Mon, 99 Foo 2024", "0x10", "1,5"):
-        assert failures.parse_retry_after(odd) is None, odd
+    for invalid in ("soon", "nan", "Mon, 99 Foo 2024", "0x10", "1,5"):
+        assert failures.parse_retry_after(invalid) is None, invalid
     assert failures.parse_retry_after(None) is None
 
 
-def test_failures_of_one_kind_leave_the_patience_with_another() -> None:
-    answers = iter([*[status(429)] * client.ATTEMPTS, status(500), {"fine": True}])
-    with FaultServer(lambda *_: next(answers)) as server:
-        assert ask(server) == [{"fine": True}]
+def test_each_kind_of_failure_has_its_own_attempts() -> None:
+    responses = iter([*[status(429)] * client.ATTEMPTS, status(500), {"fine": True}])
+    with FaultServer(lambda *_: next(responses)) as server:
+        assert post_all(server) == [{"fine": True}]
 
 
 def test_a_stall_is_a_timeout_that_names_the_limit() -> None:
     with FaultServer(lambda *_: stall(3)) as server:
-        (found,) = ask(server, timeout=0.3)
-        assert (found.kind, str(found)) == ("timeout", f"no answer from {server.url} within 0.3 s")
+        (result,) = post_all(server, timeout=0.3)
+        assert (result.kind, str(result)) == ("timeout", f"no answer from {server.url} within 0.3 s")
         assert len(server.calls) == client.TIMEOUT_ATTEMPTS
 
 
@@ -104,7 +104,7 @@ def test_an_absent_server_is_a_connection_failure() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "words"),
+    ("body", "message"),
     [
         (b'{"error": {"message": "too long"}}', "too long"),
         (b'{"error": "plain"}', "plain"),
@@ -113,12 +113,12 @@ def test_an_absent_server_is_a_connection_failure() -> None:
         (b"", "no message"),
     ],
 )
-def test_the_servers_own_words_are_told(body: bytes, words: str) -> None:
-    assert failures.server_words(body) == words
+def test_error_message_reads_known_formats(body: bytes, message: str) -> None:
+    assert failures.error_message(body) == message
 
 
-def test_many_calls_need_few_connections_and_coroutines() -> None:
-    seen: list[int] = []
+def test_connections_and_coroutines_are_bounded_by_the_concurrency() -> None:
+    task_counts: list[int] = []
 
     def answer(server: FaultServer, path: str, body: Any) -> Any:
         return body
@@ -127,18 +127,18 @@ def test_many_calls_need_few_connections_and_coroutines() -> None:
         caller = Client(server.url, concurrency=8)
 
         async def work(number: int) -> Any:
-            seen.append(len(asyncio.all_tasks()))
+            task_counts.append(len(asyncio.all_tasks()))
             return (await caller.post("/ask", {"number": number})).body["number"]
 
-        found = dict(caller.run_all(iter(range(600)), work))
-        assert found == {number: number for number in range(600)}
-        assert server.most <= 8
-        assert max(seen) <= 3 * 8  # the HTTP library has a task or two of its own for a connection
+        result = dict(caller.run_all(iter(range(600)), work))
+        assert result == {number: number for number in range(600)}
+        assert server.max_in_flight <= 8
+        assert max(task_counts) <= 3 * 8  # aiohttp has a task or two for each connection
 
 
-def test_headers_reach_the_server_and_a_key_is_not_in_the_clients_repr() -> None:
+def test_headers_are_sent_and_not_in_the_repr() -> None:
     with FaultServer(lambda server, path, body: body) as server:
-        ask(server, headers={"Authorization": "Bearer sk-1"})
+        post_all(server, headers={"Authorization": "Bearer sk-1"})
         assert server.headers[-1]["Authorization"] == "Bearer sk-1"
     assert "sk-1" not in repr(Client("http://x", {"Authorization": "Bearer sk-1"}))
 
@@ -157,7 +157,7 @@ def chunk(text: str | None, finish: str | None = None, **more: Any) -> str:
     return json.dumps({"choices": [{"index": 0, "text": text, "finish_reason": finish}], **more})
 
 
-def test_a_stream_tells_when_each_token_came() -> None:
+def test_a_stream_has_the_time_of_each_token() -> None:
     with FaultServer(lambda *_: events(*map(chunk, "abc"), chunk("", "stop"), pause=0.1)) as server:
         reply = stream(server)
     assert reply.body["choices"] == [{"index": 0, "text": "abc", "finish_reason": "stop"}]
@@ -166,8 +166,8 @@ def test_a_stream_tells_when_each_token_came() -> None:
     assert len(gaps) == 2 and all(gap == pytest.approx(0.1, abs=0.06) for gap in gaps)
 
 
-def test_the_first_token_is_the_first_text_and_no_empty_chunk() -> None:
-    """Servers open a stream with the role alone, long before the first token is computed."""
+def test_the_first_token_is_the_first_nonempty_text() -> None:
+    """Servers start a stream with the role alone, before the first token is computed."""
     role = json.dumps({"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}]})
     with FaultServer(lambda *_: events(role, chunk(None), chunk("yes", "stop"), pause=0.4)) as server:
         reply = stream(server)
@@ -175,7 +175,7 @@ def test_the_first_token_is_the_first_text_and_no_empty_chunk() -> None:
     assert reply.first_token_s is not None and 0.8 <= reply.first_token_s <= reply.seconds
 
 
-def test_reasoning_is_text_too() -> None:
+def test_reasoning_counts_as_text() -> None:
     thought = json.dumps({"choices": [{"index": 0, "delta": {"reasoning_content": "hm"}}]})
     with FaultServer(lambda *_: events(thought, chunk("yes", "stop"), pause=0.4)) as server:
         reply = stream(server)
@@ -192,10 +192,10 @@ UNFINISHED = {
 
 
 @pytest.mark.parametrize("fault", UNFINISHED.values(), ids=UNFINISHED)
-def test_a_stream_without_a_finish_reason_is_an_error_not_a_short_answer(fault: Fault) -> None:
+def test_a_stream_without_a_finish_reason_is_an_error(fault: Fault) -> None:
     with FaultServer(lambda *_: fault) as server:
-        found = stream(server)
-        assert isinstance(found, Failure) and found.kind == "cut"
+        result = stream(server)
+        assert isinstance(result, Failure) and result.kind == "cut"
         assert len(server.calls) == client.ATTEMPTS
 
 
@@ -204,15 +204,15 @@ def test_an_error_event_at_any_position_is_an_error(after: int) -> None:
     lines = [chunk("par"), chunk("tial", "stop")]
     lines.insert(after, json.dumps({"error": {"message": "engine died", "type": "internal"}}))
     with FaultServer(lambda *_: events(*lines)) as server:
-        found = stream(server)
-    assert isinstance(found, Failure) and str(found) == "the server reported an error: engine died"
+        result = stream(server)
+    assert isinstance(result, Failure) and str(result) == "the server reported an error: engine died"
 
 
 @pytest.mark.parametrize("error", [{"object": "error", "message": "dead", "code": 500}, {"detail": "dead"}])
-def test_an_event_that_is_an_error_itself_is_one(error: dict[str, Any]) -> None:
+def test_an_event_in_an_error_format_is_an_error(error: dict[str, Any]) -> None:
     with FaultServer(lambda *_: events(chunk("par"), json.dumps(error), chunk("tial", "stop"))) as server:
-        found = stream(server)
-    assert isinstance(found, Failure) and str(found) == "the server reported an error: dead"
+        result = stream(server)
+    assert isinstance(result, Failure) and str(result) == "the server reported an error: dead"
 
 
 def raw_stream(*pieces: bytes) -> Fault:
@@ -245,23 +245,23 @@ LEGAL_STREAMS = {
 
 
 @pytest.mark.parametrize("pieces", LEGAL_STREAMS.values(), ids=LEGAL_STREAMS)
-def test_events_are_read_however_their_lines_end(pieces: tuple[bytes, ...]) -> None:
+def test_events_are_read_with_any_line_ending(pieces: tuple[bytes, ...]) -> None:
     with FaultServer(lambda *_: raw_stream(*pieces)) as server:
-        found = stream(server)
-    assert not isinstance(found, Failure), found
-    assert found.body["choices"][0]["text"] == "whole"
+        result = stream(server)
+    assert not isinstance(result, Failure), result
+    assert result.body["choices"][0]["text"] == "whole"
 
 
-def test_a_probe_takes_no_longer_than_other_calls() -> None:
+def test_the_timeout_of_a_probe_is_at_most_that_of_other_calls() -> None:
     with FaultServer(lambda *_: stall(60)) as server:
-        began = time.monotonic()
+        started = time.monotonic()
         with pytest.raises(Failure, match=r"within 0\.2 s"):
             Client(server.url, timeout=0.2).probe("POST", "/slow", {}, timeout=60)
-        assert time.monotonic() - began < 30
+        assert time.monotonic() - started < 30
 
 
-def test_an_error_that_the_caller_made_is_not_asked_again() -> None:
-    """The twin of a transient one: the code inside of the event says so."""
+def test_a_client_error_in_a_stream_is_not_retried() -> None:
+    """Its twin, a server error, is retried; the code in the event decides."""
     for code, calls in ((400, 1), (500, client.ATTEMPTS)):
         line = json.dumps({"error": {"message": "no", "code": code}})
         with FaultServer(lambda *_, line=line: events(line)) as server:
@@ -269,14 +269,14 @@ def test_an_error_that_the_caller_made_is_not_asked_again() -> None:
             assert len(server.calls) == calls
 
 
-def test_garbage_inside_a_stream_is_an_error() -> None:
+def test_invalid_json_in_a_stream_is_an_error() -> None:
     with FaultServer(lambda *_: events('{"choices": [')) as server:
-        found = stream(server)
-    assert isinstance(found, Failure) and found.kind == "garbage"
+        result = stream(server)
+    assert isinstance(result, Failure) and result.kind == "garbage"
 
 
-def test_latency_counts_from_the_first_call_with_retries_and_pauses() -> None:
-    """As a user feels it who waits for the answer."""
+def test_latency_includes_retries_and_pauses() -> None:
+    """The latency that a user observes."""
     with FaultServer(once(status(429, Retry_After="0.7"))) as server:
         caller = Client(server.url, timeout=5.0)
 
@@ -289,7 +289,7 @@ def test_latency_counts_from_the_first_call_with_retries_and_pauses() -> None:
     assert 0.7 <= reply.seconds == calls.seconds < 5
 
 
-def test_the_first_token_of_a_retried_stream_counts_from_the_first_call() -> None:
+def test_the_first_token_time_of_a_retried_stream_counts_from_the_first_call() -> None:
     def answer(server: FaultServer, *_: Any) -> Any:
         return status(503, Retry_After="0.5") if len(server.calls) == 1 else events(chunk("yes", "stop"))
 
@@ -302,25 +302,25 @@ def test_a_redirect_is_not_followed_and_its_target_gets_no_key() -> None:
     with FaultServer(lambda *_: {"choices": []}) as other:
         target = f"{other.url}/ask?key=abc"
         with FaultServer(lambda *_: status(307, Location=target)) as server:
-            (found,) = ask(server, headers={"Authorization": "Bearer sk-secret"})
+            (result,) = post_all(server, headers={"Authorization": "Bearer sk-secret"})
             assert len(server.calls) == 1
         assert other.headers == [] and other.calls == []
-    assert isinstance(found, Failure) and found.status == 307
-    assert f"redirects to {other.url}/ask; redirects are not followed" in str(found)
+    assert isinstance(result, Failure) and result.status == 307
+    assert f"redirects to {other.url}/ask; redirects are not followed" in str(result)
 
 
-def test_work_runs_where_an_event_loop_runs_already() -> None:
+def test_calls_work_inside_a_running_event_loop() -> None:
     """As in a notebook."""
 
     async def cell() -> list[Any]:
         with FaultServer(lambda server, path, body: body) as server:
             assert Client(server.url).probe("POST", "/ask", {"number": 7}).body == {"number": 7}
-            return ask(server, 3)
+            return post_all(server, 3)
 
     assert asyncio.run(cell()) == [{"number": 0}, {"number": 1}, {"number": 2}]
 
 
-def test_what_work_raises_beside_a_running_loop_is_raised_there() -> None:
+def test_exceptions_are_raised_inside_a_running_event_loop() -> None:
     async def cell() -> None:
         async def work(_: int) -> None:
             raise ZeroDivisionError
@@ -334,7 +334,7 @@ def test_what_work_raises_beside_a_running_loop_is_raised_there() -> None:
 INTERRUPTED = """
 import asyncio, os, signal, sys, threading, time
 sys.path.insert(0, {tests!r})
-from servers import ask, FaultServer, results, stall
+from servers import post_all, FaultServer, results, stall
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 async def cell():
@@ -342,7 +342,7 @@ async def cell():
         threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
         started = time.monotonic()
         try:
-            ask(server, 20, timeout=60.0)
+            post_all(server, 20, timeout=60.0)
         except KeyboardInterrupt:
             print("interrupted", time.monotonic() - started < 20, flush=True)
         os._exit(0)
@@ -352,13 +352,13 @@ loop.run_until_complete(cell())
 """
 
 
-def test_an_interrupt_beside_a_running_loop_cancels_what_is_in_flight() -> None:
+def test_an_interrupt_inside_a_running_event_loop_cancels_calls_in_flight() -> None:
     code = INTERRUPTED.format(tests=str(Path(__file__).parents[2]))
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert ended.stdout.split() == ["interrupted", "True"], ended.stderr
 
 
-def test_an_interrupt_cancels_what_is_under_way() -> None:
+def test_an_interrupt_cancels_calls_in_flight() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background
     with FaultServer(lambda *_: stall(25)) as server:
         caller = Client(server.url, timeout=30.0)
@@ -373,56 +373,56 @@ def test_an_interrupt_cancels_what_is_under_way() -> None:
         assert time.monotonic() - started < 15
 
 
-def run_gate(most: int, serve: Callable[[int], float], calls: int) -> ConcurrencyLimiter:
-    """Drive a gate with a simulated clock: `serve(busy)` is how long a call takes while `busy` are under way."""
+def run_limiter(maximum: int, serve: Callable[[int], float], calls: int) -> ConcurrencyLimiter:
+    """Drive a limiter with a simulated clock: `serve(busy)` is the duration of a call while `busy` are in flight."""
     now = [0.0]
-    gate = ConcurrencyLimiter(most, clock=lambda: now[0])
+    limiter = ConcurrencyLimiter(maximum, clock=lambda: now[0])
 
     async def drive() -> None:
         done = 0
         while done < calls:
-            width = gate.limit
-            for _ in range(width):
-                await gate.enter()
-            now[0] += serve(width)
-            for _ in range(width):
-                await gate.leave(ok=True)
-            done += width
+            limit = limiter.limit
+            for _ in range(limit):
+                await limiter.enter()
+            now[0] += serve(limit)
+            for _ in range(limit):
+                await limiter.leave(ok=True)
+            done += limit
 
     asyncio.run(drive())
-    return gate
+    return limiter
 
 
-def test_the_gate_opens_while_more_at_once_is_faster() -> None:
-    assert run_gate(64, lambda busy: 1.0, 1000).limit == 64
+def test_the_limit_grows_while_throughput_grows() -> None:
+    assert run_limiter(64, lambda busy: 1.0, 1000).limit == 64
 
 
-def test_the_gate_stays_narrow_where_the_server_only_queues() -> None:
-    assert run_gate(64, lambda busy: busy * 0.5, 200).limit <= 10
+def test_the_limit_stays_low_where_the_server_only_queues() -> None:
+    assert run_limiter(64, lambda busy: busy * 0.5, 200).limit <= 10
 
 
-def test_the_gate_halves_when_the_server_says_no() -> None:
+def test_the_limit_halves_on_a_refusal() -> None:
     async def drive() -> int:
-        gate = ConcurrencyLimiter(64)
-        gate.limit = 20
-        await gate.push_back(None)
-        return gate.limit
+        limiter = ConcurrencyLimiter(64)
+        limiter.limit = 20
+        await limiter.push_back(None)
+        return limiter.limit
 
     assert asyncio.run(drive()) == 10
 
 
-def test_fewer_calls_are_under_way_after_a_429() -> None:
-    widths: list[int] = []
+def test_fewer_calls_are_in_flight_after_a_429() -> None:
+    in_flight: list[int] = []
     lock = threading.Lock()
 
     def answer(server: FaultServer, path: str, body: Any) -> Any:
         with lock:
-            widths.append(server.now)
-            busy = server.now
+            in_flight.append(server.in_flight)
+            busy = server.in_flight
         time.sleep(0.01)
         return status(429) if busy > 6 else body
 
     with FaultServer(answer) as server:
-        found = ask(server, 300, concurrency=32)
-        assert not any(isinstance(result, Failure) for result in found)
-        assert sum(width > 12 for width in widths) < len(widths) / 10
+        result = post_all(server, 300, concurrency=32)
+        assert not any(isinstance(result, Failure) for result in result)
+        assert sum(limit > 12 for limit in in_flight) < len(in_flight) / 10

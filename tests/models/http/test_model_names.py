@@ -1,4 +1,4 @@
-"""Which names mean the same model."""
+"""Names of the same model, and of different models."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ OTHER = [
 ]
 
 
-@pytest.mark.parametrize(("one", "other"), SAME)
-def test_spellings_of_one_model(one: str, other: str) -> None:
-    assert same_model(one, other) and same_model(other, one) and same_file(one, other)
+@pytest.mark.parametrize(("first", "second"), SAME)
+def test_names_of_the_same_model(first: str, second: str) -> None:
+    assert same_model(first, second) and same_model(second, first) and same_file(first, second)
 
 
-@pytest.mark.parametrize(("one", "other"), OTHER)
-def test_names_of_other_models(one: str, other: str) -> None:
-    assert not same_model(one, other) and not same_model(other, one) and not same_file(one, other)
+@pytest.mark.parametrize(("first", "second"), OTHER)
+def test_names_of_different_models(first: str, second: str) -> None:
+    assert not same_model(first, second) and not same_model(second, first) and not same_file(first, second)
 
 
-def test_a_file_may_be_asked_for_without_its_quantization_but_not_with_another() -> None:
+def test_a_requested_file_may_omit_its_quantization() -> None:
     assert same_file("SmolLM2-135M-Instruct", "/models/SmolLM2-135M-Instruct.Q4_1.gguf")
     assert same_file("gemma-3-1b-it", "gemma-3-1b-it-Q4_K_M.gguf") and same_file("m", "m-IQ2_XXS.gguf")
     assert not same_file("m.Q8_0.gguf", "m.Q4_0.gguf") and not same_file("m.Q8_0.gguf", "m.gguf")

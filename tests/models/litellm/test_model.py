@@ -1,4 +1,4 @@
-"""The litellm backend: a real server, and a provider with all kinds of errors."""
+"""The litellm backend with a llama-server, and with the errors of providers."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def generate(model: Any, **options: Any) -> Any:
-    chosen = {**OPTIONS, **options}
+    request_options = {**OPTIONS, **options}
     (answer,) = model.generate_until(
-        [Request(GENERATE, (Message("user", "What is the capital of France?"),), options=chosen)]
+        [Request(GENERATE, (Message("user", "What is the capital of France?"),), options=request_options)]
     )
     return answer
 
 
-def test_litellm_with_a_real_server(llama: str) -> None:
+def test_litellm_with_a_llama_server(llama: str) -> None:
     model = open_model(f"litellm[model=openai/smollm2,api_base={llama}/v1,api_key=sk-local]")
     model.ready()
     answer = generate(model, logprobs=3)
@@ -45,7 +45,7 @@ def test_litellm_with_a_real_server(llama: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "message", "error"),
+    ("code", "message", "expected"),
     [
         (401, "Incorrect API key provided", "the provider refuses the API key"),
         (404, "The model `m` does not exist", "the provider has no such model"),
@@ -56,22 +56,22 @@ def test_litellm_with_a_real_server(llama: str) -> None:
         (500, "The server had an error", "the provider failed"),
     ],
 )
-def test_errors_of_a_provider_are_classified(code: int, message: str, error: str) -> None:
+def test_errors_of_a_provider_have_clear_messages(code: int, message: str, expected: str) -> None:
     with FaultServer(lambda *_: status(code, message)) as server:
         model = open_model(f"litellm[model=openai/m,api_base={server.url}/v1,api_key=sk-secret]")
         answer = generate(model)
-    assert error in (answer.error or "") and answer.text is None
+    assert expected in (answer.error or "") and answer.text is None
     assert "sk-secret" not in (answer.error or "")
 
 
-def test_permanent_errors_are_not_retried_and_transient_ones_are() -> None:
+def test_only_transient_failures_are_retried() -> None:
     for code, message, calls in ((401, "no", 1), (429, "exceeded your current quota", 1), (429, "slow down", 2)):
         with FaultServer(lambda *_, code=code, message=message: status(code, message)) as server:
             generate(open_model(f"litellm[model=openai/m,api_base={server.url}/v1,api_key=k]"))
         assert len(server.calls) == calls, message
 
 
-def test_any_completion_parameter_reaches_the_provider() -> None:
+def test_all_completion_parameters_reach_the_provider() -> None:
     def answer(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
         choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "Paris"}}
         return {"id": "1", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
@@ -85,7 +85,7 @@ def test_any_completion_parameter_reaches_the_provider() -> None:
 
 
 @pytest.mark.parametrize(
-    ("message", "reason", "error"),
+    ("message", "reason", "expected"),
     [
         ({"content": "half"}, "content_filter", None),
         ({"content": None}, "content_filter", None),
@@ -93,9 +93,7 @@ def test_any_completion_parameter_reaches_the_provider() -> None:
         ({"content": ["Paris"]}, "stop", ""),
     ],
 )
-def test_invalid_answers_of_a_provider_are_errors_or_filtered(
-    message: dict[str, Any], reason: str, error: str | None
-) -> None:
+def test_invalid_responses_are_errors_or_filtered(message: dict[str, Any], reason: str, expected: str | None) -> None:
     choice = {"index": 0, "finish_reason": reason, "message": {"role": "assistant", **message}}
     body = {
         "id": "1",
@@ -107,14 +105,14 @@ def test_invalid_answers_of_a_provider_are_errors_or_filtered(
     }
     with FaultServer(lambda *_: body) as server:
         answer = generate(open_model(f"litellm[model=openai/m,api_base={server.url}/v1,api_key=sk-test]"))
-    if error is None:
+    if expected is None:
         assert (answer.text, answer.finish_reason, answer.error) == (message["content"] or "", "content_filter", None)
         assert answer.prompt_tokens is None
     else:
-        assert error in (answer.error or "") and answer.error and answer.text is None
+        assert expected in (answer.error or "") and answer.error and answer.text is None
 
 
-def test_a_missing_key_is_reported_before_any_request(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_key_is_reported_before_any_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    with pytest.raises(ModelError, match="gpt-4o needs a key: set OPENAI_API_KEY, or give api_key="):
+    with pytest.raises(ModelError, match="gpt-4o needs a key: set OPENAI_API_KEY, or pass api_key="):
         open_model("litellm[model=gpt-4o]").ready()

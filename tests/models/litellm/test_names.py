@@ -1,4 +1,4 @@
-"""mill refuses without importing LiteLLM only what LiteLLM would refuse."""
+"""Names refused without importing LiteLLM are those that LiteLLM refuses."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def no_keys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("provider", litellm_names._KEYS)
-def test_the_missing_key_is_the_one_that_litellm_names(provider: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_key_is_the_one_that_litellm_reports(provider: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, keys = f"{provider}/some-model", litellm_names._KEYS[provider]
     missing = litellm.validate_environment(model)["missing_keys"]
     assert missing and set(missing) <= set(keys)
