@@ -448,7 +448,9 @@ def test_an_impossible_token_count_is_dropped() -> None:
             model = open_ready(server)
             (answer,) = model.generate_until([Request(GENERATE, "q", options=generation_options(max_gen_toks=16))])
             assert answer.output_tokens == believed
-            assert any("more tokens of an answer than the limit" in one for one in model.warnings()) == (count > 16)
+            assert any("more output tokens than the requested limit" in warning for warning in model.warnings()) == (
+                count > 16
+            )
 
 
 def test_a_server_that_is_busy_at_first_is_probed_again() -> None:

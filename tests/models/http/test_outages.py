@@ -160,11 +160,21 @@ def test_requests_that_failed_during_an_outage_are_sent_again() -> None:
     """As after a restart, when a proxy forwards requests before the server is ready."""
     cold = threading.Event()
 
+    def canary_failed(server: FaultServer) -> bool:
+        """The canary is the first prompt that is sent twice."""
+        prompts = [body["prompt"] for _, body in [*server.calls] if str(body.get("prompt")).startswith("q ")]
+        return len(set(prompts)) < len(prompts)
+
+    def end_outage(server: FaultServer) -> None:
+        until(lambda: canary_failed(server))
+        time.sleep(0.2)  # for its response; the next canary is sent after 0.5 s
+        server.down = None
+
     def answer(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
         if not cold.is_set() and body["prompt"] == "q 20":
             cold.set()
             server.down = status(404, "warming up")
-            threading.Timer(0.3, lambda: setattr(server, "down", None)).start()
+            threading.Thread(target=end_outage, args=(server,), daemon=True).start()
         return {"choices": [{"text": "yes", "finish_reason": "stop"}]}
 
     with FaultServer(answer) as server:
