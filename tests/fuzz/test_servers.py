@@ -23,9 +23,9 @@ from mill.api.response import Response
 from mill.models.http import Failure, Reply, client
 from mill.models.http.body import _Inflate, parsed
 from mill.models.http.client import _event
-from mill.models.http.dispatcher import response_to
 from mill.models.http.failures import error_message, parse_retry_after, raise_reported
 from mill.models.http.model_names import same_file, same_model
+from mill.models.http.server import response_to
 from mill.models.litellm.model import _body_of
 from mill.models.llama_cpp import LlamaCppModel
 from mill.models.llama_cpp.schema import Props, Settings

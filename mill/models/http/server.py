@@ -186,22 +186,7 @@ class ServerModel(MillModel):
         }
 
     async def send(self, request: Request) -> Response:
-        """The response to a request, or its failure, with its retries and the time of all its calls."""
-        with counted_calls() as calls:
-            response = await self._response(request)
-        seconds = response.seconds if response.seconds is None else calls.seconds
-        return replace(response, retries=calls.retries, seconds=seconds) if calls.retries or seconds else response
-
-    async def _response(self, request: Request) -> Response:
-        """A reply that cannot be read is an error of its request."""
-        try:
-            return as_response(await self._senders()[request.kind](request), request.kind)
-        except MillError:
-            raise
-        except Failure as failure:
-            return Response(error=str(failure))
-        except Exception as error:
-            return Response(error=f"the server's answer could not be read: {describe(error)}")
+        return await response_to(request, self._senders()[request.kind])
 
     def check_canary(self, canary: Request) -> None:
         """Send a request that succeeded before: where it fails now, the server is broken, not the requests."""
@@ -225,6 +210,26 @@ class ServerModel(MillModel):
                 if time.monotonic() >= deadline:
                     raise ServerGone(f"{gone}; it did not come back in {self.outage_patience_s:.0f} s ({error})") from error
             time.sleep(POLL_S)
+
+
+async def response_to(request: Request, send: Send) -> Response:
+    """The response to a request, or its failure, with its retries and the time of all its calls."""
+    with counted_calls() as calls:
+        response = await _read_response(request, send)
+    seconds = response.seconds if response.seconds is None else calls.seconds
+    return replace(response, retries=calls.retries, seconds=seconds) if calls.retries or seconds else response
+
+
+async def _read_response(request: Request, send: Send) -> Response:
+    """A reply that cannot be read is an error of its request."""
+    try:
+        return as_response(await send(request), request.kind)
+    except MillError:
+        raise
+    except Failure as failure:
+        return Response(error=str(failure))
+    except Exception as error:
+        return Response(error=f"the server's answer could not be read: {describe(error)}")
 
 
 def messages_of(request: Request) -> list[dict[str, Any]]:
