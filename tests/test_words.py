@@ -19,7 +19,6 @@ WORDS = {
     r"(?:found|finds?) out|by trying": "probe",
     r"proofs?|prove[sdn]?|doubts?|trusted": "canary, health check",
     r"asked|asks?|asking": "sent, requested, config",
-    r"answered": "completed, responses",
     r"rivals?|likeliest": "top_logprobs, argmax",
     r"part(?:ed|ings?)": "diverge, divergence",
     r"(?<!in )places?": "index, position, path, offset",
@@ -41,49 +40,18 @@ WORDS = {
 
 # Uses that remain, by pattern. The numbers may only fall: lower them when you remove a use.
 REMAINING_IN_CODE: dict[str, int] = {
-    r"beginnings?|begins? alike": 18,
-    r"kept": 100,
-    r"(?<!by )hands?|hire[sd]?|take_up": 19,
-    r"remarks?|told|tells?|telling|said|aloud": 290,
-    r"(?:found|finds?) out|by trying": 4,
-    r"proofs?|prove[sdn]?|doubts?|trusted": 39,
-    r"asked|asks?|asking": 404,
-    r"answered": 103,
-    r"rivals?|likeliest": 53,
-    r"part(?:ed|ings?)": 33,
-    r"(?<!in )places?": 490,
-    r"news|standing": 31,
-    r"lends?|lent|borrow(?:s|ed)?|siblings": 12,
-    r"under way|company": 16,
-    r"figures?": 146,
-    r"pictures?": 111,
-    r"sounds?": 25,
-    r"a person|people's|one's own": 31,
-    r"whoever|whatever|somebody|nobody": 102,
-    r"anew": 10,
-    r"go(?:es)? on|went on": 18,
-    r"look(?:s|ed|ing)? at": 18,
-    r"held against|holds? against": 9,
-    r"put(?:s)? away|hush(?:ed)?": 5,
-    r"(?:stands?|lies?|lay) (?:in|on|at|beside|below|where|there|first|under)": 41,
+    r"(?<!in )places?": 5,
+    r"kept": 18,
+    r"part(?:ed|ings?)": 3,
+    r"whoever|whatever|somebody|nobody": 3,
+    r"(?<!by )hands?|hire[sd]?|take_up": 2,
+    r"pictures?": 7,
+    r"asked|asks?|asking": 2,
+    r"figures?": 5,
+    r"sounds?": 1,
+    r"rivals?|likeliest": 4,
 }
-REMAINING_IN_PAGES: dict[str, dict[str, int]] = {
-    "docs/checks.md": {
-        r"kept": 4,
-        r"remarks?|told|tells?|telling|said|aloud": 5,
-        r"asked|asks?|asking": 3,
-        r"answered": 1,
-        r"rivals?|likeliest": 2,
-        r"(?<!in )places?": 16,
-        r"under way|company": 2,
-        r"figures?": 4,
-        r"whoever|whatever|somebody|nobody": 1,
-        r"anew": 1,
-        r"go(?:es)? on|went on": 1,
-        r"held against|holds? against": 1,
-        r"(?:stands?|lies?|lay) (?:in|on|at|beside|below|where|there|first|under)": 7,
-    }
-}
+REMAINING_IN_PAGES: dict[str, dict[str, int]] = {"docs/checks.md": {r"kept": 3}}  # an outcome of gate rules
 
 # Pages that are written from other files; their words are counted there.
 GENERATED = {"docs/cli.md"}

@@ -19,8 +19,8 @@ GIVE_UP_AFTER = 8
 _OOM_WORDS = ("out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory")
 
 
-Answered = tuple[Request, Response]
-"""A request and its response: what backends stream."""
+Completed = tuple[Request, Response]
+"""A completed request with its response: what backends stream."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def run_batches(
     limits: BatchLimits,
     free_memory: Callable[[], None] = lambda: None,
     healthy: bool = False,
-) -> Iterator[Answered]:
+) -> Iterator[Completed]:
     """Every request with its response. Out of memory halves the batch; the size grows again while batches fit.
 
     A unit that fails alone becomes error responses. A hook that fails `GIVE_UP_AFTER` times before its first success, on the

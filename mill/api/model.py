@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
-from mill.api.batching import Answered, BatchLimits, Hook, Unit, as_response, run_batches
+from mill.api.batching import BatchLimits, Completed, Hook, Unit, as_response, run_batches
 from mill.api.errors import CannotServe, ModelBroken, ModelError
 from mill.api.files import source_digest
 from mill.api.progress import Progress, TokenCount
@@ -70,7 +70,7 @@ class MillModel(ABC):
     token_count: TokenCount | None = None
     """Planned and computed tokens of the stream in progress, where the backend knows them."""
     canary: Request | None = None
-    """A request that the model answered. It is sent again to find out whether the model, or only a request, fails."""
+    """A request that the model answered. It is sent again to test whether the model, or only a request, fails."""
 
     @property
     @abstractmethod
@@ -197,7 +197,7 @@ class MillModel(ABC):
 
     # The one path of answers: a stream, which the executor records and the public methods put in order.
 
-    def stream_responses(self, kind: str, requests: Sequence[Request]) -> Generator[Answered, None, None]:
+    def stream_responses(self, kind: str, requests: Sequence[Request]) -> Generator[Completed, None, None]:
         """Every request with its response, as soon as it is there and in any order. No two requests may be equal.
 
         A backend that overrides a public method, such as `generate_until`, is called through it.
@@ -210,20 +210,20 @@ class MillModel(ABC):
             return
         yield from self._tracked(kind, requests)
 
-    def _tracked(self, kind: str, requests: Sequence[Request]) -> Generator[Answered, None, None]:
+    def _tracked(self, kind: str, requests: Sequence[Request]) -> Generator[Completed, None, None]:
         self.token_count = None
         for request, response in self._stream(kind, requests):
             if self.canary is None and not response.failed:
                 self.canary = request
             yield request, response
 
-    def _stream(self, kind: str, requests: Sequence[Request]) -> Iterator[Answered]:
+    def _stream(self, kind: str, requests: Sequence[Request]) -> Iterator[Completed]:
         """A backend that does more than batch its requests overrides this."""
         for options, group in _by_options(requests):
             units = [Unit([request], self.request_cost(request)) for request in group]
             yield from self._stream_units(units, self._hook(kind, options), self._limits(kind))
 
-    def _stream_units(self, units: Sequence[Unit], hook: Hook, limits: BatchLimits) -> Iterator[Answered]:
+    def _stream_units(self, units: Sequence[Unit], hook: Hook, limits: BatchLimits) -> Iterator[Completed]:
         healthy = self.canary is not None
         return run_batches(units, hook, limits=limits, free_memory=self._free_memory, healthy=healthy)
 

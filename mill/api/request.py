@@ -124,7 +124,7 @@ class Request:
 
 
 def generation_options(**given: Any) -> dict[str, Any]:
-    """Decoding options in one spelling: `until`, `max_gen_toks`, `temperature`, and whatever else was given.
+    """Decoding options in one spelling: `until`, `max_gen_toks`, `temperature`, and the others that were given.
 
     A temperature above zero means sampling, `do_sample` alone means temperature 1, and `do_sample=false` means greedy.
     `logprobs` is the number of top_logprobs at every position of the answer.

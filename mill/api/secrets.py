@@ -31,7 +31,7 @@ _known: set[str] = set()
 
 
 def remember(secret: str | None) -> None:
-    """Remember a secret's value, so that it is removed from whatever is shown or stored, such as a server's messages."""
+    """Remember a secret's value, so that it is removed from text that is shown or stored, such as a server's messages."""
     if secret and len(secret) >= _SHORTEST:
         _known.add(secret)
 

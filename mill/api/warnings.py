@@ -1,7 +1,7 @@
-"""Warnings: what a user must know while the work goes on.
+"""Warnings: what a user must know while the work continues.
 
 They go to the logger `mill`, each text once a process: a program that embeds mill controls them with `logging`, and the
-command line prints them on standard error (`mill/cli/main.py`). Those about a model, a task or a check are kept in the
+command line prints them on standard error (`mill/cli/main.py`). Those about a model, a task or a check are stored in the
 manifest, the results and check.json as well.
 """
 
@@ -25,7 +25,7 @@ def warn(text: str) -> None:
 
 
 class CollectingHandler(logging.Handler):
-    """Keeps warnings for somebody else to log: those of a worker on another machine."""
+    """Collects the warnings of a worker on another machine, for the driver to log."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)

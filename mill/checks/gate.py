@@ -44,7 +44,7 @@ class GateInconclusive(MillError):
 
 @dataclass(frozen=True)
 class RuleOutcome:
-    """The outcome of one rule on one variant. `reason` is empty if it is kept without a remark."""
+    """The outcome of one rule on one variant. `reason` is empty if it is kept without a warning."""
 
     rule: Rule
     variant: str

@@ -30,7 +30,7 @@ def answer_warnings(counts: Mapping[str, int], *, chat: bool = False) -> list[st
 
 
 def truncation_warnings(answers: Sequence[Answer]) -> list[str]:
-    """Prompts that were longer than the context and lost their beginning, counted for each task."""
+    """Prompts that were longer than the context and were cut on the left, counted for each task."""
     prompts = Counter(answer.task for answer in answers)
     truncated = Counter(answer.task for answer in answers if answer.truncated)
     return [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from typing import Protocol
 
-from mill.api.batching import Answered
+from mill.api.batching import Completed
 from mill.api.errors import ModelBroken
 from mill.api.model import MillModel
 from mill.api.progress import TokenCount
@@ -19,13 +19,13 @@ class ExecutorBackend(Protocol):
     def load(self) -> None:
         """Called before the first request, so that rates do not include loading."""
 
-    def stream(self, kind: str, requests: Sequence[Request]) -> Generator[Answered, None, None]:
+    def stream(self, kind: str, requests: Sequence[Request]) -> Generator[Completed, None, None]:
         """Every request with its response, as soon as it is complete. No two requests may be equal."""
 
     def token_count(self) -> TokenCount | None:
         """Planned and computed tokens of the stream in progress; None where they are not known."""
 
-    def undelivered(self) -> list[Answered]:
+    def undelivered(self) -> list[Completed]:
         """Responses that had arrived when the stream was closed before its end."""
 
     def warnings(self) -> list[str]:
@@ -48,7 +48,7 @@ class LocalBackend:
     def load(self) -> None:
         self.model.load()
 
-    def stream(self, kind: str, requests: Sequence[Request]) -> Generator[Answered, None, None]:
+    def stream(self, kind: str, requests: Sequence[Request]) -> Generator[Completed, None, None]:
         completed: set[str] = set()
         try:
             for request, response in self.model.stream_responses(kind, requests):
@@ -64,7 +64,7 @@ class LocalBackend:
     def token_count(self) -> TokenCount | None:
         return self.model.token_count
 
-    def undelivered(self) -> list[Answered]:
+    def undelivered(self) -> list[Completed]:
         return []
 
     def warnings(self) -> list[str]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Protocol
 
-from mill.api.batching import Answered
+from mill.api.batching import Completed
 from mill.api.errors import MillError
 from mill.api.progress import Progress
 from mill.api.request import Request
@@ -32,7 +32,7 @@ class Store(Protocol):
 class Tally:
     """Counts of an execution."""
 
-    asked: int = 0
+    requested: int = 0
     known: int = 0
     computed: int = 0
     failed: int = 0
@@ -74,7 +74,7 @@ class Executor:
         responses: dict[str, Response] = {}
         pending: dict[str, Request] = {}
         for clone in chain.from_iterable(clones):
-            self.tally.asked += 1
+            self.tally.requested += 1
             key = clone.key
             if key in responses or key in pending:
                 continue
@@ -98,7 +98,7 @@ class Executor:
                 self.tally.answering_s += time.perf_counter() - started
 
     def _record_all(
-        self, stream: Generator[Answered, None, None], responses: dict[str, Response], progress: Progress
+        self, stream: Generator[Completed, None, None], responses: dict[str, Response], progress: Progress
     ) -> None:
         """Store each response when it arrives, before it counts as progress."""
         try:

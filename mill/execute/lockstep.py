@@ -12,7 +12,7 @@ from collections.abc import Generator, Iterable, Mapping
 from contextlib import closing
 from dataclasses import replace
 
-from mill.api.batching import Answered
+from mill.api.batching import Completed
 from mill.api.model import MillModel, options_text
 from mill.api.progress import Progress
 from mill.api.request import KINDS, Request
@@ -65,7 +65,7 @@ class LockStepExecutor(Executor):
         ]
 
 
-def _without_padding(stream: Generator[Answered, None, None]) -> Generator[Answered, None, None]:
+def _without_padding(stream: Generator[Completed, None, None]) -> Generator[Completed, None, None]:
     """Padding has a negative draw, which no other request has."""
     with closing(stream):
         for request, response in stream:

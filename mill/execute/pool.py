@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from itertools import islice
 
-from mill.api.batching import Answered, describe
+from mill.api.batching import Completed, describe
 from mill.api.errors import MillError, ModelBroken, ModelError
 from mill.api.progress import TokenCount
 from mill.api.request import Request
@@ -54,7 +54,7 @@ class WorkerSlot:
 
 @dataclass(frozen=True)
 class NewResponses:
-    pairs: list[Answered]
+    pairs: list[Completed]
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Pool:
     def load(self) -> None:
         """Workers start at the first stream, in parallel; those that are ready do not wait for the others."""
 
-    def stream(self, kind: str, requests: Sequence[Request]) -> Generator[Answered, None, None]:
+    def stream(self, kind: str, requests: Sequence[Request]) -> Generator[Completed, None, None]:
         work = WorkQueue(requests, self.workers)
         self._messages, self._threads = queue.Queue(), []
         for slot in self.slots:
@@ -117,15 +117,15 @@ class Pool:
     def token_count(self) -> TokenCount | None:
         return None
 
-    def undelivered(self) -> list[Answered]:
-        arrived: list[Answered] = []
+    def undelivered(self) -> list[Completed]:
+        arrived: list[Completed] = []
         with contextlib.suppress(queue.Empty):
             while True:
                 message = self._messages.get_nowait()
                 arrived += message.pairs if isinstance(message, NewResponses) else []
         return arrived
 
-    def _receive(self, work: WorkQueue, total: int, start_thread: Callable[[], None]) -> Iterator[Answered]:
+    def _receive(self, work: WorkQueue, total: int, start_thread: Callable[[], None]) -> Iterator[Completed]:
         """Yield responses until all have arrived, in the thread that reads the stream."""
         received, deaths = 0, 0
         while received < total:

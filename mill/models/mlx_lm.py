@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from mill.api.batching import Answered, BatchLimits, Unit, describe
+from mill.api.batching import BatchLimits, Completed, Unit, describe
 from mill.api.errors import ModelError
 from mill.api.model import ModelCapabilities
 from mill.api.request import ALL, GENERATE, LOGLIKELIHOOD, MULTI_ROUND, Request
@@ -118,7 +118,7 @@ class MlxModel(TokenModel):
 
     # Generation.
 
-    def _stream(self, kind: str, requests: Sequence[Request]) -> Iterator[Answered]:
+    def _stream(self, kind: str, requests: Sequence[Request]) -> Iterator[Completed]:
         one_at_a_time = BatchLimits(requests=1)
         if kind in (GENERATE, MULTI_ROUND):
             units = prompt_units(self.tokens.prompts(requests))

@@ -1,7 +1,7 @@
 """An advisory lock on the tasks of a run: a second command on the same tasks waits, and then finds all responses recorded.
 
 A working process keeps a heartbeat file in the run's folder and rewrites it every few seconds. It uses no file locks and
-compares no clocks, so it works over network file systems. The file of a killed process blocks nobody: on the same machine
+compares no clocks, so it works over network file systems. The file of a killed process blocks no other: on the same machine
 that is detected at once, elsewhere after a minute without a heartbeat. If two processes do start together, some responses
 are computed twice; nothing else depends on the lock.
 """
@@ -143,7 +143,7 @@ def _machine() -> str:
 
 
 def _born(pid: int) -> str | None:
-    """When a process started, which tells it from a later one with the same id; None if there is none."""
+    """When a process started, which distinguishes it from a later one with the same id; None if there is none."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return None if fields[0] in "ZX" else fields[19]  # a zombie has ended

@@ -72,7 +72,7 @@ class JudgeRunner:
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # third-party code may raise anything
-            warn(f"{task.name} cannot ask the judge about sample {sample.sample.id}: {describe(error)}")
+            warn(f"{task.name} cannot build the judge's prompt for sample {sample.sample.id}: {describe(error)}")
             return []
 
 

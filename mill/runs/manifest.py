@@ -26,7 +26,7 @@ _PACKAGES = ("torch", "transformers", "tokenizers", "datasets", "accelerate", "n
 
 
 def shown_settings(settings: RenderSettings) -> dict[str, Any]:
-    """The settings that differ from their defaults: runs of one model are told apart by them."""
+    """The settings that differ from their defaults: they distinguish the runs of one model."""
     defaults = RenderSettings()
     changed = {name: value for name, value in asdict(settings).items() if value != getattr(defaults, name)}
     if "gen_kwargs" in changed:

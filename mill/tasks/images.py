@@ -1,4 +1,4 @@
-"""Pictures with one class each, in the renderings that models can serve: zero-shot, supervised, multiple choice."""
+"""Images with one class each, in the renderings that models can serve: zero-shot, supervised, multiple choice."""
 
 from __future__ import annotations
 

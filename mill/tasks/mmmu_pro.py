@@ -85,7 +85,7 @@ class MMMUProClip(MMMUPro):
     alternatives = ()
 
     def warnings(self) -> list[str]:
-        return ["only the first image of a question is used; choices that are images are told apart by their letter alone"]
+        return ["only the first image of a question is used; choices that are images differ only by their letter"]
 
     def requests(self, sample: Sample, settings: RenderSettings) -> list[Request]:
         question = _IMAGE_TAG.sub("", str(sample.doc["question"])).strip()

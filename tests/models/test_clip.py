@@ -405,7 +405,7 @@ def test_random_weights_are_the_same_in_every_run_with_a_warning(architecture: s
     for _ in range(2):
         model = ready(ClipModel(architecture))
         rankings.append(model.zero_shot_classify([image_request(image_files[0], Labels(CLASSES))])[0].ranking)
-        assert model.warnings() == [f"the weights of {architecture} are random: give pretrained=..."]
+        assert model.warnings() == [f"the weights of {architecture} are random: pass pretrained=..."]
         torch.rand(3)
     assert rankings[0] == rankings[1]
 
@@ -440,7 +440,7 @@ def test_a_missing_checkpoint_is_refused(architecture: str, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("template", ["a photo of a cat", "", "a photo of a {}", "{ c }"])
 def test_a_template_without_a_class_field_is_refused(template: str) -> None:
-    with pytest.raises(SpecError, match=r"prompt_template=.*it needs \{c\} where the class goes"):
+    with pytest.raises(SpecError, match=r"prompt_template=.*it needs \{c\} for the class name"):
         ClipModel("ViT-B-32", prompt_template=template)
 
 

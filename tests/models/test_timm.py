@@ -208,7 +208,7 @@ def test_a_request_without_an_image_or_with_two_is_an_error(checkpoints: dict[st
     answers = model.classify([image_request(image_files[0]), none, two, image_request(image_files[1])])
     assert [answer.failed for answer in answers] == [False, True, True, False]
     assert "no image" in (answers[1].error or "")
-    assert "2 pictures" in (answers[2].error or "")
+    assert "2 images" in (answers[2].error or "")
     alone = model.classify([image_request(image_files[0]), image_request(image_files[1])])
     assert [answers[0].label, answers[3].label] == [answer.label for answer in alone]
 

@@ -6,22 +6,20 @@ import functools
 
 
 @functools.cache
-def missing(name: str, revision: str | None) -> bool:
-    """True if neither the cache nor the hub shows this model. Other errors are left to transformers, which explains them."""
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import (
-        EntryNotFoundError,
-        HFValidationError,
-        LocalEntryNotFoundError,
-        RepositoryNotFoundError,
-    )
+def why_missing(name: str, revision: str | None) -> str:
+    """Why a model can be had neither from the cache nor from the hub; empty if it can. Other errors are left to
+    transformers, which explains them."""
+    from huggingface_hub import constants, hf_hub_download
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError, RepositoryNotFoundError
 
     try:
         hf_hub_download(name, "config.json", revision=revision)
-    except (RepositoryNotFoundError, LocalEntryNotFoundError, HFValidationError):
-        return True
-    except EntryNotFoundError:  # a model without config.json
-        return False
-    except Exception:  # no connection, no access, a full disk
-        return False
-    return False
+    except (RepositoryNotFoundError, HFValidationError):
+        return "the hub has no public model of that name"
+    except LocalEntryNotFoundError:
+        if constants.HF_HUB_OFFLINE:
+            return "it is not in the hub's cache, and HF_HUB_OFFLINE is set"
+        return "the hub cannot be reached, and the model is not in its cache"
+    except Exception:  # a model without config.json, no access, a full disk
+        return ""
+    return ""

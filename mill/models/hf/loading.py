@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import io
-import os
 import re
 import sys
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from mill.api.errors import ModelError
 from mill.api.warnings import warn
 from mill.compat import gguf
 from mill.models.device import choose_device, cpu_has_bfloat16
+from mill.models.hf import hub
 from mill.models.spec.fingerprint import file_digest, folder_digest, weights_size
 from mill.models.spec.remote_code import announce_remote_code
 
@@ -176,10 +176,9 @@ def _auto_class(config: Any, multimodal: bool) -> Any:
 
 def _refuse_missing(source: Source, what: str) -> None:
     """Refuse a name that the hub does not have, before the imports that take seconds."""
-    from mill.models.hf.hub import missing
-
-    if not source.local and missing(source.path, source.revision):
-        raise ModelError(f"cannot load the {what} of {source.name}: {_reason(OSError(), source)}")
+    reason = "" if source.local else hub.why_missing(source.path, source.revision)
+    if reason:
+        raise ModelError(f"cannot load the {what} of {source.name}: no such local folder, and {reason}")
 
 
 def _load(auto: Any, source: Source, what: str, **arguments: Any) -> Any:
@@ -206,6 +205,6 @@ def _quiet() -> contextlib.AbstractContextManager[Any]:
 
 def _reason(error: Exception, source: Source) -> str:
     if not source.local and isinstance(error, OSError):
-        offline = " (HF_HUB_OFFLINE is set)" if os.environ.get("HF_HUB_OFFLINE") else ""
-        return f"no such local folder, and the hub has no public model of that name{offline}"
+        missing = hub.why_missing(source.path, source.revision)
+        return f"no such local folder, and {missing}" if missing else describe(error)
     return describe(error)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
 from typing import Any
 
-from mill.api.batching import Answered, BatchLimits, Unit, as_response
+from mill.api.batching import BatchLimits, Completed, Unit, as_response
 from mill.api.model import options_text
 from mill.api.request import Request
 from mill.api.response import Response
@@ -20,7 +20,7 @@ DEFAULT_VIDEO_FRAMES = 8
 TEXT_ONLY = ("text",)  # the default, which means: what the processor takes
 MEDIA_AHEAD = 16  # rows whose media are decoded in advance
 
-Stream = Callable[[Sequence[Request]], Iterator[Answered]]
+Stream = Callable[[Sequence[Request]], Iterator[Completed]]
 AnswerRows = Callable[[list[MediaRow], list[Any]], list[list[Response]]]
 
 
@@ -60,14 +60,14 @@ class MediaModel(TokenModel):
             return multimodal.read_modalities(self.processor)
         return set(self.modalities)
 
-    def _split_media(self, requests: Sequence[Request], texts: Stream, media: Stream) -> Iterator[Answered]:
+    def _split_media(self, requests: Sequence[Request], texts: Stream, media: Stream) -> Iterator[Completed]:
         """Requests of text alone need no processor."""
         for stream, has_media in ((texts, False), (media, True)):
             part = [request for request in requests if bool(request.media) is has_media]
             if part:
                 yield from stream(part)
 
-    def _stream_media(self, kind: str, rows: list[MediaRow], answer: AnswerRows, limits: BatchLimits) -> Iterator[Answered]:
+    def _stream_media(self, kind: str, rows: list[MediaRow], answer: AnswerRows, limits: BatchLimits) -> Iterator[Completed]:
         """Rows in batches of one shape, their media decoded in advance; unreadable media are an error of their request."""
         groups: dict[Any, list[MediaRow]] = {}
         for row in sorted(rows, key=lambda row: -row.cost):  # the order in which batches are computed

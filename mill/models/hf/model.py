@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
-from mill.api.batching import Answered, BatchLimits, Unit, as_response
+from mill.api.batching import BatchLimits, Completed, Unit, as_response
 from mill.api.model import options_text
 from mill.api.progress import TokenCount
 from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, Request
@@ -32,7 +32,7 @@ class TransformersModel(TransformersCheckpoint):
         self.__dict__.pop("prefix_engine", None)
         super().clean()
 
-    def _stream(self, kind: str, requests: Sequence[Request]) -> Iterator[Answered]:
+    def _stream(self, kind: str, requests: Sequence[Request]) -> Iterator[Completed]:
         if kind == LOGLIKELIHOOD:
             return self._split_media(requests, self._score_texts, self._score_media)
         if kind == ROLLING:
@@ -41,7 +41,7 @@ class TransformersModel(TransformersCheckpoint):
             return self._split_media(requests, self._generate_texts, self._generate_media)
         raise self._cannot(kind)
 
-    def _score_texts(self, requests: Sequence[Request]) -> Iterator[Answered]:
+    def _score_texts(self, requests: Sequence[Request]) -> Iterator[Completed]:
         with_logprobs = [request for request in requests if request.options.get("logprobs")]
         if with_logprobs:
             yield from self._score_with_logprobs(with_logprobs)
@@ -49,7 +49,7 @@ class TransformersModel(TransformersCheckpoint):
         if plain:
             yield from self._score_plain(plain)
 
-    def _score_with_logprobs(self, requests: Sequence[Request]) -> Iterator[Answered]:
+    def _score_with_logprobs(self, requests: Sequence[Request]) -> Iterator[Completed]:
         """Scores with tokens and distributions, padded: they are requested to find differences, not to save time."""
 
         def hook(batch: list[Unit]) -> list[list[Response]]:
@@ -62,7 +62,7 @@ class TransformersModel(TransformersCheckpoint):
         limits = self._token_limits(memory.scoring_tokens(self.model, logits_per_token=2.0))
         return self._score_pairs(requests, units, hook, limits)
 
-    def _score_plain(self, requests: Sequence[Request]) -> Iterator[Answered]:
+    def _score_plain(self, requests: Sequence[Request]) -> Iterator[Completed]:
         """Packed, sharing prefixes, where the model's layers allow it; the other rows in padded batches."""
         fitting, pairs, too_long = self._fitting_pairs(requests)
         yield from too_long
@@ -111,7 +111,7 @@ class TransformersModel(TransformersCheckpoint):
     def execution_paths(self) -> dict[str, str]:
         return self._paths.summary()
 
-    def _score_media(self, requests: Sequence[Request]) -> Iterator[Answered]:
+    def _score_media(self, requests: Sequence[Request]) -> Iterator[Completed]:
         def score(rows: list[MediaRow], decoded: list[Any]) -> list[list[Response]]:
             return self.media.score(self.model, rows, decoded)
 
@@ -119,7 +119,7 @@ class TransformersModel(TransformersCheckpoint):
         limits = self._token_limits(memory.scoring_tokens(self.model, logits_per_token=1.0))
         return self._stream_media(LOGLIKELIHOOD, self.media.rows(requests), score, limits)
 
-    def _score_documents(self, requests: Sequence[Request]) -> Iterator[Answered]:
+    def _score_documents(self, requests: Sequence[Request]) -> Iterator[Completed]:
         documents = zip(requests, map(self.tokens.windows, requests), strict=True)
         units = [Unit([request], sum(len(row.ids) for row in rows), rows) for request, rows in documents]
         budget = memory.scoring_tokens(self.model, logits_per_token=1.0)
@@ -130,7 +130,7 @@ class TransformersModel(TransformersCheckpoint):
 
         return self._stream_checked(ROLLING, units, hook, BatchLimits(self.batch_size, budget))
 
-    def _generate_texts(self, requests: Sequence[Request]) -> Iterator[Answered]:
+    def _generate_texts(self, requests: Sequence[Request]) -> Iterator[Completed]:
         """By continuous batching where prefixes are shared; the others in plain batches of equal decoding options."""
         groups: dict[str, list[Unit]] = {}
         prompts, healthy = self.tokens.prompts(requests), self.canary is not None
@@ -151,7 +151,7 @@ class TransformersModel(TransformersCheckpoint):
         for group in groups.values():
             yield from self._stream_units(group, hook, limits)
 
-    def _generate_media(self, requests: Sequence[Request]) -> Iterator[Answered]:
+    def _generate_media(self, requests: Sequence[Request]) -> Iterator[Completed]:
         def answer(rows: list[MediaRow], decoded: list[Any]) -> list[list[Response]]:
             return [[response] for response in self.media.generate(self.model, rows, decoded, self._eos_ids)]
 

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from mill.api.batching import Answered
+from mill.api.batching import Completed
 from mill.api.errors import ModelBroken, ServerBroken, ServerGone
 from mill.api.request import Request
 from mill.api.response import Response
@@ -41,7 +41,7 @@ class RequestDispatcher:
         self._breaker = CircuitBreaker(server, verifies=server.client.verifies)
         self._held: deque[tuple[float, Request, Response]] = deque()
 
-    def stream(self, requests: Sequence[Request]) -> Iterator[Answered]:
+    def stream(self, requests: Sequence[Request]) -> Iterator[Completed]:
         """Every request with its response. A request may crash the server: after an outage without any response, requests
         are sent one by one, and one on which the server crashes repeatedly is an error."""
         outages = crashing = 0
@@ -68,7 +68,7 @@ class RequestDispatcher:
                     del left[sent[0].key]
                     yield sent[0], Response(error=f"the server crashed on this request {MAX_OUTAGES + 1} times")
 
-    def _send_all(self, requests: Sequence[Request]) -> Iterator[Answered]:
+    def _send_all(self, requests: Sequence[Request]) -> Iterator[Completed]:
         self._breaker.reset()
         for request, (response, completed) in self._server.client.run_all(requests, self._send, self._breaker):
             if response.failed:
@@ -83,7 +83,7 @@ class RequestDispatcher:
     async def _send(self, request: Request) -> tuple[Response, float]:
         return await self._breaker.send(request), time.monotonic()
 
-    def _release(self, healthy_at: float) -> Iterator[Answered]:
+    def _release(self, healthy_at: float) -> Iterator[Completed]:
         """Failures from before the server was last healthy are errors of their requests."""
         while self._held and self._held[0][0] <= healthy_at:
             _, request, response = self._held.popleft()

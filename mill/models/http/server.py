@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from mill.api.batching import Answered, as_response, describe
+from mill.api.batching import Completed, as_response, describe
 from mill.api.errors import MillError, ModelError, ServerGone, UnknownName
 from mill.api.message import Message
 from mill.api.model import MillModel
@@ -172,7 +172,7 @@ class ServerModel(MillModel):
 
     def _check_same(self, now: ServerModel) -> None:
         if now.identity() != self.identity():
-            raise ModelError(f"{self.base_url} came back with another model; the earlier responses are kept")
+            raise ModelError(f"{self.base_url} came back with another model; the earlier responses stay recorded")
 
     async def _generate(self, request: Request) -> Response:
         raise self._cannot(GENERATE)
@@ -183,7 +183,7 @@ class ServerModel(MillModel):
     async def _score_document(self, request: Request) -> Response:
         raise self._cannot(ROLLING)
 
-    def _stream(self, kind: str, requests: Sequence[Request]) -> Iterator[Answered]:
+    def _stream(self, kind: str, requests: Sequence[Request]) -> Iterator[Completed]:
         """Requests with a shared prefix one after another, for the server's prefix cache."""
         if kind not in self._senders():
             raise self._cannot(kind)

@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from mill.api.batching import Answered, BatchLimits, Unit, as_response
+from mill.api.batching import BatchLimits, Completed, Unit, as_response
 from mill.api.errors import SpecError, UnknownName
 from mill.api.message import IMAGE, Media
 from mill.api.model import MillModel
@@ -57,7 +57,7 @@ class VisionModel(MillModel):
     def _load_image(self, media: Media) -> Any:
         return self._pixels(load_image(media))
 
-    def _stream(self, kind: str, requests: Sequence[Request]) -> Iterator[Answered]:
+    def _stream(self, kind: str, requests: Sequence[Request]) -> Iterator[Completed]:
         self.load()  # before the prefetching threads, which all need it
         with Prefetch(self._load_request, requests, ahead=BATCHES_AHEAD * self.batch_size) as loaded:
 

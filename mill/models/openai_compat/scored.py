@@ -21,12 +21,12 @@ def scored_tokens(
     )
 
 
-def scored_response(logprobs: list[float | None], likeliest: list[bool], prompt_tokens: int, truncated: int) -> Response:
+def scored_response(logprobs: list[float | None], greedy: list[bool], prompt_tokens: int, truncated: int) -> Response:
     if not logprobs or None in logprobs:
         return Response(error=LEFT_OUT)
     return Response(
         score=float(sum(score for score in logprobs if score is not None)),
-        is_greedy=all(likeliest),
+        is_greedy=all(greedy),
         prompt_tokens=prompt_tokens,
         output_tokens=len(logprobs),
         truncated_tokens=truncated,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from mill.api.batching import Answered, BatchLimits, Hook, Unit, as_response
+from mill.api.batching import BatchLimits, Completed, Hook, Unit, as_response
 from mill.api.model import MillModel
 from mill.api.request import LOGLIKELIHOOD, Request
 from mill.api.response import Response
@@ -38,7 +38,7 @@ class TokenModel(MillModel):
         texts = [self.tokens.render(request.context) + request.continuation for request in requests]
         return sum(map(len, self.tokens.encode_all(texts)))
 
-    def _stream_checked(self, kind: str, units: Sequence[Unit], hook: Hook, limits: BatchLimits) -> Iterator[Answered]:
+    def _stream_checked(self, kind: str, units: Sequence[Unit], hook: Hook, limits: BatchLimits) -> Iterator[Completed]:
         """Run units; a response without what its kind needs, or with NaN, becomes its request's error."""
 
         def checked(batch: list[Unit]) -> list[list[Response]]:
@@ -46,7 +46,7 @@ class TokenModel(MillModel):
 
         return self._stream_units(units, checked, limits)
 
-    def _fitting_pairs(self, requests: Sequence[Request]) -> tuple[list[Request], list[TokenPair], list[Answered]]:
+    def _fitting_pairs(self, requests: Sequence[Request]) -> tuple[list[Request], list[TokenPair], list[Completed]]:
         """Requests whose continuation fits the context, their pairs, and the others with their errors."""
         pairs = list(zip(requests, self.tokens.pairs(requests), strict=True))
         error = Response(error=f"the continuation is longer than the context of {self.tokens.window} tokens")
@@ -55,7 +55,7 @@ class TokenModel(MillModel):
 
     def _score_pairs(
         self, requests: Sequence[Request], make_units: MakeUnits, hook: Hook, limits: BatchLimits
-    ) -> Iterator[Answered]:
+    ) -> Iterator[Completed]:
         """Log-likelihoods: pairs that fit the context are made into units, the others are errors."""
         fitting, pairs, too_long = self._fitting_pairs(requests)
         yield from too_long

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
-from mill.api.batching import Answered, BatchLimits, Unit, describe
+from mill.api.batching import BatchLimits, Completed, Unit, describe
 from mill.api.errors import ModelError
 from mill.api.model import ModelCapabilities
 from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, Request
@@ -131,7 +131,7 @@ class VLLMModel(MediaModel):
         gc.collect()
         memory.empty_caches()
 
-    def _stream(self, kind: str, requests: Sequence[Request]) -> Iterator[Answered]:
+    def _stream(self, kind: str, requests: Sequence[Request]) -> Iterator[Completed]:
         if kind == ROLLING:
             units = [Unit([request], len(request.text), self.tokens.windows(request)) for request in requests]
             return self._stream_checked(ROLLING, units, self._score_documents, self._batch_limits)
@@ -141,18 +141,18 @@ class VLLMModel(MediaModel):
             return self._split_media(requests, self._generate_texts, self._generate_media)
         raise self._cannot(kind)
 
-    def _generate_texts(self, requests: Sequence[Request]) -> Iterator[Answered]:
+    def _generate_texts(self, requests: Sequence[Request]) -> Iterator[Completed]:
         units = prompt_units(self.tokens.prompts(requests))
         return self._stream_checked(GENERATE, units, self._generate, self._batch_limits)
 
-    def _generate_media(self, requests: Sequence[Request]) -> Iterator[Answered]:
+    def _generate_media(self, requests: Sequence[Request]) -> Iterator[Completed]:
         rows = [MediaRow(request, self.media.render(request.context)) for request in requests]
         return self._stream_media(GENERATE, rows, self._generate_rows, self._batch_limits)
 
-    def _score_texts(self, requests: Sequence[Request]) -> Iterator[Answered]:
+    def _score_texts(self, requests: Sequence[Request]) -> Iterator[Completed]:
         return self._score_pairs(requests, row_units, self._score, self._batch_limits)
 
-    def _score_media(self, requests: Sequence[Request]) -> Iterator[Answered]:
+    def _score_media(self, requests: Sequence[Request]) -> Iterator[Completed]:
         rows = self.media.rows(requests, share=False)
         return self._stream_media(LOGLIKELIHOOD, rows, self._score_media_rows, self._batch_limits)
 
@@ -233,7 +233,7 @@ class VLLMModel(MediaModel):
         ]
 
     def _next_tokens(self, rows: Sequence[Row]) -> list[dict[int, tuple[float, bool]]]:
-        """For each row the likeliest next tokens: (log-probability, whether it is the argmax)."""
+        """For each row the top next tokens: (log-probability, whether it is the argmax)."""
         from vllm import SamplingParams
 
         params = SamplingParams(max_tokens=1, temperature=0.0, logprobs=SAMPLED_LOGPROBS, detokenize=False)

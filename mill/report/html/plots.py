@@ -208,7 +208,7 @@ def _cell(name: str, row: dict[str, Any] | None) -> tuple[str, str]:
 
 def _stress(variants: Sequence[Variant]) -> list[Html]:
     levels = [str(variant.counts["concurrency"]) for variant in variants]
-    figures = []
+    plots = []
     for heading, names, unit in LOAD:
         series = []
         for number, name in enumerate(names):
@@ -220,5 +220,5 @@ def _stress(variants: Sequence[Variant]) -> list[Html]:
             highest = max(point.top for line in series for point in line.points)
             x = Axis("requests in flight", -0.4, len(levels) - 0.6, names=levels)
             last = 1.0 if names == ("match_rate",) else highest * 1.1 if unit else max(0.05, highest * 1.2)
-            figures.append(line_chart(heading + unit, x, Axis("", 0, last, percent=not unit), series))
-    return figures
+            plots.append(line_chart(heading + unit, x, Axis("", 0, last, percent=not unit), series))
+    return plots
