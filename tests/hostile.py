@@ -180,6 +180,7 @@ FINISHES = {
         for invalid in (7, 1.5, True, ["stop"], {"type": "stop"})
     },
 }
+INVALID_CONTENTS: tuple[Any, ...] = (7, True, [{"type": "text", "text": "fine"}], {})
 FIELDS = {
     **{
         f"choices {json.dumps(invalid)}": Mode({"choices": invalid}, message)
@@ -204,7 +205,7 @@ FIELDS = {
     "no text": Mode(without("text"), "has no text"),
     **{
         f"content {json.dumps(invalid)}": Mode(chat(invalid), "choices[0].message.content: expected str")
-        for invalid in (7, True, [{"type": "text", "text": "fine"}], {})
+        for invalid in INVALID_CONTENTS
     },
     "content null": Mode(chat(None), "has no text"),
     "a chat answer to a completion": Mode(chat("fine"), text="fine", counts=(None, None)),

@@ -14,7 +14,7 @@ import mill
 from mill.api.errors import MillError, SpecError
 from mill.models.spec.open import open_model
 
-SHORT = {"limit": 3, "gen_kwargs": {"max_gen_toks": 6}}
+SHORT: dict[str, Any] = {"limit": 3, "gen_kwargs": {"max_gen_toks": 6}}
 
 
 def spec(model: Path, dtype: str = "float32") -> str:
@@ -36,7 +36,7 @@ def test_a_model_that_is_open_is_evaluated_as_its_spec_is(tiny_model: Path, tmp_
 
 
 def test_compare_gives_metrics_samples_and_a_page(tiny_model: Path, tmp_path: Path) -> None:
-    others = [spec(tiny_model, "float16"), open_model(spec(tiny_model, "bfloat16"))]
+    others: list[Any] = [spec(tiny_model, "float16"), open_model(spec(tiny_model, "bfloat16"))]
     found = mill.compare(spec(tiny_model), others, labels=["f32", "f16", "bf16"], output_dir=tmp_path, **SHORT)
     kl = found.metrics[found.metrics["metric"] == "kl_mean"].set_index("label")["value"]
     assert 0 < kl["f16"] < kl["bf16"]
@@ -113,13 +113,19 @@ def test_compare_refuses_what_it_would_drop(tiny_model: Path, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: mill.evaluate(None, "gsm8k"), "a model is a spec"),
-        (lambda: mill.evaluate(5, "gsm8k"), "a model is a spec"),
-        (lambda: mill.evaluate("toy[path=a]", None), "tasks are names or Task objects, not NoneType"),
-        (lambda: mill.evaluate("toy[path=a]", [5]), "tasks are names or Task objects, not int"),
+        (lambda: mill.evaluate(None, "gsm8k"), "a model is a spec"),  # type: ignore[arg-type]
+        (lambda: mill.evaluate(5, "gsm8k"), "a model is a spec"),  # type: ignore[arg-type]
+        (
+            lambda: mill.evaluate("toy[path=a]", None),  # type: ignore[arg-type]
+            "tasks are names or Task objects, not NoneType",
+        ),
+        (
+            lambda: mill.evaluate("toy[path=a]", [5]),  # type: ignore[list-item]
+            "tasks are names or Task objects, not int",
+        ),
         (lambda: mill.evaluate("toy[path=a]", "gsm8k", output_dir=5), "output_dir must be a path, not 5"),
         (lambda: mill.evaluate("toy[path=a]", "gsm8k", output_dir="a\0b"), "path"),
-        (lambda: mill.compare("toy[path=a]", None), "a model is a spec"),
+        (lambda: mill.compare("toy[path=a]", None), "a model is a spec"),  # type: ignore[arg-type]
         (
             lambda: mill.compare("toy[path=a]", "toy[path=b]", prompts=5),
             "prompts must be a comma-separated text or a list of texts, not 5",

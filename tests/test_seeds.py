@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -78,7 +79,7 @@ def test_the_documented_text_benchmarks_exist(name: str) -> None:
 
 def test_default_addresses_and_timeouts_are_the_documented_ones() -> None:
     for text, url in {"gguf:m": "http://127.0.0.1:8080", "vllm-mlx:m": "http://127.0.0.1:8000", "ollama:m": OLLAMA}.items():
-        model = open_model(text)
+        model: Any = open_model(text)
         assert (model.base_url, model.client.timeout) == (url, 120.0)
 
 

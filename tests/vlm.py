@@ -99,7 +99,7 @@ def make_qwen2_vl(folder: Path) -> Path:
 def make_qwen2_5_vl(folder: Path) -> Path:
     from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration, Qwen2_5_VLProcessor
 
-    tower = {"depth": 2, "hidden_size": 32, "intermediate_size": 48, "num_heads": 4, "out_hidden_size": 32}
+    tower: dict[str, Any] = {"depth": 2, "hidden_size": 32, "intermediate_size": 48, "num_heads": 4, "out_hidden_size": 32}
     tower |= {"window_size": 16, "fullatt_block_indexes": [1]}
     return _qwen_vl(folder, Qwen2_5_VLProcessor, Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration, tower)
 

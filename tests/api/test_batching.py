@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -303,7 +304,7 @@ def test_keyboard_interrupt_is_raised() -> None:
 
 def test_a_response_without_a_time_gets_a_share_of_its_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = iter([10.0, 16.0])
-    monkeypatch.setattr(batching.time, "perf_counter", lambda: next(ticks))
+    monkeypatch.setattr(time, "perf_counter", lambda: next(ticks))
     assert [response.seconds for response in run(units("abc"), Echo()).values()] == [2.0, 2.0, 2.0]
 
 

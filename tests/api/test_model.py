@@ -21,7 +21,7 @@ def my_model() -> Any:
 
     @register_model("my-backend")
     class MyModel(MillModel):
-        def __init__(self, path: str, **kwargs):
+        def __init__(self, path: str, **kwargs: Any) -> None:
             self._path = path
             self.capabilities = ModelCapabilities(
                 modalities={"text"},
@@ -29,21 +29,21 @@ def my_model() -> Any:
                 supports_logprobs=True,
                 supports_chat_template=False,
             )
-            self.batches = []
+            self.batches: list[Any] = []
 
         @property
         def model_name(self) -> str:
             return self._path
 
-        def _generate_batch(self, batch, gen_kwargs) -> list[str]:
+        def _generate_batch(self, batch: Any, gen_kwargs: Any) -> list[str]:
             self.batches.append(([request.text for request in batch], gen_kwargs))
             return [request.text.upper()[: gen_kwargs.get("max_gen_toks")] for request in batch]
 
-        def _loglikelihood_batch(self, batch) -> list[tuple[float, bool]]:
+        def _loglikelihood_batch(self, batch: Any) -> list[tuple[float, bool]]:
             self.batches.append([request.continuation for request in batch])
             return [(-float(len(request.continuation)), request.continuation == "yes") for request in batch]
 
-        def _loglikelihood_rolling_single(self, request) -> float:
+        def _loglikelihood_rolling_single(self, request: Request) -> float:
             self.batches.append(request.text)
             return -float(len(request.text))
 
@@ -161,7 +161,7 @@ def test_a_backend_that_overrides_a_public_method_is_streamed_through_it(my_mode
     model = Overriding("own")
     pairs = [(request.text, response.text) for request, response in model.stream_responses(GENERATE, requests_for("a", "b"))]
     assert pairs == [("a", "<A>"), ("b", "<B>")]
-    Overriding.generate_until = lambda self, requests: []
+    Overriding.generate_until = lambda self, requests: []  # type: ignore[method-assign]
     with pytest.raises(ModelError, match="returned 0 of 1 responses"):
         list(model.stream_responses(GENERATE, requests_for("a")))
 

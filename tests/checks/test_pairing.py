@@ -12,6 +12,7 @@ from mill.checks.answers import DOCUMENT, Answer
 from mill.checks.pairing import AnswerPair, Divergence, margin_at, pair_up
 
 TOP = ((1, -0.1), (2, -2.5))
+MARGIN: Any = pytest.approx(2.4)  # between the two top_logprobs
 
 
 def answer(text: str = "", *, id: str = "1", task: str = "t", **known: Any) -> Answer:
@@ -33,13 +34,13 @@ def test_texts_diverge_at_the_first_token_with_another_id() -> None:
     a = answer("the cat sat", tokens=tokens("the", " cat", " sat"))
     b = answer("the dog sat", tokens=tokens("the", " dog", " sat"))
     b = answer("the dog sat", tokens=(b.tokens[0], Token(999, " dog", -0.2), b.tokens[2])) if b.tokens else b
-    assert AnswerPair(a, b).divergence == Divergence(char=4, token=2, margin=pytest.approx(2.4))
+    assert AnswerPair(a, b).divergence == Divergence(char=4, token=2, margin=MARGIN)
 
 
 def test_texts_diverge_by_token_texts_where_a_side_has_no_ids() -> None:
     a = answer("abcd", tokens=tokens("ab", "c", "d"))
     b = answer("abce", tokens=tokens("ab", "c", "e", ids=False))
-    assert AnswerPair(a, b).divergence == Divergence(char=3, token=3, margin=pytest.approx(2.4))
+    assert AnswerPair(a, b).divergence == Divergence(char=3, token=3, margin=MARGIN)
 
 
 def test_ids_distinguish_tokens_with_equal_texts() -> None:
@@ -56,8 +57,8 @@ def test_texts_diverge_by_characters_where_an_engine_returns_no_tokens() -> None
 
 def test_a_text_that_ends_earlier_diverges_at_its_end() -> None:
     a, b = answer("ab", tokens=tokens("a", "b")), answer("abc", tokens=tokens("a", "b", "c"))
-    assert AnswerPair(a, b).divergence == Divergence(char=2, token=3, margin=pytest.approx(2.4))  # of the longer answer
-    assert AnswerPair(b, a).divergence == Divergence(char=2, token=3, margin=pytest.approx(2.4))
+    assert AnswerPair(a, b).divergence == Divergence(char=2, token=3, margin=MARGIN)  # of the longer answer
+    assert AnswerPair(b, a).divergence == Divergence(char=2, token=3, margin=MARGIN)
 
 
 def test_margins_need_two_top_logprobs() -> None:

@@ -27,7 +27,9 @@ def test_counts_become_warnings() -> None:
 
 
 def test_truncated_prompts_are_counted_for_each_task() -> None:
-    answers = [Answer(task, "1", "c", "p", None, "x", truncated=cut) for task, cut in zip("ttuv", (1, 0, 1, 0), strict=True)]
+    answers = [
+        Answer(task, "1", "c", "p", None, "x", truncated=cut) for task, cut in zip("ttuv", [True, False] * 2, strict=True)
+    ]
     assert truncation_warnings(answers) == [
         "1 of 2 prompts of t were truncated on the left to fit the context",
         "1 of 1 prompts of u were truncated on the left to fit the context",

@@ -397,8 +397,8 @@ def test_one_address_serves_both_models_of_a_comparison(mill: Mill, tmp_path: Pa
 def test_recorded_answers_of_a_server_are_reported(mill: Mill, tmp_path: Path) -> None:
     """The address may serve a different engine by now."""
     with FaultServer(complete) as server:
-        argv = ("compare", "toy[path=a]", f"openai-compat[model=m,base_url={server.url}]", "--task_paths", TOY)
-        argv = (*argv, "--tasks", "toy_gen", "--quiet", "--no-report", "--output", "out")
+        argv = ["compare", "toy[path=a]", f"openai-compat[model=m,base_url={server.url}]", "--task_paths", TOY]
+        argv += ["--tasks", "toy_gen", "--quiet", "--no-report", "--output", "out"]
         assert "are from an earlier run" not in mill(*argv)[1]
         out = mill(*argv)[1]
     assert "8 of 8 answers are from an earlier run; --fresh sends the requests again" in out
@@ -448,8 +448,8 @@ def test_determinism_of_transformers(mill: Mill, tiny_model: Path, tmp_path: Pat
 
 def test_determinism_measures_again_unless_it_was_interrupted(mill: Mill, tmp_path: Path) -> None:
     """The engine may have changed since a finished check; an interrupted one reuses its passes."""
-    argv = ("determinism", "--model", "toy[path=a]", "--runs", "3", "--task_paths", TOY, "--tasks", "toy_gen", "--quiet")
-    argv = (*argv, "--output", "out", "--no-report")
+    argv = ["determinism", "--model", "toy[path=a]", "--runs", "3", "--task_paths", TOY, "--tasks", "toy_gen", "--quiet"]
+    argv += ["--output", "out", "--no-report"]
     assert mill(*argv)[0] == 0 and computed(tmp_path / "out") == 3 * 8
     assert mill(*argv)[0] == 0 and computed(tmp_path / "out") == 6 * 8
     newest = max((tmp_path / "out/checks/runs").rglob("*pass_3*/record"), key=lambda folder: folder.stat().st_mtime)
@@ -462,8 +462,14 @@ def test_determinism_measures_again_unless_it_was_interrupted(mill: Mill, tmp_pa
 def test_stress_of_transformers(mill: Mill, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from mill.models.hf import TransformersModel
 
-    cleaned, clean = [], TransformersModel.clean
-    monkeypatch.setattr(TransformersModel, "clean", lambda self: (cleaned.append(1), clean(self))[1])
+    cleaned: list[int] = []
+    clean = TransformersModel.clean
+
+    def counted(self: TransformersModel) -> None:
+        cleaned.append(1)
+        clean(self)
+
+    monkeypatch.setattr(TransformersModel, "clean", counted)
     argv = ("stress", "--model", spec(tiny_model), "--concurrency", "4,1,4", *LIMITS, "--output", "out", "--no-report")
     code, out, _ = mill(*argv)
     assert code == 0 and "no latencies: a model in this process runs in batches" in out

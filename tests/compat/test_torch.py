@@ -66,7 +66,8 @@ def test_cuda_kernel_computes_packed_sequences(causal: bool) -> None:
     for first, last in ((0, 3), (3, 12)):
         count = last - first
         hidden = torch.ones(count, count, dtype=torch.bool, device="cuda").triu(1 if causal else count)
-        expected, expected_lse = definition(*(one[first:last].transpose(0, 1) for one in (q, k, v)), hidden)
+        row_q, row_k, row_v = (one[first:last].transpose(0, 1) for one in (q, k, v))
+        expected, expected_lse = definition(row_q, row_k, row_v, hidden)
         torch.testing.assert_close(out[first:last].transpose(0, 1).double(), expected, atol=0.03, rtol=0.03)
         torch.testing.assert_close(lse[:, first:last].double(), expected_lse, atol=0.01, rtol=0.01)
 

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,7 +36,8 @@ def test_vllm_scores_images_like_hf(tmp_path: Path) -> None:
         str(python): f"vllm[path={folder},dtype=float32,max_model_len=256,enforce_eager=true]",
         sys.executable: f"hf[path={folder},dtype=float32]",
     }
-    scores, texts = [], []
+    scores: list[list[Any]] = []
+    texts: list[list[Any]] = []
     for interpreter, spec in specs.items():
         out = tmp_path / spec.partition("[")[0]
         paths = beside if interpreter == str(python) else beside[:1]

@@ -87,7 +87,8 @@ class WorkerFactory:
     """Starts workers and keeps a list of them."""
 
     def __init__(self, before: Callable[[FakeWorker, Request], None] = lambda worker, request: None) -> None:
-        self.before, self.workers_started = before, []
+        self.before = before
+        self.workers_started: list[FakeWorker] = []
 
     def start_worker(self, number: int) -> FakeWorker:
         self.workers_started.append(FakeWorker(number, self.before))
@@ -102,11 +103,13 @@ def read_all(
     pool: Pool, requests: Sequence[Request], seen: ResponseRecorder | None = None, seconds: float = TIMEOUT_S
 ) -> ResponseRecorder:
     """The streamed responses; raises the pool's exception, and fails where the stream does not end."""
-    seen, outcome = seen or ResponseRecorder(), []
+    seen = seen or ResponseRecorder()
+    outcome: list[BaseException | None] = []
 
     def call() -> None:
         try:
-            outcome.append(seen.read(pool, GENERATE, requests))
+            seen.read(pool, GENERATE, requests)
+            outcome.append(None)
         except BaseException as error:
             outcome.append(error)
 

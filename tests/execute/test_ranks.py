@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import subprocess
@@ -287,11 +288,12 @@ def test_heartbeats_continue_between_two_runs_of_a_command(monkeypatch: pytest.M
     store = Store()
     monkeypatch.setattr(ranks, "_rendezvous", lambda: store)
     monkeypatch.setattr(ranks, "BEAT_S", 0.01)
-    monkeypatch.setattr(ranks.atexit, "register", ends := [].append)  # type: ignore[var-annotated]
+    ends: list[Any] = []
+    monkeypatch.setattr(atexit, "register", ends.append)
     assert ranks._last_heartbeat(store, 0) == ""
     ranks._send_heartbeats.__wrapped__(0)
     until(lambda: int(ranks._last_heartbeat(store, 0) or 0) > 3)
-    (end,) = ends.__self__
+    (end,) = ends
     end()
     last = ranks._last_heartbeat(store, 0)
     time.sleep(0.1)

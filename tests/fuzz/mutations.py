@@ -37,7 +37,8 @@ def change(data: Any, dice: random.Random) -> Any:
     data = json.loads(json.dumps(data))
     path = dice.choice(list(paths(data)))
     holder: Any = {"": data}
-    inner, step = holder, ""
+    inner = holder
+    step: str | int = ""
     for following in path:
         inner, step = inner[step], following
     value = inner[step]

@@ -345,7 +345,7 @@ def test_prompt_files(check: Check) -> None:
     for number in range(400 * TIMES):
         rows = []
         for _ in range(chance.randint(1, 3)):
-            row = {"prompt": "What is 2+2?"} if chance.random() < 0.8 else {}
+            row: dict[str, Any] = {"prompt": "What is 2+2?"} if chance.random() < 0.8 else {}
             for name in chance.sample(names, chance.randint(0, 3)):
                 row[name] = chance.choice(ways) if name == "extract" else chance.choice((*ODD_VALUES, "4", "yes", "B", 4))
             rows.append(row)

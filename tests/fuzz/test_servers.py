@@ -124,6 +124,10 @@ KINDS: dict[str, tuple[Any, Request, Ask]] = {
 }
 
 
+def with_body(ask: Ask, body: bytes) -> Callable[[Request], Awaitable[Response]]:
+    return lambda request: ask(request, body)
+
+
 def check(found: Response, kind: str) -> str:
     """A Response is an error or an answer with fields of the right types; returns which."""
     if found.error is not None:
@@ -194,7 +198,7 @@ def test_broken_answers_are_errors_or_say_what_they_say(kind: str) -> None:
     async def all_cases() -> None:
         for case in range(CASES):
             body = variant(document, random.Random(f"{kind}/{case}"))
-            found = await response_to(request, lambda asked, body=body: ask(asked, body))
+            found = await response_to(request, with_body(ask, body))
             try:
                 what = check(found, request.kind)
                 if what == "answer":
@@ -222,7 +226,7 @@ def test_broken_streams_are_errors_or_whole() -> None:
                 if not events:
                     break
             body = b"".join(b"data: " + event + b"\n\n" for event in events)
-            found = await response_to(TEXT, lambda asked, body=body: openai(body, stream=True)._generate(asked))
+            found = await response_to(TEXT, openai(body, stream=True)._generate)
             seen[check(found, GENERATE)] += 1
             if not found.failed:
                 assert b"finish_reason" in body and found.finish_reason is not None, body

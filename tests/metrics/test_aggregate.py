@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
+from scipy import stats  # type: ignore[import-untyped]
 
 from mill.api.registry import metrics
 from mill.metrics import Estimate, bits_per_unit, mean, perplexity, pool

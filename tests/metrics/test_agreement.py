@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
-from statsmodels.stats.inter_rater import cohens_kappa
+from scipy import stats  # type: ignore[import-untyped]
+from statsmodels.stats.inter_rater import cohens_kappa  # type: ignore[import-untyped]
 
 from mill.metrics.agreement import kappa
 

@@ -6,7 +6,7 @@ import math
 import random
 
 import pytest
-from scipy import special, stats
+from scipy import special, stats  # type: ignore[import-untyped]
 
 from mill.metrics.distributions import beta_cdf, beta_quantile, t_p_value, t_quantile
 

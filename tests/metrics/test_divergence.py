@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from mill.metrics.divergence import Gap, bounded_gap, exact_gaps
+from mill.metrics.divergence import Gap, Known, bounded_gap, exact_gaps
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
@@ -73,8 +73,8 @@ def test_a_token_without_probability() -> None:
 
 def gap_of(p: np.ndarray, q: np.ndarray, count: int, token: int) -> Gap:
     """From the `count` top_logprobs of each side, as an engine returns them."""
-    first = {int(i): float(p[i]) for i in np.argsort(-p)[:count]}
-    second = {int(i): float(q[i]) for i in np.argsort(-q)[:count]}
+    first: Known = {int(i): float(p[i]) for i in np.argsort(-p)[:count]}
+    second: Known = {int(i): float(q[i]) for i in np.argsort(-q)[:count]}
     return bounded_gap(first, second, token, float(p[token]), float(q[token]))
 
 
@@ -122,13 +122,14 @@ def test_a_bound_holds_for_log_probabilities_in_float32() -> None:
     for _ in range(500):
         head, rest = draw.normal(size=(2, 8)), draw.normal(size=(2, 22))
         p, q = log_softmax(np.concatenate([head[0], rest[0] - 6])), log_softmax(np.concatenate([head[1], rest[1] - 18]))
-        first, second = ({i: float(np.float32(side[i])) for i in range(8)} for side in (p, q))
+        first: Known = {i: float(np.float32(p[i])) for i in range(8)}
+        second: Known = {i: float(np.float32(q[i])) for i in range(8)}
         gap = bounded_gap(first, second, 0, first[0], second[0])
         assert gap.kl <= torch_kl(p[None], q[None])[0] + 1e-3
 
 
 def test_a_bound_with_nan_or_without_probability() -> None:
-    known = {1: -0.5, 2: -1.5}
+    known: Known = {1: -0.5, 2: -1.5}
     assert math.isnan(bounded_gap(known, {1: math.nan, 2: -1.0}, 1, -0.5, math.nan).kl)
     assert bounded_gap(known, {1: -math.inf, 2: -0.1}, 1, -0.5, -math.inf).kl == math.inf
     assert math.isfinite(bounded_gap({1: -math.inf, 2: -0.1}, known, 1, -math.inf, -0.5).kl)

@@ -94,7 +94,8 @@ def test_equal_values_give_equal_strings_and_others_do_not() -> None:
         ]
         values = {number(form) for form in forms}
         assert len(values) == 1
-        assert Fraction(values.pop()) == Fraction(digits) * Fraction(10) ** shift
+        value = values.pop()
+        assert value is not None and Fraction(value) == Fraction(digits) * Fraction(10) ** shift
         assert number(f"{digits + 1}e{shift}") != number(forms[0])
 
 

@@ -174,10 +174,11 @@ def test_without_templates_the_prompt_template_is_used(
     architecture: str, checkpoint: str, reference: Reference, image_files: list[Path]
 ) -> None:
     requests = [image_request(file, Labels(CLASSES)) for file in image_files]
-    for template, options in (
+    cases: list[tuple[str, dict[str, Any]]] = [
         (DEFAULT[0], {}),
         ("one {c}, then another {c}", {"prompt_template": "one {c}, then another {c}"}),
-    ):
+    ]
+    for template, options in cases:
         answers = ready(ClipModel(architecture, checkpoint, **options)).zero_shot_classify(requests)
         check(answers, CLASSES, reference.cosines(image_files, CLASSES, (template,)))
 
@@ -270,7 +271,7 @@ CAPTIONS = ("a red thing on the left", "two dogs in the snow", "nothing at all",
 def test_a_text_ranks_candidate_images(model: ClipModel, reference: Reference, image_files: list[Path]) -> None:
     candidates = Labels(tuple(file.name for file in image_files), media=tuple(Media(IMAGE, file) for file in image_files))
     expected = reference.texts(CAPTIONS) @ reference.images(image_files).T
-    contexts = [CAPTIONS[0], (Message("user", CAPTIONS[1]),), (Message("user", (CAPTIONS[2],)),), CAPTIONS[3]]
+    contexts: list[Any] = [CAPTIONS[0], (Message("user", CAPTIONS[1]),), (Message("user", (CAPTIONS[2],)),), CAPTIONS[3]]
     answers = model.zero_shot_classify([Request(ZERO_SHOT, context, labels=candidates) for context in contexts])
     for answer, row in zip(answers, expected, strict=True):
         values, indices = row.topk(10)

@@ -34,7 +34,7 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 def check_recorded(mode: Mode, response: Response, warnings: list[str]) -> None:
     """The recorded response is the one that the mode defines."""
     if mode.error:
-        assert mode.error in (response.error or ""), response
+        assert response.error is not None and mode.error in response.error, response
         assert (response.text, response.score, response.tokens, response.finish_reason) == (None, None, None, None)
         assert hostile.KEY not in response.error and "\x1b" not in response.error and "\n" not in response.error
         return
@@ -218,7 +218,7 @@ def test_invalid_properties_of_llama_cpp(body: Any, message: str) -> None:
     assert message in str(raised.value)
 
 
-INVALID_LISTS = [
+INVALID_LISTS: list[Any] = [
     None,
     [],
     "x",

@@ -117,5 +117,5 @@ def test_responses_of_older_servers_are_read() -> None:
     assert likely.score == pytest.approx(math.log(0.75)) and likely.is_greedy
     assert other.score == pytest.approx(math.log(0.25)) and not other.is_greedy
     assert answer.tokens is not None
-    assert (answer.tokens[0].id, answer.tokens[0].logprob) == (ord("b"), pytest.approx(math.log(0.75)))
+    assert answer.tokens[0].id == ord("b") and answer.tokens[0].logprob == pytest.approx(math.log(0.75))
     assert answer.tokens[0].top[-1] == (-1, -math.inf)  # a text of two tokens has no id

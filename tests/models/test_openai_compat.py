@@ -342,16 +342,21 @@ def test_a_key_from_argument_or_environment_is_sent_but_not_printed(monkeypatch:
         assert server.headers[0]["Authorization"] == "Bearer sk-env"
 
 
+def base_url_of(spec: str) -> str:
+    model: Any = open_model(spec)
+    return model.base_url
+
+
 @pytest.mark.parametrize("url", ["http://h:8000", "http://h:8000/", "http://h:8000/v1", "http://h:8000/v1/"])
 def test_a_base_url_works_with_and_without_v1(url: str) -> None:
-    assert open_model(f"openai-compat[base_url={url},model=m]").base_url == "http://h:8000"
+    assert base_url_of(f"openai-compat[base_url={url},model=m]") == "http://h:8000"
 
 
 def test_defaults_are_the_documented_ones() -> None:
-    model = open_model("llama3.1:8b")
+    model: Any = open_model("llama3.1:8b")
     assert (model.base_url, model.client.timeout, model.model) == ("http://127.0.0.1:11434", 120.0, "llama3.1:8b")
-    assert open_model("vllm-mlx:org/m").base_url == "http://127.0.0.1:8000"
-    assert open_model("gguf:m").base_url == "http://127.0.0.1:8080"
+    assert base_url_of("vllm-mlx:org/m") == "http://127.0.0.1:8000"
+    assert base_url_of("gguf:m") == "http://127.0.0.1:8080"
 
 
 def test_a_streamed_response_equals_the_whole_one_and_has_a_first_token_time(llama: str) -> None:

@@ -99,7 +99,7 @@ def gaps(typical: float, answers: Sequence[Answer] = BASE) -> ForcedGaps:
     return ForcedGaps(of_texts)
 
 
-def sized(label: str, answers: Sequence[Answer], typical: float, size: float | None) -> Variant:
+def sized(label: str, answers: list[Answer], typical: float, size: float | None) -> Variant:
     variant = compared(label, BASE, answers, gaps(typical))
     variant.size = None if size is None else int(size * GIB)
     return variant
@@ -179,8 +179,9 @@ def hostile_check(control: str = CONTROL) -> Check:
     bad = HOSTILE + control
 
     def answer(index: int, text: str, error: str | None = None) -> Answer:
-        about = {"gold": {bad: [bad]}, "extracted": text, "comparable": True, "value": float(not index), "error": error}
-        return Answer(bad, f"{index} {bad}", f"{index} {bad}", f"\n{index} {bad}", text=text, tokens=tokens(text), **about)
+        about: dict[str, Any] = {"gold": {bad: [bad]}, "extracted": text, "comparable": True, "error": error}
+        about |= {"value": float(not index), "tokens": tokens(text)}
+        return Answer(bad, f"{index} {bad}", f"{index} {bad}", f"\n{index} {bad}", text=text, **about)
 
     first = [answer(index, f"{bad} {index} {LONG}") for index in range(3)]
     second = [answer(0, f"{bad} other"), answer(1, "", error=bad), answer(2, LONG)]
@@ -233,9 +234,17 @@ class Watch:
         page.set_default_timeout(10_000)
         page.on("console", lambda message: self.problems.append(f"{message.type}: {message.text}"))
         page.on("pageerror", lambda error: self.problems.append(f"error: {error}"))
-        page.on("dialog", lambda dialog: (self.problems.append(f"dialog: {dialog.message}"), dialog.dismiss()))
-        page.on("request", lambda one: one.url in self.allowed or self.problems.append(f"request: {one.url}"))
+        page.on("dialog", self.dismiss)
+        page.on("request", self.check_request)
         return page
+
+    def dismiss(self, dialog: Any) -> None:
+        self.problems.append(f"dialog: {dialog.message}")
+        dialog.dismiss()
+
+    def check_request(self, request: Any) -> None:
+        if request.url not in self.allowed:
+            self.problems.append(f"request: {request.url}")
 
 
 @pytest.fixture(scope="module")
@@ -775,7 +784,9 @@ def test_a_prompt_that_fails_in_every_run_is_listed(open_report: Open) -> None:
 
 def blocks(markdown: str) -> tuple[str, list[str]]:
     """The text outside of fenced blocks, and the blocks, parsed as CommonMark does."""
-    outside, inside, fence = [], [], ""
+    outside: list[str] = []
+    inside: list[list[str]] = []
+    fence = ""
     for line in markdown.split("\n"):
         ticks = line[: len(line) - len(line.lstrip("`"))]
         if fence and len(ticks) >= len(fence) and line.strip("` ") == "":

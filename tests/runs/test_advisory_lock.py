@@ -20,6 +20,7 @@ import pytest
 from mill.api.judge import Judge
 from mill.api.registry import tasks as registry
 from mill.api.response import Response
+from mill.api.storage import write_json
 from mill.api.task import RenderSettings, Sample
 from mill.models.spec.parse import parse_spec
 from mill.runs import advisory_lock as locks
@@ -27,6 +28,8 @@ from mill.runs import evaluate, results
 from mill.runs.advisory_lock import advisory_lock
 from mill.runs.evaluate import Run, prepare
 from mill.runs.folder import RESULTS, RunFolder
+from mill.runs.results import write_results
+from mill.runs.shared import publish
 from mill.tasks.load import select
 from tests.outcomes import assert_same_end, recorded, scores, sessions
 from tests.runs.faults import (
@@ -250,13 +253,13 @@ def test_what_is_no_heartbeat_file_blocks_no_process(folder: RunFolder) -> None:
 @pytest.mark.parametrize("clock", [1, -1])
 def test_never_two_at_work_at_once(folder: RunFolder, monkeypatch: pytest.MonkeyPatch, clock: int) -> None:
     """Also where who comes later has the earlier name: within a second that is up to chance, and clocks differ."""
-    names, write, dice = itertools.count(5000, clock), locks.write_json, itertools.cycle([0.0, 0.012, 0.004, 0.02])
+    names, dice = itertools.count(5000, clock), itertools.cycle([0.0, 0.012, 0.004, 0.02])
     inside: list[int] = []
     most: list[int] = []
 
     def slowly(file: Path, entry: Any, **how: Any) -> None:
         time.sleep(0.01)  # as over a network
-        write(file, entry, **how)
+        write_json(file, entry, **how)
 
     def take(number: int, delay: float) -> None:
         time.sleep(delay)
@@ -303,7 +306,6 @@ def test_a_limited_run_does_not_write_over_a_full_one_that_ends_with_it(
     ready: Callable[..., Run], monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     here, full = threading.current_thread(), threading.Thread(target=lambda: ready().execute(quiet=True))
-    publish, write_results = results.publish, evaluate.write_results
 
     def meanwhile(when: str) -> None:
         if threading.current_thread() is here and when == moment:

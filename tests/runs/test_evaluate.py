@@ -217,7 +217,8 @@ def test_an_interrupted_run_can_be_scored_and_counts_what_is_missing(
     from mill.api.registry import models
 
     cls = models.get("toy")
-    real, seen = cls._generate_batch, []
+    real = cls._generate_batch
+    seen: list[Any] = []
 
     def interrupted(self: Any, batch: Any, options: Any) -> Any:
         if len(seen) == 2:
@@ -270,7 +271,7 @@ def test_pandas_and_duckdb_read_the_samples(evaluate: Evaluate) -> None:
     assert [values["acc"][0] for values in frame["values"]] == [
         row["values"]["acc"][0] for row in rows(outcome, "toy_choice")
     ]
-    (counted,) = duckdb.sql(f"select count(*), avg(\"values\".acc[1]) from '{file}'").fetchall()
+    (counted,) = duckdb.execute(f"select count(*), avg(\"values\".acc[1]) from '{file}'").fetchall()
     assert counted == (5, pytest.approx(outcome.tasks[0].metrics["acc"].value))
 
 
@@ -351,7 +352,7 @@ def test_a_metric_is_not_called_for_no_samples_and_one_that_raises_is_named() ->
 
     assert math.isnan(_estimate("longest", "largest_of_test", []).value)
     with pytest.raises(RunError, match="the metric largest_of_test of longest raised TypeError"):
-        _estimate("longest", "largest_of_test", [["a", 1]])
+        _estimate("longest", "largest_of_test", [["a", 1]])  # type: ignore[list-item]
 
 
 def test_a_backend_whose_file_was_edited_is_another_model(
@@ -364,7 +365,7 @@ def test_a_backend_whose_file_was_edited_is_another_model(
         file.write_text(OWN_BACKEND.replace("HOW", how))
         run = prepare(f"{file}[path=demo]", select(["toy_gen"]), RenderSettings(), output_dir=tmp_path / "out", limit=2)
         outcome = run.execute(quiet=True)
-        values.append([one.record.responses[0][0].text for one in outcome.scored["toy_gen"]])
+        values.append([str(one.record.responses[0][0].text) for one in outcome.scored["toy_gen"]])
     assert values[0] == [text.upper() for text in values[1]] != values[1]
 
 

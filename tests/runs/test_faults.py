@@ -73,7 +73,7 @@ class Disk:
 def disk(tmp_path: Path) -> Iterator[Disk]:
     place = tmp_path / "disk"
     place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={256 * PAGE}", "tmpfs", place]
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={256 * PAGE}", "tmpfs", str(place)]
     if os.geteuid() or not shutil.which("mount") or subprocess.run(mount, capture_output=True).returncode:
         pytest.skip("only root can mount a small disk, and not in every container")
     yield Disk(place)

@@ -8,7 +8,7 @@ import tempfile
 import threading
 import time
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +49,7 @@ def append(file: Path, data: bytes) -> None:
         handle.write(data)
 
 
-def answer(index: Index, key: str) -> dict[str, Any] | None:
+def answer(index: Index, key: str) -> Mapping[str, Any] | None:
     offset = index.find(key)
     return None if offset is None else index.response(offset)
 

@@ -399,7 +399,7 @@ def test_an_unknown_judge_is_refused_before_anything_is_computed(mill: Mill) -> 
 
 
 @pytest.mark.parametrize("wrong", [{"prompt": "{nosuch}"}, {"prompt": "{"}])
-def test_a_prompt_that_cannot_be_filled_in_is_refused_before_anything_is_computed(mill: Mill, wrong: dict[str, str]) -> None:
+def test_a_prompt_that_cannot_be_filled_in_is_refused_before_anything_is_computed(mill: Mill, wrong: dict[str, Any]) -> None:
     register_task("judged")(type("Broken", (Questions,), {"judge": Judge(**wrong)}))
     code, _, err = mill("eval", "answerer", "judged")
     assert code == 2 and "the judge's prompt" in err and not Calls.events

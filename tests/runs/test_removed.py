@@ -14,6 +14,7 @@ from mill.api.errors import RunError
 from mill.api.request import GENERATE, Request
 from mill.api.response import Response
 from mill.cli.main import run as mill
+from mill.execute.sample_state import run_samples
 from mill.runs import evaluate, record
 from mill.runs.record import Record
 from tests.outcomes import recorded
@@ -79,11 +80,11 @@ def test_a_folder_that_is_removed_while_scores_are_written(
 def test_a_run_with_nothing_left_to_compute_notices_too(
     toy_here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out, answer = tmp_path / "out", evaluate.run_samples
+    out = tmp_path / "out"
     assert mill(arguments(out, TASKS, "--quiet")) == 0
 
     def answer_and_remove(*given: Any) -> None:
-        answer(*given)
+        run_samples(*given)
         shutil.rmtree(out)
 
     monkeypatch.setattr(evaluate, "run_samples", answer_and_remove)

@@ -94,7 +94,9 @@ def test_a_benchmark_inside_another_is_renewed_with_it(evaluate: Evaluate) -> No
     first = evaluate("outer")
     assert (mean(first, "outer"), mean(first)) == ((1.0, 12), (1.0, 8))
     again = evaluate("g1", right={"g1": False})
-    assert (mean(again, "outer"), mean(again)) == ((pytest.approx(2 / 3), 12), (0.5, 8))
+    value, n = mean(again, "outer")
+    assert value == pytest.approx(2 / 3) and n == 12
+    assert mean(again) == (0.5, 8)
 
 
 def test_a_mean_of_a_benchmark_that_is_not_known_any_more_does_not_outlive_its_tasks(evaluate: Evaluate) -> None:

@@ -36,7 +36,7 @@ def readers(file: Path) -> list[list[str]]:
     file.read_bytes().decode("utf-8")
     plain = [json.loads(line)["prompt"] for line in file.read_bytes().splitlines()]
     framed = list(pd.read_json(file, lines=True, dtype=False)["prompt"])
-    rows = duckdb.sql(f"select prompt from read_json_auto('{file}', format='newline_delimited')").fetchall()
+    rows = duckdb.execute(f"select prompt from read_json_auto('{file}', format='newline_delimited')").fetchall()
     return [plain, framed, [row[0] for row in rows]]
 
 
@@ -142,14 +142,14 @@ def test_a_sample_is_one_flat_row(toy_here: Path, tmp_path: Path) -> None:
     assert list(frame["prompt"]) == [f"Question: {letter}\nAnswer:" for letter in "abcdefghijkl"]
     assert 0 < sum(right) < 12
     assert list(frame["prompt_tokens"]) == [3] * 12 and list(frame["output_tokens"]) == [2] * 12
-    means = duckdb.sql(f"select category, avg(exact_match) from '{folder}/*.jsonl' group by 1 order by 1").fetchall()
+    means = duckdb.execute(f"select category, avg(exact_match) from '{folder}/*.jsonl' group by 1 order by 1").fetchall()
     assert means == [("", None), ("x", right[:3].mean()), ("y", pytest.approx(right[3:].mean()))]
-    chosen_rows = duckdb.sql(
+    chosen_rows = duckdb.execute(
         f"select chosen, correct, acc, choices, choice_logprobs from '{folder}/toy_choice.jsonl'"
     ).fetchall()
     for chosen, correct, acc, choices, scores in chosen_rows:
         assert chosen == choices[scores.index(max(scores))] and correct == (acc == 1.0)
-    (perplexity,) = duckdb.sql(f"select word_perplexity from '{folder}/toy_text.jsonl' where id = '0'").fetchall()[0]
+    (perplexity,) = duckdb.execute(f"select word_perplexity from '{folder}/toy_text.jsonl' where id = '0'").fetchall()[0]
     line = json.loads((folder / "toy_text.jsonl").read_text().splitlines()[0])
     assert perplexity == pytest.approx(math.exp(-line["responses"][0][0]["score"] / 100))
     dialog = json.loads((folder / "toy_dialog.jsonl").read_text().splitlines()[0])

@@ -15,7 +15,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mill.api import storage
 from mill.api.errors import RunError
 from mill.api.task import RenderSettings
 from mill.models.spec.parse import Spec
@@ -160,7 +159,7 @@ def test_writing_again_changes_no_byte(folder: RunFolder) -> None:
     assert (folder.path / MANIFEST).read_bytes() == before
 
 
-OLD = {
+OLD: dict[str, Any] = {
     "model": {"name": "m"},
     "settings": {"seed": 0},
     "fresh": False,
@@ -230,8 +229,13 @@ def test_thousands_of_parts_are_each_read_once(folder: RunFolder, monkeypatch: p
     for number in range(2000):
         part(folder, f"{number:04}", {"tasks": {"t": (number + 1, 0, {"n": number})}})
     opened: list[str] = []
-    real = storage.os.open
-    monkeypatch.setattr(storage.os, "open", lambda file, *how: (opened.append(str(file)), real(file, *how))[1])
+    real = os.open
+
+    def recording(file: Any, *how: Any) -> int:
+        opened.append(str(file))
+        return real(file, *how)
+
+    monkeypatch.setattr(os, "open", recording)
     for number in range(5):
         publish(folder, RESULTS, {"tasks": {"u": Entry({"n": number})}})
     assert folder.read(RESULTS)["tasks"] == {"t": {"n": 1999}, "u": {"n": 4}}

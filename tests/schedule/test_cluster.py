@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mill.api.errors import MillError
 from mill.schedule.cluster import Cluster, read_cluster
 
-WHOLE = {
+WHOLE: dict[str, Any] = {
     "partition": "gpu",
     "account": "us",
     "qos": "high",

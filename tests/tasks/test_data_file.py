@@ -225,7 +225,9 @@ def test_images_are_paths_relative_to_the_file(tmp_path: Path, choices: bool, mo
     task = make_task(str(file))
     requests = task.requests(task.samples()[0], PLAIN)
     assert task.modalities == {"text", "image"} and not task.takes_shots
-    (message,) = requests[0].context
+    context = requests[0].context
+    assert isinstance(context, tuple)
+    (message,) = context
     assert message.media[0].source == tmp_path / "images" / "red.png"
     assert message.parts[1:] == ("Question: Which colour?\nAnswer:",)
     assert [request.continuation for request in requests] == (["red", "blue"] if choices else [""])

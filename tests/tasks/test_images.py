@@ -284,9 +284,11 @@ def test_a_choice_shows_the_image_then_the_question_and_its_letters(cifar: Path)
     requests = task.requests(sample, RenderSettings(system_prompt="Be brief."))
     assert [request.continuation for request in requests] == ["A", "B", "C", "D"]
     assert {request.kind for request in requests} == {LOGLIKELIHOOD}
-    system, user = requests[0].context
-    assert (system.role, system.text, user.role) == ("system", "Be brief.", "user")  # type: ignore[union-attr]
-    image, text = user.parts  # type: ignore[union-attr]
+    context = requests[0].context
+    assert isinstance(context, tuple)
+    system, user = context
+    assert (system.role, system.text, user.role) == ("system", "Be brief.", "user")
+    image, text = user.parts
     assert isinstance(image, Media) and number_of(image) == 42
     lines = [f"{letter}. {TEN[number]}" for letter, number in zip("ABCD", shown, strict=True)]
     ending = "Answer with the letter of the right choice."
@@ -338,7 +340,7 @@ def test_the_likeliest_letter_is_the_choice(cifar: Path) -> None:
 )
 def test_the_letter_written_first_is_the_choice(cifar: Path, text: str, letter: str) -> None:
     task = task_of("cifar10_mcq_gen")
-    found = {sample.id: task.score(sample, [Response(text=text)])["acc"] for sample in task.samples()}
+    found: dict[str, Any] = {sample.id: task.score(sample, [Response(text=text)])["acc"] for sample in task.samples()}
     assert found == {
         sample: float("ABCD"[shown.index(int(sample) % 10)] == letter) for sample, shown in choices(task).items()
     }
@@ -518,7 +520,7 @@ def expected_scores() -> tuple[float, float]:
     """acc, and acc5 where the five nearest numbers count; equal distances go to the name later in the alphabet."""
     firsts = fives = 0
     for number, given in enumerate(GIVEN):
-        nearest = sorted(range(10), key=lambda other, seen=number % 10: (abs(seen - other), -other))
+        nearest = [-other for _, other in sorted((abs(number % 10 - other), -other) for other in range(10))]
         firsts += nearest[0] == given
         fives += given in nearest[:5]
     return firsts / 20, fives / 20

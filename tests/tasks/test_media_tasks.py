@@ -61,7 +61,9 @@ def test_mmmu_pro_puts_images_where_the_text_names_them(root: Path) -> None:
     write_mmmu(root, mmmu_rows(root))
     task = make_task("mmmu_pro")
     first = task.samples()[0]
-    ((message,),) = [request.context for request in task.requests(first, PLAIN)]
+    (request,) = task.requests(first, PLAIN)
+    assert isinstance(request.context, tuple)
+    (message,) = request.context
     parts = message.parts
     assert [part.name if isinstance(part, Media) else "text" for part in parts] == [
         "text",
@@ -71,7 +73,7 @@ def test_mmmu_pro_puts_images_where_the_text_names_them(root: Path) -> None:
         "text",
     ]
     assert parts[0] == "Compare " and parts[2] == " with "
-    assert "A. the first\nB. the second\nC. neither's age is known" in parts[4]
+    assert isinstance(parts[4], str) and "A. the first\nB. the second\nC. neither's age is known" in parts[4]
     assert first.id == "test_Art_1" and task.target(first) == "B" and task.kind == GENERATE
 
 

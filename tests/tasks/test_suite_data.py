@@ -20,6 +20,7 @@ import pytest
 
 import mill
 from mill.suites import long_context
+from mill.suites.words import ANIMALS, BOATS, PASSWORDS, TOWNS
 
 FOLDER = Path(mill.__file__).parent / "suites"
 FILES = ("reasoning", "code", "numerics", "determinism", "structured-output", "multilingual")
@@ -275,7 +276,7 @@ def test_filler_repeats_no_sentence_and_does_not_mention_the_facts(genre: str) -
     sentences = long_context.filler(long_context.Chance(1), genre, 5000)
     assert len(set(sentences)) == len(sentences) > 300
     words = set(re.findall(r"\w+", " ".join(sentences)))
-    planted = (long_context.ANIMALS, long_context.PASSWORDS, long_context.TOWNS, long_context.BOATS)
+    planted = (ANIMALS, PASSWORDS, TOWNS, BOATS)
     assert not words & {*(word for pool in planted for word in pool), "fund", "barge", "cost", "lives", "locker"}
 
 

@@ -763,7 +763,9 @@ def test_a_multimodal_model_runs_cifar10_as_multiple_choice(
     for file, sample in zip(cifar10, task.samples(), strict=True):
         requests = task.requests(sample, RenderSettings())
         assert [request.continuation for request in requests] == ["A", "B", "C", "D"]
-        question = requests[0].context[-1].content[-1]
+        message = requests[0].context[-1]
+        assert isinstance(message, Message)
+        question = message.content[-1]
         assert isinstance(question, str)
         lines = dict(line.split(". ", 1) for line in question.splitlines() if line[1:3] == ". ")
         assert file.parent.name in lines.values() and len(lines) == 4

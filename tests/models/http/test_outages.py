@@ -241,7 +241,8 @@ def test_a_server_that_does_not_return_ends_the_stream_without_errors(restarting
 @pytest.mark.parametrize("down_s", [0.0, 0.05, DOWN_S])
 def test_responses_of_a_server_that_returns_with_another_model_are_refused(restarting: Any, down_s: float) -> None:
     """After any time, even at once."""
-    server, streamed = restarting(lambda prompt, times: prompt == "q 07" and times == 1, root="b", down_s=down_s), {}
+    server = restarting(lambda prompt, times: prompt == "q 07" and times == 1, root="b", down_s=down_s)
+    streamed: dict[str, Response] = {}
     with pytest.raises(ModelError, match="came back with another model"):
         send_prompts(server.url, streamed=streamed)
     assert len(streamed) <= 8 + 4 and not any(response.failed for response in streamed.values())

@@ -6,6 +6,7 @@ import base64
 import io
 import wave
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -155,7 +156,7 @@ def test_what_is_no_image_is_refused_with_its_name(tmp_path: Path, raw: bytes) -
     file = tmp_path / "a.jpg"
     file.write_bytes(raw)
     for media in (Media(IMAGE, file), Media(IMAGE, Blob(str(file), file.read_bytes))):
-        assert refusal(lambda media=media: load_image(media)).startswith(f"the image {file} cannot be read: ")
+        assert refusal(partial(load_image, media)).startswith(f"the image {file} cannot be read: ")
     assert refusal(lambda: load_image(Media(IMAGE, raw))).startswith("the image <image> cannot be read: ")
 
 
@@ -280,7 +281,7 @@ def test_videos_without_frames_are_refused_with_their_names(tmp_path: Path) -> N
     cut.write_bytes(mp4(GREYS)[:40])
     empty.touch()
     for file in (audio, cut, empty):
-        assert refusal(lambda file=file: load_frames(Media(VIDEO, file), 2)).startswith(f"the video {file} ")
+        assert refusal(partial(load_frames, Media(VIDEO, file), 2)).startswith(f"the video {file} ")
     assert refusal(lambda: load_frames(Media(VIDEO, []), 2)) == "the video <video> has no frames"
 
 
@@ -361,7 +362,7 @@ def test_samples_that_are_not_numbers_are_refused(tmp_path: Path, bad: float) ->
     file.write_bytes(wav(samples, 8_000, "FLOAT"))
     for rate in (8_000, 16_000):
         expected = f"the audio {file} has samples that are not numbers"
-        assert refusal(lambda rate=rate: load_audio(Media(AUDIO, file), rate)) == expected
+        assert refusal(partial(load_audio, Media(AUDIO, file), rate)) == expected
     assert "not numbers" in refusal(lambda: load_audio(Media(AUDIO, samples, 8_000), 8_000))
 
 

@@ -200,7 +200,8 @@ def test_dropping_an_item_that_was_never_taken_starts_another() -> None:
 
 def test_no_items_start_no_work() -> None:
     load = Loader()
-    with Prefetch(load, [], ahead=4) as loaded:
+    nothing: list[Item] = []
+    with Prefetch(load, nothing, ahead=4) as loaded:
         assert loaded.take_each([]) == []
     assert load.started == []
 

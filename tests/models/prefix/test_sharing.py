@@ -11,9 +11,10 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from mill.api.request import GENERATE, LOGLIKELIHOOD, Request, generation_options
+from mill.api.response import Response
 from mill.models.hf import TransformersModel
 from mill.models.prefix import packed_scoring
-from mill.models.prefix.packed_scoring import Budget, PrefixScorer
+from mill.models.prefix.packed_scoring import Budget, NotShared, PrefixScorer
 from mill.models.prefix.probe import STATE, sharing_obstacle
 from mill.models.tokens.rows import Row, Span, shared_rows
 
@@ -127,12 +128,22 @@ def test_an_architecture_answers_the_same_with_and_without_sharing(zoo: Any, fam
     assert texts == [answer.text for answer in alone.generate_until(generated())]
 
 
+def shared(answers: list[Response] | NotShared) -> list[Response]:
+    assert isinstance(answers, list), answers
+    return answers
+
+
+def score_of(answer: Response) -> float:
+    assert answer.score is not None, answer
+    return answer.score
+
+
 def test_without_the_ancestors_scores_are_wrong(zoo: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The probe and this suite detect attention that leaves out the ancestors of a row."""
     from mill.models.prefix.packed_attention import Pack
 
     model = opened(zoo("llama"))
-    wanted = [answer.score for answer in model.loglikelihood(scored())]
+    wanted = [score_of(answer) for answer in model.loglikelihood(scored())]
     plain = Pack.__post_init__
 
     def blind(self: Pack) -> None:
@@ -143,7 +154,7 @@ def test_without_the_ancestors_scores_are_wrong(zoo: Any, monkeypatch: pytest.Mo
     assert sharing_obstacle(model.model) == STATE
     rows = shared_rows(scored(), model.tokens.pairs(scored()))
     scorer = PrefixScorer(model.model, Budget(1 << 20, 1 << 20))
-    found = [answer.score or 0.0 for _, answers in scorer.run(rows) for answer in answers]
+    found = [answer.score or 0.0 for _, answers in scorer.run(rows) for answer in shared(answers)]
     assert max(abs(score - want) for score, want in zip(sorted(found), sorted(wanted), strict=True)) > 0.1
 
 
@@ -170,7 +181,7 @@ def test_any_budget_gives_the_same_scores(zoo: Any, budget: Budget) -> None:
     found = {
         id(request): answer.score
         for row, answers in scorer.run(rows)
-        for request, answer in zip(row.requests, answers, strict=True)
+        for request, answer in zip(row.requests, shared(answers), strict=True)
     }
     wanted = [answer.score for answer in model.loglikelihood(requests)]
     assert [found[id(request)] for request in requests] == pytest.approx(wanted, abs=1e-4)

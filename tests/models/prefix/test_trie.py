@@ -5,12 +5,12 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mill.models.prefix.trie import LEAST_GAIN, LEAST_LENGTH, MOST_LEVELS, make_trie
+from mill.models.prefix.trie import LEAST_GAIN, LEAST_LENGTH, MOST_LEVELS, Trie, make_trie
 
 TOKENS = st.lists(st.integers(0, 3), max_size=30)
 
 
-def spelled(trie, index: int) -> list[int]:
+def spelled(trie: Trie, index: int) -> list[int]:
     return [token for segment in trie.ends[index].chain for token in segment.tokens]
 
 
