@@ -103,7 +103,7 @@ BODIES = {
     "HTML with status 502": Mode(raw("<h1>Bad gateway</h1>", 502), "HTTP 502"),
     "JSON named text/html": Mode(raw(GOOD, Content_Type="text/html"), text="fine"),
     "truncated JSON": Mode(raw(GOOD[:40]), "is not JSON"),
-    "half of the length promised": Mode(raw(GOOD, Content_Length=str(len(GOOD) // 2)), "is not JSON"),
+    "half of the length promised": Mode(raw(GOOD, Content_Length=str(len(GOOD) // 2), Connection="close"), "is not JSON"),
     "more promised than sent": Mode(cut(), "was cut"),
     "two documents": Mode(raw(GOOD + GOOD), "is not JSON"),
     "JSON and trailing bytes": Mode(raw(GOOD + b"\0rubbish"), "is not JSON"),
