@@ -36,7 +36,7 @@ def start(command: Sequence[str], **more: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, env=environment(**more), stdout=pipe, stderr=pipe, text=True, start_new_session=True)
 
 
-def ended(process: subprocess.Popen[str], seconds: float = 120) -> tuple[int, str]:
+def ended(process: subprocess.Popen[str], seconds: float = 300) -> tuple[int, str]:
     """The exit code and standard error."""
     try:
         _, stderr = process.communicate(timeout=seconds)

@@ -36,7 +36,7 @@ together = [answer.text for answer in model.generate_until(requests)]
 alone = []
 for request in requests:
     model._cached = None
-    alone += [answer.text for answer in model.generate_until([one])]
+    alone += [answer.text for answer in model.generate_until([request])]
 assert together == alone, (together, alone)
 (scored,) = model.loglikelihood([Request(LOGLIKELIHOOD, start, " Italy: Rome.", options={"logprobs": "all"})])
 whole = scored.distribution

@@ -95,7 +95,8 @@ def test_active_cells_are_not_submitted_again(seen: Seen) -> None:
 def test_the_check_marks_active_cells(seen: Seen) -> None:
     code, out = seen.check_meanwhile
     assert code == 1
-    assert out.count("active") == out.count("no result") == 8 and "8 results are missing" in out
+    missing = out.count("no result")  # a fast cell may be done by now
+    assert 1 <= missing <= 8 and out.count("active") == missing and f"{missing} results are missing" in out
 
 
 def test_results_are_those_of_plain_runs(seen: Seen, tmp_path: Path) -> None:

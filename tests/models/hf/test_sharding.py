@@ -57,7 +57,7 @@ def test_sharded_weights_give_the_answers_of_one_process(alone: Path, tiny_model
     for session, samples_left in zip(sessions(tmp_path), (1, 5), strict=True):
         assert (session["computed"], session["failed"]) == (samples_left * answers, 0)
         assert session["padded"] > 0
-        assert any("weights spread over 2 ranks" in warning for warning in session["warnings"])
+        assert any("weights sharded over 2 ranks" in warning for warning in session["warnings"])
 
 
 def test_ranks_with_whole_weights_give_the_same_answers(alone: Path, tiny_model: Path, tmp_path: Path) -> None:
