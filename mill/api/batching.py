@@ -90,13 +90,16 @@ def run_batches(
                 yield request, response.timed(seconds)
 
 
-def _call(hook: Hook, batch: list[Unit]) -> tuple[list[Sequence[Response]], Exception | None]:
-    """The hook's responses, or its error without the traceback, whose frames refer to tensors."""
+def _call(hook: Hook, batch: list[Unit]) -> tuple[list[Sequence[Response]], BaseException | None]:
+    """The hook's responses, or its error without the traceback, whose frames refer to tensors.
+
+    A library that calls exit() does not end the program: that would look like success.
+    """
     try:
         answers = list(hook(batch))
-    except MillError:
+    except (MillError, KeyboardInterrupt, GeneratorExit):
         raise
-    except Exception as error:
+    except BaseException as error:
         return [], error.with_traceback(None)
     if [len(responses) for responses in answers] != [len(unit.requests) for unit in batch]:
         sent, returned = sum(len(unit.requests) for unit in batch), sum(map(len, answers))
@@ -117,7 +120,7 @@ def as_response(answer: Any, kind: str) -> Response:
         response = answer
     elif isinstance(answer, str):
         response = Response(text=answer)
-    elif isinstance(answer, tuple) and len(answer) == 2:
+    elif isinstance(answer, tuple) and len(answer) == 2 and not any(isinstance(part, str) for part in answer):
         response = Response(score=float(answer[0]), is_greedy=bool(answer[1]))
     elif isinstance(answer, (int, float)):
         response = Response(score=float(answer))

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
-from mill.api.batching import BatchLimits, Completed, Hook, Unit, as_response, run_batches
-from mill.api.errors import CannotServe, ModelBroken, ModelError
+from mill.api.batching import BatchLimits, Completed, Hook, Unit, as_response, describe, run_batches
+from mill.api.errors import CannotServe, MillError, ModelBroken, ModelError
 from mill.api.files import source_digest
 from mill.api.progress import Progress, TokenCount
 from mill.api.request import CLASSIFY, GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, ZERO_SHOT, Request
@@ -203,12 +203,24 @@ class MillModel(ABC):
         A backend that overrides a public method, such as `generate_until`, is called through it.
         """
         if getattr(type(self), kind) is not getattr(MillModel, kind):
-            responses = getattr(self, kind)(requests)
-            if len(responses) != len(requests):
-                raise ModelError(f"{type(self).__name__}.{kind} returned {len(responses)} of {len(requests)} responses")
-            yield from zip(requests, responses, strict=True)
+            yield from zip(requests, self._overridden(kind, requests), strict=True)
             return
         yield from self._tracked(kind, requests)
+
+    def _overridden(self, kind: str, requests: Sequence[Request]) -> list[Response]:
+        """The responses of a public method that a subclass overrides, checked."""
+        name = f"{type(self).__name__}.{kind}"
+        try:
+            responses = getattr(self, kind)(requests)
+        except (MillError, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            raise ModelError(f"{name} raised {describe(error)}") from error
+        if isinstance(responses, (str, bytes)) or not isinstance(responses, Sequence):
+            raise ModelError(f"{name} returned {type(responses).__name__}, not a list of responses")
+        if len(responses) != len(requests):
+            raise ModelError(f"{name} returned {len(responses)} of {len(requests)} responses")
+        return [as_response(response, kind) for response in responses]
 
     def _tracked(self, kind: str, requests: Sequence[Request]) -> Generator[Completed, None, None]:
         self.token_count = None

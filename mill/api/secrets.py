@@ -65,7 +65,10 @@ def split_password(address: str) -> tuple[str, str | None]:
         return address, None
     login = _from_environment(found.group(2))
     name, colon, password = login.partition(":")
-    password = _from_environment(password) if password.startswith("$") else unquote(password)
+    if password.startswith(f"${_HIDDEN}"):  # as it stood in the address
+        password = unquote(_from_environment(password))
+    else:
+        password = _from_environment(password) if password.startswith("$") else unquote(password)
     remember(password if colon and password else unquote(name))
     return found.group(1) + found.group(3), f"{unquote(name)}:{password}"
 

@@ -138,7 +138,7 @@ def run(argv: list[str]) -> int:
     except BrokenPipeError:
         sys.stdout = Path(os.devnull).open("w")  # the reader closed the pipe; flushing at exit must not fail
         return 0
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # exit() of a library is no success of ours
         from mill.api.batching import describe
 
         return _fail(f"unexpected {describe(error)} (run with --debug for the traceback)", 1, debug)

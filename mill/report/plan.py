@@ -17,7 +17,7 @@ def print_plan(run: Run) -> None:
         requests = [clone for request in plan.requests() for clone in request.clones()]
         distinct = list({request.key: request for request in requests}.values())
         todo = [request for request in distinct if run.record.peek(request) is None]
-        tokens = run.model.count_tokens(todo)
+        tokens = run.model.count_tokens(todo) if todo else 0  # which may have to load the tokenizer
         samples = f"{len(plan.states)}/{plan.total}"
         counts = [len(requests), len(distinct), len(distinct) - len(todo), tokens or 0]
         totals = [total + count for total, count in zip(totals, counts, strict=True)]

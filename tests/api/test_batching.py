@@ -261,6 +261,23 @@ def test_a_healthy_hook_may_fail_on_every_request() -> None:
     assert len(responses) == 10 and all(response.failed for _, response in responses)
 
 
+def test_exit_of_a_library_is_an_error_of_its_request_and_an_interrupt_is_not() -> None:
+    def leave(names: str) -> None:
+        if "b" in names:
+            raise SystemExit(0)
+
+    responses = {
+        request.text: response for request, response in run_batches(units("abc"), Echo(leave), limits=BatchLimits(1))
+    }
+    assert {name: response.error for name, response in responses.items()} == {"a": None, "b": "SystemExit: 0", "c": None}
+
+    def interrupt(names: str) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        list(run_batches(units("a"), Echo(interrupt), limits=BatchLimits(1)))
+
+
 def test_seven_failures_are_seven_errors() -> None:
     responses = run(units("abcdefg"), Echo(fits(0)), requests=1)
     assert {response.error for response in responses.values()} == {"out of memory on a single request of length 1"}

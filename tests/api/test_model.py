@@ -161,9 +161,39 @@ def test_a_backend_that_overrides_a_public_method_is_streamed_through_it(my_mode
     model = Overriding("own")
     pairs = [(request.text, response.text) for request, response in model.stream_responses(GENERATE, requests_for("a", "b"))]
     assert pairs == [("a", "<A>"), ("b", "<B>")]
-    Overriding.generate_until = lambda self, requests: []  # type: ignore[method-assign]
-    with pytest.raises(ModelError, match="returned 0 of 1 responses"):
-        list(model.stream_responses(GENERATE, requests_for("a")))
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        ([], "Overriding.generate_until returned 0 of 1 responses"),
+        (["a", "b"], "Overriding.generate_until returned 2 of 1 responses"),
+        ("a", "Overriding.generate_until returned str, not a list of responses"),
+        (None, "Overriding.generate_until returned NoneType, not a list of responses"),
+        (ValueError("boom"), "Overriding.generate_until raised ValueError: boom"),
+        (SystemExit(0), "Overriding.generate_until raised SystemExit: 0"),
+    ],
+    ids=["too few", "too many", "a text", "None", "an error", "exit"],
+)
+def test_what_an_overriding_method_returns_is_checked(my_model: Any, returned: Any, message: str) -> None:
+    class Overriding(type(my_model)):  # type: ignore[misc]
+        def generate_until(self, requests: list[Request]) -> Any:
+            if isinstance(returned, BaseException):
+                raise returned
+            return returned
+
+    with pytest.raises(ModelError) as raised:
+        list(Overriding("own").stream_responses(GENERATE, requests_for("a")))
+    assert str(raised.value) == message
+
+
+def test_an_overriding_method_may_return_texts_and_a_wrong_type_is_an_error_of_its_request(my_model: Any) -> None:
+    class Overriding(type(my_model)):  # type: ignore[misc]
+        def generate_until(self, requests: list[Request]) -> Any:
+            return ["A", None]
+
+    (_, first), (_, second) = Overriding("own").stream_responses(GENERATE, requests_for("a", "b"))
+    assert (first.text, second.error) == ("A", "the backend returned NoneType for generate_until")
 
 
 def test_the_base_class_halves_a_batch_that_does_not_fit(my_model: Any, monkeypatch: pytest.MonkeyPatch) -> None:

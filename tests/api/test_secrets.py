@@ -110,3 +110,13 @@ def test_reveal_restores_hidden_secrets(monkeypatch: pytest.MonkeyPatch) -> None
     for name, value in hidden.items():
         monkeypatch.setenv(name, value)
     assert reveal(argument) == "litellm[model=m,api_base=https://host/?api_key=sk-12345]"
+
+
+def test_a_hidden_password_is_decoded_as_in_the_address_and_a_variable_of_the_user_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("MILL_SECRET_0", "SEK%52IT%40")
+    monkeypatch.setenv("MINE", "SEK%52IT")
+    assert split_password("http://me:$MILL_SECRET_0@host/v1") == ("http://host/v1", "me:SEKRIT@")
+    assert split_password("http://me:$MINE@host/v1") == ("http://host/v1", "me:SEK%52IT")
+    assert split_password("http://me:SEK%52IT%40@host/v1") == ("http://host/v1", "me:SEKRIT@")

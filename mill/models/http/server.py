@@ -219,6 +219,8 @@ class ServerModel(MillModel):
                 now._identify()
                 return self._check_same(now)
             except (Failure, UnknownName) as error:
+                if isinstance(error, UnknownName):
+                    warn(f"{self.base_url} is back, but does not have the model yet: {error}")
                 if time.monotonic() >= deadline:
                     raise ServerGone(f"{gone}; it did not come back in {self.outage_patience_s:.0f} s ({error})") from error
             time.sleep(POLL_S)
