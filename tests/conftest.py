@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -95,10 +96,21 @@ def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
             item.add_marker(marker)
 
 
+def pytest_collection_finish() -> None:
+    """Runs end with a garbage collection, which need not look through everything that pytest and the modules hold."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    gc.unfreeze()  # extension modules report objects that are not freed at exit
+
+
 @pytest.fixture(autouse=True)
 def isolated(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Isolates tests from each other's registrations, data path and cache."""
     load_builtin()
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # no test cuts the power, and each call takes 20 ms
     monkeypatch.setenv("MILL_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
     monkeypatch.delenv("MILL_DATA", raising=False)
     saved = [(table, dict(table._entries)) for table in (registry.models, registry.tasks, registry.metrics)]

@@ -29,6 +29,7 @@ WITH_LOGPROBS = generation_options(max_gen_toks=8, until=["\n"], logprobs=2)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"FIRST_PAUSE_S": 0.001, "LONGEST_PAUSE_S": 0.002, "ATTEMPTS": 2, "THROTTLED_ATTEMPTS": 3}.items():
         monkeypatch.setattr(client, name, value)
+    monkeypatch.setattr("mill.models.http.server.BUSY_S", 0.2)
 
 
 def check_recorded(mode: Mode, response: Response, warnings: list[str]) -> None:
