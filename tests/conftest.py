@@ -56,6 +56,7 @@ MARKER_OF_PATH = {
     "security/test_code.py": "weights",
     "tasks/test_media_tasks.py": "weights",
     "checks/test_gate_faults.py": "slow",
+    "checks/test_total.py": "slow",
     "cli/test_checks.py": "slow",
     "cli/test_schedule.py": "slow",
     "execute/test_ranks.py": "slow",
