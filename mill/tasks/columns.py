@@ -29,6 +29,20 @@ def is_missing(value: Any) -> bool:
     return value is None or (isinstance(value, float) and value != value)
 
 
+def decoded(value: Any, where: str) -> Any:
+    """A cell of a binary Parquet column as text; lists and structs item by item."""
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError as error:
+            raise DataError(f"{where} is binary and not UTF-8 text: {error.reason}") from error
+    if isinstance(value, list):
+        return [decoded(item, where) for item in value]
+    if isinstance(value, dict):
+        return {key: decoded(item, where) for key, item in value.items()}
+    return value
+
+
 def optional_text(row: Row, column: str, where: str) -> str:
     """The text of an optional column; empty where the row has none."""
     value = row.get(column)

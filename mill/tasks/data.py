@@ -13,7 +13,7 @@ import io
 import json
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,19 +92,22 @@ def _split_in(folder: Path, split: str) -> Path | None:
     return folder / split if (folder / split).is_dir() else None
 
 
-def read_rows(path: Path) -> list[Row]:
-    """All rows of a split; every error names the file and, where it is known, the line or row."""
+def read_rows(path: Path, texts: Collection[str] = ()) -> list[Row]:
+    """All rows of a split; every error names the file and, where it is known, the line or row.
+
+    Binary Parquet columns are media, except those in `texts`: their cells are bytes.
+    """
     try:
-        return list(_folder_rows(path) if path.is_dir() else _file_rows(path))
+        return list(_folder_rows(path) if path.is_dir() else _file_rows(path, texts))
     except DataError:
         raise
     except (OSError, ValueError, KeyError, TypeError, EOFError, RecursionError, zlib.error) as error:
         raise DataError(f"cannot read {path}: {describe(error)}") from error
 
 
-def _file_rows(file: Path) -> Iterator[Row]:
+def _file_rows(file: Path, texts: Collection[str] = ()) -> Iterator[Row]:
     if file.suffix == ".parquet":
-        yield from _parquet_rows(file)
+        yield from _parquet_rows(file, texts)
         return
     kind = file.with_suffix("").suffix if file.suffix == ".gz" else file.suffix
     newline = "" if kind == ".csv" else None  # line ends inside of quotes are part of a cell
@@ -214,13 +217,13 @@ def _saved_rows(folder: Path) -> Iterator[Row]:
             yield from with_blobs(table, str(folder / entry["filename"]))
 
 
-def _parquet_rows(file: Path) -> Iterator[Row]:
+def _parquet_rows(file: Path, texts: Collection[str]) -> Iterator[Row]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
         opened = pq.ParquetFile(file, memory_map=True)
-        media = media_columns(opened.schema_arrow)
+        media = [name for name in media_columns(opened.schema_arrow) if name not in texts]
         plain = [name for name in opened.schema_arrow.names if name not in media]
         rows = opened.read(columns=plain).to_pylist()
         blobs = ParquetBlobs(opened, str(file)) if media else None

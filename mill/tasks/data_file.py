@@ -24,7 +24,7 @@ from mill.api.batching import describe
 from mill.api.errors import DataError, nearest
 from mill.api.storage import MOST_BYTES
 from mill.api.task import Sample, Task
-from mill.tasks.columns import CHOICE_COLUMN, is_missing
+from mill.tasks.columns import CHOICE_COLUMN, LETTERS, decoded, is_missing
 from mill.tasks.data import Row, read_rows
 from mill.tasks.file_questions import BY_LETTER, ChoiceFile, LetterFile, QuestionFile
 from mill.tasks.perplexity import PerplexityTask
@@ -32,6 +32,7 @@ from mill.tasks.perplexity import PerplexityTask
 SUFFIXES = (".txt", ".jsonl", ".csv", ".parquet")
 _QUESTION = ("question", "prompt")
 _OPTIONAL = ("answer", "choices", "id", "category", "system", "image", "extract", "max_tokens")
+_TEXTS = {"text", *_QUESTION, *_OPTIONAL, *(f"choice_{letter.lower()}" for letter in LETTERS)} - {"image"}
 _NEEDED = "a table needs the column question or prompt, or text for documents"
 
 
@@ -45,7 +46,7 @@ def file_task(name: str) -> Task:
     _check_size(path)
     if path.suffix == ".txt":
         return DocumentFile(name, [_read_text(path)], "")
-    rows = read_rows(path)
+    rows = _read_table(path)
     if not rows:
         raise DataError(f"{name} has no rows")
     columns = Columns.of(rows)
@@ -61,6 +62,16 @@ def file_task(name: str) -> Task:
     if name.endswith(BY_LETTER):
         raise DataError(f"{path} has no choices to list")
     return QuestionFile(name, rows, column, summary)
+
+
+def _read_table(path: Path) -> list[Row]:
+    rows = read_rows(path, _TEXTS)
+    if path.suffix != ".parquet":
+        return rows
+    return [
+        {name: decoded(cell, f"{path}, row {number}: {name}") if name in _TEXTS else cell for name, cell in row.items()}
+        for number, row in enumerate(rows, 1)
+    ]
 
 
 @dataclass(frozen=True)

@@ -349,6 +349,20 @@ def test_a_parquet_file_that_is_none_is_refused(tmp_path: Path) -> None:
     assert "cannot read t.parquet: ArrowInvalid" in refusal(tmp_path / "t.parquet", "PAR1 and no more")
 
 
+def test_binary_text_columns_of_parquet_are_decoded_or_refused(tmp_path: Path) -> None:
+    file = tmp_path / "t.parquet"
+    row = {"question": b"Sky?", "answer": "é".encode(), "category": b"c", "other": b"\xff"}
+    task = make_task(str(write(file, [row, row | {"answer": b"b"}])))
+    (first, _) = task.samples()
+    assert (task.target(first), task.category(first)) == ("é", "c")
+    assert task.requests(first, PLAIN)[0].text == "Question: Sky?\nAnswer:"
+    write(file, [{"question": "a", "choices": [b"x", b"y"], "answer": b"y"}])
+    assert make_task(str(file)).target(make_task(str(file)).samples()[0]) == 1
+    write(file, [{"question": "a", "answer": b"b"}, {"question": "a", "answer": b"\xff"}])
+    with pytest.raises(DataError, match=r"t.parquet, row 2: answer is binary and not UTF-8 text: invalid start byte$"):
+        make_task(str(file))
+
+
 # Whole runs
 
 
