@@ -16,10 +16,10 @@ from typing import Any
 
 from mill.api.errors import DataError
 from mill.api.message import IMAGE, Blob, Media
+from mill.tasks.column_names import CHOICE_COLUMN
 from mill.tasks.data import MEDIA_SUFFIXES, Row
 
 LETTERS = string.ascii_uppercase
-CHOICE_COLUMN = re.compile(r"choice_([a-z])")
 INDICES = "indices from 0"
 _NUMBER = re.compile(r"[-+]?(\d+|\d{1,3}(,\d{3})+)(\.\d+)?([eE][-+]?\d+)?")
 

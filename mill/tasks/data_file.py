@@ -21,18 +21,17 @@ from stat import S_ISREG
 from typing import Any
 
 from mill.api.batching import describe
-from mill.api.errors import DataError, nearest
+from mill.api.errors import DataError
 from mill.api.storage import MOST_BYTES
 from mill.api.task import Sample, Task
-from mill.tasks.columns import CHOICE_COLUMN, LETTERS, decoded, is_missing
+from mill.tasks.column_names import CHOICE_COLUMN, OPTIONAL, QUESTION, check_names, misspelled_inputs
+from mill.tasks.columns import LETTERS, decoded, is_missing
 from mill.tasks.data import Row, read_rows
 from mill.tasks.file_questions import BY_LETTER, ChoiceFile, LetterFile, QuestionFile
 from mill.tasks.perplexity import PerplexityTask
 
 SUFFIXES = (".txt", ".jsonl", ".csv", ".parquet")
-_QUESTION = ("question", "prompt")
-_OPTIONAL = ("answer", "choices", "id", "category", "system", "image", "extract", "max_tokens")
-_TEXTS = {"text", *_QUESTION, *_OPTIONAL, *(f"choice_{letter.lower()}" for letter in LETTERS)} - {"image"}
+_TEXTS = {"text", *QUESTION, *OPTIONAL, *(f"choice_{letter.lower()}" for letter in LETTERS)} - {"image"}
 _NEEDED = "a table needs the column question or prompt, or text for documents"
 
 
@@ -50,11 +49,13 @@ def file_task(name: str) -> Task:
     if not rows:
         raise DataError(f"{name} has no rows")
     columns = Columns.of(rows)
-    if columns.has("text") and not columns.has(*_QUESTION, "answer", "choices", "extract"):
+    if columns.has("text") and not columns.has(*QUESTION, "answer", "choices", "extract"):
+        check_names(name, columns.names)
         return _documents(name, rows, columns)
     column = _question_column(name, columns)
+    check_names(name, columns.names)
     _refuse_missing(name, rows, column)
-    used = [column, *(c for c in columns.names if c in _OPTIONAL or CHOICE_COLUMN.fullmatch(c))]
+    used = [column, *(c for c in columns.names if c in OPTIONAL or CHOICE_COLUMN.fullmatch(c))]
     summary = columns.summary(used)
     if columns.has("choices") or any(map(CHOICE_COLUMN.fullmatch, columns.names)):
         kind = LetterFile if name.endswith(BY_LETTER) else ChoiceFile
@@ -93,14 +94,14 @@ class Columns:
 
 
 def _question_column(name: str, columns: Columns) -> str:
-    found = [column for column in _QUESTION if columns.has(column)]
+    found = [column for column in QUESTION if columns.has(column)]
     if len(found) == 2:
         raise DataError(f"{name} has both question and prompt: keep one (prompt is sent as it is)")
     if found and columns.has("text"):
         raise DataError(f"{name} has both {found[0]} and text: keep one (text alone is scored as documents)")
     if found:
         return found[0]
-    close = {column: near[0] for column in columns.names if (near := nearest(column.strip().lower(), (*_QUESTION, "text")))}
+    close = misspelled_inputs(columns.names)
     hint = "; did you mean " + ", ".join(f"{right} for {given!r}" for given, right in close.items()) + "?" if close else ""
     raise DataError(f"{name} has the columns {_listed(columns.names) or '(none)'}: {_NEEDED}{hint}")
 

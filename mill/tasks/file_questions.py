@@ -178,6 +178,11 @@ class QuestionFile(FileTask, GenerativeTask):
         docs = super().read_docs(rows)
         texts = [doc["answer"] for doc in docs if isinstance(doc.get("answer"), str)]
         extractor = columns.text_extractor(texts) if texts else "line"
+        if extractor == "choice" and any(not doc.get("extract") for doc in docs):
+            raise DataError(
+                f"{self._file}: the answers are letters, but there are no choices: add a column choices, or choice_a, "
+                f"choice_b, ...; where the prompts list them, add a column extract with the value choice"
+            )
         for index, doc in enumerate(docs):
             self._read_options(doc, index)
             self._read_answer(doc, index, extractor)

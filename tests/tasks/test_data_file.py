@@ -111,7 +111,6 @@ def test_questions_with_answers_are_matched_after_extraction(tmp_path: Path, suf
     [
         (["12", "1,234.5", "-3e2"], "number"),
         (["yes", "No"], "yes_no"),
-        (["A", "E"], "choice"),
         (["A", "F"], "line"),
         (["12", "twelve"], "line"),
     ],
@@ -239,6 +238,20 @@ CSV = {
     "no question": ("Question,answer\na,b\n", "has the columns Question, answer: a table needs the column question "
                     "or prompt, or text for documents; did you mean question for 'Question'?"),
     "nothing known": ("a,b\n1,2\n", "has the columns a, b: a table needs the column question or prompt, or text"),
+    "answer misspelled": ("question,anwser\na,b\n", "did you mean answer for 'anwser'? Rename or remove a column that is"),
+    "choices misspelled": ("question,choice,answer\na,x|y,x\n", "did you mean choices for 'choice'?"),
+    "options": ("question,options,answer\na,x|y,x\n", "did you mean choices for 'options'?"),
+    "category misspelled": ("question,categroy,Answer\na,b,c\n",
+                            "did you mean category for 'categroy', answer for 'Answer'?"),
+    "target": ("question,target\na,b\n", "did you mean answer for 'target'?"),
+    "document": ("text,anwser\na,b\n", "did you mean answer for 'anwser'?"),
+    "letter columns": ("question,A,B,C,D,answer\na,1,2,3,4,B\n", "has the columns A, B, C, D: name the choices choice_a, "
+                       "choice_b, ..., or use one column choices"),
+    "option columns": ("question,option_a,optionB,answer\na,1,2,B\n", "has the columns option_a, optionB: name the choices"),
+    "choice_B": ("question,choice_a,choice_b,choice_C,answer\na,1,2,3,B\n", "has the columns choice_C: name the choices"),
+    "letters": ("question,answer\na,A\nb,E\n", "the answers are letters, but there are no choices: add a column choices, or "
+                "choice_a, choice_b, ...; where the prompts list them, add a column extract with the value choice"),
+    "choices twice": ("question,choices,choice_a,answer\na,x|y,x,x\n", "has both choices and choice_a: keep one"),
     "no rows": ("question,answer\n", "has no rows"),
     "empty file": ("", "has no rows"),
     "both": ("question,prompt\na,b\n", "has both question and prompt: keep one (prompt is sent as it is)"),
@@ -273,6 +286,21 @@ CSV = {
     "two readings": ("question,choices,answer\na,1|2,1\n", "answers can be read as texts or as indices from 0, which "
                      "disagree in row 1 ('1'): write the text of the choice"),
 }  # fmt: skip
+
+
+def test_letters_without_choices_need_extract(tmp_path: Path) -> None:
+    file = write(tmp_path / "t.csv", [{"prompt": "A. x\nB. y\n", "answer": "B", "extract": "choice"}])
+    task = make_task(str(file))
+    assert task.score(task.samples()[0], [Response(text="B")])["exact_match"] == 1.0
+
+
+def test_ordinary_columns_are_ignored_and_reported(tmp_path: Path) -> None:
+    file = tmp_path / "t.csv"
+    names = "question_id,idx,answer_type,image_id,extra,label,explanation,subject,tokens,test,context,a"
+    file.write_text(f"question,answer,{names}\nq,b{',x' * 12}\n")
+    assert make_task(str(file)).warnings()[0].endswith(f"ignored: {names.replace(',', ', ')}")
+    file.write_text("text,label,target,title\nq,b,c,d\n")
+    assert make_task(str(file)).warnings()[0].endswith("ignored: label, target, title")
 
 
 @pytest.mark.parametrize(("text", "message"), CSV.values(), ids=CSV)
