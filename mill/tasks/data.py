@@ -95,7 +95,8 @@ def _split_in(folder: Path, split: str) -> Path | None:
 def read_rows(path: Path, texts: Collection[str] = ()) -> list[Row]:
     """All rows of a split; every error names the file and, where it is known, the line or row.
 
-    Binary Parquet columns are media, except those in `texts`: their cells are bytes.
+    Binary Parquet columns are media, except those in `texts`: their cells are bytes. With `texts`, paths in media
+    columns are refused: a file that is named as a task reads only what is in it.
     """
     try:
         return list(_folder_rows(path) if path.is_dir() else _file_rows(path, texts))
@@ -226,7 +227,7 @@ def _parquet_rows(file: Path, texts: Collection[str]) -> Iterator[Row]:
         media = [name for name in media_columns(opened.schema_arrow) if name not in texts]
         plain = [name for name in opened.schema_arrow.names if name not in media]
         rows = opened.read(columns=plain).to_pylist()
-        blobs = ParquetBlobs(opened, str(file)) if media else None
+        blobs = ParquetBlobs(opened, str(file), paths=not texts) if media else None
         for number, row in enumerate(rows):
             yield row | {name: blobs.blob(name, number) for name in media} if blobs else row
     except pa.ArrowInvalid as error:

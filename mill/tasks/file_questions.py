@@ -61,8 +61,11 @@ class FileTask(PromptedTask):
             doc.pop(column, None)
             if text.strip():
                 doc[column] = text
-        if columns.read_image(row, self._folder, where) is None:
+        image = columns.read_image(row, self._folder, where)
+        if image is None:
             doc.pop("image", None)
+        else:
+            columns.check_image(image, where)
         return doc
 
     def _refuse_duplicate_ids(self) -> None:

@@ -232,6 +232,37 @@ def test_images_are_paths_relative_to_the_file(tmp_path: Path, choices: bool, mo
     assert [request.continuation for request in requests] == (["red", "blue"] if choices else [""])
 
 
+def test_a_link_to_an_image_outside_of_the_folder_is_refused(tmp_path: Path) -> None:
+    from PIL import Image
+
+    Image.new("RGB", (2, 2)).save(tmp_path / "red.png")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "link.png").symlink_to(tmp_path / "red.png")
+    (tmp_path / "data" / "loop.png").symlink_to(tmp_path / "data" / "loop.png")
+    message = refusal(tmp_path / "data" / "t.csv", "question,image\na,link.png\n")
+    assert "row 1: image 'link.png' is outside of the folder" in message
+    assert "row 1: image " in refusal(tmp_path / "data" / "t.csv", "question,image\na,loop.png\n")
+
+
+def test_an_image_in_parquet_is_bytes_and_no_path(tmp_path: Path) -> None:
+    file = write(tmp_path / "t.parquet", [{"question": "a", "image": {"bytes": None, "path": "/etc/hostname"}}])
+    with pytest.raises(DataError, match=r"t.parquet, row 1: .* has a path and no bytes"):
+        make_task(str(file))
+
+
+def test_an_unreadable_image_is_refused_with_its_row_before_a_model_loads(tmp_path: Path) -> None:
+    from PIL import Image
+
+    Image.new("RGB", (64, 64), "red").save(tmp_path / "red.png")
+    (tmp_path / "text.png").write_text("no image")
+    (tmp_path / "cut.png").write_bytes((tmp_path / "red.png").read_bytes()[:60])
+    (tmp_path / "empty.png").write_bytes(b"")
+    for name in ("text.png", "empty.png"):
+        message = refusal(tmp_path / "t.csv", f"question,image\na,red.png\nb,{name}\n")
+        assert "t.csv, row 2: the image" in message and "cannot be read: Pillow does not know its format" in message
+    assert "t.csv, row 2: the image" in refusal(tmp_path / "t.csv", "question,image\na,red.png\nb,cut.png\n")
+
+
 # Malformed files
 
 CSV = {
@@ -267,6 +298,11 @@ CSV = {
     "duplicate id": ("id,question\n1,a\n2,b\n1,c\n", "row 3: the id '1' is that of row 1"),
     "image": ("question,image\na,none.png\n", "row 1: image "),
     "not an image": ("question,image\na,/etc/passwd\n", "row 1: image '/etc/passwd' does not have the suffix of an image"),
+    "absolute image": ("question,image\na,/x/y.png\n", "row 1: image '/x/y.png' is outside of the folder of the file"),
+    "image above": ("question,image\na,../y.png\n", "row 1: image '../y.png' is outside of the folder of the file"),
+    "image address": ("question,image\na,https://x/y.png\n", "row 1: image 'https://x/y.png' is an address; give a path "
+                      "relative to the file"),
+    "image name": ("question,image\na," + "y" * 5000 + ".png\n", "row 1: image 'yyy"),
     "extract": ("prompt,extract\na,nmber\n", "unknown extractor in t.csv, row 1 'nmber'; did you mean number"),
     "max_tokens": ("prompt,max_tokens\na,0\n", "row 1: max_tokens is '0', not a count of at least 1"),
     "max_tokens text": ("prompt,max_tokens\na,many\n", "row 1: max_tokens is 'many', not a count"),
