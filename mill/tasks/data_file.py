@@ -26,13 +26,16 @@ from mill.api.storage import MOST_BYTES
 from mill.api.task import Sample, Task
 from mill.tasks.column_names import CHOICE_COLUMN, OPTIONAL, QUESTION, check_names, misspelled_inputs
 from mill.tasks.columns import LETTERS, decoded, is_missing
-from mill.tasks.data import Row, read_rows
+from mill.tasks.data import MOST_COLUMNS, Row, read_rows
 from mill.tasks.file_questions import BY_LETTER, ChoiceFile, LetterFile, QuestionFile
 from mill.tasks.perplexity import PerplexityTask
 
 SUFFIXES = (".txt", ".jsonl", ".csv", ".parquet")
 _TEXTS = {"text", *QUESTION, *OPTIONAL, *(f"choice_{letter.lower()}" for letter in LETTERS)} - {"image"}
 _NEEDED = "a table needs the column question or prompt, or text for documents"
+
+
+MOST_ROWS = 5_000_000  # of a Parquet file; the size of the others bounds their rows
 
 
 def is_data_file(name: str) -> bool:
@@ -49,6 +52,8 @@ def file_task(name: str) -> Task:
     if not rows:
         raise DataError(f"{name} has no rows")
     columns = Columns.of(rows)
+    if len(columns.names) > MOST_COLUMNS:  # the union over the rows of a .jsonl file
+        raise DataError(f"{path} has {len(columns.names):,} columns: at most {MOST_COLUMNS:,} are read")
     if columns.has("text") and not columns.has(*QUESTION, "answer", "choices", "extract"):
         check_names(name, columns.names)
         return _documents(name, rows, columns)
@@ -142,6 +147,7 @@ def _check_size(path: Path) -> None:
 
 
 def _unpacked_size(path: Path) -> int:
+    """The bytes of a Parquet file without compression. Rows are counted too: repeated values take no bytes."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -149,6 +155,8 @@ def _unpacked_size(path: Path) -> int:
         metadata = pq.read_metadata(path)
     except (OSError, ValueError, pa.ArrowException) as error:
         raise DataError(f"cannot read {path}: {describe(error)}") from error
+    if metadata.num_rows > MOST_ROWS:
+        raise DataError(f"{path} has {metadata.num_rows:,} rows, and at most {MOST_ROWS:,} are read: split it")
     return sum(metadata.row_group(index).total_byte_size for index in range(metadata.num_row_groups))
 
 

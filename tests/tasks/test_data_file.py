@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -360,6 +361,7 @@ JSONL = {
     "answer": ('{"question": "a", "choices": ["x", "y"], "answer": true}\n', "t.jsonl, row 1: the answer 'True' is neither"),
     "image": ('{"question": "a", "image": 5}\n', "t.jsonl, row 1: image is a int, not a path"),
     "nan": ('{"question": "a", "answer": Infinity}\n', "t.jsonl, row 1: the answer 'inf' cannot be extracted by number"),
+    "key twice": ('{"question": "a"}\n{"question": "b", "x": {"y": 1, "y": 2}}\n', "t.jsonl, line 2 has the key 'y' twice"),
     "not json": ('{"question": "a"}\n{"question": \n', "t.jsonl, line 2 is not JSON"),
     "a list": ("[1]\n", "t.jsonl, row 1 is a list, not an object"),
     "deep": ("[" * 100_000 + "\n", "t.jsonl"),
@@ -424,6 +426,39 @@ def test_binary_text_columns_of_parquet_are_decoded_or_refused(tmp_path: Path) -
     assert make_task(str(file)).target(make_task(str(file)).samples()[0]) == 1
     write(file, [{"question": "a", "answer": b"b"}, {"question": "a", "answer": b"\xff"}])
     with pytest.raises(DataError, match=r"t.parquet, row 2: answer is binary and not UTF-8 text: invalid start byte$"):
+        make_task(str(file))
+
+
+def test_a_parquet_file_with_a_column_twice_is_refused(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    file = tmp_path / "t.parquet"
+    pq.write_table(pa.table([["a"], ["b"], ["c"]], names=["question", "answer", "answer"]), file)
+    with pytest.raises(DataError, match=r"t.parquet has the column 'answer' twice$"):
+        make_task(str(file))
+
+
+@FORMATS
+def test_too_many_columns_are_refused(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data_file, "MOST_COLUMNS", 2)
+    monkeypatch.setattr("mill.tasks.data.MOST_COLUMNS", 2)
+    with pytest.raises(DataError, match="has 3 columns: at most 2 are read"):
+        make_task(str(write(tmp_path / f"t{suffix}", [{"question": "a", "x": "b", "y": "c"}])))
+
+
+def test_many_columns_are_read_in_linear_time(tmp_path: Path) -> None:
+    file = write(tmp_path / "t.csv", [{"question": "a", **{f"c{index}": "x" for index in range(9_999)}}])
+    before = time.process_time()
+    assert make_task(str(file)).samples()[0].doc["c9998"] == "x"
+    assert time.process_time() - before < 2
+
+
+def test_too_many_rows_of_parquet_are_refused_before_they_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = write(tmp_path / "t.parquet", [{"prompt": "x"}] * 3)
+    monkeypatch.setattr(data_file, "MOST_ROWS", 2)
+    monkeypatch.setattr(data_file, "read_rows", None)
+    with pytest.raises(DataError, match="has 3 rows, and at most 2 are read: split it"):
         make_task(str(file))
 
 
