@@ -78,7 +78,8 @@ def _listed_choices(value: Any, where: str) -> Sequence[Any]:
         try:
             value = json.loads(value)
         except (ValueError, RecursionError) as error:
-            raise DataError(f"{where}: choices is not a JSON list: {str(error)[:100]}") from error
+            hint = 'write ["x", "y"], with double quotes, or x|y'
+            raise DataError(f"{where}: choices is not a JSON list: {str(error)[:100]}; {hint}") from error
     if isinstance(value, str):
         return [part.strip() for part in value.split("|")] if value.strip() else []
     if not isinstance(value, (list, tuple)):

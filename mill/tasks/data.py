@@ -105,6 +105,8 @@ def read_rows(path: Path, texts: Collection[str] = ()) -> list[Row]:
     except DataError:
         raise
     except (OSError, ValueError, KeyError, TypeError, EOFError, RecursionError, zlib.error) as error:
+        if isinstance(error, FileNotFoundError) and not path.exists():
+            raise DataError(f"{path} does not exist") from error
         raise DataError(f"cannot read {path}: {describe(error)}") from error
 
 
@@ -164,6 +166,9 @@ def _csv_rows(handle: io.TextIOBase, file: Path) -> Iterator[Row]:
 
 
 def _check_header(names: Sequence[str], file: Path) -> None:
+    separator = next((sign for sign in (";", "\t") if len(names) == 1 and sign in names[0]), None)
+    if separator and file.suffix != ".parquet":
+        raise DataError(f"{file}: columns are separated by {'a tab' if separator != ';' else ';'}: write commas")
     if len(names) > MOST_COLUMNS:
         raise DataError(f"{file} has {len(names):,} columns: at most {MOST_COLUMNS:,} are read")
     twice = _first_twice(names)

@@ -106,6 +106,9 @@ def _question_column(name: str, columns: Columns) -> str:
         raise DataError(f"{name} has both {found[0]} and text: keep one (text alone is scored as documents)")
     if found:
         return found[0]
+    if columns.has("text"):
+        other = next(column for column in ("answer", "choices", "extract") if columns.has(column))
+        raise DataError(f"{name} has text and {other}: rename text to prompt (text alone is scored as documents)")
     close = misspelled_inputs(columns.names)
     hint = "; did you mean " + ", ".join(f"{right} for {given!r}" for given, right in close.items()) + "?" if close else ""
     raise DataError(f"{name} has the columns {_listed(columns.names) or '(none)'}: {_NEEDED}{hint}")
@@ -163,13 +166,17 @@ def _unpacked_size(path: Path) -> int:
 def _read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError as error:
+        raise DataError(f"{path} does not exist") from error
     except (OSError, ValueError) as error:
         raise DataError(f"cannot read the text file {path}: {describe(error)}") from error
 
 
 def _listed(names: Sequence[str]) -> str:
     """At most a dozen names."""
-    return ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
+    return ", ".join(name if name.strip() else "(unnamed)" for name in names[:12]) + (
+        f" and {len(names) - 12} more" if len(names) > 12 else ""
+    )
 
 
 class DocumentFile(PerplexityTask):

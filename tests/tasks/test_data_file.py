@@ -270,6 +270,10 @@ CSV = {
     "no question": ("Question,answer\na,b\n", "has the columns Question, answer: a table needs the column question "
                     "or prompt, or text for documents; did you mean question for 'Question'?"),
     "nothing known": ("a,b\n1,2\n", "has the columns a, b: a table needs the column question or prompt, or text"),
+    "text with answer": ("text,answer\na,b\n", "has text and answer: rename text to prompt (text alone is scored as"),
+    "semicolons": ("question;answer\na;b, c\n", "t.csv: columns are separated by ;: write commas"),
+    "tabs": ("question\tanswer\na\tb\n", "t.csv: columns are separated by a tab: write commas"),
+    "python list": ("question,choices,answer\na,\"['x', 'y']\",x\n", 'write ["x", "y"], with double quotes, or x|y'),
     "answer misspelled": ("question,anwser\na,b\n", "did you mean answer for 'anwser'? Rename or remove a column that is"),
     "choices misspelled": ("question,choice,answer\na,x|y,x\n", "did you mean choices for 'choice'?"),
     "options": ("question,options,answer\na,x|y,x\n", "did you mean choices for 'options'?"),
@@ -336,6 +340,8 @@ def test_ordinary_columns_are_ignored_and_reported(tmp_path: Path) -> None:
     names = "question_id,idx,answer_type,image_id,extra,label,explanation,subject,tokens,test,context,a"
     file.write_text(f"question,answer,{names}\nq,b{',x' * 12}\n")
     assert make_task(str(file)).warnings()[0].endswith(f"ignored: {names.replace(',', ', ')}")
+    file.write_text(",question\n0,a\n")
+    assert make_task(str(file)).warnings()[0].endswith("ignored: (unnamed)")
     file.write_text("text,label,target,title\nq,b,c,d\n")
     assert make_task(str(file)).warnings()[0].endswith("ignored: label, target, title")
 
@@ -596,5 +602,15 @@ def test_a_real_model_chooses_what_transformers_computes(tmp_path: Path, tiny_mo
 
 
 def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"cannot read .*gone\.csv: FileNotFoundError"):
+    with pytest.raises(DataError, match=r"gone\.csv does not exist$"):
         select([str(tmp_path / "gone.csv")])
+    with pytest.raises(DataError, match=r"gone\.txt does not exist$"):
+        select([str(tmp_path / "gone.txt")])
+
+
+def test_another_kind_of_file_and_a_folder_name_the_suffixes_of_data_files(tmp_path: Path) -> None:
+    for name in ("t.tsv", "t.json", str(tmp_path)):
+        with pytest.raises(MillError, match=r"^unknown task '.*'; data files end in \.txt, \.jsonl, \.csv, \.parquet$"):
+            select([name])
+    with pytest.raises(MillError, match=r"see `mill ls tasks`$"):
+        select(["x" * 5000])
