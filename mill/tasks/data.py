@@ -21,6 +21,7 @@ from typing import Any
 
 from mill.api.batching import describe
 from mill.api.errors import DataError
+from mill.api.storage import MOST_BYTES
 from mill.tasks.blobs import ParquetBlobs, media_columns, with_blobs
 
 Row = dict[str, Any]
@@ -255,12 +256,29 @@ def _parquet_rows(file: Path, texts: Collection[str]) -> Iterator[Row]:
         _check_header(opened.schema_arrow.names, file)
         media = [name for name in media_columns(opened.schema_arrow) if name not in texts]
         plain = [name for name in opened.schema_arrow.names if name not in media]
-        rows = opened.read(columns=plain).to_pylist()
+        rows = _decoded_rows(opened, plain, file) if texts else opened.read(columns=plain).to_pylist()
         blobs = ParquetBlobs(opened, str(file), paths=not texts) if media else None
         for number, row in enumerate(rows):
             yield row | {name: blobs.blob(name, number) for name in media} if blobs else row
     except pa.ArrowInvalid as error:
         raise DataError(f"cannot read {file}: {describe(error)}") from error
+
+
+def _decoded_rows(opened: Any, names: list[str], file: Path) -> list[Row]:
+    """Rows in small batches, until they are too large: a long text that repeats is stored once in a Parquet file."""
+    import pyarrow as pa
+
+    if not names:
+        return [{} for _ in range(opened.metadata.num_rows)]
+    rows, size = [], 0
+    for encoded in opened.iter_batches(batch_size=256, columns=names):
+        cells = [cell.dictionary_decode() if pa.types.is_dictionary(cell.type) else cell for cell in encoded.columns]
+        batch = pa.RecordBatch.from_arrays(cells, names=encoded.schema.names)
+        size += batch.nbytes
+        if size > MOST_BYTES:
+            raise DataError(f"{file} has more than {MOST_BYTES >> 20:,} MiB when it is unpacked: split it")
+        rows += batch.to_pylist()
+    return rows
 
 
 def _from_hub(dataset: Dataset, splits: tuple[str, ...]) -> tuple[str, list[Row]]:

@@ -468,6 +468,22 @@ def test_too_many_rows_of_parquet_are_refused_before_they_are_read(tmp_path: Pat
         make_task(str(file))
 
 
+@pytest.mark.parametrize("is_dictionary", [False, True])
+def test_a_long_text_that_repeats_in_parquet_is_bounded(
+    tmp_path: Path, is_dictionary: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    file, texts = tmp_path / "t.parquet", pa.array(["x" * 10_000] * 1000)
+    pq.write_table(pa.table({"prompt": texts.dictionary_encode() if is_dictionary else texts}), file)
+    assert len(make_task(str(file)).samples()) == 1000
+    assert file.stat().st_size < 50_000
+    monkeypatch.setattr("mill.tasks.data.MOST_BYTES", 2**20)
+    with pytest.raises(DataError, match=r"t.parquet has more than 1 MiB when it is unpacked: split it"):
+        make_task(str(file))
+
+
 # Whole runs
 
 
