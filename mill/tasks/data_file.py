@@ -9,7 +9,8 @@ question|prompt                   prompts without a gold answer: the responses a
 
 `question` is sent as "Question: ...\\nAnswer:", `prompt` exactly as it is. Optional columns: `id`, `category` (scores by
 category), `system` (replaces --system_prompt in its row), `image` (a path, relative to the file), `extract` and `max_tokens`
-as in prompt suites. Other columns are ignored and named. `mill/tasks/columns.py` says how cells are read.
+as in prompt suites. Other columns are ignored and reported; those that look like a known one are refused (column_names.py).
+`mill/tasks/columns.py` reads the cells.
 """
 
 from __future__ import annotations
