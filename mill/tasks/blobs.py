@@ -36,17 +36,20 @@ def with_blobs(table: Any, where: str) -> Iterator[dict[str, Any]]:
 
 
 class ParquetBlobs:
-    """Media of a Parquet file; the last row group is cached, since rows are mostly read in order."""
+    """Media of a Parquet file; the last row group is cached, since rows are mostly read in order.
 
-    def __init__(self, file: Any, where: str) -> None:
-        self._file, self._where = file, where
+    Without `paths`, a cell that has a path instead of bytes is refused.
+    """
+
+    def __init__(self, file: Any, where: str, paths: bool = True) -> None:
+        self._file, self._where, self._paths = file, where, paths
         sizes = (file.metadata.row_group(index).num_rows for index in range(file.num_row_groups))
         self._starts = [0, *accumulate(sizes)]
         self._lock = Lock()
         self._cached: tuple[int, str, Any] | None = None
 
     def blob(self, column: str, row: int) -> Blob:
-        return _blob(partial(self._read, column, row), self._where, column, row)
+        return _blob(partial(self._read, column, row), self._where, column, row, self._paths)
 
     def _read(self, column: str, row: int) -> dict[str, Any] | None:
         group = bisect_right(self._starts, row) - 1
@@ -61,7 +64,7 @@ def _cell(table: Any, column: str, row: int) -> dict[str, Any] | None:
     return {"bytes": value, "path": None} if isinstance(value, bytes) else value
 
 
-def _blob(cell: Any, where: str, column: str, row: int) -> Blob:
+def _blob(cell: Any, where: str, column: str, row: int, paths: bool = True) -> Blob:
     name = f"{where} ({column} of row {row})"
 
     def read() -> bytes:
@@ -73,6 +76,8 @@ def _blob(cell: Any, where: str, column: str, row: int) -> Blob:
             raise DataError(f"{name} is missing")
         if value["bytes"] is not None:
             return bytes(value["bytes"])
+        if not paths:
+            raise DataError(f"{name} has a path and no bytes")
         try:
             return Path(value["path"] or "").read_bytes()
         except OSError as error:

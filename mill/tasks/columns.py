@@ -7,19 +7,22 @@ the whole file. A file that can be read in two ways that disagree is refused.
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import string
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from mill.api.batching import describe
 from mill.api.errors import DataError
 from mill.api.message import IMAGE, Blob, Media
+from mill.tasks.column_names import CHOICE_COLUMN
 from mill.tasks.data import MEDIA_SUFFIXES, Row
 
 LETTERS = string.ascii_uppercase
-CHOICE_COLUMN = re.compile(r"choice_([a-z])")
 INDICES = "indices from 0"
 _NUMBER = re.compile(r"[-+]?(\d+|\d{1,3}(,\d{3})+)(\.\d+)?([eE][-+]?\d+)?")
 
@@ -27,6 +30,20 @@ _NUMBER = re.compile(r"[-+]?(\d+|\d{1,3}(,\d{3})+)(\.\d+)?([eE][-+]?\d+)?")
 def is_missing(value: Any) -> bool:
     """None, and the NaN that data frames write for it."""
     return value is None or (isinstance(value, float) and value != value)
+
+
+def decoded(value: Any, where: str) -> Any:
+    """A cell of a binary Parquet column as text; lists and structs item by item."""
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError as error:
+            raise DataError(f"{where} is binary and not UTF-8 text: {error.reason}") from error
+    if isinstance(value, list):
+        return [decoded(item, where) for item in value]
+    if isinstance(value, dict):
+        return {key: decoded(item, where) for key, item in value.items()}
+    return value
 
 
 def optional_text(row: Row, column: str, where: str) -> str:
@@ -61,7 +78,8 @@ def _listed_choices(value: Any, where: str) -> Sequence[Any]:
         try:
             value = json.loads(value)
         except (ValueError, RecursionError) as error:
-            raise DataError(f"{where}: choices is not a JSON list: {str(error)[:100]}") from error
+            hint = 'write ["x", "y"], with double quotes, or x|y'
+            raise DataError(f"{where}: choices is not a JSON list: {str(error)[:100]}; {hint}") from error
     if isinstance(value, str):
         return [part.strip() for part in value.split("|")] if value.strip() else []
     if not isinstance(value, (list, tuple)):
@@ -158,7 +176,7 @@ def text_extractor(answers: Sequence[str]) -> str:
 
 
 def read_image(row: Row, folder: Path, where: str) -> Media | None:
-    """The image of a row: a path relative to the file, a web address, or the bytes in a Parquet column."""
+    """The image of a row: a path relative to the file and below its folder, or the bytes in a Parquet column."""
     value = row.get("image")
     if is_missing(value) or value == "":
         return None
@@ -166,11 +184,36 @@ def read_image(row: Row, folder: Path, where: str) -> Media | None:
         return Media(IMAGE, value)
     if not isinstance(value, str):
         raise DataError(f"{where}: image is a {type(value).__name__}, not a path")
-    if value.startswith(("http://", "https://")):
-        return Media(IMAGE, value)
-    path = folder / value
+    path, shown = folder / value, f"image {value[:80]!r}"
+    if "://" in value or value.startswith("data:"):
+        raise DataError(f"{where}: {shown} is an address; give a path relative to the file")
     if MEDIA_SUFFIXES.get(path.suffix.lower()) != IMAGE:
-        raise DataError(f"{where}: image {value[:80]!r} does not have the suffix of an image")
-    if not path.is_file():
-        raise DataError(f"{where}: image {str(path)!r} does not exist")
+        raise DataError(f"{where}: {shown} does not have the suffix of an image")
+    try:
+        inside = not Path(value).is_absolute() and path.resolve().is_relative_to(folder.resolve())
+        is_file = path.is_file()
+    except (OSError, RuntimeError, ValueError) as error:  # a loop of links, a NUL character, a name that is too long
+        raise DataError(f"{where}: {shown} is no path: {type(error).__name__}") from error
+    if not inside:
+        raise DataError(f"{where}: {shown} is outside of the folder of the file; give a path relative to the file")
+    if not is_file:
+        raise DataError(f"{where}: image {str(path)[:200]!r} does not exist")
     return Media(IMAGE, path)
+
+
+def check_image(image: Media, where: str) -> None:
+    """Refuse an image that Pillow cannot identify, before a model is loaded. Its pixels are decoded only when it is sent."""
+    try:
+        from PIL import Image, UnidentifiedImageError
+    except ImportError:  # a model that takes images reports it
+        return
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            with Image.open(io.BytesIO(image.encoded() or b"")) as opened:
+                opened.verify()
+    except DataError as error:
+        raise DataError(f"{where}: {error}") from error
+    except Exception as error:  # Pillow raises many types for damaged files
+        reason = "Pillow does not know its format" if isinstance(error, UnidentifiedImageError) else describe(error)
+        raise DataError(f"{where}: the image {image.name[:200]!r} cannot be read: {reason}") from error

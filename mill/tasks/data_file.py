@@ -9,7 +9,8 @@ question|prompt                   prompts without a gold answer: the responses a
 
 `question` is sent as "Question: ...\\nAnswer:", `prompt` exactly as it is. Optional columns: `id`, `category` (scores by
 category), `system` (replaces --system_prompt in its row), `image` (a path, relative to the file), `extract` and `max_tokens`
-as in prompt suites. Other columns are ignored and named. `mill/tasks/columns.py` says how cells are read.
+as in prompt suites. Other columns are ignored and reported; those that look like a known one are refused (column_names.py).
+`mill/tasks/columns.py` reads the cells.
 """
 
 from __future__ import annotations
@@ -21,18 +22,21 @@ from stat import S_ISREG
 from typing import Any
 
 from mill.api.batching import describe
-from mill.api.errors import DataError, nearest
+from mill.api.errors import DataError
 from mill.api.storage import MOST_BYTES
 from mill.api.task import Sample, Task
-from mill.tasks.columns import CHOICE_COLUMN, is_missing
-from mill.tasks.data import Row, read_rows
+from mill.tasks.column_names import CHOICE_COLUMN, OPTIONAL, QUESTION, check_names, misspelled_inputs
+from mill.tasks.columns import LETTERS, decoded, is_missing
+from mill.tasks.data import MOST_COLUMNS, Row, read_rows
 from mill.tasks.file_questions import BY_LETTER, ChoiceFile, LetterFile, QuestionFile
 from mill.tasks.perplexity import PerplexityTask
 
 SUFFIXES = (".txt", ".jsonl", ".csv", ".parquet")
-_QUESTION = ("question", "prompt")
-_OPTIONAL = ("answer", "choices", "id", "category", "system", "image", "extract", "max_tokens")
+_TEXTS = {"text", *QUESTION, *OPTIONAL, *(f"choice_{letter.lower()}" for letter in LETTERS)} - {"image"}
 _NEEDED = "a table needs the column question or prompt, or text for documents"
+
+
+MOST_ROWS = 5_000_000  # of a Parquet file; the size of the others bounds their rows
 
 
 def is_data_file(name: str) -> bool:
@@ -45,15 +49,19 @@ def file_task(name: str) -> Task:
     _check_size(path)
     if path.suffix == ".txt":
         return DocumentFile(name, [_read_text(path)], "")
-    rows = read_rows(path)
+    rows = _read_table(path)
     if not rows:
         raise DataError(f"{name} has no rows")
     columns = Columns.of(rows)
-    if columns.has("text") and not columns.has(*_QUESTION, "answer", "choices", "extract"):
+    if len(columns.names) > MOST_COLUMNS:  # the union over the rows of a .jsonl file
+        raise DataError(f"{path} has {len(columns.names):,} columns: at most {MOST_COLUMNS:,} are read")
+    if columns.has("text") and not columns.has(*QUESTION, "answer", "choices", "extract"):
+        check_names(name, columns.names)
         return _documents(name, rows, columns)
     column = _question_column(name, columns)
+    check_names(name, columns.names)
     _refuse_missing(name, rows, column)
-    used = [column, *(c for c in columns.names if c in _OPTIONAL or CHOICE_COLUMN.fullmatch(c))]
+    used = [column, *(c for c in columns.names if c in OPTIONAL or CHOICE_COLUMN.fullmatch(c))]
     summary = columns.summary(used)
     if columns.has("choices") or any(map(CHOICE_COLUMN.fullmatch, columns.names)):
         kind = LetterFile if name.endswith(BY_LETTER) else ChoiceFile
@@ -61,6 +69,16 @@ def file_task(name: str) -> Task:
     if name.endswith(BY_LETTER):
         raise DataError(f"{path} has no choices to list")
     return QuestionFile(name, rows, column, summary)
+
+
+def _read_table(path: Path) -> list[Row]:
+    rows = read_rows(path, _TEXTS)
+    if path.suffix != ".parquet":
+        return rows
+    return [
+        {name: decoded(cell, f"{path}, row {number}: {name}") if name in _TEXTS else cell for name, cell in row.items()}
+        for number, row in enumerate(rows, 1)
+    ]
 
 
 @dataclass(frozen=True)
@@ -82,14 +100,17 @@ class Columns:
 
 
 def _question_column(name: str, columns: Columns) -> str:
-    found = [column for column in _QUESTION if columns.has(column)]
+    found = [column for column in QUESTION if columns.has(column)]
     if len(found) == 2:
         raise DataError(f"{name} has both question and prompt: keep one (prompt is sent as it is)")
     if found and columns.has("text"):
         raise DataError(f"{name} has both {found[0]} and text: keep one (text alone is scored as documents)")
     if found:
         return found[0]
-    close = {column: near[0] for column in columns.names if (near := nearest(column.strip().lower(), (*_QUESTION, "text")))}
+    if columns.has("text"):
+        other = next(column for column in ("answer", "choices", "extract") if columns.has(column))
+        raise DataError(f"{name} has text and {other}: rename text to prompt (text alone is scored as documents)")
+    close = misspelled_inputs(columns.names)
     hint = "; did you mean " + ", ".join(f"{right} for {given!r}" for given, right in close.items()) + "?" if close else ""
     raise DataError(f"{name} has the columns {_listed(columns.names) or '(none)'}: {_NEEDED}{hint}")
 
@@ -130,6 +151,7 @@ def _check_size(path: Path) -> None:
 
 
 def _unpacked_size(path: Path) -> int:
+    """The bytes of a Parquet file without compression. Rows are counted too: repeated values take no bytes."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -137,19 +159,25 @@ def _unpacked_size(path: Path) -> int:
         metadata = pq.read_metadata(path)
     except (OSError, ValueError, pa.ArrowException) as error:
         raise DataError(f"cannot read {path}: {describe(error)}") from error
+    if metadata.num_rows > MOST_ROWS:
+        raise DataError(f"{path} has {metadata.num_rows:,} rows, and at most {MOST_ROWS:,} are read: split it")
     return sum(metadata.row_group(index).total_byte_size for index in range(metadata.num_row_groups))
 
 
 def _read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError as error:
+        raise DataError(f"{path} does not exist") from error
     except (OSError, ValueError) as error:
         raise DataError(f"cannot read the text file {path}: {describe(error)}") from error
 
 
 def _listed(names: Sequence[str]) -> str:
     """At most a dozen names."""
-    return ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
+    return ", ".join(name if name.strip() else "(unnamed)" for name in names[:12]) + (
+        f" and {len(names) - 12} more" if len(names) > 12 else ""
+    )
 
 
 class DocumentFile(PerplexityTask):

@@ -61,8 +61,11 @@ class FileTask(PromptedTask):
             doc.pop(column, None)
             if text.strip():
                 doc[column] = text
-        if columns.read_image(row, self._folder, where) is None:
+        image = columns.read_image(row, self._folder, where)
+        if image is None:
             doc.pop("image", None)
+        else:
+            columns.check_image(image, where)
         return doc
 
     def _refuse_duplicate_ids(self) -> None:
@@ -178,6 +181,11 @@ class QuestionFile(FileTask, GenerativeTask):
         docs = super().read_docs(rows)
         texts = [doc["answer"] for doc in docs if isinstance(doc.get("answer"), str)]
         extractor = columns.text_extractor(texts) if texts else "line"
+        if extractor == "choice" and any(not doc.get("extract") for doc in docs):
+            raise DataError(
+                f"{self._file}: the answers are letters, but there are no choices: add a column choices, or choice_a, "
+                f"choice_b, ...; where the prompts list them, add a column extract with the value choice"
+            )
         for index, doc in enumerate(docs):
             self._read_options(doc, index)
             self._read_answer(doc, index, extractor)

@@ -16,8 +16,10 @@ from mill.api.files import check_path, import_file
 from mill.api.model import ModelCapabilities
 from mill.api.registry import metrics, models, tasks
 from mill.api.task import Benchmark, Task
-from mill.tasks.data_file import file_task, is_data_file
+from mill.tasks.data_file import SUFFIXES, file_task, is_data_file
 from mill.tasks.hooks import check_attributes
+
+_OTHER_DATA = (".json", ".tsv", ".xlsx", ".arrow", ".gz", ".CSV", ".JSONL")
 
 
 @dataclass(frozen=True)
@@ -61,11 +63,22 @@ def _load_file(file: Path) -> None:
             )
 
 
+def _hint(name: str) -> str:
+    """What to do about an unknown name: that of a file or a folder was meant as data."""
+    try:
+        exists = Path(name).exists()
+    except (OSError, ValueError):  # no name that a file can have
+        exists = False
+    if exists or name.endswith(_OTHER_DATA):
+        return f"data files end in {', '.join(SUFFIXES)}"
+    return "see `mill ls tasks`"
+
+
 def make_task(name: str) -> Task:
     """One task by name. A name that belongs to a benchmark is refused here."""
     if is_data_file(name) and name not in tasks:
         return file_task(name)
-    made = tasks.get(name, hint="see `mill ls tasks`")
+    made = tasks.get(name, hint=_hint(name))
     if isinstance(made, Benchmark):
         raise MillError(f"{name} is a benchmark of several tasks, not a task")
     try:
@@ -88,7 +101,7 @@ def select(names: list[str]) -> Selection:
     def add(name: str, within: tuple[str, ...] = ()) -> None:
         if name in within:
             raise MillError(f"the benchmark {name} contains itself: {' > '.join((*within, name))}")
-        entry = tasks.get(name, hint="see `mill ls tasks`") if not is_data_file(name) else None
+        entry = tasks.get(name, hint=_hint(name)) if not is_data_file(name) else None
         if isinstance(entry, Benchmark):
             benchmarks.setdefault(name, entry)
             for member in entry.tasks:

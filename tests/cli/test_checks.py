@@ -569,7 +569,7 @@ BAD = {
     "line without prompt": (["--prompts", "lacks.jsonl"], "line 2 has no text under 'prompt'; it has question"),
     "line that is not JSON": (["--prompts", "broken.jsonl"], "broken.jsonl, line 1 is not JSON"),
     "two samples of one id": (["--prompts", "twice.jsonl"], "twice has two samples with the id '1'"),
-    "missing suite": (["--prompts", "no.jsonl"], "cannot read no.jsonl"),
+    "missing suite": (["--prompts", "no.jsonl"], "no.jsonl does not exist"),
     "unknown suite": (["--prompts", "numeric"], "unknown prompt suite 'numeric'; did you mean numerics"),
     "no suite": (["--prompts", ","], "--prompts must be a comma-separated text or a list of texts"),
     "prompts and tasks": (["--prompts", "numerics", "--tasks", "toy_gen"], "give --prompts or --tasks, not both"),

@@ -306,7 +306,7 @@ BAD = {
     ),
     "missing model folder": (["eval", "./no/model", "mmlu"], "model folder ./no/model does not exist"),
     "missing task file": (["eval", "hf[path=org/x]", "a", "--task_paths", "no.py"], "task file no.py does not exist"),
-    "missing text": (["eval", "toy[path=x]", "no.txt", "--task_paths", TOY], "cannot read the text file no.txt"),
+    "missing text": (["eval", "toy[path=x]", "no.txt", "--task_paths", TOY], "no.txt does not exist"),
     "no tasks": (["eval", "toy[path=x]"], "give models and tasks"),
     "bad limit": (
         ["eval", "toy[path=x]", "toy_gen", "--limit", "-3"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -111,7 +112,6 @@ def test_questions_with_answers_are_matched_after_extraction(tmp_path: Path, suf
     [
         (["12", "1,234.5", "-3e2"], "number"),
         (["yes", "No"], "yes_no"),
-        (["A", "E"], "choice"),
         (["A", "F"], "line"),
         (["12", "twelve"], "line"),
     ],
@@ -233,12 +233,61 @@ def test_images_are_paths_relative_to_the_file(tmp_path: Path, choices: bool, mo
     assert [request.continuation for request in requests] == (["red", "blue"] if choices else [""])
 
 
+def test_a_link_to_an_image_outside_of_the_folder_is_refused(tmp_path: Path) -> None:
+    from PIL import Image
+
+    Image.new("RGB", (2, 2)).save(tmp_path / "red.png")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "link.png").symlink_to(tmp_path / "red.png")
+    (tmp_path / "data" / "loop.png").symlink_to(tmp_path / "data" / "loop.png")
+    message = refusal(tmp_path / "data" / "t.csv", "question,image\na,link.png\n")
+    assert "row 1: image 'link.png' is outside of the folder" in message
+    assert "row 1: image " in refusal(tmp_path / "data" / "t.csv", "question,image\na,loop.png\n")
+
+
+def test_an_image_in_parquet_is_bytes_and_no_path(tmp_path: Path) -> None:
+    file = write(tmp_path / "t.parquet", [{"question": "a", "image": {"bytes": None, "path": "/etc/hostname"}}])
+    with pytest.raises(DataError, match=r"t.parquet, row 1: .* has a path and no bytes"):
+        make_task(str(file))
+
+
+def test_an_unreadable_image_is_refused_with_its_row_before_a_model_loads(tmp_path: Path) -> None:
+    from PIL import Image
+
+    Image.new("RGB", (64, 64), "red").save(tmp_path / "red.png")
+    (tmp_path / "text.png").write_text("no image")
+    (tmp_path / "cut.png").write_bytes((tmp_path / "red.png").read_bytes()[:60])
+    (tmp_path / "empty.png").write_bytes(b"")
+    for name in ("text.png", "empty.png"):
+        message = refusal(tmp_path / "t.csv", f"question,image\na,red.png\nb,{name}\n")
+        assert "t.csv, row 2: the image" in message and "cannot be read: Pillow does not know its format" in message
+    assert "t.csv, row 2: the image" in refusal(tmp_path / "t.csv", "question,image\na,red.png\nb,cut.png\n")
+
+
 # Malformed files
 
 CSV = {
     "no question": ("Question,answer\na,b\n", "has the columns Question, answer: a table needs the column question "
                     "or prompt, or text for documents; did you mean question for 'Question'?"),
     "nothing known": ("a,b\n1,2\n", "has the columns a, b: a table needs the column question or prompt, or text"),
+    "text with answer": ("text,answer\na,b\n", "has text and answer: rename text to prompt (text alone is scored as"),
+    "semicolons": ("question;answer\na;b, c\n", "t.csv: columns are separated by ;: write commas"),
+    "tabs": ("question\tanswer\na\tb\n", "t.csv: columns are separated by a tab: write commas"),
+    "python list": ("question,choices,answer\na,\"['x', 'y']\",x\n", 'write ["x", "y"], with double quotes, or x|y'),
+    "answer misspelled": ("question,anwser\na,b\n", "did you mean answer for 'anwser'? Rename or remove a column that is"),
+    "choices misspelled": ("question,choice,answer\na,x|y,x\n", "did you mean choices for 'choice'?"),
+    "options": ("question,options,answer\na,x|y,x\n", "did you mean choices for 'options'?"),
+    "category misspelled": ("question,categroy,Answer\na,b,c\n",
+                            "did you mean category for 'categroy', answer for 'Answer'?"),
+    "target": ("question,target\na,b\n", "did you mean answer for 'target'?"),
+    "document": ("text,anwser\na,b\n", "did you mean answer for 'anwser'?"),
+    "letter columns": ("question,A,B,C,D,answer\na,1,2,3,4,B\n", "has the columns A, B, C, D: name the choices choice_a, "
+                       "choice_b, ..., or use one column choices"),
+    "option columns": ("question,option_a,optionB,answer\na,1,2,B\n", "has the columns option_a, optionB: name the choices"),
+    "choice_B": ("question,choice_a,choice_b,choice_C,answer\na,1,2,3,B\n", "has the columns choice_C: name the choices"),
+    "letters": ("question,answer\na,A\nb,E\n", "the answers are letters, but there are no choices: add a column choices, or "
+                "choice_a, choice_b, ...; where the prompts list them, add a column extract with the value choice"),
+    "choices twice": ("question,choices,choice_a,answer\na,x|y,x,x\n", "has both choices and choice_a: keep one"),
     "no rows": ("question,answer\n", "has no rows"),
     "empty file": ("", "has no rows"),
     "both": ("question,prompt\na,b\n", "has both question and prompt: keep one (prompt is sent as it is)"),
@@ -254,6 +303,11 @@ CSV = {
     "duplicate id": ("id,question\n1,a\n2,b\n1,c\n", "row 3: the id '1' is that of row 1"),
     "image": ("question,image\na,none.png\n", "row 1: image "),
     "not an image": ("question,image\na,/etc/passwd\n", "row 1: image '/etc/passwd' does not have the suffix of an image"),
+    "absolute image": ("question,image\na,/x/y.png\n", "row 1: image '/x/y.png' is outside of the folder of the file"),
+    "image above": ("question,image\na,../y.png\n", "row 1: image '../y.png' is outside of the folder of the file"),
+    "image address": ("question,image\na,https://x/y.png\n", "row 1: image 'https://x/y.png' is an address; give a path "
+                      "relative to the file"),
+    "image name": ("question,image\na," + "y" * 5000 + ".png\n", "row 1: image 'yyy"),
     "extract": ("prompt,extract\na,nmber\n", "unknown extractor in t.csv, row 1 'nmber'; did you mean number"),
     "max_tokens": ("prompt,max_tokens\na,0\n", "row 1: max_tokens is '0', not a count of at least 1"),
     "max_tokens text": ("prompt,max_tokens\na,many\n", "row 1: max_tokens is 'many', not a count"),
@@ -273,6 +327,23 @@ CSV = {
     "two readings": ("question,choices,answer\na,1|2,1\n", "answers can be read as texts or as indices from 0, which "
                      "disagree in row 1 ('1'): write the text of the choice"),
 }  # fmt: skip
+
+
+def test_letters_without_choices_need_extract(tmp_path: Path) -> None:
+    file = write(tmp_path / "t.csv", [{"prompt": "A. x\nB. y\n", "answer": "B", "extract": "choice"}])
+    task = make_task(str(file))
+    assert task.score(task.samples()[0], [Response(text="B")])["exact_match"] == 1.0
+
+
+def test_ordinary_columns_are_ignored_and_reported(tmp_path: Path) -> None:
+    file = tmp_path / "t.csv"
+    names = "question_id,idx,answer_type,image_id,extra,label,explanation,subject,tokens,test,context,a"
+    file.write_text(f"question,answer,{names}\nq,b{',x' * 12}\n")
+    assert make_task(str(file)).warnings()[0].endswith(f"ignored: {names.replace(',', ', ')}")
+    file.write_text(",question\n0,a\n")
+    assert make_task(str(file)).warnings()[0].endswith("ignored: (unnamed)")
+    file.write_text("text,label,target,title\nq,b,c,d\n")
+    assert make_task(str(file)).warnings()[0].endswith("ignored: label, target, title")
 
 
 @pytest.mark.parametrize(("text", "message"), CSV.values(), ids=CSV)
@@ -296,6 +367,7 @@ JSONL = {
     "answer": ('{"question": "a", "choices": ["x", "y"], "answer": true}\n', "t.jsonl, row 1: the answer 'True' is neither"),
     "image": ('{"question": "a", "image": 5}\n', "t.jsonl, row 1: image is a int, not a path"),
     "nan": ('{"question": "a", "answer": Infinity}\n', "t.jsonl, row 1: the answer 'inf' cannot be extracted by number"),
+    "key twice": ('{"question": "a"}\n{"question": "b", "x": {"y": 1, "y": 2}}\n', "t.jsonl, line 2 has the key 'y' twice"),
     "not json": ('{"question": "a"}\n{"question": \n', "t.jsonl, line 2 is not JSON"),
     "a list": ("[1]\n", "t.jsonl, row 1 is a list, not an object"),
     "deep": ("[" * 100_000 + "\n", "t.jsonl"),
@@ -347,6 +419,69 @@ def test_a_file_that_is_too_large_or_no_file_is_refused(
 
 def test_a_parquet_file_that_is_none_is_refused(tmp_path: Path) -> None:
     assert "cannot read t.parquet: ArrowInvalid" in refusal(tmp_path / "t.parquet", "PAR1 and no more")
+
+
+def test_binary_text_columns_of_parquet_are_decoded_or_refused(tmp_path: Path) -> None:
+    file = tmp_path / "t.parquet"
+    row = {"question": b"Sky?", "answer": "é".encode(), "category": b"c", "other": b"\xff"}
+    task = make_task(str(write(file, [row, row | {"answer": b"b"}])))
+    (first, _) = task.samples()
+    assert (task.target(first), task.category(first)) == ("é", "c")
+    assert task.requests(first, PLAIN)[0].text == "Question: Sky?\nAnswer:"
+    write(file, [{"question": "a", "choices": [b"x", b"y"], "answer": b"y"}])
+    assert make_task(str(file)).target(make_task(str(file)).samples()[0]) == 1
+    write(file, [{"question": "a", "answer": b"b"}, {"question": "a", "answer": b"\xff"}])
+    with pytest.raises(DataError, match=r"t.parquet, row 2: answer is binary and not UTF-8 text: invalid start byte$"):
+        make_task(str(file))
+
+
+def test_a_parquet_file_with_a_column_twice_is_refused(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    file = tmp_path / "t.parquet"
+    pq.write_table(pa.table([["a"], ["b"], ["c"]], names=["question", "answer", "answer"]), file)
+    with pytest.raises(DataError, match=r"t.parquet has the column 'answer' twice$"):
+        make_task(str(file))
+
+
+@FORMATS
+def test_too_many_columns_are_refused(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data_file, "MOST_COLUMNS", 2)
+    monkeypatch.setattr("mill.tasks.data.MOST_COLUMNS", 2)
+    with pytest.raises(DataError, match="has 3 columns: at most 2 are read"):
+        make_task(str(write(tmp_path / f"t{suffix}", [{"question": "a", "x": "b", "y": "c"}])))
+
+
+def test_many_columns_are_read_in_linear_time(tmp_path: Path) -> None:
+    file = write(tmp_path / "t.csv", [{"question": "a", **{f"c{index}": "x" for index in range(9_999)}}])
+    before = time.process_time()
+    assert make_task(str(file)).samples()[0].doc["c9998"] == "x"
+    assert time.process_time() - before < 2
+
+
+def test_too_many_rows_of_parquet_are_refused_before_they_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = write(tmp_path / "t.parquet", [{"prompt": "x"}] * 3)
+    monkeypatch.setattr(data_file, "MOST_ROWS", 2)
+    monkeypatch.setattr(data_file, "read_rows", None)
+    with pytest.raises(DataError, match="has 3 rows, and at most 2 are read: split it"):
+        make_task(str(file))
+
+
+@pytest.mark.parametrize("is_dictionary", [False, True])
+def test_a_long_text_that_repeats_in_parquet_is_bounded(
+    tmp_path: Path, is_dictionary: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    file, texts = tmp_path / "t.parquet", pa.array(["x" * 10_000] * 1000)
+    pq.write_table(pa.table({"prompt": texts.dictionary_encode() if is_dictionary else texts}), file)
+    assert len(make_task(str(file)).samples()) == 1000
+    assert file.stat().st_size < 50_000
+    monkeypatch.setattr("mill.tasks.data.MOST_BYTES", 2**20)
+    with pytest.raises(DataError, match=r"t.parquet has more than 1 MiB when it is unpacked: split it"):
+        make_task(str(file))
 
 
 # Whole runs
@@ -483,5 +618,15 @@ def test_a_real_model_chooses_what_transformers_computes(tmp_path: Path, tiny_mo
 
 
 def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"cannot read .*gone\.csv: FileNotFoundError"):
+    with pytest.raises(DataError, match=r"gone\.csv does not exist$"):
         select([str(tmp_path / "gone.csv")])
+    with pytest.raises(DataError, match=r"gone\.txt does not exist$"):
+        select([str(tmp_path / "gone.txt")])
+
+
+def test_another_kind_of_file_and_a_folder_name_the_suffixes_of_data_files(tmp_path: Path) -> None:
+    for name in ("t.tsv", "t.json", str(tmp_path)):
+        with pytest.raises(MillError, match=r"^unknown task '.*'; data files end in \.txt, \.jsonl, \.csv, \.parquet$"):
+            select([name])
+    with pytest.raises(MillError, match=r"see `mill ls tasks`$"):
+        select(["x" * 5000])

@@ -142,8 +142,7 @@ def test_a_jsonl_file_is_one_document_a_row_and_blank_ones_are_left_out(tmp_path
 def test_a_missing_text_file_is_reported(tmp_path: Path, name: str) -> None:
     with pytest.raises(DataError) as caught:
         make_task(str(tmp_path / name)).samples()
-    assert str(caught.value).startswith("cannot read ")
-    assert f"{tmp_path / name}: FileNotFoundError: " in str(caught.value)
+    assert str(caught.value) == f"{tmp_path / name} does not exist"
 
 
 @pytest.mark.parametrize(
