@@ -15,7 +15,7 @@ from mill.api.errors import MillError, MissingPackage, ModelError, SpecError, Un
 from mill.api.files import import_file
 from mill.api.model import MillModel
 from mill.api.registry import models
-from mill.api.secrets import names_hidden, reveal
+from mill.api.secrets import is_secret, names_hidden, reveal
 from mill.models.spec.backends import backend_info
 from mill.models.spec.configs import config_file
 from mill.models.spec.parse import Spec, parse_spec
@@ -114,6 +114,8 @@ def checked_arguments(cls: type, backend: str, given: Mapping[str, Any]) -> dict
     for name in given:
         if name not in known and not takes_any:
             raise UnknownName(f"argument of {backend}", name, known, hint=f"it takes {', '.join(known)}")
+    if takes_any and getattr(cls, "is_server", False):
+        _check_key_names(cls, backend, given)
     missing = [name for name, p in known.items() if p.default is p.empty and name not in given]
     if missing:
         raise SpecError(f"{backend} needs {', '.join(missing)}: write {backend}[{missing[0]}=...]")
@@ -122,6 +124,20 @@ def checked_arguments(cls: type, backend: str, given: Mapping[str, Any]) -> dict
     except Exception:  # annotations of third-party classes may name what cannot be imported here
         hints = {}
     return {name: _coerce(value, hints.get(name), f"{backend}[{name}={value}]") for name, value in given.items()}
+
+
+def _check_key_names(cls: type, backend: str, given: Mapping[str, Any]) -> None:
+    """Refuse a key under a name that a server backend would send as a parameter of the request.
+
+    LiteLLM has many secrets of providers (aws_secret_access_key, vertex_credentials): only spellings of api_key are refused.
+    """
+    signatures = [inspect.signature(base.__init__) for base in cls.__mro__ if "__init__" in vars(base)]
+    declared = {name for signature in signatures for name in signature.parameters}
+    info = backend_info(backend)
+    for name in {*given} - declared:
+        misspelt = name.lower().replace("_", "") in ("apikey", "authorization", "key")
+        if misspelt or (is_secret(name) and (info is None or info.package != "litellm")):
+            raise SpecError(f"{backend} has no argument {name}; did you mean api_key?")
 
 
 def _canonical(given: Mapping[str, Any], known: Mapping[str, Any], backend: str) -> dict[str, Any]:

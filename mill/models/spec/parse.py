@@ -242,6 +242,7 @@ def _parse_arguments(inner: str, whole: str) -> dict[str, str]:
         key, equals, value = (piece.strip() for piece in part.partition("="))
         if not equals or not _KEY.fullmatch(key):
             raise SpecError(f"{redact_spec(part)!r} in {spec} is not key=value")
+        key = key.replace("-", "_")
         if key in arguments:
             raise SpecError(f"{key!r} is given twice in {spec}")
         if value.startswith("["):
