@@ -131,7 +131,7 @@ def _check_key_names(cls: type, backend: str, given: Mapping[str, Any]) -> None:
 
     LiteLLM has many secrets of providers (aws_secret_access_key, vertex_credentials): only spellings of api_key are refused.
     """
-    signatures = [inspect.signature(base.__init__) for base in cls.__mro__ if "__init__" in vars(base)]
+    signatures = [inspect.signature(base) for base in cls.__mro__ if "__init__" in vars(base)]
     declared = {name for signature in signatures for name in signature.parameters}
     info = backend_info(backend)
     for name in {*given} - declared:
