@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import re
+import reprlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -177,9 +178,14 @@ def read_all(
 
 
 def shown(value: Any) -> str:
-    """A value in a message: short."""
-    text = repr(value)
+    """A value in a message: short, and also built in short time where a value is huge."""
+    text = _REPR.repr(value)
     return text if len(text) <= 60 else f"{text[:60]}..."
+
+
+_REPR = reprlib.Repr()
+_REPR.maxlevel, _REPR.maxstring, _REPR.maxlong, _REPR.maxother = 3, 200, 200, 200
+_REPR.maxlist = _REPR.maxtuple = _REPR.maxset = _REPR.maxfrozenset = _REPR.maxdict = 20
 
 
 def _option(field: msgspec.structs.FieldInfo) -> Option:
