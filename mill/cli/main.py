@@ -38,6 +38,11 @@ COMMANDS = {
     "score": ("mill.cli.score", "Score a recorded run again, without the model."),
     "schema": ("mill.cli.schema", "Print the JSON schema of run files."),
 }
+_POSITIONAL = {
+    **dict.fromkeys(("model", "models", "task", "tasks"), "models and tasks are positional"),
+    "model_args": "arguments of a model are in its brackets, hf[path=org/name,dtype=float32]",
+}
+_CHAT_TEMPLATE = ("apply_chat_template", "use_chat_template")
 INTERRUPTED, TERMINATED = 130, 143  # 128 plus the signal's number, as in shells
 
 
@@ -154,9 +159,18 @@ class _PrintedWarnings(logging.Handler):
 
 
 def _option_message(error: click.NoSuchOption) -> str:
-    known = [option for parameter in error.ctx.command.params for option in parameter.opts] if error.ctx else []
-    close = nearest(underscored(error.option_name.lstrip("-")), [option.lstrip("-") for option in known])
-    return f"unknown option {error.option_name}" + (f"; did you mean --{' or --'.join(close)}?" if close else "")
+    """The message about an unknown option, with what other tools call by this name here."""
+    name, context = underscored(error.option_name.lstrip("-")), error.ctx
+    params = context.command.params if context else []
+    known = [option.lstrip("-") for param in params if isinstance(param, click.Option) for option in param.opts]
+    message = f"unknown option {error.option_name}"
+    positional = " ".join(param.human_readable_name.upper() for param in params if isinstance(param, click.Argument))
+    if context and positional and name in _POSITIONAL:
+        return f"{message}; {_POSITIONAL[name]}: {context.command_path} {positional}"
+    if name in _CHAT_TEMPLATE and "chat" in known:
+        return f"{message}; use --chat or --no_chat"
+    close = nearest(name, known)
+    return f"{message}; did you mean --{' or --'.join(close)}?" if close else message
 
 
 def _fail(message: str, code: int, debug: bool) -> int:

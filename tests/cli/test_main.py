@@ -589,3 +589,25 @@ def test_empty_and_filtered_answers_are_counted_beside_the_score(mill: Mill, tmp
     assert code == 0
     assert "4 of 8 answers are empty; an instruct model may need --apply_chat_template" in out
     assert "4 of 8 answers were withheld by the server's content filter" in out
+
+
+@pytest.mark.parametrize("second", ["--num_prompts", "--num-prompts"])
+def test_two_spellings_of_an_option_are_refused(mill: Mill, second: str) -> None:
+    code, _, err = toy(mill, "--limit", "1", second, "2")
+    assert code == 2 and "--limit and --num_prompts are one option: give one of them" in err
+    assert toy(mill, "--limit", "1", "--limit", "2")[0] == toy(mill, second, "2")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["eval", "--models", "m", "--tasks", "t"], "--models; models and tasks are positional: mill eval MODELS TASKS"),
+        (["eval", "--model", "hf"], "--model; models and tasks are positional: mill eval MODELS TASKS"),
+        (["eval", "--model_args", "pretrained=x"], "--model_args; arguments of a model are in its brackets"),
+        (["compare", "a", "b", "--apply_chat_template"], "--apply_chat_template; use --chat or --no_chat"),
+        (["eval", "m", "t", "--limti", "3"], "--limti; did you mean --limit?"),
+    ],
+)
+def test_an_unknown_option_is_refused_with_what_works(mill: Mill, argv: list[str], message: str) -> None:
+    code, _, err = mill(*argv)
+    assert code == 2 and err.startswith(f"mill: unknown option {message}") and len(err.splitlines()) == 1
