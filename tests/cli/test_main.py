@@ -611,3 +611,17 @@ def test_two_spellings_of_an_option_are_refused(mill: Mill, second: str) -> None
 def test_an_unknown_option_is_refused_with_what_works(mill: Mill, argv: list[str], message: str) -> None:
     code, _, err = mill(*argv)
     assert code == 2 and err.startswith(f"mill: unknown option {message}") and len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["hellaswag", "hf[path=org/name]"], "hellaswag is a task; models come first: mill eval MODELS TASKS"),
+        (["hf[pretrained=org/name]", "toy_gen"], "unknown argument of hf 'pretrained'; did you mean path?"),
+        (["hf[path=org/name,dtype=fp23]", "toy_gen"], "it takes auto, bfloat16, float16, float32"),
+        (["hf[path=org/name,batch_size=abc]", "toy_gen"], "hf[batch_size=abc]: give a count or auto"),
+    ],
+)
+def test_a_common_mistake_in_a_model_is_refused_with_what_works(mill: Mill, argv: list[str], message: str) -> None:
+    code, _, err = mill("eval", *argv, "--task_paths", TOY)
+    assert code == 2 and message in err and len(err.splitlines()) == 1

@@ -22,6 +22,10 @@ from mill.models.spec.parse import Spec, parse_spec
 from mill.models.spec.remote_code import remote_code_forbidden
 
 CHAT_NAMES = ("use_chat_template", "apply_chat_template")
+# What other tools call the argument that names the model.
+_SYNONYMS = dict.fromkeys(
+    ("pretrained", "model", "model_name", "model_path", "model_name_or_path", "path"), ("path", "model")
+)
 _TRUE, _FALSE, _NONE = {"true", "1", "yes", "on"}, {"false", "0", "no", "off"}, {"none", "null", "auto"}
 
 
@@ -113,6 +117,9 @@ def checked_arguments(cls: type, backend: str, given: Mapping[str, Any]) -> dict
     takes_any = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(cls).parameters.values())
     for name in given:
         if name not in known and not takes_any:
+            synonym = next((synonym for synonym in _SYNONYMS.get(name, ()) if synonym in known), None)
+            if synonym is not None:
+                raise SpecError(f"unknown argument of {backend} {name!r}; did you mean {synonym}?")
             raise UnknownName(f"argument of {backend}", name, known, hint=f"it takes {', '.join(known)}")
     if takes_any and getattr(cls, "is_server", False):
         _check_key_names(cls, backend, given)
@@ -123,6 +130,9 @@ def checked_arguments(cls: type, backend: str, given: Mapping[str, Any]) -> dict
         hints = typing.get_type_hints(cls.__init__)  # type: ignore[misc]
     except Exception:  # annotations of third-party classes may name what cannot be imported here
         hints = {}
+    size = given.get("batch_size")
+    if isinstance(size, str) and size.lower() not in _NONE and not size.strip().lstrip("+-").isdecimal():
+        raise SpecError(f"{backend}[batch_size={size}]: give a count or auto")
     return {name: _coerce(value, hints.get(name), f"{backend}[{name}={value}]") for name, value in given.items()}
 
 
