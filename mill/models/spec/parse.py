@@ -36,7 +36,7 @@ OLLAMA_URL = "http://127.0.0.1:11434"
 _QUOTED = re.compile(r"""(["'])(?:(?!\1)[^\\]|\\.)*\1""", re.DOTALL)
 _BRACES = re.compile(r"\{(?:[^{}]|\{[^{}]*\})*\}")  # JSON
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]*")
-_PREFIXES: dict[str, tuple[str, dict[str, str]]] = {
+PREFIXES: dict[str, tuple[str, dict[str, str]]] = {
     "ollama": ("openai-compat", {"base_url": OLLAMA_URL}),
     "mlx": ("mlx-lm", {}),
     "gguf": ("llama-cpp", {}),
@@ -185,8 +185,8 @@ def _backend_of(head: str) -> tuple[str, dict[str, str]]:
     if head.startswith(("http://", "https://")):
         return "openai-compat", {"base_url": head}
     prefix, colon, rest = head.partition(":")
-    if colon and (prefix in _PREFIXES or prefix in models):
-        backend, implied = _PREFIXES.get(prefix, (prefix, {}))
+    if colon and (prefix in PREFIXES or prefix in models):
+        backend, implied = PREFIXES.get(prefix, (prefix, {}))
         if not rest:
             raise SpecError(f"{head!r} names no model after the colon")
         return backend, {**_named(backend, rest), **implied}
