@@ -6,6 +6,7 @@ import importlib
 import io
 import logging
 import os
+import re
 import signal
 import sys
 from pathlib import Path
@@ -137,7 +138,7 @@ def run(argv: list[str]) -> int:
     except click.NoSuchOption as error:
         return _fail(_option_message(error), 2, debug)
     except click.ClickException as error:
-        return _fail(error.format_message(), 2, debug)
+        return _fail(_usage_message(error), 2, debug)
     except (KeyboardInterrupt, click.Abort):
         return _fail("interrupted", INTERRUPTED, debug)
     except BrokenPipeError:
@@ -171,6 +172,17 @@ def _option_message(error: click.NoSuchOption) -> str:
         return f"{message}; use --chat or --no_chat"
     close = nearest(name, known)
     return f"{message}; did you mean --{' or --'.join(close)}?" if close else message
+
+
+def _usage_message(error: click.ClickException) -> str:
+    """Click's message; where a folder is one argument too many, with the option that takes it."""
+    message, context = error.format_message(), getattr(error, "ctx", None)
+    extra = re.fullmatch(r"Got unexpected extra arguments? \((.*)\)", message)
+    if extra is None:
+        return message
+    takes_folder = context is not None and any(param.name == "output_dir" for param in context.command.params)
+    hint = f"; write --output_dir {extra.group(1)}" if takes_folder and Path(extra.group(1)).is_dir() else ""
+    return f"unexpected argument {extra.group(1)}{hint}"
 
 
 def _fail(message: str, code: int, debug: bool) -> int:

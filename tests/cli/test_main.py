@@ -625,3 +625,14 @@ def test_an_unknown_option_is_refused_with_what_works(mill: Mill, argv: list[str
 def test_a_common_mistake_in_a_model_is_refused_with_what_works(mill: Mill, argv: list[str], message: str) -> None:
     code, _, err = mill("eval", *argv, "--task_paths", TOY)
     assert code == 2 and message in err and len(err.splitlines()) == 1
+
+
+def test_a_wrong_argument_is_refused_with_what_works(mill: Mill, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    for argv, message in {
+        ("ls", "model"): "unknown argument of mill ls 'model'; did you mean models?",
+        ("collect", "out"): "unexpected argument out; write --output_dir out",
+        ("collect", "nowhere"): "unexpected argument nowhere",
+    }.items():
+        code, _, err = mill(*argv)
+        assert code == 2 and err.startswith(f"mill: {message}") and len(err.splitlines()) == 1
