@@ -132,7 +132,9 @@ def make_spec(model: str, *, backend: str = "", base_url: str = "", if_served: b
     if not base_url or (if_served and argument is None):
         return spec
     if argument is None:
-        raise SpecError(f"--base_url {base_url}: the backend {spec.backend} talks to no server")
+        if not spec.backend:
+            raise SpecError(f"base_url is an argument of a config: write {spec.config}[base_url=...]")
+        raise SpecError(f"base_url {redact_spec(base_url)}: the backend {spec.backend} talks to no server")
     return Spec(spec.backend, {**spec.arguments, argument: base_url})
 
 
