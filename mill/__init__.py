@@ -16,3 +16,7 @@ def __getattr__(name: str) -> Any:
 
         return getattr(mill.frames, name)
     raise AttributeError(f"module 'mill' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Model = str | Spec | MillModel
-Tasks = str | Sequence[str | Task]
+Tasks = str | Path | Task | Sequence[str | Path | Task]
 
+_SHOWN_ROWS = 12
 # What of the command line makes no sense in Python, or is an argument by itself.
 _NOT_IN_PYTHON = ("models", "tasks", "dry_run", "fail_on", "require", "strict", "report")
 _FOR_OPENING = ("base_url", "batch_size", "exact", "executor", "workers", "address", "gpus_per_worker", "no_remote_code")
@@ -39,7 +40,7 @@ _EVALUATE = {name: option for name, option in options_of(EvalOptions).items() if
 _COMPARE = {name: option for name, option in options_of(CheckOptions).items() if name not in _NOT_IN_PYTHON}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Evaluation:
     """`scores` has a row for each task and metric, `samples` one for each sample."""
 
@@ -47,14 +48,22 @@ class Evaluation:
     samples: pd.DataFrame
     outcome: Outcome
 
+    def __repr__(self) -> str:
+        head = f"Evaluation of {self.outcome.model} in {self.outcome.folder.path}: {len(self.samples)} samples"
+        return _short(head, self.scores, ("task", "metric", "value", "stderr", "n", "errors"))
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Comparison:
     """`metrics` has a row for each metric of each candidate, `samples` one for each sample of each candidate."""
 
     metrics: pd.DataFrame
     samples: pd.DataFrame
     check: Check
+
+    def __repr__(self) -> str:
+        head = f"Comparison with {self.check.baseline}: {len(self.samples)} samples"
+        return _short(head, self.metrics, ("label", "metric", "value", "p_value", "n"))
 
     def save_html(self, file: str | Path) -> Path:
         from mill.report.html import write_report
@@ -157,6 +166,14 @@ def compare(
     return Comparison(pandas.DataFrame(metrics), pandas.DataFrame(samples), check)
 
 
+def _short(head: str, table: pd.DataFrame, columns: Sequence[str]) -> str:
+    """A line and the first rows of a table, for notebooks and the Python prompt."""
+    shown = table[[name for name in columns if name in table]]
+    rows = shown.head(_SHOWN_ROWS).to_string(index=False) if len(shown) else "no scores"
+    more = f"\n... {len(shown) - _SHOWN_ROWS} more rows" if len(shown) > _SHOWN_ROWS else ""
+    return f"{head}\n{rows}{more}"
+
+
 def _signature(function: Any, options: Mapping[str, Option]) -> inspect.Signature:
     """The signature with every option instead of `**options`, for help() and notebooks."""
     plain = inspect.signature(function)
@@ -175,9 +192,8 @@ def _check_arguments(models: Sequence[Any], tasks: Any) -> None:
     for model in models:
         if not isinstance(model, (str, Spec, MillModel)):
             raise SpecError(f"a model is a spec such as 'hf[path=org/name]' or a MillModel, not {type(model).__name__}")
-    listed = tasks if isinstance(tasks, (list, tuple)) else [tasks]
-    for task in listed:
-        if not isinstance(task, (str, Task)):
+    for task in tasks if isinstance(tasks, (list, tuple)) else [tasks]:
+        if not isinstance(task, (str, Path, Task)):
             raise SpecError(f"tasks are names or Task objects, not {type(task).__name__}")
 
 
@@ -196,9 +212,10 @@ def _pandas(what: str) -> Any:
 
 
 def _selection(tasks: Tasks) -> Selection:
-    """Task names as on the command line, and Task objects, each once."""
+    """Task names as on the command line, paths of files, and Task objects, each once."""
     load_builtin()
-    given = split_list(tasks) if isinstance(tasks, str) else tasks
+    listed = split_list(tasks) if isinstance(tasks, str) else [tasks] if isinstance(tasks, (Path, Task)) else tasks
+    given = [str(task) if isinstance(task, Path) else task for task in listed]
     named = select(expand_task_files(task for task in given if isinstance(task, str)))
     return Selection((*named.tasks, *(task for task in given if isinstance(task, Task))), named.benchmarks)
 

@@ -29,6 +29,35 @@ def test_evaluate_gives_scores_and_samples(tiny_model: Path, tmp_path: Path) -> 
     assert list(found.scores["value"]) == [written["acc"]["value"], written["answered"]["value"]]
 
 
+def test_results_are_printed_in_a_few_lines(tiny_model: Path, tmp_path: Path) -> None:
+    result = mill.evaluate(spec(tiny_model), "numerics", output_dir=tmp_path, **SHORT)
+    assert len(repr(result).splitlines()) == 4 and tiny_model.name in repr(result) and "acc" in repr(result)
+    check = mill.compare(spec(tiny_model), spec(tiny_model, "float16"), labels=["a", "b"], output_dir=tmp_path, **SHORT)
+    assert repr(check).startswith("Comparison with a: 3 samples\n") and len(repr(check).splitlines()) <= 15
+
+
+def test_data_files_may_be_paths_and_numbers_may_be_numpy(tiny_model: Path, tmp_path: Path) -> None:
+    np = pytest.importorskip("numpy")
+    (tmp_path / "qa.csv").write_text("question,answer\na,b\nc,d\ne,f\n")
+    settings: dict[str, Any] = {
+        "limit": np.int64(2),
+        "gen_kwargs": {"max_gen_toks": np.int32(6)},
+        "output_dir": tmp_path / "out",
+    }
+    for tasks in (tmp_path / "qa.csv", [tmp_path / "qa.csv"]):
+        assert len(mill.evaluate(spec(tiny_model), tasks, **settings).samples) == 2
+
+
+def test_a_base_url_for_a_config_is_refused_by_its_name(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text('model = {"type": "hf", "path": "org/name"}\n')
+    with pytest.raises(SpecError, match=r"^base_url is an argument of a config: write .*model.py\[base_url=...\]$"):
+        mill.evaluate(str(tmp_path / "model.py"), "numerics", base_url="http://127.0.0.1:1", output_dir=tmp_path)
+
+
+def test_the_functions_are_listed() -> None:
+    assert {"evaluate", "compare", "__version__"} <= set(dir(mill))
+
+
 def test_a_model_that_is_open_is_evaluated_as_its_spec_is(tiny_model: Path, tmp_path: Path) -> None:
     by_spec = mill.evaluate(spec(tiny_model), ["numerics"], output_dir=tmp_path / "a", **SHORT)
     by_model = mill.evaluate(open_model(spec(tiny_model)), ["numerics"], output_dir=tmp_path / "b", **SHORT)

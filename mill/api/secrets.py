@@ -24,7 +24,15 @@ _IN_ADDRESS = re.compile(r"(://(?:[^/@\s:\[\]?#]*:)?)([^/@\s\[\]?#]+)(?=@)")
 # After the path: ?api_key=..., &token=..., &sig=...
 _QUERY_NAME = rf"(?:{_NAME}|[\w.-]*(?:key|token|secret|sig|signature|passw(?:or)?d|auth|credential))"
 _IN_QUERY = re.compile(rf"([?&;]{_QUERY_NAME}=)([^&;#\s\[\]\"',<>]+)", re.IGNORECASE)
-_IN_TEXT = re.compile(rf"((?:^|[\[,\s]|--){_NAME}\s*=\s*)(\"(?:[^\"\\]|\\.)*\"|'[^']*'|[^,\]\s]+)", re.IGNORECASE)
+_QUOTED = r"\"(?:[^\"\\]|\\.)*\"|'[^']*'"
+_START = rf"(?:{_QUOTED}|\{{(?:[^{{}}]|\{{[^{{}}]*\}})*\}})?"  # of a value: quotes and braces may contain commas
+# In prose a value ends at whitespace; in the brackets of a spec, at the end of the argument.
+_IN_TEXT = re.compile(rf"((?:^|\s|--){_NAME}\s*=\s*)({_QUOTED}|[^,\]\s]+)", re.IGNORECASE)
+_ARGUMENT = rf"([\[,]\s*{_NAME}\s*=\s*)(?=[^,\]\s])"
+_IN_BRACKETS = re.compile(rf"{_ARGUMENT}({_START}[^,\]\n]*)", re.IGNORECASE)
+_IN_SPEC = re.compile(rf"{_ARGUMENT}({_START}[^,\]]*(?:\](?!\s*(?:,|$))[^,\]]*)*)", re.IGNORECASE)
+_OPTION = re.compile(rf"--{_NAME}=", re.IGNORECASE)
+_AFTER_SCHEME = re.compile(r"\b(?:bearer|basic|token)\s+([^\s\"'{}]+)", re.IGNORECASE)
 
 
 _known: set[str] = set()
@@ -32,8 +40,8 @@ _known: set[str] = set()
 
 def remember(secret: str | None) -> None:
     """Remember a secret's value, so that it is removed from text that is shown or stored, such as a server's messages."""
-    if secret and len(secret) >= _SHORTEST:
-        _known.add(secret)
+    if secret:
+        _known.update(part for part in (secret, *_AFTER_SCHEME.findall(secret)) if len(part) >= _SHORTEST)
 
 
 def any_known() -> bool:
@@ -43,7 +51,7 @@ def any_known() -> bool:
 
 def scrub(text: str) -> str:
     """A text without the secrets that are known."""
-    for secret in _known:
+    for secret in sorted(_known, key=len, reverse=True):
         text = text.replace(secret, "***")
     return text
 
@@ -77,6 +85,11 @@ def _from_environment(text: str) -> str:
     return os.environ.get(text[1:], text) if text.startswith("$") else text
 
 
+def is_variable(value: str) -> bool:
+    """Whether a secret's value is the name of an environment variable: `$MY_KEY`."""
+    return re.fullmatch(r"\$\w+", value) is not None
+
+
 def variables_in(address: str) -> list[str]:
     """The environment variable that stands for the password or the token in an address, if one does."""
     return re.findall(r"://(?:[^/@\s:]*:)?\$(\w+)@", address)
@@ -96,7 +109,7 @@ def _redacted(value: Any) -> Any:
     if isinstance(value, Mapping):
         return redact(value)
     if isinstance(value, (list, tuple)):
-        return [_redacted(one) for one in value]
+        return [_redacted(item) for item in value]
     return redact_addresses(scrub(value)) if isinstance(value, str) else value
 
 
@@ -111,18 +124,26 @@ def redact_text(text: str) -> str:
     `key=value` and `key=...` are examples and stay.
     """
 
-    def hidden(match: re.Match[str]) -> str:
-        return match.group(0) if match.group(2).startswith(("value", "...")) else f"{match.group(1)}***"
+    return redact_addresses(_IN_TEXT.sub(_stars, _IN_BRACKETS.sub(_stars, scrub(text))))
 
-    return redact_addresses(_IN_TEXT.sub(hidden, scrub(text)))
+
+def redact_spec(text: str) -> str:
+    """A spec, or several with commas between them, without secrets."""
+    return redact_addresses(_IN_SPEC.sub(_stars, scrub(text)))
+
+
+def _stars(match: re.Match[str]) -> str:
+    return match.group(0) if match.group(2).startswith(("value", "...", "***")) else f"{match.group(1)}***"
 
 
 def redact_command(argv: Sequence[str]) -> str:
     """A command line without the values of arguments and options that look like secrets."""
     shown = []
-    for place, word in enumerate(argv):
-        after_option = place > 0 and argv[place - 1].startswith("--") and is_secret(argv[place - 1].lstrip("-"))
-        shown.append("***" if after_option else redact_text(word))
+    for position, word in enumerate(argv):
+        before = argv[position - 1] if position else ""
+        after_option = before.startswith("--") and is_secret(before.lstrip("-"))
+        option = _OPTION.match(word)
+        shown.append("***" if after_option else f"{option.group(0)}***" if option else redact_text(redact_spec(word)))
     return " ".join(shown)
 
 
@@ -134,10 +155,10 @@ def hide(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     hidden: dict[str, str] = {}
 
     def move(match: re.Match[str]) -> str:
-        value = match.group(2)
-        if value[:1] in "\"'":
+        value = match.group(2).strip()
+        if re.fullmatch(_QUOTED, value, re.DOTALL):
             value = re.sub(r"\\(.)", r"\1", value[1:-1], flags=re.DOTALL)
-        if value.startswith("$"):
+        if is_variable(value):
             return match.group(0)
         name = f"{_HIDDEN}{len(hidden)}"
         hidden[name] = value
@@ -145,7 +166,7 @@ def hide(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
 
     words = []
     for word in argv:
-        word = _IN_ADDRESS.sub(move, _IN_TEXT.sub(move, word) if "[" in word else word)
+        word = _IN_ADDRESS.sub(move, _IN_SPEC.sub(move, word))
         words.append(_IN_QUERY.sub(move, word) if "://" in word else word)
     return words, hidden
 

@@ -7,16 +7,17 @@ from typing import Any
 
 import click
 
-from mill.api.errors import MillError, SpecError
+from mill.api.errors import MillError, SpecError, UnknownName
 from mill.api.printing import echo
 from mill.api.ranks import rank, world_size
+from mill.api.registry import tasks
 from mill.api.secrets import redact_text
 from mill.api.warnings import warn
 from mill.cli.interrupt import interrupted
 from mill.cli.options import argument, given_options, options
 from mill.cli.values import FilePath
 from mill.execute.ranks import Ranks
-from mill.models.spec.parse import make_spec
+from mill.models.spec.parse import Spec, make_spec
 from mill.models.spec.remote_code import forbid_remote_code
 from mill.options.definitions import EvalOptions, merge
 from mill.options.run_file import read_run_file
@@ -80,11 +81,11 @@ def evaluate(options: EvalOptions) -> int:
     settings, choice = options.settings, options.choice
     load_builtin()
     load_files(tuple(options.task_paths))
-    tasks = expand_task_files(options.tasks)
+    task_names = expand_task_files(options.tasks)
     runs = [
         prepare(
-            make_spec(model, base_url=options.base_url or ""),
-            select(tasks),
+            _spec(model, options.base_url or ""),
+            select(task_names),
             settings,
             output_dir=Path(options.output_dir),
             limit=options.limit,
@@ -107,6 +108,15 @@ def evaluate(options: EvalOptions) -> int:
         return 0
     failed = [_execute(run, options, number) for number, run in enumerate(runs)]
     return int(any(failed))
+
+
+def _spec(model: str, base_url: str) -> Spec:
+    try:
+        return make_spec(model, base_url=base_url)
+    except UnknownName as error:
+        if model in tasks:
+            raise SpecError(f"{model} is a task; models come first: mill eval MODELS TASKS") from error
+        raise
 
 
 def _execute(run: Run, options: EvalOptions, number: int) -> bool:

@@ -6,6 +6,7 @@ import importlib
 import io
 import logging
 import os
+import re
 import signal
 import sys
 from pathlib import Path
@@ -38,6 +39,11 @@ COMMANDS = {
     "score": ("mill.cli.score", "Score a recorded run again, without the model."),
     "schema": ("mill.cli.schema", "Print the JSON schema of run files."),
 }
+_POSITIONAL = {
+    **dict.fromkeys(("model", "models", "task", "tasks"), "models and tasks are positional"),
+    "model_args": "arguments of a model are in its brackets, hf[path=org/name,dtype=float32]",
+}
+_CHAT_TEMPLATE = ("apply_chat_template", "use_chat_template")
 INTERRUPTED, TERMINATED = 130, 143  # 128 plus the signal's number, as in shells
 
 
@@ -132,7 +138,7 @@ def run(argv: list[str]) -> int:
     except click.NoSuchOption as error:
         return _fail(_option_message(error), 2, debug)
     except click.ClickException as error:
-        return _fail(error.format_message(), 2, debug)
+        return _fail(_usage_message(error), 2, debug)
     except (KeyboardInterrupt, click.Abort):
         return _fail("interrupted", INTERRUPTED, debug)
     except BrokenPipeError:
@@ -154,9 +160,29 @@ class _PrintedWarnings(logging.Handler):
 
 
 def _option_message(error: click.NoSuchOption) -> str:
-    known = [option for parameter in error.ctx.command.params for option in parameter.opts] if error.ctx else []
-    close = nearest(underscored(error.option_name.lstrip("-")), [option.lstrip("-") for option in known])
-    return f"unknown option {error.option_name}" + (f"; did you mean --{' or --'.join(close)}?" if close else "")
+    """The message about an unknown option, with what other tools call by this name here."""
+    name, context = underscored(error.option_name.lstrip("-")), error.ctx
+    params = context.command.params if context else []
+    known = [option.lstrip("-") for param in params if isinstance(param, click.Option) for option in param.opts]
+    message = f"unknown option {error.option_name}"
+    positional = " ".join(param.human_readable_name.upper() for param in params if isinstance(param, click.Argument))
+    if context and positional and name in _POSITIONAL:
+        return f"{message}; {_POSITIONAL[name]}: {context.command_path} {positional}"
+    if name in _CHAT_TEMPLATE and "chat" in known:
+        return f"{message}; use --chat or --no_chat"
+    close = nearest(name, known)
+    return f"{message}; did you mean --{' or --'.join(close)}?" if close else message
+
+
+def _usage_message(error: click.ClickException) -> str:
+    """Click's message; where a folder is one argument too many, with the option that takes it."""
+    message, context = error.format_message(), getattr(error, "ctx", None)
+    extra = re.fullmatch(r"Got unexpected extra arguments? \((.*)\)", message)
+    if extra is None:
+        return message
+    takes_folder = context is not None and any(param.name == "output_dir" for param in context.command.params)
+    hint = f"; write --output_dir {extra.group(1)}" if takes_folder and Path(extra.group(1)).is_dir() else ""
+    return f"unexpected argument {extra.group(1)}{hint}"
 
 
 def _fail(message: str, code: int, debug: bool) -> int:

@@ -14,8 +14,13 @@ from mill.api.printing import echo
 from mill.api.registry import Registry, metrics, models, tasks
 from mill.api.storage import write_atomically
 from mill.cli.templates import TEMPLATES
+from mill.models.spec.backends import BACKENDS
+from mill.models.spec.configs import packaged_configs
+from mill.models.spec.parse import PREFIXES
+from mill.options.option import shown
 from mill.tasks.load import load_builtin
 
+MAX_NAME = 64
 NEXT = {
     "task": "mill eval MODEL {file}",
     "backend": "mill eval {file} gsm8k --limit 3",
@@ -51,9 +56,16 @@ def command(what: str, name: str) -> int:
 def _check_name(what: str, name: str) -> None:
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name) or name.startswith("test_"):
         raise SpecError(f"{name!r}: a name has lower-case letters, digits and _, such as my_{what}")
+    if len(name) > MAX_NAME:
+        raise SpecError(f"{shown(name)}: a name has at most {MAX_NAME} characters")
+    if name == "conftest":
+        raise SpecError("conftest.py is a file of pytest: choose another name")
     load_builtin()
     registries: dict[str, Registry[object]] = {"task": tasks, "backend": models, "metric": metrics}
-    if name in registries[what]:
+    # A spec may be a prefix and a colon, as in gguf:name; a backend of that name would hide it.
+    taken = {*(backend_name for backend in BACKENDS for backend_name in backend.names), *PREFIXES, *packaged_configs()}
+    names = {spelling for other in taken for spelling in (other, other.replace("-", "_"))} if what == "backend" else set()
+    if name in registries[what] or name in names:
         raise SpecError(f"there is a {what} {name} already: choose another name")
     if importlib.util.find_spec(name) is not None and not Path(f"{name}.py").exists():
         raise SpecError(f"{name} is a Python module, which {name}.py would hide: choose another name")

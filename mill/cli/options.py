@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from mill.api.errors import SpecError
 from mill.models.spec.remote_code import forbid_remote_code
 from mill.options.definitions import DEFAULT_OUTPUT_DIR, EvalOptions
 from mill.options.option import Option, options_of
@@ -41,6 +42,21 @@ class SpelledOption(click.Option):
     def __init__(self, *args: Any, hidden_spellings: Sequence[str] = (), **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._hidden = hidden_spellings
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        """Store the value of each spelling by itself, so that two of them do not replace each other silently."""
+        if self.is_flag or self.multiple:
+            super().add_to_parser(parser, ctx)
+            return
+        for spelling in self.opts:
+            parser.add_option(obj=self, opts=[spelling], dest=f"{self.name} {spelling}", action="store", nargs=self.nargs)
+
+    def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> Any:
+        given = [spelling for spelling in self.opts if f"{self.name} {spelling}" in opts]
+        if len(given) > 1:
+            raise SpecError(f"{' and '.join(given)} are one option: give one of them")
+        values = {self.name: opts[f"{self.name} {given[0]}"]} if given else {}
+        return super().consume_value(ctx, {**opts, **values})
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
         every, self.opts = self.opts, [name for name in self.opts if name not in self._hidden]

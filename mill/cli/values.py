@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from mill.api.errors import UnknownName
 from mill.api.files import check_path
+
+if TYPE_CHECKING:
+    ClickChoice = click.Choice[str]
+else:
+    ClickChoice = click.Choice  # not generic in older versions of click
 
 
 class FiniteFloat(click.FloatRange):
@@ -18,6 +24,16 @@ class FiniteFloat(click.FloatRange):
         if not math.isfinite(number):
             self.fail(f"{value} is not a finite number", param, ctx)
         return float(number)
+
+
+class Choice(ClickChoice):
+    """One of a few words; another one is refused with the nearest."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value not in self.choices:
+            name = f"argument of {ctx.command_path}" if ctx else "value"
+            raise UnknownName(name, str(value), map(str, self.choices), hint=f"it takes {', '.join(map(str, self.choices))}")
+        return super().convert(value, param, ctx)
 
 
 class FilePath(click.Path):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import math
+import numbers
 import re
+import reprlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,10 +104,10 @@ class Option:
 
     def read_text(self, text: str, where: str) -> Any:
         """The same for a word of the command line, where numbers are texts as well."""
-        numbers = _number_types(self.info)
-        if not numbers or text in _literals(self.info):
+        types = _number_types(self.info)
+        if not types or text in _literals(self.info):
             return self.read(text, where)
-        for number in numbers:
+        for number in types:
             try:
                 return self.read(number(text), where)
             except ValueError:
@@ -177,9 +179,14 @@ def read_all(
 
 
 def shown(value: Any) -> str:
-    """A value in a message: short."""
-    text = repr(value)
+    """A value in a message: short, and also built in short time where a value is huge."""
+    text = _REPR.repr(value)
     return text if len(text) <= 60 else f"{text[:60]}..."
+
+
+_REPR = reprlib.Repr()
+_REPR.maxlevel, _REPR.maxstring, _REPR.maxlong, _REPR.maxother = 3, 200, 200, 200
+_REPR.maxlist = _REPR.maxtuple = _REPR.maxset = _REPR.maxfrozenset = _REPR.maxdict = 20
 
 
 def _option(field: msgspec.structs.FieldInfo) -> Option:
@@ -204,8 +211,15 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Path):
         return str(value)
     if isinstance(value, Mapping):
-        return dict(value)
-    return list(value) if isinstance(value, (tuple, set)) else value
+        return {name: _plain_number(item) for name, item in value.items()}
+    return list(value) if isinstance(value, (tuple, set)) else _plain_number(value)
+
+
+def _plain_number(value: Any) -> Any:
+    """A number of another package, such as numpy's, as Python's own."""
+    if isinstance(value, numbers.Real) and type(value).__module__ != "builtins":
+        return int(value) if isinstance(value, numbers.Integral) else float(value)
+    return value
 
 
 def _number_types(info: inspect.Type) -> list[type[int] | type[float]]:

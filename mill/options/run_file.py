@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from mill.options.option import options_of, read_all
 
 _UNWRITABLE = re.compile("[\x00\ud800-\udfff]")
 _MAX_BYTES = 16 << 20
+_MAX_NODES = 100_000
 
 
 def read_run_file(path: str) -> dict[str, Any]:
@@ -50,7 +52,7 @@ def _read(path: str) -> dict[Any, Any]:
     import yaml
 
     try:
-        content = yaml.safe_load(_read_text(path))
+        content = _construct(_read_text(path))
     except (OSError, ValueError) as error:
         raise SpecError(f"cannot read the run file {path}: {getattr(error, 'strerror', None) or error}") from error
     except RecursionError as error:
@@ -60,6 +62,42 @@ def _read(path: str) -> dict[Any, Any]:
     if not isinstance(content, dict):
         raise SpecError(f"the run file {path} is not a mapping of options")
     return content
+
+
+def _construct(text: str) -> Any:
+    """The content of a YAML document. Nodes are checked first: a small file with aliases may become a huge value."""
+    import yaml
+
+    loader = yaml.SafeLoader(text)
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        if _expanded_size(node, {}) > _MAX_NODES:
+            raise ValueError(f"its aliases expand to more than {_MAX_NODES:,} values")
+        return loader.construct_document(node)
+    finally:
+        loader.dispose()
+
+
+def _expanded_size(node: Any, sizes: dict[int, int]) -> int:
+    """How many nodes a node has with all aliases expanded. Raises ValueError for a key that is given twice."""
+    if id(node) in sizes:
+        if not sizes[id(node)]:
+            raise ValueError("a value contains itself")
+        return sizes[id(node)]
+    sizes[id(node)] = 0  # in progress
+    children: list[Any] = []
+    if node.id == "mapping":
+        keys = Counter((key.tag, key.value) for key, _ in node.value if key.id == "scalar")
+        for (_, name), count in keys.items():
+            if count > 1:
+                raise ValueError(f"{name!r} is given twice")
+        children = [child for pair in node.value for child in pair]
+    elif node.id == "sequence":
+        children = node.value
+    sizes[id(node)] = size = 1 + sum(_expanded_size(child, sizes) for child in children)
+    return size
 
 
 def _read_text(path: str) -> str:

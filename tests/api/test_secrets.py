@@ -10,6 +10,7 @@ from mill.api.secrets import (
     is_secret,
     redact,
     redact_command,
+    redact_spec,
     redact_text,
     reveal,
     split_password,
@@ -120,3 +121,24 @@ def test_a_hidden_password_is_decoded_as_in_the_address_and_a_variable_of_the_us
     assert split_password("http://me:$MILL_SECRET_0@host/v1") == ("http://host/v1", "me:SEKRIT@")
     assert split_password("http://me:$MINE@host/v1") == ("http://host/v1", "me:SEK%52IT")
     assert split_password("http://me:SEK%52IT%40@host/v1") == ("http://host/v1", "me:SEKRIT@")
+
+
+SPACED = [
+    "api_key=PART-one PART-two",
+    "authorization=Bearer PART-one",
+    'extra_headers={"Authorization":"Bearer PART-one","X-Key":"PART-two"}',
+    "api_key=PART-one]PART-two",
+    'api_key="PART-one"PART-two',
+    "api_key=$PART one",
+]
+
+
+@pytest.mark.parametrize("argument", SPACED)
+def test_a_secret_extends_to_the_end_of_its_argument(argument: str) -> None:
+    spec = f"http://host/v1[model=m,{argument}],org/name"
+    (hidden_spec,), hidden = hide([spec])
+    name = argument.partition("=")[0]
+    assert hidden_spec == f"http://host/v1[model=m,{name}=$MILL_SECRET_0],org/name"
+    assert hidden == {"MILL_SECRET_0": argument.partition("=")[2]}
+    for redacted in (redact_command(["mill", "eval", spec]), redact_spec(spec), redact_text(f"{hidden_spec} failed")):
+        assert "PART" not in redacted and "***" in redacted

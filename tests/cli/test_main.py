@@ -589,3 +589,50 @@ def test_empty_and_filtered_answers_are_counted_beside_the_score(mill: Mill, tmp
     assert code == 0
     assert "4 of 8 answers are empty; an instruct model may need --apply_chat_template" in out
     assert "4 of 8 answers were withheld by the server's content filter" in out
+
+
+@pytest.mark.parametrize("second", ["--num_prompts", "--num-prompts"])
+def test_two_spellings_of_an_option_are_refused(mill: Mill, second: str) -> None:
+    code, _, err = toy(mill, "--limit", "1", second, "2")
+    assert code == 2 and "--limit and --num_prompts are one option: give one of them" in err
+    assert toy(mill, "--limit", "1", "--limit", "2")[0] == toy(mill, second, "2")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["eval", "--models", "m", "--tasks", "t"], "--models; models and tasks are positional: mill eval MODELS TASKS"),
+        (["eval", "--model", "hf"], "--model; models and tasks are positional: mill eval MODELS TASKS"),
+        (["eval", "--model_args", "pretrained=x"], "--model_args; arguments of a model are in its brackets"),
+        (["compare", "a", "b", "--apply_chat_template"], "--apply_chat_template; use --chat or --no_chat"),
+        (["eval", "m", "t", "--limti", "3"], "--limti; did you mean --limit?"),
+    ],
+)
+def test_an_unknown_option_is_refused_with_what_works(mill: Mill, argv: list[str], message: str) -> None:
+    code, _, err = mill(*argv)
+    assert code == 2 and err.startswith(f"mill: unknown option {message}") and len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["hellaswag", "hf[path=org/name]"], "hellaswag is a task; models come first: mill eval MODELS TASKS"),
+        (["hf[pretrained=org/name]", "toy_gen"], "unknown argument of hf 'pretrained'; did you mean path?"),
+        (["hf[path=org/name,dtype=fp23]", "toy_gen"], "it takes auto, bfloat16, float16, float32"),
+        (["hf[path=org/name,batch_size=abc]", "toy_gen"], "hf[batch_size=abc]: give a count or auto"),
+    ],
+)
+def test_a_common_mistake_in_a_model_is_refused_with_what_works(mill: Mill, argv: list[str], message: str) -> None:
+    code, _, err = mill("eval", *argv, "--task_paths", TOY)
+    assert code == 2 and message in err and len(err.splitlines()) == 1
+
+
+def test_a_wrong_argument_is_refused_with_what_works(mill: Mill, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    for argv, message in {
+        ("ls", "model"): "unknown argument of mill ls 'model'; did you mean models?",
+        ("collect", "out"): "unexpected argument out; write --output_dir out",
+        ("collect", "nowhere"): "unexpected argument nowhere",
+    }.items():
+        code, _, err = mill(*argv)
+        assert code == 2 and err.startswith(f"mill: {message}") and len(err.splitlines()) == 1

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from mill.api.errors import MillError, UnknownName
 from mill.cli.eval import command
 from mill.options.definitions import EvalOptions
-from mill.options.option import options_of
+from mill.options.option import options_of, shown
 from mill.options.run_file import read_run_file, run_file_schema
 
 
@@ -187,3 +187,30 @@ def test_every_file_that_mill_accepts_fits_the_schema(
     except MillError:
         return
     assert fits_schema(yaml.safe_load(text)), text
+
+
+@pytest.mark.parametrize("text", ["limit: 1\nlimit: 2\n", "gen_kwargs: {top_k: 1, top_k: 2}\n", "limit: 1\n'limit': 1\n"])
+def test_a_key_that_is_given_twice_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(MillError, match=r"run.yaml: '\w+' is given twice"):
+        read(tmp_path, text)
+
+
+def test_an_alias_bomb_is_refused_at_once(tmp_path: Path) -> None:
+    levels = [f"&a{level} [{', '.join([f'*a{level - 1}'] * 9)}]" for level in range(1, 12)]
+    bomb = f"gen_kwargs: {{x: [&a0 [1], {', '.join(levels)}]}}\n"
+    with pytest.raises(MillError, match="aliases expand to more than 100,000 values"):
+        read(tmp_path, bomb)
+    with pytest.raises(MillError, match="a value contains itself"):
+        read(tmp_path, "tasks: &a [*a]\n")
+    assert read(tmp_path, "models: &m [a, b]\ntasks: *m\n") == {"models": ["a", "b"], "tasks": ["a", "b"]}
+
+
+def test_a_huge_value_is_shown_in_short_time() -> None:
+    value: Any = 1
+    for _ in range(60):
+        value = [value, value, value]
+    assert (
+        len(shown(value)) <= 63
+        and shown("x" * 70) == f"'{'x' * 59}..."
+        and shown({"a": [1, {"b": 2}]}) == "{'a': [1, {'b': 2}]}"
+    )

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from servers import Fault, FaultServer, status
 
+from mill.api.errors import SpecError
 from mill.api.secrets import hide, redact
 from mill.cli.main import run
 from mill.models.spec.open import open_model
@@ -242,6 +243,30 @@ def test_a_key_is_removed_from_the_command_line(tmp_path: Path) -> None:
         code, output, seen = run_watched("eval", spec, "toy_gen", *options)
         assert {headers["Authorization"] for headers in server.headers[-4:]} == {f"Bearer {KEY}"}
     assert code == 1 and seen == [] and not leaks(output) and leaking_files(tmp_path) == []
+
+
+def test_a_key_with_spaces_is_one_secret(mill: Mill, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = f"first {KEY}"
+    with FaultServer(slow) as server:
+        spec = f"openai-compat[model=m,base_url={server.url},api_key={key},chat=true]"
+        (hidden_spec,), hidden = hide([spec])
+        for name, value in hidden.items():
+            monkeypatch.setenv(name, value)
+        for written in (spec, hidden_spec):
+            options = ("--task_paths", TOY, "--output_dir", "out", "--limit", "4", "--fresh")
+            code, output = mill("eval", written, "toy_gen", *options)
+            assert {headers["Authorization"] for headers in server.headers[-4:]} == {f"Bearer {key}"}
+            assert code == 1 and not leaks(output) and leaking_files(tmp_path) == []
+
+
+BROKEN = ["api_key=a]{key}", 'api_key="a"{key}', "api_key=a {key},=", "api_key=a {key},api_key=b"]
+
+
+@pytest.mark.parametrize("argument", BROKEN)
+def test_a_refused_spec_is_reported_without_its_key(argument: str) -> None:
+    with pytest.raises(SpecError) as raised:
+        parse_spec(f"http://host[model=m,{argument.format(key=KEY)}]")
+    assert not leaks(str(raised.value))
 
 
 def test_a_token_in_an_address_is_removed_from_the_command_line(tmp_path: Path) -> None:

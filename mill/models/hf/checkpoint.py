@@ -55,7 +55,7 @@ class TransformersCheckpoint(MediaModel):
             if modality not in ("text", *MEDIA_KINDS):
                 raise UnknownName("modality", modality, MEDIA_KINDS, hint=f"known are text, {', '.join(MEDIA_KINDS)}")
         if dtype not in DTYPES:
-            raise UnknownName("dtype of hf", dtype, DTYPES, hint=f"it takes {', '.join(DTYPES)}")
+            raise UnknownName("dtype of hf", dtype, DTYPES, hint=f"it takes auto, {', '.join(DTYPES)}")
         if max_context_length < 2:
             raise SpecError(f"hf[max_context_length={max_context_length}]: at least 2 tokens are needed")
         if batch_size is not None and batch_size < 1:

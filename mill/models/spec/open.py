@@ -15,13 +15,17 @@ from mill.api.errors import MillError, MissingPackage, ModelError, SpecError, Un
 from mill.api.files import import_file
 from mill.api.model import MillModel
 from mill.api.registry import models
-from mill.api.secrets import names_hidden, reveal
+from mill.api.secrets import is_secret, names_hidden, reveal
 from mill.models.spec.backends import backend_info
 from mill.models.spec.configs import config_file
 from mill.models.spec.parse import Spec, parse_spec
 from mill.models.spec.remote_code import remote_code_forbidden
 
 CHAT_NAMES = ("use_chat_template", "apply_chat_template")
+# What other tools call the argument that names the model.
+_SYNONYMS = dict.fromkeys(
+    ("pretrained", "model", "model_name", "model_path", "model_name_or_path", "path"), ("path", "model")
+)
 _TRUE, _FALSE, _NONE = {"true", "1", "yes", "on"}, {"false", "0", "no", "off"}, {"none", "null", "auto"}
 
 
@@ -113,7 +117,12 @@ def checked_arguments(cls: type, backend: str, given: Mapping[str, Any]) -> dict
     takes_any = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(cls).parameters.values())
     for name in given:
         if name not in known and not takes_any:
+            synonym = next((synonym for synonym in _SYNONYMS.get(name, ()) if synonym in known), None)
+            if synonym is not None:
+                raise SpecError(f"unknown argument of {backend} {name!r}; did you mean {synonym}?")
             raise UnknownName(f"argument of {backend}", name, known, hint=f"it takes {', '.join(known)}")
+    if takes_any and getattr(cls, "is_server", False):
+        _check_key_names(cls, backend, given)
     missing = [name for name, p in known.items() if p.default is p.empty and name not in given]
     if missing:
         raise SpecError(f"{backend} needs {', '.join(missing)}: write {backend}[{missing[0]}=...]")
@@ -121,7 +130,24 @@ def checked_arguments(cls: type, backend: str, given: Mapping[str, Any]) -> dict
         hints = typing.get_type_hints(cls.__init__)  # type: ignore[misc]
     except Exception:  # annotations of third-party classes may name what cannot be imported here
         hints = {}
+    size = given.get("batch_size")
+    if isinstance(size, str) and size.lower() not in _NONE and not size.strip().lstrip("+-").isdecimal():
+        raise SpecError(f"{backend}[batch_size={size}]: give a count or auto")
     return {name: _coerce(value, hints.get(name), f"{backend}[{name}={value}]") for name, value in given.items()}
+
+
+def _check_key_names(cls: type, backend: str, given: Mapping[str, Any]) -> None:
+    """Refuse a key under a name that a server backend would send as a parameter of the request.
+
+    LiteLLM has many secrets of providers (aws_secret_access_key, vertex_credentials): only spellings of api_key are refused.
+    """
+    signatures = [inspect.signature(base) for base in cls.__mro__ if "__init__" in vars(base)]
+    declared = {name for signature in signatures for name in signature.parameters}
+    info = backend_info(backend)
+    for name in {*given} - declared:
+        misspelt = name.lower().replace("_", "") in ("apikey", "authorization", "key")
+        if misspelt or (is_secret(name) and (info is None or info.package != "litellm")):
+            raise SpecError(f"{backend} has no argument {name}; did you mean api_key?")
 
 
 def _canonical(given: Mapping[str, Any], known: Mapping[str, Any], backend: str) -> dict[str, Any]:

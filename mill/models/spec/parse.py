@@ -29,13 +29,14 @@ from typing import Any
 
 from mill.api.errors import SpecError, UnknownName
 from mill.api.registry import models
-from mill.api.secrets import is_secret, remember
+from mill.api.secrets import is_secret, is_variable, redact_spec, remember
 from mill.models.spec.configs import packaged_configs
 
 OLLAMA_URL = "http://127.0.0.1:11434"
 _QUOTED = re.compile(r"""(["'])(?:(?!\1)[^\\]|\\.)*\1""", re.DOTALL)
+_BRACES = re.compile(r"\{(?:[^{}]|\{[^{}]*\})*\}")  # JSON
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]*")
-_PREFIXES: dict[str, tuple[str, dict[str, str]]] = {
+PREFIXES: dict[str, tuple[str, dict[str, str]]] = {
     "ollama": ("openai-compat", {"base_url": OLLAMA_URL}),
     "mlx": ("mlx-lm", {}),
     "gguf": ("llama-cpp", {}),
@@ -66,18 +67,23 @@ class Spec:
 
 
 def split_list(text: str, *, quoted: bool = False) -> list[str]:
-    """Split at commas outside brackets and quoted values: `hf[path=a,dtype=b],org/name` has two parts.
+    """Split at commas outside brackets, braces and quoted values: `hf[path=a,dtype=b],org/name` has two parts.
 
     With `quoted` a whole part may be quoted, too.
     """
-    parts, current, quote, depth, escaped = [], "", "", 0, False
-    for char in text:
-        if quote:
+    parts, current, quote, depth, escaped, braces_end = [], "", "", 0, False, 0
+    for position, char in enumerate(text):
+        if position < braces_end:
+            pass
+        elif quote:
             if char == quote and not escaped:
                 quote = ""
             escaped = char == "\\" and not escaped
         elif char in "\"'" and (current.rstrip().endswith("=") or (quoted and not current.strip())):
             quote = char
+        elif char == "{" and current.rstrip().endswith("="):
+            braces = _BRACES.match(text, position)
+            braces_end = braces.end() if braces else 0
         elif char in "[]":
             depth += 1 if char == "[" else -1
         elif char == "," and depth <= 0:
@@ -126,7 +132,9 @@ def make_spec(model: str, *, backend: str = "", base_url: str = "", if_served: b
     if not base_url or (if_served and argument is None):
         return spec
     if argument is None:
-        raise SpecError(f"--base_url {base_url}: the backend {spec.backend} talks to no server")
+        if not spec.backend:
+            raise SpecError(f"base_url is an argument of a config: write {spec.config}[base_url=...]")
+        raise SpecError(f"base_url {redact_spec(base_url)}: the backend {spec.backend} talks to no server")
     return Spec(spec.backend, {**spec.arguments, argument: base_url})
 
 
@@ -179,8 +187,8 @@ def _backend_of(head: str) -> tuple[str, dict[str, str]]:
     if head.startswith(("http://", "https://")):
         return "openai-compat", {"base_url": head}
     prefix, colon, rest = head.partition(":")
-    if colon and (prefix in _PREFIXES or prefix in models):
-        backend, implied = _PREFIXES.get(prefix, (prefix, {}))
+    if colon and (prefix in PREFIXES or prefix in models):
+        backend, implied = PREFIXES.get(prefix, (prefix, {}))
         if not rest:
             raise SpecError(f"{head!r} names no model after the colon")
         return backend, {**_named(backend, rest), **implied}
@@ -222,30 +230,36 @@ def _split_brackets(text: str) -> tuple[str, dict[str, str]]:
     head, bracket, rest = text.partition("[")
     if not bracket:
         if "]" in text:
-            raise SpecError(f"{text!r} closes a bracket that was never opened")
+            raise SpecError(f"{redact_spec(text)!r} closes a bracket that was never opened")
         return text, {}
     if not rest.endswith("]"):
-        raise SpecError(f"{text!r} does not close its bracket; write name[key=value,key=value]")
+        raise SpecError(f"{redact_spec(text)!r} does not close its bracket; write name[key=value,key=value]")
     return head.strip(), _parse_arguments(rest[:-1], text)
 
 
 def _parse_arguments(inner: str, whole: str) -> dict[str, str]:
     arguments: dict[str, str] = {}
+    spec = repr(redact_spec(whole))
     for part in split_list(inner):
         key, equals, value = (piece.strip() for piece in part.partition("="))
         if not equals or not _KEY.fullmatch(key):
-            raise SpecError(f"{part!r} in {whole!r} is not key=value")
+            raise SpecError(f"{redact_spec(part)!r} in {spec} is not key=value")
+        key = key.replace("-", "_")
         if key in arguments:
-            raise SpecError(f"{key!r} is given twice in {whole!r}")
+            raise SpecError(f"{key!r} is given twice in {spec}")
         if value.startswith("["):
-            raise SpecError(f"{key} in {whole!r} is a list, which brackets cannot contain: set it in a config file (.py)")
-        arguments[key] = _secret(key, _unquote(value, whole)) if is_secret(key) else _unquote(value, whole)
+            raise SpecError(f"{key} in {spec} is a list, which brackets cannot contain: set it in a config file (.py)")
+        if is_secret(key):
+            remember(value)
+            arguments[key] = _secret(key, _unquote(value, "***", spec))
+        else:
+            arguments[key] = _unquote(value, value, spec)
     return arguments
 
 
 def _secret(key: str, value: str) -> str:
     """The value of a secret, which may be the name of an environment variable: api_key=$MY_KEY."""
-    if value.startswith("$"):
+    if is_variable(value):
         if value[1:] not in os.environ:
             raise SpecError(f"{key}={value}: there is no environment variable {value[1:]}")
         value = os.environ[value[1:]]
@@ -260,11 +274,12 @@ def _quote(value: str) -> str:
     return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def _unquote(value: str, whole: str) -> str:
+def _unquote(value: str, shown: str, spec: str) -> str:
+    """A value without its quotes. Messages have `shown` and `spec`, which contain no secret."""
     if value[:1] not in ('"', "'"):
-        if "[" in value or "]" in value:
-            raise SpecError(f"{value!r} in {whole!r} has a bracket: put the value in quotes")
+        if ("[" in value or "]" in value) and not _BRACES.fullmatch(value):
+            raise SpecError(f"{shown!r} in {spec} has a bracket: put the value in quotes")
         return value
     if not _QUOTED.fullmatch(value):
-        raise SpecError(f"a quoted value in {whole!r} has no closing quote at its end: {value}")
+        raise SpecError(f"a quoted value in {spec} has no closing quote at its end: {shown}")
     return re.sub(r"\\(.)", r"\1", value[1:-1], flags=re.DOTALL)

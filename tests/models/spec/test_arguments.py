@@ -97,3 +97,27 @@ def test_valid_arguments_are_accepted() -> None:
         "m", "http://h:1", timeout=0.5, concurrency=1, max_context_length=16, bos_token_id=0, chat=True
     )
     assert (model.client.timeout, model.concurrency, model.max_context_length) == (0.5, 1, 16)
+
+
+@pytest.mark.parametrize("backend", ["openai-compat", "vllm-mlx", "litellm"])
+@pytest.mark.parametrize("name", ["apikey", "API_KEY", "Api-Key", "authorization"])
+def test_a_key_under_another_name_is_refused(backend: str, name: str) -> None:
+    with pytest.raises(SpecError, match=rf"^{backend} has no argument {name.replace('-', '_')}; did you mean api_key\?$"):
+        open_model(f"{backend}[model=m,{name}=sk-secret]")
+
+
+@pytest.mark.parametrize("name", ["extra_headers", "token", "access_token"])
+def test_secrets_are_no_parameters_of_requests(name: str) -> None:
+    with pytest.raises(SpecError, match="did you mean api_key"):
+        open_model(f"openai-compat[model=m,{name}=sk-secret]")
+    assert open_model("openai-compat[model=m,eos_token=x]").arguments["eos_token"] == "x"
+
+
+@pytest.mark.parametrize("backend", ["openai-compat", "llama-cpp", "vllm-mlx", "litellm"])
+def test_arguments_may_be_typed_with_dashes(backend: str) -> None:
+    assert open_model(f"{backend}[model=m,api-key=sk-secret]").arguments["api_key"] == "sk-secret"
+
+
+@pytest.mark.parametrize("name", ["extra_headers", "aws_secret_access_key", "vertex_credentials", "azure_ad_token"])
+def test_litellm_accepts_the_secrets_of_providers(name: str) -> None:
+    assert open_model(f"litellm[model=m,{name}=sk-secret]").arguments[name] == "sk-secret"

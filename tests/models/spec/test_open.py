@@ -215,7 +215,7 @@ def test_an_inline_value_gets_the_type_of_its_annotation(argument: str, text: st
         ("length", "many", "typed[length=many]: 'many' is not int"),
         ("length", "1.5", "typed[length=1.5]: '1.5' is not int"),
         ("length", "auto", "typed[length=auto]: 'auto' is not int"),
-        ("batch_size", "big", "typed[batch_size=big]: 'big' is not int or none"),
+        ("batch_size", "big", "typed[batch_size=big]: give a count or auto"),
         ("temperature", "hot", "typed[temperature=hot]: 'hot' is not float"),
         ("temperature", "nan", "typed[temperature=nan]: 'nan' is not a number"),
         ("batch_size", "0", "typed[batch_size=0]: give a count of at least 1; leave it out for auto"),
