@@ -13,7 +13,7 @@ from mill.api.task import Benchmark
 from mill.api.validate import convert
 from mill.api.warnings import warn
 from mill.cli.options import chosen_output_dir, option, split_paths
-from mill.cli.values import Choice
+from mill.cli.values import NamedChoice
 from mill.models.spec.backends import BACKENDS, backend_info
 from mill.models.spec.configs import packaged_configs
 from mill.models.spec.open import load_model_from_file
@@ -25,7 +25,7 @@ from mill.tasks.load import load_builtin, load_files, make_task
 
 
 @click.command("ls")
-@click.argument("what", type=Choice(["models", "tasks", "runs"]), default="tasks")
+@click.argument("what", type=NamedChoice(["models", "tasks", "runs"]), default="tasks")
 @click.argument("filter_text", metavar="[FILTER]", default="")
 @click.option("--configs", is_flag=True, help="With models: list the packaged configs, which are models by name.")
 @option("output_dir")

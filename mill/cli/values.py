@@ -26,7 +26,7 @@ class FiniteFloat(click.FloatRange):
         return float(number)
 
 
-class Choice(ClickChoice):
+class NamedChoice(ClickChoice):
     """One of a few words; another one is refused with the nearest."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
