@@ -182,7 +182,7 @@ def _usage_message(error: click.ClickException) -> str:
         return message
     takes_folder = context is not None and any(param.name == "output_dir" for param in context.command.params)
     hint = f"; write --output_dir {extra.group(1)}" if takes_folder and Path(extra.group(1)).is_dir() else ""
-    return f"there is no argument for {extra.group(1)}{hint}"
+    return f"{extra.group(1)} is one argument too many{hint}"
 
 
 def _fail(message: str, code: int, debug: bool) -> int:

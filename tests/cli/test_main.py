@@ -631,8 +631,8 @@ def test_a_wrong_argument_is_refused_with_what_works(mill: Mill, tmp_path: Path)
     (tmp_path / "out").mkdir()
     for argv, message in {
         ("ls", "model"): "unknown argument of mill ls 'model'; did you mean models?",
-        ("collect", "out"): "there is no argument for out; write --output_dir out",
-        ("collect", "nowhere"): "there is no argument for nowhere",
+        ("collect", "out"): "out is one argument too many; write --output_dir out",
+        ("collect", "nowhere"): "nowhere is one argument too many",
     }.items():
         code, _, err = mill(*argv)
         assert code == 2 and err.startswith(f"mill: {message}") and len(err.splitlines()) == 1
