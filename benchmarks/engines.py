@@ -58,7 +58,7 @@ def float32_gguf() -> Path:
 
 
 def rows(wanted: list[str]) -> Iterator[tuple[str, str, str, list[list[str]]]]:
-    """(name, python, model spec, task arguments); the server that a row needs runs while it is in hand."""
+    """(name, python, model spec, task arguments); the server of a row runs while the row is used."""
     here, engines = sys.executable, ROOT / ".engines"
     both = [SCORING, GENERATION]
     if "hf" in wanted:

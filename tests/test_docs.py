@@ -217,9 +217,18 @@ def test_the_python_of_the_pages_runs(
 
 
 def test_the_python_of_every_page_compiles() -> None:
-    for page in PAGES:
-        for code in code_blocks(page, "python"):
-            compile(code, str(page), "exec")
+    blocks = [(page, code) for page in PAGES for code in code_blocks(page, "python")]
+    assert blocks and all(compile(code, str(page), "exec") for page, code in blocks)
+
+
+def test_the_path_of_a_request_names_what_the_code_defines() -> None:
+    section = (ROOT / "docs/design.md").read_text().partition("## The path of one request")[2].partition("## Decisions")[0]
+    named = {part for name in re.findall(r"`([A-Za-z_.]+)`", section) for part in name.split(".")}
+    code = "\n".join(file.read_text() for file in ROOT.glob("mill/**/*.py"))
+    modules = {part for file in ROOT.glob("mill/**/*.py") for part in file.relative_to(ROOT).with_suffix("").parts}
+    defined = set(re.findall(r"^\s*(?:async def|def|class) (\w+)", code, flags=re.MULTILINE))
+    fields = {"resps", "context", "continuation", "loglikelihood", "acc"}
+    assert len(named) > 30 and named - defined - modules - fields == set()
 
 
 def test_the_site_builds_without_network_and_loads_nothing_from_other_hosts(tmp_path: Path) -> None:

@@ -27,4 +27,6 @@ def test_the_listener_for_errors_calls_the_replaced_name() -> None:
 
 
 def test_a_version_without_that_name_is_left_alone() -> None:
-    silence_node_reports(SimpleNamespace())
+    other = SimpleNamespace()
+    silence_node_reports(other)
+    assert vars(other) == {}

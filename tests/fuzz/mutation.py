@@ -1,4 +1,4 @@
-"""Changes to JSON documents as broken servers and hands make them: values, types, structure and bytes."""
+"""Changes to JSON documents as broken servers and editors make them: values, types, structure and bytes."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ FACTOR = int(os.environ.get("MILL_FUZZ", "1"))
 CASES = 500 * FACTOR
 OVER_HTTP = 60 * FACTOR
 TEXT = Request(GENERATE, "The capital", options=generation_options(max_gen_toks=8, until=["\n"]))
-TOLD = Request(GENERATE, "The capital", options=generation_options(max_gen_toks=8, until=["\n"], logprobs=2))
+WITH_LOGPROBS = Request(GENERATE, "The capital", options=generation_options(max_gen_toks=8, until=["\n"], logprobs=2))
 CHAT = Request(GENERATE, (Message("user", "The capital"),), options=generation_options(max_gen_toks=8, until=["\n"]))
 PAIR = Request(LOGLIKELIHOOD, "ab", "cd")
 FINISHES = {None, "stop", "length", "tool_calls", "content_filter"}
@@ -103,7 +103,7 @@ async def next_token(request: Request, body: bytes) -> Response:
 Ask = Callable[[Request, bytes], Awaitable[Response]]
 KINDS: dict[str, tuple[Any, Request, Ask]] = {
     "completion": (recorded.COMPLETION, TEXT, lambda asked, body: openai(body)._generate(asked)),
-    "completion with tokens": (recorded.COMPLETION_TOKENS, TOLD, lambda asked, body: openai(body)._generate(asked)),
+    "completion with tokens": (recorded.COMPLETION_TOKENS, WITH_LOGPROBS, lambda asked, body: openai(body)._generate(asked)),
     "chat": (recorded.CHAT, CHAT, lambda asked, body: openai(body)._generate(asked)),
     "chat with tokens": (recorded.CHAT_TOKENS, CHAT, lambda asked, body: openai(body)._generate(asked)),
     "litellm": (recorded.LITELLM, CHAT, through_litellm),
@@ -119,7 +119,7 @@ KINDS: dict[str, tuple[Any, Request, Ask]] = {
         lambda asked, body: openai(body, route="echo", tokenizes=False)._score(asked),
     ),
     "next token": (recorded.NEXT_TOKEN, Request(LOGLIKELIHOOD, "ab", "c"), next_token),
-    "llama.cpp": (recorded.LLAMA, TOLD, lambda asked, body: llama(body)._generate(asked)),
+    "llama.cpp": (recorded.LLAMA, WITH_LOGPROBS, lambda asked, body: llama(body)._generate(asked)),
     "llama.cpp scores": (recorded.LLAMA, Request(LOGLIKELIHOOD, "ab", "c"), lambda asked, body: llama(body)._score(asked)),
 }
 
@@ -154,7 +154,7 @@ def number(value: Any) -> float:
 
 
 def first_choice(body: Any) -> Any:
-    """By hand: the first choice that has the index 0, or stands first without one."""
+    """By hand: the first choice that has the index 0, or is first without one."""
     for at, choice in enumerate(body["choices"]):
         if choice.get("index") == 0 or (at == 0 and choice.get("index") is None):
             return choice
@@ -168,10 +168,10 @@ def supported(kind: str, body: Any, found: Response) -> None:
         assert len(rows) == 4
         assert found.score == sum(number(rows[at][str(ord(char))]["logprob"]) for at, char in ((2, "c"), (3, "d")))
     elif kind.startswith("echo"):
-        told = first_choice(body)["logprobs"]
-        assert found.score == sum(number(score) for score in told["token_logprobs"][2:4])
-        if kind == "echo of a text" and isinstance(told.get("tokens"), list):
-            assert "".join(map(str, told["tokens"]))[:4] == "abcd" and str(told["tokens"][2])[:1] == "c"
+        logprobs = first_choice(body)["logprobs"]
+        assert found.score == sum(number(score) for score in logprobs["token_logprobs"][2:4])
+        if kind == "echo of a text" and isinstance(logprobs.get("tokens"), list):
+            assert "".join(map(str, logprobs["tokens"]))[:4] == "abcd" and str(logprobs["tokens"][2])[:1] == "c"
     elif kind == "next token":
         choice = first_choice(body)
         assert found.score == number(choice["logprobs"]["top_logprobs"][0]["token_id:99"])

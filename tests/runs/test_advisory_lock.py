@@ -272,11 +272,11 @@ def test_never_two_at_work_at_once(folder: RunFolder, monkeypatch: pytest.Monkey
     monkeypatch.setattr(locks, "unique_name", lambda: str(next(names)))
     monkeypatch.setattr(locks, "write_json", slowly)
     for _ in range(15):
-        hands = [threading.Thread(target=take, args=(number, next(dice))) for number in range(3)]
-        for hand in hands:
-            hand.start()
-        for hand in hands:
-            hand.join(PATIENCE_S)
+        threads = [threading.Thread(target=take, args=(number, next(dice))) for number in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(PATIENCE_S)
     assert len(most) == 45
     assert max(most) == 1
 

@@ -216,8 +216,8 @@ def test_an_output_folder_that_is_read_only(undisturbed: Path, tmp_path: Path, d
 
 def test_an_output_folder_that_processes_of_one_number_try_at_once(tmp_path: Path) -> None:
     """In containers on a shared folder every driver may be process 1; here two threads have one number."""
-    with ThreadPoolExecutor(2) as hands:
-        for done in [hands.submit(check_writable, tmp_path / "out") for _ in range(2000)]:
+    with ThreadPoolExecutor(2) as threads:
+        for done in [threads.submit(check_writable, tmp_path / "out") for _ in range(2000)]:
             done.result()
 
 

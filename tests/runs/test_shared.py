@@ -69,11 +69,11 @@ def test_processes_that_publish_at_once_lose_nothing(folder: RunFolder) -> None:
     context = multiprocessing.get_context("spawn")
     gate = context.Barrier(PROCESSES)
     processes = [context.Process(target=publish_many, args=(str(folder.path), number, gate)) for number in range(PROCESSES)]
-    for hand in processes:
-        hand.start()
-    for hand in processes:
-        hand.join(60)
-    assert [hand.exitcode for hand in processes] == [0] * PROCESSES
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+    assert [process.exitcode for process in processes] == [0] * PROCESSES
     names = {f"{number}-{entry}" for number in range(PROCESSES) for entry in range(ENTRIES)}
     tasks, manifest = folder.read(RESULTS)["tasks"], folder.read(MANIFEST)
     assert set(tasks) == {*names, "all"}

@@ -26,9 +26,9 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     if os.getuid() != 0:
         pytest.skip("only root can start a SLURM")
     folder = tmp_path_factory.mktemp("slurm")
-    told = {"SLURM_CTLD_PORT": str(free_port()), "SLURM_D_PORT": str(free_port()), "PATH": daemons}
+    variables = {"SLURM_CTLD_PORT": str(free_port()), "SLURM_D_PORT": str(free_port()), "PATH": daemons}
     try:
-        subprocess.run([str(SCRIPT), "start", str(folder)], env={**os.environ, **told}, check=True, timeout=90)
+        subprocess.run([str(SCRIPT), "start", str(folder)], env={**os.environ, **variables}, check=True, timeout=90)
         os.environ["SLURM_CONF"] = str(folder / "slurm.conf")
         yield
     finally:

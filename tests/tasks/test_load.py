@@ -289,8 +289,10 @@ def test_benchmarks_suites_backends_and_metrics_are_not_replaced_either(
 
 def test_a_file_that_uses_a_built_in_backend_replaces_nothing(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
+    before = registry.models.get("openai-compat")
     file.write_text("from mill.api.registry import models\nmodels.get('openai-compat')\n")
     load_files((str(file),))
+    assert registry.models.get("openai-compat") is before
 
 
 @pytest.mark.parametrize(
