@@ -93,12 +93,14 @@ def run_batches(
 def _call(hook: Hook, batch: list[Unit]) -> tuple[list[Sequence[Response]], BaseException | None]:
     """The hook's responses, or its error without the traceback, whose frames refer to tensors.
 
-    A library that calls exit() does not end the program: that would look like success.
+    exit() ends the run, because a signal handler may have called it, but as an error: exit code 0 would look like success.
     """
     try:
         answers = list(hook(batch))
     except (MillError, KeyboardInterrupt, GeneratorExit):
         raise
+    except SystemExit as error:
+        raise ModelError(f"the backend called exit(): {describe(error)}") from error
     except BaseException as error:
         return [], error.with_traceback(None)
     if [len(responses) for responses in answers] != [len(unit.requests) for unit in batch]:

@@ -261,15 +261,13 @@ def test_a_healthy_hook_may_fail_on_every_request() -> None:
     assert len(responses) == 10 and all(response.failed for _, response in responses)
 
 
-def test_exit_of_a_library_is_an_error_of_its_request_and_an_interrupt_is_not() -> None:
+def test_exit_of_a_library_and_an_interrupt_end_the_run() -> None:
     def leave(names: str) -> None:
         if "b" in names:
             raise SystemExit(0)
 
-    responses = {
-        request.text: response for request, response in run_batches(units("abc"), Echo(leave), limits=BatchLimits(1))
-    }
-    assert {name: response.error for name, response in responses.items()} == {"a": None, "b": "SystemExit: 0", "c": None}
+    with pytest.raises(ModelError, match=r"the backend called exit\(\): SystemExit: 0"):
+        list(run_batches(units("abc"), Echo(leave), limits=BatchLimits(1)))
 
     def interrupt(names: str) -> None:
         raise KeyboardInterrupt
