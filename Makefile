@@ -8,6 +8,9 @@ DEMO := .demo
 DEMO_MODEL := mill/models/configs/smollm2/smollm2_135m_instruct.py
 DEMO_MMLU := mmlu_anatomy,mmlu_astronomy,mmlu_marketing
 
+# Compiled byte code is kept: tests start many processes, and each would compile all of mill again.
+export PYTHONDONTWRITEBYTECODE =
+
 # Test processes of `make test`; more than there are cores, since many tests wait for processes that they start.
 TESTERS ?= 3
 QUICK := not (weights or engine or cluster or browser or slow)
@@ -47,7 +50,7 @@ demo: fetch
 	@echo "all scores: $(BIN)/mill collect --output_dir results"
 
 check: lint
-	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist loadfile -m "$(QUICK)"
+	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist worksteal -m "$(QUICK)"
 
 test: $(VENV)/dev
 	$(MAKE) -j 4 lint engines programs audit

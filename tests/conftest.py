@@ -49,6 +49,7 @@ MARKER_OF_PATH = {
     "models/hf": "weights",
     "models/prefix/test_sharing.py": "weights",
     "models/test_clip.py": "weights",
+    "models/test_echo.py": "weights",
     "models/test_demo_model.py": "weights",
     "models/test_timm.py": "weights",
     "report/test_html.py": "browser",
@@ -62,6 +63,8 @@ MARKER_OF_PATH = {
     "execute/test_ranks.py": "slow",
     "fuzz": "slow",
     "models/http/test_outages.py": "slow",
+    "models/litellm": "slow",  # litellm takes six seconds to import
+    "models/test_hostile.py": "slow",
     "packaging/test_wheel.py": "slow",
     "runs/test_faults.py": "slow",
     "runs/test_killed.py": "slow",

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.machinery
 import importlib.util
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 
 from mill.api.batching import describe
 from mill.api.errors import MillError, SpecError
 
 _imported: dict[str, str] = {}
 _digests: dict[str, str] = {}
+
+
+class _SourceLoader(importlib.machinery.SourceFileLoader):
+    """Compiles the file as it is now: stored byte code is found by size and second, so it may miss an edit."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        code: CodeType = self.source_to_code(self.get_data(self.path), self.path)
+        return code
 
 
 def check_path(text: str) -> None:
@@ -45,14 +54,16 @@ def import_file(path: str | Path, what: str) -> ModuleType:
     name = f"mill_file_{path.stem}_{hashlib.blake2b(str(path.resolve()).encode(), digest_size=4).hexdigest()}"
     if name in sys.modules:
         return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
+    if path.suffix != ".py":
         raise SpecError(f"{what} {path} is not a Python file")
+    loader = _SourceLoader(name, str(path))
+    spec = importlib.util.spec_from_file_location(name, path, loader=loader)
+    assert spec is not None  # a loader was given
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     _digests[name] = hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
     try:
-        spec.loader.exec_module(module)
+        loader.exec_module(module)
     except BaseException as error:  # third-party code may raise anything
         del sys.modules[name]
         if isinstance(error, (MillError, KeyboardInterrupt)):

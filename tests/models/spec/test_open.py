@@ -254,7 +254,7 @@ def test_an_automatic_dtype_is_the_default(tiny_model: Path) -> None:
 def test_a_packaged_config_is_found_by_name_and_a_folder_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     by_name = resolve_spec(parse_spec("smollm2_135m_instruct[apply_chat_template=true,batch_size=2]"))
-    assert by_name.backend == "hf" and by_name.arguments["path"] == "HuggingFaceTB/SmolLM2-135M-Instruct"
+    assert by_name.backend == "hf" and "SmolLM2-135M-Instruct" in str(by_name.arguments["path"])
     assert (by_name.arguments["use_chat_template"], by_name.arguments["batch_size"]) == ("true", "2")
     assert parse_spec(str(parse_spec("shapes[dtype=float32]"))) == parse_spec("shapes[dtype=float32]")
     (tmp_path / "shapes").mkdir()
