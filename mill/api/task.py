@@ -111,7 +111,14 @@ class RenderSettings:
         return (*system, Message("user", parts))
 
 
-Value = float | tuple[float, float] | None
+@dataclass(frozen=True)
+class Opaque:
+    """A sample's value that only the task's own aggregation can read, such as a prediction with its reference."""
+
+    value: Any
+
+
+Value = float | tuple[float, float] | Opaque | None
 """None where a sample has no value of a metric, such as a prompt without a gold answer."""
 
 
@@ -120,7 +127,7 @@ class Task(ABC):
 
     name: str
     task_type: TaskType
-    version: int = 1
+    version: int | str = 1
     kind: str = ""
     modalities: frozenset[str] = frozenset({"text"})
     n_shots: int = 0
@@ -128,6 +135,8 @@ class Task(ABC):
     """Whether questions can have examples before them, so that --n_shots means something."""
     metrics: Mapping[str, str] = {}
     """Metric name -> how its sample values are aggregated (a registered metric)."""
+    open_metrics: bool = False
+    """Whether `score` decides which metrics there are; `aggregate` then sums up those that `metrics` does not name."""
     judge: Judge | None = None
     """How another model grades the answers, where --judge names one."""
     by_category: bool = False
@@ -142,6 +151,16 @@ class Task(ABC):
     @abstractmethod
     def samples(self) -> Sequence[Sample]:
         """All samples, in the order of the data."""
+
+    def prepare(self, samples: Sequence[Sample], settings: RenderSettings) -> None:
+        """Called once, before `requests`, with the samples that will run: for prompts that depend on each other."""
+
+    def aggregate(self, metric: str, values: Sequence[Any]) -> tuple[float, float | None] | None:
+        """A metric over all samples with its standard error, where the task computes it itself.
+
+        None leaves it to the registered metric that `metrics` names.
+        """
+        return None
 
     @abstractmethod
     def requests(self, sample: Sample, settings: RenderSettings) -> list[Request]:

@@ -121,7 +121,7 @@ def _form(task: Task) -> str:
 def _first_value(values: Mapping[str, Value]) -> float | None:
     """The value of the task's first metric, except that of suites without gold answers, which only counts responses."""
     name, value = next(iter(values.items()), (ANSWERED, None))
-    return None if name == ANSWERED or value is None or isinstance(value, (tuple, list)) else float(value)
+    return float(value) if name != ANSWERED and isinstance(value, (int, float)) else None
 
 
 def _text(responses: Sequence[Response], extracted: Any, form: str) -> str:

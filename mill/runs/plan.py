@@ -132,6 +132,7 @@ def _plan(requested: str, task: Task, settings: RenderSettings, limit: int | flo
     samples = hooks.read_samples(task)
     hooks.check_metrics(task)
     chosen = samples[: resolve_limit(limit, len(samples))]
+    hooks.call(task, "prepare()", lambda: task.prepare(chosen, settings))
     states = [SampleState.of(task, sample, settings) for sample in chosen]
     for sample in chosen:
         hooks.check_sample(task, sample)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,8 +11,9 @@ import mill.metrics  # noqa: F401  registers the built-in metrics
 from mill.api.batching import describe
 from mill.api.errors import MillError, RunError
 from mill.api.registry import metrics, tasks
-from mill.api.task import Benchmark, Task, Value
-from mill.metrics.estimate import NOTHING, Estimate, pool
+from mill.api.task import Benchmark, Opaque, Task, Value
+from mill.metrics.aggregate import mean
+from mill.metrics.estimate import NOTHING, Estimate, around, pool
 from mill.runs.folder import MANIFEST, RESULTS, RunFolder
 from mill.runs.samples import ScoredSample, metrics_of
 from mill.runs.schema import BenchmarkResult, FailedSample, TaskEntry, TaskResult
@@ -19,6 +21,7 @@ from mill.runs.shared import Entry, publish, read_entries
 
 MOST_LISTED = 20
 UNCATEGORIZED = "(none)"
+OWN = ""  # how a metric is summed up that the task aggregates itself
 _ATTEMPTS = 50
 
 
@@ -38,17 +41,17 @@ def summarize(task: Task, scored: Sequence[ScoredSample], *, n_shots: int, total
         errors=len(failures),
         truncated=sum(one.record.truncated for one in scored),
         cut_short=sum(one.record.cut_short for one in scored),
-        metrics=_estimates(names, good),
+        metrics=_estimates(task, names, good),
         failures=failures[:MOST_LISTED],
         data_hash=data_hash,
         empty=sum(one.record.empty for one in scored),
         filtered=sum(one.record.filtered for one in scored),
-        categories={category: _estimates(names, group) for category, group in _by_category(task, good).items()},
+        categories={category: _estimates(task, names, group) for category, group in _by_category(task, good).items()},
     )
 
 
-def _estimates(names: Mapping[str, str], scored: Sequence[ScoredSample]) -> dict[str, Estimate]:
-    return {name: _estimate(name, how, _valued(scored, name)) for name, how in names.items()}
+def _estimates(task: Task, names: Mapping[str, str], scored: Sequence[ScoredSample]) -> dict[str, Estimate]:
+    return {name: _estimate(task, name, how, _valued(scored, name)) for name, how in names.items()}
 
 
 def _by_category(task: Task, scored: Sequence[ScoredSample]) -> dict[str, list[ScoredSample]]:
@@ -60,20 +63,36 @@ def _by_category(task: Task, scored: Sequence[ScoredSample]) -> dict[str, list[S
 
 
 def _metrics(task: Task, scored: Sequence[ScoredSample]) -> dict[str, str]:
-    return metrics_of(task, (one.record for one in scored))
+    names = metrics_of(task, (one.record for one in scored))
+    return {**names, **{name: OWN for one in scored for name in one.values if name not in names}}
 
 
-def _estimate(name: str, how: str, values: Sequence[list[Value]]) -> Estimate:
+def _estimate(task: Task, name: str, how: str, values: Sequence[list[Value]]) -> Estimate:
     """A metric of no samples is NaN; third-party metrics are not called for it."""
     if not values:
         return NOTHING
     try:
+        if how == OWN:
+            return _own_estimate(task, name, values)
         found: Estimate = metrics.get(how)(values)
     except (MillError, KeyboardInterrupt):
         raise
     except BaseException as error:  # third-party code may raise anything
         raise RunError(f"the metric {how} of {name} raised {describe(error)}") from error
     return found
+
+
+def _own_estimate(task: Task, name: str, values: Sequence[list[Value]]) -> Estimate:
+    """A metric that the task sums up itself, with mill's interval around it. Repeats of a sample are separate values."""
+    plain = [one.value if isinstance(one, Opaque) else one for repeats in values for one in repeats]
+    found = task.aggregate(name, plain)
+    if found is None:
+        raise TypeError(f"aggregate() of the task {task.name} gives nothing for {name!r}")
+    value, stderr = found
+    as_mean = mean(values) if not any(isinstance(one, (Opaque, tuple)) for repeats in values for one in repeats) else None
+    if as_mean is not None and math.isclose(as_mean.value, value, rel_tol=1e-12, abs_tol=1e-15):
+        return replace(as_mean, value=value, stderr=stderr)  # the interval of a proportion or of a mean
+    return around(value, stderr, len(values))
 
 
 def _valued(scored: Sequence[ScoredSample], metric: str) -> list[list[Value]]:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import mill.metrics  # noqa: F401  registers the built-in metrics
 from mill.api.registry import metrics
 from mill.api.response import Response, encode_float
-from mill.api.task import Value
+from mill.api.task import Opaque, Value
 
 if TYPE_CHECKING:
     from mill.runs.samples import ScoredSample
@@ -83,16 +83,21 @@ def _choices(scored: ScoredSample, responses: Sequence[Response]) -> dict[str, A
     }
 
 
-def _value(values: Sequence[Value], aggregation: str) -> float | None:
-    """A metric of this sample alone: the mean over repeats, or what a perplexity or another metric of pairs is here."""
+def _value(values: Sequence[Value], aggregation: str) -> float | str | None:
+    """A metric of this sample alone: the mean over repeats, or what a perplexity or another metric of pairs is here.
+
+    A value that only the task's own aggregation can read is shown as text.
+    """
     known = [value for value in values if value is not None]
     if not known:
         return None
+    if isinstance(known[0], Opaque):
+        return repr(known[0].value)
     try:
         if isinstance(known[0], (tuple, list)):
             value = float(metrics.get(aggregation)([known]).value)
         else:
-            value = sum(float(value) for value in known if not isinstance(value, tuple)) / len(known)
+            value = sum(value for value in known if isinstance(value, (int, float))) / len(known)
     except Exception:  # a third-party metric that needs more than one sample
         return None
     return value if math.isfinite(value) else None
@@ -104,6 +109,6 @@ def _total(counts: Sequence[float | None]) -> float | None:
 
 
 def _plain(value: Value) -> Any:
-    if value is None:
-        return None
+    if value is None or isinstance(value, Opaque):
+        return None if value is None else repr(value.value)
     return [encode_float(part) for part in value] if isinstance(value, (tuple, list)) else encode_float(float(value))

@@ -14,7 +14,7 @@ from mill.api.errors import RunError
 from mill.api.request import LOGLIKELIHOOD, Request
 from mill.api.response import Response
 from mill.api.storage import json_text, read_lines, write_atomically
-from mill.api.task import Sample, Task, Value
+from mill.api.task import Opaque, Sample, Task, Value
 from mill.api.validate import parse_json
 from mill.execute.sample_state import SampleState
 from mill.runs.sample_rows import sample_row
@@ -122,6 +122,9 @@ def score_sample(task: Task, record: SampleRecord) -> ScoredSample:
         names = metrics_of(task, [record])
         repeats = [_values(task, record, repeat) for repeat in range(len(record.responses))]
         values = {name: [_number(name, found) for found in repeats] for name in names}
+        if task.open_metrics:
+            more = dict.fromkeys(name for found in repeats for name in found if name not in values)
+            values |= {name: [_number(name, {name: None, **found}) for found in repeats] for name in more}
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # third-party scoring code: its failure is this sample's, not the run's
@@ -150,8 +153,8 @@ def _number(name: str, found: Mapping[str, Value]) -> Value:
     if name not in found:
         raise ValueError(f"score() gave no {name!r}, only {', '.join(found) or 'nothing'}")
     value = found[name]
-    if value is None:
-        return None
+    if value is None or isinstance(value, Opaque):
+        return value
     parts = tuple(float(part) for part in value) if isinstance(value, (tuple, list)) else (float(value),)
     if any(math.isnan(part) for part in parts):
         raise ValueError(f"{name} is NaN")

@@ -24,7 +24,7 @@ class ModelEntry:
 class TaskEntry:
     """A task in the manifest."""
 
-    version: int
+    version: int | str
     n: int
     total: int
     data_hash: str
@@ -77,7 +77,7 @@ class TaskResult:
 
     task: str
     task_type: str
-    version: int
+    version: int | str
     n_shots: int
     n: int
     total: int

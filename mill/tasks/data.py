@@ -74,15 +74,38 @@ def find_local(dataset: Dataset, split: str) -> Path | None:
     )
     folders = [Path(name, config) for name in (dataset.name, *dataset.mirrors) for config in configs]
     folders += [Path(name, config) for name in dataset.plain_mirrors for config in ("", *_NO_CONFIG)]
+    for root in _roots():
+        for folder in folders:
+            path = _split_in(root / folder, split)
+            if path is not None:
+                return path
+    return None
+
+
+def folders_on_search_path(name: str, config: str | None) -> list[Path]:
+    """The folders of a dataset on the search path. A name without an organisation, as the hub had them, means any."""
+    configs = (config,) if config and config not in _NO_CONFIG else (config or "", "", *_NO_CONFIG)
+    names = [Path(name)] if "/" in name else [Path("*", name), Path(name)]
+    found = [match / part for root in _roots() for pattern in names for match in sorted(root.glob(str(pattern))) for part in configs]
+    return [folder for folder in dict.fromkeys(found) if folder.is_dir()]
+
+
+def splits_in(folder: Path) -> dict[str, Path]:
+    """The splits of a folder by name."""
+    found: dict[str, Path] = {}
+    for path in sorted(folder.iterdir()):
+        suffix = next((suffix for suffix in _SUFFIXES if path.name.endswith(suffix)), None)
+        if path.is_file() and suffix is not None:
+            found.setdefault(path.name.removesuffix(suffix), path)
+    return found
+
+
+def _roots() -> list[Path]:
+    """The folders below which hub-shaped data may be."""
     for root in search_path():
         if not root.is_dir():
             raise DataError(f"MILL_DATA names {root}, which is not a folder")
-        for inside in _INSIDE:
-            for folder in folders:
-                path = _split_in(root / inside / folder, split)
-                if path is not None:
-                    return path
-    return None
+    return [root / inside for root in search_path() for inside in _INSIDE]
 
 
 def _split_in(folder: Path, split: str) -> Path | None:

@@ -64,7 +64,7 @@ def check_attributes(task: Task) -> None:
 _ATTRIBUTES: tuple[tuple[str, tuple[type, ...], str], ...] = (
     ("task_type", (TaskType,), "a TaskType"),
     ("kind", (str,), "a text"),
-    ("version", (int,), "a whole number"),
+    ("version", (int, str), "a whole number or a text"),
     ("n_shots", (int,), "a whole number"),
     ("takes_shots", (bool,), "true or false"),
     ("modalities", (frozenset, set), "a set of texts"),
@@ -94,7 +94,7 @@ def read_samples(task: Task) -> list[Sample]:
 
 def check_metrics(task: Task) -> None:
     names = call(task, "metrics", lambda: task.metrics)
-    if not isinstance(names, Mapping) or not names:
+    if not isinstance(names, Mapping) or not (names or task.open_metrics):
         raise DataError(f"{task.name} has no metrics: write metrics = {{'exact_match': 'mean'}}")
     for name, how in names.items():
         if not isinstance(name, str) or not isinstance(how, str):

@@ -18,6 +18,7 @@ from mill.api.registry import metrics, models, tasks
 from mill.api.task import Benchmark, Task
 from mill.tasks.data_file import SUFFIXES, file_task, is_data_file
 from mill.tasks.hooks import check_attributes
+from mill.tasks.sources import source, split_name
 
 _OTHER_DATA = (".json", ".tsv", ".xlsx", ".arrow", ".gz", ".CSV", ".JSONL")
 
@@ -76,6 +77,11 @@ def _hint(name: str) -> str:
 
 def make_task(name: str) -> Task:
     """One task by name. A name that belongs to a benchmark is refused here."""
+    if (named := split_name(name)) is not None:
+        made, _ = source(named[0]).tasks(*source(named[0]).names(named[1]))
+        if [task.name for task in made] != [name]:
+            raise MillError(f"{name} is a benchmark of several tasks, not a task")
+        return made[0]
     if is_data_file(name) and name not in tasks:
         return file_task(name)
     made = tasks.get(name, hint=_hint(name))
@@ -101,6 +107,12 @@ def select(names: list[str]) -> Selection:
     def add(name: str, within: tuple[str, ...] = ()) -> None:
         if name in within:
             raise MillError(f"the benchmark {name} contains itself: {' > '.join((*within, name))}")
+        if (named := split_name(name)) is not None:
+            for found in source(named[0]).names(named[1]):
+                made, means = source(named[0]).tasks(found)
+                selected.update({task.name: task for task in made if task.name not in selected})
+                benchmarks.update({mean.name: mean for mean in means if mean.name not in benchmarks})
+            return
         entry = tasks.get(name, hint=_hint(name)) if not is_data_file(name) else None
         if isinstance(entry, Benchmark):
             benchmarks.setdefault(name, entry)
@@ -110,7 +122,8 @@ def select(names: list[str]) -> Selection:
             selected[name] = make_task(name)
 
     for name in names:
-        matching = fnmatch.filter(tasks.names(), name) if any(sign in name for sign in "*?") else [name]
+        is_pattern = any(sign in name for sign in "*?") and split_name(name) is None
+        matching = fnmatch.filter(tasks.names(), name) if is_pattern else [name]
         if not matching:
             raise DataError(f"no task matches {name!r}; see `mill ls tasks`")
         for match in matching:

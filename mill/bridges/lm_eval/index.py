@@ -1,0 +1,167 @@
+"""Which tasks, groups and tags lm-evaluation-harness has, and the folder of each.
+
+lm-eval parses all of its YAML files at every start. This index reads only the keys that name things, and is stored in the
+cache folder by version and path, so that a name is found in milliseconds and only the folders that it needs are loaded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from mill.api.errors import DataError
+from mill.api.storage import write_json
+from mill.models.spec.fingerprint import cache_folder
+
+TASK, GROUP, TAG = "task", "group", "tag"
+FORMAT = 1  # of the stored file
+_KEYS = ("task", "group", "tag", "include", "class")
+_BLOCK = re.compile(rf"^[\"']?(?:{'|'.join(_KEYS)})[\"']?[ \t]*:.*(?:\n(?:[ \t#-].*|[ \t]*))*", re.MULTILINE)
+_SKIPPED = {"__pycache__", ".ipynb_checkpoints"}
+
+
+@dataclass(frozen=True)
+class IndexEntry:
+    """A name of lm-eval: a task, a group with its members, or a tag with its tasks."""
+
+    kind: str
+    folder: str = ""
+    """The folder of its YAML file; empty for a tag."""
+    members: tuple[str, ...] = ()
+
+
+@dataclass
+class TaskIndex:
+    """All names of one or more task folders."""
+
+    entries: dict[str, IndexEntry] = field(default_factory=dict)
+
+    def folders_of(self, name: str) -> list[Path]:
+        """The folders to load for a name: its own and those of everything inside of it."""
+        found: dict[str, None] = {}
+        waiting, seen = [name], set()
+        while waiting:
+            entry = self.entries.get(current := waiting.pop())
+            if entry is None or current in seen:
+                continue
+            seen.add(current)
+            if entry.folder:
+                found.setdefault(entry.folder)
+            waiting += entry.members
+        return [Path(folder) for folder in sorted(found)]
+
+
+def stored_index(root: Path, version: str) -> TaskIndex:
+    """The index of lm-eval's own tasks, read from the cache where it is current, else made and stored."""
+    stamp = f"{FORMAT}/{version}/{root}/{root.stat().st_mtime_ns}"
+    file = cache_folder() / f"lm-eval-{hashlib.blake2b(stamp.encode(), digest_size=8).hexdigest()}.json"
+    try:
+        stored = json.loads(file.read_text(encoding="utf-8"))
+        return TaskIndex({name: IndexEntry(kind, folder, tuple(members)) for name, (kind, folder, members) in stored.items()})
+    except (OSError, ValueError, TypeError):
+        index = make_index([root])
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_json(file, {name: [*asdict(entry).values()] for name, entry in index.entries.items()}, root=file.parent)
+    except OSError:  # a cache that cannot be written only costs time
+        pass
+    return index
+
+
+def make_index(roots: Iterable[Path]) -> TaskIndex:
+    """The names in these folders; those of a later folder replace earlier ones, as in lm-eval."""
+    index = TaskIndex()
+    for root in roots:
+        entries: dict[str, IndexEntry] = {}
+        tags: dict[str, list[str]] = {}
+        for file in _yaml_files(root):
+            _add(file, entries, tags)
+        for tag, tasks in tags.items():
+            entries.setdefault(tag, IndexEntry(TAG, members=tuple(sorted(tasks))))
+        index.entries.update(entries)
+    return index
+
+
+def _yaml_files(root: Path) -> Iterator[Path]:
+    files = (file for file in root.rglob("*.yaml") if not _SKIPPED & set(file.parts))
+    yield from sorted(files, key=lambda file: file.as_posix())
+
+
+def _add(file: Path, entries: dict[str, IndexEntry], tags: dict[str, list[str]]) -> None:
+    config = _named_keys(file)
+    group, task = config.get("group"), config.get("task")
+    if "class" not in config and isinstance(group, str):
+        members = task if isinstance(task, list) else []
+        entries.setdefault(group, IndexEntry(GROUP, str(file.parent), tuple(_member_names(members))))
+    elif isinstance(task, str) and task not in entries:
+        entries[task] = IndexEntry(TASK, str(file.parent))
+        given = config.get("tag")
+        for tag in [given] if isinstance(given, str) else given or []:
+            tags.setdefault(str(tag), []).append(task)
+
+
+def _member_names(members: Sequence[Any]) -> Iterator[str]:
+    """The names that a group's list refers to; groups inside of it may be defined in place."""
+    for member in members:
+        if isinstance(member, str):
+            yield member
+        elif isinstance(member, Mapping):
+            inner = member.get("task")
+            if isinstance(member.get("group"), str):
+                yield member["group"]
+            if isinstance(inner, str):
+                yield inner
+            elif isinstance(inner, list):
+                yield from _member_names(inner)
+
+
+def _named_keys(file: Path, within: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """The keys of a task file that name things, with those that it includes. What does not parse has none."""
+    if file in within:
+        return {}
+    try:
+        text = file.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return {}
+    blocks = "\n".join(match.group() for match in _BLOCK.finditer(text))
+    config = _parsed(blocks) or _parsed(text) or {}
+    found = {key: config[key] for key in _KEYS if key in config}
+    merged: dict[str, Any] = {}
+    includes = found.pop("include", None)
+    for included in [includes] if isinstance(includes, str) else includes or []:
+        merged |= _named_keys((file.parent / str(included)).resolve(), (*within, file))
+    return merged | found
+
+
+class _Loader(yaml.CSafeLoader if hasattr(yaml, "CSafeLoader") else yaml.SafeLoader):  # type: ignore[misc]
+    """Reads `!function` and other tags as plain values: no code is imported."""
+
+
+def _untagged(loader: yaml.Loader, suffix: str, node: yaml.Node) -> Any:
+    return loader.construct_scalar(node) if isinstance(node, yaml.ScalarNode) else None
+
+
+_Loader.add_multi_constructor("!", _untagged)
+
+
+def _parsed(text: str) -> dict[str, Any] | None:
+    try:
+        config = yaml.load(text, Loader=_Loader)  # noqa: S506  a safe loader
+    except yaml.YAMLError:
+        return None
+    return config if isinstance(config, dict) else None
+
+
+def check_folder(path: str) -> Path:
+    """A folder of the user's own YAML tasks."""
+    folder = Path(path).expanduser()
+    if not folder.is_dir():
+        raise DataError(f"--include_path {path} is not a folder")
+    return folder

@@ -1,0 +1,49 @@
+"""Filters, sample metrics and aggregation of lm-eval, called as its evaluator does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mill.bridges.lm_eval.bootstrap import bootstrap_stderr
+
+_NO_FILTER = "none"
+BOOTSTRAP = 100_000
+_SLOW = {"bleu", "chrf", "chrf++", "ter"}  # lm-eval resamples these 100 times
+
+
+def metric_name(metric: str, filter_name: str) -> str:
+    """`acc`, or `exact_match,strict-match` where a filter has a name."""
+    return metric if filter_name == _NO_FILTER else f"{metric},{filter_name}"
+
+
+def scored(task: Any, doc: Mapping[str, Any], responses: Sequence[Any], repeats: int) -> dict[tuple[str, str], Any]:
+    """The values of a document by metric and filter, from the responses to its instances, `repeats` to each."""
+    from lm_eval.api.instance import Instance
+
+    instances = [
+        Instance(request_type="loglikelihood", doc=doc, arguments=("",), idx=number, resps=list(responses[at : at + repeats]))
+        for number, at in enumerate(range(0, len(responses), repeats))
+    ]
+    for ensemble in task._filters:
+        ensemble.apply(instances)
+    return {
+        (metric, name): value
+        for name in instances[0].filtered_resps
+        for metric, value in task.process_results(doc, [one.filtered_resps[name] for one in instances]).items()
+    }
+
+
+def aggregated(task: Any, name: str, values: Sequence[Any]) -> tuple[float, float | None]:
+    """The value and standard error of a metric over all documents that have one."""
+    from lm_eval.api.metrics import mean, stderr_for_metric
+
+    metric = name.rsplit(",", 1)[0] if "," in name else name
+    how = task.aggregation().get(metric, mean)
+    value = float(how(values))
+    if len(values) < 2:
+        return value, None
+    iterations = min(BOOTSTRAP, 100) if metric in _SLOW else BOOTSTRAP
+    with bootstrap_stderr():
+        stderr = stderr_for_metric(metric=how, bootstrap_iters=iterations)
+        return value, None if stderr is None else float(stderr(values))

@@ -1,0 +1,65 @@
+"""The names `lm-eval:NAME`: tasks, groups and tags of the installed lm-evaluation-harness."""
+
+from __future__ import annotations
+
+import fnmatch
+import functools
+
+from mill.api.errors import DataError, UnknownName
+from mill.api.task import Benchmark, Task
+from mill.bridges.lm_eval import library
+from mill.bridges.lm_eval.group import LmEvalGroup
+from mill.bridges.lm_eval.index import GROUP, TaskIndex, check_folder, make_index, stored_index
+from mill.bridges.lm_eval.task import PREFIX, LmEvalTask, loading
+
+
+class LmEvalSource:
+    """Tasks of lm-eval, and those of the user's own folders (`--include_path`), which come first."""
+
+    def __init__(self) -> None:
+        self.include: list[str] = []
+        self._made: dict[str, tuple[list[Task], list[Benchmark]]] = {}
+
+    @functools.cached_property
+    def index(self) -> TaskIndex:
+        index = stored_index(library.tasks_folder(), library.version())
+        if self.include:
+            index.entries.update(make_index([check_folder(path) for path in self.include]).entries)
+        return index
+
+    def names(self, pattern: str) -> list[str]:
+        known = self.index.entries
+        if not any(sign in pattern for sign in "*?"):
+            if pattern not in known:
+                raise UnknownName("task of lm-eval", pattern, known, "see `mill ls tasks lm-eval:`")
+            return [pattern]
+        found = sorted(name for name in fnmatch.filter(known, pattern))
+        if not found:
+            raise DataError(f"no task of lm-eval matches {pattern!r}; see `mill ls tasks lm-eval:`")
+        return found
+
+    def tasks(self, name: str) -> tuple[list[Task], list[Benchmark]]:
+        if name not in self._made:
+            self._made[name] = self._load(name)
+        return self._made[name]
+
+    def _load(self, name: str) -> tuple[list[Task], list[Benchmark]]:
+        folders = self.index.folders_of(name)
+        with loading(f"{PREFIX}{name} cannot be loaded"):
+            found = library.load(name, folders, {})
+        if not found.tasks:
+            raise DataError(f"{PREFIX}{name} has no tasks")
+        tasks: list[Task] = [LmEvalTask(PREFIX + inner, task) for inner, task in found.tasks.items()]
+        groups: list[Benchmark] = [
+            LmEvalGroup(PREFIX + inner, tuple(PREFIX + member for member in found.members[inner]), group=group)
+            for inner, group in found.groups.items()
+        ]
+        return tasks, groups
+
+    def listed(self, text: str) -> list[tuple[str, str]]:
+        entries = self.index.entries
+        return [
+            (PREFIX + name, f"{entry.kind} of {len(entry.members)}" if entry.members else entry.kind)
+            for name, entry in sorted(entries.items(), key=lambda pair: (pair[1].kind != GROUP, pair[0]))
+            if text in name
+        ]

@@ -1,0 +1,46 @@
+"""Tasks that another package defines, named `SOURCE:NAME`, such as `lm-eval:bbh_cot_fewshot`.
+
+A source is imported when one of its names is used: nothing else of mill knows which packages there are.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Protocol
+
+from mill.api.task import Benchmark, Task
+
+_SOURCES = {"lm-eval": "mill.bridges.lm_eval.source:LmEvalSource"}
+
+
+class TaskSource(Protocol):
+    """The tasks of a package by their names there."""
+
+    def names(self, pattern: str) -> list[str]:
+        """The names that match a pattern; a name without `*` and `?` is itself, and refused where it is not known."""
+
+    def tasks(self, name: str) -> tuple[list[Task], list[Benchmark]]:
+        """The tasks of a name, and the groups whose means are reported."""
+
+    def listed(self, text: str) -> list[tuple[str, str]]:
+        """Names that contain a text, with their kinds."""
+
+
+_opened: dict[str, TaskSource] = {}
+
+
+def split_name(name: str) -> tuple[str, str] | None:
+    """The source and the name there; None for a task of mill itself."""
+    source, colon, inner = name.partition(":")
+    return (source, inner) if colon and source in _SOURCES else None
+
+
+def source(name: str) -> TaskSource:
+    if name not in _opened:
+        module, _, attribute = _SOURCES[name].partition(":")
+        _opened[name] = getattr(importlib.import_module(module), attribute)()
+    return _opened[name]
+
+
+def source_names() -> tuple[str, ...]:
+    return tuple(_SOURCES)
