@@ -211,6 +211,10 @@ class Task(ABC):
         return []
 
 
+TaskScores = Mapping[str, Mapping[str, tuple[float, float | None, int]]]
+"""For each task its metrics: value, standard error, number of samples."""
+
+
 @dataclass(frozen=True)
 class Benchmark:
     """A named set of tasks or smaller benchmarks; the mean over them is by samples (`weighted`) or plain."""
@@ -218,3 +222,7 @@ class Benchmark:
     name: str
     tasks: tuple[str, ...]
     weighted: bool = True
+
+    def aggregate(self, scores: TaskScores) -> Mapping[str, tuple[float, float | None]] | None:
+        """The means over the tasks with their standard errors, where a benchmark computes them itself."""
+        return None

@@ -187,9 +187,21 @@ def _summarize_benchmark(benchmark: Benchmark, lookup: Mapping[str, TaskResult |
         n=sum(leaf.n for leaf in leaves),
         total=sum(leaf.total for leaf in leaves),
         errors=sum(leaf.errors for leaf in leaves),
-        metrics={name: _pooled(benchmark, name, lookup) for name in names},
+        metrics=_own_means(benchmark, leaves) or {name: _pooled(benchmark, name, lookup) for name in names},
         missing=[leaf.task for leaf in leaves if not any(leaf.metrics[name].n for name in names)],
     )
+
+
+def _own_means(benchmark: Benchmark, leaves: Sequence[TaskResult]) -> dict[str, Estimate] | None:
+    """The means that a benchmark computes itself, with mill's interval around them."""
+    scores = {
+        leaf.task: {name: (one.value, one.stderr, one.n) for name, one in leaf.metrics.items() if one.n} for leaf in leaves
+    }
+    means = benchmark.aggregate(scores)
+    if means is None:
+        return None
+    counts = {name: sum(leaf.metrics[name].n for leaf in leaves if name in leaf.metrics) for name in means}
+    return {name: around(value, stderr, counts[name]) for name, (value, stderr) in means.items()}
 
 
 def _leaves(benchmark: Benchmark, lookup: Mapping[str, TaskResult | Benchmark]) -> list[TaskResult]:

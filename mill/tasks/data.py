@@ -85,9 +85,13 @@ def find_local(dataset: Dataset, split: str) -> Path | None:
 def folders_on_search_path(name: str, config: str | None) -> list[Path]:
     """The folders of a dataset on the search path. A name without an organisation, as the hub had them, means any."""
     configs = (config,) if config and config not in _NO_CONFIG else (config or "", "", *_NO_CONFIG)
-    names = [Path(name)] if "/" in name else [Path("*", name), Path(name)]
-    found = [match / part for root in _roots() for pattern in names for match in sorted(root.glob(str(pattern))) for part in configs]
-    return [folder for folder in dict.fromkeys(found) if folder.is_dir()]
+    found: dict[Path, None] = {}
+    for root in _roots():
+        folders = [root / name]
+        if "/" not in name and root.is_dir():
+            folders += [organisation / name for organisation in sorted(root.iterdir())]
+        found |= dict.fromkeys(folder / part for folder in folders for part in configs)
+    return [folder for folder in found if folder.is_dir()]
 
 
 def splits_in(folder: Path) -> dict[str, Path]:

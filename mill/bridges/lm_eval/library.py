@@ -47,6 +47,8 @@ class Loaded:
     tasks: dict[str, Any] = field(default_factory=dict)
     groups: dict[str, Any] = field(default_factory=dict)
     members: dict[str, list[str]] = field(default_factory=dict)
+    nested: dict[str, Any] = field(default_factory=dict)
+    """Before 0.4.12: the part of lm-eval's nested dictionaries that is a group."""
 
 
 def load(name: str, folders: Sequence[Path], metadata: Mapping[str, Any]) -> Loaded:
@@ -71,6 +73,7 @@ def _from_nested(nested: Mapping[Any, Any]) -> Loaded:
             loaded.tasks |= inner.tasks
             loaded.groups |= {key.group_name: key, **inner.groups}
             loaded.members |= {key.group_name: [getattr(member, "group_name", member) for member in value], **inner.members}
+            loaded.nested |= {key.group_name: {key: value}, **inner.nested}
         else:
             loaded.tasks[key] = value[1] if isinstance(value, tuple) else value
     return loaded

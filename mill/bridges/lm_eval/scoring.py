@@ -17,6 +17,12 @@ def metric_name(metric: str, filter_name: str) -> str:
     return metric if filter_name == _NO_FILTER else f"{metric},{filter_name}"
 
 
+def split_metric(name: str) -> tuple[str, str]:
+    """The metric and the filter of a name."""
+    metric, comma, filter_name = name.partition(",")
+    return (metric, filter_name) if comma else (name, _NO_FILTER)
+
+
 def scored(task: Any, doc: Mapping[str, Any], responses: Sequence[Any], repeats: int) -> dict[tuple[str, str], Any]:
     """The values of a document by metric and filter, from the responses to its instances, `repeats` to each."""
     from lm_eval.api.instance import Instance
@@ -38,7 +44,7 @@ def aggregated(task: Any, name: str, values: Sequence[Any]) -> tuple[float, floa
     """The value and standard error of a metric over all documents that have one."""
     from lm_eval.api.metrics import mean, stderr_for_metric
 
-    metric = name.rsplit(",", 1)[0] if "," in name else name
+    metric, _ = split_metric(name)
     how = task.aggregation().get(metric, mean)
     value = float(how(values))
     if len(values) < 2:

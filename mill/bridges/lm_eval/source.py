@@ -51,7 +51,13 @@ class LmEvalSource:
             raise DataError(f"{PREFIX}{name} has no tasks")
         tasks: list[Task] = [LmEvalTask(PREFIX + inner, task) for inner, task in found.tasks.items()]
         groups: list[Benchmark] = [
-            LmEvalGroup(PREFIX + inner, tuple(PREFIX + member for member in found.members[inner]), group=group)
+            LmEvalGroup(
+                PREFIX + inner,
+                tuple(PREFIX + member for member in found.members[inner]),
+                group=group,
+                members=found.nested.get(inner, {}),
+                prefix=PREFIX,
+            )
             for inner, group in found.groups.items()
         ]
         return tasks, groups

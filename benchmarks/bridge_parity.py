@@ -1,0 +1,202 @@
+"""Are scores through the bridge those of lm-evaluation-harness? Both run the same tasks on the same deterministic model.
+
+    MILL_DATA=... python benchmarks/bridge_parity.py [--limit 20] [--only blimp,cmmlu]
+
+Run it with the Python of an environment that has lm-eval. It takes every task of lm-eval whose data is on MILL_DATA, runs
+lm-eval's `simple_evaluate` and mill's bridge, and compares every metric and every standard error, those of groups included.
+Prints one line for each task that differs or cannot run, then the counts; exits 1 where any differs by more than 1e-9.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import io
+import json
+import logging
+import math
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Any
+
+from lm_eval import evaluator
+from lm_eval.api.model import LM
+from lm_eval.tasks import TaskManager
+
+from mill.api.errors import MillError
+from mill.api.model import MillModel, ModelCapabilities
+from mill.api.registry import register_model
+from mill.api.request import Request
+from mill.api.response import Response
+from mill.api.task import RenderSettings
+from mill.bridges.lm_eval import library, scoring
+from mill.bridges.lm_eval.data import local_first
+from mill.bridges.lm_eval.index import GROUP, TASK
+from mill.runs.evaluate import Outcome, prepare
+from mill.tasks.data import folders_on_search_path
+from mill.tasks.load import select
+from mill.tasks.sources import source
+
+TOLERANCE = 1e-9
+BOOTSTRAP = 1000  # resamples on both sides: lm-eval's own 100,000 take hours in Python
+TEXTS = ("True", "the answer is (A).", "So the answer is No.", "#### 18", "B", "7", "yes", "Paris", "    return 1\n", "(B)")
+
+
+def number(*parts: str) -> int:
+    return int.from_bytes(hashlib.blake2b("\x00".join(parts).encode("utf-8", "surrogatepass"), digest_size=6).digest(), "big")
+
+
+def score(context: str, continuation: str) -> tuple[float, bool]:
+    drawn = number("score", context, continuation)
+    return -(drawn % 10_007) / 97, drawn % 3 == 0
+
+
+def document_score(text: str) -> float:
+    return -len(text) * (1 + number("document", text) % 1000 / 1000)
+
+
+def written(context: str) -> str:
+    drawn = number("text", context)
+    return f"{TEXTS[drawn % len(TEXTS)]} {TEXTS[drawn // 31 % len(TEXTS)]}"
+
+
+class HashLM(LM):
+    """The deterministic model for lm-eval."""
+
+    def loglikelihood(self, requests: list[Any]) -> list[tuple[float, bool]]:
+        return [score(*request.args[:2]) for request in requests]
+
+    def loglikelihood_rolling(self, requests: list[Any]) -> list[float]:
+        return [document_score(request.args[0]) for request in requests]
+
+    def generate_until(self, requests: list[Any]) -> list[str]:
+        return [written(request.args[0]) for request in requests]
+
+
+@register_model("hash-model")
+class HashModel(MillModel):
+    """The same for mill."""
+
+    def __init__(self, path: str = "hash", batch_size: int = 4096) -> None:
+        self.path, self.batch_size = path, batch_size
+        self.capabilities = ModelCapabilities(supports_logprobs=True, supports_chat_template=True)
+
+    @property
+    def model_name(self) -> str:
+        return self.path
+
+    def _loglikelihood_batch(self, batch: list[Request]) -> list[Any]:
+        return [score(request.text, request.continuation) for request in batch]
+
+    def _loglikelihood_rolling_single(self, request: Request) -> float:
+        return document_score(request.text)
+
+    def _generate_batch(self, batch: list[Request], gen_kwargs: dict[str, Any]) -> list[Response]:
+        return [Response(text=written(request.text)) for request in batch]
+
+
+def available() -> list[str]:
+    """The tasks whose data is on the search path, and the groups of which all are."""
+    with library.quiet():
+        entries = TaskManager().task_index
+    here = {
+        name
+        for name, entry in entries.items()
+        if isinstance((config := entry.cfg or {}).get("dataset_path"), str)
+        and entry.kind.name == "TASK"
+        and folders_on_search_path(config["dataset_path"], config.get("dataset_name"))
+    }
+    index = source("lm-eval").index  # type: ignore[attr-defined]
+
+    def whole(name: str, within: tuple[str, ...] = ()) -> bool:
+        entry = index.entries.get(name)
+        if entry is None or name in within:
+            return False
+        if entry.kind == TASK:
+            return name in here
+        return bool(entry.members) and all(whole(member, (*within, name)) for member in entry.members)
+
+    return sorted(here) + sorted(name for name, entry in index.entries.items() if entry.kind == GROUP and whole(name))
+
+
+def of_lm_eval(name: str, limit: int) -> dict[str, dict[str, Any]]:
+    folders = [str(folder) for folder in source("lm-eval").index.folders_of(name)]  # type: ignore[attr-defined]
+    with library.quiet(), local_first():
+        manager = TaskManager(include_defaults=False, include_path=folders)
+        found = evaluator.simple_evaluate(
+            HashLM(), tasks=[name], limit=limit, bootstrap_iters=BOOTSTRAP, task_manager=manager, log_samples=False,
+            confirm_run_unsafe_code=True,
+        )
+    assert found is not None
+    return {task: dict(metrics) for task, metrics in found["results"].items()}
+
+
+def of_mill(name: str, limit: int, folder: Path) -> Outcome:
+    run = prepare("hash-model", select([f"lm-eval:{name}"]), RenderSettings(), output_dir=folder, limit=limit)
+    return run.execute(quiet=True)
+
+
+def differences(theirs: dict[str, dict[str, Any]], ours: Outcome) -> list[str]:
+    """Every metric and standard error that is missing on one side or differs."""
+    found = []
+    estimates = {one.task: one.metrics for one in ours.tasks} | {one.benchmark: one.metrics for one in ours.benchmarks}
+    for task, metrics in theirs.items():
+        own = estimates.get(f"lm-eval:{task}", {})
+        for key, value in metrics.items():
+            name, comma, kind = key.partition(",")
+            if not comma or name.endswith("_stderr"):
+                continue
+            estimate = own.get(scoring.metric_name(name, kind))
+            stderr = metrics.get(f"{name}_stderr,{kind}")
+            pair = (None, None) if estimate is None else (estimate.value, estimate.stderr)
+            if not (equal(value, pair[0]) and equal(None if stderr == "N/A" else stderr, pair[1])):
+                found.append(f"{task} {key}: lm-eval {value} ± {stderr}, mill {pair[0]} ± {pair[1]}")
+    return found
+
+
+def equal(theirs: Any, ours: float | None) -> bool:
+    if theirs is None or ours is None:
+        return theirs is None and ours is None
+    return math.isclose(float(theirs), ours, rel_tol=TOLERANCE, abs_tol=TOLERANCE) or (math.isnan(theirs) and math.isnan(ours))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--limit", type=int, default=20)
+    parser.add_argument("--only", type=lambda text: text.split(","), default=[""])
+    given = parser.parse_args()
+    warnings.simplefilter("ignore")
+    logging.disable(logging.WARNING)
+    scoring.BOOTSTRAP = BOOTSTRAP
+    equal_count = different = refused = 0
+    for name in available():
+        if not name.startswith(tuple(given.only)):
+            continue
+        try:
+            with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+                theirs = of_lm_eval(name, given.limit)
+        except BaseException as error:
+            theirs, why = {}, f"{type(error).__name__}: {str(error).splitlines()[0][:120] if str(error) else ''}"
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                ours = of_mill(name, given.limit, Path(folder))
+            except MillError as error:
+                refused += 1
+                print(f"{name}: refused by mill: {error}" + ("" if theirs else f"; lm-eval: {why}"), flush=True)
+                continue
+        found = differences(theirs, ours) if theirs else [f"lm-eval fails: {why}"]
+        errors = sum(one.errors for one in ours.tasks)
+        if found or errors:
+            different += 1
+            print(f"{name}: {json.dumps(found[:3])} {errors} failed", flush=True)
+        else:
+            equal_count += 1
+    print(f"{equal_count} equal, {different} different, {refused} cannot run")
+    return 1 if different else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
