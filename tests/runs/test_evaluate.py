@@ -369,6 +369,17 @@ def test_a_backend_whose_file_was_edited_is_another_model(
     assert values[0] == [text.upper() for text in values[1]] != values[1]
 
 
+def test_a_backend_whose_file_was_moved_is_the_same_model(evaluate: Evaluate, tmp_path: Path) -> None:
+    outcomes = []
+    for file in (tmp_path / "here" / "own.py", tmp_path / "there" / "renamed.py"):
+        file.parent.mkdir()
+        file.write_text(OWN_BACKEND.replace("HOW", "upper"))
+        run = prepare(f"{file}[path=demo]", select(["toy_gen"]), RenderSettings(), output_dir=tmp_path / "out", limit=2)
+        outcomes.append(run.execute(quiet=True))
+    assert outcomes[0].folder == outcomes[1].folder
+    assert [outcome.tally.computed for outcome in outcomes] == [2, 0]
+
+
 OWN_BACKEND = """
 from mill.api.model import MillModel
 from mill.api.registry import register_model
