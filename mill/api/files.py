@@ -35,6 +35,14 @@ def check_path(text: str) -> None:
         raise SpecError(f"{text[:60]!r}{'...' * (len(text) > 60)} is not a path: {why}") from error
 
 
+def is_file(text: str) -> bool:
+    """Whether a text names an existing file; one that cannot be a path does not."""
+    try:
+        return Path(text).is_file()
+    except (OSError, ValueError):
+        return False
+
+
 def imported_files() -> tuple[str, ...]:
     """Every file imported so far, in order; a worker process imports the same."""
     return tuple(path for name, path in _imported.items() if name in sys.modules)
