@@ -12,7 +12,6 @@ from mill.api.files import is_file
 from mill.models.spec.open import guess
 from mill.models.spec.parse import split_list
 
-NUMBER = r"^[0-9]*[.]?[0-9]+([eE][-+]?[0-9]+)?$"
 _STOP_STRINGS = ("until", "stop")  # their values stay texts, also where they look like numbers
 
 
@@ -30,14 +29,6 @@ def read_list(text: str) -> list[str]:
     if not parts:
         raise ValueError("an empty list")
     return parts
-
-
-def read_number(text: str) -> int | float:
-    """`5` is a whole number and `1.0` is not."""
-    try:
-        return int(text)
-    except ValueError:
-        return float(text)
 
 
 def parse_pairs(text: str | Mapping[Any, Any]) -> dict[str, Any]:
