@@ -13,6 +13,7 @@ import re
 import string
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,9 @@ def is_missing(value: Any) -> bool:
 
 
 def decoded(value: Any, where: str) -> Any:
-    """A cell of a binary Parquet column as text; lists and structs item by item."""
+    """A cell of a binary Parquet column as text, and a decimal as a number; lists and structs item by item."""
+    if isinstance(value, Decimal):
+        return int(value) if value == value.to_integral_value() else float(value)
     if isinstance(value, bytes):
         try:
             return value.decode()

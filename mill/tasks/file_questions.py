@@ -215,7 +215,8 @@ class QuestionFile(FileTask, GenerativeTask):
         for column in ("extract", "max_tokens"):
             if columns.is_missing(doc.get(column)) or doc[column] == "":
                 doc.pop(column, None)
-        if doc.get("extract", "line") not in EXTRACTORS:
+        how = doc.get("extract", "line")
+        if not isinstance(how, str) or how not in EXTRACTORS:
             known = f"known are {', '.join(EXTRACTORS)}"
             raise UnknownName(f"extractor in {self.where(index)}", str(doc["extract"]), EXTRACTORS, hint=known)
         if "max_tokens" in doc:

@@ -7,6 +7,7 @@ import json
 import math
 import time
 from collections.abc import Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -393,6 +394,7 @@ JSONL = {
         "t.jsonl, row 1: a choice is a NoneType, not text",
     ),
     "answer": ('{"question": "a", "choices": ["x", "y"], "answer": true}\n', "t.jsonl, row 1: the answer 'True' is neither"),
+    "extract": ('{"question": "a", "answer": "b c", "extract": ["x"]}\n', "unknown extractor in t.jsonl, row 1"),
     "image": ('{"question": "a", "image": 5}\n', "t.jsonl, row 1: image is a int, not a path"),
     "nan": ('{"question": "a", "answer": Infinity}\n', "t.jsonl, row 1: the answer 'inf' cannot be extracted by number"),
     "key twice": ('{"question": "a"}\n{"question": "b", "x": {"y": 1, "y": 2}}\n', "t.jsonl, line 2 has the key 'y' twice"),
@@ -461,6 +463,15 @@ def test_binary_text_columns_of_parquet_are_decoded_or_refused(tmp_path: Path) -
     write(file, [{"question": "a", "answer": b"b"}, {"question": "a", "answer": b"\xff"}])
     with pytest.raises(DataError, match=r"t.parquet, row 2: answer is binary and not UTF-8 text: invalid start byte$"):
         make_task(str(file))
+
+
+def test_decimals_of_parquet_are_numbers(tmp_path: Path) -> None:
+    rows = [{"question": "a", "answer": Decimal("1.50")}, {"question": "b", "answer": Decimal("2.00")}]
+    task = make_task(str(write(tmp_path / "t.parquet", rows)))
+    assert task.warnings()[0].startswith("read as questions with answers, exact match of numbers")
+    assert task.score(task.samples()[0], [Response(text="It is 1.5.")])["exact_match"] == 1.0
+    rows = [{"question": "a", "choices": ["x", "y"], "answer": Decimal("1")}]
+    assert make_task(str(write(tmp_path / "c.parquet", rows))).samples()[0].doc["answer_index"] == 1
 
 
 def test_a_parquet_file_with_a_column_twice_is_refused(tmp_path: Path) -> None:
