@@ -14,11 +14,12 @@ from mill.api.task import RenderSettings, Task
 from mill.checks.compare import compare as make_check
 from mill.checks.result import Check
 from mill.checks.subjects import TOP_LOGPROBS, CheckConfig, Subject, labelled, open_subject
-from mill.models.spec.parse import Spec, make_spec, parse_spec, split_list
+from mill.models.spec.parse import Spec, make_spec, parse_spec
 from mill.models.spec.remote_code import forbid_remote_code
 from mill.options.checks import CheckOptions
 from mill.options.definitions import EvalOptions, merge
 from mill.options.option import Option, options_of, read_all
+from mill.options.text import split_names
 from mill.runs.evaluate import Outcome, plan_run, prepare
 from mill.runs.folder import check_writable
 from mill.runs.judging import open_judge
@@ -214,7 +215,7 @@ def _pandas(what: str) -> Any:
 def _selection(tasks: Tasks) -> Selection:
     """Task names as on the command line, paths of files, and Task objects, each once."""
     load_builtin()
-    listed = split_list(tasks) if isinstance(tasks, str) else [tasks] if isinstance(tasks, (Path, Task)) else tasks
+    listed = split_names(tasks) if isinstance(tasks, str) else [tasks] if isinstance(tasks, (Path, Task)) else tasks
     given = [str(task) if isinstance(task, Path) else task for task in listed]
     named = select(expand_task_files(task for task in given if isinstance(task, str)))
     return Selection((*named.tasks, *(task for task in given if isinstance(task, Task))), named.benchmarks)

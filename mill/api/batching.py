@@ -97,7 +97,7 @@ def _call(hook: Hook, batch: list[Unit]) -> tuple[list[Sequence[Response]], Base
     """
     try:
         answers = list(hook(batch))
-    except (MillError, KeyboardInterrupt, GeneratorExit):
+    except (MillError, KeyboardInterrupt):
         raise
     except SystemExit as error:
         raise ModelError(f"the backend called exit(): {describe(error)}") from error
@@ -134,8 +134,11 @@ def as_response(answer: Any, kind: str) -> Response:
     if is_nan or (response.ranking and any(math.isnan(score) for _, score in response.ranking)):
         return Response(error="the score is NaN", prompt_tokens=response.prompt_tokens)
     field = ANSWER_FIELD[kind]
-    if getattr(response, field) is None:
+    answered = getattr(response, field)
+    if answered is None:
         return Response(error=f"the backend returned no {field} for {kind}")
+    if field != "score" and not isinstance(answered, str):
+        return Response(error=f"the backend returned a {field} of type {type(answered).__name__} for {kind}")
     return response
 
 

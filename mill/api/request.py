@@ -61,6 +61,7 @@ _NUMBERS = {
     "logprobs": _Numeric(1, 20, whole=True),
     "seed": _Numeric(-LARGEST_SEED, LARGEST_SEED, whole=True),
 }
+NUMBER_OPTIONS = frozenset(_NUMBERS)
 _OPTIONS = ("until", *_NUMBERS, "do_sample")
 
 

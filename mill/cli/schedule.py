@@ -18,10 +18,10 @@ from mill.cli.main import run as run_command
 from mill.cli.options import chosen_output_dir, given_options, option, options
 from mill.cli.values import FilePath
 from mill.models.spec.open import open_model, resolve_spec
-from mill.models.spec.parse import make_spec, split_list
+from mill.models.spec.parse import make_spec
 from mill.models.spec.remote_code import remote_code_forbidden
 from mill.options.definitions import EvalOptions
-from mill.options.text import format_pairs
+from mill.options.text import format_pairs, split_names
 from mill.report.tables import print_table
 from mill.runs.advisory_lock import advisory_lock
 from mill.runs.evaluate import plan_run
@@ -91,14 +91,14 @@ def command(
         if dry_run or local:
             raise SpecError("--forget starts nothing: leave out --dry_run and --local")
         shots = [] if n_shots is None else _shots(n_shots)
-        count = forget_cells(folder, split_list(models), split_list(tasks), shots)
+        count = forget_cells(folder, split_names(models), split_names(tasks), shots)
         echo(f"{count} cells removed from the schedule")
         return int(count == 0)
     if not local and importlib.util.find_spec("submitit") is None:
         raise MissingPackage("mill schedule", "submitit", "slurm")
     limits = read_cluster(cluster, local=local)
     given = given_options(ctx, values, EvalOptions)
-    cells = _cells(split_list(models), split_list(tasks), _shots(n_shots), folder, given)
+    cells = _cells(split_names(models), split_names(tasks), _shots(n_shots), folder, given)
     if dry_run:
         states = _states(cells, folder, local=local)
         _show(cells, states, folder)

@@ -30,7 +30,7 @@ from mill.runs.judging import JudgeRunner, check_prompts, judge_failures, judgem
 from mill.runs.multi_rank import check_same_plan, run_share
 from mill.runs.plan import TaskPlan, plan_tasks, refuse_early
 from mill.runs.record import Record
-from mill.runs.results import summarize, summarize_benchmarks, write_results
+from mill.runs.results import changed_data, summarize, summarize_benchmarks, write_results
 from mill.runs.samples import SampleRecord, ScoredSample, from_state, prompt_request, score_sample, write_samples
 from mill.runs.schema import BenchmarkResult, SessionEntry, StartedManifest, TaskEntry, TaskResult
 from mill.runs.shared import read_entries
@@ -201,6 +201,8 @@ class Run:
         return []
 
     def _write_plan(self) -> None:
+        for warning in changed_data(self.folder, {plan.task.name: plan.data_hash for plan in self.plans}):
+            warn(warning)
         covered = manifest.update_manifest(
             self.folder,
             spec=self.spec,

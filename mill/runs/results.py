@@ -100,6 +100,20 @@ def write_results(folder: RunFolder, results: Mapping[str, TaskResult], benchmar
     return {result.task for result in written}
 
 
+def changed_data(folder: RunFolder, data_hashes: Mapping[str, str]) -> list[str]:
+    """Warnings about tasks whose data, by their hashes, are not those of the result that the folder has.
+
+    No response is reused for another question; but the folder has one result of a task, so the new one replaces it.
+    """
+    earlier = read_entries(folder, RESULTS, "tasks", TaskResult)
+    return [
+        f"{task}: the data changed since the earlier result over {earlier[task].n} samples, which this run replaces "
+        f"(data_hash {earlier[task].data_hash[:8]}, now {data_hash[:8]}); another --output_dir keeps both"
+        for task, data_hash in data_hashes.items()
+        if task in earlier and earlier[task].data_hash not in ("", data_hash)
+    ]
+
+
 def _changed_means(
     folder: RunFolder, results: Mapping[str, TaskResult], benchmarks: Sequence[Benchmark], changed: set[str]
 ) -> dict[str, Entry]:

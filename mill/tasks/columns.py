@@ -13,11 +13,12 @@ import re
 import string
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 from mill.api.batching import describe
-from mill.api.errors import DataError
+from mill.api.errors import DataError, MissingValue
 from mill.api.message import IMAGE, Blob, Media
 from mill.tasks.column_names import CHOICE_COLUMN
 from mill.tasks.data import MEDIA_SUFFIXES, Row
@@ -33,7 +34,9 @@ def is_missing(value: Any) -> bool:
 
 
 def decoded(value: Any, where: str) -> Any:
-    """A cell of a binary Parquet column as text; lists and structs item by item."""
+    """A cell of a binary Parquet column as text, and a decimal as a number; lists and structs item by item."""
+    if isinstance(value, Decimal):
+        return int(value) if value == value.to_integral_value() else float(value)
     if isinstance(value, bytes):
         try:
             return value.decode()
@@ -176,7 +179,10 @@ def text_extractor(answers: Sequence[str]) -> str:
 
 
 def read_image(row: Row, folder: Path, where: str) -> Media | None:
-    """The image of a row: a path relative to the file and below its folder, or the bytes in a Parquet column."""
+    """The image of a row: a path relative to the file and below its folder, or the bytes in a Parquet column.
+
+    None where the row has none; a null among bytes is found by `is_null`.
+    """
     value = row.get("image")
     if is_missing(value) or value == "":
         return None
@@ -199,6 +205,18 @@ def read_image(row: Row, folder: Path, where: str) -> Media | None:
     if not is_file:
         raise DataError(f"{where}: image {str(path)[:200]!r} does not exist")
     return Media(IMAGE, path)
+
+
+def is_null(image: Media) -> bool:
+    """Whether an image is a null cell of a Parquet column: its bytes are read only here."""
+    try:
+        if isinstance(image.source, Blob):
+            image.source.read()
+    except MissingValue:
+        return True
+    except DataError:
+        pass  # `check_image` reports it with the row
+    return False
 
 
 def check_image(image: Media, where: str) -> None:

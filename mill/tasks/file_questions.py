@@ -40,6 +40,7 @@ class FileTask(PromptedTask):
         self._column, self._summary, self._folder = column, summary, Path(self._file).parent
         super().__init__(name)
         self.dataset = Dataset(name)
+        self._has_images = any("image" in row for row in rows)
         self._docs = self.read_docs(list(rows))
         self._refuse_duplicate_ids()
         if any("image" in doc for doc in self._docs):
@@ -62,11 +63,18 @@ class FileTask(PromptedTask):
             if text.strip():
                 doc[column] = text
         image = columns.read_image(row, self._folder, where)
-        if image is None:
+        if image is None or columns.is_null(image):
             doc.pop("image", None)
         else:
             columns.check_image(image, where)
+            doc["image_digest"] = image.digest  # the cell is a path or unread bytes, and the data hash is one of content
         return doc
+
+    def _image_warnings(self) -> list[str]:
+        without = sum("image" not in doc for doc in self._docs)
+        if not self._has_images or not without:
+            return []
+        return [f"{without} of {len(self._docs)} rows have no image and are sent as text"]
 
     def _refuse_duplicate_ids(self) -> None:
         first: dict[str, int] = {}
@@ -129,7 +137,7 @@ class ChoiceRows(FileTask):
 
     def warnings(self) -> list[str]:
         rows = f"{len(self._docs)} rows; {self._summary}"
-        lines = [f"read as multiple choice by {self.scored_by}, answers as {self._how}: {rows}"]
+        lines = [f"read as multiple choice by {self.scored_by}, answers as {self._how}: {rows}", *self._image_warnings()]
         if self._how == columns.INDICES and len(self._docs) > 1 and all(doc["answer_index"] for doc in self._docs):
             lines.append("no answer is 0: the index of the first choice is 0, not 1")
         return lines
@@ -207,7 +215,8 @@ class QuestionFile(FileTask, GenerativeTask):
         for column in ("extract", "max_tokens"):
             if columns.is_missing(doc.get(column)) or doc[column] == "":
                 doc.pop(column, None)
-        if doc.get("extract", "line") not in EXTRACTORS:
+        how = doc.get("extract", "line")
+        if not isinstance(how, str) or how not in EXTRACTORS:
             known = f"known are {', '.join(EXTRACTORS)}"
             raise UnknownName(f"extractor in {self.where(index)}", str(doc["extract"]), EXTRACTORS, hint=known)
         if "max_tokens" in doc:
@@ -262,7 +271,7 @@ class QuestionFile(FileTask, GenerativeTask):
         return {**values, "exact_match": exact, "includes": includes}
 
     def warnings(self) -> list[str]:
-        lines = [f"read as {self._kind()}: {len(self._docs)} rows; {self._summary}"]
+        lines = [f"read as {self._kind()}: {len(self._docs)} rows; {self._summary}", *self._image_warnings()]
         if self._golds < len(self._docs) and self._golds:
             lines.append(f"{len(self._docs) - self._golds} of {len(self._docs)} rows have no answer and no score")
         if self._ungraded:

@@ -12,7 +12,7 @@ from pathlib import Path
 import mill.tasks
 from mill.api.batching import describe
 from mill.api.errors import CannotServe, DataError, MillError, SpecError
-from mill.api.files import check_path, import_file
+from mill.api.files import check_path, import_file, is_file
 from mill.api.model import ModelCapabilities
 from mill.api.registry import metrics, models, tasks
 from mill.api.task import Benchmark, Task
@@ -93,6 +93,11 @@ def make_task(name: str) -> Task:
     return task
 
 
+def _is_pattern(name: str) -> bool:
+    """Whether a name stands for several tasks. A data file may be called so, too."""
+    return any(sign in name for sign in "*?") and not (is_data_file(name) and is_file(name))
+
+
 def select(names: list[str]) -> Selection:
     """Tasks and benchmarks by name or pattern (`mmlu_high_school_*`), each once."""
     selected: dict[str, Task] = {}
@@ -110,9 +115,10 @@ def select(names: list[str]) -> Selection:
             selected[name] = make_task(name)
 
     for name in names:
-        matching = fnmatch.filter(tasks.names(), name) if any(sign in name for sign in "*?") else [name]
+        matching = fnmatch.filter(tasks.names(), name) if _is_pattern(name) else [name]
         if not matching:
-            raise DataError(f"no task matches {name!r}; see `mill ls tasks`")
+            known = "patterns are for tasks, so name each file" if is_data_file(name) else "see `mill ls tasks`"
+            raise DataError(f"no task matches {name!r}; {known}")
         for match in matching:
             add(match)
     return Selection(tuple(selected.values()), tuple(benchmarks.values()))

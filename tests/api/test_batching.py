@@ -276,6 +276,22 @@ def test_exit_of_a_library_and_an_interrupt_end_the_run() -> None:
         list(run_batches(units("a"), Echo(interrupt), limits=BatchLimits(1)))
 
 
+@pytest.mark.parametrize("error", [GeneratorExit(), StopIteration(), BaseException("no")])
+def test_any_other_exception_of_a_hook_is_an_error_of_its_request(error: BaseException) -> None:
+    def fail(names: str) -> None:
+        if "b" in names:
+            raise error
+
+    responses = run(units("abc"), Echo(fail), requests=3)
+    assert {name: response.failed for name, response in responses.items()} == {"a": False, "b": True, "c": False}
+
+
+@pytest.mark.parametrize(("kind", "field"), [(GENERATE, "text"), (CLASSIFY, "label")])
+def test_an_answer_that_is_no_text_is_an_error(kind: str, field: str) -> None:
+    response = as_response(Response(**{field: 5}), kind)  # type: ignore[arg-type]
+    assert response == Response(error=f"the backend returned a {field} of type int for {kind}")
+
+
 def test_seven_failures_are_seven_errors() -> None:
     responses = run(units("abcdefg"), Echo(fits(0)), requests=1)
     assert {response.error for response in responses.values()} == {"out of memory on a single request of length 1"}

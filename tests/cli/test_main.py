@@ -310,7 +310,7 @@ BAD = {
     "no tasks": (["eval", "toy[path=x]"], "give models and tasks"),
     "bad limit": (
         ["eval", "toy[path=x]", "toy_gen", "--limit", "-3"],
-        "--limit must be a count of at least 1 or a fraction above 0 and up to 1.0, not -3",
+        "--limit must be a number: a count of at least 1 or a fraction above 0 and up to 1.0, not -3",
     ),
     "too large fraction": (["eval", "toy[path=x]", "toy_gen", "--limit", "1.5"], "a fraction above 0 and up to 1.0"),
     "bad shots": (
@@ -344,7 +344,7 @@ BAD = {
         ["eval", "--config", "odd.yaml"],
         "unknown option in odd.yaml 'limt'; did you mean limit",
     ),
-    "bad value in run file": (["eval", "--config", "typed.yaml"], "not 'many'"),
+    "bad value in run file": (["eval", "--config", "typed.yaml"], "not the text 'many'"),
     "output folder that cannot be written": (
         ["eval", "toy[path=x]", "toy_gen", "--task_paths", TOY, "--output_dir", "file.txt/out"],
         "cannot write to the output folder file.txt/out: Not a directory",

@@ -7,6 +7,7 @@ import json
 import math
 import time
 from collections.abc import Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from mill.api.request import GENERATE, LOGLIKELIHOOD, ROLLING, Request
 from mill.api.response import Response
 from mill.api.task import RenderSettings
 from mill.cli.main import run as mill
+from mill.frames import evaluate as mill_evaluate
+from mill.runs.plan import hash_docs
 from mill.tasks import data_file
 from mill.tasks.load import make_task, select
 
@@ -251,6 +254,32 @@ def test_an_image_in_parquet_is_bytes_and_no_path(tmp_path: Path) -> None:
         make_task(str(file))
 
 
+@pytest.mark.parametrize("choices", [False, True])
+@pytest.mark.parametrize("form", ["bytes", "struct", "null struct", "path"])
+def test_rows_without_an_image_among_others_are_text_and_counted(tmp_path: Path, form: str, choices: bool) -> None:
+    from PIL import Image
+
+    Image.new("RGB", (2, 2), "red").save(tmp_path / "red.png")
+    raw = (tmp_path / "red.png").read_bytes()
+    given: dict[str, tuple[Any, Any]] = {
+        "bytes": (raw, None),
+        "struct": ({"bytes": raw, "path": None}, {"bytes": None, "path": None}),
+        "null struct": ({"bytes": raw, "path": None}, None),
+        "path": ("red.png", None),
+    }
+    row = {"question": "Which colour?", "answer": "red"} | ({"choices": ["red", "blue"]} if choices else {})
+    file = write(tmp_path / "t.parquet", [row | {"image": image} for image in (*given[form], given[form][1])])
+    task = make_task(str(file))
+    assert task.modalities == {"text", "image"}
+    first, second, third = task.samples()
+    assert "2 of 3 rows have no image and are sent as text" in task.warnings()
+    context = task.requests(first, PLAIN)[0].context
+    assert isinstance(context, tuple) and context[0].media[0].encoded() == raw
+    assert {task.requests(sample, PLAIN)[0].context for sample in (second, third)} == {"Question: Which colour?\nAnswer:"}
+    write(file, [row | {"image": given[form][1]}])
+    assert make_task(str(file)).modalities == {"text"}
+
+
 def test_an_unreadable_image_is_refused_with_its_row_before_a_model_loads(tmp_path: Path) -> None:
     from PIL import Image
 
@@ -365,6 +394,7 @@ JSONL = {
         "t.jsonl, row 1: a choice is a NoneType, not text",
     ),
     "answer": ('{"question": "a", "choices": ["x", "y"], "answer": true}\n', "t.jsonl, row 1: the answer 'True' is neither"),
+    "extract": ('{"question": "a", "answer": "b c", "extract": ["x"]}\n', "unknown extractor in t.jsonl, row 1"),
     "image": ('{"question": "a", "image": 5}\n', "t.jsonl, row 1: image is a int, not a path"),
     "nan": ('{"question": "a", "answer": Infinity}\n', "t.jsonl, row 1: the answer 'inf' cannot be extracted by number"),
     "key twice": ('{"question": "a"}\n{"question": "b", "x": {"y": 1, "y": 2}}\n', "t.jsonl, line 2 has the key 'y' twice"),
@@ -433,6 +463,15 @@ def test_binary_text_columns_of_parquet_are_decoded_or_refused(tmp_path: Path) -
     write(file, [{"question": "a", "answer": b"b"}, {"question": "a", "answer": b"\xff"}])
     with pytest.raises(DataError, match=r"t.parquet, row 2: answer is binary and not UTF-8 text: invalid start byte$"):
         make_task(str(file))
+
+
+def test_decimals_of_parquet_are_numbers(tmp_path: Path) -> None:
+    rows = [{"question": "a", "answer": Decimal("1.50")}, {"question": "b", "answer": Decimal("2.00")}]
+    task = make_task(str(write(tmp_path / "t.parquet", rows)))
+    assert task.warnings()[0].startswith("read as questions with answers, exact match of numbers")
+    assert task.score(task.samples()[0], [Response(text="It is 1.5.")])["exact_match"] == 1.0
+    rows = [{"question": "a", "choices": ["x", "y"], "answer": Decimal("1")}]
+    assert make_task(str(write(tmp_path / "c.parquet", rows))).samples()[0].doc["answer_index"] == 1
 
 
 def test_a_parquet_file_with_a_column_twice_is_refused(tmp_path: Path) -> None:
@@ -538,6 +577,48 @@ def test_a_run_scores_a_file_and_each_category(
     assert results(out)["categories"] == entry["categories"]
 
 
+def test_data_that_changed_replace_the_earlier_result_with_a_warning(
+    tmp_path: Path, scripted: type[Scripted], capsys: pytest.CaptureFixture[str]
+) -> None:
+    scripted.texts = {"Sky?": "blue", "Grass?": "green", "Snow?": "grey"}
+    file, out = tmp_path / "qa.csv", tmp_path / "out"
+    command = ["eval", "scripted", str(file), "--output_dir", str(out), "--quiet"]
+
+    def run(answers: dict[str, str], *options: str) -> tuple[float, int, str]:
+        write(file, [{"question": question, "answer": answer} for question, answer in answers.items()])
+        assert mill([*command, *options]) == 0
+        entry = results(out)
+        return entry["metrics"]["exact_match"]["value"], entry["n"], capsys.readouterr().err
+
+    first = {"Sky?": "blue", "Grass?": "green", "Sun?": "yellow"}
+    assert run(first) == (2 / 3, 3, "")
+    assert run(first, "--limit", "1") == (2 / 3, 3, "")
+    # One question stays, with another gold answer; one is new. Fewer samples of other data are no part of the earlier ones.
+    value, n, warning = run({"Sky?": "grey", "Snow?": "grey"}, "--limit", "2")
+    assert (value, n, warning.count("\n")) == (0.5, 2, 1)
+    assert f"{file}: the data changed since the earlier result over 3 samples, which this run replaces" in warning
+    (samples,) = out.glob("*/*/samples/*.jsonl")
+    rows = [json.loads(line) for line in samples.read_text().splitlines()]
+    assert [(row["prompt"].split()[1], row["target"], row["response"]) for row in rows] == [
+        ("Sky?", "grey", "blue"),
+        ("Snow?", "grey", "grey"),
+    ]
+    assert run({"Sky?": "grey", "Snow?": "grey"}) == (0.5, 2, "")
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_another_image_is_other_data(tmp_path: Path, suffix: str) -> None:
+    from PIL import Image
+
+    hashes = []
+    for colour in ("red", "blue", "red"):
+        Image.new("RGB", (2, 2), colour).save(tmp_path / "a.png")
+        image = "a.png" if suffix == ".csv" else (tmp_path / "a.png").read_bytes()
+        task = make_task(str(write(tmp_path / f"qa{suffix}", [{"question": "Which colour?", "image": image}])))
+        hashes.append(hash_docs([sample.doc for sample in task.samples()]))
+    assert hashes[0] == hashes[2] != hashes[1]
+
+
 def test_choices_are_chosen_by_the_model(tmp_path: Path, scripted: type[Scripted]) -> None:
     # The first letter of the alphabet is the likeliest: blue, green, 3.
     file, out = write(tmp_path / "qa.parquet", CHOICES), tmp_path / "out"
@@ -622,6 +703,27 @@ def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
         select([str(tmp_path / "gone.csv")])
     with pytest.raises(DataError, match=r"gone\.txt does not exist$"):
         select([str(tmp_path / "gone.txt")])
+
+
+@pytest.mark.parametrize("name", ["my,task.csv", "a*.csv", "what?.csv", "a, b.csv"])
+def test_a_file_may_have_commas_and_the_signs_of_patterns_in_its_name(
+    tmp_path: Path,
+    scripted: type[Scripted],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert mill(["eval", "scripted", name]) == 2
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1 and ("patterns are for tasks, so name each file" in message or "unknown task" in message)
+    write(tmp_path / name, CHOICES)
+    write(tmp_path / "abc.csv", CHOICES[:1])
+    assert mill(["eval", "scripted", name, "--output_dir", "out", "--quiet"]) == 0
+    assert results(tmp_path / "out")["task"] == name
+    assert mill(["schedule", "scripted", name, "--local", "--dry_run", "--output_dir", "out"]) == 0
+    assert name in capsys.readouterr().out
+    assert mill_evaluate("scripted", name, output_dir="out").outcome.tasks[0].task == name
 
 
 def test_another_kind_of_file_and_a_folder_name_the_suffixes_of_data_files(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
@@ -401,6 +402,12 @@ def test_a_config_with_an_unknown_type_is_refused_with_the_nearest(tmp_path: Pat
     with pytest.raises(UnknownName) as raised:
         open_model(str(path))
     assert raised.value.nearest == ["typed"]
+
+
+def test_threads_that_open_one_file_import_it_once(tmp_path: Path) -> None:
+    path = write(tmp_path, 'import time\n\ntime.sleep(0.3)\nmodel = {"type": "hf", "path": "a"}\n')
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(load_model_from_file, [path] * 4)) == [{"type": "hf", "path": "a"}] * 4
 
 
 def test_a_file_that_fails_is_run_again_after_it_is_fixed(tmp_path: Path) -> None:
