@@ -175,7 +175,7 @@ class Run:
         results = {plan.requested: self._summarize(plan, scored[plan.task.name]) for plan in self.plans}
         means = summarize_benchmarks(results, self.benchmarks)
         for name in write_results(self.folder, results, self.benchmarks):
-            write_samples(self.folder.samples_file(name), name, scored[name], self.folder.root)
+            write_samples(self.folder, self.model.model_name, name, scored[name])
         self._refuse_removed()
         return Outcome(
             self.model.model_name,
@@ -215,7 +215,7 @@ class Run:
         for plan in self.plans:
             if plan.task.name not in covered:
                 unanswered = (score_sample(plan.task, from_state(state)) for state in plan.states)
-                write_samples(self.folder.samples_file(plan.task.name), plan.task.name, unanswered, self.folder.root)
+                write_samples(self.folder, self.model.model_name, plan.task.name, unanswered)
 
     def _summarize(self, plan: TaskPlan, scored: list[ScoredSample]) -> TaskResult:
         result = summarize(plan.task, scored, n_shots=plan.n_shots, total=plan.total, data_hash=plan.data_hash)

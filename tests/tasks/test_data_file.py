@@ -65,7 +65,7 @@ def test_choices_are_scored_by_log_probability(tmp_path: Path, suffix: str) -> N
     task = make_task(str(write(tmp_path / f"qa{suffix}", CHOICES)))
     samples = task.samples()
     assert (task.kind, dict(task.metrics)) == (LOGLIKELIHOOD, {"acc": "mean", "acc_norm": "mean"})
-    assert [task.target(sample) for sample in samples] == [1, 0, 1]
+    assert [task.target(sample) for sample in samples] == ["blue", "green", "4"]
     requests = task.requests(samples[1], PLAIN)
     assert [(r.context, r.continuation) for r in requests] == [
         ("Question: Grass?\nAnswer:", " green"),
@@ -163,19 +163,19 @@ def test_texts_are_documents(tmp_path: Path, suffix: str) -> None:
 @pytest.mark.parametrize(
     ("choices", "answer", "right", "how"),
     [
-        (["red", "blue"], "B", 1, "letters"),
-        (["red", "blue"], "b", 1, "letters"),
-        (["red", "blue"], 0, 0, "indices from 0"),
-        (["red", "blue"], "1", 1, "indices from 0"),
-        (["red", "blue"], 1.0, 1, "indices from 0"),
-        (["A", "B"], "B", 1, "texts"),
-        ([3, 4], 4, 1, "texts"),
-        ('["a|b", "c"]', "c", 1, "texts"),
-        ("red | blue", "blue", 1, "texts"),
+        (["red", "blue"], "B", "blue", "letters"),
+        (["red", "blue"], "b", "blue", "letters"),
+        (["red", "blue"], 0, "red", "indices from 0"),
+        (["red", "blue"], "1", "blue", "indices from 0"),
+        (["red", "blue"], 1.0, "blue", "indices from 0"),
+        (["A", "B"], "B", "B", "texts"),
+        ([3, 4], 4, "4", "texts"),
+        ('["a|b", "c"]', "c", "c", "texts"),
+        ("red | blue", "blue", "blue", "texts"),
     ],
 )
 def test_the_answer_may_be_a_text_a_letter_or_an_index(
-    tmp_path: Path, choices: Any, answer: Any, right: int, how: str
+    tmp_path: Path, choices: Any, answer: Any, right: str, how: str
 ) -> None:
     task = make_task(str(write(tmp_path / "qa.jsonl", [{"question": "?", "choices": choices, "answer": answer}])))
     (sample,) = task.samples()
@@ -187,7 +187,7 @@ def test_a_choice_may_have_its_own_column(tmp_path: Path) -> None:
     file.write_text("question,choice_a,choice_b,choice_c,answer\nSky?,red,blue,,B\nSum?,1,2,3,C\n")
     task = make_task(str(file))
     assert [sample.doc["choices"] for sample in task.samples()] == [["red", "blue"], ["1", "2", "3"]]
-    assert [task.target(sample) for sample in task.samples()] == [1, 2]
+    assert [task.target(sample) for sample in task.samples()] == ["blue", "3"]
 
 
 def test_indices_that_never_are_0_are_reported(tmp_path: Path) -> None:
@@ -429,7 +429,7 @@ def test_binary_text_columns_of_parquet_are_decoded_or_refused(tmp_path: Path) -
     assert (task.target(first), task.category(first)) == ("é", "c")
     assert task.requests(first, PLAIN)[0].text == "Question: Sky?\nAnswer:"
     write(file, [{"question": "a", "choices": [b"x", b"y"], "answer": b"y"}])
-    assert make_task(str(file)).target(make_task(str(file)).samples()[0]) == 1
+    assert make_task(str(file)).target(make_task(str(file)).samples()[0]) == "y"
     write(file, [{"question": "a", "answer": b"b"}, {"question": "a", "answer": b"\xff"}])
     with pytest.raises(DataError, match=r"t.parquet, row 2: answer is binary and not UTF-8 text: invalid start byte$"):
         make_task(str(file))
