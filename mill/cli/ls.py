@@ -124,6 +124,6 @@ def _runs(output_dir: Path) -> list[list[str]]:
             warn(f"left out: {error}")
             continue
         last = manifest.sessions[-1] if manifest.sessions else SessionEntry(ended="running or killed")
-        counts = [sum(getattr(task, count) for task in results.tasks.values()) for count in ("n", "errors")]
+        counts = [sum(getattr(task, count) for task in results.tasks.values()) for count in ("n", "failed")]
         rows.append([str(folder.path), ", ".join(manifest.tasks), *map(str, counts), f"{last.started} {last.ended}"])
     return rows
