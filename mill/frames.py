@@ -102,7 +102,7 @@ def evaluate(model: Model, tasks: Tasks, **options: Any) -> Evaluation:
     else:
         spec = make_spec(model, base_url=given.base_url or "") if isinstance(model, str) else model
         how = {"limit": given.limit, "fresh": given.fresh, "wait": given.wait, "exact": given.exact, "judge": judge}
-        how |= {"batch_size": given.fixed_batch_size, "choice": given.choice}
+        how |= {"batch_size": given.fixed_batch_size, "choice": given.choice, "chat": given.apply_chat_template}
         run = prepare(spec, selection, given.settings, output_dir=output_dir, **how)
     for plan in run.plans:  # before the run, such as how a data file is read
         for line in plan.warnings():

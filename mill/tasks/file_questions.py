@@ -183,8 +183,8 @@ class LetterFile(ChoiceRows, LetterTask):
 
 class QuestionFile(FileTask, GenerativeTask):
     """`exact_match`: the extracted answer equals the gold one, without case and punctuation. `includes`: free text has the
-    gold answer in it as whole words. Rows without an answer have neither. A gold answer that reads as a number is compared as
-    a number, also where those of other rows are texts."""
+    gold answer in it as whole words. Rows without an answer have neither. A gold answer that reads as a number is compared
+    as a number, also where those of other rows are texts."""
 
     def read_docs(self, rows: list[Row]) -> list[dict[str, Any]]:
         docs = super().read_docs(rows)
