@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from mill.api.errors import RunError
-from mill.api.storage import json_text
 from mill.api.warnings import warn
 from mill.metrics.estimate import Estimate
-from mill.report.tables import number
+from mill.report.tables import Listing, number
 from mill.runs.folder import RunFolder, find_runs
 from mill.runs.schema import BenchmarkResult, TaskResult, failed_samples
 
@@ -118,24 +115,10 @@ def shown_columns(rows: list[dict[str, Any]]) -> tuple[str, ...]:
     return ("model", *args, *settings, *TABLE_COLUMNS[1:])
 
 
-def as_csv(rows: list[dict[str, Any]]) -> str:
-    out = io.StringIO()
-    writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return out.getvalue()
-
-
-def as_json(rows: list[dict[str, Any]]) -> str:
-    return json_text(rows, indent=2) + "\n"
-
-
-def as_markdown(rows: list[dict[str, Any]]) -> str:
-    columns = shown_columns(rows)
-    ruler = ("---:" if column in NUMBERS else "---" for column in columns)
-    lines = ["| " + " | ".join(columns) + " |", "| " + " | ".join(ruler) + " |"]
-    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in cells(row, columns)) + " |" for row in rows]
-    return "\n".join(lines) + "\n"
+def listing(rows: list[dict[str, Any]]) -> Listing:
+    shown = shown_columns(rows)
+    texts = [cells(row, shown) for row in rows]
+    return Listing(rows, COLUMNS, shown, texts, NUMBERS, group=("model", "model_args", "settings"))
 
 
 def cells(row: dict[str, Any], columns: tuple[str, ...]) -> list[str]:
