@@ -168,7 +168,7 @@ def test_the_table_of_the_tasks_page_is_a_multiple_choice_task(tmp_path: Path) -
     file = tmp_path / "qa.csv"
     file.write_text(code_blocks("docs/tasks.md", "text")[0])
     task = make_task(str(file))
-    assert [task.target(sample) for sample in task.samples()] == [1, 1]
+    assert [task.target(sample) for sample in task.samples()] == ["Jupiter", "carbon dioxide"]
     assert [task.category(sample) for sample in task.samples()] == ["astronomy", "biology"]
 
 

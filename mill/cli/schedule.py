@@ -17,7 +17,7 @@ from mill.cli.interrupt import interrupted
 from mill.cli.main import run as run_command
 from mill.cli.options import chosen_output_dir, given_options, option, options
 from mill.cli.values import FilePath
-from mill.models.spec.open import open_model, resolve_spec
+from mill.models.spec.open import open_model, resolve_spec, split_chat_template
 from mill.models.spec.parse import make_spec
 from mill.models.spec.remote_code import remote_code_forbidden
 from mill.options.definitions import EvalOptions
@@ -134,11 +134,12 @@ def _cells(models: list[str], tasks: list[str], shots: list[int | None], folder:
             raise SpecError(f"a secret in {secret} would be stored with the jobs: set MILL_API_KEY in the environment")
         for task in tasks:
             refuse_early(select(expand_task_files([task])), spec.backend)
+        spec, chat = split_chat_template(spec, options.apply_chat_template, "--apply_chat_template")
         model = open_model(spec)
         model.ready()
         for task in tasks:
             for number in shots:
-                settings = replace(options.settings, n_shots=number)
+                settings = replace(options.settings, n_shots=number, apply_chat_template=bool(chat))
                 run = plan_run(
                     spec, model, select(expand_task_files([task])), settings, output_dir=folder, limit=options.limit
                 )

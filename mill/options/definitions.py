@@ -142,13 +142,13 @@ class EvalOptions(RunOptions, kw_only=True, frozen=True):
         Count | Literal["auto"], Meta(description="Requests per batch, or auto. A batch_size in the model spec wins.")
     ] = "auto"
     apply_chat_template: Annotated[
-        bool,
+        bool | None,
         Meta(
             description="Render prompts with the model's chat template: for all models of the command, as "
             "use_chat_template=true in a spec does for one model. Both names work in both places.",
             extra=hints(aliases=("use_chat_template",)),
         ),
-    ] = False
+    ] = None
     exact: Annotated[bool, Meta(description="hf: compute every row by itself; no shared prefixes.")] = False
     judge: Annotated[Text | None, Meta(description="Model spec of the judge, which grades the answers of judged tasks.")] = (
         None
@@ -181,7 +181,7 @@ class EvalOptions(RunOptions, kw_only=True, frozen=True):
             repeats=self.repeats,
             gen_kwargs=self.decoding,
             system_prompt=self.system_prompt,
-            apply_chat_template=self.apply_chat_template,
+            apply_chat_template=bool(self.apply_chat_template),
             same_shots=self.same_shots,
         )
 

@@ -11,12 +11,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mill.api.errors import CannotServe, SpecError
+from mill.api.message import Message
 from mill.api.model import MillModel, ModelCapabilities
-from mill.api.request import GENERATE, MULTI_ROUND, Request
+from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, Request
 from mill.api.task import RenderSettings, Task
 from mill.execute.sample_state import SampleState
 from mill.models.spec.backends import backend_info, backends_serving
 from mill.tasks import hooks
+from mill.tasks.forced import ForcedTask
 from mill.tasks.load import Selection, serve
 
 
@@ -95,7 +97,8 @@ def plan_tasks(
         raise SpecError("no task is given: `mill ls tasks` lists them")
     for task in selection.tasks:
         hooks.check_attributes(task)
-    chat = settings.apply_chat_template or model.use_chat_template
+    framed = settings.apply_chat_template
+    chat = framed or model.use_chat_template
     settings = replace(settings, apply_chat_template=chat)
     served = [(task, _served(task, model)) for task in selection.tasks]
     if chat and not model.has_chat_template():
@@ -104,6 +107,9 @@ def plan_tasks(
         if task.multi_round and not model.has_chat_template():
             raise CannotServe(f"{task.name} is a dialog, and {model.model_name} has no chat template")
     plans = [_plan(requested.name, task, settings, limit) for requested, task in served]
+    for plan in plans if framed else ():
+        for state in plan.states:
+            state.requests[:] = [_as_dialog(plan.task, request) for request in state.requests]
     for plan in plans:
         model.check(plan.requests()[0])
     return plans
@@ -117,6 +123,15 @@ def refuse_early(selection: Selection, backend: str) -> None:
     everything = ModelCapabilities(modalities={"text", "image", "video", "audio"}, kinds=info.kinds)
     for task in selection.tasks:
         serve(task, everything, f"the backend {backend}", _alternatives(task))
+
+
+def _as_dialog(task: Task, request: Request) -> Request:
+    """A prompt that a task gives as plain text, without `RenderSettings.frame`, as a chat message. Documents stay as they
+    are, and so do texts that a check prepared."""
+    plain = isinstance(request.context, str) and request.kind in (GENERATE, LOGLIKELIHOOD)
+    if not plain or isinstance(task, ForcedTask):
+        return request
+    return replace(request, context=(Message("user", request.text),))
 
 
 def _served(task: Task, model: MillModel) -> Task:

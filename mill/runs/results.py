@@ -13,6 +13,7 @@ from mill.api.registry import metrics, tasks
 from mill.api.task import Benchmark, Task, Value
 from mill.metrics.estimate import NOTHING, Estimate, pool
 from mill.runs.folder import MANIFEST, RESULTS, RunFolder
+from mill.runs.judging import judge_failures
 from mill.runs.samples import ScoredSample, metrics_of
 from mill.runs.schema import BenchmarkResult, FailedSample, TaskEntry, TaskResult
 from mill.runs.shared import Entry, publish, read_entries
@@ -44,11 +45,22 @@ def summarize(task: Task, scored: Sequence[ScoredSample], *, n_shots: int, total
         empty=sum(one.record.empty for one in scored),
         filtered=sum(one.record.filtered for one in scored),
         categories={category: _estimates(names, group) for category, group in _by_category(task, good).items()},
+        unjudged=_unjudged(task, good),
     )
 
 
 def _estimates(names: Mapping[str, str], scored: Sequence[ScoredSample]) -> dict[str, Estimate]:
     return {name: _estimate(name, how, _valued(scored, name)) for name, how in names.items()}
+
+
+def _unjudged(task: Task, scored: Sequence[ScoredSample]) -> dict[str, int]:
+    """For each metric of the judge, the samples that lack a value in some repeat because the judge failed on them."""
+    failed = [one for one in scored if judge_failures([one])]
+    counts = {
+        name: sum(any(value is None for value in one.values.get(name, ())) for one in failed)
+        for name in (task.judge.metrics if task.judge is not None else ())
+    }
+    return {name: count for name, count in counts.items() if count}
 
 
 def _by_category(task: Task, scored: Sequence[ScoredSample]) -> dict[str, list[ScoredSample]]:
@@ -184,6 +196,7 @@ def _summarize_benchmark(benchmark: Benchmark, lookup: Mapping[str, TaskResult |
         errors=sum(leaf.errors for leaf in leaves),
         metrics={name: _pooled(benchmark, name, lookup) for name in names},
         missing=[leaf.task for leaf in leaves if not any(leaf.metrics[name].n for name in names)],
+        unjudged={name: count for name in names if (count := sum(leaf.unjudged.get(name, 0) for leaf in leaves))},
     )
 
 

@@ -20,12 +20,12 @@ from typing import Any
 from mill.api.batching import describe
 from mill.api.errors import DataError, MissingValue
 from mill.api.message import IMAGE, Blob, Media
+from mill.metrics import extract
 from mill.tasks.column_names import CHOICE_COLUMN
 from mill.tasks.data import MEDIA_SUFFIXES, Row
 
 LETTERS = string.ascii_uppercase
 INDICES = "indices from 0"
-_NUMBER = re.compile(r"[-+]?(\d+|\d{1,3}(,\d{3})+)(\.\d+)?([eE][-+]?\d+)?")
 
 
 def is_missing(value: Any) -> bool:
@@ -168,14 +168,23 @@ def _no_reading(
     return f"{answer} is neither the text nor the letter nor the index (from 0) of a choice; the choices are {given}"
 
 
-def text_extractor(answers: Sequence[str]) -> str:
-    """How answers that are text are extracted, the same for a whole file: .csv has no numbers and no booleans."""
-    texts = [answer.strip() for answer in answers]
-    if all(_NUMBER.fullmatch(text) for text in texts):
-        return "number"
+def is_number(answer: Any) -> bool:
+    """Whether a gold answer reads as a number: .csv has only texts, so 5 and "5" are the same."""
+    if isinstance(answer, str):
+        return extract.is_number(answer)
+    return isinstance(answer, (int, float)) and not isinstance(answer, bool)
+
+
+def text_extractor(answers: Sequence[Any]) -> str:
+    """How answers that are texts and no numbers are extracted, the same for all of a file. Beside numbers, letters are texts
+    like others."""
+    texts = [answer.strip() for answer in answers if isinstance(answer, str) and not is_number(answer)]
+    if not texts:
+        return "line"
     if all(text.lower() in ("yes", "no") for text in texts):
         return "yes_no"
-    return "choice" if all(text in LETTERS[:5] and len(text) == 1 for text in texts) else "line"
+    letters = all(text in LETTERS[:5] and len(text) == 1 for text in texts)
+    return "choice" if letters and not any(map(is_number, answers)) else "line"
 
 
 def read_image(row: Row, folder: Path, where: str) -> Media | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -27,7 +28,14 @@ JUDGE = Judge(
     metrics={"judge": "mean", "judge_read": "mean"},
 )
 BY_LETTER = "#letters"  # after the name of a file: choices are listed, and the model generates the letter
-_EXTRACTED = {"number": "numbers", "choice": "letters", "yes_no": "yes or no", "json": "JSON", "line": "text"}
+# How answers are called, one and several.
+_EXTRACTED = {
+    "number": ("number", "numbers"),
+    "choice": ("letter", "letters"),
+    "yes_no": ("yes or no", "yes or no"),
+    "json": ("JSON value", "JSON values"),
+    "line": ("text", "texts"),
+}
 
 
 class FileTask(PromptedTask):
@@ -183,12 +191,12 @@ class LetterFile(ChoiceRows, LetterTask):
 
 class QuestionFile(FileTask, GenerativeTask):
     """`exact_match`: the extracted answer equals the gold one, without case and punctuation. `includes`: free text has the
-    gold answer in it as whole words. Rows without an answer have neither."""
+    gold answer in it as whole words. Rows without an answer have neither. A gold answer that reads as a number is compared
+    as a number, also where those of other rows are texts."""
 
     def read_docs(self, rows: list[Row]) -> list[dict[str, Any]]:
         docs = super().read_docs(rows)
-        texts = [doc["answer"] for doc in docs if isinstance(doc.get("answer"), str)]
-        extractor = columns.text_extractor(texts) if texts else "line"
+        extractor = columns.text_extractor([doc.get("answer") for doc in docs])
         if extractor == "choice" and any(not doc.get("extract") for doc in docs):
             raise DataError(
                 f"{self._file}: the answers are letters, but there are no choices: add a column choices, or choice_a, "
@@ -198,7 +206,7 @@ class QuestionFile(FileTask, GenerativeTask):
             self._read_options(doc, index)
             self._read_answer(doc, index, extractor)
         golds = [doc for doc in docs if "answer" in doc]
-        self._extractors = list(dict.fromkeys(doc["extract"] for doc in golds if "extract" in doc))
+        self._extractors = Counter(doc["extract"] for doc in golds if "extract" in doc)
         self._ungraded = sum("extract" not in doc for doc in golds)
         self._golds = len(golds)
         free = "line" in self._extractors or self._ungraded
@@ -233,7 +241,8 @@ class QuestionFile(FileTask, GenerativeTask):
         answer, where = doc["answer"], self.where(index)
         if isinstance(answer, str) and not answer.strip():
             raise DataError(f"{where}: answer is empty; leave the column out for prompts without an answer")
-        chosen = doc.get("extract") or (extractor if isinstance(answer, str) else default_extractor(answer))
+        given = doc.get("extract") or ("number" if columns.is_number(answer) else "")
+        chosen = given or (extractor if isinstance(answer, str) else default_extractor(answer))
         if can_be_extracted(chosen, answer):
             doc["extract"] = chosen
         elif "extract" in doc or not isinstance(answer, str) or not any(map(normal, answer.splitlines())):
@@ -283,4 +292,5 @@ class QuestionFile(FileTask, GenerativeTask):
             return "prompts without answers"
         if not self._extractors:
             return "questions with free-text answers"
-        return f"questions with answers, exact match of {', '.join(_EXTRACTED.get(how, how) for how in self._extractors)}"
+        counts = [f"{count} {_EXTRACTED.get(how, (how, how))[count > 1]}" for how, count in self._extractors.items()]
+        return f"questions with answers, exact match of {', '.join(counts)}"

@@ -77,7 +77,7 @@ def cluster(**entries: Any) -> tuple[str, str]:
 
 
 def rows(out: str) -> list[list[str]]:
-    return [line.split() for line in out.splitlines() if line.startswith(" toy[")]
+    return [line.split() for line in out.splitlines() if line.startswith("toy[")]
 
 
 def children(pid: int) -> list[int]:

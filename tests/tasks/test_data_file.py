@@ -68,7 +68,7 @@ def test_choices_are_scored_by_log_probability(tmp_path: Path, suffix: str) -> N
     task = make_task(str(write(tmp_path / f"qa{suffix}", CHOICES)))
     samples = task.samples()
     assert (task.kind, dict(task.metrics)) == (LOGLIKELIHOOD, {"acc": "mean", "acc_norm": "mean"})
-    assert [task.target(sample) for sample in samples] == [1, 0, 1]
+    assert [task.target(sample) for sample in samples] == ["blue", "green", "4"]
     requests = task.requests(samples[1], PLAIN)
     assert [(r.context, r.continuation) for r in requests] == [
         ("Question: Grass?\nAnswer:", " green"),
@@ -105,27 +105,41 @@ def test_questions_with_answers_are_matched_after_extraction(tmp_path: Path, suf
         assert (values["exact_match"], values["includes"]) == (exact, includes), text
     assert (task.target(second), task.category(second), second.id) == ("Lima", "cities", "1")
     assert task.warnings() == [
-        "read as questions with answers, exact match of text: 2 rows; "
+        "read as questions with answers, exact match of 2 texts: 2 rows; "
         "columns used: question, answer, category; ignored: source"
     ]
 
 
 @pytest.mark.parametrize(
-    ("answers", "extractor"),
+    ("answers", "extractors"),
     [
-        (["12", "1,234.5", "-3e2"], "number"),
-        (["yes", "No"], "yes_no"),
-        (["A", "F"], "line"),
-        (["12", "twelve"], "line"),
+        (["12", "1,234.5", "-3e2", ".5", "\u22127", "3 x 10^5"], ["number"] * 6),
+        (["yes", "No"], ["yes_no"] * 2),
+        (["A", "F"], ["line"] * 2),
+        (["12", "twelve", "12 apples", "1,23"], ["number", "line", "line", "line"]),
+        (["12", "A"], ["number", "line"]),
+        (["12", "yes", "no"], ["number", "yes_no", "yes_no"]),
     ],
 )
 @FORMATS
-def test_how_text_answers_are_extracted_is_the_same_for_a_file_and_every_format(
-    tmp_path: Path, suffix: str, answers: list[str], extractor: str
+def test_how_text_answers_are_extracted_is_the_same_in_every_format(
+    tmp_path: Path, suffix: str, answers: list[str], extractors: list[str]
 ) -> None:
     rows = [{"prompt": f"p{index}", "answer": answer} for index, answer in enumerate(answers)]
     samples = make_task(str(write(tmp_path / f"qa{suffix}", rows))).samples()
-    assert {sample.doc["extract"] for sample in samples} == {extractor}
+    assert [sample.doc["extract"] for sample in samples] == extractors
+
+
+@pytest.mark.parametrize("free", [[], ["Lima"]])
+@pytest.mark.parametrize("five", [5, 5.0, "5", " 5.0 ", "5e0"])
+def test_a_gold_answer_that_reads_as_a_number_is_compared_as_one(tmp_path: Path, five: Any, free: list[str]) -> None:
+    rows = [{"prompt": f"p{index}", "answer": answer} for index, answer in enumerate([five, *free])]
+    task = make_task(str(write(tmp_path / "qa.jsonl", rows)))
+    first = task.samples()[0]
+    for text, right in (("2 + 3 = 5", 1.0), ("So the answer is 5.00.", 1.0), ("5 or 6", 0.0), ("five", 0.0)):
+        assert task.score(first, [Response(text=text)])["exact_match"] == right, text
+    how = "1 number, 1 text: 2 rows" if free else "1 number: 1 rows"
+    assert task.warnings()[0].startswith(f"read as questions with answers, exact match of {how};")
 
 
 def test_a_prompt_is_sent_as_it_is_and_json_values_keep_their_type(tmp_path: Path) -> None:
@@ -135,7 +149,7 @@ def test_a_prompt_is_sent_as_it_is_and_json_values_keep_their_type(tmp_path: Pat
     assert [task.requests(one, PLAIN)[0].context for one in (first, second)] == ["2+2?", "Raw\n"]
     assert task.score(first, [Response(text="It is 4.")])["exact_match"] == 1.0
     assert task.score(second, [Response(text="London")])["exact_match"] == 0.0
-    assert task.warnings()[0].startswith("read as questions with answers, exact match of numbers, text: 2 rows")
+    assert task.warnings()[0].startswith("read as questions with answers, exact match of 1 number, 1 text: 2 rows")
 
 
 def test_prompts_without_answers_are_a_suite(tmp_path: Path) -> None:
@@ -166,19 +180,19 @@ def test_texts_are_documents(tmp_path: Path, suffix: str) -> None:
 @pytest.mark.parametrize(
     ("choices", "answer", "right", "how"),
     [
-        (["red", "blue"], "B", 1, "letters"),
-        (["red", "blue"], "b", 1, "letters"),
-        (["red", "blue"], 0, 0, "indices from 0"),
-        (["red", "blue"], "1", 1, "indices from 0"),
-        (["red", "blue"], 1.0, 1, "indices from 0"),
-        (["A", "B"], "B", 1, "texts"),
-        ([3, 4], 4, 1, "texts"),
-        ('["a|b", "c"]', "c", 1, "texts"),
-        ("red | blue", "blue", 1, "texts"),
+        (["red", "blue"], "B", "blue", "letters"),
+        (["red", "blue"], "b", "blue", "letters"),
+        (["red", "blue"], 0, "red", "indices from 0"),
+        (["red", "blue"], "1", "blue", "indices from 0"),
+        (["red", "blue"], 1.0, "blue", "indices from 0"),
+        (["A", "B"], "B", "B", "texts"),
+        ([3, 4], 4, "4", "texts"),
+        ('["a|b", "c"]', "c", "c", "texts"),
+        ("red | blue", "blue", "blue", "texts"),
     ],
 )
 def test_the_answer_may_be_a_text_a_letter_or_an_index(
-    tmp_path: Path, choices: Any, answer: Any, right: int, how: str
+    tmp_path: Path, choices: Any, answer: Any, right: str, how: str
 ) -> None:
     task = make_task(str(write(tmp_path / "qa.jsonl", [{"question": "?", "choices": choices, "answer": answer}])))
     (sample,) = task.samples()
@@ -190,7 +204,7 @@ def test_a_choice_may_have_its_own_column(tmp_path: Path) -> None:
     file.write_text("question,choice_a,choice_b,choice_c,answer\nSky?,red,blue,,B\nSum?,1,2,3,C\n")
     task = make_task(str(file))
     assert [sample.doc["choices"] for sample in task.samples()] == [["red", "blue"], ["1", "2", "3"]]
-    assert [task.target(sample) for sample in task.samples()] == [1, 2]
+    assert [task.target(sample) for sample in task.samples()] == ["blue", "3"]
 
 
 def test_indices_that_never_are_0_are_reported(tmp_path: Path) -> None:
@@ -459,7 +473,7 @@ def test_binary_text_columns_of_parquet_are_decoded_or_refused(tmp_path: Path) -
     assert (task.target(first), task.category(first)) == ("é", "c")
     assert task.requests(first, PLAIN)[0].text == "Question: Sky?\nAnswer:"
     write(file, [{"question": "a", "choices": [b"x", b"y"], "answer": b"y"}])
-    assert make_task(str(file)).target(make_task(str(file)).samples()[0]) == 1
+    assert make_task(str(file)).target(make_task(str(file)).samples()[0]) == "y"
     write(file, [{"question": "a", "answer": b"b"}, {"question": "a", "answer": b"\xff"}])
     with pytest.raises(DataError, match=r"t.parquet, row 2: answer is binary and not UTF-8 text: invalid start byte$"):
         make_task(str(file))
@@ -561,7 +575,7 @@ def test_a_run_scores_a_file_and_each_category(
             {"question": "2+2?", "answer": "four", "category": "sums"}]  # fmt: skip
     file, out = write(tmp_path / "qa.csv", rows), tmp_path / "out"
     assert mill(["eval", "scripted", str(file), "--dry_run"]) == 0
-    line = "read as questions with answers, exact match of text: 3 rows; columns used: question, answer, category"
+    line = "read as questions with answers, exact match of 3 texts: 3 rows; columns used: question, answer, category"
     assert line in capsys.readouterr().out
     assert mill(["eval", "scripted", str(file), "--output_dir", str(out), "--quiet"]) == 0
     assert line in (shown := capsys.readouterr().out) and "- cities" in shown and "- sums" in shown
