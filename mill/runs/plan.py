@@ -12,7 +12,7 @@ from typing import Any
 
 from mill.api.errors import CannotServe, SpecError
 from mill.api.model import MillModel, ModelCapabilities
-from mill.api.request import GENERATE, MULTI_ROUND, Request
+from mill.api.request import GENERATE, MULTI_ROUND, Request, option_name
 from mill.api.task import RenderSettings, Task
 from mill.execute.sample_state import SampleState
 from mill.models.spec.backends import backend_info, backends_serving
@@ -43,8 +43,11 @@ class TaskPlan:
             lines.insert(0, f"{self.task.name} runs instead of {self.requested}, which this model cannot serve")
         if self.states and self.states[0].settings.n_shots and not self.task.takes_shots:
             lines.append("this task takes no examples, so --n_shots does not apply")
-        if self.states and self.states[0].settings.gen_kwargs and self.task.kind not in (GENERATE, MULTI_ROUND):
-            lines.append("this task generates no text, so --gen_kwargs does not apply")
+        if self.states and self.task.kind not in (GENERATE, MULTI_ROUND):
+            unused = _spellings(self.states[0].settings.gen_kwargs)
+            if unused:
+                apply = "does not apply" if len(unused) == 1 else "do not apply"
+                lines.append(f"this task generates no text, so {' and '.join(unused)} {apply}")
         return lines + self.without_effect()
 
     def without_effect(self) -> list[str]:
@@ -63,6 +66,14 @@ class TaskPlan:
 
     def requests(self) -> list[Request]:
         return [request for state in self.states for request in state.open_requests()]
+
+
+def _spellings(decoding: Mapping[str, Any]) -> list[str]:
+    """The options that a user gave to set these decoding options. Checks request `logprobs` by themselves."""
+    names = sorted({option_name(name) for name in decoding} - {"logprobs"})
+    others = [name for name in names if name != "max_gen_toks"]
+    limit = ["--max_tokens (max_gen_toks)"] if len(others) < len(names) else []
+    return limit + ([f"--gen_kwargs {','.join(others)}"] if others else [])
 
 
 def parse_limit(given: str | int | float | None) -> int | float | None:

@@ -246,7 +246,7 @@ def test_a_dialog_without_a_chat_template_is_refused_before_weights_load(tiny_mo
 
 
 def test_max_gen_toks_that_leaves_no_room_for_a_prompt_is_refused(tiny_model: Path) -> None:
-    with pytest.raises(ModelError, match=r"max_gen_toks=64 leaves no room.*context of 32 tokens"):
+    with pytest.raises(ModelError, match=r"of 64 tokens leaves no room.*context of 32 tokens: lower --max_tokens"):
         hf(tiny_model, max_context_length=32).generate_until(prompts("the", max_gen_toks=64))
 
 
