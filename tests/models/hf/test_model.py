@@ -365,7 +365,7 @@ def test_bad_arguments_are_refused_when_the_model_is_opened(spec: str, error: ty
 
 
 def test_a_model_that_the_hub_does_not_have_is_one_line() -> None:
-    reason = "no such local folder, and it is not in the hub's cache, and HF_HUB_OFFLINE is set"
+    reason = "no such local folder, and it is not in the hub's cache, and HF_HUB_OFFLINE is set: unset it"
     with pytest.raises(ModelError, match=f"cannot load the config of nobody/nothing: {reason}"):
         open_model("nobody/nothing").identity()
 
