@@ -17,7 +17,7 @@ from mill.api.task import RenderSettings, Task
 from mill.execute.sample_state import SampleState
 from mill.models.spec.backends import backend_info, backends_serving
 from mill.tasks import hooks
-from mill.tasks.load import Selection, serve
+from mill.tasks.load import Selection, renderings, serve
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,8 @@ def _served(task: Task, model: MillModel) -> Task:
 
 
 def _alternatives(task: Task) -> str:
-    return f"backends that do: {', '.join(backends_serving(task.kind)) or 'none of the built-in ones'}"
+    backends = backends_serving(renderings(task))
+    return f"backends that do: {', '.join(backends) or 'none of the built-in ones'}"
 
 
 def _plan(requested: str, task: Task, settings: RenderSettings, limit: int | float | None) -> TaskPlan:

@@ -367,6 +367,14 @@ BAD = {
     ),
     "clip answers no text": (["eval", "clip[path=ViT-B-32]", "mmlu"], "which the backend clip does not answer"),
     "timm answers no text": (["eval", "timm[path=resnet50]", "mmlu_pro"], "which the backend timm does not answer"),
+    "images need a model that takes them": (
+        ["eval", "toy[path=x]", "imagenet", "--task_paths", TOY],
+        "takes text; backends that do: hf, vllm, litellm, clip, timm, openai-compat, vllm-mlx",
+    ),
+    "fixed classes need timm": (
+        ["eval", "clip[path=ViT-B-32]", "imagenet_supervised"],
+        "which the backend clip does not answer; backends that do: timm",
+    ),
     "missing extra": (["eval", "vllm[path=x]", "mmlu"], 'the backend vllm needs the package vllm: pip install -e ".[vllm]"'),
     "no chat template": (
         ["eval", "mute.py", "toy_gen", "--task_paths", TOY, "--apply_chat_template"],
