@@ -85,6 +85,14 @@ def test_every_command_and_option_exists(page: Path) -> None:
         assert given <= known, (words, given - known)
 
 
+@pytest.mark.parametrize("page", [*PAGES, *sorted(ROOT.glob("examples/*"))], ids=lambda page: page.name)
+def test_options_of_mill_are_written_with_underscores(page: Path) -> None:
+    """Both spellings work; one is documented."""
+    for line in page.read_text().splitlines() if page.is_file() else []:
+        command = re.search(rf"\bmill (?:{'|'.join(COMMANDS)}) .*", line)
+        assert not command or not re.findall(r"--[a-z]+-[a-z-]+", command[0]), line
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_and_paths_exist(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
