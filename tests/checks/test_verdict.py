@@ -83,7 +83,8 @@ def test_the_number_of_samples_that_would_show_no_change_is_enough(worse: int, b
     size = named_size(verdict(compared(worse, better, n)), "it is within 1 point")
     shares = [(count + 0.5) / (n + 2) for count in (worse, better)]
     for count, start in ((size, "unchanged within noise"), (size // 2, "inconclusive")):
-        assert verdict(compared(*(round(share * count) for share in shares), n=count)).startswith(start)
+        scaled_worse, scaled_better = (round(share * count) for share in shares)
+        assert verdict(compared(scaled_worse, scaled_better, count)).startswith(start)
 
 
 def test_few_samples_without_a_change_need_more_than_many_without_one() -> None:

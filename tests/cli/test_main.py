@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -214,6 +215,7 @@ def test_a_dry_run_counts_requests_and_computes_nothing(mill: Mill, tmp_path: Pa
     )
     assert code == 0
     cells = [line.split() for line in out.splitlines()]
+    assert ["task", "runs", "as", "shots", "samples", "requests", "distinct", "recorded", "input", "tokens"] in cells
     assert ["toy_gen", "toy_gen", "0", "5/40", "5", "5", "3", "unknown"] in cells
     assert ["toy_choice", "toy_choice", "0", "5/40", "15", "15", "0", "unknown"] in cells
     assert len(list((tmp_path / "out").glob("*/*/samples/*.jsonl"))) == 1
@@ -511,6 +513,12 @@ def test_collect_writes_through_a_link_and_leaves_out_a_damaged_run(mill: Mill, 
     code, out, err = mill("collect", "--output_dir", "out")
     assert code == 0 and "toy_gen" in out
     assert "left out:" in err
+
+
+def test_the_last_lines_count_requests_of_which_a_choice_is_one(mill: Mill) -> None:
+    """Two questions with three choices each are six requests."""
+    code, out, _ = toy(mill, "--limit", "2", tasks="toy_choice")
+    assert code == 0 and re.search(r"^6 requests computed in [\d.]+ s, 0 read from the record$", out, re.MULTILINE)
 
 
 def test_gen_kwargs_that_do_not_apply_are_reported(mill: Mill) -> None:
