@@ -64,7 +64,7 @@ def test_the_right_answer_scores_one_and_another_zero():
 '''
 
 BACKEND = '''\
-"""The backend NAME: a toy model that continues the alphabet; its tokens are characters. Put your engine in its place.
+"""The backend NAME: a toy model that continues the alphabet; its tokens are characters. Call your engine instead.
 
     mill eval NAME.py TASK
     mill conform NAME.py     (the contract of backends, which this file fulfils)
