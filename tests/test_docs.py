@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from mill.api.registry import tasks
+from mill.api.registry import models, tasks
 from mill.checks.glossary import METRICS
 from mill.checks.subjects import CHECK_RUNS
 from mill.cli.main import COMMANDS, cli, run
@@ -254,8 +254,12 @@ def test_the_python_of_the_pages_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(models, "_entries", models.entries())  # examples register names
+    api = named_blocks("docs/api.md", "python")
+    groups = re.findall(r"^## .*?(?=^## |\Z)", (ROOT / "docs/api.md").read_text(), re.DOTALL | re.MULTILINE)
+    assert groups and all("```python\n# " in group and "\n::: " in group for group in groups)
     for page, name in (
-        ("docs/api.md", "from_python.py"),
+        *(("docs/api.md", name) for name in api),
         ("docs/results.md", "read_samples.py"),
         ("docs/models.md", "my_model.py"),
     ):
@@ -263,6 +267,7 @@ def test_the_python_of_the_pages_runs(
         defined = runpy.run_path(name)
     printed = capsys.readouterr().out
     assert "answered" in printed and "reasoning" in printed
+    assert "5 of 5 texts differ" in printed and "True 16 ('\\n',)" in printed and "0.75 (0.19 to 0.99)" in printed
     arguments = {name for name in defined["model"] if name != "type"}
     assert arguments <= inspect.signature(TransformersModel).parameters.keys()
 

@@ -125,7 +125,7 @@ def _test_text(name: str, estimate: Estimate, p: float) -> str:
 
 
 def _needed(name: str, variant: Variant, margin: float, level: float) -> str:
-    """How many samples would decide, if pairs change as often as they did here; empty where no number follows from the data."""
+    """How many samples would decide, if pairs change as often as they did here; empty where no number follows."""
     estimate = variant.metrics[name]
     if name != "acc_drop" or not estimate.n:
         return ""
