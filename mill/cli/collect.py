@@ -11,6 +11,7 @@ from mill.api.errors import MillError, RunError, SpecError
 from mill.api.printing import echo
 from mill.api.storage import write_atomically
 from mill.api.warnings import warn
+from mill.checks.glossary import counted
 from mill.cli.options import chosen_output_dir, option
 from mill.cli.values import FilePath, TableFormat
 from mill.report.collect import collect, listing
@@ -73,7 +74,7 @@ def _check(folder: Path, model: str, task: str) -> int:
     rows = [row for row in rows if model in row[0] and task in row[2]]
     if rows:
         print_table("", ("model", "shots", "missing", "job"), rows)
-    echo(f"{len(rows)} results are missing" if rows else f"nothing is missing: {len(cells)} cells scheduled")
+    echo(f"{len(rows)} results are missing" if rows else f"nothing is missing: {counted(len(cells), 'job')} scheduled")
     return int(bool(rows))
 
 

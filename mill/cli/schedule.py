@@ -13,6 +13,7 @@ import click
 from mill.api.errors import MissingPackage, SpecError
 from mill.api.printing import echo
 from mill.api.secrets import is_secret, names_hidden, redact_addresses
+from mill.checks.glossary import counted
 from mill.cli.interrupt import interrupted
 from mill.cli.main import run as run_command
 from mill.cli.options import chosen_output_dir, given_options, option, options
@@ -62,9 +63,9 @@ A cluster file, all of it optional:
 @click.option("--n_shots", default=None, help="Numbers of few-shot examples, comma-separated. [default: each task's own]")
 @option("output_dir")
 @click.option("--cluster", type=FilePath(), default=None, help="YAML file with the limits of a job and of arrays.")
-@click.option("--local", is_flag=True, help="Run the cells as processes of this machine, and wait for them.")
+@click.option("--local", is_flag=True, help="Run the jobs as processes of this machine, and wait for them.")
 @click.option("--dry_run", is_flag=True, help="Show the matrix and what is missing; submit nothing.")
-@click.option("--forget", is_flag=True, help="Remove the cells from the list of scheduled cells; results and jobs stay.")
+@click.option("--forget", is_flag=True, help="Remove them from the list of scheduled jobs; results and submitted jobs stay.")
 @options(PASSED_ON)
 @options(("task_paths", "no_remote_code"))
 @click.pass_context
@@ -81,9 +82,9 @@ def command(
     forget: bool,
     **values: Any,
 ) -> int:
-    """Run every cell of MODELS x TASKS x --n_shots that has no complete result yet, as jobs of SLURM.
+    """Run every combination of MODELS, TASKS and --n_shots that has no complete result yet, each as a job of SLURM.
 
-    The same command again submits only what failed or never ran, not cells that are queued or running. A job whose time is
+    The same command again submits only what failed or never ran, not jobs that are queued or running. A job whose time is
     over is queued again and resumes.
     """
     folder = chosen_output_dir(ctx, output_dir).resolve()
@@ -92,7 +93,7 @@ def command(
             raise SpecError("--forget starts nothing: leave out --dry_run and --local")
         shots = [] if n_shots is None else _shots(n_shots)
         count = forget_cells(folder, split_names(models), split_names(tasks), shots)
-        echo(f"{count} cells removed from the schedule")
+        echo(f"{counted(count, 'job')} removed from the schedule")
         return int(count == 0)
     if not local and importlib.util.find_spec("submitit") is None:
         raise MissingPackage("mill schedule", "submitit", "slurm")
@@ -104,7 +105,8 @@ def command(
         _show(cells, states, folder)
         count = sum(state == TO_DO for state in states.values())
         arrays = -(-count // limits.array_size)
-        echo(f"would submit {count} of {len(cells)} cells in {arrays} array{'s' * (arrays != 1)}: {_shown_limits(limits)}")
+        jobs = f"{count} of {counted(len(cells), 'job')} in {counted(arrays, 'array')}"
+        echo(f"would submit {jobs}: {_shown_limits(limits)}")
         return 0
     # Two commands that submit at the same time would both find a cell missing; local cells take the lock themselves.
     with contextlib.nullcontext() if local else advisory_lock(RunFolder(folder / FOLDER), [FOLDER]):
@@ -186,8 +188,8 @@ def _submit(cells: list[Cell], limits: Cluster, folder: Path) -> int:
     for submitted in submit(cells, limits, folder, run_command):
         remember_cells(folder, submitted)
         count += len(submitted)
-        echo(f"submitted {len(submitted)} cells as {submitted[0].job.partition('_')[0]}")
-    echo(f"{count} cells in the queue; `mill collect --check --output_dir {folder}` lists what is missing")
+        echo(f"submitted {counted(len(submitted), 'job')} as {submitted[0].job.partition('_')[0]}")
+    echo(f"{counted(count, 'job')} in the queue; `mill collect --check --output_dir {folder}` lists what is missing")
     return 0
 
 
@@ -202,7 +204,9 @@ def _run_locally(cells: list[Cell], limits: Cluster, folder: Path) -> int:
                 failed += error is not None
     except KeyboardInterrupt:
         raise interrupted() from None
-    echo(f"{len(cells) - failed} of {len(cells)} cells done; `mill collect --output_dir {folder}` shows the scores")
+    echo(
+        f"{len(cells) - failed} of {counted(len(cells), 'job')} done; `mill collect --output_dir {folder}` shows the scores"
+    )
     return int(failed > 0)
 
 

@@ -25,7 +25,7 @@ def print_outcome(outcome: Outcome) -> None:
         out.print(line, markup=False, soft_wrap=True)
     tally = outcome.tally
     if tally.requested:
-        done = f"{tally.computed} answers computed in {outcome.seconds:.1f} s, {tally.known} read from the record"
+        done = f"{tally.computed} requests computed in {outcome.seconds:.1f} s, {tally.known} read from the record"
         tokens = f"; {tally.prompt_tokens:,} prompt and {tally.output_tokens:,} output tokens" if tally.prompt_tokens else ""
         padded = f"; {tally.padded} more to keep ranks in step" if tally.padded else ""
         out.print(done + tokens + padded, markup=False, soft_wrap=True)

@@ -228,7 +228,7 @@ class Run:
         if task.judge is None:
             return []
         if self.judging is None:
-            return ["not judged: --judge MODEL names a judge"]
+            return ["no judge grades the answers, so metrics of a judge are missing: --judge MODEL names one"]
         return [f"judged by {self.judging.model.model_name}", *judgement_warnings(scored)]
 
 

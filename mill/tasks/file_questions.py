@@ -99,6 +99,9 @@ class FileTask(PromptedTask):
     def _pool(self) -> tuple[str, list[Row]]:
         return "file", self._docs
 
+    def _pool_name(self, split: str) -> str:
+        return "the rest of the file"
+
     def samples(self) -> Sequence[Sample]:
         return [Sample(doc["id"], doc) for doc in self._docs]
 

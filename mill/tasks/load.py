@@ -124,12 +124,17 @@ def select(names: list[str]) -> Selection:
     return Selection(tuple(selected.values()), tuple(benchmarks.values()))
 
 
+def renderings(task: Task) -> list[Task]:
+    """The task itself and the other forms in which it can run, in order of preference."""
+    return [task, *(make_task(name) for name in task.alternatives)]
+
+
 def serve(task: Task, capabilities: ModelCapabilities, who: str, can: str) -> Task:
     """The task, or the first of its other renderings, that a model can serve; refused with what would work instead.
 
     `who` names the model and `can` the backends that would serve the task as it is.
     """
-    for candidate in (task, *(make_task(name) for name in task.alternatives)):
+    for candidate in renderings(task):
         if capabilities.serves(candidate.kind) and candidate.modalities <= capabilities.modalities:
             return candidate
     missing = sorted(task.modalities - capabilities.modalities)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -214,6 +215,7 @@ def test_a_dry_run_counts_requests_and_computes_nothing(mill: Mill, tmp_path: Pa
     )
     assert code == 0
     cells = [line.split() for line in out.splitlines()]
+    assert ["task", "runs", "as", "shots", "samples", "requests", "distinct", "recorded", "input", "tokens"] in cells
     assert ["toy_gen", "toy_gen", "0", "5/40", "5", "5", "3", "unknown"] in cells
     assert ["toy_choice", "toy_choice", "0", "5/40", "15", "15", "0", "unknown"] in cells
     assert len(list((tmp_path / "out").glob("*/*/samples/*.jsonl"))) == 1
@@ -330,6 +332,14 @@ BAD = {
         ["eval", "toy[path=x]", "toy_gen", "--gen_kwargs", "max_gen_toks=0"],
         "the decoding option max_gen_toks=0 is not between 1 and 1e+09",
     ),
+    "second name of a decoding option": (
+        ["eval", "toy[path=x]", "toy_gen", "--gen_kwargs", "max_tokens=0"],
+        "--gen_kwargs: the decoding option max_tokens=0 is not between 1 and 1e+09",
+    ),
+    "second name of an option": (
+        ["eval", "toy[path=x]", "toy_gen", "--max-gen-toks", "0"],
+        "--max_gen_toks must be a whole number from 1 to 1000000000, not 0",
+    ),
     "decoding option that is no number": (
         ["eval", "toy[path=x]", "toy_gen", "--gen_kwargs", "temperature=hot"],
         "the decoding option temperature=hot is not a number",
@@ -359,6 +369,14 @@ BAD = {
     ),
     "clip answers no text": (["eval", "clip[path=ViT-B-32]", "mmlu"], "which the backend clip does not answer"),
     "timm answers no text": (["eval", "timm[path=resnet50]", "mmlu_pro"], "which the backend timm does not answer"),
+    "images need a model that takes them": (
+        ["eval", "toy[path=x]", "imagenet", "--task_paths", TOY],
+        "takes text; backends that do: hf, vllm, litellm, clip, timm, openai-compat, vllm-mlx",
+    ),
+    "fixed classes need timm": (
+        ["eval", "clip[path=ViT-B-32]", "imagenet_supervised"],
+        "which the backend clip does not answer; backends that do: timm",
+    ),
     "missing extra": (["eval", "vllm[path=x]", "mmlu"], 'the backend vllm needs the package vllm: pip install -e ".[vllm]"'),
     "no chat template": (
         ["eval", "mute.py", "toy_gen", "--task_paths", TOY, "--apply_chat_template"],
@@ -497,10 +515,32 @@ def test_collect_writes_through_a_link_and_leaves_out_a_damaged_run(mill: Mill, 
     assert "left out:" in err
 
 
+def test_the_last_lines_count_requests_of_which_a_choice_is_one(mill: Mill) -> None:
+    """Two questions with three choices each are six requests."""
+    code, out, _ = toy(mill, "--limit", "2", tasks="toy_choice")
+    assert code == 0 and re.search(r"^6 requests computed in [\d.]+ s, 0 read from the record$", out, re.MULTILINE)
+
+
 def test_gen_kwargs_that_do_not_apply_are_reported(mill: Mill) -> None:
-    code, out, _ = toy(mill, "--limit", "2", "--gen_kwargs", "temperature=0.5", tasks="toy_choice")
-    assert code == 0
-    assert "toy_choice: this task generates no text, so --gen_kwargs does not apply" in out
+    """By the option that the user typed; max_tokens is stored as the decoding option max_gen_toks."""
+    for given, named in {
+        ("--gen_kwargs", "temperature=0.5"): "--gen_kwargs temperature does not apply",
+        ("--max_tokens", "5"): "--max_tokens (max_gen_toks) does not apply",
+        ("--max_tokens", "5", "--gen_kwargs", "top_k=3,stop=a"): (
+            "--max_tokens (max_gen_toks) and --gen_kwargs top_k,until do not apply"
+        ),
+    }.items():
+        code, out, _ = toy(mill, "--limit", "2", *given, tasks="toy_choice")
+        assert code == 0
+        assert f"toy_choice: this task generates no text, so {named}\n" in out
+
+
+def test_a_check_does_not_warn_of_decoding_options_that_it_adds_itself(mill: Mill, tmp_path: Path) -> None:
+    models = ("toy[path=a]", "toy[path=b]")
+    code, _, _ = mill("compare", *models, "--tasks", "toy_choice", "--task_paths", TOY, "--limit", "2", "--no_report")
+    results = list((tmp_path / "results").glob("*/*/results.json"))
+    assert code == 0 and len(results) == 2
+    assert [json.loads(file.read_text())["tasks"]["toy_choice"]["warnings"] for file in results] == [[], []]
 
 
 def test_repeats_of_a_greedy_answer_are_warned_of_once_and_beside_the_score(mill: Mill, tmp_path: Path) -> None:

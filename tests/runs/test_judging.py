@@ -376,12 +376,14 @@ def test_a_task_may_expect_answers_of_the_shape_that_it_requested(mill: Mill, sh
 
 def test_a_run_without_a_judge_reports_it_and_keeps_its_own_folder(mill: Mill) -> None:
     code, out, _ = mill("eval", "answerer", "judged", judge=None)
-    assert code == 0 and "not judged: --judge MODEL names a judge" in out
+    assert code == 0 and "no judge grades the answers, so metrics of a judge are missing" in out
     assert "judge_read" not in out and not Calls.requests
     mill("eval", "answerer", "judged")
     unjudged, judged = result(pattern="default"), result()
     assert set(unjudged["metrics"]) == {"exact_match"} and set(judged["metrics"]) > {"exact_match", "judge"}
-    assert unjudged["warnings"] == ["not judged: --judge MODEL names a judge"]
+    assert unjudged["warnings"] == [
+        "no judge grades the answers, so metrics of a judge are missing: --judge MODEL names one"
+    ]
     mill("eval", "answerer", "judged", judge=None)
     assert result() == judged and result(pattern="default") == unjudged
 

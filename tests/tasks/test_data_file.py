@@ -219,6 +219,15 @@ def test_other_rows_are_the_examples(tmp_path: Path) -> None:
     assert request.context == "Question: Capital of Peru?\nAnswer: Lima\n\nQuestion: Capital of France?\nAnswer:"
 
 
+def test_a_file_with_too_few_rows_for_the_examples_is_refused(tmp_path: Path) -> None:
+    task = make_task(str(write(tmp_path / "qa.csv", QUESTIONS)))
+    expected = (
+        rf"qa\.csv needs 9 examples before each question, but the rest of the file has only {len(QUESTIONS) - 1}: lower --n"
+    )
+    with pytest.raises(DataError, match=expected):
+        task.requests(task.samples()[0], RenderSettings(n_shots=9))
+
+
 def test_a_system_prompt_of_a_row_replaces_that_of_the_run(tmp_path: Path) -> None:
     file = write(tmp_path / "qa.csv", [{"prompt": "a", "system": "Be brief."}, {"prompt": "b", "system": ""}])
     task = make_task(str(file))

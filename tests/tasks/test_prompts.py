@@ -109,7 +109,9 @@ def test_mmlu_takes_the_first_examples_of_dev_in_order(mmlu: None) -> None:
 
 
 def test_mmlu_needs_five_examples_and_says_when_there_are_fewer(mmlu: None) -> None:
-    expected = r"mmlu_abstract_algebra needs 5 examples, but the dev split of cais/mmlu/abstract_algebra has 2"
+    expected = (
+        r"needs 5 examples before each question, but the dev split of cais/mmlu/abstract_algebra has only 2: lower --n"
+    )
     with pytest.raises(DataError, match=expected):
         rendered("mmlu_abstract_algebra", RenderSettings())
 
@@ -411,7 +413,7 @@ def test_gsm8k_with_and_without_an_example(gsm8k: None) -> None:
 
 
 def test_gsm8k_needs_five_examples(gsm8k: None) -> None:
-    with pytest.raises(DataError, match="gsm8k needs 5 examples, but the train split of openai/gsm8k/main has 1"):
+    with pytest.raises(DataError, match=r"gsm8k needs 5 examples .*, but the train split of openai/gsm8k/main has only 1"):
         generated("gsm8k", RenderSettings())
 
 
@@ -508,7 +510,7 @@ def test_mmlu_pro_with_and_without_an_example(mmlu_pro: None) -> None:
 def test_mmlu_pro_keeps_the_rows_of_its_category_for_questions_and_examples(mmlu_pro: None) -> None:
     assert [sample.doc for sample in make_task("mmlu_pro_biology").samples()] == [DNA]
     assert target("mmlu_pro_computer_science") == "C"
-    with pytest.raises(DataError, match=r"mmlu_pro_biology needs 5 examples, .* has 2"):
+    with pytest.raises(DataError, match=r"mmlu_pro_biology needs 5 examples .* has only 2"):
         generated("mmlu_pro_biology", RenderSettings())
 
 

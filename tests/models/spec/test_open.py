@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import mill.models  # noqa: F401  registers the built-in backends
+from mill.api import warnings
 from mill.api.errors import MissingPackage, ModelError, SpecError, UnknownName
 from mill.api.model import MillModel
 from mill.api.registry import models
@@ -261,6 +262,29 @@ def test_a_packaged_config_is_found_by_name_and_a_folder_wins(tmp_path: Path, mo
     (tmp_path / "shapes").mkdir()
     assert parse_spec("shapes") == parse_spec("hf[path=shapes]")
     assert make_spec("shapes", base_url="http://h") == parse_spec("openai-compat[model=shapes,base_url=http://h]")
+
+
+def test_a_folder_that_hides_a_packaged_config_is_reported_with_both_spellings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(warnings, "_reported", set())
+    (tmp_path / "shapes").mkdir()
+    config = "mill/models/configs/clip/shapes.py"
+    assert parse_spec("./shapes") == parse_spec("hf[path=./shapes]") and parse_spec(config).config == config
+    assert not caplog.messages
+    assert resolve_spec(parse_spec(config)).backend == "clip"
+    parse_spec("shapes")
+    assert caplog.messages == [
+        "the model shapes is ./shapes of the current folder, which hides the packaged config of that name: "
+        f"write ./shapes for the folder, {config} for the config"
+    ]
+    (tmp_path / config).parent.mkdir(parents=True)
+    (tmp_path / config).write_text('model = {"type": "timm", "path": "mine"}')
+    assert resolve_spec(parse_spec(config)).backend == "timm"
+    assert caplog.messages[1:] == [
+        f"the config {config} is read from the current folder, not from mill: write shapes for the packaged one"
+    ]
 
 
 def test_a_list_in_brackets_is_refused() -> None:
