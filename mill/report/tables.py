@@ -125,8 +125,7 @@ def _print_rows(out: Any, table: Any, *, plain: bool) -> None:
         return
     with out.capture() as captured:
         out.print(table)
-    sys.stdout.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
-    sys.stdout.flush()
+    echo_data("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
 
 
 def _print_groups(

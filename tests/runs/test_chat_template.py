@@ -60,7 +60,7 @@ def test_the_flag_and_the_spec_are_one_run(
         for flag in ([], ["--apply_chat_template"]):
             capsys.readouterr()
             assert run(["eval", f"hf[{plain},{name}=true]", task, *flag, *options]) == 0
-            assert "0 answers computed" in capsys.readouterr().out
+            assert "0 requests computed" in capsys.readouterr().out
     assert [folder for folder in Path("out").glob("*/*") if folder.is_dir()] == [first]
     assert next((first / "samples").iterdir()).read_text() == samples
 

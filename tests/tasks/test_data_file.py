@@ -491,7 +491,7 @@ def test_binary_text_columns_of_parquet_are_decoded_or_refused(tmp_path: Path) -
 def test_decimals_of_parquet_are_numbers(tmp_path: Path) -> None:
     rows = [{"question": "a", "answer": Decimal("1.50")}, {"question": "b", "answer": Decimal("2.00")}]
     task = make_task(str(write(tmp_path / "t.parquet", rows)))
-    assert task.warnings()[0].startswith("read as questions with answers, exact match of numbers")
+    assert task.warnings()[0].startswith("read as questions with answers, exact match of 2 numbers")
     assert task.score(task.samples()[0], [Response(text="It is 1.5.")])["exact_match"] == 1.0
     rows = [{"question": "a", "choices": ["x", "y"], "answer": Decimal("1")}]
     assert make_task(str(write(tmp_path / "c.parquet", rows))).samples()[0].doc["answer_index"] == 1
