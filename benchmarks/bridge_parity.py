@@ -46,7 +46,8 @@ TEXTS = ("True", "the answer is (A).", "So the answer is No.", "#### 18", "B", "
 
 
 def number(*parts: str) -> int:
-    return int.from_bytes(hashlib.blake2b("\x00".join(parts).encode("utf-8", "surrogatepass"), digest_size=6).digest(), "big")
+    text = "\x00".join(parts).encode("utf-8", "surrogatepass")
+    return int.from_bytes(hashlib.blake2b(text, digest_size=6).digest(), "big")
 
 
 def score(context: str, continuation: str) -> tuple[float, bool]:
@@ -127,7 +128,12 @@ def of_lm_eval(name: str, limit: int) -> dict[str, dict[str, Any]]:
     with library.quiet(), local_first():
         manager = TaskManager(include_defaults=False, include_path=folders)
         found = evaluator.simple_evaluate(
-            HashLM(), tasks=[name], limit=limit, bootstrap_iters=BOOTSTRAP, task_manager=manager, log_samples=False,
+            HashLM(),
+            tasks=[name],
+            limit=limit,
+            bootstrap_iters=BOOTSTRAP,
+            task_manager=manager,
+            log_samples=False,
             confirm_run_unsafe_code=True,
         )
     assert found is not None
@@ -160,7 +166,9 @@ def differences(theirs: dict[str, dict[str, Any]], ours: Outcome) -> list[str]:
 def equal(theirs: Any, ours: float | None) -> bool:
     if theirs is None or ours is None:
         return theirs is None and ours is None
-    return math.isclose(float(theirs), ours, rel_tol=TOLERANCE, abs_tol=TOLERANCE) or (math.isnan(theirs) and math.isnan(ours))
+    return math.isclose(float(theirs), ours, rel_tol=TOLERANCE, abs_tol=TOLERANCE) or (
+        math.isnan(theirs) and math.isnan(ours)
+    )
 
 
 def main() -> int:

@@ -90,7 +90,7 @@ def rows(wanted: list[str]) -> Iterator[tuple[str, str, str, list[list[str]]]]:
 
 
 def run(name: str, python: str, spec: str, tasks: list[str], folder: Path) -> dict[str, Any]:
-    """A `mill eval` of one task, unless its results lie in the folder already."""
+    """A `mill eval` of one task, unless the folder has its results already."""
     output_dir = folder / name.replace(" ", "-") / tasks[0]
     if not list(output_dir.rglob("results.json")):
         command = [python, "-m", "mill", "eval", spec, *tasks, "--output_dir", str(output_dir), "--quiet", "--wait", "240"]

@@ -66,7 +66,7 @@ def timed(command: list[str]) -> tuple[float, str]:
 
 def compare(name: str, url: str, prompts: Path, infer_check: str, folder: Path) -> None:
     specs = [f"openai-compat[model={model},base_url={url}]" for model in NAMES]
-    command = [sys.executable, "-m", "mill", "compare", *specs, "--prompts", str(prompts), "--no-report", "--quiet"]
+    command = [sys.executable, "-m", "mill", "compare", *specs, "--prompts", str(prompts), "--no_report", "--quiet"]
     ours, printed = timed([*command, "--forced_tokens", "0", "--output", str(folder / f"{name}-answers")])
     whole, printed = timed([*command, "--output", str(folder / f"{name}-all")])
     # infer-check's compare takes one address for both models; its diff takes two.

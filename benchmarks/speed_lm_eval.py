@@ -4,9 +4,9 @@
 
 Needs MMLU, HellaSwag (with its ctx_a and ctx_b columns), GSM8K and WikiText-2 under MILL_DATA, and an environment that has
 lm-eval 0.4.13. The harness runs its own task definitions on the rows that mill read; examples are the first of their split
-on both sides. Its batch size is the fastest of those named with each work, on a part of it, found before the clock starts.
-Both clocks start when the weights are loaded. Prints seconds, the ratio, the tokens fed and the distinct ones, whether
-scores agree, and the most memory either process held so far (of one work where `--only` names one).
+on both sides. Its batch size is the fastest of those listed for each workload, on a part of it, measured before the clock
+starts. Both clocks start when the weights are loaded. Prints seconds, the ratio, the tokens fed and the distinct ones,
+whether scores agree, and the peak memory of either process so far (of one workload where `--only` names one).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from mill.tasks.hellaswag import HellaSwag
 from mill.tasks.load import load_builtin, make_task, select
 
 
-class Work(NamedTuple):
+class Workload(NamedTuple):
     """What both sides do; the harness tries `batch_sizes` on the first `trial` samples of the first task."""
 
     tasks: dict[str, int]
@@ -44,12 +44,12 @@ class Work(NamedTuple):
 
 
 MMLU = {"mmlu_abstract_algebra": 60, "mmlu_anatomy": 60, "mmlu_professional_law": 40, "mmlu_marketing": 60}
-WORKS = {
-    "mmlu": Work(MMLU, shots=5, trial=8),
-    "hellaswag 0-shot": Work({"hellaswag": 400}, trial=8),
-    "hellaswag 10-shot": Work({"hellaswag": 60}, shots=10),
-    "gsm8k": Work({"gsm8k": 64}, shots=4, generation={"max_gen_toks": 128}, batch_sizes=(8, 32), trial=32),
-    "wikitext": Work({"wikitext": 8}, batch_sizes=(1,)),
+WORKLOADS = {
+    "mmlu": Workload(MMLU, shots=5, trial=8),
+    "hellaswag 0-shot": Workload({"hellaswag": 400}, trial=8),
+    "hellaswag 10-shot": Workload({"hellaswag": 60}, shots=10),
+    "gsm8k": Workload({"gsm8k": 64}, shots=4, generation={"max_gen_toks": 128}, batch_sizes=(8, 32), trial=32),
+    "wikitext": Workload({"wikitext": 8}, batch_sizes=(1,)),
 }
 
 PEER = """
@@ -136,27 +136,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True)
     parser.add_argument("--lm_eval_python", required=True)
-    parser.add_argument("--part", type=float, default=1.0, help="the share of each work's samples to run")
-    parser.add_argument("--only", type=lambda text: text.split(","), default=list(WORKS))
+    parser.add_argument("--part", type=float, default=1.0, help="the share of each workload's samples to run")
+    parser.add_argument("--only", type=lambda text: text.split(","), default=list(WORKLOADS))
     options = parser.parse_args()
     load_builtin()
     rows = tempfile.TemporaryDirectory()
     split_hellaswag(Path(rows.name))
-    print(
-        "| work | mill s | lm-eval s | batch | ratio | tokens fed | distinct | largest difference | GiB mill | GiB lm-eval |"
-    )
+    counts = "batch | ratio | tokens fed | distinct | largest difference"
+    print(f"| workload | mill s | lm-eval s | {counts} | GiB mill | GiB lm-eval |")
     print("| --- |" + " ---: |" * 9, flush=True)
-    for work in options.only:
-        whole = WORKS[work]
-        tasks = {name: max(1, round(limit * options.part)) for name, limit in whole.tasks.items()}
-        settings = RenderSettings(n_shots=whole.shots, same_shots=True, gen_kwargs=whole.generation)
+    for name in options.only:
+        workload = WORKLOADS[name]
+        tasks = {task: max(1, round(limit * options.part)) for task, limit in workload.tasks.items()}
+        settings = RenderSettings(n_shots=workload.shots, same_shots=True, gen_kwargs=workload.generation)
         fed, distinct = count_tokens(options.model, tasks, settings)
         with tempfile.TemporaryDirectory() as folder:
             mine = run_mill(options.model, tasks, settings, Path(folder, "mill"))
-            plan = {**whole._asdict(), "model": options.model, "with_shots": bool(whole.shots)}
+            plan = {**workload._asdict(), "model": options.model, "with_shots": bool(workload.shots)}
             del plan["tasks"]
             theirs = run_peer(options.lm_eval_python, PEER, tasks, Path(folder), **plan)
-        line = f"| {work} | {mine['seconds']:.0f} | {theirs['seconds']:.0f} | {theirs['batch_size']} "
+        line = f"| {name} | {mine['seconds']:.0f} | {theirs['seconds']:.0f} | {theirs['batch_size']} "
         line += f"| {theirs['seconds'] / mine['seconds']:.2f} | {fed:,} | {distinct:,} | {agreement(mine, theirs)} "
         line += f"| {mine['peak'] / 2**20:.1f} | {theirs['peak'] / 2**20:.1f} |"
         print(line, flush=True)

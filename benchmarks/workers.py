@@ -109,7 +109,7 @@ def timed(engine: Any, workers: int) -> float:
     engine.load()
     list(engine.stream(LOGLIKELIHOOD, questions(8 * workers, "warm")))
     started = time.perf_counter()
-    assert len(list(engine.stream(LOGLIKELIHOOD, questions(REQUESTS, "asked")))) == REQUESTS
+    assert len(list(engine.stream(LOGLIKELIHOOD, questions(REQUESTS, "sent")))) == REQUESTS
     return time.perf_counter() - started
 
 

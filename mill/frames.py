@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mill.api.errors import MissingPackage, SpecError
 from mill.api.model import MillModel
 from mill.api.task import RenderSettings, Task
+from mill.api.warnings import warn
 from mill.checks.compare import compare as make_check
 from mill.checks.result import Check
 from mill.checks.subjects import TOP_LOGPROBS, CheckConfig, Subject, labelled, open_subject
-from mill.models.spec.parse import Spec, make_spec, parse_spec, split_list
+from mill.models.spec.parse import Spec, make_spec, parse_spec
 from mill.models.spec.remote_code import forbid_remote_code
 from mill.options.checks import CheckOptions
 from mill.options.definitions import EvalOptions, merge
 from mill.options.option import Option, options_of, read_all
+from mill.options.text import split_names
+from mill.report.collect import COLUMNS, score_rows
+from mill.report.scores import model_warnings, score_warnings
 from mill.runs.evaluate import Outcome, plan_run, prepare
 from mill.runs.folder import check_writable
 from mill.runs.judging import open_judge
+from mill.runs.sample_rows import run_columns, sample_row
 from mill.tasks.from_files import expand_task_files
 from mill.tasks.load import Selection, load_builtin, load_files, select
 from mill.tasks.suite import select_suites
@@ -42,15 +47,17 @@ _COMPARE = {name: option for name, option in options_of(CheckOptions).items() if
 
 @dataclass(frozen=True, repr=False)
 class Evaluation:
-    """`scores` has a row for each task and metric, `samples` one for each sample."""
+    """`scores` has the columns of `mill collect`, with a row for each metric of each task and benchmark; `samples` those of
+    samples/<task>.jsonl, with a row for each sample. `warnings` are the lines that `mill eval` prints below its table."""
 
     scores: pd.DataFrame
     samples: pd.DataFrame
     outcome: Outcome
+    warnings: list[str] = field(default_factory=list)
 
     def __repr__(self) -> str:
         head = f"Evaluation of {self.outcome.model} in {self.outcome.folder.path}: {len(self.samples)} samples"
-        return _short(head, self.scores, ("task", "metric", "value", "stderr", "n", "errors"))
+        return _short(head, self.scores, ("task", "metric", "value", "stderr", "n", "failed"))
 
 
 @dataclass(frozen=True, repr=False)
@@ -96,15 +103,20 @@ def evaluate(model: Model, tasks: Tasks, **options: Any) -> Evaluation:
     else:
         spec = make_spec(model, base_url=given.base_url or "") if isinstance(model, str) else model
         how = {"limit": given.limit, "fresh": given.fresh, "wait": given.wait, "exact": given.exact, "judge": judge}
-        how |= {"batch_size": given.fixed_batch_size, "choice": given.choice}
+        how |= {"batch_size": given.fixed_batch_size, "choice": given.choice, "chat": given.apply_chat_template}
         run = prepare(spec, selection, given.settings, output_dir=output_dir, **how)
+    for plan in run.plans:  # before the run, such as how a data file is read
+        for line in plan.warnings():
+            warn(f"{plan.task.name}: {line}")
     outcome = run.execute(quiet=given.quiet)
-    scores = [
-        {"model": outcome.model, "task": task.task, "metric": name, **vars(estimate), "errors": task.errors}
-        for task in outcome.tasks
-        for name, estimate in task.metrics.items()
-    ]
-    return Evaluation(pandas.DataFrame(scores), pandas.DataFrame(_sample_rows(outcome)), outcome)
+    warnings = score_warnings(outcome)
+    for line in warnings:
+        warn(line)
+    scores = score_rows(outcome.model, outcome.folder, outcome.tasks, outcome.benchmarks)
+    columns = run_columns(outcome.model, outcome.folder)
+    samples = [sample_row(columns, task, one) for task, scored in outcome.scored.items() for one in scored]
+    frames = pandas.DataFrame(scores, columns=list(COLUMNS)), pandas.DataFrame(samples)
+    return Evaluation(*frames, outcome, [*warnings, *model_warnings(outcome)])
 
 
 def compare(
@@ -214,7 +226,7 @@ def _pandas(what: str) -> Any:
 def _selection(tasks: Tasks) -> Selection:
     """Task names as on the command line, paths of files, and Task objects, each once."""
     load_builtin()
-    listed = split_list(tasks) if isinstance(tasks, str) else [tasks] if isinstance(tasks, (Path, Task)) else tasks
+    listed = split_names(tasks) if isinstance(tasks, str) else [tasks] if isinstance(tasks, (Path, Task)) else tasks
     given = [str(task) if isinstance(task, Path) else task for task in listed]
     named = select(expand_task_files(task for task in given if isinstance(task, str)))
     return Selection((*named.tasks, *(task for task in given if isinstance(task, Task))), named.benchmarks)
@@ -235,23 +247,6 @@ def _spec_of(model: MillModel) -> Spec:
     """A model made in Python has no spec: its class and name identify it."""
     arguments: Mapping[str, Any] = model.arguments or {"path": model.model_name}
     return Spec(type(model).__name__, arguments)
-
-
-def _sample_rows(outcome: Outcome) -> list[dict[str, Any]]:
-    return [
-        {
-            "task": task,
-            "id": sample.record.sample.id,
-            "prompt": sample.record.sent or sample.record.prompt,
-            "target": sample.record.target,
-            "texts": [response.text for repeat in sample.record.responses for response in repeat],
-            "log_probs": [response.score for repeat in sample.record.responses for response in repeat],
-            "error": sample.error,
-            **{name: values[0] if len(values) == 1 else values for name, values in sample.values.items()},
-        }
-        for task, scored in outcome.scored.items()
-        for sample in scored
-    ]
 
 
 evaluate.__signature__ = _signature(evaluate, _EVALUATE)  # type: ignore[attr-defined]

@@ -17,13 +17,21 @@ from pathlib import Path
 import pytest
 import yaml
 
-from mill.api.registry import tasks
+from mill.api.registry import models, tasks
 from mill.checks.glossary import METRICS
+from mill.checks.subjects import CHECK_RUNS
 from mill.cli.main import COMMANDS, cli, run
 from mill.models.hf import TransformersModel
 from mill.models.openai_compat import OpenAICompatModel
 from mill.models.spec.parse import parse_spec
+from mill.runs.advisory_lock import WORKING
+from mill.runs.folder import MANIFEST, RESULTS, SAMPLES
+from mill.runs.record import DISTRIBUTIONS
+from mill.runs.record import FOLDER as RECORD
+from mill.runs.shared import PARTS
+from mill.schedule.cells import CELLS
 from mill.schedule.cluster import Cluster
+from mill.schedule.jobs import LOGS
 from mill.tasks.load import load_builtin, make_task
 
 ROOT = Path(__file__).parent.parent
@@ -83,6 +91,14 @@ def test_every_command_and_option_exists(page: Path) -> None:
         }
         given = {word.lstrip("[").split("=")[0].replace("-", "_") for word in words if word.lstrip("[").startswith("--")}
         assert given <= known, (words, given - known)
+
+
+@pytest.mark.parametrize("page", [*PAGES, *sorted(ROOT.glob("examples/*"))], ids=lambda page: page.name)
+def test_options_of_mill_are_written_with_underscores(page: Path) -> None:
+    """Both spellings work; one is documented."""
+    for line in page.read_text().splitlines() if page.is_file() else []:
+        command = re.search(rf"\bmill (?:{'|'.join(COMMANDS)}) .*", line)
+        assert not command or not re.findall(r"--[a-z]+-[a-z-]+", command[0]), line
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -168,7 +184,7 @@ def test_the_table_of_the_tasks_page_is_a_multiple_choice_task(tmp_path: Path) -
     file = tmp_path / "qa.csv"
     file.write_text(code_blocks("docs/tasks.md", "text")[0])
     task = make_task(str(file))
-    assert [task.target(sample) for sample in task.samples()] == [1, 1]
+    assert [task.target(sample) for sample in task.samples()] == ["Jupiter", "carbon dioxide"]
     assert [task.category(sample) for sample in task.samples()] == ["astronomy", "biology"]
 
 
@@ -179,6 +195,42 @@ def test_run_and_cluster_files_have_known_keys() -> None:
     assert run_file.keys() <= {parameter.name for parameter in command.params}
     cluster = yaml.safe_load(named_blocks("docs/distributed.md", "yaml")["cluster.yaml"])
     assert cluster.keys() == {field.name for field in fields(Cluster)}
+
+
+def test_every_file_of_a_result_folder_is_in_the_table_of_the_results_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Runs of every kind that the toy model can make. Whole distributions need a real model: that name is checked alone."""
+    table = (ROOT / "docs/results.md").read_text().split("| file | contents |", 1)[1].split("\n\n")[0]
+    patterns = [row.replace("RUN", "<model>/<settings>") for row in re.findall(r"^\| `([^`]+)` \|", table, re.MULTILINE)]
+    known = [re.compile(re.sub(r"<\w+>", "[^/]+", re.sub(r"[.]", r"\\.", row)).replace("//", "/")) for row in patterns]
+    for name in (MANIFEST, RESULTS, SAMPLES, RECORD, DISTRIBUTIONS, PARTS, WORKING, CHECK_RUNS, CELLS, LOGS):
+        assert any(name in row.split("/") for row in patterns), name
+    for module in [module for module in sys.modules if module.startswith("mill_file_")]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("TOY_N", "2")
+    toy = ["--task_paths", str(ROOT / "tests/toy.py")]
+    Path("qa.csv").write_text("question,answer\nWhy?,Because\nHow?,So\n")
+    (tmp_path / "results/schedule/working").mkdir(parents=True)  # as while jobs are submitted to SLURM
+    (tmp_path / "results/schedule/working/1.json").touch()
+    for command in (
+        ["eval", "toy[path=a]", "toy_gen,toy_choice", "--apply_chat_template"],
+        ["eval", "toy[path=a]", "qa.csv", "--judge", "toy[path=j]"],
+        ["eval", "toy[path=a]", "qa.csv", "--judge", "toy[path=j]", "--fresh"],
+        ["eval", "toy[path=a]", "qa.csv", "--judge", "toy[path=j]", "--fresh"],
+        ["compare", "toy[path=a]", "toy[path=b]", "--tasks", "toy_gen"],
+        ["determinism", "--model", "toy[path=a]", "--tasks", "toy_gen", "--runs", "2"],
+        ["schedule", "toy[path=c]", "toy_gen", "--local"],
+    ):
+        assert run([*command, *toy]) in (0, 1), capsys.readouterr().err
+    files = [str(file.relative_to("results")) for file in sorted(Path("results").rglob("*")) if file.is_file()]
+    folders = {part for file in files for part in file.split("/")[:-1]}
+    assert {"record", "parts", "samples", "judge", "checks", "runs", "schedule"} <= folders
+    assert any(folder.startswith("apply_chat_template=True-") for folder in folders)
+    undocumented = [file for file in files if not any(row.match(file) for row in known)]
+    assert not undocumented
 
 
 def test_the_worked_examples_of_contributing_run(
@@ -202,8 +254,12 @@ def test_the_python_of_the_pages_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(models, "_entries", models.entries())  # examples register names
+    api = named_blocks("docs/api.md", "python")
+    groups = re.findall(r"^## .*?(?=^## |\Z)", (ROOT / "docs/api.md").read_text(), re.DOTALL | re.MULTILINE)
+    assert groups and all("```python\n# " in group and "\n::: " in group for group in groups)
     for page, name in (
-        ("docs/api.md", "from_python.py"),
+        *(("docs/api.md", name) for name in api),
         ("docs/results.md", "read_samples.py"),
         ("docs/models.md", "my_model.py"),
     ):
@@ -211,6 +267,7 @@ def test_the_python_of_the_pages_runs(
         defined = runpy.run_path(name)
     printed = capsys.readouterr().out
     assert "answered" in printed and "reasoning" in printed
+    assert "5 of 5 texts differ" in printed and "True 16 ('\\n',)" in printed and "0.75 (0.19 to 0.99)" in printed
     arguments = {name for name in defined["model"] if name != "type"}
     assert arguments <= inspect.signature(TransformersModel).parameters.keys()
 

@@ -8,11 +8,15 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 import mill
 from mill.api.errors import MillError, SpecError
+from mill.api.model import MillModel, ModelCapabilities
+from mill.api.request import Request
 from mill.models.spec.open import open_model
+from mill.report.collect import collect
 
 SHORT: dict[str, Any] = {"limit": 3, "gen_kwargs": {"max_gen_toks": 6}}
 
@@ -27,6 +31,57 @@ def test_evaluate_gives_scores_and_samples(tiny_model: Path, tmp_path: Path) -> 
     assert len(found.samples) == 3 and found.samples["error"].isna().all()
     written = json.loads((found.outcome.folder.path / "results.json").read_text())["tasks"]["numerics"]["metrics"]
     assert list(found.scores["value"]) == [written["acc"]["value"], written["answered"]["value"]]
+
+
+class Colours(MillModel):
+    """Answers blue, and prefers the choice that comes first in the alphabet."""
+
+    model_name = "colours"
+    capabilities = ModelCapabilities(supports_logprobs=True)
+
+    def _generate_batch(self, batch: list[Request], gen_kwargs: dict[str, Any]) -> list[str]:
+        if any("fails" in request.text for request in batch):
+            raise ValueError("no answer")
+        return ["Blue."] * len(batch)
+
+    def _loglikelihood_batch(self, batch: list[Request]) -> list[tuple[float, bool]]:
+        return [(-float(ord(request.continuation.strip()[0])), False) for request in batch]
+
+
+QUESTIONS = "question,answer,category\nSky?,blue,nature\nGrass?,green,\nIt fails?,red,\n"
+
+
+def test_frames_have_the_rows_of_the_files(tmp_path: Path) -> None:
+    (tmp_path / "qa.csv").write_text(QUESTIONS)
+    (tmp_path / "exam.csv").write_text("question,choices,answer\nSky?,blue|red,A\nGrass?,blue|green,B\n")
+    tasks = [str(tmp_path / "qa.csv"), str(tmp_path / "exam.csv")]
+    found = mill.evaluate(Colours(), tasks, output_dir=tmp_path / "out", gen_kwargs={"temperature": 1.0}, repeats=2)
+    run = found.outcome.folder
+    lines = [json.loads(line) for task in tasks for line in run.samples_file(task).read_text().splitlines()]
+    assert [
+        {name: None if value is pd.NA or value != value else value for name, value in row.items() if name in line}
+        for row, line in zip(found.samples.to_dict("records"), lines, strict=True)
+    ] == lines
+    assert set(found.samples.columns) == {name for line in lines for name in line}
+    assert {"model", "settings", "category", "response", "extracted", "choices", "chosen"} <= set(found.samples.columns)
+    collected = collect(tmp_path / "out")
+    assert sorted(map(str, found.scores.to_dict("records"))) == sorted(map(str, collected))
+    by_metric = found.scores.set_index(["task", "metric"])
+    assert by_metric.loc[(tasks[0], "exact_match"), "failed"] == 1 and by_metric.loc[(tasks[1], "acc"), "failed"] == 0
+    assert "failed" in repr(found) and "errors" not in repr(found)
+
+
+def test_warnings_about_a_data_file_are_logged_and_part_of_the_result(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "qa.csv").write_text(QUESTIONS)
+    with caplog.at_level("WARNING", logger="mill"):
+        found = mill.evaluate(Colours(), tmp_path / "qa.csv", output_dir=tmp_path / "out")
+    logged = [record.getMessage() for record in caplog.records if record.name == "mill"]
+    name = str(tmp_path / "qa.csv")
+    assert logged[0].startswith(f"{name}: read as questions with answers") and logged[0] == found.warnings[0]
+    assert f"{name}: 1 of 3 samples failed and have no score:" in logged
+    assert len(logged) == len(set(logged)) == len(found.warnings)
 
 
 def test_results_are_printed_in_a_few_lines(tiny_model: Path, tmp_path: Path) -> None:
@@ -61,7 +116,7 @@ def test_the_functions_are_listed() -> None:
 def test_a_model_that_is_open_is_evaluated_as_its_spec_is(tiny_model: Path, tmp_path: Path) -> None:
     by_spec = mill.evaluate(spec(tiny_model), ["numerics"], output_dir=tmp_path / "a", **SHORT)
     by_model = mill.evaluate(open_model(spec(tiny_model)), ["numerics"], output_dir=tmp_path / "b", **SHORT)
-    assert by_model.samples["texts"].tolist() == by_spec.samples["texts"].tolist()
+    assert by_model.samples["response"].tolist() == by_spec.samples["response"].tolist()
 
 
 def test_compare_gives_metrics_samples_and_a_page(tiny_model: Path, tmp_path: Path) -> None:

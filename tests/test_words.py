@@ -98,6 +98,12 @@ def test_the_code_uses_no_more_private_words_than_before() -> None:
     assert not counts, {pattern: f"{count} uses; write {WORDS[pattern]}" for pattern, count in counts.items()}
 
 
+@pytest.mark.parametrize("file", sorted(ROOT.glob("benchmarks/*.py")), ids=lambda file: file.name)
+def test_a_benchmark_uses_the_words_of_the_field(file: Path) -> None:
+    counts = uses(file.read_text())
+    assert not counts, {pattern: WORDS[pattern] for pattern in counts}
+
+
 def test_a_word_is_found_in_identifiers_and_prose_but_not_inside_other_words() -> None:
     assert uses("_told tell_rows Told") == {r"remarks?|told|tells?|telling|said|aloud": 3}
     assert uses("replaced, counterpart, foresaid, wholesound") == {}

@@ -11,7 +11,7 @@ from typing import Any
 
 from mill.api.errors import MillError, ModelBroken, ModelError
 from mill.api.request import CLASSIFY, GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, ZERO_SHOT, Request
-from mill.api.response import Response
+from mill.api.response import ROUNDING, Response
 from mill.api.secrets import scrub
 
 GROW_AFTER = 4
@@ -97,7 +97,7 @@ def _call(hook: Hook, batch: list[Unit]) -> tuple[list[Sequence[Response]], Base
     """
     try:
         answers = list(hook(batch))
-    except (MillError, KeyboardInterrupt, GeneratorExit):
+    except (MillError, KeyboardInterrupt):
         raise
     except SystemExit as error:
         raise ModelError(f"the backend called exit(): {describe(error)}") from error
@@ -117,7 +117,7 @@ def _take(queue: deque[Unit], size: int, tokens: int | None) -> list[Unit]:
 
 
 def as_response(answer: Any, kind: str) -> Response:
-    """What a hook returned, as a Response. A log-probability of NaN is an error, not a score."""
+    """What a hook returned, as a Response. A log-probability of NaN or above 0 is an error, not a score."""
     if isinstance(answer, Response):
         response = answer
     elif isinstance(answer, str):
@@ -133,9 +133,15 @@ def as_response(answer: Any, kind: str) -> Response:
     is_nan = response.score is not None and math.isnan(response.score)
     if is_nan or (response.ranking and any(math.isnan(score) for _, score in response.ranking)):
         return Response(error="the score is NaN", prompt_tokens=response.prompt_tokens)
+    if kind in (LOGLIKELIHOOD, ROLLING) and response.score is not None and response.score > ROUNDING:
+        error = f"the log-probability is {response.score:g}, which is above 0"
+        return Response(error=error, prompt_tokens=response.prompt_tokens)
     field = ANSWER_FIELD[kind]
-    if getattr(response, field) is None:
+    answered = getattr(response, field)
+    if answered is None:
         return Response(error=f"the backend returned no {field} for {kind}")
+    if field != "score" and not isinstance(answered, str):
+        return Response(error=f"the backend returned a {field} of type {type(answered).__name__} for {kind}")
     return response
 
 

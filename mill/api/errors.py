@@ -49,6 +49,10 @@ class DataError(MillError):
     """A dataset, a prompt file or a record that is missing or unreadable."""
 
 
+class MissingValue(DataError):
+    """A cell of a table without a value."""
+
+
 class ModelError(MillError):
     """A model that is missing, does not load, or fails on every request."""
 

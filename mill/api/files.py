@@ -6,6 +6,7 @@ import hashlib
 import importlib.machinery
 import importlib.util
 import sys
+import threading
 from pathlib import Path
 from types import CodeType, ModuleType
 
@@ -14,6 +15,7 @@ from mill.api.errors import MillError, SpecError
 
 _imported: dict[str, str] = {}
 _digests: dict[str, str] = {}
+_lock = threading.RLock()  # a file may import others
 
 
 class _SourceLoader(importlib.machinery.SourceFileLoader):
@@ -35,6 +37,14 @@ def check_path(text: str) -> None:
         raise SpecError(f"{text[:60]!r}{'...' * (len(text) > 60)} is not a path: {why}") from error
 
 
+def is_file(text: str) -> bool:
+    """Whether a text names an existing file; one that cannot be a path does not."""
+    try:
+        return Path(text).is_file()
+    except (OSError, ValueError):
+        return False
+
+
 def imported_files() -> tuple[str, ...]:
     """Every file imported so far, in order; a worker process imports the same."""
     return tuple(path for name, path in _imported.items() if name in sys.modules)
@@ -52,10 +62,13 @@ def import_file(path: str | Path, what: str) -> ModuleType:
     if not path.is_file():
         raise SpecError(f"{what} {path} does not exist")
     name = f"mill_file_{path.stem}_{hashlib.blake2b(str(path.resolve()).encode(), digest_size=4).hexdigest()}"
-    if name in sys.modules:
-        return sys.modules[name]
     if path.suffix != ".py":
         raise SpecError(f"{what} {path} is not a Python file")
+    with _lock:  # another thread may be importing the same file
+        return sys.modules[name] if name in sys.modules else _execute(path, name, what)
+
+
+def _execute(path: Path, name: str, what: str) -> ModuleType:
     loader = _SourceLoader(name, str(path))
     spec = importlib.util.spec_from_file_location(name, path, loader=loader)
     assert spec is not None  # a loader was given

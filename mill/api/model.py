@@ -106,8 +106,10 @@ class MillModel(ABC):
             for name, value in self.arguments.items()
             if name != "batch_size" and not is_secret(name)
         }
+        module, name = type(self).__module__, type(self).__qualname__
         return {
-            "class": f"{type(self).__module__}.{type(self).__qualname__}",
+            # The module of a user's file is named after its path; `identity_of` adds its content instead.
+            "class": name if source_digest(module) else f"{module}.{name}",
             "model": self.model_name,
             "arguments": arguments,
         }
@@ -304,7 +306,8 @@ class MillModel(ABC):
 
 
 def identity_of(model: MillModel) -> dict[str, Any]:
-    """A model's identity. The source of a backend in a user's file is part of it: edited, it is another model."""
+    """A model's identity. The source of a backend in a user's file is part of it, and its path is not: edited, it is another
+    model; moved, it is the same."""
     source = source_digest(type(model).__module__)
     return {**model.identity(), **({"source": source} if source else {})}
 

@@ -61,6 +61,7 @@ _NUMBERS = {
     "logprobs": _Numeric(1, 20, whole=True),
     "seed": _Numeric(-LARGEST_SEED, LARGEST_SEED, whole=True),
 }
+NUMBER_OPTIONS = frozenset(_NUMBERS)
 _OPTIONS = ("until", *_NUMBERS, "do_sample")
 
 
@@ -129,9 +130,8 @@ def generation_options(**given: Any) -> dict[str, Any]:
     A temperature above zero means sampling, `do_sample` alone means temperature 1, and `do_sample=false` means greedy.
     `logprobs` is the number of top_logprobs at every position of the answer.
     """
-    options = {option_name(name): value for name, value in given.items() if value is not None}
-    options = {name: _NUMBERS[name].read(name, value) if name in _NUMBERS else value for name, value in options.items()}
-    options["until"] = _stops(options.get("until", ()))
+    options = {option_name(name): _read(name, value) for name, value in given.items() if value is not None}
+    options.setdefault("until", ())
     options.setdefault("max_gen_toks", DEFAULT_MAX_GEN_TOKS)
     sampled = options.pop("do_sample", None)
     if sampled is not None and not isinstance(sampled, bool):
@@ -162,13 +162,22 @@ def check_options(given: object, what: str) -> None:
     generation_options(**given)
 
 
-def _stops(until: Any) -> tuple[str, ...]:
+def _read(name: str, value: Any) -> Any:
+    """The value of an option; messages name it as it was given."""
+    canonical = option_name(name)
+    if canonical == "until":
+        return _stops(name, value)
+    return _NUMBERS[canonical].read(name, value) if canonical in _NUMBERS else value
+
+
+def _stops(name: str, until: Any) -> tuple[str, ...]:
     stops = (until,) if isinstance(until, str) else until
     if not isinstance(stops, (list, tuple)) or not all(isinstance(stop, str) for stop in stops):
-        raise SpecError(f"the decoding option until={_shown(until)} must be a text or a list of texts")
+        raise SpecError(f"the decoding option {name}={_shown(until)} must be a text or a list of texts")
     if "" in stops:
         raise SpecError(
-            "the decoding option until has an empty string, which every answer contains; an empty list means no stop strings"
+            f"the decoding option {name} has an empty string, which every answer contains; "
+            "an empty list means no stop strings"
         )
     return tuple(stops)
 

@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+ROUNDING = 1e-3
+"""16-bit engines may give a certain token a probability slightly above 1; a larger log-probability is an error."""
+
 
 @dataclass(frozen=True, slots=True)
 class Token:

@@ -154,6 +154,7 @@ class Task(ABC):
 
     def prepare(self, samples: Sequence[Sample], settings: RenderSettings) -> None:
         """Called once, before `requests`, with the samples that will run: for prompts that depend on each other."""
+        return
 
     def aggregate(self, metric: str, values: Sequence[Any]) -> tuple[float, float | None] | None:
         """A metric over all samples with its standard error, where the task computes it itself.

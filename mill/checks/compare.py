@@ -160,7 +160,7 @@ def _pairing_warnings(pairing: Pairing) -> list[str]:
 def _template_warnings(subjects: Sequence[Subject], config: CheckConfig) -> list[str]:
     """A chat template on one side only makes the prompts differ."""
     chat = config.settings.apply_chat_template
-    templated = [subject.label for subject in subjects if chat or subject.model.use_chat_template]
+    templated = [subject.label for subject in subjects if chat or subject.templated]
     if not templated or len(templated) == len(subjects):
         return []
     return [f"only {' and '.join(templated)} applied a chat template: the prompts of the other models differ"]

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from mill.api.errors import MillError, SpecError, UnknownName
+from mill.api.errors import MillError, SpecError, UnknownName, nearest
 from mill.checks.glossary import FORMER_NAMES, MEASURED, METRICS, counted, format_value
 from mill.checks.measurements import FORCED
 from mill.checks.result import Check, Variant
@@ -28,6 +28,10 @@ _OPERATORS: dict[str, Callable[[float, float], bool]] = {
 }
 _NUMBER = r"[-+]?[\d.]+(?:e[-+]?\d+)?"
 _RULE = re.compile(rf"\s*([a-z][a-z0-9_]*)\s*(>=|<=|>|<)\s*({_NUMBER})\s*(?:@\s*p\s*<\s*({_NUMBER}))?\s*")
+_FORMS = {  # of each option: the grammar and an example
+    "--fail_on": ("METRIC then > >= < or <= then NUMBER, optionally with @p<NUMBER", "flip_rate>0.02, acc_drop>0.01@p<0.05"),
+    "--require": ("METRIC then > >= < or <= then NUMBER", "acc_drop<0.01, kl_mean<=0.05"),
+}
 
 
 class GateFailed(MillError):
@@ -141,14 +145,12 @@ class Rule:
 def parse_rules(fail_on: str | None, require: str | None = None) -> list[Rule]:
     """The rules of both options; a rule that no value or every value would break is refused."""
     rules = []
-    for option, text, required in (("--fail-on", fail_on, False), ("--require", require, True)):
+    for option, text, required in (("--fail_on", fail_on, False), ("--require", require, True)):
         if text is None:
             continue
         parts = [part for part in text.split(",") if part.strip()]
         if not parts:
-            raise SpecError(
-                f"{option} names no rule; write for instance {'acc_drop<0.01' if required else 'flip_rate>0.02'}"
-            )
+            raise SpecError(f"{option} names no rule; {_grammar(option)}")
         rules += [_parse(part, option, required) for part in parts]
     return rules
 
@@ -156,7 +158,7 @@ def parse_rules(fail_on: str | None, require: str | None = None) -> list[Rule]:
 def _parse(part: str, option: str, required: bool) -> Rule:
     match = _RULE.fullmatch(part)
     if not match:
-        raise SpecError(f"{option}: {part.strip()!r} is no rule; write metric>number" + _or_test(required))
+        raise SpecError(f"{option}: {part.strip()!r} is no rule; {_grammar(option)}")
     name, compare, bound, p_below = match.groups()
     if required and p_below:
         raise SpecError(
@@ -170,8 +172,9 @@ def _parse(part: str, option: str, required: bool) -> Rule:
     return rule
 
 
-def _or_test(required: bool) -> str:
-    return "" if required else " or metric>number@p<0.05"
+def _grammar(option: str) -> str:
+    form, example = _FORMS[option]
+    return f'rules are {form}, separated by commas: {option} "{example}"'
 
 
 def _refuse_senseless(rule: Rule, option: str) -> None:
@@ -218,7 +221,9 @@ def check_names(rules: Sequence[Rule]) -> None:
     """Refuse unknown metrics before anything is computed."""
     for rule in rules:
         if rule.metric not in METRICS:
-            raise _unknown_metric(rule.metric, METRICS, "docs/checks.md lists them")
+            near = rule.metric in FORMER_NAMES or nearest(rule.metric, METRICS)
+            hint = "docs/checks.md lists them" if near else f"metrics of checks are {', '.join(METRICS)}"
+            raise _unknown_metric(rule.metric, METRICS, hint)
 
 
 def _unknown_metric(name: str, known: Iterable[str], hint: str) -> UnknownName:

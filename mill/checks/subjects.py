@@ -15,7 +15,7 @@ from mill.api.task import RenderSettings, Task
 from mill.checks.answers import Answer, answers_of
 from mill.checks.result import FOLDER
 from mill.checks.warnings import truncation_warnings
-from mill.models.spec.open import open_model, resolve_spec
+from mill.models.spec.open import open_model, resolve_spec, split_chat_template
 from mill.models.spec.parse import Spec
 from mill.runs.evaluate import Outcome, Run, plan_run
 from mill.runs.folder import check_writable
@@ -48,11 +48,13 @@ class CheckConfig:
 
 def with_template(config: CheckConfig, subjects: Sequence[Subject]) -> CheckConfig:
     """Turn the chat template on or off for all models alike. By default it is applied to prompt suites if every model has
-    one, since an instruct model may generate nothing without. Benchmarks stay as they are defined."""
+    one and no spec says otherwise, since an instruct model may generate nothing without. Benchmarks stay as they are
+    defined."""
     chat = config.chat
     if chat is None:
         suites_only = all(isinstance(task, SuiteTask) for task in config.selection.tasks)
-        chat = suites_only and all(subject.model.has_chat_template() for subject in subjects)
+        refused = any(subject.chat is False for subject in subjects)
+        chat = suites_only and not refused and all(subject.model.has_chat_template() for subject in subjects)
     chat = chat or config.settings.apply_chat_template
     return replace(config, chat=chat, settings=replace(config.settings, apply_chat_template=chat))
 
@@ -64,6 +66,13 @@ class Subject:
     label: str
     spec: Spec
     model: MillModel
+    chat: bool | None = None
+    """What the spec says about the chat template."""
+
+    @property
+    def templated(self) -> bool:
+        """Whether this model applies its chat template, also where the others do not."""
+        return bool(self.chat) or self.model.use_chat_template
 
     def plan(self, config: CheckConfig) -> Run:
         """A run as `mill eval` makes it; raises here if the model cannot serve the tasks."""
@@ -83,7 +92,7 @@ class Subject:
             self.spec,
             self.model,
             selection,
-            config.settings,
+            replace(config.settings, apply_chat_template=config.settings.apply_chat_template or bool(self.chat)),
             output_dir=output_dir,
             limit=limit,
             fresh=config.fresh,
@@ -120,9 +129,11 @@ def open_subject(label: str, spec: Spec, config: CheckConfig) -> Subject:
     check_writable(config.output_dir)
     resolved = resolve_spec(spec)
     refuse_early(config.selection, resolved.backend)
+    option = "--chat (--no_chat switches it off)" if config.chat else "--no_chat"
+    resolved, chat = split_chat_template(resolved, config.chat, option)
     model = open_model(resolved)
     model.ready(config.wait)
-    return Subject(label, resolved, model)
+    return Subject(label, resolved, model, chat)
 
 
 def open_subjects(specs: Sequence[tuple[str, Spec]], config: CheckConfig) -> list[Subject]:

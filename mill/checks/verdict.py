@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from mill.checks.glossary import counted, format_value, title
 from mill.checks.result import Variant
 from mill.metrics.estimate import Estimate
-from mill.metrics.paired import Z95
+from mill.metrics.paired import Z95, mcnemar, rate_difference
 
 UNCHANGED, WORSE, BETTER, DIFFERENT, UNDECIDED = "unchanged", "worse", "better", "different", "inconclusive"
 SIGNIFICANT = 0.05
 MARGIN = 0.01  # a change of accuracy within one point counts as unchanged
+MAX_NEEDED = 10**6  # larger numbers of samples are not worth a hint
 RATIO_MARGIN = math.log(1.01)  # and so does a change of perplexity within one per cent
 
 
@@ -98,7 +99,7 @@ def _test(variant: Variant, name: str, level: float) -> Finding:
     if p < level and value:
         on_own_answers = name == "ppl_ratio" and "forced_texts" in variant.counts
         return Finding(DIFFERENT if on_own_answers else WORSE if value > 0 else BETTER, text)
-    return Finding(UNDECIDED, text + _needed(name, variant, margin))
+    return Finding(UNDECIDED, text + _needed(name, variant, margin, level))
 
 
 def _difference(name: str, value: float | None) -> float | None:
@@ -123,16 +124,43 @@ def _test_text(name: str, estimate: Estimate, p: float) -> str:
     return text if math.isnan(p) else f"{text}, p = {p:.2g}"
 
 
-def _needed(name: str, variant: Variant, margin: float) -> str:
-    """How many samples would show a change within the margin, if pairs change as often as they did here."""
-    n = variant.metrics[name].n
-    if name != "acc_drop" or not n:
+def _needed(name: str, variant: Variant, margin: float, level: float) -> str:
+    """How many samples would decide, if pairs change as often as they did here; empty where no number follows."""
+    estimate = variant.metrics[name]
+    if name != "acc_drop" or not estimate.n:
         return ""
-    changed = (variant.counts.get("regressions", 0) + variant.counts.get("improvements", 0)) / n
+    worse, better = variant.counts.get("regressions", 0), variant.counts.get("improvements", 0)
+    if abs(estimate.value) > margin:
+        needed = _needed_to_differ(worse, better, estimate.n, level)
+        return f"; about {_rounded(needed)} samples would show whether a change of this size is real" if needed else ""
+    needed = _needed_to_agree(worse, better, estimate.n, margin)
+    points = counted(round(100 * margin), "point")
+    return f"; about {_rounded(needed)} samples would show whether it is within {points}" if needed else ""
+
+
+def _needed_to_differ(worse: int, better: int, n: int, level: float) -> int:
+    """The size at which McNemar's test finds the change; the normal approximation is where the search starts."""
+    needed = max(n, math.floor(Z95**2 * (worse + better) * n / (worse - better) ** 2))
+    while mcnemar(round(worse / n * needed), round(better / n * needed)) >= level:
+        needed = _next_size(needed)
+    return needed
+
+
+def _needed_to_agree(worse: int, better: int, n: int, margin: float) -> int:
+    """The size at which the whole interval is within the margin. Half a sample is added to both counts, as in the interval:
+    a few samples without a change do not show that no sample changes. 0 where no reasonable size would do."""
+    share_worse, share_better = (worse + 0.5) / (n + 2), (better + 0.5) / (n + 2)
     needed = n
-    while Z95 * math.sqrt(changed * needed + 1) / (needed + 2) > margin:
-        needed = math.ceil(needed * 1.02) + 1
-    return f"; about {_rounded(needed)} samples would show a change within {counted(round(100 * margin), 'point')}"
+    while needed <= MAX_NEEDED:
+        expected = rate_difference(round(share_worse * needed), round(share_better * needed), needed)
+        if max(abs(expected.low or 0.0), abs(expected.high or 0.0)) <= margin:
+            return needed
+        needed = _next_size(needed)
+    return 0
+
+
+def _next_size(n: int) -> int:
+    return math.ceil(n * 1.02) + 1
 
 
 def _rounded(count: int) -> str:

@@ -8,22 +8,23 @@ from pathlib import Path
 import click
 
 from mill.api.errors import MillError, RunError, SpecError
-from mill.api.printing import echo, echo_data
+from mill.api.printing import echo
 from mill.api.storage import write_atomically
 from mill.api.warnings import warn
+from mill.checks.glossary import counted
 from mill.cli.options import chosen_output_dir, option
-from mill.cli.values import FilePath
-from mill.report.collect import NUMBERS, as_csv, as_json, as_markdown, cells, collect, shown_columns
-from mill.report.tables import print_table
+from mill.cli.values import FilePath, TableFormat
+from mill.report.collect import collect, listing
+from mill.report.tables import CSV, JSON, MARKDOWN, TABLE, print_table
 from mill.schedule.cells import Cell, read_cells, unscheduled
 from mill.schedule.jobs import active_jobs
 
-_FORMATS = {"csv": as_csv, "json": as_json, "md": as_markdown}
+_ENDINGS = {".csv": CSV, ".json": JSON, ".md": MARKDOWN, ".markdown": MARKDOWN}
 
 
 @click.command("collect")
 @option("output_dir")
-@click.option("--format", "form", type=click.Choice(["table", *_FORMATS]), default="table", show_default=True)
+@click.option("--format", "form", type=TableFormat(), default=TABLE, show_default=True)
 @click.option("--out", type=FilePath(), default=None, help="Write to a file; its ending (.csv, .json, .md) sets the format.")
 @click.option("--model", default="", help="Keep models whose name contains this.")
 @click.option("--task", default="", help="Keep tasks and benchmarks whose name contains this.")
@@ -43,25 +44,21 @@ def command(
     """
     folder = chosen_output_dir(ctx, output_dir)
     if check:
-        if out or form != "table":
+        if out or form != TABLE:
             raise SpecError("--check prints its list: leave out --out and --format")
         return _check(folder, model, task)
     rows = [row for row in collect(folder) if model in row["model"] and (task in row["task"] or task in row["benchmark"])]
     if out:
-        ending = Path(out).suffix.lstrip(".").replace("markdown", "md")
-        if ending and ending not in _FORMATS and form == "table":
-            raise SpecError(f"--out {out}: endings are {', '.join(f'.{name}' for name in _FORMATS)}, or give --format")
-        form = ending if ending in _FORMATS and form == "table" else form
-        form = "csv" if form == "table" else form
-        write_atomically(Path(out), _FORMATS[form](rows))
+        ending = Path(out).suffix
+        if ending and ending not in _ENDINGS and form == TABLE:
+            raise SpecError(f"--out {out}: endings are .csv, .json, .md, or give --format")
+        form = _ENDINGS.get(ending, CSV) if form == TABLE else form
+        write_atomically(Path(out), listing(rows).text(form))
         echo(f"{len(rows)} rows written to {out}")
-    elif form == "table":
-        columns = shown_columns(rows)
-        print_table("", columns, [cells(row, columns) for row in rows], numbers=NUMBERS)
-        if not rows:
-            echo(f"no scores under {folder}")
-    else:
-        echo_data(_FORMATS[form](rows))
+        return 0
+    listing(rows).print(form)
+    if form == TABLE and not rows:
+        echo(f"no scores under {folder}")
     return 0
 
 
@@ -77,7 +74,7 @@ def _check(folder: Path, model: str, task: str) -> int:
     rows = [row for row in rows if model in row[0] and task in row[2]]
     if rows:
         print_table("", ("model", "shots", "missing", "job"), rows)
-    echo(f"{len(rows)} results are missing" if rows else f"nothing is missing: {len(cells)} cells scheduled")
+    echo(f"{len(rows)} results are missing" if rows else f"nothing is missing: {counted(len(cells), 'job')} scheduled")
     return int(bool(rows))
 
 

@@ -13,8 +13,8 @@ PROMPTS = "determinism"
 EXAMPLES = """
 \b
 Examples:
-  mill determinism --model my-model --backend llama-cpp --base-url http://127.0.0.1:8080 --prompts determinism --runs 20
-  mill determinism --model ./model --tasks mmlu_anatomy --limit 50 --runs 8 --fail-on "identical_rate<1"
+  mill determinism --model my-model --backend llama-cpp --base_url http://127.0.0.1:8080 --prompts determinism --runs 20
+  mill determinism --model ./model --tasks mmlu_anatomy --limit 50 --runs 8 --fail_on "identical_rate<1"
 """
 
 

@@ -14,8 +14,8 @@ EXAMPLES = """
 \b
 Examples:
   mill diff --model mlx-community/Meta-Llama-3.1-8B-Instruct-4bit \\
-    --backends "mlx-lm,vllm-mlx" --base-urls ",http://127.0.0.1:8000" --prompts reasoning
-  mill diff --model ./model --backends hf,vllm --no-chat --tasks gsm8k --limit 50
+    --backends "mlx-lm,vllm-mlx" --base_urls ",http://127.0.0.1:8000" --prompts reasoning
+  mill diff --model ./model --backends hf,vllm --no_chat --tasks gsm8k --limit 50
   mill diff --model ./model --backends "hf[dtype=float32],hf[dtype=bfloat16]" --prompts numerics
 """
 
@@ -41,7 +41,7 @@ def command(ctx: click.Context, /, model: str, backends: str, base_urls: str | N
         raise SpecError(f"--backends {backends!r}: at least two are needed")
     urls = [part.strip() for part in (base_urls or "").split(",")]
     if base_urls is not None and len(urls) != len(names):
-        raise SpecError(f"--base-urls has {len(urls)} entries for {len(names)} backends; leave one empty for none")
+        raise SpecError(f"--base_urls has {len(urls)} entries for {len(names)} backends; leave one empty for none")
     urls += [""] * (len(names) - len(urls))
     specs = [make_spec(model, backend=name, base_url=url) for name, url in zip(names, urls, strict=True)]
     if len(set(zip(names, urls, strict=True))) < len(names):

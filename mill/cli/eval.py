@@ -95,6 +95,7 @@ def evaluate(options: EvalOptions) -> int:
             exact=options.exact,
             choice=choice,
             judge=make_spec(options.judge) if options.judge else None,
+            chat=options.apply_chat_template,
         )
         for model in options.models
     ]

@@ -21,7 +21,7 @@ EXAMPLES = """
 \b
 Examples:
   mill gate results/checks/compare-a-b-1234 --require "acc_drop<0.01, kl_mean<0.05"
-  mill gate results --fail-on "flip_rate>0.02, acc_drop>0.01@p<0.05" --junit gate.xml
+  mill gate results --fail_on "flip_rate>0.02, acc_drop>0.01@p<0.05" --junit gate.xml
 """
 
 
@@ -33,7 +33,7 @@ def command(folder: str, fail_on: str | None, require: str | None, strict: bool 
     """End with exit code 3 when a check of FOLDER breaks a rule, and with 5 when its samples are too few to decide."""
     rules = parse_rules(fail_on, require)
     if not rules:
-        raise SpecError('give rules: --require "acc_drop<0.01", or --fail-on "flip_rate>0.02"')
+        raise SpecError('give rules: --require "acc_drop<0.01", or --fail_on "flip_rate>0.02"')
     checks = [read_check(file) for file in find_checks(Path(folder))]
     judged = judge_all(checks, rules)
     if junit:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -13,11 +15,11 @@ from mill.api.task import Benchmark
 from mill.api.validate import convert
 from mill.api.warnings import warn
 from mill.cli.options import chosen_output_dir, option, split_paths
-from mill.cli.values import NamedChoice
+from mill.cli.values import NamedChoice, TableFormat
 from mill.models.spec.backends import BACKENDS, backend_info
 from mill.models.spec.configs import packaged_configs
 from mill.models.spec.open import load_model_from_file
-from mill.report.tables import print_table
+from mill.report.tables import TABLE, Listing
 from mill.runs.folder import find_runs
 from mill.runs.schema import Manifest, SessionEntry
 from mill.tasks.hooks import check_metrics
@@ -28,6 +30,7 @@ from mill.tasks.load import load_builtin, load_files, make_task
 @click.argument("what", type=NamedChoice(["models", "tasks", "runs"]), default="tasks")
 @click.argument("filter_text", metavar="[FILTER]", default="")
 @click.option("--configs", is_flag=True, help="With models: list the packaged configs, which are models by name.")
+@click.option("--format", "form", type=TableFormat(), default=TABLE, show_default=True)
 @option("output_dir")
 @option("task_paths")
 @click.pass_context
@@ -36,6 +39,7 @@ def command(
     what: str,
     filter_text: str,
     configs: bool,
+    form: str,
     output_dir: str | None,
     task_paths: tuple[list[str], ...],
 ) -> int:
@@ -67,28 +71,45 @@ def command(
             _runs(chosen_output_dir(ctx, output_dir)),
         ),
     }[what]()
-    shown = [row for row in rows if filter_text.lower() in " ".join(row).lower()]
+    shown = [row for row in rows if filter_text.lower() in " ".join(map(_text, row)).lower()]
     if filter_text and not shown:
         raise UnknownName(what.removesuffix("s"), filter_text, [row[0] for row in rows], hint=f"`mill ls {what}` lists all")
-    print_table("", columns, shown, numbers=("shots", "samples", "failed"))
+    _listing(columns, shown).print(form)
     return 0
 
 
-def _models() -> list[list[str]]:
-    rows = []
+Row = list[Any]
+"""The values of a row: texts, numbers, or lists of texts; None where there is none."""
+
+
+def _listing(columns: Sequence[str], rows: Sequence[Row]) -> Listing:
+    names = [column.replace(" ", "_") for column in columns]
+    data = [dict(zip(names, row, strict=True)) for row in rows]
+    cells = [list(map(_text, row)) for row in rows]
+    return Listing(data, names, columns, cells, numbers=("shots", "samples", "failed"), group=("run",))
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    return ", ".join(value) if isinstance(value, list) else str(value)
+
+
+def _models() -> list[Row]:
+    rows: list[Row] = []
     for backend in BACKENDS:
-        served = ", ".join(task_type.value for task_type in backend.task_types)
+        served = [task_type.value for task_type in backend.task_types]
         install = install_command(backend.extra) if backend.extra else "(core)"
         if not backend.shipped:
             install = "(not in this version)"
-        rows.append([backend.names[0], ", ".join(backend.names[1:]), served, install])
+        rows.append([backend.names[0], list(backend.names[1:]), served, install])
     builtin = {name for backend in BACKENDS for name in backend.names}
-    return rows + [[name, "", "(from a file or another package)", ""] for name in models if name not in builtin]
+    return rows + [[name, [], ["(from a file or another package)"], None] for name in models if name not in builtin]
 
 
-def _configs() -> list[list[str]]:
+def _configs() -> list[Row]:
     """The packaged configs. What one needs: packages to install, and what its file states as `needs`."""
-    rows = []
+    rows: list[Row] = []
     for name, file in packaged_configs().items():
         model = load_model_from_file(name)
         info = backend_info(model["type"])
@@ -99,24 +120,24 @@ def _configs() -> list[list[str]]:
     return rows
 
 
-def _tasks() -> list[list[str]]:
-    rows = []
+def _tasks() -> list[Row]:
+    rows: list[Row] = []
     for name in tasks:
         entry = tasks.get(name)
         if isinstance(entry, Benchmark):
-            rows.append([name, f"benchmark of {len(entry.tasks)}", "", ""])
+            rows.append([name, f"benchmark of {len(entry.tasks)}", None, []])
         else:
             task = make_task(name)
             check_metrics(task)
             judged = ["judge"] if task.judge is not None else []
-            rows.append([name, task.task_type.value, str(task.n_shots), ", ".join([*task.metrics, *judged])])
+            rows.append([name, task.task_type.value, task.n_shots, [*task.metrics, *judged]])
     return rows
 
 
-def _runs(output_dir: Path) -> list[list[str]]:
+def _runs(output_dir: Path) -> list[Row]:
     if not output_dir.is_dir():
         raise RunError(f"the output folder {output_dir} does not exist")
-    rows = []
+    rows: list[Row] = []
     for folder in find_runs(output_dir):
         try:
             manifest, results = convert(folder.manifest(), Manifest, folder.path, RunError), folder.results()
@@ -124,6 +145,6 @@ def _runs(output_dir: Path) -> list[list[str]]:
             warn(f"left out: {error}")
             continue
         last = manifest.sessions[-1] if manifest.sessions else SessionEntry(ended="running or killed")
-        counts = [sum(getattr(task, count) for task in results.tasks.values()) for count in ("n", "errors")]
-        rows.append([str(folder.path), ", ".join(manifest.tasks), *map(str, counts), f"{last.started} {last.ended}"])
+        counts = [sum(getattr(task, count) for task in results.tasks.values()) for count in ("n", "failed")]
+        rows.append([str(folder.path), list(manifest.tasks), *counts, f"{last.started} {last.ended}"])
     return rows

@@ -23,7 +23,7 @@ from mill.tasks.load import load_builtin
 MAX_NAME = 64
 NEXT = {
     "task": "mill eval MODEL {file}",
-    "backend": "mill eval {file} gsm8k --limit 3",
+    "backend": "mill conform {file}; mill eval {file} gsm8k --limit 3",
     "metric": "mill eval MODEL TASK --task_paths {file},TASK.py",
 }
 
@@ -47,7 +47,7 @@ def command(what: str, name: str) -> int:
             raise SpecError(f"{file} exists: choose another name, or move it away")
     title = "".join(part.capitalize() for part in name.split("_"))
     for file, template in zip(files, TEMPLATES[what], strict=True):
-        write_atomically(file, re.sub(r"\bNAME\b", name, re.sub(r"\bCLASS\b", title, template)))
+        write_atomically(file, re.sub(r"(?<![A-Z])NAME\b", name, re.sub(r"\bCLASS\b", title, template)))
         echo(f"written: {file}")
     echo(f"try: {NEXT[what].format(file=files[0])}; pytest {files[1]}")
     return 0

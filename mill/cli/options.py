@@ -32,8 +32,8 @@ class OptionType(ParamType):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not isinstance(value, str):
             return value
-        where = param.human_readable_name if isinstance(param, click.Argument) else f"--{self.option.name}"
-        return self.option.read_text(value, where)
+        spelling = param.spelling if isinstance(param, SpelledOption) else f"--{self.option.name}"
+        return self.option.read_text(value, param.human_readable_name if isinstance(param, click.Argument) else spelling)
 
 
 class SpelledOption(click.Option):
@@ -42,6 +42,7 @@ class SpelledOption(click.Option):
     def __init__(self, *args: Any, hidden_spellings: Sequence[str] = (), **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._hidden = hidden_spellings
+        self.spelling = self.opts[0]  # what the user typed, for messages
 
     def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
         """Store the value of each spelling by itself, so that two of them do not replace each other silently."""
@@ -55,6 +56,7 @@ class SpelledOption(click.Option):
         given = [spelling for spelling in self.opts if f"{self.name} {spelling}" in opts]
         if len(given) > 1:
             raise SpecError(f"{' and '.join(given)} are one option: give one of them")
+        self.spelling = given[0] if given else self.opts[0]
         values = {self.name: opts[f"{self.name} {given[0]}"]} if given else {}
         return super().consume_value(ctx, {**opts, **values})
 

@@ -18,7 +18,7 @@ EXAMPLES = """
 Examples:
   mill report results                             (every check below, as one page)
   mill report results/checks/compare-a-b-1234 --format md
-  mill report results --format junit --fail-on "flip_rate>0.02" --output checks.xml
+  mill report results --format junit --fail_on "flip_rate>0.02" --output checks.xml
 """
 
 

@@ -13,15 +13,16 @@ import click
 from mill.api.errors import MissingPackage, SpecError
 from mill.api.printing import echo
 from mill.api.secrets import is_secret, names_hidden, redact_addresses
+from mill.checks.glossary import counted
 from mill.cli.interrupt import interrupted
 from mill.cli.main import run as run_command
 from mill.cli.options import chosen_output_dir, given_options, option, options
 from mill.cli.values import FilePath
-from mill.models.spec.open import open_model, resolve_spec
-from mill.models.spec.parse import make_spec, split_list
+from mill.models.spec.open import open_model, resolve_spec, split_chat_template
+from mill.models.spec.parse import make_spec
 from mill.models.spec.remote_code import remote_code_forbidden
 from mill.options.definitions import EvalOptions
-from mill.options.text import format_pairs
+from mill.options.text import format_pairs, split_names
 from mill.report.tables import print_table
 from mill.runs.advisory_lock import advisory_lock
 from mill.runs.evaluate import plan_run
@@ -62,9 +63,9 @@ A cluster file, all of it optional:
 @click.option("--n_shots", default=None, help="Numbers of few-shot examples, comma-separated. [default: each task's own]")
 @option("output_dir")
 @click.option("--cluster", type=FilePath(), default=None, help="YAML file with the limits of a job and of arrays.")
-@click.option("--local", is_flag=True, help="Run the cells as processes of this machine, and wait for them.")
+@click.option("--local", is_flag=True, help="Run the jobs as processes of this machine, and wait for them.")
 @click.option("--dry_run", is_flag=True, help="Show the matrix and what is missing; submit nothing.")
-@click.option("--forget", is_flag=True, help="Remove the cells from the list of scheduled cells; results and jobs stay.")
+@click.option("--forget", is_flag=True, help="Remove them from the list of scheduled jobs; results and submitted jobs stay.")
 @options(PASSED_ON)
 @options(("task_paths", "no_remote_code"))
 @click.pass_context
@@ -81,9 +82,9 @@ def command(
     forget: bool,
     **values: Any,
 ) -> int:
-    """Run every cell of MODELS x TASKS x --n_shots that has no complete result yet, as jobs of SLURM.
+    """Run every combination of MODELS, TASKS and --n_shots that has no complete result yet, each as a job of SLURM.
 
-    The same command again submits only what failed or never ran, not cells that are queued or running. A job whose time is
+    The same command again submits only what failed or never ran, not jobs that are queued or running. A job whose time is
     over is queued again and resumes.
     """
     folder = chosen_output_dir(ctx, output_dir).resolve()
@@ -91,20 +92,21 @@ def command(
         if dry_run or local:
             raise SpecError("--forget starts nothing: leave out --dry_run and --local")
         shots = [] if n_shots is None else _shots(n_shots)
-        count = forget_cells(folder, split_list(models), split_list(tasks), shots)
-        echo(f"{count} cells removed from the schedule")
+        count = forget_cells(folder, split_names(models), split_names(tasks), shots)
+        echo(f"{counted(count, 'job')} removed from the schedule")
         return int(count == 0)
     if not local and importlib.util.find_spec("submitit") is None:
         raise MissingPackage("mill schedule", "submitit", "slurm")
     limits = read_cluster(cluster, local=local)
     given = given_options(ctx, values, EvalOptions)
-    cells = _cells(split_list(models), split_list(tasks), _shots(n_shots), folder, given)
+    cells = _cells(split_names(models), split_names(tasks), _shots(n_shots), folder, given)
     if dry_run:
         states = _states(cells, folder, local=local)
         _show(cells, states, folder)
         count = sum(state == TO_DO for state in states.values())
         arrays = -(-count // limits.array_size)
-        echo(f"would submit {count} of {len(cells)} cells in {arrays} array{'s' * (arrays != 1)}: {_shown_limits(limits)}")
+        jobs = f"{count} of {counted(len(cells), 'job')} in {counted(arrays, 'array')}"
+        echo(f"would submit {jobs}: {_shown_limits(limits)}")
         return 0
     # Two commands that submit at the same time would both find a cell missing; local cells take the lock themselves.
     with contextlib.nullcontext() if local else advisory_lock(RunFolder(folder / FOLDER), [FOLDER]):
@@ -134,11 +136,12 @@ def _cells(models: list[str], tasks: list[str], shots: list[int | None], folder:
             raise SpecError(f"a secret in {secret} would be stored with the jobs: set MILL_API_KEY in the environment")
         for task in tasks:
             refuse_early(select(expand_task_files([task])), spec.backend)
+        spec, chat = split_chat_template(spec, options.apply_chat_template, "--apply_chat_template")
         model = open_model(spec)
         model.ready()
         for task in tasks:
             for number in shots:
-                settings = replace(options.settings, n_shots=number)
+                settings = replace(options.settings, n_shots=number, apply_chat_template=bool(chat))
                 run = plan_run(
                     spec, model, select(expand_task_files([task])), settings, output_dir=folder, limit=options.limit
                 )
@@ -185,8 +188,8 @@ def _submit(cells: list[Cell], limits: Cluster, folder: Path) -> int:
     for submitted in submit(cells, limits, folder, run_command):
         remember_cells(folder, submitted)
         count += len(submitted)
-        echo(f"submitted {len(submitted)} cells as {submitted[0].job.partition('_')[0]}")
-    echo(f"{count} cells in the queue; `mill collect --check --output_dir {folder}` lists what is missing")
+        echo(f"submitted {counted(len(submitted), 'job')} as {submitted[0].job.partition('_')[0]}")
+    echo(f"{counted(count, 'job')} in the queue; `mill collect --check --output_dir {folder}` lists what is missing")
     return 0
 
 
@@ -201,7 +204,9 @@ def _run_locally(cells: list[Cell], limits: Cluster, folder: Path) -> int:
                 failed += error is not None
     except KeyboardInterrupt:
         raise interrupted() from None
-    echo(f"{len(cells) - failed} of {len(cells)} cells done; `mill collect --output_dir {folder}` shows the scores")
+    echo(
+        f"{len(cells) - failed} of {counted(len(cells), 'job')} done; `mill collect --output_dir {folder}` shows the scores"
+    )
     return int(failed > 0)
 
 

@@ -17,8 +17,8 @@ REPETITIONS = 3
 EXAMPLES = """
 \b
 Examples:
-  mill stress --model my-model --backend openai-compat --base-url http://my-server:8000/v1 --concurrency 1,2,4,8
-  mill stress --model ./model --tasks gsm8k --limit 64 --concurrency 1,8,32 --fail-on "match_rate<0.99"
+  mill stress --model my-model --backend openai-compat --base_url http://my-server:8000/v1 --concurrency 1,2,4,8
+  mill stress --model ./model --tasks gsm8k --limit 64 --concurrency 1,8,32 --fail_on "match_rate<0.99"
 """
 
 

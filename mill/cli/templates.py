@@ -64,14 +64,23 @@ def test_the_right_answer_scores_one_and_another_zero():
 '''
 
 BACKEND = '''\
-"""The backend NAME. Replace the bodies of the three hooks by calls of your engine.
+"""The backend NAME: a toy model that continues the alphabet; its tokens are characters. Call your engine instead.
 
     mill eval NAME.py TASK
-    mill conform NAME.py     (what the contract still requires)
+    mill conform NAME.py     (the contract of backends, which this file fulfils)
 """
+
+import math
+import random
+import sys
 
 from mill.api.model import MillModel, ModelCapabilities
 from mill.api.registry import register_model
+from mill.api.response import Response
+
+ALPHABET = "abcdefghijklmnopqrstuvwxyz"
+WINDOW = 4096  # tokens of prompt and answer together
+LIKELY, UNLIKELY = math.log(0.5), math.log(0.5 / sys.maxunicode)  # of the next letter, and of each other character
 
 
 @register_model("NAME")
@@ -79,7 +88,7 @@ class CLASS(MillModel):
     def __init__(self, path: str = "NAME", batch_size: int = 8):
         self._path = path
         self.batch_size = batch_size
-        self.capabilities = ModelCapabilities(max_context_length=4096, supports_logprobs=True)
+        self.capabilities = ModelCapabilities(max_context_length=WINDOW, supports_logprobs=True)
 
     @property
     def model_name(self) -> str:
@@ -89,21 +98,43 @@ class CLASS(MillModel):
         """Load weights here: mill calls it after all other input is checked."""
 
     def _generate_batch(self, batch, gen_kwargs):
-        """One text for each request. gen_kwargs has until, max_gen_toks, temperature and so on."""
-        return [self._cut(request.text.upper(), gen_kwargs) for request in batch]
+        """A text or a Response for each request. gen_kwargs has until, max_gen_toks, temperature and so on."""
+        return [self._generate(request, gen_kwargs) for request in batch]
 
     def _loglikelihood_batch(self, batch):
-        """(log-probability of the continuation, whether it is the greedy one) for each request."""
-        return [(-float(len(request.continuation)), False) for request in batch]
+        """(log-probability of the continuation, whether it is the greedy one) for each request, or a Response."""
+        too_long = Response(error=f"the continuation is longer than {WINDOW} tokens")
+        return [
+            self._score(request.text, request.continuation) if len(request.continuation) < WINDOW else too_long
+            for request in batch
+        ]
 
     def _loglikelihood_rolling_single(self, request):
         """The log-probability of a whole text."""
-        return -float(len(request.text))
+        return self._score("", request.text)[0]
 
-    def _cut(self, text, gen_kwargs):
-        for stop in gen_kwargs["until"]:
-            text = text.split(stop)[0]
-        return text[: gen_kwargs["max_gen_toks"]]
+    def _generate(self, request, gen_kwargs):
+        limit = gen_kwargs["max_gen_toks"]
+        prompt = request.text[-max(1, WINDOW - limit) :]
+        counts = {"prompt_tokens": len(prompt), "truncated_tokens": len(request.text) - len(prompt)}
+        draw = random.Random(request.seed)  # the same for the same request, also in another batch
+        text = ""
+        while len(text) < limit:
+            sampled = gen_kwargs["temperature"] and draw.random() < 0.5
+            text += draw.choice(ALPHABET) if sampled else self._greedy(prompt + text)
+            for stop in gen_kwargs["until"]:
+                if text.endswith(stop):
+                    return Response(text=text.removesuffix(stop), finish_reason="stop", output_tokens=len(text), **counts)
+        return Response(text=text, finish_reason="length", output_tokens=len(text), **counts)
+
+    def _score(self, context, continuation):
+        whole = context + continuation
+        greedy = [self._greedy(whole[:end]) == whole[end] for end in range(len(context), len(whole))]
+        return sum(LIKELY if likely else UNLIKELY for likely in greedy), all(greedy)
+
+    def _greedy(self, text):
+        """The most likely character after a text."""
+        return ALPHABET[(ALPHABET.find(text[-1:].lower() or "z") + 1) % len(ALPHABET)]
 '''
 
 BACKEND_TEST = '''\
@@ -114,15 +145,15 @@ from NAME import CLASS
 
 
 def test_it_generates_one_text_for_each_request():
-    options = generation_options(max_gen_toks=5, until=["!"])
-    requests = [Request(GENERATE, context=text, options=options) for text in ("hello world", "hi! there")]
-    assert [response.text for response in CLASS().generate_until(requests)] == ["HELLO", "HI"]
+    options = generation_options(max_gen_toks=5, until=["z"])
+    requests = [Request(GENERATE, context=text, options=options) for text in ("a", "The letter W")]
+    assert [response.text for response in CLASS().generate_until(requests)] == ["bcdef", "xy"]
 
 
-def test_a_longer_continuation_is_less_likely():
-    requests = [Request(LOGLIKELIHOOD, context="a", continuation=text) for text in (" b", " b c")]
-    short, long = (response.score for response in CLASS().loglikelihood(requests))
-    assert long < short < 0
+def test_the_next_letter_is_more_likely_than_another():
+    requests = [Request(LOGLIKELIHOOD, context="a", continuation=text) for text in ("b", "c")]
+    next_letter, other = (response.score for response in CLASS().loglikelihood(requests))
+    assert other < next_letter < 0
 '''
 
 METRIC = '''\

@@ -9,6 +9,7 @@ import click
 
 from mill.api.errors import UnknownName
 from mill.api.files import check_path
+from mill.report.tables import FORMATS, MARKDOWN
 
 if TYPE_CHECKING:
     ClickChoice = click.Choice[str]
@@ -34,6 +35,16 @@ class NamedChoice(ClickChoice):
             name = f"argument of {ctx.command_path}" if ctx else "value"
             raise UnknownName(name, str(value), map(str, self.choices), hint=f"it takes {', '.join(map(str, self.choices))}")
         return super().convert(value, param, ctx)
+
+
+class TableFormat(ClickChoice):
+    """A format of `mill.report.tables`; `md`, the ending of such files, is markdown too."""
+
+    def __init__(self) -> None:
+        super().__init__(FORMATS)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return super().convert(MARKDOWN if value == "md" else value, param, ctx)
 
 
 class FilePath(click.Path):

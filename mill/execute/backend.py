@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from typing import Protocol
 
-from mill.api.batching import Completed
-from mill.api.errors import ModelBroken
+from mill.api.batching import Completed, describe
+from mill.api.errors import MillError, ModelBroken, ModelError
 from mill.api.model import MillModel
 from mill.api.progress import TokenCount
 from mill.api.request import Request
+from mill.api.warnings import warn
 
 
 class ExecutorBackend(Protocol):
@@ -46,7 +47,12 @@ class LocalBackend:
         self.canary: Request | None = None
 
     def load(self) -> None:
-        self.model.load()
+        try:
+            self.model.load()
+        except (MillError, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # third-party code may raise anything
+            raise ModelError(f"the model could not be loaded: {describe(error)}") from error
 
     def stream(self, kind: str, requests: Sequence[Request]) -> Generator[Completed, None, None]:
         completed: set[str] = set()
@@ -74,4 +80,10 @@ class LocalBackend:
         return self.model.execution_paths()
 
     def close(self) -> None:
-        self.model.clean()
+        """A model that cannot free its memory has answered: the scores stay."""
+        try:
+            self.model.clean()
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # third-party code may raise anything
+            warn(f"{self.model.model_name}: clean() raised {describe(error)}")

@@ -55,7 +55,7 @@ def bits_per_unit(samples: Sequence[Repeats]) -> Estimate:
         return NOTHING
     if rate.stderr is None or rate.low is None or rate.high is None:
         return around(-rate.value / math.log(2), None, rate.n)
-    value, stderr, low, high = (bound / math.log(2) for bound in (-rate.value, rate.stderr, -rate.high, -rate.low))
+    value, stderr, low, high = (bound / math.log(2) for bound in (-rate.value, rate.stderr, 0.0 - rate.high, -rate.low))
     return Estimate(value, stderr, low, high, rate.n)
 
 
@@ -71,7 +71,10 @@ def _rate(samples: Sequence[Repeats]) -> Estimate:
     residuals = math.fsum((score - rate * unit) ** 2 for score, unit in pairs)
     # Documents of different lengths have a smaller effective sample size.
     effective = units**2 / math.fsum(unit**2 for _, unit in pairs)
-    return around(rate, math.sqrt(residuals * n / (n - 1)) / units, n, effective - 1)
+    estimate = around(rate, math.sqrt(residuals * n / (n - 1)) / units, n, effective - 1)
+    if (estimate.high or 0.0) > 0 and all(score <= 0 for score, _ in pairs):
+        return replace(estimate, high=0.0)  # no log-probability is above 0; the true value is as often inside as before
+    return estimate
 
 
 def _pair(repeats: Repeats) -> tuple[float, float]:
@@ -83,7 +86,7 @@ def _pair(repeats: Repeats) -> tuple[float, float]:
 
 
 def _number(value: Value) -> float:
-    if value is None or isinstance(value, (tuple, list)):
+    if not isinstance(value, (int, float)):
         raise TypeError("a mean needs plain numbers, not (log-likelihood, units) pairs")
     return float(value)
 

@@ -47,8 +47,17 @@ def e_number(text: str) -> str | None:
     return _last_number(text, lambda written: bool(_EXPONENT.search(written)))
 
 
+def is_number(text: str) -> bool:
+    """Whether a text is a number and nothing else, as `number` reads it."""
+    return bool(_NUMBERS.fullmatch(_with_carets(text.strip())))
+
+
+def _with_carets(text: str) -> str:
+    return _RAISED.sub(lambda raised: "^" + unicodedata.normalize("NFKC", raised.group()), text)
+
+
 def _last_number(text: str, accepts: Callable[[str], bool]) -> str | None:
-    text = _RAISED.sub(lambda raised: "^" + unicodedata.normalize("NFKC", raised.group()), text)
+    text = _with_carets(text)
     marked = [written for written in _MARKED_NUMBER.findall(text) if accepts(written)]
     found = marked or [written for written in _NUMBERS.findall(text) if accepts(written)]
     return _value(found[-1]) if found else None

@@ -10,11 +10,11 @@ from msgspec import Meta
 
 from mill.api.errors import SpecError
 from mill.api.files import check_path
-from mill.api.request import LARGEST_SEED, option_name
+from mill.api.request import LARGEST_SEED, NUMBER_OPTIONS, option_name
 from mill.api.request import check_options as check_decoding
 from mill.api.task import RenderSettings
 from mill.options.option import hints
-from mill.options.text import NUMBER, parse_pairs, read_list, read_number
+from mill.options.text import parse_pairs, read_list
 
 if TYPE_CHECKING:
     from mill.execute.choose import ExecutorChoice
@@ -30,7 +30,11 @@ Text = Annotated[str, Meta(pattern=r"\S")]
 
 
 def check_gen_kwargs(given: Mapping[Any, Any]) -> None:
-    check_decoding(parse_pairs(given), "gen_kwargs")
+    pairs = parse_pairs(given)
+    check_decoding(pairs, "gen_kwargs")
+    for name, value in pairs.items():
+        if isinstance(value, str) and option_name(name) in NUMBER_OPTIONS:
+            raise SpecError(f"the decoding option {name} must be a number, not the text {value!r}")
 
 
 def check_paths(given: str | list[str]) -> None:
@@ -52,9 +56,7 @@ class RunOptions(msgspec.Struct, kw_only=True, frozen=True):
             examples=[100, 0.1],
             extra=hints(
                 aliases=("num_prompts",),
-                from_text=read_number,
-                text_pattern=NUMBER,
-                expected="a count of at least 1 or a fraction above 0 and up to 1.0",
+                expected="a number: a count of at least 1 or a fraction above 0 and up to 1.0",
             ),
         ),
     ] = None
@@ -140,13 +142,13 @@ class EvalOptions(RunOptions, kw_only=True, frozen=True):
         Count | Literal["auto"], Meta(description="Requests per batch, or auto. A batch_size in the model spec wins.")
     ] = "auto"
     apply_chat_template: Annotated[
-        bool,
+        bool | None,
         Meta(
             description="Render prompts with the model's chat template: for all models of the command, as "
             "use_chat_template=true in a spec does for one model. Both names work in both places.",
             extra=hints(aliases=("use_chat_template",)),
         ),
-    ] = False
+    ] = None
     exact: Annotated[bool, Meta(description="hf: compute every row by itself; no shared prefixes.")] = False
     judge: Annotated[Text | None, Meta(description="Model spec of the judge, which grades the answers of judged tasks.")] = (
         None
@@ -179,7 +181,7 @@ class EvalOptions(RunOptions, kw_only=True, frozen=True):
             repeats=self.repeats,
             gen_kwargs=self.decoding,
             system_prompt=self.system_prompt,
-            apply_chat_template=self.apply_chat_template,
+            apply_chat_template=bool(self.apply_chat_template),
             same_shots=self.same_shots,
         )
 

@@ -30,8 +30,6 @@ class Hints:
     """Former values, and what each is now."""
     from_text: Callable[[str], Any] | None = None
     """Reads a text that represents a value of another type; used in run files and Python too."""
-    text_pattern: str = r"\S"
-    """The pattern of such a text."""
     check: Callable[[Any], None] | None = None
     """Raises MillError for a value that has the right type and still cannot be used."""
     default: str = ""
@@ -89,7 +87,7 @@ class Option:
         if isinstance(plain, str):
             plain = (self.hints.old_values or {}).get(plain, plain)
             if self.hints.from_text is not None:
-                if not re.search(self.hints.text_pattern, plain):
+                if not plain.strip():
                     raise self._refusal(value, where)
                 plain = self._converted(self.hints.from_text, plain, where)
         if isinstance(plain, float) and not math.isfinite(plain):
@@ -97,7 +95,7 @@ class Option:
         try:
             checked = msgspec.convert(plain, self.kind)
         except (msgspec.ValidationError, OverflowError, RecursionError, UnicodeError) as error:
-            raise self._refusal(value, where) from error
+            raise self._wrong_type(value, where) from error
         if self.hints.check is not None:
             self._converted(self.hints.check, checked, where)
         return checked
@@ -107,7 +105,7 @@ class Option:
         types = _number_types(self.info)
         if not types or text in _literals(self.info):
             return self.read(text, where)
-        for number in types:
+        for number in types if _NUMBER.fullmatch(text) else ():
             try:
                 return self.read(number(text), where)
             except ValueError:
@@ -125,6 +123,11 @@ class Option:
     def _refusal(self, value: Any, where: str) -> SpecError:
         return SpecError(f"{where} must be {self.expected}, not {shown(value)}")
 
+    def _wrong_type(self, value: Any, where: str) -> SpecError:
+        """The refusal of a value that YAML or Python gives. "5" looks right where a number is expected."""
+        is_quoted = isinstance(value, str) and (self.is_flag or _number_types(self.info))
+        return SpecError(f"{where} must be {self.expected}, not {'the text ' * bool(is_quoted)}{shown(value)}")
+
     @property
     def expected(self) -> str:
         if self.hints.expected:
@@ -139,7 +142,7 @@ class Option:
         allowed = [{key: value for key, value in part.items() if key != "description"} for part in allowed]
         allowed = [inner for part in allowed for inner in part.get("anyOf", [part])]
         if self.hints.from_text is not None:
-            allowed.append({"type": "string", "pattern": self.hints.text_pattern})
+            allowed.append({"type": "string", "pattern": r"\S"})
         if self.hints.old_values:
             allowed.append({"enum": list(self.hints.old_values), "deprecated": True})
         schema: dict[str, Any] = {"description": self.help, "anyOf": [*allowed, {"type": "null"}]}
@@ -184,6 +187,7 @@ def shown(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:60]}..."
 
 
+_NUMBER = re.compile(r"[-+]?([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][-+]?[0-9]+)?")
 _REPR = reprlib.Repr()
 _REPR.maxlevel, _REPR.maxstring, _REPR.maxlong, _REPR.maxother = 3, 200, 200, 200
 _REPR.maxlist = _REPR.maxtuple = _REPR.maxset = _REPR.maxfrozenset = _REPR.maxdict = 20

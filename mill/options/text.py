@@ -4,30 +4,31 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from mill.api.errors import SpecError
+from mill.api.files import is_file
 from mill.models.spec.open import guess
 from mill.models.spec.parse import split_list
 
-NUMBER = r"^[0-9]*[.]?[0-9]+([eE][-+]?[0-9]+)?$"
 _STOP_STRINGS = ("until", "stop")  # their values stay texts, also where they look like numbers
 
 
+def split_names(text: str) -> list[str]:
+    """A comma-separated text; commas inside brackets belong to a spec, and those in the name of a file to the name.
+
+    Only a file that is given alone may have commas: two names with a comma between could be one name as well.
+    """
+    return [text] if Path(text).suffix and is_file(text) else split_list(text)
+
+
 def read_list(text: str) -> list[str]:
-    """A comma-separated text; commas inside brackets belong to a spec."""
-    parts = split_list(text)
+    """The same, of at least one name."""
+    parts = split_names(text)
     if not parts:
         raise ValueError("an empty list")
     return parts
-
-
-def read_number(text: str) -> int | float:
-    """`5` is a whole number and `1.0` is not."""
-    try:
-        return int(text)
-    except ValueError:
-        return float(text)
 
 
 def parse_pairs(text: str | Mapping[Any, Any]) -> dict[str, Any]:

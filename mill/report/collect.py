@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from mill.api.errors import RunError
-from mill.api.storage import json_text
 from mill.api.warnings import warn
 from mill.metrics.estimate import Estimate
-from mill.report.tables import number
-from mill.runs.folder import find_runs
-from mill.runs.schema import BenchmarkResult, TaskResult
+from mill.report.tables import Listing, number
+from mill.runs.folder import RunFolder, find_runs
+from mill.runs.schema import BenchmarkResult, TaskResult, failed_samples
 
 COLUMNS = (
     "model", "model_args", "settings", "benchmark", "task", "task_type", "n_shots", "metric", "value", "stderr", "low",
@@ -41,22 +38,38 @@ def collect(output_dir: Path) -> list[dict[str, Any]]:
             warn(f"left out: {error}")
             continue
         models[str(folder.path)] = manifest["model"]
-        base = {"model": manifest["model"]["name"], "settings": folder.path.name, "run": str(folder.path)}
-        means = list(results.benchmarks.values())
-        for task in results.tasks.values():
-            owner = min((mean for mean in means if task.task in mean.tasks), key=lambda mean: len(mean.tasks), default=None)
-            benchmark = owner.benchmark if owner else task.task
-            names = {"benchmark": benchmark, "task": task.task, "task_type": task.task_type, "n_shots": task.n_shots}
-            rows += _rows({**base, **names}, task)
-        for mean in means:
-            rows += _rows({**base, "benchmark": mean.benchmark, "task": "", "task_type": "", "n_shots": ""}, mean)
+        rows += score_rows(manifest["model"]["name"], folder, results.tasks.values(), results.benchmarks.values())
     arguments = _distinguishing_arguments(models)
-    return [{column: {**row, "model_args": arguments[row["run"]]}[column] for column in COLUMNS} for row in rows]
+    return [{**row, "model_args": arguments[row["run"]]} for row in rows]
+
+
+def score_rows(
+    model: str, folder: RunFolder, tasks: Iterable[TaskResult], benchmarks: Iterable[BenchmarkResult]
+) -> list[dict[str, Any]]:
+    """The rows of one run, with all `COLUMNS`; `model` is the model's name."""
+    base = {"model": model, "model_args": "", "settings": folder.path.name, "run": str(folder.path)}
+    means, rows = list(benchmarks), list[dict[str, Any]]()
+    for task in tasks:
+        owner = min((mean for mean in means if task.task in mean.tasks), key=lambda mean: len(mean.tasks), default=None)
+        benchmark = owner.benchmark if owner else task.task
+        names = {"benchmark": benchmark, "task": task.task, "task_type": task.task_type, "n_shots": task.n_shots}
+        rows += _rows({**base, **names}, task)
+    for mean in means:
+        rows += _rows({**base, "benchmark": mean.benchmark, "task": "", "task_type": "", "n_shots": ""}, mean)
+    return [{column: row[column] for column in COLUMNS} for row in rows]
 
 
 def _rows(names: Mapping[str, Any], result: TaskResult | BenchmarkResult) -> list[dict[str, Any]]:
-    counts = {"failed": result.errors, "total": result.total}
-    return [{**names, **counts, "metric": metric, **_estimate_columns(value)} for metric, value in result.metrics.items()]
+    return [
+        {
+            **names,
+            "failed": failed_samples(result, metric),
+            "total": result.total,
+            "metric": metric,
+            **_estimate_columns(value),
+        }
+        for metric, value in result.metrics.items()
+    ]
 
 
 def _estimate_columns(estimate: Estimate) -> dict[str, float | int | None]:
@@ -102,24 +115,10 @@ def shown_columns(rows: list[dict[str, Any]]) -> tuple[str, ...]:
     return ("model", *args, *settings, *TABLE_COLUMNS[1:])
 
 
-def as_csv(rows: list[dict[str, Any]]) -> str:
-    out = io.StringIO()
-    writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return out.getvalue()
-
-
-def as_json(rows: list[dict[str, Any]]) -> str:
-    return json_text(rows, indent=2) + "\n"
-
-
-def as_markdown(rows: list[dict[str, Any]]) -> str:
-    columns = shown_columns(rows)
-    ruler = ("---:" if column in NUMBERS else "---" for column in columns)
-    lines = ["| " + " | ".join(columns) + " |", "| " + " | ".join(ruler) + " |"]
-    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in cells(row, columns)) + " |" for row in rows]
-    return "\n".join(lines) + "\n"
+def listing(rows: list[dict[str, Any]]) -> Listing:
+    shown = shown_columns(rows)
+    texts = [cells(row, shown) for row in rows]
+    return Listing(rows, COLUMNS, shown, texts, NUMBERS, group=("model", "model_args", "settings"))
 
 
 def cells(row: dict[str, Any], columns: tuple[str, ...]) -> list[str]:

@@ -6,7 +6,7 @@ from mill.api.printing import echo
 from mill.report.tables import print_table
 from mill.runs.evaluate import Run
 
-_COLUMNS = ("task", "rendering", "shots", "samples", "requests", "distinct", "recorded", "input tokens")
+_COLUMNS = ("task", "runs as", "shots", "samples", "requests", "distinct", "recorded", "input tokens")
 
 
 def print_plan(run: Run) -> None:
@@ -34,4 +34,4 @@ def print_plan(run: Run) -> None:
             echo(f"{plan.requested}: {line}")
     paths = run.model.planned_paths()
     if paths:
-        echo("execution: " + ", ".join(f"{stage} {path}" for stage, path in paths.items()))
+        echo("batching: " + ", ".join(f"{stage} {path}" for stage, path in paths.items()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mill.metrics.estimate import Estimate
 from mill.report.tables import console, dash, number, print_table
 from mill.runs.evaluate import Outcome
-from mill.runs.schema import BenchmarkResult, TaskResult
+from mill.runs.schema import BenchmarkResult, TaskResult, failed_samples
 
 COLUMNS = ("task", "shots", "metric", "value", "stderr", "95 % interval", "n", "failed")
 _NUMBERS = ("shots", "value", "stderr", "95 % interval", "n", "failed")
@@ -14,24 +14,18 @@ _NUMBERS = ("shots", "value", "stderr", "95 % interval", "n", "failed")
 def print_outcome(outcome: Outcome) -> None:
     rows = []
     for task in outcome.tasks:
-        rows += _rows(task.task, str(task.n_shots), task.metrics, task.total, task.errors)
+        rows += _rows(task.task, str(task.n_shots), task.metrics, task.total, task)
         for category, metrics in task.categories.items():
             rows += _rows(f"- {category}", "", metrics, max(metric.n for metric in metrics.values()), None)
     for mean in outcome.benchmarks:
-        rows += _rows(f"{mean.benchmark} ({_mean_of(mean)})", "", mean.metrics, mean.total, mean.errors)
+        rows += _rows(f"{mean.benchmark} ({_mean_of(mean)})", "", mean.metrics, mean.total, mean)
     print_table(outcome.model, COLUMNS, rows, numbers=_NUMBERS)
     out = console()
-    for task in outcome.tasks:
-        for line in warnings(task):
-            out.print(f"{task.task}: {line}", markup=False, soft_wrap=True)
-    for mean in outcome.benchmarks:
-        if mean.missing:
-            out.print(f"{mean.benchmark}: no value of {', '.join(mean.missing)}", markup=False, soft_wrap=True)
-    for line in outcome.warnings:
-        out.print(f"{outcome.model}: {line}", markup=False, soft_wrap=True)
+    for line in [*score_warnings(outcome), *model_warnings(outcome)]:
+        out.print(line, markup=False, soft_wrap=True)
     tally = outcome.tally
     if tally.requested:
-        done = f"{tally.computed} answers computed in {outcome.seconds:.1f} s, {tally.known} read from the record"
+        done = f"{tally.computed} requests computed in {outcome.seconds:.1f} s, {tally.known} read from the record"
         tokens = f"; {tally.prompt_tokens:,} prompt and {tally.output_tokens:,} output tokens" if tally.prompt_tokens else ""
         padded = f"; {tally.padded} more to keep ranks in step" if tally.padded else ""
         out.print(done + tokens + padded, markup=False, soft_wrap=True)
@@ -41,6 +35,19 @@ def print_outcome(outcome: Outcome) -> None:
 def _mean_of(mean: BenchmarkResult) -> str:
     count = len(mean.tasks)
     return f"mean of {count}" if not mean.missing else f"mean of {count - len(mean.missing)} of {count}"
+
+
+def score_warnings(outcome: Outcome) -> list[str]:
+    """What a reader of the scores must know, each line with the name of its task or benchmark."""
+    lines = [f"{task.task}: {line}" for task in outcome.tasks for line in warnings(task)]
+    return lines + [
+        f"{mean.benchmark}: no value of {', '.join(mean.missing)}" for mean in outcome.benchmarks if mean.missing
+    ]
+
+
+def model_warnings(outcome: Outcome) -> list[str]:
+    """The warnings of the model and the judge, which were logged when they arose."""
+    return [f"{outcome.model}: {line}" for line in outcome.warnings]
 
 
 def warnings(task: TaskResult) -> list[str]:
@@ -62,13 +69,15 @@ def warnings(task: TaskResult) -> list[str]:
     return lines
 
 
-def _rows(name: str, shots: str, metrics: dict[str, Estimate], total: int, errors: int | None) -> list[list[str]]:
-    """`n` is the number of samples with a value of the metric, without the failed ones."""
+def _rows(
+    name: str, shots: str, metrics: dict[str, Estimate], total: int, result: TaskResult | BenchmarkResult | None
+) -> list[list[str]]:
+    """`n` is the number of samples with a value of the metric; `result` has the numbers of failed ones."""
     rows = []
     for index, (metric, estimate) in enumerate(metrics.items()):
         count = str(estimate.n) if estimate.n == total else f"{estimate.n}/{total}"
         interval = "-" if estimate.low is None else f"{number(estimate.low, 3)}{dash()}{number(estimate.high, 3)}"
-        failed = "" if errors is None else str(errors)
+        failed = "" if result is None else str(failed_samples(result, metric))
         cells = [metric, number(estimate.value), number(estimate.stderr), interval, count, failed]
         rows.append([name if index == 0 else "", shots if index == 0 else "", *cells])
     return rows

@@ -1,15 +1,65 @@
-"""Tables on standard output: fitted to a terminal, or as long as their cells in a pipe or file."""
+"""Tables on standard output: fitted to a terminal, as long as their cells in a pipe or file; or as CSV, JSON or Markdown."""
 
 from __future__ import annotations
 
+import csv
+import io
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from mill.api.printing import one_line, printable
+from mill.api.printing import echo_data, one_line, printable
+from mill.api.storage import json_text
 
 PLAIN_WIDTH = 1_000_000  # columns without a terminal: no name or number is wrapped or cut
+TABLE, CSV, JSON, MARKDOWN = "table", "csv", "json", "markdown"
+FORMATS = (TABLE, CSV, JSON, MARKDOWN)
+_NARROWEST = 8  # characters of a text column
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Rows in every format: `rows` are the data of CSV and JSON, `cells` what people read, in the columns `shown`."""
+
+    rows: Sequence[Mapping[str, Any]]
+    columns: Sequence[str]
+    shown: Sequence[str]
+    cells: Sequence[Sequence[str]]
+    numbers: Sequence[str] = ()
+    group: Sequence[str] = ()
+    """See `print_table`."""
+
+    def text(self, form: str) -> str:
+        """A document in one of the formats but `table`."""
+        if form == JSON:
+            return json_text([{name: row[name] for name in self.columns} for row in self.rows], indent=2) + "\n"
+        return self._csv() if form == CSV else self._markdown()
+
+    def print(self, form: str) -> None:
+        if form == TABLE:
+            print_table("", self.shown, self.cells, numbers=self.numbers, group=self.group)
+        else:
+            echo_data(self.text(form))
+
+    def _csv(self) -> str:
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(self.columns)
+        writer.writerows([_cell(row[name]) for name in self.columns] for row in self.rows)
+        return out.getvalue()
+
+    def _markdown(self) -> str:
+        ruler = ("---:" if column in self.numbers else "---" for column in self.shown)
+        lines = ["| " + " | ".join(self.shown) + " |", "| " + " | ".join(ruler) + " |"]
+        lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in self.cells]
+        return "\n".join(lines) + "\n"
+
+
+def _cell(value: Any) -> Any:
+    """A value in CSV; the items of a list are separated by commas."""
+    return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else value
 
 
 def console(*, stderr: bool = False) -> Any:
@@ -27,22 +77,90 @@ def console(*, stderr: bool = False) -> Any:
     return PlainConsole(stderr=stderr, width=None if stream.isatty() else PLAIN_WIDTH, highlight=False, emoji=False)
 
 
-def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: Sequence[str] = ()) -> None:
-    """Print rows of plain text; the columns named in `numbers` are aligned on the right."""
+def print_table(
+    title: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    numbers: Sequence[str] = (),
+    group: Sequence[str] = (),
+) -> None:
+    """Print rows of plain text; the columns named in `numbers` are aligned on the right.
+
+    Where the table is wider than the terminal, the columns named in `group` become a line above the rows that share them.
+    """
+    out = console()
+    if title:  # a title of the table itself would be wrapped to the columns
+        out.print(one_line(title), soft_wrap=True)
+    texts = [[one_line(cell) for cell in row] for row in rows]
+    widths = _widths(columns, texts)
+    if group and _total(widths) > out.width:
+        _print_groups(out, columns, texts, numbers, group)
+        return
+    plain = not sys.stdout.isatty()
+    _print_rows(out, _table(columns, numbers, texts, edge=not plain), plain=plain)
+
+
+def _table(
+    columns: Sequence[str], numbers: Sequence[str], rows: Sequence[Sequence[str]], *, edge: bool, widths: Sequence[int] = ()
+) -> Any:
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    for column in columns:
-        right = column in numbers
-        table.add_column(Text(one_line(column)), justify="right" if right else "left", no_wrap=right, overflow="fold")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=edge)
+    for index, column in enumerate(columns):
+        right, width = column in numbers, widths[index] if widths else None
+        justify: Any = "right" if right else "left"
+        table.add_column(Text(one_line(column)), justify=justify, no_wrap=right, overflow="fold", width=width)
     for row in rows:
-        table.add_row(*(Text(one_line(cell)) for cell in row))
-    out = console()
-    if title:  # a title of the table itself would be wrapped to the columns
-        out.print(one_line(title), soft_wrap=True)
-    out.print(table)
+        table.add_row(*map(Text, row))
+    return table
+
+
+def _print_rows(out: Any, table: Any, *, plain: bool) -> None:
+    """Without a terminal no line ends with blanks."""
+    if not plain:
+        out.print(table)
+        return
+    with out.capture() as captured:
+        out.print(table)
+    echo_data("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
+
+
+def _print_groups(
+    out: Any, columns: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence[str], group: Sequence[str]
+) -> None:
+    """One header, and the rows of each group below its line; columns are as wide in all groups."""
+    inner = [index for index, column in enumerate(columns) if column not in group]
+    names = [columns[index] for index in inner]
+    groups: dict[str, list[list[str]]] = {}
+    for row in rows:
+        head = ", ".join(cell for cell, column in zip(row, columns, strict=True) if column in group and cell)
+        groups.setdefault(head, []).append([row[index] for index in inner])
+    widths = _widths(names, [row for members in groups.values() for row in members])
+    while _total(widths) > out.width:  # texts are folded, the widest first
+        widest = max((i for i, name in enumerate(names) if name not in numbers), key=widths.__getitem__, default=None)
+        if widest is None or widths[widest] <= _NARROWEST:
+            break
+        widths[widest] -= 1
+    out.print(_table(names, numbers, [], edge=False, widths=widths))
+    for head, members in groups.items():
+        out.print(head, soft_wrap=True, style="bold")
+        table = _table(names, numbers, members, edge=False, widths=widths)
+        table.show_header = False
+        out.print(table)
+
+
+def _widths(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
+    from rich.cells import cell_len
+
+    return [max(map(cell_len, cells)) for cells in zip(columns, *rows, strict=True)]
+
+
+def _total(widths: Sequence[int]) -> int:
+    """The width of a table: its columns, two blanks between them and one at each edge."""
+    return sum(widths) + 2 * len(widths)
 
 
 def number(value: float | None, digits: int = 4) -> str:

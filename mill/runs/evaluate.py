@@ -21,7 +21,7 @@ from mill.execute.executor import Executor, Tally
 from mill.execute.lockstep import LockStepExecutor
 from mill.execute.ranks import Ranks
 from mill.execute.sample_state import SampleState, run_samples
-from mill.models.spec.open import open_model, resolve_spec, takes_argument
+from mill.models.spec.open import open_model, resolve_spec, split_chat_template, takes_argument
 from mill.models.spec.parse import Spec, addresses_of, at_address, parse_spec
 from mill.runs import manifest
 from mill.runs.advisory_lock import advisory_lock
@@ -30,7 +30,7 @@ from mill.runs.judging import JudgeRunner, check_prompts, judge_failures, judgem
 from mill.runs.multi_rank import check_same_plan, run_share
 from mill.runs.plan import TaskPlan, plan_tasks, refuse_early
 from mill.runs.record import Record
-from mill.runs.results import summarize, summarize_benchmarks, write_results
+from mill.runs.results import changed_data, summarize, summarize_benchmarks, write_results
 from mill.runs.samples import SampleRecord, ScoredSample, from_state, prompt_request, score_sample, write_samples
 from mill.runs.schema import BenchmarkResult, SessionEntry, StartedManifest, TaskEntry, TaskResult
 from mill.runs.shared import read_entries
@@ -175,7 +175,7 @@ class Run:
         results = {plan.requested: self._summarize(plan, scored[plan.task.name]) for plan in self.plans}
         means = summarize_benchmarks(results, self.benchmarks)
         for name in write_results(self.folder, results, self.benchmarks):
-            write_samples(self.folder.samples_file(name), name, scored[name], self.folder.root)
+            write_samples(self.folder, self.model.model_name, name, scored[name])
         self._refuse_removed()
         return Outcome(
             self.model.model_name,
@@ -201,6 +201,8 @@ class Run:
         return []
 
     def _write_plan(self) -> None:
+        for warning in changed_data(self.folder, {plan.task.name: plan.data_hash for plan in self.plans}):
+            warn(warning)
         covered = manifest.update_manifest(
             self.folder,
             spec=self.spec,
@@ -215,7 +217,7 @@ class Run:
         for plan in self.plans:
             if plan.task.name not in covered:
                 unanswered = (score_sample(plan.task, from_state(state)) for state in plan.states)
-                write_samples(self.folder.samples_file(plan.task.name), plan.task.name, unanswered, self.folder.root)
+                write_samples(self.folder, self.model.model_name, plan.task.name, unanswered)
 
     def _summarize(self, plan: TaskPlan, scored: list[ScoredSample]) -> TaskResult:
         result = summarize(plan.task, scored, n_shots=plan.n_shots, total=plan.total, data_hash=plan.data_hash)
@@ -226,7 +228,7 @@ class Run:
         if task.judge is None:
             return []
         if self.judging is None:
-            return ["not judged: --judge MODEL names a judge"]
+            return ["no judge grades the answers, so metrics of a judge are missing: --judge MODEL names one"]
         return [f"judged by {self.judging.model.model_name}", *judgement_warnings(scored)]
 
 
@@ -243,15 +245,20 @@ def prepare(
     exact: bool = False,
     choice: ExecutorChoice | None = None,
     judge: Spec | None = None,
+    chat: bool | None = None,
 ) -> Run:
     """Open the model, plan the tasks and find the run's folder. No weights load here.
 
-    A server is checked first; `wait` is how many seconds it may take to come up. `exact` is passed to backends that take
-    it: the others share no computation that would have to be switched off.
+    `chat` is what the user gave as --apply_chat_template; None leaves it to the settings and the spec. A server is checked
+    first; `wait` is how many seconds it may take to come up. `exact` is passed to backends that take it: the others share no
+    computation that would have to be switched off.
     """
     check_writable(output_dir)
     resolved = resolve_spec(parse_spec(spec) if isinstance(spec, str) else spec)
     refuse_early(selection, resolved.backend)
+    chat = True if settings.apply_chat_template else chat
+    resolved, chat = split_chat_template(resolved, chat, _chat_option(chat))
+    settings = replace(settings, apply_chat_template=bool(chat))
     if exact and takes_argument(resolved.backend, "exact"):
         resolved = Spec(resolved.backend, {**resolved.arguments, "exact": True})
     addresses = addresses_of(resolved)
@@ -263,6 +270,10 @@ def prepare(
     run.choice = choice or ExecutorChoice()
     run.choice.check(resolved)
     return run
+
+
+def _chat_option(chat: bool | None) -> str:
+    return "--apply_chat_template" if chat else "apply_chat_template=false"
 
 
 def plan_run(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mill.api.batching import describe
-from mill.api.errors import CannotServe, SpecError
+from mill.api.errors import CannotServe, RunError, SpecError
 from mill.api.model import MillModel, identity_of
 from mill.api.request import GENERATE, Request
 from mill.api.response import Response
@@ -53,14 +53,16 @@ class JudgeRunner:
             if sample.error is None
         ]
         try:
-            executor.run(request for _, _, repeats in pending for requests in repeats for request in requests)
-            record.refuse_removed()
+            try:
+                executor.run(request for _, _, repeats in pending for requests in repeats for request in requests)
+                record.refuse_removed()
+            finally:  # a judge that broke down has judged some, and failed on the others
+                for samples, index, repeats in pending:
+                    texts = [[_judgement(request, record) for request in requests] or [None, None] for requests in repeats]
+                    samples[index] = replace(samples[index], judgements=texts)
         finally:
             record.close()
             executor.backend.close()
-        for samples, index, repeats in pending:
-            texts = [[request.resps[0].text for request in requests] or [None, None] for requests in repeats]
-            samples[index] = replace(samples[index], judgements=texts)
         return executor.tally
 
     def _requests(self, task: Task, sample: SampleRecord, responses: Sequence[Response]) -> list[Request]:
@@ -74,6 +76,17 @@ class JudgeRunner:
         except BaseException as error:  # third-party code may raise anything
             warn(f"{task.name} cannot build the judge's prompt for sample {sample.sample.id}: {describe(error)}")
             return []
+
+
+def _judgement(request: Request, record: Record) -> str | None:
+    """The judge's text; None where the request failed or was not sent."""
+    if request.resps:
+        return request.resps[0].text
+    try:
+        recorded = record.response(request.key)
+    except RunError:  # the run ends with the first error
+        return None
+    return recorded.text if recorded is not None else None
 
 
 def failed_judgements(scored: Iterable[ScoredSample]) -> int:

@@ -11,13 +11,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mill.api.errors import CannotServe, SpecError
+from mill.api.message import Message
 from mill.api.model import MillModel, ModelCapabilities
-from mill.api.request import GENERATE, MULTI_ROUND, Request
+from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, Request, option_name
 from mill.api.task import RenderSettings, Task
 from mill.execute.sample_state import SampleState
 from mill.models.spec.backends import backend_info, backends_serving
 from mill.tasks import hooks
-from mill.tasks.load import Selection, serve
+from mill.tasks.forced import ForcedTask
+from mill.tasks.load import Selection, renderings, serve
 
 
 @dataclass(frozen=True)
@@ -43,8 +45,11 @@ class TaskPlan:
             lines.insert(0, f"{self.task.name} runs instead of {self.requested}, which this model cannot serve")
         if self.states and self.states[0].settings.n_shots and not self.task.takes_shots:
             lines.append("this task takes no examples, so --n_shots does not apply")
-        if self.states and self.states[0].settings.gen_kwargs and self.task.kind not in (GENERATE, MULTI_ROUND):
-            lines.append("this task generates no text, so --gen_kwargs does not apply")
+        if self.states and self.task.kind not in (GENERATE, MULTI_ROUND):
+            unused = _spellings(self.states[0].settings.gen_kwargs)
+            if unused:
+                apply = "does not apply" if len(unused) == 1 else "do not apply"
+                lines.append(f"this task generates no text, so {' and '.join(unused)} {apply}")
         return lines + self.without_effect()
 
     def without_effect(self) -> list[str]:
@@ -63,6 +68,14 @@ class TaskPlan:
 
     def requests(self) -> list[Request]:
         return [request for state in self.states for request in state.open_requests()]
+
+
+def _spellings(decoding: Mapping[str, Any]) -> list[str]:
+    """The options that a user gave to set these decoding options. Checks request `logprobs` by themselves."""
+    names = sorted({option_name(name) for name in decoding} - {"logprobs"})
+    others = [name for name in names if name != "max_gen_toks"]
+    limit = ["--max_tokens (max_gen_toks)"] if len(others) < len(names) else []
+    return limit + ([f"--gen_kwargs {','.join(others)}"] if others else [])
 
 
 def parse_limit(given: str | int | float | None) -> int | float | None:
@@ -95,7 +108,8 @@ def plan_tasks(
         raise SpecError("no task is given: `mill ls tasks` lists them")
     for task in selection.tasks:
         hooks.check_attributes(task)
-    chat = settings.apply_chat_template or model.use_chat_template
+    framed = settings.apply_chat_template
+    chat = framed or model.use_chat_template
     settings = replace(settings, apply_chat_template=chat)
     served = [(task, _served(task, model)) for task in selection.tasks]
     if chat and not model.has_chat_template():
@@ -104,6 +118,9 @@ def plan_tasks(
         if task.multi_round and not model.has_chat_template():
             raise CannotServe(f"{task.name} is a dialog, and {model.model_name} has no chat template")
     plans = [_plan(requested.name, task, settings, limit) for requested, task in served]
+    for plan in plans if framed else ():
+        for state in plan.states:
+            state.requests[:] = [_as_dialog(plan.task, request) for request in state.requests]
     for plan in plans:
         model.check(plan.requests()[0])
     return plans
@@ -119,13 +136,23 @@ def refuse_early(selection: Selection, backend: str) -> None:
         serve(task, everything, f"the backend {backend}", _alternatives(task))
 
 
+def _as_dialog(task: Task, request: Request) -> Request:
+    """A prompt that a task gives as plain text, without `RenderSettings.frame`, as a chat message. Documents stay as they
+    are, and so do texts that a check prepared."""
+    plain = isinstance(request.context, str) and request.kind in (GENERATE, LOGLIKELIHOOD)
+    if not plain or isinstance(task, ForcedTask):
+        return request
+    return replace(request, context=(Message("user", request.text),))
+
+
 def _served(task: Task, model: MillModel) -> Task:
     details = f": {'; '.join(model.warnings())}" if model.warnings() else ""
     return serve(task, model.capabilities, f"{model.model_name} ({type(model).__name__}{details})", _alternatives(task))
 
 
 def _alternatives(task: Task) -> str:
-    return f"backends that do: {', '.join(backends_serving(task.kind)) or 'none of the built-in ones'}"
+    backends = backends_serving(renderings(task))
+    return f"backends that do: {', '.join(backends) or 'none of the built-in ones'}"
 
 
 def _plan(requested: str, task: Task, settings: RenderSettings, limit: int | float | None) -> TaskPlan:

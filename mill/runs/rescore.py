@@ -21,6 +21,7 @@ from mill.runs.record import Record
 from mill.runs.results import summarize, summarize_benchmarks, write_results
 from mill.runs.samples import SampleRecord, ScoredSample, from_state, read_samples, score_sample, write_samples
 from mill.runs.schema import Manifest, TaskEntry, TaskResult
+from mill.tasks import hooks
 
 
 def score_again(folder: RunFolder, make_task: Callable[[str], Task]) -> Outcome:
@@ -44,7 +45,7 @@ def score_again(folder: RunFolder, make_task: Callable[[str], Task]) -> Outcome:
     ]
     means = summarize_benchmarks(results, benchmarks)
     for name in write_results(folder, results, benchmarks):
-        write_samples(folder.samples_file(name), name, scored[name], folder.root)
+        write_samples(folder, known.model.name, name, scored[name])
     seconds, failures = time.time() - started, sum(map(judge_failures, scored.values()))
     tasks = list(results.values())
     return Outcome(known.model.name, folder, tasks, means, Tally(), seconds, judge_failures=failures)
@@ -58,12 +59,18 @@ def _recorded_samples(
     read = read_samples(file)
     if len(read) != entry.n:
         raise RunError(f"{file} has {len(read)} samples and {MANIFEST} says {entry.n}: run the same `mill eval` again")
-    samples = [_with_responses(task, sample, record, settings) for sample in read]
+    samples = [_with_responses(task, _with_target(task, sample), record, settings) for sample in read]
     missing = sum(from_file for _, from_file in samples)
     if missing:
         lacks = f"the record lacks responses of {missing} of {entry.n} samples of {task.name}"
         warn(f"{folder.path}: {lacks}; {file.name} has them")
     return [sample for sample, _ in samples]
+
+
+def _with_target(task: Task, sample: SampleRecord) -> SampleRecord:
+    """With the target as the task spells it now, beside which an extracted answer is read."""
+    target = hooks.attempt(lambda: task.target(sample.sample))
+    return sample if target is None else replace(sample, target=target)
 
 
 def _with_responses(task: Task, sample: SampleRecord, record: Record, settings: RenderSettings) -> tuple[SampleRecord, bool]:

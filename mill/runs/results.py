@@ -15,6 +15,7 @@ from mill.api.task import Benchmark, Opaque, Task, Value
 from mill.metrics.aggregate import mean
 from mill.metrics.estimate import NOTHING, Estimate, around, pool
 from mill.runs.folder import MANIFEST, RESULTS, RunFolder
+from mill.runs.judging import judge_failures
 from mill.runs.samples import ScoredSample, metrics_of
 from mill.runs.schema import BenchmarkResult, FailedSample, TaskEntry, TaskResult
 from mill.runs.shared import Entry, publish, read_entries
@@ -47,11 +48,22 @@ def summarize(task: Task, scored: Sequence[ScoredSample], *, n_shots: int, total
         empty=sum(one.record.empty for one in scored),
         filtered=sum(one.record.filtered for one in scored),
         categories={category: _estimates(task, names, group) for category, group in _by_category(task, good).items()},
+        unjudged=_unjudged(task, good),
     )
 
 
 def _estimates(task: Task, names: Mapping[str, str], scored: Sequence[ScoredSample]) -> dict[str, Estimate]:
     return {name: _estimate(task, name, how, _valued(scored, name)) for name, how in names.items()}
+
+
+def _unjudged(task: Task, scored: Sequence[ScoredSample]) -> dict[str, int]:
+    """For each metric of the judge, the samples that lack a value in some repeat because the judge failed on them."""
+    failed = [one for one in scored if judge_failures([one])]
+    counts = {
+        name: sum(any(value is None for value in one.values.get(name, ())) for one in failed)
+        for name in (task.judge.metrics if task.judge is not None else ())
+    }
+    return {name: count for name, count in counts.items() if count}
 
 
 def _by_category(task: Task, scored: Sequence[ScoredSample]) -> dict[str, list[ScoredSample]]:
@@ -117,6 +129,20 @@ def write_results(folder: RunFolder, results: Mapping[str, TaskResult], benchmar
             break
         publish(folder, RESULTS, {"benchmarks": means})
     return {result.task for result in written}
+
+
+def changed_data(folder: RunFolder, data_hashes: Mapping[str, str]) -> list[str]:
+    """Warnings about tasks whose data, by their hashes, are not those of the result that the folder has.
+
+    No response is reused for another question; but the folder has one result of a task, so the new one replaces it.
+    """
+    earlier = read_entries(folder, RESULTS, "tasks", TaskResult)
+    return [
+        f"{task}: the data changed since the earlier result over {earlier[task].n} samples, which this run replaces "
+        f"(data_hash {earlier[task].data_hash[:8]}, now {data_hash[:8]}); another --output_dir keeps both"
+        for task, data_hash in data_hashes.items()
+        if task in earlier and earlier[task].data_hash not in ("", data_hash)
+    ]
 
 
 def _changed_means(
@@ -189,6 +215,7 @@ def _summarize_benchmark(benchmark: Benchmark, lookup: Mapping[str, TaskResult |
         errors=sum(leaf.errors for leaf in leaves),
         metrics=_own_means(benchmark, leaves) or {name: _pooled(benchmark, name, lookup) for name in names},
         missing=[leaf.task for leaf in leaves if not any(leaf.metrics[name].n for name in names)],
+        unjudged={name: count for name in names if (count := sum(leaf.unjudged.get(name, 0) for leaf in leaves))},
     )
 
 

@@ -1,9 +1,11 @@
 """A sample as one flat row, for pandas and DuckDB: scalar columns first, the whole record behind them.
 
-task, id, category          what it is
+model, model_id, settings   the run: the model's name, its folder (other weights or another dtype are another one), and the
+                            settings as in `mill collect`
+task, id, category          the sample; category is null where there is none
 prompt                      as it was sent: after the chat template, or the messages as JSON where a server applies it
 target, response            the gold answer; the text (or label) of the model, in a dialog of the last round
-extracted                   the answer that was read from the response
+extracted                   the answer that was read from the response; of multiple choice spelled as `target` is
 choices, chosen, choice_logprobs, correct   of multiple choice by log-probability
 <metric>                    the sample's value of each metric, the mean over repeats; null where it has none
 error, finish_reason, prompt_tokens, output_tokens, seconds
@@ -15,7 +17,7 @@ responses, values, ...      every response and value of every repeat; `mill scor
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import mill.metrics  # noqa: F401  registers the built-in metrics
@@ -24,16 +26,24 @@ from mill.api.response import Response, encode_float
 from mill.api.task import Opaque, Value
 
 if TYPE_CHECKING:
+    from mill.runs.folder import RunFolder
     from mill.runs.samples import ScoredSample
 
 
-def sample_row(task: str, scored: ScoredSample) -> dict[str, Any]:
+def run_columns(model: str, folder: RunFolder) -> dict[str, str]:
+    """The columns that distinguish the rows of several runs."""
+    return {"model": model, "model_id": folder.path.parent.name, "settings": folder.path.name}
+
+
+def sample_row(run: Mapping[str, str], task: str, scored: ScoredSample) -> dict[str, Any]:
+    """`run` are the columns of the run, as `run_columns` gives them."""
     record = scored.record
     first = record.responses[0] if record.responses else []
     row = {
+        **run,
         "task": task,
         "id": record.sample.id,
-        "category": scored.category,
+        "category": scored.category or None,
         "prompt": record.sent or record.prompt,
         "target": record.target,
         "response": _text(first),

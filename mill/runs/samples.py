@@ -17,7 +17,8 @@ from mill.api.storage import json_text, read_lines, write_atomically
 from mill.api.task import Opaque, Sample, Task, Value
 from mill.api.validate import parse_json
 from mill.execute.sample_state import SampleState
-from mill.runs.sample_rows import sample_row
+from mill.runs.folder import RunFolder
+from mill.runs.sample_rows import run_columns, sample_row
 from mill.runs.schema import SampleLine, checked, read_response
 from mill.tasks import hooks
 
@@ -161,14 +162,15 @@ def _number(name: str, found: Mapping[str, Value]) -> Value:
     return (parts[0], parts[1]) if len(parts) == 2 else parts[0]
 
 
-def write_samples(file: Path, task: str, scored: Iterable[ScoredSample], root: Path) -> None:
-    """`root` is the folder that the user named: no link below it is followed."""
-    write_atomically(file, "".join(f"{_line(task, one)}\n" for one in scored), root=root)
+def write_samples(folder: RunFolder, model: str, task: str, scored: Iterable[ScoredSample]) -> None:
+    """The samples of a task, as lines of its file in a run's folder; `model` is the model's name."""
+    run = run_columns(model, folder)
+    lines = "".join(f"{_line(sample_row(run, task, one))}\n" for one in scored)
+    write_atomically(folder.samples_file(task), lines, root=folder.root)
 
 
-def _line(task: str, scored: ScoredSample) -> str:
+def _line(data: Mapping[str, Any]) -> str:
     """Lone surrogates are written out and the line is marked: DuckDB reads no line that has them as escapes of JSON."""
-    data = sample_row(task, scored)
     text = json_text(data)
     return json_text({**_mapped(data, _escape), "escaped": True}) if _SURROGATE.search(text) else text
 

@@ -94,13 +94,18 @@ class TaskResult:
     """Samples with a response that the server withheld."""
     categories: dict[str, dict[str, Estimate]] = field(default_factory=dict)
     """The metrics of each category, of tasks that report them."""
+    unjudged: dict[str, int] = field(default_factory=dict)
+    """Metric of the judge -> samples that lack a value of it, because their judgement failed or could not be read."""
+
+    @property
+    def failed(self) -> int:
+        """Samples that have no score, or lack one because their judgement failed."""
+        return self.errors + max(self.unjudged.values(), default=0)
 
     def to_dict(self) -> dict[str, Any]:
         encoded = {**asdict(self), "metrics": _encoded(self.metrics)}
         encoded["categories"] = {name: _encoded(metrics) for name, metrics in self.categories.items()}
-        if not self.categories:
-            del encoded["categories"]
-        return encoded
+        return _without_empty(encoded, "categories", "unjudged")
 
 
 @dataclass
@@ -115,9 +120,20 @@ class BenchmarkResult:
     errors: int
     metrics: dict[str, Estimate]
     missing: list[str] = field(default_factory=list)
+    unjudged: dict[str, int] = field(default_factory=dict)
+    """The sums of its tasks."""
 
     def to_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "metrics": _encoded(self.metrics)}
+        return _without_empty({**asdict(self), "metrics": _encoded(self.metrics)}, "unjudged")
+
+
+def failed_samples(result: TaskResult | BenchmarkResult, metric: str) -> int:
+    """How many samples lack a value of a metric because of a failure."""
+    return result.errors + result.unjudged.get(metric, 0)
+
+
+def _without_empty(encoded: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in encoded.items() if value or name not in names}
 
 
 def _encoded(metrics: Mapping[str, Estimate]) -> dict[str, dict[str, Any]]:

@@ -23,7 +23,7 @@ class Expected:
     """What a run must have of a task to be complete."""
 
     n: int
-    version: int
+    version: int | str
     data_hash: str
 
     def missing(self, result: Mapping[str, Any] | None) -> str | None:
@@ -40,7 +40,7 @@ class Counts:
     """The fields of a result that show whether it is complete."""
 
     n: int
-    version: int
+    version: int | str
     data_hash: str
     errors: int
 

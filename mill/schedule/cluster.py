@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from pathlib import Path
 from typing import Any
 
 from mill.api.errors import SpecError, UnknownName
+from mill.api.yaml_file import read_yaml
 
 SIGNAL_S = 90  # a job gets a signal this long before its time is over, and is queued again
 
@@ -71,16 +71,7 @@ def read_cluster(path: str | None, *, local: bool = False) -> Cluster:
     """The checked values of a file. Without a file: the defaults, and one cell at a time on this machine."""
     if path is None:
         return Cluster(at_once=1) if local else Cluster()
-    import yaml
-
-    try:
-        content: Any = yaml.safe_load(Path(path).read_text(encoding="utf-8")) or {}
-    except (OSError, ValueError) as error:
-        raise SpecError(f"cannot read the cluster file {path}: {getattr(error, 'strerror', None) or error}") from error
-    except yaml.YAMLError as error:
-        raise SpecError(f"the cluster file {path} is not YAML: {' '.join(str(error).split())}") from error
-    if not isinstance(content, dict):
-        raise SpecError(f"the cluster file {path} is not a mapping")
+    content = read_yaml(path, "cluster file") or {}
     known = [entry.name for entry in fields(Cluster)]
     for name, value in content.items():
         if name not in known:

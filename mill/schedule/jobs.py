@@ -131,7 +131,7 @@ def _executor(output_dir: Path) -> Any:
         # A job is queued again each time its time is over: it has completed more requests each time.
         return submitit.AutoExecutor(folder=output_dir / FOLDER / LOGS, cluster="slurm", slurm_max_num_timeout=10**6)
     except RuntimeError as error:  # submitit looks for srun
-        raise MillError(f"no SLURM on this machine ({describe(error)}): --local runs the cells here") from error
+        raise MillError(f"no SLURM on this machine ({describe(error)}): --local runs the jobs here") from error
 
 
 def _reason(log: Path) -> str:

@@ -11,7 +11,7 @@ from threading import Lock
 from typing import Any
 
 from mill.api.batching import describe
-from mill.api.errors import DataError
+from mill.api.errors import DataError, MissingValue
 from mill.api.message import Blob
 
 
@@ -72,14 +72,14 @@ def _blob(cell: Any, where: str, column: str, row: int, paths: bool = True) -> B
             value = cell()
         except (OSError, ValueError) as error:  # pyarrow's own errors are among these
             raise DataError(f"{name} cannot be read: {describe(error)}") from error
-        if value is None:
-            raise DataError(f"{name} is missing")
+        if value is None or (value["bytes"] is None and not value["path"]):
+            raise MissingValue(f"{name} is missing")
         if value["bytes"] is not None:
             return bytes(value["bytes"])
         if not paths:
             raise DataError(f"{name} has a path and no bytes")
         try:
-            return Path(value["path"] or "").read_bytes()
+            return Path(value["path"]).read_bytes()
         except OSError as error:
             raise DataError(f"{name} is {value['path']}, which cannot be read: {error.strerror}") from error
 

@@ -13,18 +13,19 @@ import re
 import string
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 from mill.api.batching import describe
-from mill.api.errors import DataError
+from mill.api.errors import DataError, MissingValue
 from mill.api.message import IMAGE, Blob, Media
+from mill.metrics import extract
 from mill.tasks.column_names import CHOICE_COLUMN
 from mill.tasks.data import MEDIA_SUFFIXES, Row
 
 LETTERS = string.ascii_uppercase
 INDICES = "indices from 0"
-_NUMBER = re.compile(r"[-+]?(\d+|\d{1,3}(,\d{3})+)(\.\d+)?([eE][-+]?\d+)?")
 
 
 def is_missing(value: Any) -> bool:
@@ -33,7 +34,9 @@ def is_missing(value: Any) -> bool:
 
 
 def decoded(value: Any, where: str) -> Any:
-    """A cell of a binary Parquet column as text; lists and structs item by item."""
+    """A cell of a binary Parquet column as text, and a decimal as a number; lists and structs item by item."""
+    if isinstance(value, Decimal):
+        return int(value) if value == value.to_integral_value() else float(value)
     if isinstance(value, bytes):
         try:
             return value.decode()
@@ -165,18 +168,30 @@ def _no_reading(
     return f"{answer} is neither the text nor the letter nor the index (from 0) of a choice; the choices are {given}"
 
 
-def text_extractor(answers: Sequence[str]) -> str:
-    """How answers that are text are extracted, the same for a whole file: .csv has no numbers and no booleans."""
-    texts = [answer.strip() for answer in answers]
-    if all(_NUMBER.fullmatch(text) for text in texts):
-        return "number"
+def is_number(answer: Any) -> bool:
+    """Whether a gold answer reads as a number: .csv has only texts, so 5 and "5" are the same."""
+    if isinstance(answer, str):
+        return extract.is_number(answer)
+    return isinstance(answer, (int, float)) and not isinstance(answer, bool)
+
+
+def text_extractor(answers: Sequence[Any]) -> str:
+    """How answers that are texts and no numbers are extracted, the same for all of a file. Beside numbers, letters are texts
+    like others."""
+    texts = [answer.strip() for answer in answers if isinstance(answer, str) and not is_number(answer)]
+    if not texts:
+        return "line"
     if all(text.lower() in ("yes", "no") for text in texts):
         return "yes_no"
-    return "choice" if all(text in LETTERS[:5] and len(text) == 1 for text in texts) else "line"
+    letters = all(text in LETTERS[:5] and len(text) == 1 for text in texts)
+    return "choice" if letters and not any(map(is_number, answers)) else "line"
 
 
 def read_image(row: Row, folder: Path, where: str) -> Media | None:
-    """The image of a row: a path relative to the file and below its folder, or the bytes in a Parquet column."""
+    """The image of a row: a path relative to the file and below its folder, or the bytes in a Parquet column.
+
+    None where the row has none; a null among bytes is found by `is_null`.
+    """
     value = row.get("image")
     if is_missing(value) or value == "":
         return None
@@ -199,6 +214,18 @@ def read_image(row: Row, folder: Path, where: str) -> Media | None:
     if not is_file:
         raise DataError(f"{where}: image {str(path)[:200]!r} does not exist")
     return Media(IMAGE, path)
+
+
+def is_null(image: Media) -> bool:
+    """Whether an image is a null cell of a Parquet column: its bytes are read only here."""
+    try:
+        if isinstance(image.source, Blob):
+            image.source.read()
+    except MissingValue:
+        return True
+    except DataError:
+        pass  # `check_image` reports it with the row
+    return False
 
 
 def check_image(image: Media, where: str) -> None:

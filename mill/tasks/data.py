@@ -322,5 +322,22 @@ def _from_hub(dataset: Dataset, splits: tuple[str, ...]) -> tuple[str, list[Row]
             loaded = datasets.load_dataset(dataset.name, dataset.config, split=split)
             return split, list(with_blobs(loaded.data.table, str(dataset)))
         except Exception as error:  # datasets raises many kinds, all of which mean: not available
-            reason = reason or describe(error)
-    raise DataError(f"{missing}, and the hub does not have it ({reason})")
+            reason = reason or _why_missing(error)
+            if isinstance(error, ConnectionError):  # the same for every split, after half a minute of retries
+                break
+    raise DataError(f"{missing}, and {reason}")
+
+
+def _why_missing(error: Exception) -> str:
+    """Whether the hub lacks the data, was not reached, or something else failed; and what the user can do."""
+    from huggingface_hub import constants
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    if isinstance(error, (ConnectionError, TimeoutError, LocalEntryNotFoundError)):
+        folder = "put the data into a folder of MILL_DATA"
+        if constants.HF_HUB_OFFLINE:
+            return f"it is not in the hub's cache, and HF_HUB_OFFLINE is set: unset it, or {folder}"
+        return f"the hub cannot be reached ({describe(error)}): check the network, or {folder}"
+    if isinstance(error, (FileNotFoundError, ValueError)):  # no such dataset, config or split
+        return f"the hub does not have it ({describe(error)})"
+    return f"it cannot be loaded from the hub ({describe(error)})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -27,7 +28,14 @@ JUDGE = Judge(
     metrics={"judge": "mean", "judge_read": "mean"},
 )
 BY_LETTER = "#letters"  # after the name of a file: choices are listed, and the model generates the letter
-_EXTRACTED = {"number": "numbers", "choice": "letters", "yes_no": "yes or no", "json": "JSON", "line": "text"}
+# How answers are called, one and several.
+_EXTRACTED = {
+    "number": ("number", "numbers"),
+    "choice": ("letter", "letters"),
+    "yes_no": ("yes or no", "yes or no"),
+    "json": ("JSON value", "JSON values"),
+    "line": ("text", "texts"),
+}
 
 
 class FileTask(PromptedTask):
@@ -40,6 +48,7 @@ class FileTask(PromptedTask):
         self._column, self._summary, self._folder = column, summary, Path(self._file).parent
         super().__init__(name)
         self.dataset = Dataset(name)
+        self._has_images = any("image" in row for row in rows)
         self._docs = self.read_docs(list(rows))
         self._refuse_duplicate_ids()
         if any("image" in doc for doc in self._docs):
@@ -62,11 +71,18 @@ class FileTask(PromptedTask):
             if text.strip():
                 doc[column] = text
         image = columns.read_image(row, self._folder, where)
-        if image is None:
+        if image is None or columns.is_null(image):
             doc.pop("image", None)
         else:
             columns.check_image(image, where)
+            doc["image_digest"] = image.digest  # the cell is a path or unread bytes, and the data hash is one of content
         return doc
+
+    def _image_warnings(self) -> list[str]:
+        without = sum("image" not in doc for doc in self._docs)
+        if not self._has_images or not without:
+            return []
+        return [f"{without} of {len(self._docs)} rows have no image and are sent as text"]
 
     def _refuse_duplicate_ids(self) -> None:
         first: dict[str, int] = {}
@@ -82,6 +98,9 @@ class FileTask(PromptedTask):
     @cached_property
     def _pool(self) -> tuple[str, list[Row]]:
         return "file", self._docs
+
+    def _pool_name(self, split: str) -> str:
+        return "the rest of the file"
 
     def samples(self) -> Sequence[Sample]:
         return [Sample(doc["id"], doc) for doc in self._docs]
@@ -129,7 +148,7 @@ class ChoiceRows(FileTask):
 
     def warnings(self) -> list[str]:
         rows = f"{len(self._docs)} rows; {self._summary}"
-        lines = [f"read as multiple choice by {self.scored_by}, answers as {self._how}: {rows}"]
+        lines = [f"read as multiple choice by {self.scored_by}, answers as {self._how}: {rows}", *self._image_warnings()]
         if self._how == columns.INDICES and len(self._docs) > 1 and all(doc["answer_index"] for doc in self._docs):
             lines.append("no answer is 0: the index of the first choice is 0, not 1")
         return lines
@@ -175,12 +194,12 @@ class LetterFile(ChoiceRows, LetterTask):
 
 class QuestionFile(FileTask, GenerativeTask):
     """`exact_match`: the extracted answer equals the gold one, without case and punctuation. `includes`: free text has the
-    gold answer in it as whole words. Rows without an answer have neither."""
+    gold answer in it as whole words. Rows without an answer have neither. A gold answer that reads as a number is compared
+    as a number, also where those of other rows are texts."""
 
     def read_docs(self, rows: list[Row]) -> list[dict[str, Any]]:
         docs = super().read_docs(rows)
-        texts = [doc["answer"] for doc in docs if isinstance(doc.get("answer"), str)]
-        extractor = columns.text_extractor(texts) if texts else "line"
+        extractor = columns.text_extractor([doc.get("answer") for doc in docs])
         if extractor == "choice" and any(not doc.get("extract") for doc in docs):
             raise DataError(
                 f"{self._file}: the answers are letters, but there are no choices: add a column choices, or choice_a, "
@@ -190,7 +209,7 @@ class QuestionFile(FileTask, GenerativeTask):
             self._read_options(doc, index)
             self._read_answer(doc, index, extractor)
         golds = [doc for doc in docs if "answer" in doc]
-        self._extractors = list(dict.fromkeys(doc["extract"] for doc in golds if "extract" in doc))
+        self._extractors = Counter(doc["extract"] for doc in golds if "extract" in doc)
         self._ungraded = sum("extract" not in doc for doc in golds)
         self._golds = len(golds)
         free = "line" in self._extractors or self._ungraded
@@ -207,7 +226,8 @@ class QuestionFile(FileTask, GenerativeTask):
         for column in ("extract", "max_tokens"):
             if columns.is_missing(doc.get(column)) or doc[column] == "":
                 doc.pop(column, None)
-        if doc.get("extract", "line") not in EXTRACTORS:
+        how = doc.get("extract", "line")
+        if not isinstance(how, str) or how not in EXTRACTORS:
             known = f"known are {', '.join(EXTRACTORS)}"
             raise UnknownName(f"extractor in {self.where(index)}", str(doc["extract"]), EXTRACTORS, hint=known)
         if "max_tokens" in doc:
@@ -224,7 +244,8 @@ class QuestionFile(FileTask, GenerativeTask):
         answer, where = doc["answer"], self.where(index)
         if isinstance(answer, str) and not answer.strip():
             raise DataError(f"{where}: answer is empty; leave the column out for prompts without an answer")
-        chosen = doc.get("extract") or (extractor if isinstance(answer, str) else default_extractor(answer))
+        given = doc.get("extract") or ("number" if columns.is_number(answer) else "")
+        chosen = given or (extractor if isinstance(answer, str) else default_extractor(answer))
         if can_be_extracted(chosen, answer):
             doc["extract"] = chosen
         elif "extract" in doc or not isinstance(answer, str) or not any(map(normal, answer.splitlines())):
@@ -262,7 +283,7 @@ class QuestionFile(FileTask, GenerativeTask):
         return {**values, "exact_match": exact, "includes": includes}
 
     def warnings(self) -> list[str]:
-        lines = [f"read as {self._kind()}: {len(self._docs)} rows; {self._summary}"]
+        lines = [f"read as {self._kind()}: {len(self._docs)} rows; {self._summary}", *self._image_warnings()]
         if self._golds < len(self._docs) and self._golds:
             lines.append(f"{len(self._docs) - self._golds} of {len(self._docs)} rows have no answer and no score")
         if self._ungraded:
@@ -274,4 +295,5 @@ class QuestionFile(FileTask, GenerativeTask):
             return "prompts without answers"
         if not self._extractors:
             return "questions with free-text answers"
-        return f"questions with answers, exact match of {', '.join(_EXTRACTED.get(how, how) for how in self._extractors)}"
+        counts = [f"{count} {_EXTRACTED.get(how, (how, how))[count > 1]}" for how, count in self._extractors.items()]
+        return f"questions with answers, exact match of {', '.join(counts)}"

@@ -99,7 +99,8 @@ def check_metrics(task: Task) -> None:
     for name, how in names.items():
         if not isinstance(name, str) or not isinstance(how, str):
             _refuse(task, f"metrics has {name!r}: {_shown(how)}, not a name and the name of a metric")
-        registry.get(how, hint=f"{task.name} names it")
+        known = f"registered metrics are {', '.join(registry.names())}; --task_paths FILE loads a file that registers others"
+        registry.get(how, hint=f"the task {task.name} names it; {known}")
 
 
 def check_sample(task: Task, sample: Sample) -> None:

@@ -170,7 +170,24 @@ class ChoiceTask(ClassifiedTask):
         return LETTERS[self.options(sample).index(self.right(sample))]
 
     def target(self, sample: Sample) -> str:
-        return f"{self.right_letter(sample)}. {super().target(sample)}"
+        return self._named(sample, self.right_letter(sample))
+
+    def _named(self, sample: Sample, letter: str) -> str:
+        return f"{letter}. {self.data.classes[self.options(sample)[LETTERS.index(letter)]]}"
+
+    def letter(self, responses: Sequence[Response]) -> str | None:
+        """The letter of the choice with the highest log-probability."""
+        scores = [response.score if response.score is not None else float("-inf") for response in responses]
+        return LETTERS[max(range(len(scores)), key=scores.__getitem__)]
+
+    def extracts(self, sample: Sample) -> bool:
+        return True
+
+    def extracted(self, sample: Sample, responses: Sequence[Response]) -> str | None:
+        """The chosen letter and its class, spelled as the target is; a letter that was not offered stays alone."""
+        letter = self.letter(responses)
+        offered = letter is not None and letter in LETTERS[: len(self.options(sample))]
+        return self._named(sample, letter) if letter is not None and offered else letter
 
     def requests(self, sample: Sample, settings: RenderSettings) -> list[Request]:
         context = self.dialog(sample, settings, "Answer with the letter of the right choice.")
@@ -178,9 +195,7 @@ class ChoiceTask(ClassifiedTask):
         return [Request(LOGLIKELIHOOD, context, letter, repeats=settings.repeats) for letter in letters]
 
     def score(self, sample: Sample, responses: Sequence[Response]) -> dict[str, Value]:
-        scores = [response.score if response.score is not None else float("-inf") for response in responses]
-        best = max(range(len(scores)), key=scores.__getitem__)
-        return {"acc": float(LETTERS[best] == self.right_letter(sample))}
+        return {"acc": float(self.letter(responses) == self.right_letter(sample))}
 
 
 class ChoiceByGenerationTask(ChoiceTask):
@@ -192,8 +207,8 @@ class ChoiceByGenerationTask(ChoiceTask):
         context = self.dialog(sample, settings, "Answer with the letter of the right choice alone.")
         return [Request(GENERATE, context, options=settings.options(max_gen_toks=16), repeats=settings.repeats)]
 
-    def score(self, sample: Sample, responses: Sequence[Response]) -> dict[str, Value]:
-        return {"acc": float(_written_letter(responses[0].text or "") == self.right_letter(sample))}
+    def letter(self, responses: Sequence[Response]) -> str | None:
+        return _written_letter(responses[0].text or "")
 
 
 def _written_letter(text: str) -> str | None:

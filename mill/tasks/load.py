@@ -12,7 +12,7 @@ from pathlib import Path
 import mill.tasks
 from mill.api.batching import describe
 from mill.api.errors import CannotServe, DataError, MillError, SpecError
-from mill.api.files import check_path, import_file
+from mill.api.files import check_path, import_file, is_file
 from mill.api.model import ModelCapabilities
 from mill.api.registry import metrics, models, tasks
 from mill.api.task import Benchmark, Task
@@ -99,6 +99,12 @@ def make_task(name: str) -> Task:
     return task
 
 
+def _is_pattern(name: str) -> bool:
+    """Whether a name stands for several tasks. A data file may be called so, too."""
+    is_name = (is_data_file(name) and is_file(name)) or split_name(name) is not None
+    return any(sign in name for sign in "*?") and not is_name
+
+
 def select(names: list[str]) -> Selection:
     """Tasks and benchmarks by name or pattern (`mmlu_high_school_*`), each once."""
     selected: dict[str, Task] = {}
@@ -122,13 +128,18 @@ def select(names: list[str]) -> Selection:
             selected[name] = make_task(name)
 
     for name in names:
-        is_pattern = any(sign in name for sign in "*?") and split_name(name) is None
-        matching = fnmatch.filter(tasks.names(), name) if is_pattern else [name]
+        matching = fnmatch.filter(tasks.names(), name) if _is_pattern(name) else [name]
         if not matching:
-            raise DataError(f"no task matches {name!r}; see `mill ls tasks`")
+            known = "patterns are for tasks, so name each file" if is_data_file(name) else "see `mill ls tasks`"
+            raise DataError(f"no task matches {name!r}; {known}")
         for match in matching:
             add(match)
     return Selection(tuple(selected.values()), tuple(benchmarks.values()))
+
+
+def renderings(task: Task) -> list[Task]:
+    """The task itself and the other forms in which it can run, in order of preference."""
+    return [task, *(make_task(name) for name in task.alternatives)]
 
 
 def serve(task: Task, capabilities: ModelCapabilities, who: str, can: str) -> Task:
@@ -136,7 +147,7 @@ def serve(task: Task, capabilities: ModelCapabilities, who: str, can: str) -> Ta
 
     `who` names the model and `can` the backends that would serve the task as it is.
     """
-    for candidate in (task, *(make_task(name) for name in task.alternatives)):
+    for candidate in renderings(task):
         if capabilities.serves(candidate.kind) and candidate.modalities <= capabilities.modalities:
             return candidate
     missing = sorted(task.modalities - capabilities.modalities)

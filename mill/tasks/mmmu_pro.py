@@ -70,9 +70,15 @@ class MMMUPro(Task):
         options = settings.options(max_gen_toks=1024)
         return [Request(GENERATE, context, options=options, repeats=settings.repeats)]
 
-    def score(self, sample: Sample, responses: Sequence[Response]) -> dict[str, Value]:
+    def extracts(self, sample: Sample) -> bool:
+        return True
+
+    def extracted(self, sample: Sample, responses: Sequence[Response]) -> str | None:
         letters = re.findall(r"[Aa]nswer(?: is)?\W{0,8}([A-J])\b(?! [a-z])", responses[0].text or "")
-        return {"exact_match": float(bool(letters) and letters[-1] == self.target(sample))}
+        return letters[-1] if letters else None
+
+    def score(self, sample: Sample, responses: Sequence[Response]) -> dict[str, Value]:
+        return {"exact_match": float(self.extracted(sample, responses) == self.target(sample))}
 
 
 class MMMUProClip(MMMUPro):
@@ -94,6 +100,9 @@ class MMMUProClip(MMMUPro):
         labels = Labels(tuple(LETTERS[: len(options)]), texts, ("{c}",))
         first = settings.dialog(self.image(sample, "1"))[-1:]
         return [Request(ZERO_SHOT, first, labels=labels, repeats=settings.repeats)]
+
+    def extracted(self, sample: Sample, responses: Sequence[Response]) -> str | None:
+        return responses[0].label
 
     def score(self, sample: Sample, responses: Sequence[Response]) -> dict[str, Value]:
         return {"acc": float(responses[0].label == self.target(sample))}

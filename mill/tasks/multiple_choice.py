@@ -31,8 +31,14 @@ class MultipleChoiceTask(PromptedTask):
     def choice_texts(self, sample: Sample) -> Sequence[str]:
         return self.choices(sample.doc)
 
-    def target(self, sample: Sample) -> int:
-        return self.answer(sample.doc)
+    def target(self, sample: Sample) -> str:
+        return self._name(sample.doc, self.answer(sample.doc))
+
+    def _name(self, doc: Doc, index: int) -> str:
+        """The text of a choice, with its index where another choice has the same text: target and extracted are equal only
+        where they are the same choice."""
+        choices = self.choices(doc)
+        return choices[index] if choices.count(choices[index]) == 1 else f"{choices[index]} [{index}]"
 
     def requests(self, sample: Sample, settings: RenderSettings) -> list[Request]:
         context = self.context(sample, settings)
@@ -47,8 +53,8 @@ class MultipleChoiceTask(PromptedTask):
         return True
 
     def extracted(self, sample: Sample, responses: Sequence[Response]) -> str:
-        """The likeliest choice."""
-        return self.choices(sample.doc)[_best(_finite_scores(responses))]
+        """The likeliest choice, spelled as the target is."""
+        return self._name(sample.doc, _best(_finite_scores(responses)))
 
     def score(self, sample: Sample, responses: Sequence[Response]) -> dict[str, Value]:
         scores = _finite_scores(responses)

@@ -74,8 +74,12 @@ class PromptedTask(Task):
         else:
             shots = drawn_shots(pool, count, sample.doc, sample_id=sample.id, seed=settings.seed)
         if len(shots) < count:
-            raise DataError(f"{self.name} needs {count} examples, but the {split} split of {self.dataset} has {len(shots)}")
+            found = f"{self._pool_name(split)} has only {len(shots)}"
+            raise DataError(f"{self.name} needs {count} examples before each question, but {found}: lower --n_shots")
         return shots
+
+    def _pool_name(self, split: str) -> str:
+        return f"the {split} split of {self.dataset}"
 
     def context(self, sample: Sample, settings: RenderSettings, question: str | None = None) -> Context:
         """Description, examples and question as one text, or as chat messages where a chat template is applied."""

@@ -13,6 +13,7 @@ import pytest
 from mill.api import batching
 from mill.api.batching import BatchLimits, Unit, as_response, describe, is_out_of_memory, run_batches
 from mill.api.errors import CannotServe, ModelError
+from mill.api.model import MillModel
 from mill.api.request import CLASSIFY, GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, ZERO_SHOT, Request
 from mill.api.response import Response
 
@@ -276,6 +277,22 @@ def test_exit_of_a_library_and_an_interrupt_end_the_run() -> None:
         list(run_batches(units("a"), Echo(interrupt), limits=BatchLimits(1)))
 
 
+@pytest.mark.parametrize("error", [GeneratorExit(), StopIteration(), BaseException("no")])
+def test_any_other_exception_of_a_hook_is_an_error_of_its_request(error: BaseException) -> None:
+    def fail(names: str) -> None:
+        if "b" in names:
+            raise error
+
+    responses = run(units("abc"), Echo(fail), requests=3)
+    assert {name: response.failed for name, response in responses.items()} == {"a": False, "b": True, "c": False}
+
+
+@pytest.mark.parametrize(("kind", "field"), [(GENERATE, "text"), (CLASSIFY, "label")])
+def test_an_answer_that_is_no_text_is_an_error(kind: str, field: str) -> None:
+    response = as_response(Response(**{field: 5}), kind)  # type: ignore[arg-type]
+    assert response == Response(error=f"the backend returned a {field} of type int for {kind}")
+
+
 def test_seven_failures_are_seven_errors() -> None:
     responses = run(units("abcdefg"), Echo(fits(0)), requests=1)
     assert {response.error for response in responses.values()} == {"out of memory on a single request of length 1"}
@@ -356,6 +373,32 @@ def test_as_response_reads_every_valid_return_value(answer: Any, kind: str, resp
 @pytest.mark.parametrize("answer", [math.nan, (math.nan, True), Response(score=math.nan)])
 def test_a_nan_log_probability_is_an_error(answer: Any) -> None:
     assert as_response(answer, LOGLIKELIHOOD) == Response(error="the score is NaN")
+
+
+@pytest.mark.parametrize("kind", [LOGLIKELIHOOD, ROLLING])
+@pytest.mark.parametrize(("score", "shown"), [(0.0011, "0.0011"), (2, "2"), (1e9, "1e+09"), (math.inf, "inf")])
+def test_a_log_probability_above_0_is_an_error_of_its_request(score: float, shown: str, kind: str) -> None:
+    error = f"the log-probability is {shown}, which is above 0"
+    assert as_response(Response(score=score, prompt_tokens=3), kind) == Response(error=error, prompt_tokens=3)
+    assert as_response((score, True) if kind == LOGLIKELIHOOD else score, kind) == Response(error=error)
+
+
+@pytest.mark.parametrize("score", [0.0, 1e-7, 1e-3])
+def test_a_log_probability_of_0_may_be_rounded_up(score: float) -> None:
+    assert as_response((score, True), LOGLIKELIHOOD) == Response(score=score, is_greedy=True)
+    assert as_response(score, ROLLING) == Response(score=score)
+
+
+def test_one_log_probability_above_0_does_not_affect_the_others_of_its_batch() -> None:
+    class Model(MillModel):
+        model_name = "m"
+
+        def _loglikelihood_batch(self, batch: list[Request]) -> list[tuple[float, bool]]:
+            return [(float(request.continuation), False) for request in batch]
+
+    answers = Model().loglikelihood([Request(LOGLIKELIHOOD, "a", text) for text in ("-1", "0.5", "-2")])
+    assert [answer.score for answer in answers] == [-1.0, None, -2.0]
+    assert answers[1].error == "the log-probability is 0.5, which is above 0"
 
 
 @pytest.mark.parametrize(

@@ -213,12 +213,12 @@ def test_the_base_class_halves_a_batch_that_does_not_fit(my_model: Any, monkeypa
 
 
 def test_a_failing_request_is_an_error_at_its_index(my_model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(my_model, "_loglikelihood_rolling_single", lambda request: 1 / (len(request.text) - 1))
+    monkeypatch.setattr(my_model, "_loglikelihood_rolling_single", lambda request: -1 / (len(request.text) - 1))
     responses = my_model.loglikelihood_rolling([Request(ROLLING, text) for text in ("aaa", "a", "aa")])
     assert [(response.score, response.error) for response in responses] == [
-        (0.5, None),
+        (-0.5, None),
         (None, "ZeroDivisionError: division by zero"),
-        (1.0, None),
+        (-1.0, None),
     ]
 
 

@@ -228,7 +228,7 @@ def test_the_former_name_of_a_metric_is_refused_with_the_new_one(former: str, na
     ],
 )
 def test_malformed_rules_are_refused(text: str) -> None:
-    with pytest.raises(SpecError, match="--fail-on"):
+    with pytest.raises(SpecError, match="--fail_on"):
         parse_rules(text)
 
 

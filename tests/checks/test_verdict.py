@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import pytest
@@ -70,9 +71,38 @@ def test_an_engine_that_computes_the_same_is_unchanged_on_these_samples() -> Non
     )
 
 
-def test_the_number_of_samples_it_names_is_enough() -> None:
-    assert "about 200 samples would show a change within 1 point" in verdict(compared(0, 0, 6))
-    assert verdict(compared(0, 0, 200)).startswith("unchanged within noise")
+def named_size(sentence: str, of: str) -> int:
+    found = re.search(rf"; about ([\d,]+) samples would show whether {of}", sentence)
+    assert found, sentence
+    return int(found[1].replace(",", ""))
+
+
+@pytest.mark.parametrize(("worse", "better", "n"), [(0, 0, 6), (0, 0, 60), (0, 0, 150), (3, 3, 100), (20, 20, 400)])
+def test_the_number_of_samples_that_would_show_no_change_is_enough(worse: int, better: int, n: int) -> None:
+    """Half a sample more in both counts; the same shares over so many samples are within a point, over half of them not."""
+    size = named_size(verdict(compared(worse, better, n)), "it is within 1 point")
+    shares = [(count + 0.5) / (n + 2) for count in (worse, better)]
+    for count, start in ((size, "unchanged within noise"), (size // 2, "inconclusive")):
+        scaled_worse, scaled_better = (round(share * count) for share in shares)
+        assert verdict(compared(scaled_worse, scaled_better, count)).startswith(start)
+
+
+def test_few_samples_without_a_change_need_more_than_many_without_one() -> None:
+    """1.96^2 (share N + 1) / N^2 = 0.01^2 with shares of 1/8, 1/62 and 1/152, solved for N by hand."""
+    sizes = [named_size(verdict(compared(0, 0, n)), "it is within 1 point") for n in (6, 60, 150)]
+    assert sizes == [pytest.approx(size, rel=0.06) for size in (4810, 675, 360)]
+
+
+@pytest.mark.parametrize(("worse", "better", "n"), [(15, 6, 60), (1, 0, 5), (12, 8, 200)])
+def test_the_number_of_samples_that_would_show_a_change_of_this_size_is_enough(worse: int, better: int, n: int) -> None:
+    size = named_size(verdict(compared(worse, better, n)), "a change of this size is real")
+    assert size > n
+    assert verdict(compared(round(worse * size / n), round(better * size / n), size)).startswith("worse")
+
+
+def test_a_change_at_the_margin_gets_no_number_of_samples() -> None:
+    """No number of samples shows whether a loss of one point is within one point."""
+    assert "would show" not in verdict(compared(30, 20, 1000))
 
 
 def test_infinite_values_are_no_improvement() -> None:

@@ -578,11 +578,21 @@ BAD = {
         ["--label-a", "x", "--label-b", "x"],
         "two models have the label 'x': set different labels (--label_a and --label_b of compare",
     ),
-    "malformed rule": (["--fail-on", "flip_rate"], "--fail-on: 'flip_rate' is no rule"),
-    "rule without number": (["--fail-on", "flip_rate>few"], "--fail-on: 'flip_rate>few' is no rule"),
-    "no rule": (["--fail-on", ""], "--fail-on names no rule"),
+    "malformed rule": (
+        ["--fail-on", "flip_rate"],
+        "--fail_on: 'flip_rate' is no rule; rules are METRIC then > >= < or <= then NUMBER, optionally with @p<NUMBER, "
+        'separated by commas: --fail_on "flip_rate>0.02, acc_drop>0.01@p<0.05"',
+    ),
+    "malformed requirement": (
+        ["--require", "acc_drop=0.01"],
+        "--require: 'acc_drop=0.01' is no rule; rules are METRIC then > >= < or <= then NUMBER, separated by commas: "
+        '--require "acc_drop<0.01, kl_mean<=0.05"',
+    ),
+    "a metric that looks like none": (["--require", "exactness>0.5"], "metrics of checks are failure_rate, unpaired_rate, "),
+    "rule without number": (["--fail-on", "flip_rate>few"], "--fail_on: 'flip_rate>few' is no rule"),
+    "no rule": (["--fail-on", ""], "--fail_on names no rule"),
     "unknown metric": (["--fail-on", "flip_rat>0.1"], "unknown metric 'flip_rat'; did you mean flip_rate"),
-    "bad limit": (["--num-prompts", "0"], "--limit must be a count of at least 1"),
+    "bad limit": (["--num-prompts", "0"], "--num_prompts must be a count of at least 1"),
     "bad length": (["--max-tokens", "0"], "--max_tokens must be a whole number from 1 to 1000000000, not 0"),
     "negative forced tokens": (["--forced-tokens", "-1"], "--forced_tokens must be a whole number of at least 0, not -1"),
     "unknown option": (["--labela", "x"], "unknown option --labela; did you mean --label_a"),
@@ -618,11 +628,11 @@ ELSEWHERE = {
     "unknown backend": (["diff", "--model", "x", "--backends", "hf,vlm"], "unknown backend 'vlm'; did you mean vllm"),
     "too few addresses": (
         ["diff", "--model", "x", "--backends", "hf,openai-compat", "--base-urls", "http://a"],
-        "--base-urls has 1 entries for 2 backends",
+        "--base_urls has 1 entries for 2 backends",
     ),
     "too many addresses": (
         ["diff", "--model", "x", "--backends", "hf,openai-compat", "--base-urls", ",http://a,http://b"],
-        "--base-urls has 3 entries for 2 backends",
+        "--base_urls has 3 entries for 2 backends",
     ),
     "an address for no server": (
         ["diff", "--model", "x", "--backends", "hf,openai-compat", "--base-urls", "http://a,http://b"],
@@ -638,11 +648,11 @@ ELSEWHERE = {
     "a gate on another version": (["gate", "other", "--fail-on", "acc<1"], "has version 9, this mill reads version 2"),
     "a check that is not whole": (["gate", "torn", "--fail-on", "acc<1"], "torn/check.json"),
     "a gate on nothing": (["gate", "nowhere", "--fail-on", "acc<1"], "nowhere contains no check"),
-    "a gate without rules": (["gate", "other"], 'give rules: --require "acc_drop<0.01", or --fail-on'),
-    "a malformed rule of a gate": (["gate", "other", "--fail-on", "acc"], "--fail-on: 'acc' is no rule"),
+    "a gate without rules": (["gate", "other"], 'give rules: --require "acc_drop<0.01", or --fail_on'),
+    "a malformed rule of a gate": (["gate", "other", "--fail-on", "acc"], "--fail_on: 'acc' is no rule"),
     "a malformed rule of a report": (
         ["report", "good", "--format", "junit", "--fail-on", "acc"],
-        "--fail-on: 'acc' is no rule",
+        "--fail_on: 'acc' is no rule",
     ),
 }
 

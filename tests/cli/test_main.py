@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -214,6 +215,7 @@ def test_a_dry_run_counts_requests_and_computes_nothing(mill: Mill, tmp_path: Pa
     )
     assert code == 0
     cells = [line.split() for line in out.splitlines()]
+    assert ["task", "runs", "as", "shots", "samples", "requests", "distinct", "recorded", "input", "tokens"] in cells
     assert ["toy_gen", "toy_gen", "0", "5/40", "5", "5", "3", "unknown"] in cells
     assert ["toy_choice", "toy_choice", "0", "5/40", "15", "15", "0", "unknown"] in cells
     assert len(list((tmp_path / "out").glob("*/*/samples/*.jsonl"))) == 1
@@ -236,7 +238,7 @@ def test_score_reads_a_run_again(mill: Mill, tmp_path: Path) -> None:
     (folder,) = (tmp_path / "out").glob("*/*")
     code, again, _ = mill("score", str(folder), "--task_paths", TOY)
     assert code == 0
-    assert first.splitlines()[:5] == again.splitlines()[:5]
+    assert first.splitlines()[:4] == again.splitlines()[:4]
 
 
 def test_collect_gives_the_long_table_in_four_forms(mill: Mill, tmp_path: Path) -> None:
@@ -310,7 +312,7 @@ BAD = {
     "no tasks": (["eval", "toy[path=x]"], "give models and tasks"),
     "bad limit": (
         ["eval", "toy[path=x]", "toy_gen", "--limit", "-3"],
-        "--limit must be a count of at least 1 or a fraction above 0 and up to 1.0, not -3",
+        "--limit must be a number: a count of at least 1 or a fraction above 0 and up to 1.0, not -3",
     ),
     "too large fraction": (["eval", "toy[path=x]", "toy_gen", "--limit", "1.5"], "a fraction above 0 and up to 1.0"),
     "bad shots": (
@@ -330,6 +332,14 @@ BAD = {
         ["eval", "toy[path=x]", "toy_gen", "--gen_kwargs", "max_gen_toks=0"],
         "the decoding option max_gen_toks=0 is not between 1 and 1e+09",
     ),
+    "second name of a decoding option": (
+        ["eval", "toy[path=x]", "toy_gen", "--gen_kwargs", "max_tokens=0"],
+        "--gen_kwargs: the decoding option max_tokens=0 is not between 1 and 1e+09",
+    ),
+    "second name of an option": (
+        ["eval", "toy[path=x]", "toy_gen", "--max-gen-toks", "0"],
+        "--max_gen_toks must be a whole number from 1 to 1000000000, not 0",
+    ),
     "decoding option that is no number": (
         ["eval", "toy[path=x]", "toy_gen", "--gen_kwargs", "temperature=hot"],
         "the decoding option temperature=hot is not a number",
@@ -344,7 +354,7 @@ BAD = {
         ["eval", "--config", "odd.yaml"],
         "unknown option in odd.yaml 'limt'; did you mean limit",
     ),
-    "bad value in run file": (["eval", "--config", "typed.yaml"], "not 'many'"),
+    "bad value in run file": (["eval", "--config", "typed.yaml"], "not the text 'many'"),
     "output folder that cannot be written": (
         ["eval", "toy[path=x]", "toy_gen", "--task_paths", TOY, "--output_dir", "file.txt/out"],
         "cannot write to the output folder file.txt/out: Not a directory",
@@ -359,6 +369,14 @@ BAD = {
     ),
     "clip answers no text": (["eval", "clip[path=ViT-B-32]", "mmlu"], "which the backend clip does not answer"),
     "timm answers no text": (["eval", "timm[path=resnet50]", "mmlu_pro"], "which the backend timm does not answer"),
+    "images need a model that takes them": (
+        ["eval", "toy[path=x]", "imagenet", "--task_paths", TOY],
+        "takes text; backends that do: hf, vllm, litellm, clip, timm, openai-compat, vllm-mlx",
+    ),
+    "fixed classes need timm": (
+        ["eval", "clip[path=ViT-B-32]", "imagenet_supervised"],
+        "which the backend clip does not answer; backends that do: timm",
+    ),
     "missing extra": (["eval", "vllm[path=x]", "mmlu"], 'the backend vllm needs the package vllm: pip install -e ".[vllm]"'),
     "no chat template": (
         ["eval", "mute.py", "toy_gen", "--task_paths", TOY, "--apply_chat_template"],
@@ -409,7 +427,7 @@ def test_an_option_that_does_not_apply_is_reported(mill: Mill) -> None:
     code, out, _ = toy(mill, "--limit", "2", "--n_shots", "3")
     assert code == 0
     assert "toy_gen: this task takes no examples, so --n_shots does not apply" in out
-    assert out.splitlines()[4].split()[1] == "0"
+    assert out.splitlines()[3].split()[1] == "0"
 
 
 FAULTY = {
@@ -497,10 +515,32 @@ def test_collect_writes_through_a_link_and_leaves_out_a_damaged_run(mill: Mill, 
     assert "left out:" in err
 
 
+def test_the_last_lines_count_requests_of_which_a_choice_is_one(mill: Mill) -> None:
+    """Two questions with three choices each are six requests."""
+    code, out, _ = toy(mill, "--limit", "2", tasks="toy_choice")
+    assert code == 0 and re.search(r"^6 requests computed in [\d.]+ s, 0 read from the record$", out, re.MULTILINE)
+
+
 def test_gen_kwargs_that_do_not_apply_are_reported(mill: Mill) -> None:
-    code, out, _ = toy(mill, "--limit", "2", "--gen_kwargs", "temperature=0.5", tasks="toy_choice")
-    assert code == 0
-    assert "toy_choice: this task generates no text, so --gen_kwargs does not apply" in out
+    """By the option that the user typed; max_tokens is stored as the decoding option max_gen_toks."""
+    for given, named in {
+        ("--gen_kwargs", "temperature=0.5"): "--gen_kwargs temperature does not apply",
+        ("--max_tokens", "5"): "--max_tokens (max_gen_toks) does not apply",
+        ("--max_tokens", "5", "--gen_kwargs", "top_k=3,stop=a"): (
+            "--max_tokens (max_gen_toks) and --gen_kwargs top_k,until do not apply"
+        ),
+    }.items():
+        code, out, _ = toy(mill, "--limit", "2", *given, tasks="toy_choice")
+        assert code == 0
+        assert f"toy_choice: this task generates no text, so {named}\n" in out
+
+
+def test_a_check_does_not_warn_of_decoding_options_that_it_adds_itself(mill: Mill, tmp_path: Path) -> None:
+    models = ("toy[path=a]", "toy[path=b]")
+    code, _, _ = mill("compare", *models, "--tasks", "toy_choice", "--task_paths", TOY, "--limit", "2", "--no_report")
+    results = list((tmp_path / "results").glob("*/*/results.json"))
+    assert code == 0 and len(results) == 2
+    assert [json.loads(file.read_text())["tasks"]["toy_choice"]["warnings"] for file in results] == [[], []]
 
 
 def test_repeats_of_a_greedy_answer_are_warned_of_once_and_beside_the_score(mill: Mill, tmp_path: Path) -> None:
@@ -533,7 +573,7 @@ def test_n_counts_scored_samples_and_failures_are_separate(mill: Mill, monkeypat
     monkeypatch.setenv("TOY_FAILS", "toy_gen 3")
     monkeypatch.setenv("TOY_N", "10")
     code, out, _ = toy(mill)
-    (row,) = [line.split() for line in out.splitlines() if line.startswith(" toy_gen ")]
+    (row,) = [line.split() for line in out.splitlines() if line.startswith("toy_gen ")]
     assert code == 1 and row[-2:] == ["9/10", "1"]
 
 
@@ -557,9 +597,9 @@ def test_a_dry_run_does_not_take_unknown_tokens_for_none(mill: Mill, tmp_path: P
     (tmp_path / "counting.py").write_text(COUNTING)
     argv = ("--task_paths", f"{TOY},counting.py", "--limit", "2", "--dry_run")
     _, out, _ = mill("eval", "counting[path=a]", "toy_gen,toy_gen2", *argv)
-    assert [line.split()[-1] for line in out.splitlines() if line.startswith(" total ")] == ["unknown"]
+    assert [line.split()[-1] for line in out.splitlines() if line.startswith("total ")] == ["unknown"]
     _, out, _ = mill("eval", "counting[path=a]", "toy_gen,toy_choice", *argv)
-    assert [line.split()[-3:] for line in out.splitlines() if line.startswith(" total ")] == [["at", "least", "7"]]
+    assert [line.split()[-3:] for line in out.splitlines() if line.startswith("total ")] == [["at", "least", "7"]]
 
 
 def test_a_mean_shows_how_many_of_its_tasks_it_covers(mill: Mill, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

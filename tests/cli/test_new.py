@@ -26,6 +26,7 @@ def test_the_generated_files_run_and_their_tests_pass(capsys: pytest.CaptureFixt
     assert capsys.readouterr().out.startswith(
         "written: my_task.py\nwritten: test_my_task.py\ntry: mill eval MODEL my_task.py"
     )
+    assert not [file for file in folder.glob("*.py") if "NAME" in file.read_text() or "CLASS" in file.read_text()]
     assert run(["eval", "my_backend.py", "my_task.py", "--quiet"]) == 0
     out = capsys.readouterr().out
     assert "my_backend" in out and "my_task" in out and "exact_match" in out
@@ -33,6 +34,13 @@ def test_the_generated_files_run_and_their_tests_pass(capsys: pytest.CaptureFixt
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *names]
     done = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
     assert done.returncode == 0 and "5 passed" in done.stdout, done.stdout
+
+
+def test_a_new_backend_passes_the_conformance_tests_as_it_is_written(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["new", "backend", "fresh_engine"]) == 0
+    assert run(["conform", "fresh_engine.py"]) == 0
+    out = capsys.readouterr().out
+    assert "15 passed, 0 failed, 3 skipped" in out, out
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ def cluster(**entries: Any) -> tuple[str, str]:
 
 
 def rows(out: str) -> list[list[str]]:
-    return [line.split() for line in out.splitlines() if line.startswith(" toy[")]
+    return [line.split() for line in out.splitlines() if line.startswith("toy[")]
 
 
 def children(pid: int) -> list[int]:
@@ -108,7 +108,7 @@ def test_a_dry_run_shows_the_matrix_and_submits_nothing(mill: Mill, tmp_path: Pa
         for task in ("toy_gen", "toy_choice")
         for shots in "05"
     ]
-    assert "would submit 8 of 8 cells in 3 arrays: " in out and "slurm_partition=gpu" in out
+    assert "would submit 8 of 8 jobs in 3 arrays: " in out and "slurm_partition=gpu" in out
     assert not (tmp_path / "out").exists(), "a dry run leaves nothing behind"
 
 
@@ -128,14 +128,14 @@ def test_each_cell_is_one_command_line_that_users_can_run(
 
 def test_a_limited_matrix_and_then_the_whole_one(mill: Mill, submitted: list[list[str]], check: Mill) -> None:
     assert mill("toy[path=a]", "toy_gen", "--limit", "2", "--local")[0] == 0
-    assert check()[:2] == (0, "nothing is missing: 1 cells scheduled\n")
+    assert check()[:2] == (0, "nothing is missing: 1 job scheduled\n")
     code, out, _ = mill("toy[path=a]", "toy_gen", "--dry_run")
-    assert code == 0 and "toy_gen: 2 of 4 samples" in out and "would submit 1 of 1 cells in 1 array:" in out
+    assert code == 0 and "toy_gen: 2 of 4 samples" in out and "would submit 1 of 1 job in 1 array:" in out
     assert mill("toy[path=a]")[0] == 0 and len(submitted) == 1
     code, out, _ = check()
     assert code == 1 and "toy_gen: 2 of 4 samples" in out and "1 results are missing" in out
     assert mill("toy[path=a]", "toy_gen", "--local")[0] == 0
-    assert check()[:2] == (0, "nothing is missing: 2 cells scheduled\n")
+    assert check()[:2] == (0, "nothing is missing: 2 jobs scheduled\n")
     code, out, _ = mill("toy[path=a]", "toy_gen", "--limit", "1")
     assert code == 0 and rows(out)[0][3] == "done" and len(submitted) == 1, "the whole is more than a part"
 
@@ -169,7 +169,7 @@ def test_a_matrix_that_is_interrupted_between_arrays_remembers_what_slurm_has(
     monkeypatch.setattr(module, "submit", broken)
     limits = cluster(array_size=1)
     code, out, err = mill("toy[path=a]", "toy_gen,toy_choice", *limits)
-    assert code == 2 and "submitted 1 cells as 1" in out and err == "mill: SLURM refused the jobs: no more\n"
+    assert code == 2 and "submitted 1 job as 1" in out and err == "mill: SLURM refused the jobs: no more\n"
     monkeypatch.setattr(module, "submit", whole)
     monkeypatch.setattr(module, "active_jobs", lambda cells: {"1_0"})
     submitted.clear()
@@ -282,7 +282,7 @@ def test_local_cells_run_a_few_at_once(mill: Mill, check: Mill, monkeypatch: pyt
     assert sorted(line.partition("] ")[2] for line in out.splitlines()[:-1]) == [
         f"toy[path={model}] {task} shots -: done" for model in "ab" for task in ("toy_choice", "toy_gen")
     ]
-    assert out.splitlines()[-1].startswith("4 of 4 cells done; ")
+    assert out.splitlines()[-1].startswith("4 of 4 jobs done; ")
     assert check()[0] == 0
     count = len(started)
     code, out, _ = mill("toy[path=a],toy[path=b]", "toy_gen,toy_choice", "--local")
@@ -292,7 +292,7 @@ def test_local_cells_run_a_few_at_once(mill: Mill, check: Mill, monkeypatch: pyt
 def test_a_local_cell_that_fails_is_named_with_its_log(mill: Mill, check: Mill, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOY_FAILS", "toy_gen 3")
     code, out, err = mill("toy[path=a]", "toy_gen,toy_choice", "--local")
-    assert code == 1 and "toy_choice shots -: done" in out and "1 of 2 cells done" in out
+    assert code == 1 and "toy_choice shots -: done" in out and "1 of 2 jobs done" in out
     (line,) = err.splitlines()
     assert line.startswith("[1/2] toy[path=a] toy_gen shots -: ")
     assert Path(line.rpartition("; its log: ")[2]).is_file()
@@ -300,7 +300,7 @@ def test_a_local_cell_that_fails_is_named_with_its_log(mill: Mill, check: Mill, 
     assert code == 1 and "toy_gen: 1 samples failed" in out
     monkeypatch.delenv("TOY_FAILS")
     code, out, _ = mill("toy[path=a]", "toy_gen,toy_choice", "--local")
-    assert code == 0 and "1 of 1 cells done" in out and check()[0] == 0
+    assert code == 0 and "1 of 1 job done" in out and check()[0] == 0
 
 
 def test_a_local_cell_that_fails_is_reported_with_its_reason(mill: Mill, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -389,7 +389,7 @@ def test_the_check_lists_runs_outside_the_schedule(
     monkeypatch.delenv("TOY_FAILS")
     assert run(argv) == 0
     capsys.readouterr()
-    assert check()[:2] == (0, "nothing is missing: 0 cells scheduled\n")
+    assert check()[:2] == (0, "nothing is missing: 0 jobs scheduled\n")
 
 
 def test_the_check_can_be_limited_to_a_model_or_a_task(mill: Mill, check: Mill, submitted: list[list[str]]) -> None:
@@ -427,9 +427,9 @@ def test_a_damaged_run_alone_is_something_missing(check: Mill) -> None:
 
 def test_forgetting_removes_cells_and_nothing_else(mill: Mill, check: Mill, submitted: list[list[str]]) -> None:
     mill("toy[path=a],toy[path=b]", "toy_gen,toy_choice", "--n_shots", "0,5")
-    assert mill("toy[path=b]", "toy_gen", "--n_shots", "5", "--forget")[:2] == (0, "1 cells removed from the schedule\n")
+    assert mill("toy[path=b]", "toy_gen", "--n_shots", "5", "--forget")[:2] == (0, "1 job removed from the schedule\n")
     assert "7 results are missing" in check()[1]
-    assert mill("toy[path=a]", "toy_gen,toy_choice", "--forget")[:2] == (0, "4 cells removed from the schedule\n")
+    assert mill("toy[path=a]", "toy_gen,toy_choice", "--forget")[:2] == (0, "4 jobs removed from the schedule\n")
     assert "3 results are missing" in check()[1]
     assert mill("toy[path=c]", "toy_gen", "--forget")[0] == 1
     assert len(submitted) == 1

@@ -97,8 +97,8 @@ def test_one_document_has_a_perplexity_and_no_error() -> None:
     assert bits_per_unit([[(-6.0, 3.0)]]) == Estimate(2.0 / math.log(2), None, None, None, 1)
 
 
-TWO_DOCUMENTS: list[Repeats] = [[(-10.0, 5.0)], [(-20.0, 15.0)]]
-"""1.5 nats a unit; residuals -2.5 and 2.5, so the error is sqrt(12.5 * 2) / 20 = 0.25 nats a unit."""
+TWO_DOCUMENTS: list[Repeats] = [[(-40.0, 5.0)], [(-110.0, 15.0)]]
+"""7.5 nats a unit; residuals -2.5 and 2.5, so the error is sqrt(12.5 * 2) / 20 = 0.25 nats a unit."""
 
 
 T_OF_ONE = 12.706205  # Student's, with one degree of freedom
@@ -106,10 +106,26 @@ T_OF_ONE = 12.706205  # Student's, with one degree of freedom
 
 def test_perplexity_by_hand() -> None:
     found = perplexity(TWO_DOCUMENTS)
-    assert (found.value, found.n) == pytest.approx((math.exp(1.5), 2))
-    assert found.stderr == pytest.approx(0.25 * math.exp(1.5))
-    assert found.low == pytest.approx(math.exp(1.5 - 0.25 * T_OF_ONE), rel=1e-6)
-    assert found.high == pytest.approx(math.exp(1.5 + 0.25 * T_OF_ONE), rel=1e-6)
+    assert (found.value, found.n) == pytest.approx((math.exp(7.5), 2))
+    assert found.stderr == pytest.approx(0.25 * math.exp(7.5))
+    assert found.low == pytest.approx(math.exp(7.5 - 0.25 * T_OF_ONE), rel=1e-6)
+    assert found.high == pytest.approx(math.exp(7.5 + 0.25 * T_OF_ONE), rel=1e-6)
+
+
+def test_the_interval_of_a_perplexity_ends_at_1_and_that_of_bits_at_0() -> None:
+    """The same two documents with 1.5 nats a unit: 1.5 - 12.7 * 0.25 is below 0, and no log-probability is above 0."""
+    easy: list[Repeats] = [[(-10.0, 5.0)], [(-20.0, 15.0)]]
+    found = perplexity(easy)
+    assert found.low == 1.0 and found.value == pytest.approx(math.exp(1.5))
+    assert found.high == pytest.approx(math.exp(1.5 + 0.25 * float(stats.t.ppf(0.975, 1))), rel=1e-6)
+    bits = bits_per_unit(easy)
+    assert bits.low == 0.0 and math.copysign(1.0, bits.low) == 1.0
+    assert bits.high == pytest.approx((1.5 + 0.25 * float(stats.t.ppf(0.975, 1))) / math.log(2), rel=1e-6)
+
+
+def test_log_densities_may_be_above_0_and_their_interval_is_not_cut() -> None:
+    found = perplexity([[(2.0, 4.0)], [(-2.0, 4.0)]])
+    assert found.value == 1.0 and found.low is not None and found.low < 1.0
 
 
 def test_perplexity_is_over_units_not_over_documents() -> None:
@@ -118,10 +134,10 @@ def test_perplexity_is_over_units_not_over_documents() -> None:
 
 def test_bits_per_unit_by_hand() -> None:
     found = bits_per_unit(TWO_DOCUMENTS)
-    assert found.value == pytest.approx(2.164043)  # 1.5 / 0.693147
+    assert found.value == pytest.approx(10.820213)  # 7.5 / 0.693147
     assert found.stderr == pytest.approx(0.360674, abs=1e-6)
     reach = T_OF_ONE * 0.360674
-    assert (found.low, found.high) == pytest.approx((2.164043 - reach, 2.164043 + reach), abs=1e-4)
+    assert (found.low, found.high) == pytest.approx((10.820213 - reach, 10.820213 + reach), abs=1e-4)
 
 
 def test_a_fair_coin_costs_one_bit_a_unit() -> None:
@@ -129,7 +145,7 @@ def test_a_fair_coin_costs_one_bit_a_unit() -> None:
 
 
 def test_repeats_of_a_document_are_averaged_first() -> None:
-    repeated: list[Repeats] = [[(-8.0, 5.0), (-12.0, 5.0)], [(-20.0, 15.0), (-20.0, 15.0)]]
+    repeated: list[Repeats] = [[(-38.0, 5.0), (-42.0, 5.0)], [(-110.0, 15.0), (-110.0, 15.0)]]
     assert perplexity(repeated) == perplexity(TWO_DOCUMENTS)
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from mill.api.errors import MillError, UnknownName
 from mill.cli.eval import command
 from mill.options.definitions import EvalOptions
-from mill.options.option import options_of, shown
+from mill.options.option import options_of, read_all, shown
 from mill.options.run_file import read_run_file, run_file_schema
 
 
@@ -61,11 +61,39 @@ def test_a_number_is_finite_and_not_below_zero(tmp_path: Path, name: str, value:
     assert read(tmp_path, f"{name}: 2\n") == {name: 2.0}
 
 
-@pytest.mark.parametrize("value", [".inf", ".nan", "-.inf", "0", "-3", "1.5", "true", "[]", '""', "few"])
+@pytest.mark.parametrize("value", [".inf", ".nan", "-.inf", "0", "-3", "1.5", "true", "[]", '""', "few", '"5"', '"0.5"'])
 def test_a_limit_is_a_count_or_a_fraction(tmp_path: Path, value: str) -> None:
     with pytest.raises(MillError, match=r"limit in .*run.yaml"):
         read(tmp_path, f"limit: {value}\n")
-    assert [read(tmp_path, f"limit: {good}\n")["limit"] for good in ("5", "0.5", '"5"', "1.0")] == [5, 0.5, 5, 1.0]
+    assert [read(tmp_path, f"limit: {good}\n")["limit"] for good in ("5", "0.5", "1.0")] == [5, 0.5, 1.0]
+
+
+NOT_TEXT = {
+    name: option
+    for name, option in options_of(EvalOptions).items()
+    if option.metavar in ("INTEGER", "NUMBER") or option.is_flag or name in ("limit", "batch_size")
+}
+
+
+@pytest.mark.parametrize("name", NOT_TEXT)
+def test_a_quoted_number_or_boolean_is_a_text_and_refused_with_the_type(tmp_path: Path, name: str) -> None:
+    value = "true" if NOT_TEXT[name].is_flag else "1"
+    assert read(tmp_path, f"{name}: {value}\n") == {name: yaml.safe_load(value)}
+    message = f"must be .*(number|true or false).*, not the text '{value}'"
+    with pytest.raises(MillError, match=f"{name} in .*run.yaml {message}"):
+        read(tmp_path, f"{name}: '{value}'\n")
+    assert not fits_schema({name: value})
+    with pytest.raises(MillError, match=f"{name} {message}"):
+        read_all({name: value}, options_of(EvalOptions), "argument")
+
+
+@pytest.mark.parametrize("text", ["1_0", "٥", "0x10", "nan", "inf", "1e400", "", " "])
+def test_a_number_on_the_command_line_has_only_digits_and_a_point(text: str) -> None:
+    for name in ("limit", "n_shots", "seed", "wait", "batch_size"):
+        with pytest.raises(MillError, match=f"--{name} must be"):
+            options_of(EvalOptions)[name].read_text(text, f"--{name}")
+    assert options_of(EvalOptions)["seed"].read_text("-3", "--seed") == -3
+    assert options_of(EvalOptions)["limit"].read_text("1e-1", "--limit") == 0.1
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "1.5", "true", "many", "{}"])
@@ -94,6 +122,9 @@ def test_texts(tmp_path: Path, name: str, value: str) -> None:
 def test_decoding_options_have_names(tmp_path: Path) -> None:
     with pytest.raises(MillError, match=r"gen_kwargs in .*run.yaml: .*1 is not the name of an option"):
         read(tmp_path, "gen_kwargs: {1: 2}\n")
+    for text in ("{temperature: '0.7'}", "{max_tokens: '5'}", "'top_k=\"5\"'"):
+        with pytest.raises(MillError, match=r"gen_kwargs in .*: the decoding option \w+ must be a number, not the text '"):
+            read(tmp_path, f"gen_kwargs: {text}\n")
     assert read(tmp_path, "gen_kwargs: {until: [a]}\n") == {"gen_kwargs": {"until": ["a"]}}
     assert read(tmp_path, "gen_kwargs: until=[a]\n") == {"gen_kwargs": {"until": ["a"]}}
 

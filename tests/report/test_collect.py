@@ -65,7 +65,7 @@ def test_runs_of_one_model_are_distinguished_by_their_arguments(
         ("a", "scale=3"),
         ("b", ""),
     ]
-    assert [line.split()[1] for line in printed(capsys).splitlines() if "scale=" in line] == [
+    assert sorted(line.split()[1] for line in printed(capsys).splitlines() if "scale=" in line) == [
         "scale=2",
         "scale=2",
         "scale=3",
@@ -95,6 +95,44 @@ def test_keys_are_no_model_args(evaluate: Evaluate, capsys: pytest.CaptureFixtur
     evaluate("path=a,api_key=secret-one")
     evaluate("path=a,scale=2,api_key=secret-two")
     assert "secret" not in printed(capsys, "--format", "csv")
+
+
+def test_scores_and_lists_have_the_same_formats(evaluate: Evaluate, capsys: pytest.CaptureFixture[str]) -> None:
+    evaluate("path=a")
+    (row,) = json.loads(printed(capsys, "--format", "json"))
+    (same,) = csv.DictReader(io.StringIO(printed(capsys, "--format", "csv")))
+    assert same == {name: "" if value is None else str(value) for name, value in row.items()}
+    assert printed(capsys, "--format", "md") == printed(capsys, "--format", "markdown")
+    assert printed(capsys, "--format", "markdown").startswith("| model | task | n_shots | metric |")
+
+    def listed(what: str, form: str) -> str:
+        assert run(["ls", what, "--output_dir", "out", "--format", form]) == 0
+        return capsys.readouterr().out
+
+    (folder,) = Path("out").glob("*/*")
+    (entry,) = json.loads(listed("runs", "json"))
+    assert entry.pop("last_session").endswith(" finished")
+    assert entry == {"run": str(folder), "tasks": ["toy_gen"], "samples": 8, "failed": 0}
+    (line,) = csv.DictReader(io.StringIO(listed("runs", "csv")))
+    assert (line["run"], line["tasks"], line["samples"]) == (str(folder), "toy_gen", "8")
+    assert listed("runs", "markdown").splitlines()[:2] == [
+        "| run | tasks | samples | failed | last session |",
+        "| --- | --- | ---: | ---: | --- |",
+    ]
+    tasks = {task["task"]: task for task in json.loads(listed("tasks", "json"))}
+    assert tasks["piqa"] == {"task": "piqa", "type": "MULTIPLE_CHOICE", "shots": 0, "metrics": ["acc", "acc_norm"]}
+    assert tasks["mmlu"]["shots"] is None
+    assert json.loads(listed("models", "json"))[0]["aliases"] == ["huggingface", "transformers"]
+
+
+def test_no_line_of_a_piped_table_is_padded(evaluate: Evaluate, capsys: pytest.CaptureFixture[str]) -> None:
+    evaluate("path=a")
+    lists = [["collect"], ["ls", "runs"], ["ls", "tasks"], ["ls", "models"], ["ls", "models", "--configs"]]
+    for argv in [["collect", "--check"], *lists]:
+        capsys.readouterr()
+        run([*argv, "--output_dir", "out"])
+        lines = capsys.readouterr().out.splitlines()
+        assert lines and all(line and line == line.rstrip() for line in lines), argv
 
 
 def test_paths_and_names_are_not_broken_in_a_pipe(evaluate: Evaluate, capsys: pytest.CaptureFixture[str]) -> None:

@@ -33,6 +33,64 @@ def test_a_terminal_gets_lines_that_fit(capsys: pytest.CaptureFixture[str], monk
     assert any("0.12345678" in line for line in lines)
 
 
+def test_lines_in_a_pipe_are_not_padded(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table("title", ("run", "value", "detail"), [["a", "0.5", ""], ["a longer name", "12", "x"]], numbers=("value",))
+    title, head, ruler, *rows = capsys.readouterr().out.split("\n")
+    assert title == "title" and set(ruler) == {"─"}
+    assert [head, *rows] == ["run            value  detail", "a                0.5", "a longer name     12  x", ""]
+
+
+ROWS = [
+    [f"a-model-of-usual-length-{size}-Instruct", "default", task, "exact_match", "0.1234"]
+    for size in ("1.5B", "7B")
+    for task in ("gsm8k", "mmlu_high_school_government_and_politics")
+]
+NAMES = ("model", "settings", "task", "metric", "value")
+
+
+def terminal(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("TERM", "dumb")
+
+
+def test_on_a_narrow_terminal_columns_that_rows_share_are_lines(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal(monkeypatch, 80)
+    print_table("", NAMES, ROWS, numbers=("value",), group=("model", "settings"))
+    head, _, *lines = (line.rstrip() for line in capsys.readouterr().out.splitlines())
+    assert head.split() == ["task", "metric", "value"]
+    for model in ("1.5B", "7B"):
+        first, second, third, *lines = lines
+        assert first == f"a-model-of-usual-length-{model}-Instruct, default"
+        assert second.split() == ["gsm8k", "exact_match", "0.1234"]
+        assert third.split() == ["mmlu_high_school_government_and_politics", "exact_match", "0.1234"]
+        assert second.index("exact_match") == third.index("exact_match") == head.index("metric")
+    assert lines == []
+
+
+@pytest.mark.parametrize("width", [200, None])
+def test_a_table_that_fits_has_a_column_for_each(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: int | None
+) -> None:
+    if width is not None:
+        terminal(monkeypatch, width)
+    print_table("", NAMES, ROWS, numbers=("value",), group=("model", "settings"))
+    lines = [line.split() for line in capsys.readouterr().out.splitlines() if line.strip()]
+    assert lines[0] == list(NAMES) and lines[2:] == ROWS
+
+
+def test_texts_are_folded_where_groups_do_not_help(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal(monkeypatch, 40)
+    print_table("", NAMES, ROWS, numbers=("value",), group=("model", "settings"))
+    lines = capsys.readouterr().out.splitlines()
+    assert max(len(line) for line in lines if "default" not in line) <= 40
+    assert sum("0.1234" in line for line in lines) == len(ROWS)
+
+
 @pytest.mark.parametrize(
     ("value", "text"),
     [(None, "-"), (float("nan"), "NaN"), (float("-inf"), "-inf"), (0.5, "0.5000"), (1234.5, "1,234.5"), (2e6, "2.000e+06")],

@@ -16,6 +16,7 @@ import pytest
 from mill.api.errors import RunError
 from mill.api.registry import register_metric
 from mill.api.task import RenderSettings
+from mill.cli.main import run as main
 from mill.runs.evaluate import Outcome, prepare
 from mill.runs.folder import RunFolder
 from mill.runs.rescore import score_again
@@ -350,9 +351,10 @@ def test_a_metric_is_not_called_for_no_samples_and_one_that_raises_is_named() ->
     def largest(samples: Any) -> Any:
         return max(value for repeats in samples for value in repeats)
 
-    assert math.isnan(_estimate("longest", "largest_of_test", []).value)
+    task = make_task("toy_gen")
+    assert math.isnan(_estimate(task, "longest", "largest_of_test", []).value)
     with pytest.raises(RunError, match="the metric largest_of_test of longest raised TypeError"):
-        _estimate("longest", "largest_of_test", [["a", 1]])  # type: ignore[list-item]
+        _estimate(task, "longest", "largest_of_test", [["a", 1]])  # type: ignore[list-item]
 
 
 def test_a_backend_whose_file_was_edited_is_another_model(
@@ -367,6 +369,52 @@ def test_a_backend_whose_file_was_edited_is_another_model(
         outcome = run.execute(quiet=True)
         values.append([str(one.record.responses[0][0].text) for one in outcome.scored["toy_gen"]])
     assert values[0] == [text.upper() for text in values[1]] != values[1]
+
+
+def test_a_backend_whose_file_was_moved_is_the_same_model(evaluate: Evaluate, tmp_path: Path) -> None:
+    outcomes = []
+    for file in (tmp_path / "here" / "own.py", tmp_path / "there" / "renamed.py"):
+        file.parent.mkdir()
+        file.write_text(OWN_BACKEND.replace("HOW", "upper"))
+        run = prepare(f"{file}[path=demo]", select(["toy_gen"]), RenderSettings(), output_dir=tmp_path / "out", limit=2)
+        outcomes.append(run.execute(quiet=True))
+    assert outcomes[0].folder == outcomes[1].folder
+    assert [outcome.tally.computed for outcome in outcomes] == [2, 0]
+
+
+LOADING = """
+    def load(self):
+        ERROR
+"""
+CLEANING = """
+    def clean(self):
+        ERROR
+"""
+ERRORS = pytest.mark.parametrize("error", ["raise ValueError('no')", "exit(0)", "raise GeneratorExit"])
+
+
+@ERRORS
+def test_a_model_that_cannot_be_loaded_is_one_line_and_the_others_run(
+    evaluate: Evaluate, tmp_path: Path, capsys: pytest.CaptureFixture[str], error: str
+) -> None:
+    (tmp_path / "own.py").write_text((OWN_BACKEND + LOADING).replace("HOW", "upper").replace("ERROR", error))
+    command = ["eval", f"{tmp_path / 'own.py'}[path=own],toy[path=toy]", "toy_gen", "--limit", "1", "--quiet"]
+    assert main(["--output_dir", str(tmp_path / "out"), *command]) == 1
+    printed = capsys.readouterr()
+    assert printed.err.startswith("mill: own: the model could not be loaded: ") and printed.err.count("\n") == 1
+    assert "1 requests computed" in printed.out
+
+
+@ERRORS
+def test_a_model_that_cannot_be_freed_has_answered(
+    evaluate: Evaluate, tmp_path: Path, capsys: pytest.CaptureFixture[str], error: str
+) -> None:
+    (tmp_path / "own.py").write_text((OWN_BACKEND + CLEANING).replace("HOW", "upper").replace("ERROR", error))
+    command = ["eval", f"{tmp_path / 'own.py'}[path={tmp_path.name}]", "toy_gen", "--limit", "1", "--quiet"]
+    assert main(["--output_dir", str(tmp_path / "out"), *command]) == 0
+    printed = capsys.readouterr()
+    assert "clean() raised" in printed.err and printed.err.count("\n") == 1
+    assert "1 requests computed" in printed.out
 
 
 OWN_BACKEND = """

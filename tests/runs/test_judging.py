@@ -246,6 +246,39 @@ def test_a_judge_that_breaks_down_is_reported_in_one_line_and_can_be_sent_again(
     assert value("judge") == 0.5
 
 
+def failed_column(out: str) -> dict[str, str]:
+    """Metric -> what the table shows under `failed`."""
+    lines = [line.split() for line in out.splitlines()]
+    return {words[-6]: words[-1] for words in lines if len(words) > 5 and words[-6].startswith(("exact_match", "judge"))}
+
+
+@pytest.mark.parametrize("failing", [{3, 4}, set(range(N))])
+@pytest.mark.parametrize("how", ["breaks", "mumbles"])
+def test_samples_whose_judgement_failed_are_counted_in_every_table(
+    mill: Mill, monkeypatch: pytest.MonkeyPatch, how: str, failing: set[int]
+) -> None:
+    monkeypatch.setattr(Grader, how, failing)
+    code, out, _ = mill("eval", "answerer", "judged")
+    count = str(len(failing))
+    assert code == 1
+    without = dict.fromkeys(("judge", "judge_agreement", "judge_kappa"), count)
+    assert failed_column(out) == {"exact_match": "0", "judge_read": "0", **without}
+    assert result()["metrics"]["judge"]["n"] == N - len(failing) and value("judge_read") == 1 - len(failing) / N
+    rows = json.loads(mill("collect", "--output_dir", "out", "--format", "json")[1])
+    assert {row["metric"]: row["failed"] for row in rows if row["metric"] in ("exact_match", "judge")} == {
+        "exact_match": 0,
+        "judge": len(failing),
+    }
+    (listed,) = [line.split() for line in mill("ls", "runs", "--output_dir", "out")[1].splitlines() if "out/" in line]
+    assert listed[1:4] == ["judged", str(N), count]
+    (folder,) = Path("out").glob("*/*judge=*")
+    assert failed_column(mill("score", str(folder))[1])["judge"] == count
+    monkeypatch.setattr(Grader, how, set())
+    if how == "breaks":
+        code, out, _ = mill("eval", "answerer", "judged")
+        assert (code, failed_column(out)["judge"], value("judge_read")) == (0, "0", 1.0)
+
+
 def test_verdicts_that_cannot_be_read_are_shown_and_have_no_value(mill: Mill) -> None:
     Grader.mumbles |= {0, 1, 2}
     code, out, _ = mill("eval", "answerer", "judged")
@@ -343,12 +376,14 @@ def test_a_task_may_expect_answers_of_the_shape_that_it_requested(mill: Mill, sh
 
 def test_a_run_without_a_judge_reports_it_and_keeps_its_own_folder(mill: Mill) -> None:
     code, out, _ = mill("eval", "answerer", "judged", judge=None)
-    assert code == 0 and "not judged: --judge MODEL names a judge" in out
+    assert code == 0 and "no judge grades the answers, so metrics of a judge are missing" in out
     assert "judge_read" not in out and not Calls.requests
     mill("eval", "answerer", "judged")
     unjudged, judged = result(pattern="default"), result()
     assert set(unjudged["metrics"]) == {"exact_match"} and set(judged["metrics"]) > {"exact_match", "judge"}
-    assert unjudged["warnings"] == ["not judged: --judge MODEL names a judge"]
+    assert unjudged["warnings"] == [
+        "no judge grades the answers, so metrics of a judge are missing: --judge MODEL names one"
+    ]
     mill("eval", "answerer", "judged", judge=None)
     assert result() == judged and result(pattern="default") == unjudged
 

@@ -19,7 +19,9 @@ from mill.api.registry import models, tasks
 from mill.api.response import Response
 from mill.api.task import Sample
 from mill.cli.main import run as mill
+from mill.runs.folder import RunFolder
 from mill.runs.samples import SampleRecord, ScoredSample, _escape, _unescape, read_samples, write_samples
+from mill.tasks.multiple_choice import MultipleChoiceTask
 from tests.runs.faults import TOY
 
 LONE = "a \ud800 b \\ud800 \\\\ \udfff"
@@ -29,6 +31,12 @@ def scored(text: str, doc: Any = None, number: int = 0) -> ScoredSample:
     doc = {"question": text} if doc is None else doc
     record = SampleRecord(Sample(str(number), doc), text, text, [], [["k"]], [[Response(text=text)]])
     return ScoredSample(record, {"exact_match": [1.0]}, None)
+
+
+def write(folder: Path, *samples: ScoredSample) -> Path:
+    run = RunFolder(folder)
+    write_samples(run, "m", "t", samples)
+    return run.samples_file("t")
 
 
 def readers(file: Path) -> list[list[str]]:
@@ -41,8 +49,7 @@ def readers(file: Path) -> list[list[str]]:
 
 
 def test_lone_surrogates_are_read_by_every_reader_and_come_back_as_they_were(tmp_path: Path) -> None:
-    file = tmp_path / "samples.jsonl"
-    write_samples(file, "t", [scored("plain \\ text"), scored(LONE, number=1)], tmp_path)
+    file = write(tmp_path, scored("plain \\ text"), scored(LONE, number=1))
     shown = r"a \ud800 b \\ud800 \\\\ \udfff"
     assert readers(file) == [["plain \\ text", shown]] * 3
     first, second = read_samples(file)
@@ -59,8 +66,7 @@ def test_what_is_written_out_is_read_back(text: str) -> None:
 
 
 def test_a_number_that_json_does_not_have_is_written_by_name(tmp_path: Path) -> None:
-    file = tmp_path / "samples.jsonl"
-    write_samples(file, "t", [scored("x", {"a": float("nan"), "b": [float("inf")], "c": 1.5})], tmp_path)
+    file = write(tmp_path, scored("x", {"a": float("nan"), "b": [float("inf")], "c": 1.5}))
     found = json.loads(file.read_text(), parse_constant=lambda name: pytest.fail(name))
     assert found["doc"] == {"a": "NaN", "b": ["Infinity"], "c": 1.5}
 
@@ -118,8 +124,7 @@ def test_a_run_with_lone_surrogates_is_read_by_every_command(
 def test_a_line_that_is_not_as_mill_writes_it_is_refused_by_file_line_and_field(
     tmp_path: Path, change: dict[str, Any], what: str
 ) -> None:
-    file = tmp_path / "samples.jsonl"
-    write_samples(file, "t", [scored("one"), scored("two", number=1)], tmp_path)
+    file = write(tmp_path, scored("one"), scored("two", number=1))
     first, second = (json.loads(line) for line in file.read_bytes().splitlines())
     file.write_text(json.dumps(first) + "\n" + json.dumps({**second, **change}) + "\n")
     with pytest.raises(RunError) as caught:
@@ -143,7 +148,7 @@ def test_a_sample_is_one_flat_row(toy_here: Path, tmp_path: Path) -> None:
     assert 0 < sum(right) < 12
     assert list(frame["prompt_tokens"]) == [3] * 12 and list(frame["output_tokens"]) == [2] * 12
     means = duckdb.execute(f"select category, avg(exact_match) from '{folder}/*.jsonl' group by 1 order by 1").fetchall()
-    assert means == [("", None), ("x", right[:3].mean()), ("y", pytest.approx(right[3:].mean()))]
+    assert means == [("x", right[:3].mean()), ("y", pytest.approx(right[3:].mean())), (None, None)]
     chosen_rows = duckdb.execute(
         f"select chosen, correct, acc, choices, choice_logprobs from '{folder}/toy_choice.jsonl'"
     ).fetchall()
@@ -171,7 +176,69 @@ def test_the_prompt_is_what_the_model_got(tmp_path: Path, tiny_model: Path) -> N
 
 
 def test_a_metric_with_the_name_of_a_column_is_renamed(tmp_path: Path) -> None:
-    file = tmp_path / "samples.jsonl"
-    write_samples(file, "t", [replace(scored("x"), values={"error": [0.5], "seconds": [None]})], tmp_path)
-    row = json.loads(file.read_text())
+    values: dict[str, list[Any]] = {"error": [0.5], "seconds": [None], "model": [1.0]}
+    row = json.loads(write(tmp_path, replace(scored("x"), values=values)).read_text())
     assert (row["error"], row["metric_error"], row["metric_seconds"]) == (None, 0.5, None)
+    assert (row["model"], row["metric_model"]) == ("m", 1.0)
+
+
+def sample_frame(out: Path) -> pd.DataFrame:
+    files = sorted(out.glob("*/*/samples/*.jsonl"))
+    return pd.concat(pd.read_json(file, lines=True, dtype=False) for file in files)
+
+
+def test_target_and_extracted_of_multiple_choice_are_equal_where_acc_is_1(toy_here: Path, tmp_path: Path) -> None:
+    rows = [{"question": f"q{n}", "choices": ["7", "8", "9 "], "answer": n % 3} for n in range(12)]
+    (tmp_path / "qa.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    argv = ["eval", "toy[path=a]", str(tmp_path / "qa.jsonl"), "--output_dir", str(tmp_path / "out"), "--quiet"]
+    assert mill(argv) == 0
+    frame = sample_frame(tmp_path / "out")
+    assert set(frame["target"]) == {"7", "8", "9 "} and 0 < sum(frame["acc"]) < 12
+    assert list(frame["target"] == frame["extracted"]) == list(frame["acc"] == 1.0)
+    assert list(frame["chosen"]) == list(frame["extracted"])
+
+
+def test_choices_with_equal_texts_are_told_apart() -> None:
+    class Twice(MultipleChoiceTask):
+        def question(self, doc: Any) -> str:
+            return "?"
+
+        def choices(self, doc: Any) -> list[str]:
+            return ["same", "same", "other"]
+
+        def answer(self, doc: Any) -> int:
+            return 1
+
+    task, sample = Twice("twice"), Sample("0", {})
+    first = [Response(score=score) for score in (-1.0, -1.0, -2.0)]
+    assert task.score(sample, first)["acc"] == 0.0
+    assert (task.target(sample), task.extracted(sample, first)) == ("same [1]", "same [0]")
+    assert task.extracted(sample, first[::-1]) == "same [1]" and task.score(sample, first[::-1])["acc"] == 1.0
+
+
+def test_scoring_again_spells_targets_as_the_task_does_now(toy_here: Path, tmp_path: Path) -> None:
+    (tmp_path / "qa.csv").write_text("question,choices,answer\na,x|y,x\nb,x|y,y\n")
+    argv = ["eval", "toy[path=a]", str(tmp_path / "qa.csv"), "--output_dir", str(tmp_path / "out"), "--quiet"]
+    assert mill(argv) == 0
+    (file,) = (tmp_path / "out").glob("*/*/samples/*.jsonl")
+    written = file.read_text()
+    rows = [json.loads(line) for line in written.splitlines()]
+    older = [{**row, "target": row["choices"].index(row["target"])} for row in rows]  # as version 0.1 wrote it
+    file.write_text("".join(f"{json.dumps(row)}\n" for row in older))
+    assert mill(["score", str(file.parent.parent)]) == 0
+    assert [json.loads(line)["target"] for line in file.read_text().splitlines()] == ["x", "y"]
+
+
+def test_rows_of_several_runs_are_told_apart_by_columns(toy_here: Path, tmp_path: Path) -> None:
+    (tmp_path / "qa.csv").write_text("question,answer,category\na,b,\nc,d,\n")
+    out = tmp_path / "out"
+    for path, *options in (["a"], ["a", "--system_prompt", "x"], ["b"]):
+        argv = ["eval", f"toy[path={path}]", str(tmp_path / "qa.csv"), "--output_dir", str(out), "--quiet", *options]
+        assert mill(argv) == 0
+    frame = sample_frame(out)
+    collected = [json.loads((file / "manifest.json").read_text())["model"]["name"] for file in sorted(out.glob("*/*"))]
+    groups = [(model, identity, name) for model, identity, name in frame.groupby(["model", "model_id", "settings"]).groups]
+    assert sorted(groups) == sorted(
+        (name, file.parent.name, file.name) for name, file in zip(collected, sorted(out.glob("*/*")), strict=True)
+    )
+    assert len(groups) == 3 and frame["category"].isna().all()

@@ -96,6 +96,9 @@ def test_an_unknown_entry_is_refused_with_the_nearest_known_one(tmp_path: Path) 
         read_cluster(written(tmp_path, "7: 3\n"))
 
 
+ALIASES = ", ".join(f"&a{level + 1} [{', '.join([f'*a{level}'] * 9)}]" for level in range(11))
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -103,6 +106,12 @@ def test_an_unknown_entry_is_refused_with_the_nearest_known_one(tmp_path: Path) 
         ("!!python/object/apply:os.system ['touch marker']", "is not YAML"),
         ("- minutes", "is not a mapping"),
         ("minutes", "is not a mapping"),
+        ("[]", "is not a mapping"),
+        ("minutes: 5\nminutes: 50\n", "'minutes' is given twice"),
+        ("extra: {nice: 1, nice: 2}", "'nice' is given twice"),
+        ("setup: &a [*a]", "a value contains itself"),
+        (f"setup: [&a0 [x], {ALIASES}]", "aliases expand to more than"),
+        ("extra: " + "[" * 5000, "nested too deep"),
     ],
 )
 def test_what_is_no_mapping_in_yaml_is_refused_in_one_line(

@@ -77,7 +77,7 @@ def seen(slurm: None, tmp_path_factory: pytest.TempPathFactory) -> Seen:
 
 
 def test_arrays_have_the_size_and_the_concurrency_of_the_cluster_file(seen: Seen) -> None:
-    assert seen.submitted.count("submitted 4 cells as ") == 2
+    assert seen.submitted.count("submitted 4 jobs as ") == 2
     assert len(seen.jobs) == 8
     assert {job.partition("_")[2] for job in seen.jobs} == {"0", "1", "2", "3"}
     assert seen.of_one_array == 2
@@ -110,7 +110,7 @@ def test_a_matrix_that_is_done_is_not_submitted_again(seen: Seen) -> None:
     again = schedule(seen.out, MODELS, TASKS, *SHOTS, TOY_N="6")
     assert again.returncode == 0 and again.stdout.count("done") == 8 and "submitted" not in again.stdout
     assert jobs(seen.out) == seen.jobs and not squeue()
-    assert check(seen.out) == (0, "nothing is missing: 8 cells scheduled\n")
+    assert check(seen.out) == (0, "nothing is missing: 8 jobs scheduled\n")
 
 
 def test_keys_in_the_environment_are_in_no_file_of_a_schedule(seen: Seen) -> None:

@@ -7,7 +7,9 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -39,7 +41,7 @@ def hub(splits: dict[str, Table]) -> Any:
 
     def load_dataset(name: str, config: str | None, *, split: str) -> Table:
         if split not in splits:
-            raise ConnectionError(f"offline: {split}\nand a long story")
+            raise ValueError(f"Unknown split: {split}\nand a long story")  # as datasets raises it
         return splits[split]
 
     return SimpleNamespace(disable_progress_bars=lambda: None, load_dataset=load_dataset)
@@ -352,7 +354,7 @@ def test_data_found_nowhere_is_one_line_with_dataset_splits_path_and_reason(root
         load_split(CATS, ("test", "validation"))
     assert str(caught.value) == (
         f"no data for org/cats/main (test or validation): not under MILL_DATA {root}, "
-        "and the hub does not have it (ConnectionError: offline: test)"
+        "and the hub does not have it (ValueError: Unknown split: test)"
     )
 
 
@@ -369,24 +371,63 @@ def test_without_the_package_datasets_the_line_reports_it(root: Path, monkeypatc
 
 
 SCRIPT = """
+import time
+time.sleep = lambda seconds: None  # huggingface_hub retries for half a minute
 from mill.api.errors import DataError
 from mill.tasks.data import Dataset, load_split
 try:
-    load_split(Dataset("org-of-nobody/cats", "main"), ("test",))
+    load_split(Dataset("org-of-nobody/cats", "main"), ("test", "validation"))
 except DataError as error:
     print(error)
 """
 
 
-def test_the_real_hub_offline_gives_the_same_line(tmp_path: Path) -> None:
-    offline = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "cache"), "MILL_DATA": str(tmp_path)}
-    environment = {**os.environ, **offline, "PYTHONPATH": str(Path(mill.__file__).parents[1])}
+def from_real_hub(tmp_path: Path, **environment: str) -> str:
+    """What the real packages make of a hub that the environment describes: everything after the name and the path."""
+    variables = {"HF_HOME": str(tmp_path / "cache"), "MILL_DATA": str(tmp_path), "HF_HUB_OFFLINE": "0", **environment}
+    variables = {**os.environ, **variables, "PYTHONPATH": str(Path(mill.__file__).parents[1])}
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, env=environment, cwd=tmp_path, check=True
+        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, env=variables, cwd=tmp_path, check=True
     )
     (line,) = done.stdout.splitlines()
-    expected = f"no data for org-of-nobody/cats/main (test): not under MILL_DATA {tmp_path}, and the hub does not have it ("
-    assert line.startswith(expected)
+    start = f"no data for org-of-nobody/cats/main (test or validation): not under MILL_DATA {tmp_path}, and "
+    assert line.startswith(start)
+    return line.removeprefix(start)
+
+
+def test_offline_the_line_says_so_and_how_to_continue(tmp_path: Path) -> None:
+    line = from_real_hub(tmp_path, HF_HUB_OFFLINE="1")
+    assert line == (
+        "it is not in the hub's cache, and HF_HUB_OFFLINE is set: unset it, or put the data into a folder of MILL_DATA"
+    )
+
+
+def test_a_hub_that_cannot_be_reached_does_not_lack_the_data(tmp_path: Path) -> None:
+    line = from_real_hub(tmp_path, HF_ENDPOINT="http://127.0.0.1:9", NO_PROXY="*")
+    assert line.startswith("the hub cannot be reached (ConnectionError: Couldn't reach 'org-of-nobody/cats'")
+    assert line.endswith(": check the network, or put the data into a folder of MILL_DATA")
+
+
+def test_a_hub_that_answers_404_does_not_have_the_data(tmp_path: Path) -> None:
+    class Hub(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(404)
+            self.send_header("X-Error-Code", "RepoNotFound")
+            self.end_headers()
+
+        do_HEAD = do_GET
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        line = from_real_hub(tmp_path, HF_ENDPOINT=f"http://127.0.0.1:{server.server_port}", NO_PROXY="*")
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert line.startswith("the hub does not have it (DatasetNotFoundError: ")
 
 
 def test_a_csv_row_with_other_cells_than_columns_is_reported(root: Path) -> None:

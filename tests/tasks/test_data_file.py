@@ -7,6 +7,7 @@ import json
 import math
 import time
 from collections.abc import Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from mill.api.request import GENERATE, LOGLIKELIHOOD, ROLLING, Request
 from mill.api.response import Response
 from mill.api.task import RenderSettings
 from mill.cli.main import run as mill
+from mill.frames import evaluate as mill_evaluate
+from mill.runs.plan import hash_docs
 from mill.tasks import data_file
 from mill.tasks.load import make_task, select
 
@@ -65,7 +68,7 @@ def test_choices_are_scored_by_log_probability(tmp_path: Path, suffix: str) -> N
     task = make_task(str(write(tmp_path / f"qa{suffix}", CHOICES)))
     samples = task.samples()
     assert (task.kind, dict(task.metrics)) == (LOGLIKELIHOOD, {"acc": "mean", "acc_norm": "mean"})
-    assert [task.target(sample) for sample in samples] == [1, 0, 1]
+    assert [task.target(sample) for sample in samples] == ["blue", "green", "4"]
     requests = task.requests(samples[1], PLAIN)
     assert [(r.context, r.continuation) for r in requests] == [
         ("Question: Grass?\nAnswer:", " green"),
@@ -102,27 +105,41 @@ def test_questions_with_answers_are_matched_after_extraction(tmp_path: Path, suf
         assert (values["exact_match"], values["includes"]) == (exact, includes), text
     assert (task.target(second), task.category(second), second.id) == ("Lima", "cities", "1")
     assert task.warnings() == [
-        "read as questions with answers, exact match of text: 2 rows; "
+        "read as questions with answers, exact match of 2 texts: 2 rows; "
         "columns used: question, answer, category; ignored: source"
     ]
 
 
 @pytest.mark.parametrize(
-    ("answers", "extractor"),
+    ("answers", "extractors"),
     [
-        (["12", "1,234.5", "-3e2"], "number"),
-        (["yes", "No"], "yes_no"),
-        (["A", "F"], "line"),
-        (["12", "twelve"], "line"),
+        (["12", "1,234.5", "-3e2", ".5", "\u22127", "3 x 10^5"], ["number"] * 6),
+        (["yes", "No"], ["yes_no"] * 2),
+        (["A", "F"], ["line"] * 2),
+        (["12", "twelve", "12 apples", "1,23"], ["number", "line", "line", "line"]),
+        (["12", "A"], ["number", "line"]),
+        (["12", "yes", "no"], ["number", "yes_no", "yes_no"]),
     ],
 )
 @FORMATS
-def test_how_text_answers_are_extracted_is_the_same_for_a_file_and_every_format(
-    tmp_path: Path, suffix: str, answers: list[str], extractor: str
+def test_how_text_answers_are_extracted_is_the_same_in_every_format(
+    tmp_path: Path, suffix: str, answers: list[str], extractors: list[str]
 ) -> None:
     rows = [{"prompt": f"p{index}", "answer": answer} for index, answer in enumerate(answers)]
     samples = make_task(str(write(tmp_path / f"qa{suffix}", rows))).samples()
-    assert {sample.doc["extract"] for sample in samples} == {extractor}
+    assert [sample.doc["extract"] for sample in samples] == extractors
+
+
+@pytest.mark.parametrize("free", [[], ["Lima"]])
+@pytest.mark.parametrize("five", [5, 5.0, "5", " 5.0 ", "5e0"])
+def test_a_gold_answer_that_reads_as_a_number_is_compared_as_one(tmp_path: Path, five: Any, free: list[str]) -> None:
+    rows = [{"prompt": f"p{index}", "answer": answer} for index, answer in enumerate([five, *free])]
+    task = make_task(str(write(tmp_path / "qa.jsonl", rows)))
+    first = task.samples()[0]
+    for text, right in (("2 + 3 = 5", 1.0), ("So the answer is 5.00.", 1.0), ("5 or 6", 0.0), ("five", 0.0)):
+        assert task.score(first, [Response(text=text)])["exact_match"] == right, text
+    how = "1 number, 1 text: 2 rows" if free else "1 number: 1 rows"
+    assert task.warnings()[0].startswith(f"read as questions with answers, exact match of {how};")
 
 
 def test_a_prompt_is_sent_as_it_is_and_json_values_keep_their_type(tmp_path: Path) -> None:
@@ -132,7 +149,7 @@ def test_a_prompt_is_sent_as_it_is_and_json_values_keep_their_type(tmp_path: Pat
     assert [task.requests(one, PLAIN)[0].context for one in (first, second)] == ["2+2?", "Raw\n"]
     assert task.score(first, [Response(text="It is 4.")])["exact_match"] == 1.0
     assert task.score(second, [Response(text="London")])["exact_match"] == 0.0
-    assert task.warnings()[0].startswith("read as questions with answers, exact match of numbers, text: 2 rows")
+    assert task.warnings()[0].startswith("read as questions with answers, exact match of 1 number, 1 text: 2 rows")
 
 
 def test_prompts_without_answers_are_a_suite(tmp_path: Path) -> None:
@@ -163,19 +180,19 @@ def test_texts_are_documents(tmp_path: Path, suffix: str) -> None:
 @pytest.mark.parametrize(
     ("choices", "answer", "right", "how"),
     [
-        (["red", "blue"], "B", 1, "letters"),
-        (["red", "blue"], "b", 1, "letters"),
-        (["red", "blue"], 0, 0, "indices from 0"),
-        (["red", "blue"], "1", 1, "indices from 0"),
-        (["red", "blue"], 1.0, 1, "indices from 0"),
-        (["A", "B"], "B", 1, "texts"),
-        ([3, 4], 4, 1, "texts"),
-        ('["a|b", "c"]', "c", 1, "texts"),
-        ("red | blue", "blue", 1, "texts"),
+        (["red", "blue"], "B", "blue", "letters"),
+        (["red", "blue"], "b", "blue", "letters"),
+        (["red", "blue"], 0, "red", "indices from 0"),
+        (["red", "blue"], "1", "blue", "indices from 0"),
+        (["red", "blue"], 1.0, "blue", "indices from 0"),
+        (["A", "B"], "B", "B", "texts"),
+        ([3, 4], 4, "4", "texts"),
+        ('["a|b", "c"]', "c", "c", "texts"),
+        ("red | blue", "blue", "blue", "texts"),
     ],
 )
 def test_the_answer_may_be_a_text_a_letter_or_an_index(
-    tmp_path: Path, choices: Any, answer: Any, right: int, how: str
+    tmp_path: Path, choices: Any, answer: Any, right: str, how: str
 ) -> None:
     task = make_task(str(write(tmp_path / "qa.jsonl", [{"question": "?", "choices": choices, "answer": answer}])))
     (sample,) = task.samples()
@@ -187,7 +204,7 @@ def test_a_choice_may_have_its_own_column(tmp_path: Path) -> None:
     file.write_text("question,choice_a,choice_b,choice_c,answer\nSky?,red,blue,,B\nSum?,1,2,3,C\n")
     task = make_task(str(file))
     assert [sample.doc["choices"] for sample in task.samples()] == [["red", "blue"], ["1", "2", "3"]]
-    assert [task.target(sample) for sample in task.samples()] == [1, 2]
+    assert [task.target(sample) for sample in task.samples()] == ["blue", "3"]
 
 
 def test_indices_that_never_are_0_are_reported(tmp_path: Path) -> None:
@@ -200,6 +217,15 @@ def test_other_rows_are_the_examples(tmp_path: Path) -> None:
     task = make_task(str(write(tmp_path / "qa.csv", QUESTIONS)))
     (request,) = task.requests(task.samples()[0], RenderSettings(n_shots=1))
     assert request.context == "Question: Capital of Peru?\nAnswer: Lima\n\nQuestion: Capital of France?\nAnswer:"
+
+
+def test_a_file_with_too_few_rows_for_the_examples_is_refused(tmp_path: Path) -> None:
+    task = make_task(str(write(tmp_path / "qa.csv", QUESTIONS)))
+    expected = (
+        rf"qa\.csv needs 9 examples before each question, but the rest of the file has only {len(QUESTIONS) - 1}: lower --n"
+    )
+    with pytest.raises(DataError, match=expected):
+        task.requests(task.samples()[0], RenderSettings(n_shots=9))
 
 
 def test_a_system_prompt_of_a_row_replaces_that_of_the_run(tmp_path: Path) -> None:
@@ -249,6 +275,32 @@ def test_an_image_in_parquet_is_bytes_and_no_path(tmp_path: Path) -> None:
     file = write(tmp_path / "t.parquet", [{"question": "a", "image": {"bytes": None, "path": "/etc/hostname"}}])
     with pytest.raises(DataError, match=r"t.parquet, row 1: .* has a path and no bytes"):
         make_task(str(file))
+
+
+@pytest.mark.parametrize("choices", [False, True])
+@pytest.mark.parametrize("form", ["bytes", "struct", "null struct", "path"])
+def test_rows_without_an_image_among_others_are_text_and_counted(tmp_path: Path, form: str, choices: bool) -> None:
+    from PIL import Image
+
+    Image.new("RGB", (2, 2), "red").save(tmp_path / "red.png")
+    raw = (tmp_path / "red.png").read_bytes()
+    given: dict[str, tuple[Any, Any]] = {
+        "bytes": (raw, None),
+        "struct": ({"bytes": raw, "path": None}, {"bytes": None, "path": None}),
+        "null struct": ({"bytes": raw, "path": None}, None),
+        "path": ("red.png", None),
+    }
+    row = {"question": "Which colour?", "answer": "red"} | ({"choices": ["red", "blue"]} if choices else {})
+    file = write(tmp_path / "t.parquet", [row | {"image": image} for image in (*given[form], given[form][1])])
+    task = make_task(str(file))
+    assert task.modalities == {"text", "image"}
+    first, second, third = task.samples()
+    assert "2 of 3 rows have no image and are sent as text" in task.warnings()
+    context = task.requests(first, PLAIN)[0].context
+    assert isinstance(context, tuple) and context[0].media[0].encoded() == raw
+    assert {task.requests(sample, PLAIN)[0].context for sample in (second, third)} == {"Question: Which colour?\nAnswer:"}
+    write(file, [row | {"image": given[form][1]}])
+    assert make_task(str(file)).modalities == {"text"}
 
 
 def test_an_unreadable_image_is_refused_with_its_row_before_a_model_loads(tmp_path: Path) -> None:
@@ -365,6 +417,7 @@ JSONL = {
         "t.jsonl, row 1: a choice is a NoneType, not text",
     ),
     "answer": ('{"question": "a", "choices": ["x", "y"], "answer": true}\n', "t.jsonl, row 1: the answer 'True' is neither"),
+    "extract": ('{"question": "a", "answer": "b c", "extract": ["x"]}\n', "unknown extractor in t.jsonl, row 1"),
     "image": ('{"question": "a", "image": 5}\n', "t.jsonl, row 1: image is a int, not a path"),
     "nan": ('{"question": "a", "answer": Infinity}\n', "t.jsonl, row 1: the answer 'inf' cannot be extracted by number"),
     "key twice": ('{"question": "a"}\n{"question": "b", "x": {"y": 1, "y": 2}}\n', "t.jsonl, line 2 has the key 'y' twice"),
@@ -429,10 +482,19 @@ def test_binary_text_columns_of_parquet_are_decoded_or_refused(tmp_path: Path) -
     assert (task.target(first), task.category(first)) == ("é", "c")
     assert task.requests(first, PLAIN)[0].text == "Question: Sky?\nAnswer:"
     write(file, [{"question": "a", "choices": [b"x", b"y"], "answer": b"y"}])
-    assert make_task(str(file)).target(make_task(str(file)).samples()[0]) == 1
+    assert make_task(str(file)).target(make_task(str(file)).samples()[0]) == "y"
     write(file, [{"question": "a", "answer": b"b"}, {"question": "a", "answer": b"\xff"}])
     with pytest.raises(DataError, match=r"t.parquet, row 2: answer is binary and not UTF-8 text: invalid start byte$"):
         make_task(str(file))
+
+
+def test_decimals_of_parquet_are_numbers(tmp_path: Path) -> None:
+    rows = [{"question": "a", "answer": Decimal("1.50")}, {"question": "b", "answer": Decimal("2.00")}]
+    task = make_task(str(write(tmp_path / "t.parquet", rows)))
+    assert task.warnings()[0].startswith("read as questions with answers, exact match of 2 numbers")
+    assert task.score(task.samples()[0], [Response(text="It is 1.5.")])["exact_match"] == 1.0
+    rows = [{"question": "a", "choices": ["x", "y"], "answer": Decimal("1")}]
+    assert make_task(str(write(tmp_path / "c.parquet", rows))).samples()[0].doc["answer_index"] == 1
 
 
 def test_a_parquet_file_with_a_column_twice_is_refused(tmp_path: Path) -> None:
@@ -522,7 +584,7 @@ def test_a_run_scores_a_file_and_each_category(
             {"question": "2+2?", "answer": "four", "category": "sums"}]  # fmt: skip
     file, out = write(tmp_path / "qa.csv", rows), tmp_path / "out"
     assert mill(["eval", "scripted", str(file), "--dry_run"]) == 0
-    line = "read as questions with answers, exact match of text: 3 rows; columns used: question, answer, category"
+    line = "read as questions with answers, exact match of 3 texts: 3 rows; columns used: question, answer, category"
     assert line in capsys.readouterr().out
     assert mill(["eval", "scripted", str(file), "--output_dir", str(out), "--quiet"]) == 0
     assert line in (shown := capsys.readouterr().out) and "- cities" in shown and "- sums" in shown
@@ -536,6 +598,48 @@ def test_a_run_scores_a_file_and_each_category(
     (run,) = out.glob("*/*")
     assert mill(["score", str(run)]) == 0
     assert results(out)["categories"] == entry["categories"]
+
+
+def test_data_that_changed_replace_the_earlier_result_with_a_warning(
+    tmp_path: Path, scripted: type[Scripted], capsys: pytest.CaptureFixture[str]
+) -> None:
+    scripted.texts = {"Sky?": "blue", "Grass?": "green", "Snow?": "grey"}
+    file, out = tmp_path / "qa.csv", tmp_path / "out"
+    command = ["eval", "scripted", str(file), "--output_dir", str(out), "--quiet"]
+
+    def run(answers: dict[str, str], *options: str) -> tuple[float, int, str]:
+        write(file, [{"question": question, "answer": answer} for question, answer in answers.items()])
+        assert mill([*command, *options]) == 0
+        entry = results(out)
+        return entry["metrics"]["exact_match"]["value"], entry["n"], capsys.readouterr().err
+
+    first = {"Sky?": "blue", "Grass?": "green", "Sun?": "yellow"}
+    assert run(first) == (2 / 3, 3, "")
+    assert run(first, "--limit", "1") == (2 / 3, 3, "")
+    # One question stays, with another gold answer; one is new. Fewer samples of other data are no part of the earlier ones.
+    value, n, warning = run({"Sky?": "grey", "Snow?": "grey"}, "--limit", "2")
+    assert (value, n, warning.count("\n")) == (0.5, 2, 1)
+    assert f"{file}: the data changed since the earlier result over 3 samples, which this run replaces" in warning
+    (samples,) = out.glob("*/*/samples/*.jsonl")
+    rows = [json.loads(line) for line in samples.read_text().splitlines()]
+    assert [(row["prompt"].split()[1], row["target"], row["response"]) for row in rows] == [
+        ("Sky?", "grey", "blue"),
+        ("Snow?", "grey", "grey"),
+    ]
+    assert run({"Sky?": "grey", "Snow?": "grey"}) == (0.5, 2, "")
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_another_image_is_other_data(tmp_path: Path, suffix: str) -> None:
+    from PIL import Image
+
+    hashes = []
+    for colour in ("red", "blue", "red"):
+        Image.new("RGB", (2, 2), colour).save(tmp_path / "a.png")
+        image = "a.png" if suffix == ".csv" else (tmp_path / "a.png").read_bytes()
+        task = make_task(str(write(tmp_path / f"qa{suffix}", [{"question": "Which colour?", "image": image}])))
+        hashes.append(hash_docs([sample.doc for sample in task.samples()]))
+    assert hashes[0] == hashes[2] != hashes[1]
 
 
 def test_choices_are_chosen_by_the_model(tmp_path: Path, scripted: type[Scripted]) -> None:
@@ -622,6 +726,27 @@ def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
         select([str(tmp_path / "gone.csv")])
     with pytest.raises(DataError, match=r"gone\.txt does not exist$"):
         select([str(tmp_path / "gone.txt")])
+
+
+@pytest.mark.parametrize("name", ["my,task.csv", "a*.csv", "what?.csv", "a, b.csv"])
+def test_a_file_may_have_commas_and_the_signs_of_patterns_in_its_name(
+    tmp_path: Path,
+    scripted: type[Scripted],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert mill(["eval", "scripted", name]) == 2
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1 and ("patterns are for tasks, so name each file" in message or "unknown task" in message)
+    write(tmp_path / name, CHOICES)
+    write(tmp_path / "abc.csv", CHOICES[:1])
+    assert mill(["eval", "scripted", name, "--output_dir", "out", "--quiet"]) == 0
+    assert results(tmp_path / "out")["task"] == name
+    assert mill(["schedule", "scripted", name, "--local", "--dry_run", "--output_dir", "out"]) == 0
+    assert name in capsys.readouterr().out
+    assert mill_evaluate("scripted", name, output_dir="out").outcome.tasks[0].task == name
 
 
 def test_another_kind_of_file_and_a_folder_name_the_suffixes_of_data_files(tmp_path: Path) -> None:

@@ -136,6 +136,10 @@ FAULTY: dict[str, tuple[dict[str, Any], str]] = {
     "metrics that are a list": ({"metrics": ["mean"]}, "made has no metrics"),
     "a metric that is a function": ({"metrics": {"a": sum}}, "not a name and the name of a metric"),
     "an unknown metric": ({"metrics": {"a": "meen"}}, "unknown metric 'meen'; did you mean mean"),
+    "a metric of a file that is not loaded": (
+        {"metrics": {"a": "longest_run"}},
+        "; --task_paths FILE loads a file that registers others",
+    ),
     "warnings that are a text": ({"warnings": giving("abc")}, "warnings() gives 'abc', not a list"),
     "a note that is a number": ({"warnings": giving([5])}, "warnings() gives 5, not a text"),
     "warnings that raise": ({"warnings": raising(ValueError("x"))}, "warnings() raised ValueError: x"),

@@ -332,6 +332,7 @@ def test_the_likeliest_letter_is_the_choice(cifar: Path) -> None:
         for best in range(4):
             answers = [Response(score=-0.5 if letter == best else -2.0 - letter) for letter in range(4)]
             assert task.score(sample, answers) == {"acc": float(best == position)}
+            assert (task.extracted(sample, answers) == task.target(sample)) is (best == position)
 
 
 @pytest.mark.parametrize(
@@ -345,6 +346,8 @@ def test_the_letter_written_first_is_the_choice(cifar: Path, text: str, letter: 
         sample: float("ABCD"[shown.index(int(sample) % 10)] == letter) for sample, shown in choices(task).items()
     }
     assert 0 < sum(found.values()) < 100
+    equal = {sample.id: task.extracted(sample, [Response(text=text)]) == task.target(sample) for sample in task.samples()}
+    assert equal == {sample: value == 1.0 for sample, value in found.items()}
 
 
 @pytest.mark.parametrize("text", ["", "cat", "E", "I do not know", "ABCD", None])

@@ -93,7 +93,9 @@ def test_mmmu_pro_puts_images_where_the_text_names_them(root: Path) -> None:
 def test_mmmu_pro_reads_the_last_letter_that_is_called_the_answer(root: Path, text: str, value: float) -> None:
     write_mmmu(root, mmmu_rows(root))
     task = make_task("mmmu_pro")
-    assert task.score(task.samples()[0], [Response(text=text)]) == {"exact_match": value}
+    first = task.samples()[0]
+    assert task.score(first, [Response(text=text)]) == {"exact_match": value}
+    assert (task.extracted(first, [Response(text=text)]) == task.target(first)) is (value == 1.0)
 
 
 def test_mmmu_pro_clip_ranks_the_choices_by_the_first_image(root: Path) -> None:

@@ -75,6 +75,12 @@ def target(name: str) -> Any:
     return task.target(sample)
 
 
+def right_choice(name: str) -> int:
+    """The index of the choice that is the target."""
+    task, sample = first(name)
+    return list(task.choice_texts(sample)).index(task.target(sample))
+
+
 # MMLU
 
 ALGEBRA = "The following are multiple choice questions (with answers) about abstract algebra.\n\n"
@@ -94,7 +100,7 @@ def mmlu(put: Put) -> None:
 
 def test_mmlu_without_examples(mmlu: None) -> None:
     assert rendered("mmlu_abstract_algebra", ZERO) == (ALGEBRA + SUM_TEXT, [" A", " B", " C", " D"])
-    assert target("mmlu_abstract_algebra") == 1
+    assert right_choice("mmlu_abstract_algebra") == 1
 
 
 def test_mmlu_takes_the_first_examples_of_dev_in_order(mmlu: None) -> None:
@@ -103,7 +109,9 @@ def test_mmlu_takes_the_first_examples_of_dev_in_order(mmlu: None) -> None:
 
 
 def test_mmlu_needs_five_examples_and_says_when_there_are_fewer(mmlu: None) -> None:
-    expected = r"mmlu_abstract_algebra needs 5 examples, but the dev split of cais/mmlu/abstract_algebra has 2"
+    expected = (
+        r"needs 5 examples before each question, but the dev split of cais/mmlu/abstract_algebra has only 2: lower --n"
+    )
     with pytest.raises(DataError, match=expected):
         rendered("mmlu_abstract_algebra", RenderSettings())
 
@@ -154,7 +162,7 @@ def hellaswag(put: Put) -> None:
 def test_hellaswag_cleans_scene_and_endings(hellaswag: None) -> None:
     endings = [" sings.", " runs after it.", "  reads. a book.", " flies"]
     assert rendered("hellaswag", ZERO) == ("Pets: A dog sees a ball. The dog", endings)
-    assert target("hellaswag") == 1
+    assert right_choice("hellaswag") == 1
 
 
 def test_hellaswag_with_an_example(hellaswag: None) -> None:
@@ -202,12 +210,12 @@ def test_arc_with_and_without_an_example(put: Put, name: str, config: str) -> No
     assert rendered(name, ZERO) == ("Question: What is hard?\nAnswer:", [" milk", " stone", " air"])
     expected = "Question: What is wet?\nAnswer: rain\n\nQuestion: What is hard?\nAnswer:"
     assert rendered(name, ONE) == (expected, [" milk", " stone", " air"])
-    assert target(name) == 1
+    assert right_choice(name) == 1
 
 
 def test_arc_answer_keys_may_be_digits(put: Put) -> None:
     put("ai2_arc/ARC-Easy/test", RAIN)
-    assert target("arc_easy") == 2
+    assert right_choice("arc_easy") == 2
     assert target("arc_easy_gen") == "C"
     assert scored("arc_easy", -3.0, -2.0, -1.0) == {"acc": 1.0, "acc_norm": 1.0}
 
@@ -265,7 +273,7 @@ def test_piqa_with_and_without_an_example(piqa: None) -> None:
     question = "Question: Open a jar.\nAnswer:"
     assert rendered("piqa", ZERO) == (question, [" Sing.", " Turn the lid."])
     assert rendered("piqa", ONE)[0] == f"Question: Drive a nail.\nAnswer: Use a hammer.\n\n{question}"
-    assert target("piqa") == 1
+    assert right_choice("piqa") == 1
 
 
 def test_a_chat_template_gets_messages_and_no_space_before_the_answer(piqa: None) -> None:
@@ -324,7 +332,7 @@ def test_winogrande_scores_the_rest_after_each_name(winogrande: None, settings: 
     requests = task.requests(sample, settings)
     assert [request.context for request in requests] == [before + text for text in CUPS]
     assert [request.continuation for request in requests] == [" is big.", " is big."]
-    assert target("winogrande") == 0
+    assert right_choice("winogrande") == 0
 
 
 def test_winogrande_in_a_chat_has_no_space_before_the_rest(winogrande: None) -> None:
@@ -364,7 +372,7 @@ def test_boolq_with_and_without_an_example(put: Put) -> None:
 def test_boolq_reads_both_forms_of_the_dataset(put: Put, folder: str, columns: dict[str, Any], right: int) -> None:
     put(f"{folder}/validation", {**BOIL, **columns})
     assert rendered("boolq", ZERO)[0] == BOIL_TEXT
-    assert target("boolq") == right
+    assert right_choice("boolq") == right
     assert scored("boolq", -2.0, -1.0) == {"acc": float(right)}
 
 
@@ -378,7 +386,7 @@ def test_openbookqa_with_and_without_an_example(put: Put) -> None:
     put("allenai/openbookqa/main/train", cow)
     assert rendered("openbookqa", ZERO) == ("The sun gives", [" milk", " light"])
     assert rendered("openbookqa", ONE)[0] == "A cow eats grass\n\nThe sun gives"
-    assert target("openbookqa") == 1
+    assert right_choice("openbookqa") == 1
     assert scored("openbookqa", -4.0, -4.5) == {"acc": 0.0, "acc_norm": 1.0}  # 4 and 5 bytes: -1.0, -0.9
 
 
@@ -405,7 +413,7 @@ def test_gsm8k_with_and_without_an_example(gsm8k: None) -> None:
 
 
 def test_gsm8k_needs_five_examples(gsm8k: None) -> None:
-    with pytest.raises(DataError, match="gsm8k needs 5 examples, but the train split of openai/gsm8k/main has 1"):
+    with pytest.raises(DataError, match=r"gsm8k needs 5 examples .*, but the train split of openai/gsm8k/main has only 1"):
         generated("gsm8k", RenderSettings())
 
 
@@ -502,7 +510,7 @@ def test_mmlu_pro_with_and_without_an_example(mmlu_pro: None) -> None:
 def test_mmlu_pro_keeps_the_rows_of_its_category_for_questions_and_examples(mmlu_pro: None) -> None:
     assert [sample.doc for sample in make_task("mmlu_pro_biology").samples()] == [DNA]
     assert target("mmlu_pro_computer_science") == "C"
-    with pytest.raises(DataError, match=r"mmlu_pro_biology needs 5 examples, .* has 2"):
+    with pytest.raises(DataError, match=r"mmlu_pro_biology needs 5 examples .* has only 2"):
         generated("mmlu_pro_biology", RenderSettings())
 
 

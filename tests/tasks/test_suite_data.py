@@ -19,7 +19,8 @@ from typing import Any
 import pytest
 
 import mill
-from mill.suites import long_context
+from mill.suites import documents, long_context
+from mill.suites.chance import Chance
 from mill.suites.words import ANIMALS, BOATS, PASSWORDS, TOWNS
 
 FOLDER = Path(mill.__file__).parent / "suites"
@@ -271,9 +272,9 @@ def test_lengths_are_spread() -> None:
         assert all(0.9 * words <= length <= 1.2 * words for length in lengths[10 * number : 10 * number + 10])
 
 
-@pytest.mark.parametrize("genre", long_context.GENRES)
+@pytest.mark.parametrize("genre", documents.GENRES)
 def test_filler_repeats_no_sentence_and_does_not_mention_the_facts(genre: str) -> None:
-    sentences = long_context.filler(long_context.Chance(1), genre, 5000)
+    sentences = documents.filler(Chance(1), genre, 5000)
     assert len(set(sentences)) == len(sentences) > 300
     words = set(re.findall(r"\w+", " ".join(sentences)))
     planted = (ANIMALS, PASSWORDS, TOWNS, BOATS)

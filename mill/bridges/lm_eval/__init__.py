@@ -1,1 +1,1 @@
-"""Tasks of lm-evaluation-harness as tasks of mill: its prompts, filters, metrics and aggregation, called and never rewritten."""
+"""Tasks of lm-evaluation-harness as tasks of mill, with its own prompts, filters, metrics and aggregation."""

@@ -40,7 +40,7 @@ def _stderr(f: Statistic, xs: Sequence[Any], iters: int) -> float:
     values: list[float] = []
     for seed in range(iters // chunk):
         if statistic is None:
-            generator = random.Random(seed)  # noqa: S311  lm-eval's draws
+            generator = random.Random(seed)
             values += [f(generator.choices(xs, k=len(xs))) for _ in range(chunk)]
         else:
             values += statistic(_draws(seed, chunk, len(xs))).tolist()
@@ -55,7 +55,7 @@ def _agrees(statistic: Callable[[np.ndarray], np.ndarray], f: Statistic, xs: Seq
 
 def _draws(seed: int, resamples: int, n: int) -> np.ndarray:
     """The indices that `random.Random(seed).choices` takes."""
-    uniform = np.random.RandomState([seed]).random_sample(resamples * n)  # noqa: NPY002  Python's own generator
+    uniform = np.random.RandomState([seed]).random_sample(resamples * n)
     return (uniform * n).astype(np.intp).reshape(resamples, n)
 
 
@@ -89,9 +89,15 @@ def _of_labels(name: str, xs: Sequence[Any]) -> Callable[[np.ndarray], np.ndarra
         tp, fn, fp = (count[rows].sum(axis=1) for count in (both, only_first, only_second))
         if name == "f1_score":
             below = 2 * tp + fp + fn
-            return np.divide(2 * tp, below, out=np.zeros_like(tp), where=below > 0)
+            return _quotient(2 * tp, below)
         tn = n - tp - fn - fp
         below = np.sqrt((tp + fp) * (tp + fn) * (tn + fp) * (tn + fn))
-        return np.divide(tp * tn - fp * fn, below, out=np.zeros_like(tp), where=below > 0)
+        return _quotient(tp * tn - fp * fn, below)
 
     return statistic
+
+
+def _quotient(above: np.ndarray, below: np.ndarray) -> np.ndarray:
+    """0 where there is nothing to divide by, as in scikit-learn."""
+    found: np.ndarray = np.divide(above, below, out=np.zeros_like(above), where=below > 0)
+    return found

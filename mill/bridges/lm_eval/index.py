@@ -64,7 +64,8 @@ def stored_index(root: Path, version: str) -> TaskIndex:
     file = cache_folder() / f"lm-eval-{hashlib.blake2b(stamp.encode(), digest_size=8).hexdigest()}.json"
     try:
         stored = json.loads(file.read_text(encoding="utf-8"))
-        return TaskIndex({name: IndexEntry(kind, folder, tuple(members)) for name, (kind, folder, members) in stored.items()})
+        entries = {name: IndexEntry(kind, folder, tuple(members)) for name, (kind, folder, members) in stored.items()}
+        return TaskIndex(entries)
     except (OSError, ValueError, TypeError):
         index = make_index([root])
     try:
@@ -153,7 +154,7 @@ _Loader.add_multi_constructor("!", _untagged)
 
 def _parsed(text: str) -> dict[str, Any] | None:
     try:
-        config = yaml.load(text, Loader=_Loader)  # noqa: S506  a safe loader
+        config = yaml.load(text, Loader=_Loader)
     except yaml.YAMLError:
         return None
     return config if isinstance(config, dict) else None

@@ -56,7 +56,8 @@ def load(name: str, folders: Sequence[Path], metadata: Mapping[str, Any]) -> Loa
     with quiet():
         from lm_eval.tasks import TaskManager
 
-        manager = TaskManager(include_path=[str(folder) for folder in folders], include_defaults=False, metadata=dict(metadata))
+        paths = [str(folder) for folder in folders]
+        manager = TaskManager(include_path=paths, include_defaults=False, metadata=dict(metadata))
         seed_generators()
         if hasattr(manager, "load"):
             found = manager.load([name])
@@ -72,7 +73,10 @@ def _from_nested(nested: Mapping[Any, Any]) -> Loaded:
             inner = _from_nested(value)
             loaded.tasks |= inner.tasks
             loaded.groups |= {key.group_name: key, **inner.groups}
-            loaded.members |= {key.group_name: [getattr(member, "group_name", member) for member in value], **inner.members}
+            loaded.members |= {
+                key.group_name: [str(getattr(member, "group_name", member)) for member in value],
+                **inner.members,
+            }
             loaded.nested |= {key.group_name: {key: value}, **inner.nested}
         else:
             loaded.tasks[key] = value[1] if isinstance(value, tuple) else value
@@ -84,7 +88,7 @@ def seed_generators() -> None:
     import numpy as np
 
     random.seed(_RANDOM_SEED)
-    np.random.seed(_OTHER_SEED)  # noqa: NPY002  the generator that lm-eval's tasks use
+    np.random.seed(_OTHER_SEED)
 
 
 @contextlib.contextmanager

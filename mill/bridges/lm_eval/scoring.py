@@ -27,9 +27,10 @@ def scored(task: Any, doc: Mapping[str, Any], responses: Sequence[Any], repeats:
     """The values of a document by metric and filter, from the responses to its instances, `repeats` to each."""
     from lm_eval.api.instance import Instance
 
+    each = [list(responses[at : at + repeats]) for at in range(0, len(responses), repeats)]
     instances = [
-        Instance(request_type="loglikelihood", doc=doc, arguments=("",), idx=number, resps=list(responses[at : at + repeats]))
-        for number, at in enumerate(range(0, len(responses), repeats))
+        Instance(request_type="loglikelihood", doc=doc, arguments=("",), idx=number, resps=given)
+        for number, given in enumerate(each)
     ]
     for ensemble in task._filters:
         ensemble.apply(instances)

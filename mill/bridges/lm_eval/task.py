@@ -53,7 +53,8 @@ class LmEvalTask(Task):
         if not self._docs:
             with self._calls("the documents cannot be read"):
                 self._docs = list(self.task.eval_docs)
-            self._check_split(self.task.get_config("test_split") or self.task.get_config("validation_split"), "which is evaluated")
+            evaluated = self.task.get_config("test_split") or self.task.get_config("validation_split")
+            self._check_split(evaluated, "which is evaluated")
             attribute = "test_docs" if self.task.has_test_docs() else "validation_docs"
             setattr(self.task, attribute, lambda: self._docs)
         return [Sample(str(number), doc) for number, doc in enumerate(self._docs)]

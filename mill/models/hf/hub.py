@@ -18,8 +18,8 @@ def why_missing(name: str, revision: str | None) -> str:
         return "the hub has no public model of that name"
     except LocalEntryNotFoundError:
         if constants.HF_HUB_OFFLINE:
-            return "it is not in the hub's cache, and HF_HUB_OFFLINE is set"
-        return "the hub cannot be reached, and the model is not in its cache"
+            return "it is not in the hub's cache, and HF_HUB_OFFLINE is set: unset it to download the model"
+        return "the hub cannot be reached, and the model is not in its cache: check the network, or give a local folder"
     except Exception:  # a model without config.json, no access, a full disk
         return ""
     return ""

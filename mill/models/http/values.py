@@ -6,11 +6,11 @@ import math
 from typing import Any, TypeVar
 
 from mill.api.errors import DataError
+from mill.api.response import ROUNDING
 from mill.api.validate import convert
 from mill.models.http.failures import Failure
 
 T = TypeVar("T")
-ROUNDING = 1e-3  # 16-bit engines may give a certain token a probability slightly above 1
 MAX_TOKENS = 1 << 53
 
 

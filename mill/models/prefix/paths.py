@@ -32,5 +32,5 @@ def planned(disabled: str) -> dict[str, str]:
     """The paths that will be tried, before weights load. `disabled` is why prefixes are not shared; empty if they may be."""
     if disabled:
         return {SCORING: f"{PADDED} ({disabled})", DECODING: f"{PLAIN} ({disabled})"}
-    probed = "probed when weights load"
-    return {SCORING: f"{PACKED} ({probed})", DECODING: f"{CONTINUOUS} ({probed})"}
+    probed = "if the model supports it"
+    return {SCORING: f"{PACKED}, shared prefixes once ({probed})", DECODING: f"{CONTINUOUS} ({probed})"}

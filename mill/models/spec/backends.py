@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+from mill.api.message import IMAGE, MEDIA_KINDS
 from mill.api.model import LOGPROB_KINDS, TEXT_KINDS
 from mill.api.request import CLASSIFY, ZERO_SHOT
-from mill.api.task import TaskType
+from mill.api.task import Task, TaskType
 
 
 @dataclass(frozen=True)
@@ -19,6 +21,8 @@ class Backend:
     about: str
     kinds: frozenset[str]
     task_types: tuple[TaskType, ...]
+    modalities: frozenset[str] = frozenset({"text"})
+    """The inputs of the models that it can open; one model may take fewer."""
     package: str = ""
     extra: str = ""
 
@@ -28,6 +32,8 @@ class Backend:
         return importlib.util.find_spec(self.target.partition(":")[0]) is not None
 
 
+_MEDIA = frozenset({"text", *MEDIA_KINDS})
+_TEXT_AND_IMAGES = frozenset({"text", IMAGE})
 _ALL_TEXT = (TaskType.GENERATIVE_QA, TaskType.MULTIPLE_CHOICE, TaskType.PERPLEXITY)
 
 BACKENDS = (
@@ -37,6 +43,7 @@ BACKENDS = (
         about="local models through HF transformers",
         kinds=TEXT_KINDS | LOGPROB_KINDS,
         task_types=_ALL_TEXT,
+        modalities=_MEDIA,
     ),
     Backend(
         names=("vllm",),
@@ -44,6 +51,7 @@ BACKENDS = (
         about="high-throughput local generation",
         kinds=TEXT_KINDS | LOGPROB_KINDS,
         task_types=_ALL_TEXT,
+        modalities=_MEDIA,
         package="vllm",
         extra="vllm",
     ),
@@ -53,6 +61,7 @@ BACKENDS = (
         about="hosted models through LiteLLM; no log-probabilities",
         kinds=TEXT_KINDS,
         task_types=(TaskType.GENERATIVE_QA, TaskType.MULTIPLE_CHOICE),
+        modalities=_TEXT_AND_IMAGES,
         package="litellm",
         extra="litellm",
     ),
@@ -62,6 +71,7 @@ BACKENDS = (
         about="zero-shot image classification with open_clip",
         kinds=frozenset({ZERO_SHOT}),
         task_types=(TaskType.ZERO_SHOT_CLASSIFICATION,),
+        modalities=_TEXT_AND_IMAGES,
         package="open_clip",
         extra="clip",
     ),
@@ -71,6 +81,7 @@ BACKENDS = (
         about="supervised image classification with a fixed head",
         kinds=frozenset({CLASSIFY}),
         task_types=(TaskType.SUPERVISED_CLASSIFICATION,),
+        modalities=frozenset({IMAGE}),
         package="timm",
         extra="timm",
     ),
@@ -80,6 +91,7 @@ BACKENDS = (
         about="any OpenAI-compatible server: vLLM, SGLang, Ollama; log-probabilities where the server gives them",
         kinds=TEXT_KINDS | LOGPROB_KINDS,
         task_types=_ALL_TEXT,
+        modalities=_MEDIA,
     ),
     Backend(
         names=("llama-cpp",),
@@ -103,6 +115,7 @@ BACKENDS = (
         about="a vllm-mlx server: continuous batching on Apple machines",
         kinds=TEXT_KINDS,
         task_types=(TaskType.GENERATIVE_QA, TaskType.MULTIPLE_CHOICE),
+        modalities=_MEDIA,
     ),
 )
 
@@ -112,6 +125,11 @@ def backend_info(name: str) -> Backend | None:
     return next((backend for backend in BACKENDS if name in backend.names), None)
 
 
-def backends_serving(kind: str) -> list[str]:
-    """The first name of every built-in backend that supports this kind of request."""
-    return [backend.names[0] for backend in BACKENDS if kind in backend.kinds]
+def backends_serving(tasks: Iterable[Task]) -> list[str]:
+    """The first name of every built-in backend with models that can serve one of these tasks."""
+    needs = [(task.kind, task.modalities) for task in tasks]
+    return [
+        backend.names[0]
+        for backend in BACKENDS
+        if any(kind in backend.kinds and modalities <= backend.modalities for kind, modalities in needs)
+    ]

@@ -57,6 +57,31 @@ def resolve_spec(spec: Spec) -> Spec:
     return Spec(backend, {**arguments, **inline})
 
 
+def split_chat_template(spec: Spec, given: bool | None, option: str) -> tuple[Spec, bool | None]:
+    """A resolved spec without its use_chat_template, and whether the chat template is applied; None where nothing says it.
+
+    It is a setting of the run: `hf[use_chat_template=true]` and --apply_chat_template are one run. Where the spec and the
+    command contradict each other, `option` names what was given. Custom backends, and servers, for which `chat` chooses the
+    endpoint, keep their argument.
+    """
+    if not any(name in spec.arguments for name in (*CHAT_NAMES, "chat")):
+        return spec, given
+    cls = _model_class(spec.backend)
+    known = arguments_of(cls)
+    name, arguments = _chat_name(known), _canonical(spec.arguments, known, spec.backend)
+    try:
+        value = _coerce(arguments.get(name or ""), bool | None, "")
+    except SpecError:  # refused where the model is opened
+        value = None
+    if not isinstance(value, bool):
+        return spec, given
+    if given is not None and given is not value:
+        raise SpecError(f"{spec.backend}[{name}={str(value).lower()}] contradicts {option}: leave one of them out")
+    if name != "use_chat_template" or not cls.__module__.startswith("mill."):
+        return spec, given
+    return Spec(spec.backend, {key: other for key, other in arguments.items() if key != name}), value
+
+
 def open_model(spec: Spec | str, *, batch_size: int | None = None) -> MillModel:
     """Open the model of a spec. Weights load at first use; `batch_size` applies if the spec gives none."""
     resolved = resolve_spec(parse_spec(spec) if isinstance(spec, str) else spec)
@@ -152,7 +177,7 @@ def _check_key_names(cls: type, backend: str, given: Mapping[str, Any]) -> None:
 
 def _canonical(given: Mapping[str, Any], known: Mapping[str, Any], backend: str) -> dict[str, Any]:
     """Arguments by the names that the backend declares. dtype=auto is the backend's default."""
-    name = next((name for name in (*CHAT_NAMES, "chat") if name in known), None)
+    name = _chat_name(known)
     spelled = [spelling for spelling in given if spelling in CHAT_NAMES and name is not None]
     if len({*spelled, *({name} & {*given})}) > 1:
         raise SpecError(f"{backend} gives {name} twice: {' and '.join(dict.fromkeys([*spelled, name or '']))}")
@@ -160,6 +185,11 @@ def _canonical(given: Mapping[str, Any], known: Mapping[str, Any], backend: str)
     if arguments.get("dtype") == "auto":
         del arguments["dtype"]
     return arguments
+
+
+def _chat_name(known: Mapping[str, Any]) -> str | None:
+    """What a backend calls the argument for the chat template."""
+    return next((name for name in (*CHAT_NAMES, "chat") if name in known), None)
 
 
 def _coerce(value: Any, hint: Any, where: str) -> Any:

@@ -30,7 +30,8 @@ from typing import Any
 from mill.api.errors import SpecError, UnknownName
 from mill.api.registry import models
 from mill.api.secrets import is_secret, is_variable, redact_spec, remember
-from mill.models.spec.configs import packaged_configs
+from mill.api.warnings import warn
+from mill.models.spec.configs import packaged_configs, packaged_path
 
 OLLAMA_URL = "http://127.0.0.1:11434"
 _QUOTED = re.compile(r"""(["'])(?:(?!\1)[^\\]|\\.)*\1""", re.DOTALL)
@@ -105,8 +106,13 @@ def parse_spec(text: str) -> Spec:
         return Spec("", arguments, config=head)
     if head in models:
         return Spec(head, arguments)
-    if head in packaged_configs() and not _exists(head):
-        return Spec("", arguments, config=head)
+    if head in packaged_configs():
+        if not _exists(head):
+            return Spec("", arguments, config=head)
+        warn(
+            f"the model {head} is ./{head} of the current folder, which hides the packaged config of that name: "
+            f"write ./{head} for the folder, {packaged_path(head)} for the config"
+        )
     backend, implied = _backend_of(head)
     twice = sorted(set(implied) & set(arguments))
     if twice:

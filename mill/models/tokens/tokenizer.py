@@ -117,8 +117,8 @@ class Tokens:
         room = self.window - max_new
         if room < 1:
             raise ModelError(
-                f"max_gen_toks={max_new} leaves no room for a prompt in a context of {self.window} tokens: "
-                f"lower it with --gen_kwargs max_gen_toks=... or raise max_context_length"
+                f"an answer of {max_new} tokens leaves no room for a prompt in a context of {self.window} tokens: "
+                "lower --max_tokens or raise max_context_length"
             )
         ids = ids or ([self.prefix] if self.prefix is not None else ids)
         cut = max(0, len(ids) - room)

@@ -246,7 +246,7 @@ def test_a_dialog_without_a_chat_template_is_refused_before_weights_load(tiny_mo
 
 
 def test_max_gen_toks_that_leaves_no_room_for_a_prompt_is_refused(tiny_model: Path) -> None:
-    with pytest.raises(ModelError, match=r"max_gen_toks=64 leaves no room.*context of 32 tokens"):
+    with pytest.raises(ModelError, match=r"of 64 tokens leaves no room.*context of 32 tokens: lower --max_tokens"):
         hf(tiny_model, max_context_length=32).generate_until(prompts("the", max_gen_toks=64))
 
 
@@ -365,7 +365,7 @@ def test_bad_arguments_are_refused_when_the_model_is_opened(spec: str, error: ty
 
 
 def test_a_model_that_the_hub_does_not_have_is_one_line() -> None:
-    reason = "no such local folder, and it is not in the hub's cache, and HF_HUB_OFFLINE is set"
+    reason = "no such local folder, and it is not in the hub's cache, and HF_HUB_OFFLINE is set: unset it"
     with pytest.raises(ModelError, match=f"cannot load the config of nobody/nothing: {reason}"):
         open_model("nobody/nothing").identity()
 

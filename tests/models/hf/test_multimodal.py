@@ -737,13 +737,14 @@ def cifar10(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 def test_a_text_only_model_is_refused_images_before_it_loads(tiny_model: Path, cifar10: list[Path], tmp_path: Path) -> None:
     folder = Path(shutil.copytree(tiny_model, tmp_path / "weightless"))
     (folder / "model.safetensors").write_bytes(b"")  # which cannot be loaded
-    for task, backends in (("cifar10", ["clip"]), ("cifar10_mcq", ["hf", "vllm"])):
+    chat = ["hf", "vllm", "litellm", "openai-compat", "vllm-mlx"]
+    for task, backends in (("cifar10", ["clip", "timm", *chat]), ("cifar10_mcq", chat)):
         with pytest.raises(CannotServe, match="takes image") as refused:
             prepare(f"hf[path={folder},dtype=float32]", select([task]), RenderSettings(), output_dir=tmp_path / "out")
         reported = str(refused.value)
         assert "weightless" in reported and "takes text" in reported
         offered = reported.partition("backends that do: ")[2].split(", ")
-        assert set(backends) <= set(offered)
+        assert set(backends) == set(offered)
 
 
 def test_a_multimodal_model_runs_cifar10_as_multiple_choice(

@@ -92,7 +92,7 @@ def test_a_dry_run_and_the_manifest_say_which_path_runs_and_why(
 
     assert paths_of("hf") == {"scoring": "packed: 6 requests"}
     assert "prefix sharing is off" not in caplog.text
-    assert "scoring packed (probed when weights load), decoding continuous (probed" in " ".join(
+    assert "batching: scoring packed, shared prefixes once (if the model supports it), decoding continuous (if" in " ".join(
         capsys.readouterr().out.split()
     )
     assert paths_of("recurrent") == {"scoring": f"padded ({probe.STATE}): 6 requests"}
@@ -224,8 +224,8 @@ def test_out_of_memory_in_decoding_switches_to_plain_batches(tiny_model: Path, m
 
 def test_planned_paths_and_a_log_of_paths() -> None:
     assert planned("") == {
-        "scoring": "packed (probed when weights load)",
-        "decoding": "continuous (probed when weights load)",
+        "scoring": "packed, shared prefixes once (if the model supports it)",
+        "decoding": "continuous (if the model supports it)",
     }
     log = PathLog()
     log.add("scoring", "packed", 0)

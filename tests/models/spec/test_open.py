@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 import mill.models  # noqa: F401  registers the built-in backends
+from mill.api import warnings
 from mill.api.errors import MissingPackage, ModelError, SpecError, UnknownName
 from mill.api.model import MillModel
 from mill.api.registry import models
@@ -262,6 +264,29 @@ def test_a_packaged_config_is_found_by_name_and_a_folder_wins(tmp_path: Path, mo
     assert make_spec("shapes", base_url="http://h") == parse_spec("openai-compat[model=shapes,base_url=http://h]")
 
 
+def test_a_folder_that_hides_a_packaged_config_is_reported_with_both_spellings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(warnings, "_reported", set())
+    (tmp_path / "shapes").mkdir()
+    config = "mill/models/configs/clip/shapes.py"
+    assert parse_spec("./shapes") == parse_spec("hf[path=./shapes]") and parse_spec(config).config == config
+    assert not caplog.messages
+    assert resolve_spec(parse_spec(config)).backend == "clip"
+    parse_spec("shapes")
+    assert caplog.messages == [
+        "the model shapes is ./shapes of the current folder, which hides the packaged config of that name: "
+        f"write ./shapes for the folder, {config} for the config"
+    ]
+    (tmp_path / config).parent.mkdir(parents=True)
+    (tmp_path / config).write_text('model = {"type": "timm", "path": "mine"}')
+    assert resolve_spec(parse_spec(config)).backend == "timm"
+    assert caplog.messages[1:] == [
+        f"the config {config} is read from the current folder, not from mill: write shapes for the packaged one"
+    ]
+
+
 def test_a_list_in_brackets_is_refused() -> None:
     with pytest.raises(
         SpecError, match=r"modalities in .* is a list, which brackets cannot contain: set it in a config file"
@@ -401,6 +426,12 @@ def test_a_config_with_an_unknown_type_is_refused_with_the_nearest(tmp_path: Pat
     with pytest.raises(UnknownName) as raised:
         open_model(str(path))
     assert raised.value.nearest == ["typed"]
+
+
+def test_threads_that_open_one_file_import_it_once(tmp_path: Path) -> None:
+    path = write(tmp_path, 'import time\n\ntime.sleep(0.3)\nmodel = {"type": "hf", "path": "a"}\n')
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(load_model_from_file, [path] * 4)) == [{"type": "hf", "path": "a"}] * 4
 
 
 def test_a_file_that_fails_is_run_again_after_it_is_fixed(tmp_path: Path) -> None:
