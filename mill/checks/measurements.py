@@ -87,7 +87,13 @@ def _texts(pairs: Sequence[AnswerPair]) -> Measurements:
     cut, filtered = sum(map(_cut_short, generated)), sum(pair.a.filtered or pair.b.filtered for pair in generated)
     measured = Measurements(
         {"empty_rate": rate(empty, n), "cut_rate": rate(cut, n), "filtered_rate": rate(filtered, n)},
-        counts={"empty": empty, "both_empty": both, "cut_short": cut, "filtered": filtered},
+        counts={
+            "empty": empty,
+            "both_empty": both,
+            "baseline_empty": sum(pair.a.empty for pair in generated),
+            "cut_short": cut,
+            "filtered": filtered,
+        },
     )
     compared = [pair for pair in generated if pair.texts]
     if compared:

@@ -147,8 +147,8 @@ def _needed_to_differ(worse: int, better: int, n: int, level: float) -> int:
 
 
 def _needed_to_agree(worse: int, better: int, n: int, margin: float) -> int:
-    """The size at which the whole interval is within the margin. Half a sample is added to both counts, as in the interval:
-    a few samples without a change do not show that no sample changes. 0 where no reasonable size would do."""
+    """The size at which the whole interval is within the margin. Half a sample is added to both counts: a few samples
+    without a change do not show that no sample changes. 0 where no reasonable size would do."""
     share_worse, share_better = (worse + 0.5) / (n + 2), (better + 0.5) / (n + 2)
     needed = n
     while needed <= MAX_NEEDED:
