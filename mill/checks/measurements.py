@@ -62,6 +62,7 @@ def answer_measurements(pairs: Sequence[AnswerPair]) -> Measurements:
     """Metrics of answers that each engine generated itself. Every sample counts: a failed one as changed and wrong."""
     measured, n = Measurements(), len(pairs)
     measured.counts = {"samples": n, "failed": sum(pair.failed for pair in pairs)}
+    measured.counts["candidate_failed"] = sum(pair.b.error is not None for pair in pairs)
     measured.counts |= {f"severity_{tier}": count for tier, count in Counter(pair.severity for pair in pairs).items()}
     measured.estimates["failure_rate"] = rate(measured.counts["failed"], n)
     measured.add(_texts(pairs))

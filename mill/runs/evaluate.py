@@ -58,6 +58,16 @@ class Outcome:
     def errors(self) -> int:
         return sum(task.errors for task in self.tasks)
 
+    @property
+    def without_score(self) -> list[str]:
+        """Tasks of which no sample has a value of any metric."""
+        return [task.task for task in self.tasks if not any(estimate.n for estimate in task.metrics.values())]
+
+    @property
+    def complete(self) -> bool:
+        """Whether every task has a score, no sample failed, and no judgement is missing."""
+        return not (self.errors or self.judge_failures or self.without_score)
+
 
 @dataclass
 class Run:

@@ -60,7 +60,15 @@ def test_a_table_of_six_samples() -> None:
 def test_counts_and_p_values_of_the_table() -> None:
     found = answer_measurements(TABLE)
     assert found.p_values["acc_drop"] == 1.0  # two worse, one better: 2 * (1 + 3) / 8
-    expected = {"samples": 6, "failed": 1, "flips": 3, "regressions": 2, "improvements": 1, "diverged": 2}
+    expected = {
+        "samples": 6,
+        "failed": 1,
+        "candidate_failed": 1,
+        "flips": 3,
+        "regressions": 2,
+        "improvements": 1,
+        "diverged": 2,
+    }
     expected |= {"severity_identical": 3, "severity_severe": 2, "severity_failed": 1}
     expected |= {
         "empty": 0,

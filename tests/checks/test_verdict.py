@@ -140,3 +140,13 @@ def test_the_verdict_of_repetitions_includes_its_uncertainty() -> None:
     )
     other = Variant("all", metrics={"identical_rate": rate(3, 4)}, counts={**counts, "diverged": 1})
     assert repeat_verdict(other).startswith("not deterministic: 1 of 4 prompts")
+
+
+def test_failures_of_the_baseline_do_not_make_a_candidate_worse() -> None:
+    counts = {"failed": 11, "candidate_failed": 0}
+    reason = "the baseline failed on 11 of 40 samples"
+    found = verdict(compared(2, 0, 40, counts=counts, unmeasured={"acc_drop": reason}, metrics={"match_rate": rate(29, 40)}))
+    assert found.startswith(f"inconclusive at this n: {reason}") and "accuracy lost" not in found
+    assert "all 29 texts that both models answered are the same" in found
+    failing = compared(0, 0, 40, counts={"failed": 3, "candidate_failed": 3})
+    assert verdict(failing).startswith("worse: 3 of 40 samples failed")
