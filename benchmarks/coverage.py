@@ -124,7 +124,7 @@ def intervals(trials: int) -> list[tuple[str, list[float]]]:
             add(name, partial(_pooled, p, tasks, weighted), p)
     add("mean of graded scores (beta 4, 2)", lambda n: mean([[float(v)] for v in random.beta(4, 2, n)]), 4 / 6)
     add("similarity (beta 8, 1)", lambda n: bounded_mean(list(random.beta(8, 1, n))), 8 / 9)
-    for worse, better in ((0.01, 0.005), (0.05, 0.02), (0.1, 0.1), (0.3, 0.1)):
+    for worse, better in ((0.01, 0.005), (0.02, 0.0), (0.05, 0.02), (0.1, 0.1), (0.3, 0.1)):
         name = f"accuracy lost, {worse:.1%} worse and {better:.1%} better"
         add(name, partial(changed, worse=worse, better=better), worse - better)
     add("score lost, graded", graded_drop, 0.1)

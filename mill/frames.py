@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mill.api.errors import MissingPackage, SpecError
-from mill.api.model import MillModel
+from mill.api.model import MillModel, Unidentified
 from mill.api.task import RenderSettings, Task
 from mill.api.warnings import warn
 from mill.checks.compare import compare as make_check
@@ -244,7 +244,11 @@ def _subject(label: str, spec: Spec, model: Model, config: CheckConfig) -> Subje
 
 
 def _spec_of(model: MillModel) -> Spec:
-    """A model made in Python has no spec: its class and name identify it."""
+    """A model made in Python has no spec: its class and arguments identify it."""
+    unknown = [name for name, value in model.arguments.items() if isinstance(value, Unidentified)]
+    if unknown:
+        what = f"the argument {unknown[0]} of {type(model).__name__}"
+        warn(f"{what} is no text, number or list: no answer of an earlier run is reused, and none of this run will be")
     arguments: Mapping[str, Any] = model.arguments or {"path": model.model_name}
     return Spec(type(model).__name__, arguments)
 

@@ -17,6 +17,8 @@ from mill.api.model import MillModel, ModelCapabilities
 from mill.api.request import Request
 from mill.models.spec.open import open_model
 from mill.report.collect import collect
+from mill.tasks.load import load_files
+from tests.launching import TOY
 
 SHORT: dict[str, Any] = {"limit": 3, "gen_kwargs": {"max_gen_toks": 6}}
 
@@ -141,16 +143,16 @@ def test_an_unknown_name_is_no_part_of_mill() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"limit": -1}, "a count of at least 1"),
-        ({"limit": 0}, "a count of at least 1"),
+        ({"limit": -1}, "a whole count of at least 1"),
+        ({"limit": 0}, "a whole count of at least 1"),
         ({"limit": 1.5}, "up to 1.0"),
         ({"limit": -0.5}, "above 0"),
         ({"n_shots": -1}, "n_shots must be a whole number from 0 to 1000000, not -1"),
         ({"n_shots": 2.5}, "n_shots must be a whole number from 0 to 1000000, not 2.5"),
-        ({"seed": "a"}, "not 'a'"),
+        ({"seed": "a"}, "not the text 'a'"),
         ({"repeats": 0}, "repeats must be a whole number from 1 to 10000, not 0"),
         ({"limt": 1}, "unknown argument 'limt'; did you mean limit"),
-        ({"exact": "no"}, "exact must be true or false, not 'no'"),
+        ({"exact": "no"}, "exact must be true or false, not the text 'no'"),
         ({"fresh": 1}, "fresh must be true or false, not 1"),
         ({"repeats": 10**6}, "repeats must be a whole number from 1 to 10000, not 1000000"),
         ({"engine": "slurm"}, "engine must be local or ray, not 'slurm'"),
@@ -169,7 +171,7 @@ def test_what_the_command_line_refuses_is_refused_here_too(
 
 
 def test_options_of_the_command_line_are_arguments_under_any_of_their_names(tiny_model: Path, tmp_path: Path) -> None:
-    options = {"limit": "2", "max_new_tokens": 4, "gen_kwargs": "until=[a,b]", "engine": "here", "batch_size": "auto"}
+    options = {"limit": 2, "max_new_tokens": 4, "gen_kwargs": "until=[a,b]", "engine": "here", "batch_size": "auto"}
     found = mill.evaluate(spec(tiny_model), "numerics", output_dir=tmp_path, **options)
     settings = json.loads((found.outcome.folder.path / "manifest.json").read_text())["settings"]
     assert len(found.samples) == 2 and settings["gen_kwargs"] == {"until": ["a", "b"], "max_gen_toks": 4}
@@ -188,7 +190,7 @@ def test_compare_refuses_what_it_would_drop(tiny_model: Path, tmp_path: Path) ->
         ({"b": []}, "needs a model"),
         ({"b": own, "labels": ["a"]}, "1 labels for 2 models"),
         ({"b": own, "prompts": "numerics", "tasks": "reasoning"}, "not both"),
-        ({"b": own, "limit": -1}, "a count of at least 1"),
+        ({"b": own, "limit": -1}, "a whole count of at least 1"),
     ):
         with pytest.raises(SpecError, match=message):
             mill.compare(own, output_dir=tmp_path, **more)  # type: ignore[arg-type]
@@ -224,3 +226,31 @@ def test_odd_arguments_are_refused_in_one_line(call: Any, message: str) -> None:
     with pytest.raises(MillError, match=message) as refused:
         call()
     assert "\n" not in str(refused.value)
+
+
+class Worded(MillModel):
+    """Answers with the word that it was made with."""
+
+    model_name = "worded"
+
+    def __init__(self, word: Any, *more: str, **named: str) -> None:
+        self._word = word
+
+    def _generate_batch(self, batch: list[Request], gen_kwargs: dict[str, Any]) -> list[str]:
+        return [self._word() if callable(self._word) else self._word] * len(batch)
+
+
+def test_models_made_in_python_are_identified_by_their_arguments(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    load_files((str(TOY),))
+
+    def score(*arguments: Any, **named: str) -> float:
+        found = mill.evaluate(Worded(*arguments, **named), "toy_gen", limit=10, output_dir=str(tmp_path), quiet=True)
+        return float(found.scores["value"][0])
+
+    right = score("answer 1")
+    assert right > 0 and score("zzz") == 0.0 and score("zzz", "more") == 0.0 and score("zzz", named="x") == 0.0
+    assert len(list(tmp_path.iterdir())) == 4 and not caplog.records
+    assert score(lambda: "answer 1") == right and score(lambda: "zzz") == 0.0
+    assert "the argument word of Worded is no text, number or list" in caplog.text
+    score("x", api_key="sk-SECRETKEY123")
+    assert not [file for file in tmp_path.rglob("*") if file.is_file() and "SECRETKEY" in file.read_text()]

@@ -6,7 +6,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mill.api.errors import MillError, ModelBroken, ModelError
@@ -142,7 +142,19 @@ def as_response(answer: Any, kind: str) -> Response:
         return Response(error=f"the backend returned no {field} for {kind}")
     if field != "score" and not isinstance(answered, str):
         return Response(error=f"the backend returned a {field} of type {type(answered).__name__} for {kind}")
-    return response
+    return _with_valid_counts(response)
+
+
+def _with_valid_counts(response: Response) -> Response:
+    """Without token counts that are none: they would be summed, and no reader of the record would accept them."""
+    invalid: dict[str, Any] = {
+        name: None for name in ("prompt_tokens", "output_tokens") if not _is_count(getattr(response, name))
+    }
+    return replace(response, **invalid) if invalid else response
+
+
+def _is_count(value: Any) -> bool:
+    return value is None or (isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53)
 
 
 # The field that a response of each kind must have.

@@ -55,6 +55,8 @@ class Judge:
     rubric: str = ""
     verdicts: Mapping[str, float] = field(default_factory=lambda: {"CORRECT": 1.0, "INCORRECT": 0.0})
     max_gen_toks: int = 512
+    optional: bool = False
+    """Whether the task is scored without a judge too, so that a run without one lacks nothing."""
 
     metrics: Mapping[str, str] = field(
         default_factory=lambda: {

@@ -42,6 +42,9 @@ def compare(command: str, subjects: Sequence[Subject], config: CheckConfig, *, f
     config = with_template(config, subjects)
     runs = [subject.plan(config) for subject in subjects]  # raises before any model is loaded
     top_logprobs = top_logprobs_of([subject.model for subject in subjects]) if forced_tokens else None
+    if top_logprobs is not None:  # texts are scored after the same prompts
+        same = [_same_prompts(subjects[0], subject, config) for subject in subjects]
+        top_logprobs = [count if alike else 0 for count, alike in zip(top_logprobs, same, strict=True)]
     free: list[CompletedRun] = []
     forced: dict[int, CompletedRun] = {}
     texts: list[ForcedText] = []
@@ -62,7 +65,10 @@ def compare(command: str, subjects: Sequence[Subject], config: CheckConfig, *, f
     for index, candidate in enumerate(free[1:], 1):
         gaps = read_gaps(forced[0], forced[index]) if 0 in forced and index in forced else None
         variant = compared(candidate.subject.label, pair_up(baseline, candidate.answers), gaps, chat=bool(config.chat))
-        variant.warnings += _forced_warnings(subjects[0], candidate.subject, forced_tokens, texts, gaps)
+        if forced_tokens and not _same_prompts(subjects[0], candidate.subject, config):
+            variant.warnings.append("no KL: only one of the two models applied a chat template, so their prompts differ")
+        else:
+            variant.warnings += _forced_warnings(subjects[0], candidate.subject, forced_tokens, texts, gaps)
         variant.warnings += candidate.warnings()
         variants.append(_with_model(variant, candidate))
     warnings = [
@@ -164,6 +170,10 @@ def _template_warnings(subjects: Sequence[Subject], config: CheckConfig) -> list
     if not templated or len(templated) == len(subjects):
         return []
     return [f"only {' and '.join(templated)} applied a chat template: the prompts of the other models differ"]
+
+
+def _same_prompts(baseline: Subject, candidate: Subject, config: CheckConfig) -> bool:
+    return config.settings.apply_chat_template or baseline.templated == candidate.templated
 
 
 def _with_model(variant: Variant, candidate: CompletedRun) -> Variant:

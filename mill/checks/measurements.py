@@ -62,6 +62,7 @@ def answer_measurements(pairs: Sequence[AnswerPair]) -> Measurements:
     """Metrics of answers that each engine generated itself. Every sample counts: a failed one as changed and wrong."""
     measured, n = Measurements(), len(pairs)
     measured.counts = {"samples": n, "failed": sum(pair.failed for pair in pairs)}
+    measured.counts["candidate_failed"] = sum(pair.b.error is not None for pair in pairs)
     measured.counts |= {f"severity_{tier}": count for tier, count in Counter(pair.severity for pair in pairs).items()}
     measured.estimates["failure_rate"] = rate(measured.counts["failed"], n)
     measured.add(_texts(pairs))
@@ -87,7 +88,13 @@ def _texts(pairs: Sequence[AnswerPair]) -> Measurements:
     cut, filtered = sum(map(_cut_short, generated)), sum(pair.a.filtered or pair.b.filtered for pair in generated)
     measured = Measurements(
         {"empty_rate": rate(empty, n), "cut_rate": rate(cut, n), "filtered_rate": rate(filtered, n)},
-        counts={"empty": empty, "both_empty": both, "cut_short": cut, "filtered": filtered},
+        counts={
+            "empty": empty,
+            "both_empty": both,
+            "baseline_empty": sum(pair.a.empty for pair in generated),
+            "cut_short": cut,
+            "filtered": filtered,
+        },
     )
     compared = [pair for pair in generated if pair.texts]
     if compared:

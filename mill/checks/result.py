@@ -145,6 +145,8 @@ def find_checks(path: Path) -> list[Path]:
         return [path]
     files = sorted(path.rglob(FILE), key=lambda file: (file.lstat().st_mtime, file))
     if not files:
+        if not path.exists():
+            raise RunError(f"{path} does not exist")
         raise RunError(f"{path} contains no check; `mill compare`, `sweep`, `diff`, `stress` and `determinism` write them")
     return files
 

@@ -48,13 +48,13 @@ class CheckConfig:
 
 def with_template(config: CheckConfig, subjects: Sequence[Subject]) -> CheckConfig:
     """Turn the chat template on or off for all models alike. By default it is applied to prompt suites if every model has
-    one and no spec says otherwise, since an instruct model may generate nothing without. Benchmarks stay as they are
-    defined."""
+    one, since an instruct model may generate nothing without. Where a spec sets it, each model has its own setting: the
+    template may be what is compared. Benchmarks stay as they are defined."""
     chat = config.chat
     if chat is None:
         suites_only = all(isinstance(task, SuiteTask) for task in config.selection.tasks)
-        refused = any(subject.chat is False for subject in subjects)
-        chat = suites_only and not refused and all(subject.model.has_chat_template() for subject in subjects)
+        free = suites_only and all(subject.chat is None for subject in subjects)
+        chat = free and all(subject.model.has_chat_template() for subject in subjects)
     chat = chat or config.settings.apply_chat_template
     return replace(config, chat=chat, settings=replace(config.settings, apply_chat_template=chat))
 

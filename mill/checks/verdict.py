@@ -69,20 +69,26 @@ def _faults(variant: Variant) -> list[Finding]:
     """Problems that noise does not explain."""
     counts, faults = variant.counts, []
     n = counts.get("samples", 0)
-    if counts.get("failed"):
-        faults.append(f"{counts['failed']} of {n} samples failed")
+    failed = counts.get("candidate_failed", counts.get("failed"))
+    if failed:
+        faults.append(f"{failed} of {n} samples failed")
     if counts.get("nonfinite_positions"):
         faults.append(f"{counts['nonfinite_positions']} of {counts['positions']} positions are NaN or infinite")
-    if variant.unmeasured:
+    by_baseline = counts.get("failed", 0) > counts.get("candidate_failed", counts.get("failed", 0))
+    if variant.unmeasured and not by_baseline:
         faults.append(next(iter(variant.unmeasured.values())))
     if counts.get("filtered"):
         faults.append(f"{counts['filtered']} of {n} answers were filtered")
-    return [Finding(WORSE, text) for text in faults]
+    findings = [Finding(WORSE, text) for text in faults]
+    if variant.unmeasured and by_baseline:  # which says nothing about the candidate
+        findings.append(Finding(UNDECIDED, next(iter(variant.unmeasured.values()))))
+    return findings
 
 
 def _tests(variant: Variant) -> list[Finding]:
     """Significance tests of lost accuracy, lost score and perplexity, which share the 5 % (Bonferroni)."""
     tested = [name for name in ("acc_drop", "score_drop", "ppl_ratio") if name in variant.metrics]
+    tested = [name for name in tested if name not in variant.unmeasured]
     names = [name for name in tested if name in variant.p_values]
     return [_test(variant, name, SIGNIFICANT / len(names)) for name in names]
 
@@ -147,8 +153,8 @@ def _needed_to_differ(worse: int, better: int, n: int, level: float) -> int:
 
 
 def _needed_to_agree(worse: int, better: int, n: int, margin: float) -> int:
-    """The size at which the whole interval is within the margin. Half a sample is added to both counts, as in the interval:
-    a few samples without a change do not show that no sample changes. 0 where no reasonable size would do."""
+    """The size at which the whole interval is within the margin. Half a sample is added to both counts: a few samples
+    without a change do not show that no sample changes. 0 where no reasonable size would do."""
     share_worse, share_better = (worse + 0.5) / (n + 2), (better + 0.5) / (n + 2)
     needed = n
     while needed <= MAX_NEEDED:
@@ -173,8 +179,13 @@ def _differences(variant: Variant) -> list[str]:
     counts, differences = variant.counts, []
     texts = variant.metrics.get("match_rate")
     if texts is not None and texts.n:
-        diverged = counts.get("diverged", 0)
-        differences.append(f"{diverged} of {texts.n} texts differ" if diverged else f"all {texts.n} texts are the same")
+        diverged, answered = counts.get("diverged", 0), texts.n - counts.get("failed", 0)
+        if diverged:
+            differences.append(f"{diverged} of {texts.n} texts differ")
+        elif answered == texts.n:
+            differences.append(f"all {texts.n} texts are the same")
+        elif answered > 0:
+            differences.append(f"all {answered} texts that both models answered are the same")
         if diverged and counts.get("near_ties"):
             differences[-1] += f", {counts['near_ties']} of them at a near-tie"
     if counts.get("both_empty"):

@@ -13,8 +13,9 @@ def answer_warnings(counts: Mapping[str, int], *, chat: bool = False) -> list[st
     warnings, n = [], counts.get("samples", 0)
     if counts.get("empty"):
         both = f", {counts['both_empty']} of them on both sides, which is no agreement" if counts.get("both_empty") else ""
+        baseline = f", {counts['baseline_empty']} of the baseline" if counts.get("baseline_empty") else ""
         hint = "" if chat else "; an instruct model may need --chat"
-        warnings.append(f"{counts['empty']} of {n} samples have an empty answer{both}{hint}")
+        warnings.append(f"{counts['empty']} of {n} samples have an empty answer{baseline}{both}{hint}")
     if counts.get("cut_short"):
         flips = (
             f", {counts['flips_cut_short']} of {counts['flips']} flips among them" if counts.get("flips_cut_short") else ""

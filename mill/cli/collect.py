@@ -58,7 +58,8 @@ def command(
         return 0
     listing(rows).print(form)
     if form == TABLE and not rows:
-        echo(f"no scores under {folder}")
+        filters = [f"--{name} {text}" for name, text in (("model", model), ("task", task)) if text]
+        echo(f"no scores under {folder}{' match ' + ' and '.join(filters) if filters else ''}")
     return 0
 
 

@@ -137,4 +137,4 @@ def _execute(run: Run, options: EvalOptions, number: int) -> bool:
     if outcome is None:
         return False
     print_outcome(outcome)
-    return outcome.errors + outcome.judge_failures > 0
+    return not outcome.complete

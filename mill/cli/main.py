@@ -47,8 +47,18 @@ _CHAT_TEMPLATE = ("apply_chat_template", "use_chat_template")
 INTERRUPTED, TERMINATED = 130, 143  # 128 plus the signal's number, as in shells
 
 
+class ClosedPipe(Exception):
+    """The reader of standard output closed it."""
+
+
 class LazyGroup(click.Group):
     """Lists its commands without importing them; imports one when it is called."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:  # click would end the process with code 1
+            raise ClosedPipe from error
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -141,7 +151,7 @@ def run(argv: list[str]) -> int:
         return _fail(_usage_message(error), 2, debug)
     except (KeyboardInterrupt, click.Abort):
         return _fail("interrupted", INTERRUPTED, debug)
-    except BrokenPipeError:
+    except (ClosedPipe, BrokenPipeError):
         sys.stdout = Path(os.devnull).open("w")  # the reader closed the pipe; flushing at exit must not fail
         return 0
     except (Exception, SystemExit) as error:  # exit() of a library is no success of ours
@@ -182,6 +192,8 @@ def _usage_message(error: click.ClickException) -> str:
         return message
     takes_folder = context is not None and any(param.name == "output_dir" for param in context.command.params)
     hint = f"; write --output_dir {extra.group(1)}" if takes_folder and Path(extra.group(1)).is_dir() else ""
+    if not hint and context is not None and any(param.name == "tasks" for param in context.command.params):
+        hint = "; separate tasks by commas"
     return f"{extra.group(1)} is one argument too many{hint}"
 
 

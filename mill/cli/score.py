@@ -28,4 +28,4 @@ def command(run: str, task_paths: tuple[list[str], ...]) -> int:
     load_files(tuple(split_paths(task_paths)))
     outcome = score_again(RunFolder(Path(run)), make_task)
     print_outcome(outcome)
-    return int(outcome.errors + outcome.judge_failures > 0)
+    return int(not outcome.complete)

@@ -62,11 +62,11 @@ def bits_per_unit(samples: Sequence[Repeats]) -> Estimate:
 def _rate(samples: Sequence[Repeats]) -> Estimate:
     """Log-likelihood per unit as a ratio of sums, with its error by linearisation; documents are independent."""
     pairs = [_pair(repeats) for repeats in samples]
-    n, units = len(pairs), math.fsum(unit for _, unit in pairs)
+    n, units = len(pairs), _sum([unit for _, unit in pairs])
     if not n or not units:
         return NOTHING
-    rate = math.fsum(score for score, _ in pairs) / units
-    if n < 2:
+    rate = _sum([score for score, _ in pairs]) / units
+    if n < 2 or math.isinf(rate) or math.isinf(units):
         return around(rate, None, n)
     residuals = math.fsum((score - rate * unit) ** 2 for score, unit in pairs)
     # Documents of different lengths have a smaller effective sample size.
@@ -75,6 +75,14 @@ def _rate(samples: Sequence[Repeats]) -> Estimate:
     if (estimate.high or 0.0) > 0 and all(score <= 0 for score, _ in pairs):
         return replace(estimate, high=0.0)  # no log-probability is above 0; the true value is as often inside as before
     return estimate
+
+
+def _sum(values: Sequence[float]) -> float:
+    """Infinite where the sum is too large for a float, NaN where there are infinities of both signs."""
+    try:
+        return math.fsum(values)
+    except (OverflowError, ValueError):
+        return sum(values)
 
 
 def _pair(repeats: Repeats) -> tuple[float, float]:

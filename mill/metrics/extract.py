@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import unicodedata
@@ -19,8 +20,6 @@ _EXPONENT = re.compile(r"[eE]|10\s{0,2}(?:\^|\*\*)")
 _RAISED = re.compile("(?<=10)[\u207b\u2070\u00b9\u00b2\u00b3\u2074-\u2079]+")
 _MARK = r"(?:####|\\boxed\{|(?i:\banswer)(?:\s{1,4}is\b)?\s{0,4}[:=]?)[\s*$(\[`\"']{0,8}"
 _MARKED_NUMBER = re.compile(rf"{_MARK}({_NUMBER})")
-_MARKED_LETTER = re.compile(rf"{_MARK}(?:\\text\{{)?([A-E](?![A-Za-z])|[a-e](?=[).,\]}}]|\s{{0,4}}$))", re.MULTILINE)
-_LETTER = re.compile(r"[(\[]([A-E])[)\]]|(?<![A-Za-z'])([A-E])(?=[.):,*`]|[ \t]{0,4}$)", re.MULTILINE)
 _MARKED_WORD = re.compile(rf"{_MARK}(yes|no)\b", re.IGNORECASE)
 _YES_NO = re.compile(r"\b(yes|no)\b", re.IGNORECASE)
 _ANSWER_IS = r"(?:final[ \t]{1,4})?answer[*_`]{0,3}[ \t]{0,4}(?:is)?[ \t]{0,4}[:=]\s{0,4}"
@@ -77,13 +76,25 @@ def _value(written: str) -> str | None:
     return f"{value:f}" if abs(value.adjusted()) < _PLAIN_DIGITS else str(value)
 
 
-def choice(text: str) -> str | None:
-    """The last marked letter (`answer is (B)`), else the first that is written as a choice: (B), B. or B alone."""
-    marked = _MARKED_LETTER.findall(text)
+def choice(text: str, last: str = "E") -> str | None:
+    """The last marked letter (`answer is (B)`), else the first that is written as a choice: (B), B. or B alone.
+
+    Letters are A to `last`.
+    """
+    marked_letter, letter = _letter_patterns(last)
+    marked = marked_letter.findall(text)
     if marked:
         return str(marked[-1]).upper()
-    match = _LETTER.search(text)
+    match = letter.search(text)
     return (match.group(1) or match.group(2)) if match else None
+
+
+@functools.cache
+def _letter_patterns(last: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
+    upper, lower = f"[A-{last}]", f"[a-{last.lower()}]"
+    marked = rf"{_MARK}(?:\\text\{{)?({upper}(?![A-Za-z])|{lower}(?=[).,\]}}]|\s{{0,4}}$))"
+    plain = rf"[(\[]({upper})[)\]]|(?<![A-Za-z'])({upper})(?=[.):,*`]|[ \t]{{0,4}}$)"
+    return re.compile(marked, re.MULTILINE), re.compile(plain, re.MULTILINE)
 
 
 def yes_no(text: str) -> str | None:
@@ -122,10 +133,28 @@ def line(text: str) -> str | None:
 
 
 def normal(text: str) -> str:
-    """The words of a text, without case and punctuation. Combining marks, as of Indic scripts, stay."""
+    """The words, numbers and symbols of a text, without case and punctuation. Combining marks, as of Indic scripts, stay.
+
+    Symbols are words of their own, so that `C++` is not `C` and `x = 5` is `x=5`. Signs, points and dashes at digits stay:
+    `-5` is not `5`, `1/2` not `1.2`.
+    """
     folded = unicodedata.normalize("NFKC", text).casefold()
-    chars = (char if unicodedata.category(char)[0] in "LMN" else " " for char in folded)
+    chars = (_kept(char, folded[at - 1 : at], folded[at + 1 : at + 2]) for at, char in enumerate(folded))
     return " ".join("".join(chars).split())
+
+
+def _kept(char: str, before: str, after: str) -> str:
+    """A character of a text as `normal` keeps it, between its neighbours."""
+    category = unicodedata.category(char)
+    if category[0] in "LMN":
+        return char
+    if category == "Pd" or char == "\u2212":
+        return "-" if after.isdigit() else " "
+    if char in ".,":
+        return char if before.isdigit() and after.isdigit() else " "
+    if category == "Sc":
+        return f" {char} " if after.isdigit() or (before.isdigit() and char != "$") else " "
+    return f" {char} " if category == "Sm" or char in "#%&@/^" else " "
 
 
 EXTRACTORS: dict[str, Callable[[str], str | None]] = {

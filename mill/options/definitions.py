@@ -56,7 +56,7 @@ class RunOptions(msgspec.Struct, kw_only=True, frozen=True):
             examples=[100, 0.1],
             extra=hints(
                 aliases=("num_prompts",),
-                expected="a number: a count of at least 1 or a fraction above 0 and up to 1.0",
+                expected="a number: a whole count of at least 1, or a fraction above 0 and up to 1.0",
             ),
         ),
     ] = None

@@ -65,9 +65,13 @@ def _format(value: Any) -> str:
 
 
 def _stop_strings(text: str) -> str | list[str]:
-    if text.startswith("[") and text.endswith("]"):
-        return [_unquoted(part) for part in split_list(text[1:-1], quoted=True)]
-    return _unquoted(text)
+    parts = split_list(text[1:-1], quoted=True) if text.startswith("[") and text.endswith("]") else [text]
+    unquoted = [part for part in parts if _unquoted(part) == part]
+    if any(sign in part for part in unquoted for sign in "[]"):
+        raise SpecError(
+            f"the stop strings {text!r} have brackets that do not match: write until=[a,b], or quote them: until='['"
+        )
+    return [_unquoted(part) for part in parts] if text.startswith("[") else _unquoted(text)
 
 
 def _value(text: str) -> Any:

@@ -53,6 +53,8 @@ def model_warnings(outcome: Outcome) -> list[str]:
 def warnings(task: TaskResult) -> list[str]:
     """Warnings of the task, truncated prompts, truncated, empty and filtered answers, and failed samples."""
     lines = list(task.warnings)
+    if task.errors < task.n and not any(estimate.n for estimate in task.metrics.values()):
+        lines.append(f"none of the {task.n} samples has a score")
     if task.truncated:
         lines.append(f"{task.truncated} of {task.n} prompts were truncated on the left to fit the context")
     if task.cut_short:

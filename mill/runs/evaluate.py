@@ -35,6 +35,7 @@ from mill.runs.samples import SampleRecord, ScoredSample, from_state, prompt_req
 from mill.runs.schema import BenchmarkResult, SessionEntry, StartedManifest, TaskEntry, TaskResult
 from mill.runs.shared import read_entries
 from mill.tasks.load import Selection
+from mill.tasks.suite import ANSWERED
 
 
 @dataclass
@@ -56,6 +57,16 @@ class Outcome:
     @property
     def errors(self) -> int:
         return sum(task.errors for task in self.tasks)
+
+    @property
+    def without_score(self) -> list[str]:
+        """Tasks of which no sample has a value of any metric."""
+        return [task.task for task in self.tasks if not any(estimate.n for estimate in task.metrics.values())]
+
+    @property
+    def complete(self) -> bool:
+        """Whether every task has a score, no sample failed, and no judgement is missing."""
+        return not (self.errors or self.judge_failures or self.without_score)
 
 
 @dataclass
@@ -201,8 +212,9 @@ class Run:
         return []
 
     def _write_plan(self) -> None:
-        for warning in changed_data(self.folder, {plan.task.name: plan.data_hash for plan in self.plans}):
-            warn(warning)
+        if not self.condition:  # the texts that a check scores are other ones each time
+            for warning in changed_data(self.folder, {plan.task.name: plan.data_hash for plan in self.plans}):
+                warn(warning)
         covered = manifest.update_manifest(
             self.folder,
             spec=self.spec,
@@ -228,6 +240,8 @@ class Run:
         if task.judge is None:
             return []
         if self.judging is None:
+            if task.judge.optional and any(name != ANSWERED for name in task.metrics):
+                return []
             return ["no judge grades the answers, so metrics of a judge are missing: --judge MODEL names one"]
         return [f"judged by {self.judging.model.model_name}", *judgement_warnings(scored)]
 

@@ -4,7 +4,7 @@ model, model_id, settings   the run: the model's name, its folder (other weights
                             settings as in `mill collect`
 task, id, category          the sample; category is null where there is none
 prompt                      as it was sent: after the chat template, or the messages as JSON where a server applies it
-target, response            the gold answer; the text (or label) of the model, in a dialog of the last round
+target, response            the gold answer as text; the text (or label) of the model, in a dialog of the last round
 extracted                   the answer that was read from the response; of multiple choice spelled as `target` is
 choices, chosen, choice_logprobs, correct   of multiple choice by log-probability
 <metric>                    the sample's value of each metric, the mean over repeats; null where it has none
@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import mill.metrics  # noqa: F401  registers the built-in metrics
 from mill.api.registry import metrics
 from mill.api.response import Response, encode_float
+from mill.api.storage import json_text
 from mill.api.task import Opaque, Value
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def sample_row(run: Mapping[str, str], task: str, scored: ScoredSample) -> dict[
         "id": record.sample.id,
         "category": scored.category or None,
         "prompt": record.sent or record.prompt,
-        "target": record.target,
+        "target": _as_text(record.target),
         "response": _text(first),
         "extracted": scored.extracted,
         **_choices(scored, first),
@@ -69,6 +70,13 @@ def sample_row(run: Mapping[str, str], task: str, scored: ScoredSample) -> dict[
     for name, values in scored.values.items():
         row[f"metric_{name}" if name in taken else name] = _value(values, scored.aggregations.get(name, ""))
     return {**row, **nested}
+
+
+def _as_text(target: Any) -> str | None:
+    """A gold answer as text, so that the column has one type in all files; a list or an object as JSON."""
+    if target is None or isinstance(target, str):
+        return target
+    return json_text(target) if isinstance(target, (list, tuple, dict, bool)) else str(target)
 
 
 def _text(responses: Sequence[Response]) -> str | None:

@@ -15,7 +15,7 @@ from mill.api.message import IMAGE, Context
 from mill.api.request import GENERATE, LOGLIKELIHOOD, Request
 from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample, Value
-from mill.metrics.extract import EXTRACTORS, is_right, normal
+from mill.metrics.extract import EXTRACTORS, choice, is_right, normal
 from mill.tasks import columns
 from mill.tasks.data import Dataset, Row
 from mill.tasks.generative import GenerativeTask, LetterTask
@@ -26,6 +26,7 @@ from mill.tasks.suite import ANSWERED, DEFAULT_MAX_TOKENS, EXTRACT_HINTS, can_be
 JUDGE = Judge(
     rubric="The answer is CORRECT when it says the same as the reference, in whatever words.",
     metrics={"judge": "mean", "judge_read": "mean"},
+    optional=True,
 )
 BY_LETTER = "#letters"  # after the name of a file: choices are listed, and the model generates the letter
 # How answers are called, one and several.
@@ -177,7 +178,6 @@ class LetterFile(ChoiceRows, LetterTask):
     """The choices are listed in the prompt, and the model generates the letter."""
 
     scored_by = "generated letter"
-    pattern = r"answer is \W{0,3}([A-Z])(?![A-Za-z])"
     generation = {"max_gen_toks": DEFAULT_MAX_TOKENS}
 
     def question(self, doc: Doc) -> str:
@@ -190,6 +190,9 @@ class LetterFile(ChoiceRows, LetterTask):
 
     def right_letter(self, sample: Sample) -> str:
         return columns.LETTERS[self.answer(sample.doc)]
+
+    def extracted(self, sample: Sample, responses: Sequence[Response]) -> str | None:
+        return choice(responses[0].text or "", columns.LETTERS[len(self.choices(sample.doc)) - 1])
 
 
 class QuestionFile(FileTask, GenerativeTask):
@@ -279,8 +282,9 @@ class QuestionFile(FileTask, GenerativeTask):
             return {**values, "exact_match": None, "includes": None}
         answer = self.extracted(sample, responses)
         includes = float(is_right(how, answer, gold))
-        exact = float(answer == normal(str(gold))) if how == "line" else includes
-        return {**values, "exact_match": exact, "includes": includes}
+        if how != "line":
+            return {**values, "exact_match": includes, "includes": None}
+        return {**values, "exact_match": float(answer == normal(str(gold))), "includes": includes}
 
     def warnings(self) -> list[str]:
         lines = [f"read as {self._kind()}: {len(self._docs)} rows; {self._summary}", *self._image_warnings()]

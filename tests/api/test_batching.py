@@ -483,3 +483,9 @@ def test_a_unit_with_too_few_responses_is_refused() -> None:
     two = Unit([Request(GENERATE, "a"), Request(GENERATE, "b")], 1)
     with pytest.raises(ModelError, match="the backend answered 1 of 2 requests of a batch"):
         list(run_batches([two], lambda batch: [[Response(text="x")]], limits=BatchLimits(1)))
+
+
+@pytest.mark.parametrize("count", [float("nan"), -3, 10**30, "5", True, 2.5])
+def test_a_token_count_that_is_none_is_left_out(count: Any) -> None:
+    response = as_response(Response(text="x", prompt_tokens=count, output_tokens=2), GENERATE)
+    assert (response.text, response.prompt_tokens, response.output_tokens) == ("x", None, 2)

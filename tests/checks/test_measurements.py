@@ -60,9 +60,25 @@ def test_a_table_of_six_samples() -> None:
 def test_counts_and_p_values_of_the_table() -> None:
     found = answer_measurements(TABLE)
     assert found.p_values["acc_drop"] == 1.0  # two worse, one better: 2 * (1 + 3) / 8
-    expected = {"samples": 6, "failed": 1, "flips": 3, "regressions": 2, "improvements": 1, "diverged": 2}
+    expected = {
+        "samples": 6,
+        "failed": 1,
+        "candidate_failed": 1,
+        "flips": 3,
+        "regressions": 2,
+        "improvements": 1,
+        "diverged": 2,
+    }
     expected |= {"severity_identical": 3, "severity_severe": 2, "severity_failed": 1}
-    expected |= {"empty": 0, "both_empty": 0, "cut_short": 0, "filtered": 0, "flips_cut_short": 0, "unextracted": 0}
+    expected |= {
+        "empty": 0,
+        "both_empty": 0,
+        "baseline_empty": 0,
+        "cut_short": 0,
+        "filtered": 0,
+        "flips_cut_short": 0,
+        "unextracted": 0,
+    }
     assert found.counts == expected
 
 

@@ -79,8 +79,11 @@ def test_checks_are_found_below_a_folder(tmp_path: Path) -> None:
     assert set(find_checks(tmp_path)) == {first, second}
     assert find_checks(first.parent) == [first.parent]
     assert find_checks(first) == [first]
-    with pytest.raises(RunError, match="contains no check"):
+    with pytest.raises(RunError, match="nowhere does not exist"):
         find_checks(tmp_path / "nowhere")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(RunError, match="contains no check"):
+        find_checks(tmp_path / "empty")
 
 
 @pytest.mark.parametrize("version", [0, 1, "2", None])

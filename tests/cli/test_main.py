@@ -312,7 +312,7 @@ BAD = {
     "no tasks": (["eval", "toy[path=x]"], "give models and tasks"),
     "bad limit": (
         ["eval", "toy[path=x]", "toy_gen", "--limit", "-3"],
-        "--limit must be a number: a count of at least 1 or a fraction above 0 and up to 1.0, not -3",
+        "--limit must be a number: a whole count of at least 1, or a fraction above 0 and up to 1.0, not -3",
     ),
     "too large fraction": (["eval", "toy[path=x]", "toy_gen", "--limit", "1.5"], "a fraction above 0 and up to 1.0"),
     "bad shots": (
@@ -676,3 +676,12 @@ def test_a_wrong_argument_is_refused_with_what_works(mill: Mill, tmp_path: Path)
     }.items():
         code, _, err = mill(*argv)
         assert code == 2 and err.startswith(f"mill: {message}") and len(err.splitlines()) == 1
+
+
+def test_a_reader_that_closes_the_pipe_is_no_error() -> None:
+    """The pipe has no reader when mill writes."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run([sys.executable, "-m", "mill", "ls", "tasks"], stdout=writer, stderr=subprocess.PIPE, text=True)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -224,3 +224,8 @@ def test_a_weighted_pool_of_means_is_the_mean_of_all_samples() -> None:
 
 def test_metrics_are_registered_by_name() -> None:
     assert [metrics.get(name) for name in ("mean", "perplexity", "bits_per_unit")] == [mean, perplexity, bits_per_unit]
+
+
+def test_log_likelihoods_too_large_to_be_summed_give_an_infinite_perplexity() -> None:
+    found = perplexity([[(-1e308, 3.0)], [(-1e308, 4.0)]])
+    assert found.value == math.inf and found.low is None

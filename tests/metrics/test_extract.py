@@ -304,3 +304,21 @@ def test_a_repetitive_text_takes_little_time(how: str, text: str) -> None:
     started = time.process_time()
     EXTRACTORS[how](text)
     assert time.process_time() - started < 0.5
+
+
+@pytest.mark.parametrize(
+    ("gold", "text"),
+    [("-5 C", "5 C"), ("C++", "C"), ("C++", "C#"), ("1/2", "1.2"), ("3/14 m", "3.14 m"), ("x=-5", "x=5"), ("50%", "50"),
+     ("10-20", "10 20")],
+)  # fmt: skip
+def test_signs_and_symbols_are_part_of_a_text(gold: str, text: str) -> None:
+    assert normal(gold) != normal(text) and not is_right("line", line(gold), text + " or so")
+
+
+@pytest.mark.parametrize(
+    ("gold", "text"),
+    [("Paris", "**Paris**."), ("x=5", "x = 5"), ("well-known", "well known"), ("c++", "`C++`"), ("O'Brien", "o\u2019brien"),
+     ("a, b", "a b"), ("5", "$5$")],
+)  # fmt: skip
+def test_punctuation_spacing_and_markup_are_no_part_of_a_text(gold: str, text: str) -> None:
+    assert normal(gold) == normal(text).replace("$ ", "")

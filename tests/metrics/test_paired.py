@@ -114,11 +114,40 @@ def test_a_difference_of_rates_has_scipys_error_and_an_interval_that_does_not_co
     assert found.value == pytest.approx(float(np.mean(gaps))) and found.stderr == pytest.approx(float(stats.sem(gaps)))
     assert found.low is not None and found.high is not None
     assert -1 <= found.low <= found.value <= found.high <= 1 and found.high - found.low > 0.05
-    # Agresti and Min: the Wald interval after half a sample is added to each of the four cells.
-    b, c, m = worse + 0.5, better + 0.5, n + 2
-    middle, half = (b - c) / m, 1.959964 * math.sqrt(b + c - (b - c) ** 2 / m) / m
-    assert found.low == pytest.approx(max(-1, min(middle - half, found.value)), abs=1e-6)
-    assert found.high == pytest.approx(min(1, max(middle + half, found.value)), abs=1e-6)
+    for bound, sign in ((found.low, 1), (found.high, -1)):
+        if abs(bound) < 1:
+            assert score_statistic(worse, better, n, bound) == pytest.approx(sign * 1.959964, abs=2e-3)
+
+
+def score_statistic(worse: int, better: int, n: int, loss: float) -> float:
+    """Tango's statistic with the rate of gains that maximizes the likelihood, found by scipy."""
+    optimize = pytest.importorskip("scipy.optimize")
+
+    def unlikelihood(gains: float) -> float:
+        cells = ((worse, gains + loss), (better, gains), (n - worse - better, 1 - 2 * gains - loss))
+        return -sum(count * math.log(max(share, 1e-300)) for count, share in cells if count)
+
+    limits = (max(0.0, -loss), (1 - loss) / 2)
+    gains = optimize.minimize_scalar(unlikelihood, bounds=limits, method="bounded", options={"xatol": 1e-12}).x
+    return float((worse - better - n * loss) / math.sqrt(n * (2 * gains + loss * (1 - loss))))
+
+
+def test_no_change_has_tangos_interval() -> None:
+    """Without a change the interval is z^2 / (n + z^2) on both sides: 2 points lost are not excluded by 100 samples."""
+    found, z = rate_difference(0, 0, 100), 1.959964
+    assert found.high == pytest.approx(z**2 / (100 + z**2), abs=1e-6)
+    assert found.low == pytest.approx(-(z**2) / (100 + z**2), abs=1e-6)
+
+
+@pytest.mark.parametrize(("share", "n"), [(0.02, 100), (0.02, 200), (0.01, 200), (0.05, 100), (0.1, 30)])
+def test_the_interval_covers_losses_without_gains(share: float, n: int) -> None:
+    """Computed over all counts, not drawn."""
+    covered = 0.0
+    for worse in range(n + 1):
+        found = rate_difference(worse, 0, n)
+        assert found.low is not None and found.high is not None
+        covered += float(stats.binom.pmf(worse, n, share)) * (found.low <= share <= found.high)
+    assert covered > 0.93
 
 
 def test_the_interval_of_a_difference_covers() -> None:

@@ -41,6 +41,9 @@ def test_pairs_are_typed_values_and_stop_strings_are_texts(text: str, wanted: di
         ("=5", "'=5' is not key=value"),
         ("a=1,a=2", "a is given twice"),
         ('a="\\x"', "has an invalid escape"),
+        ("until=[", "have brackets that do not match"),
+        ("until=[a,b", "have brackets that do not match|is not key=value"),
+        ("until=[[a]]", "have brackets that do not match"),
         ({1: 2}, "1 is not the name of an option"),
         ({None: 2}, "None is not the name of an option"),
     ],
@@ -88,3 +91,8 @@ def test_the_token_limit_is_one_option() -> None:
     assert EvalOptions(max_tokens=3, gen_kwargs={"top_k": 2}).settings.gen_kwargs == {"top_k": 2, "max_gen_toks": 3}
     with pytest.raises(MillError, match="max_tokens and max_gen_toks in gen_kwargs are one option"):
         merge({"max_tokens": 3, "gen_kwargs": {"max_gen_toks": 3}})
+
+
+def test_a_quoted_item_of_a_list_may_be_an_equals_sign() -> None:
+    assert parse_pairs('until=["="],stop=""') == {"until": ["="], "stop": ""}
+    assert parse_pairs('until=["a", "=,"],top_k=1') == {"until": ["a", "=,"], "top_k": 1}

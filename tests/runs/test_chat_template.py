@@ -16,6 +16,7 @@ from mill.api.registry import register_task
 from mill.api.request import GENERATE, LOGLIKELIHOOD, ROLLING, Request
 from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample, Task, TaskType, Value
+from mill.checks.result import find_checks, read_check
 from mill.cli.main import run
 from mill.runs.evaluate import prepare
 from mill.tasks.load import Selection
@@ -131,3 +132,21 @@ def test_a_check_applies_the_template_where_the_spec_says_so(tmp_path: Path, tin
         f"hf[{own}]", f"hf[{own},use_chat_template=true]", labels=["a", "b"], tasks="numerics", chat=None, **limits
     )
     assert check.check.settings["apply_chat_template"] is True
+
+
+@pytest.mark.parametrize("second", ["true", "false"])
+def test_a_comparison_of_the_template_itself_has_no_kl(
+    tmp_path: Path, tiny_model: Path, second: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The two models get other prompts, so that no text was scored after the same ones."""
+    plain = f"path={tiny_model},dtype=float32,device_map=cpu"
+    specs = [f"hf[{plain}]", f"hf[{plain},use_chat_template={second}]"]
+    argv = ["--prompts", "numerics", "--limit", "2", "--max_tokens", "3", "--quiet", "--no_report"]
+    for _ in range(2):
+        assert run(["compare", *specs, *argv, "--output_dir", str(tmp_path)]) == 0
+        out, err = capsys.readouterr()
+        assert "the data changed" not in out + err
+    (variant,) = read_check(find_checks(tmp_path)[-1]).variants
+    assert ("kl_mean" in variant.metrics) == (second == "false")
+    templated = any("no KL: only one of the two models applied a chat template" in line for line in variant.warnings)
+    assert templated == (second == "true")

@@ -651,6 +651,24 @@ def test_choices_are_chosen_by_the_model(tmp_path: Path, scripted: type[Scripted
     assert {name: m["acc"]["value"] for name, m in entry["categories"].items()} == {"colour": 1.0, "sums": 0.0}
 
 
+@pytest.mark.parametrize(
+    ("text", "letter"),
+    [("B", "B"), ("(B)", "B"), ("**B**", "B"), ("B. blue", "B"), ("Answer: B", "B"), ("The answer is: B", "B"),
+     ("\\boxed{B}", "B"), ("I choose option B.", "B"), ("The answer is A? No, the answer is (B)", "B"), ("no idea", None)],
+)  # fmt: skip
+def test_a_letter_is_read_however_it_is_written(tmp_path: Path, text: str, letter: str | None) -> None:
+    task = make_task(str(write(tmp_path / "qa.csv", CHOICES)) + "#letters")
+    assert task.extracted(task.samples()[0], [Response(text=text)]) == letter
+
+
+def test_only_texts_are_tested_for_including_the_answer(tmp_path: Path) -> None:
+    rows = [{"question": "a", "answer": "30"}, {"question": "b", "answer": "blue"}]
+    task = make_task(str(write(tmp_path / "qa.csv", rows)))
+    number, text = (task.score(sample, [Response(text="it is 30, so blue it is")]) for sample in task.samples())
+    assert (number["exact_match"], number["includes"]) == (1.0, None)
+    assert (text["exact_match"], text["includes"]) == (0.0, 1.0)
+
+
 def test_a_model_without_log_probabilities_generates_the_letter(
     tmp_path: Path, scripted: type[Scripted], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -80,7 +80,7 @@ def split_list(text: str, *, quoted: bool = False) -> list[str]:
             if char == quote and not escaped:
                 quote = ""
             escaped = char == "\\" and not escaped
-        elif char in "\"'" and (current.rstrip().endswith("=") or (quoted and not current.strip())):
+        elif char in "\"'" and (_opens_value(current, depth) or (quoted and not current.strip())):
             quote = char
         elif char == "{" and current.rstrip().endswith("="):
             braces = _BRACES.match(text, position)
@@ -94,6 +94,13 @@ def split_list(text: str, *, quoted: bool = False) -> list[str]:
         current += char
     parts.append(current)
     return [part.strip() for part in parts if part.strip()]
+
+
+def _opens_value(before: str, depth: int) -> bool:
+    """Whether a quote opens a value here: after `=`, or as an item of a list (`until=["=",b]`)."""
+    before = before.rstrip()
+    in_list = depth > 0 and before.rpartition("[")[0].endswith("=")
+    return before.endswith("=") or (in_list and before.endswith(("[", ",")))
 
 
 def parse_spec(text: str) -> Spec:
