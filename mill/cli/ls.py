@@ -24,6 +24,7 @@ from mill.runs.folder import find_runs
 from mill.runs.schema import Manifest, SessionEntry
 from mill.tasks.hooks import check_metrics
 from mill.tasks.load import load_builtin, load_files, make_task
+from mill.tasks.sources import source, split_name
 
 
 @click.command("ls")
@@ -51,6 +52,7 @@ def command(
     \b
     Examples:
       mill ls tasks mmlu_high
+      mill ls tasks lm-eval:bbh
       mill ls models
       mill ls models --configs
       mill ls runs --output_dir results
@@ -65,7 +67,11 @@ def command(
             if configs
             else (["backend", "aliases", "task types", "install"], _models())
         ),
-        "tasks": lambda: (["task", "type", "shots", "metrics"], _tasks()),
+        "tasks": lambda: (
+            (["task", "kind"], _tasks_of_source(*named))
+            if (named := split_name(filter_text)) is not None
+            else (["task", "type", "shots", "metrics"], _tasks())
+        ),
         "runs": lambda: (
             ["run", "tasks", "samples", "failed", "last session"],
             _runs(chosen_output_dir(ctx, output_dir)),
@@ -131,6 +137,14 @@ def _tasks() -> list[Row]:
             check_metrics(task)
             judged = ["judge"] if task.judge is not None else []
             rows.append([name, task.task_type.value, task.n_shots, [*task.metrics, *judged]])
+    return rows
+
+
+def _tasks_of_source(name: str, text: str) -> list[Row]:
+    """Tasks that another package defines."""
+    rows: list[Row] = [list(row) for row in source(name).listed(text)]
+    if not rows:
+        source(name).names(text)  # refuses an unknown name with the nearest ones
     return rows
 
 

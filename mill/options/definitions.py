@@ -90,8 +90,9 @@ class RunOptions(msgspec.Struct, kw_only=True, frozen=True):
     task_paths: Annotated[
         list[Text],
         Meta(
-            description="Python files or folders that register tasks or backends, comma-separated.",
-            extra=hints(from_text=read_list, check=check_paths),
+            description="Python files or folders that register tasks or backends, or folders of YAML tasks for "
+            "lm-eval:NAME, comma-separated.",
+            extra=hints(aliases=("include_path",), from_text=read_list, check=check_paths),
         ),
     ] = []
     base_url: Annotated[

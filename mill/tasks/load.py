@@ -18,7 +18,7 @@ from mill.api.registry import metrics, models, tasks
 from mill.api.task import Benchmark, Task
 from mill.tasks.data_file import SUFFIXES, file_task, is_data_file
 from mill.tasks.hooks import check_attributes
-from mill.tasks.sources import source, split_name
+from mill.tasks.sources import add_folder, source, split_name
 
 _OTHER_DATA = (".json", ".tsv", ".xlsx", ".arrow", ".gz", ".CSV", ".JSONL")
 
@@ -38,12 +38,16 @@ def load_builtin() -> None:
 
 
 def load_files(paths: tuple[str, ...]) -> None:
-    """Import Python files, or all those in a folder, that register tasks or backends."""
+    """Import Python files, or all those in a folder, that register tasks or backends. A folder with YAML files has tasks in
+    lm-eval's format."""
     for path in paths:
         check_path(path)
+        if Path(path).is_dir() and next(Path(path).rglob("*.yaml"), None) is not None:
+            add_folder(path)
+            continue
         files = sorted(Path(path).glob("*.py")) if Path(path).is_dir() else [Path(path)]
         if not files:
-            raise DataError(f"task folder {path} has no Python files")
+            raise DataError(f"task folder {path} has neither Python nor YAML files")
         for file in files:
             _load_file(file)
 

@@ -22,6 +22,9 @@ class TaskSource(Protocol):
     def tasks(self, name: str) -> tuple[list[Task], list[Benchmark]]:
         """The tasks of a name, and the groups whose means are reported."""
 
+    def add_folder(self, path: str) -> None:
+        """Add a folder of tasks in the package's own format."""
+
     def listed(self, text: str) -> list[tuple[str, str]]:
         """Names that contain a text, with their kinds."""
 
@@ -40,6 +43,11 @@ def source(name: str) -> TaskSource:
         module, _, attribute = _SOURCES[name].partition(":")
         _opened[name] = getattr(importlib.import_module(module), attribute)()
     return _opened[name]
+
+
+def add_folder(path: str) -> None:
+    """A folder of YAML tasks, which is the format of lm-eval."""
+    source("lm-eval").add_folder(path)
 
 
 def source_names() -> tuple[str, ...]:

@@ -16,7 +16,6 @@ from typing import Any
 
 import yaml
 
-from mill.api.errors import DataError
 from mill.api.storage import write_json
 from mill.models.spec.fingerprint import cache_folder
 
@@ -158,11 +157,3 @@ def _parsed(text: str) -> dict[str, Any] | None:
     except yaml.YAMLError:
         return None
     return config if isinstance(config, dict) else None
-
-
-def check_folder(path: str) -> Path:
-    """A folder of the user's own YAML tasks."""
-    folder = Path(path).expanduser()
-    if not folder.is_dir():
-        raise DataError(f"--include_path {path} is not a folder")
-    return folder

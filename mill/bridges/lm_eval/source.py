@@ -4,28 +4,31 @@ from __future__ import annotations
 
 import fnmatch
 import functools
+from pathlib import Path
 
 from mill.api.errors import DataError, UnknownName
 from mill.api.task import Benchmark, Task
 from mill.bridges.lm_eval import library
 from mill.bridges.lm_eval.group import LmEvalGroup
-from mill.bridges.lm_eval.index import GROUP, TaskIndex, check_folder, make_index, stored_index
+from mill.bridges.lm_eval.index import GROUP, TaskIndex, make_index, stored_index
 from mill.bridges.lm_eval.task import PREFIX, LmEvalTask, loading
 
 
 class LmEvalSource:
-    """Tasks of lm-eval, and those of the user's own folders (`--include_path`), which come first."""
+    """Tasks of lm-eval, and those of the user's own folders (`--include_path`), which replace those of the same name."""
 
     def __init__(self) -> None:
-        self.include: list[str] = []
+        self._folders: list[str] = []
         self._made: dict[str, tuple[list[Task], list[Benchmark]]] = {}
 
     @functools.cached_property
     def index(self) -> TaskIndex:
-        index = stored_index(library.tasks_folder(), library.version())
-        if self.include:
-            index.entries.update(make_index([check_folder(path) for path in self.include]).entries)
-        return index
+        return stored_index(library.tasks_folder(), library.version())
+
+    def add_folder(self, path: str) -> None:
+        if path not in self._folders:
+            self._folders.append(path)
+            self.index.entries.update(make_index([Path(path)]).entries)
 
     def names(self, pattern: str) -> list[str]:
         known = self.index.entries
