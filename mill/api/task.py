@@ -63,7 +63,8 @@ class RenderSettings:
     """How samples become requests, as far as the user may change it. None keeps the task's default."""
 
     n_shots: int | None = None
-    seed: int = 0
+    seed: int | None = None
+    """Of few-shot draws and of sampling; a task may have its own default, and 0 is that of mill."""
     repeats: int = 1
     gen_kwargs: Mapping[str, Any] = field(default_factory=dict)
     system_prompt: str | None = None
@@ -74,7 +75,7 @@ class RenderSettings:
     def __post_init__(self) -> None:
         for name, least, most in (("n_shots", 0, MOST), ("seed", -LARGEST_SEED, LARGEST_SEED), ("repeats", 1, MOST)):
             value = getattr(self, name)
-            if value is None and name == "n_shots":
+            if value is None and name != "repeats":
                 continue
             if not isinstance(value, int) or isinstance(value, bool):
                 raise SpecError(f"{name}={value!r}: a whole number is needed")
@@ -92,7 +93,7 @@ class RenderSettings:
         decoding options, else by the run's."""
         given = {option_name(name): value for name, value in self.gen_kwargs.items()}
         if given.get("seed") is None:
-            given["seed"] = self.seed
+            given["seed"] = self.seed or 0
         return generation_options(**{**defaults, **given})
 
     def frame(self, text: str, description: str = "") -> Context:

@@ -157,7 +157,7 @@ def _holds_secret(name: str, value: object) -> bool:
 def _eval_options(n_shots: int | None, given: dict[str, Any], paths: tuple[str, ...]) -> list[str]:
     """The options of a cell's `mill eval`."""
     texts = {"n_shots": n_shots, **{name: given.get(name) for name in PASSED_ON if name != "apply_chat_template"}}
-    texts |= {"seed": given.get("seed") or None, "gen_kwargs": format_pairs(given.get("gen_kwargs", {})) or None}
+    texts |= {"seed": given.get("seed"), "gen_kwargs": format_pairs(given.get("gen_kwargs", {})) or None}
     words = [word for name, value in texts.items() if value is not None for word in (f"--{name}", str(value))]
     words += ["--apply_chat_template"] * bool(given.get("apply_chat_template"))
     words += ["--no_remote_code"] * remote_code_forbidden()

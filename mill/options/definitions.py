@@ -65,8 +65,11 @@ class RunOptions(msgspec.Struct, kw_only=True, frozen=True):
         Meta(description="Few-shot examples of each question.", extra=hints(default="the task's own")),
     ] = None
     seed: Annotated[
-        int, Meta(ge=-LARGEST_SEED, le=LARGEST_SEED, description="Seed of few-shot selection and of sampling.")
-    ] = 0
+        Annotated[int, Meta(ge=-LARGEST_SEED, le=LARGEST_SEED)] | None,
+        Meta(
+            description="Seed of few-shot selection and of sampling.", extra=hints(default="0; lm-eval's own for its tasks")
+        ),
+    ] = None
     gen_kwargs: Annotated[
         dict[Any, Any],
         Meta(

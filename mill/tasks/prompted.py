@@ -72,7 +72,7 @@ class PromptedTask(Task):
         if self.fixed_shots or settings.same_shots:
             shots = first_shots(pool, count, sample.doc)
         else:
-            shots = drawn_shots(pool, count, sample.doc, sample_id=sample.id, seed=settings.seed)
+            shots = drawn_shots(pool, count, sample.doc, sample_id=sample.id, seed=settings.seed or 0)
         if len(shots) < count:
             found = f"{self._pool_name(split)} has only {len(shots)}"
             raise DataError(f"{self.name} needs {count} examples before each question, but {found}: lower --n_shots")
