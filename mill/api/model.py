@@ -325,6 +325,11 @@ class Unidentified:
         return f"<{self.kind} {self.number}>"
 
 
+def constructor_parameters(cls: type) -> dict[str, inspect.Parameter]:
+    """What the constructor of a backend takes. Python 3.10 gives the signature of `__new__` for that of a class."""
+    return dict(list(inspect.signature(cls.__init__).parameters.items())[1:])  # type: ignore[misc]
+
+
 def _bound_arguments(cls: type, arguments: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of a constructor by name."""
     try:
