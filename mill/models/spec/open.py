@@ -11,9 +11,10 @@ from types import UnionType
 from typing import Any
 
 from mill.api.batching import describe
+from mill.api.constructor import constructor_parameters
 from mill.api.errors import MillError, MissingPackage, ModelError, SpecError, UnknownName
 from mill.api.files import import_file
-from mill.api.model import MillModel, constructor_parameters
+from mill.api.model import MillModel
 from mill.api.registry import models
 from mill.api.secrets import is_secret, names_hidden, reveal
 from mill.models.spec.backends import backend_info
