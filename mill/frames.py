@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mill.api.constructor import Unidentified
 from mill.api.errors import MissingPackage, SpecError
-from mill.api.model import MillModel, Unidentified
+from mill.api.model import MillModel
 from mill.api.task import RenderSettings, Task
 from mill.api.warnings import warn
 from mill.checks.compare import compare as make_check
@@ -95,6 +96,7 @@ def evaluate(model: Model, tasks: Tasks, **options: Any) -> Evaluation:
     judge = given.judge if isinstance(given.judge, Spec) or given.judge is None else parse_spec(given.judge)
     if isinstance(model, MillModel):
         _refuse_for_open_model(values)
+        _warn_unidentified(model)
         check_writable(output_dir)
         model.ready(given.wait)
         judging = open_judge(judge, selection, output_dir) if judge is not None else None
@@ -239,18 +241,23 @@ def _parsed(model: str | Spec, base_url: str | None) -> Spec:
 def _subject(label: str, spec: Spec, model: Model, config: CheckConfig) -> Subject:
     if not isinstance(model, MillModel):
         return open_subject(label, spec, config)
+    _warn_unidentified(model)
     model.ready(config.wait)
     return Subject(label, spec, model)
 
 
 def _spec_of(model: MillModel) -> Spec:
     """A model made in Python has no spec: its class and arguments identify it."""
+    arguments: Mapping[str, Any] = model.arguments or {"path": model.model_name}
+    return Spec(type(model).__name__, arguments)
+
+
+def _warn_unidentified(model: MillModel) -> None:
+    """Warn that a model shares no answers, because one of its arguments cannot be compared with another."""
     unknown = [name for name, value in model.arguments.items() if isinstance(value, Unidentified)]
     if unknown:
         what = f"the argument {unknown[0]} of {type(model).__name__}"
         warn(f"{what} is no text, number or list: no answer of an earlier run is reused, and none of this run will be")
-    arguments: Mapping[str, Any] = model.arguments or {"path": model.model_name}
-    return Spec(type(model).__name__, arguments)
 
 
 evaluate.__signature__ = _signature(evaluate, _EVALUATE)  # type: ignore[attr-defined]

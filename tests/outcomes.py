@@ -23,6 +23,7 @@ def samples(out: Path) -> dict[str, list[dict[str, Any]]]:
         rows = [json.loads(line) for line in file.read_bytes().split(b"\n")[:-1]]
         for row in rows:
             row["seconds"] = 0
+            row["model"] = row["model_id"] = ""  # runs of several toy models are compared
             row["responses"] = [[{**answer, "seconds": 0} for answer in repeat] for repeat in row["responses"]]
         by_file[file.name] = rows
     return by_file

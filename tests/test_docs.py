@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import inspect
 import json
 import re
 import runpy
@@ -17,6 +16,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from mill.api.constructor import constructor_parameters
 from mill.api.registry import models, tasks
 from mill.checks.glossary import METRICS
 from mill.checks.subjects import CHECK_RUNS
@@ -169,7 +169,7 @@ def test_every_model_spec_can_be_parsed(page: str) -> None:
 def test_every_argument_of_the_main_backends_is_documented() -> None:
     names = set(spans(ROOT / "docs/models.md"))
     for model in (TransformersModel, OpenAICompatModel):
-        parameters = inspect.signature(model).parameters.values()
+        parameters = constructor_parameters(model).values()
         assert {parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD} <= names
 
 
@@ -269,7 +269,7 @@ def test_the_python_of_the_pages_runs(
     assert "answered" in printed and "reasoning" in printed
     assert "5 of 5 texts differ" in printed and "True 16 ('\\n',)" in printed and "0.75 (0.19 to 0.99)" in printed
     arguments = {name for name in defined["model"] if name != "type"}
-    assert arguments <= inspect.signature(TransformersModel).parameters.keys()
+    assert arguments <= constructor_parameters(TransformersModel).keys()
 
 
 def test_the_python_of_every_page_compiles() -> None:

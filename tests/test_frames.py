@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,11 @@ import pytest
 import mill
 from mill.api.errors import MillError, SpecError
 from mill.api.model import MillModel, ModelCapabilities
-from mill.api.request import Request
+from mill.api.request import GENERATE, Request
+from mill.api.response import Response
+from mill.api.task import RenderSettings, Sample, Task, TaskType, Value
 from mill.models.spec.open import open_model
 from mill.report.collect import collect
-from mill.tasks.load import load_files
-from tests.launching import TOY
 
 SHORT: dict[str, Any] = {"limit": 3, "gen_kwargs": {"max_gen_toks": 6}}
 
@@ -228,6 +229,22 @@ def test_odd_arguments_are_refused_in_one_line(call: Any, message: str) -> None:
     assert "\n" not in str(refused.value)
 
 
+class Right(Task):
+    """Four questions with the same answer."""
+
+    task_type = TaskType.GENERATIVE_QA
+    metrics = {"exact_match": "mean"}
+
+    def samples(self) -> list[Sample]:
+        return [Sample(str(number), {"number": number}) for number in range(4)]
+
+    def requests(self, sample: Sample, settings: RenderSettings) -> list[Request]:
+        return [Request(GENERATE, context=f"question {sample.id}", options=settings.options())]
+
+    def score(self, sample: Sample, responses: Sequence[Response]) -> dict[str, Value]:
+        return {"exact_match": float(responses[0].text == "right")}
+
+
 class Worded(MillModel):
     """Answers with the word that it was made with."""
 
@@ -241,16 +258,13 @@ class Worded(MillModel):
 
 
 def test_models_made_in_python_are_identified_by_their_arguments(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    load_files((str(TOY),))
-
     def score(*arguments: Any, **named: str) -> float:
-        found = mill.evaluate(Worded(*arguments, **named), "toy_gen", limit=10, output_dir=str(tmp_path), quiet=True)
+        found = mill.evaluate(Worded(*arguments, **named), Right("right"), output_dir=str(tmp_path), quiet=True)
         return float(found.scores["value"][0])
 
-    right = score("answer 1")
-    assert right > 0 and score("zzz") == 0.0 and score("zzz", "more") == 0.0 and score("zzz", named="x") == 0.0
+    assert score("right") == 1.0 and score("zzz") == 0.0 and score("zzz", "more") == 0.0 and score("zzz", named="x") == 0.0
     assert len(list(tmp_path.iterdir())) == 4 and not caplog.records
-    assert score(lambda: "answer 1") == right and score(lambda: "zzz") == 0.0
+    assert score(lambda: "right") == 1.0 and score(lambda: "zzz") == 0.0
     assert "the argument word of Worded is no text, number or list" in caplog.text
     score("x", api_key="sk-SECRETKEY123")
     assert not [file for file in tmp_path.rglob("*") if file.is_file() and "SECRETKEY" in file.read_text()]

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import gc
-import inspect
 import json
-import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 from mill.api.batching import BatchLimits, Completed, Hook, Unit, as_response, describe, run_batches
+from mill.api.constructor import bound_arguments
 from mill.api.errors import CannotServe, MillError, ModelBroken, ModelError
 from mill.api.files import source_digest
 from mill.api.progress import Progress, TokenCount
@@ -78,7 +76,7 @@ class MillModel(ABC):
     def __new__(cls, *arguments: Any, **named: Any) -> Any:
         """Keeps the arguments, which identify a model that is made in Python."""
         model = super().__new__(cls)
-        model.arguments = _bound_arguments(cls, arguments, named)
+        model.arguments = bound_arguments(cls, arguments, named)
         return model
 
     @property
@@ -312,43 +310,6 @@ class MillModel(ABC):
 
     def _cannot(self, kind: str) -> CannotServe:
         return CannotServe(f"{self.model_name} ({type(self).__name__}) does not answer {kind} requests")
-
-
-@dataclass(frozen=True)
-class Unidentified:
-    """An argument without a value that can be compared, such as a function: it is equal to no other."""
-
-    kind: str
-    number: str = field(default_factory=lambda: secrets.token_hex(8))
-
-    def __str__(self) -> str:
-        return f"<{self.kind} {self.number}>"
-
-
-def _bound_arguments(cls: type, arguments: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a constructor by name."""
-    try:
-        bound = inspect.signature(cls.__init__).bind(None, *arguments, **named)  # type: ignore[misc]
-    except (TypeError, ValueError):  # the constructor refuses them itself, or a copy is made without them
-        return {}
-    found: dict[str, Any] = {}
-    for name, value in list(bound.arguments.items())[1:]:
-        kind = bound.signature.parameters[name].kind
-        if kind is inspect.Parameter.VAR_KEYWORD:
-            found |= value
-        elif kind is inspect.Parameter.VAR_POSITIONAL:
-            found |= {f"{name}[{index}]": part for index, part in enumerate(value)}
-        else:
-            found[name] = value
-    return {name: value if _is_plain(value) else Unidentified(type(value).__name__) for name, value in found.items()}
-
-
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, (list, tuple)):
-        return all(map(_is_plain, value))
-    if isinstance(value, dict):
-        return all(isinstance(name, str) and _is_plain(part) for name, part in value.items())
-    return value is None or isinstance(value, (str, int, float, Path))
 
 
 def identity_of(model: MillModel) -> dict[str, Any]:

@@ -68,19 +68,18 @@ def _inconclusive_part(findings: Sequence[Finding]) -> str:
 def _faults(variant: Variant) -> list[Finding]:
     """Problems that noise does not explain."""
     counts, faults = variant.counts, []
-    n = counts.get("samples", 0)
-    failed = counts.get("candidate_failed", counts.get("failed"))
-    if failed:
-        faults.append(f"{failed} of {n} samples failed")
+    n, failed = counts.get("samples", 0), counts.get("failed", 0)
+    own = counts.get("candidate_failed", failed)
+    if own:
+        faults.append(f"{own} of {n} samples failed")
     if counts.get("nonfinite_positions"):
         faults.append(f"{counts['nonfinite_positions']} of {counts['positions']} positions are NaN or infinite")
-    by_baseline = counts.get("failed", 0) > counts.get("candidate_failed", counts.get("failed", 0))
-    if variant.unmeasured and not by_baseline:
+    if variant.unmeasured and failed == own:
         faults.append(next(iter(variant.unmeasured.values())))
     if counts.get("filtered"):
         faults.append(f"{counts['filtered']} of {n} answers were filtered")
     findings = [Finding(WORSE, text) for text in faults]
-    if variant.unmeasured and by_baseline:  # which says nothing about the candidate
+    if variant.unmeasured and failed > own:  # failures of the baseline say nothing about the candidate
         findings.append(Finding(UNDECIDED, next(iter(variant.unmeasured.values()))))
     return findings
 

@@ -139,12 +139,12 @@ def normal(text: str) -> str:
     `-5` is not `5`, `1/2` not `1.2`.
     """
     folded = unicodedata.normalize("NFKC", text).casefold()
-    chars = (_kept(char, folded[at - 1 : at], folded[at + 1 : at + 2]) for at, char in enumerate(folded))
+    chars = (_normal_char(char, folded[at - 1 : at], folded[at + 1 : at + 2]) for at, char in enumerate(folded))
     return " ".join("".join(chars).split())
 
 
-def _kept(char: str, before: str, after: str) -> str:
-    """A character of a text as `normal` keeps it, between its neighbours."""
+def _normal_char(char: str, before: str, after: str) -> str:
+    """A character of a text as `normal` writes it, between its neighbours."""
     category = unicodedata.category(char)
     if category[0] in "LMN":
         return char

@@ -154,7 +154,7 @@ def number(value: Any) -> float:
 
 
 def first_choice(body: Any) -> Any:
-    """By hand: the first choice that has the index 0, or is first without one."""
+    """From the definition: the first choice that has the index 0, or is first without one."""
     for at, choice in enumerate(body["choices"]):
         if choice.get("index") == 0 or (at == 0 and choice.get("index") is None):
             return choice

@@ -13,6 +13,7 @@ import pytest
 import torch
 from PIL import Image
 
+from mill.api.constructor import constructor_parameters
 from mill.api.errors import ModelError, SpecError, UnknownName
 from mill.api.labels import Labels
 from mill.api.message import IMAGE, Media, Message
@@ -467,7 +468,7 @@ def test_sizes_that_are_too_small_are_refused(option: str, value: int) -> None:
 
 
 def test_defaults_are_the_documented_ones() -> None:
-    parameters = inspect.signature(ClipModel).parameters
+    parameters = constructor_parameters(ClipModel)
     assert parameters["path"].default is inspect.Parameter.empty
     documented = {"batch_size": 64, "prompt_template": "a photo of a {c}.", "max_context_length": 77}
     assert {name: parameters[name].default for name in documented} == documented

@@ -13,6 +13,7 @@ import pytest
 import torch
 from PIL import Image
 
+from mill.api.constructor import constructor_parameters
 from mill.api.errors import CannotServe, ModelError, SpecError, UnknownName
 from mill.api.labels import Labels
 from mill.api.message import IMAGE, Media, Message
@@ -348,7 +349,7 @@ def test_a_plain_task_name_selects_the_supervised_task_with_a_warning(
 
 
 def test_defaults_are_the_documented_ones() -> None:
-    parameters = inspect.signature(TimmModel).parameters
+    parameters = constructor_parameters(TimmModel)
     assert parameters["path"].default is inspect.Parameter.empty
     documented = {"pretrained": True, "batch_size": 64, "num_classes": None}
     assert {name: parameters[name].default for name in documented} == documented

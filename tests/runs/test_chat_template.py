@@ -123,7 +123,7 @@ def test_python_refuses_a_contradiction_too(tmp_path: Path) -> None:
 
 
 def test_a_check_applies_the_template_where_the_spec_says_so(tmp_path: Path, tiny_model: Path) -> None:
-    """By default a suite uses the template of every model; a spec that says false keeps plain text for all."""
+    """By default a suite uses the template of every model; where a spec sets it, each model has its own setting."""
     own = f"path={tiny_model},dtype=float32,device_map=cpu"
     limits: dict[str, Any] = {"limit": 1, "gen_kwargs": {"max_gen_toks": 2}, "forced_tokens": 0, "output_dir": tmp_path}
     check = mill.compare(f"hf[{own}]", f"hf[{own},use_chat_template=false]", labels=["a", "b"], **limits)
@@ -131,6 +131,9 @@ def test_a_check_applies_the_template_where_the_spec_says_so(tmp_path: Path, tin
     check = mill.compare(
         f"hf[{own}]", f"hf[{own},use_chat_template=true]", labels=["a", "b"], tasks="numerics", chat=None, **limits
     )
+    assert "apply_chat_template" not in check.check.settings
+    assert any("only b applied a chat template" in warning for warning in check.check.warnings)
+    check = mill.compare(f"hf[{own}]", f"hf[{own}]", labels=["a", "b"], tasks="numerics", chat=None, **limits)
     assert check.check.settings["apply_chat_template"] is True
 
 

@@ -133,7 +133,7 @@ def test_only_the_cell_that_failed_is_submitted_again(tmp_path: Path, fails: str
     assert "1 results are missing" in report
     good = recorded(out)
     again = schedule(out, "toy[path=a]", TASKS, *limits, TOY_N="9", TOY_LOG=str(log))
-    assert "submitted 1 cells" in again.stdout
+    assert "submitted 1 job " in again.stdout
     all_ended()
     assert check(out)[0] == 0, logs(out)
     assert len(computed(log)) == left and not good & set(computed(log))
@@ -153,7 +153,7 @@ def test_cancelled_and_killed_jobs_resume(tmp_path: Path) -> None:
     known = recorded(out)
     log.unlink()
     again = schedule(out, "toy[path=a]", TASKS, *limits, TOY_N="30", TOY_LOG=str(log))
-    assert "submitted 2 cells" in again.stdout
+    assert "submitted 2 jobs" in again.stdout
     all_ended()
     assert check(out)[0] == 0, logs(out)
     assert len(computed(log)) == len(set(computed(log))) == 120 - len(known) and not set(computed(log)) & known

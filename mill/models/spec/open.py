@@ -11,6 +11,7 @@ from types import UnionType
 from typing import Any
 
 from mill.api.batching import describe
+from mill.api.constructor import constructor_parameters
 from mill.api.errors import MillError, MissingPackage, ModelError, SpecError, UnknownName
 from mill.api.files import import_file
 from mill.api.model import MillModel
@@ -127,7 +128,7 @@ def _model_class(backend: str) -> type:
 
 def arguments_of(cls: type) -> dict[str, inspect.Parameter]:
     """The keyword arguments of a backend, by name."""
-    parameters = inspect.signature(cls).parameters
+    parameters = constructor_parameters(cls)
     return {name: p for name, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
 
 
@@ -139,7 +140,7 @@ def checked_arguments(cls: type, backend: str, given: Mapping[str, Any]) -> dict
     """Arguments as the types that the backend declares; unknown, missing and badly typed ones are refused by name."""
     known = arguments_of(cls)
     given = _canonical(given, known, backend)
-    takes_any = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(cls).parameters.values())
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in constructor_parameters(cls).values())
     for name in given:
         if name not in known and not takes_any:
             synonym = next((synonym for synonym in _SYNONYMS.get(name, ()) if synonym in known), None)
@@ -166,8 +167,8 @@ def _check_key_names(cls: type, backend: str, given: Mapping[str, Any]) -> None:
 
     LiteLLM has many secrets of providers (aws_secret_access_key, vertex_credentials): only spellings of api_key are refused.
     """
-    signatures = [inspect.signature(base) for base in cls.__mro__ if "__init__" in vars(base)]
-    declared = {name for signature in signatures for name in signature.parameters}
+    bases = [base for base in cls.__mro__ if "__init__" in vars(base)]
+    declared = {name for base in bases for name in constructor_parameters(base)}
     info = backend_info(backend)
     for name in {*given} - declared:
         misspelt = name.lower().replace("_", "") in ("apikey", "authorization", "key")
