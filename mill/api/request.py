@@ -113,6 +113,11 @@ class Request:
         return "\n".join(f"<{message.role}> {message.text}" for message in self.context)
 
     @property
+    def continues_answer(self) -> bool:
+        """Whether the dialog ends with the start of an answer, which the model continues (assistant prefill)."""
+        return not isinstance(self.context, str) and bool(self.context) and self.context[-1].role == "assistant"
+
+    @property
     def media(self) -> list[Media]:
         """The images, videos and audio of the dialog, in order."""
         return [] if isinstance(self.context, str) else [media for message in self.context for media in message.media]

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mill.api.batching import describe
+from mill.api.errors import CannotServe
 from mill.api.labels import Labels
 from mill.api.message import IMAGE, Media, Message
 from mill.api.model import MillModel
@@ -192,6 +193,28 @@ def dialog(model: MillModel) -> str:
     return repr(text_of(generate(model, turns)[0])[:40])
 
 
+def begun_answer(model: MillModel) -> str:
+    """The first words of the model's own answer, given as the start of it, are continued by the rest."""
+    if not model.has_chat_template():
+        raise NotApplicable("no chat template")
+    question = Message("user", "Say the days of the week.")
+    answer = text_of(generate(model, (question,), max_gen_toks=24)[0])
+    begun, space, rest = answer.partition(" ")
+    for _ in range(3):
+        word, space, rest = rest.partition(" ")
+        begun = f"{begun} {word}"
+    if not space:
+        raise NotApplicable("the model's answer has too few words to begin it")
+    request = Request(GENERATE, (question, Message("assistant", begun)), options=generation_options(max_gen_toks=6))
+    try:
+        model.check(request)
+    except CannotServe as why:
+        raise NotApplicable(str(why)) from why
+    text = text_of(responses(model, GENERATE, [request])[0])
+    expect(text[:8] == f" {rest}"[:8], f"{begun!r} is continued with {text!r}, not with {rest!r}")
+    return f"{begun!r} and {text!r}"
+
+
 def greedy_flag(model: MillModel) -> str:
     text = text_of(generate(model, PROMPT, max_gen_toks=1)[0])
     if not text.strip():
@@ -297,6 +320,7 @@ CHECKS: Sequence[tuple[str, Check]] = (
     ("greedy is repeatable", repeatable),
     ("draws differ", sampled),
     ("dialog", dialog),
+    ("answer begun in the prompt", begun_answer),
     ("greedy flag", greedy_flag),
     ("log-probabilities add up", chain),
     ("choices together and alone", choices_together),

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from mill.api.batching import Completed, as_response, describe
-from mill.api.errors import MillError, ModelError, ServerGone, UnknownName
+from mill.api.errors import CannotServe, MillError, ModelError, ServerGone, UnknownName
 from mill.api.message import Message
 from mill.api.model import MillModel
 from mill.api.printing import one_line
@@ -113,6 +113,17 @@ class ServerModel(MillModel):
             self._warn(f"{name} answers as {answering}, but {known[0]} was requested: is it the same model?")
         return reply
 
+    def check(self, request: Request) -> None:
+        if request.continues_answer and not self._continues_answers():
+            raise CannotServe(
+                f"the prompts begin the answer, and nothing shows that {self.client.name or self.base_url} would continue "
+                "it: leave out --apply_chat_template, or use a backend that applies the chat template itself, such as hf"
+            )
+
+    def _continues_answers(self) -> bool:
+        """Whether a last message of the assistant is continued, and not answered by a message of its own."""
+        return False
+
     def ready(self, wait: float = 0.0) -> None:
         """Probe the server, again for `wait` seconds while it is unreachable or loading."""
         started = time.monotonic()
@@ -187,6 +198,9 @@ class ServerModel(MillModel):
         """Requests with a shared prefix one after another, for the server's prefix cache."""
         if kind not in self._senders():
             raise self._cannot(kind)
+        started = next((request for request in requests if request.continues_answer), None)
+        if started is not None:
+            self.check(started)  # also on a replica, which got no other check
         return RequestDispatcher(self).stream(sorted(requests, key=lambda request: request.text))
 
     def _senders(self) -> dict[str, Send]:

@@ -81,6 +81,12 @@ class LiteLLMModel(ServerModel):
         if missing and not has_key:
             raise ModelError(f"{self.model} needs a key: set {' or '.join(missing)}, or pass api_key=...")
 
+    def _continues_answers(self) -> bool:
+        try:
+            return bool(_litellm().get_model_info(self.model).get("supports_assistant_prefill"))
+        except Exception:  # LiteLLM does not know the model
+            return False
+
     async def _generate(self, request: Request) -> Response:
         options = request.options
         arguments: dict[str, Any] = {

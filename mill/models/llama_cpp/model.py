@@ -14,6 +14,7 @@ from mill.api.validate import convert
 from mill.models.http import Failure
 from mill.models.http.body import BODY_CAP, SCORES_CAP
 from mill.models.http.model_names import same_file
+from mill.models.http.prefill import renders_open
 from mill.models.http.server import ServerModel, messages_of
 from mill.models.http.values import shaped
 from mill.models.llama_cpp.schema import (
@@ -258,6 +259,9 @@ class LlamaCppModel(ServerModel):
             return request.context
         reply = await self.client.post("/apply-template", {"messages": messages_of(request)})
         return shaped(reply.body, Rendered, "the answer of /apply-template").prompt
+
+    def _continues_answers(self) -> bool:
+        return renders_open(self.client)
 
     async def _tokenize(self, text: str, *, special: bool = True) -> list[int]:
         bos = (self._props.bos_token if self._props else None) or ""

@@ -16,11 +16,11 @@ TOKEN_ID = "token_id:"  # how vLLM writes tokens with return_tokens_as_token_ids
 INVALID_COUNTS = "the server's token counts are not valid and are left out"
 
 
-def read_answer(reply: Reply, stops: list[str], warn: Callable[[str], None]) -> Response:
-    """A completion or a chat completion, cut at its stop strings."""
+def read_answer(reply: Reply, stops: list[str], warn: Callable[[str], None], begun: str = "") -> Response:
+    """A completion or a chat completion, cut at its stop strings, without the text that the prompt began it with."""
     completion, choice = read_choice(reply.body)
     finish = read_finish(choice)
-    text, stopped = cut_at_stops(_text_of(choice, finish), stops)
+    text, stopped = cut_at_stops(_text_of(choice, finish).removeprefix(begun), stops)
     prompt, output = read_counts(completion.usage, ("prompt_tokens", "completion_tokens"), warn)
     return Response(
         text=text,

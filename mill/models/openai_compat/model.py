@@ -15,6 +15,7 @@ from mill.api.response import Response
 from mill.api.secrets import redact
 from mill.models.http import Failure, Reply
 from mill.models.http.body import BODY_CAP, SCORES_CAP
+from mill.models.http.prefill import BEGUN_ANSWER, BEGUN_DIALOG, VLLM_FIELDS, renders_open, takes_vllm_fields
 from mill.models.http.server import ServerModel, messages_of
 from mill.models.http.values import shaped
 from mill.models.openai_compat import scoring as routes
@@ -87,6 +88,9 @@ class OpenAICompatModel(ServerModel):
         self._tokenizes = self._has_next_tokens = False
         self._accepts_chat: bool | None = True if chat else None
         self._next = NextTokens(self._fetch_next)
+        self._prefill_fields: dict[str, Any] | None = None
+        """What a request that begins the answer needs; None where the server is not known to continue one."""
+        self._repeats_prefill = False
 
     def identity(self) -> dict[str, Any]:
         """The address, the name, and the server's metadata of the model."""
@@ -179,6 +183,20 @@ class OpenAICompatModel(ServerModel):
                 self._accepts_chat = failure.kind == "http" and failure.status not in NO_CHAT
         return self._accepts_chat
 
+    def _continues_answers(self) -> bool:
+        if self._prefill_fields is None and takes_vllm_fields(self.client, self.model):
+            self._prefill_fields = VLLM_FIELDS
+        elif self._prefill_fields is None and renders_open(self.client):
+            self._prefill_fields = {}
+            self._repeats_prefill = self._starts_again()
+        return self._prefill_fields is not None
+
+    def _starts_again(self) -> bool:
+        """Whether an answer has the text that the prompt began it with, as a llama-server's does."""
+        body = {"model": self.model, "messages": BEGUN_DIALOG, "max_tokens": 4, "temperature": 0}
+        reply = self.client.probe("POST", "/v1/chat/completions", body, timeout=self.client.timeout)
+        return (read_answer(reply, [], self._warn).text or "").startswith(BEGUN_ANSWER)
+
     # Generation.
 
     async def _generate(self, request: Request) -> Response:
@@ -201,8 +219,10 @@ class OpenAICompatModel(ServerModel):
         else:
             path, logprobs = "/v1/chat/completions", {"logprobs": True, "top_logprobs": count}
             body["messages"] = messages_of(request)
+            body |= (self._prefill_fields or {}) if request.continues_answer else {}
         reply = self._check_model(await self._call(path, body, logprobs if count else {}))
-        answer = self._plausible(read_answer(reply, stops, self._warn), options["max_gen_toks"])
+        begun = _begun_text(request) if self._repeats_prefill else ""
+        answer = self._plausible(read_answer(reply, stops, self._warn, begun=begun), options["max_gen_toks"])
         if count and answer.tokens is None:
             self._warn(NO_TOKENS)
         return answer
@@ -300,3 +320,8 @@ class OpenAICompatModel(ServerModel):
     async def _tokenize(self, text: str) -> list[int]:
         reply = await self.client.post("/tokenize", {"model": self.model, "prompt": text}, SCORES_CAP)
         return shaped(reply.body, TokenIds, "the answer of /tokenize").tokens
+
+
+def _begun_text(request: Request) -> str:
+    """The start of the answer that a prompt ends with."""
+    return request.context[-1].text if request.continues_answer and not isinstance(request.context, str) else ""

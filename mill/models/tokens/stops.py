@@ -7,9 +7,15 @@ from typing import Any
 
 
 def cut_at_stops(text: str, stops: Sequence[str]) -> tuple[str, bool]:
-    """The text before the first stop string, and whether there was one. Servers take few stops, and some ignore them."""
-    positions = [position for position in (text.find(stop) for stop in stops if stop) if position >= 0]
-    return (text[: min(positions)], True) if positions else (text, False)
+    """The text before the stop strings, and whether there was one. Servers take few stops, and some ignore them.
+
+    The text is cut at one after the other, as lm-eval does: of two that overlap, the one that is listed first counts.
+    """
+    stopped = False
+    for stop in filter(None, stops):
+        text, found, _ = text.partition(stop)
+        stopped = stopped or bool(found)
+    return text, stopped
 
 
 def split_stops(tokenizer: Any, until: Sequence[str]) -> tuple[list[str], list[int]]:

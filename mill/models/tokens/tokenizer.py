@@ -70,7 +70,8 @@ class Tokens:
         return with_prefix(ids, self.bos) if self.adds_bos else ids
 
     def render(self, context: Context) -> str:
-        """The text to tokenize: messages through the chat template, plain text only with `chat`."""
+        """The text to tokenize: messages through the chat template, plain text only with `chat`. A last message of the
+        assistant is the start of the answer, which stays open."""
         if isinstance(context, str):
             if not self.chat:
                 return context
@@ -79,7 +80,12 @@ class Tokens:
             raise ModelError("this tokenizer has no chat template: leave out --apply_chat_template and use_chat_template")
         turns = [{"role": message.role, "content": self._content(message)} for message in context]
         owner = self.tokenizer if self.processor is None else self.processor
-        return str(owner.apply_chat_template(turns, tokenize=False, add_generation_prompt=True))
+        is_open = turns[-1]["role"] == "assistant"
+        return str(
+            owner.apply_chat_template(
+                turns, tokenize=False, add_generation_prompt=not is_open, continue_final_message=is_open
+            )
+        )
 
     @property
     def has_template(self) -> bool:
