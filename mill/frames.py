@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from mill.api.constructor import Unidentified
 from mill.api.errors import MissingPackage, SpecError
 from mill.api.model import MillModel
@@ -17,10 +19,10 @@ from mill.checks.compare import compare as make_check
 from mill.checks.result import Check
 from mill.checks.subjects import TOP_LOGPROBS, CheckConfig, Subject, labelled, open_subject
 from mill.models.spec.parse import Spec, make_spec, parse_spec
-from mill.models.spec.remote_code import forbid_remote_code
 from mill.options.checks import CheckOptions
 from mill.options.definitions import EvalOptions, merge
 from mill.options.option import Option, options_of, read_all
+from mill.options.switches import apply_switches
 from mill.options.text import split_names
 from mill.report.collect import COLUMNS, score_rows
 from mill.report.scores import model_warnings, score_warnings
@@ -89,8 +91,7 @@ def evaluate(model: Model, tasks: Tasks, **options: Any) -> Evaluation:
     _check_arguments([model], tasks)
     values = read_all(options, _EVALUATE, "argument", skip=("judge",) if isinstance(options.get("judge"), Spec) else ())
     given = EvalOptions(**{"quiet": True, **merge(values)})
-    if given.no_remote_code:
-        forbid_remote_code()
+    apply_switches(msgspec.structs.asdict(given))
     load_files(tuple(given.task_paths))
     selection, output_dir = _selection(tasks), Path(given.output_dir)
     judge = given.judge if isinstance(given.judge, Spec) or given.judge is None else parse_spec(given.judge)
@@ -145,8 +146,7 @@ def compare(
         raise SpecError(f"{len(labels)} labels for {len(models)} models")
     if tasks is not None and given.prompts is not None:
         raise SpecError("give prompts or tasks, not both")
-    if given.no_remote_code:
-        forbid_remote_code()
+    apply_switches(msgspec.structs.asdict(given))
     load_files(tuple(given.task_paths))
     selection = _selection(tasks) if tasks is not None else Selection(select_suites(given.prompts or ["numerics"]), ())
     settings = RenderSettings(

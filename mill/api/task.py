@@ -69,6 +69,8 @@ class RenderSettings:
     gen_kwargs: Mapping[str, Any] = field(default_factory=dict)
     system_prompt: str | None = None
     apply_chat_template: bool = False
+    fewshot_as_multiturn: bool | None = None
+    """With a chat template: each example as a turn of the user and one of the assistant, instead of one message for all."""
     same_shots: bool = False
     """The first examples of their split for every question, instead of a draw for each."""
 
@@ -96,14 +98,16 @@ class RenderSettings:
             given["seed"] = self.seed or 0
         return generation_options(**{**defaults, **given})
 
-    def frame(self, text: str, description: str = "") -> Context:
+    def frame(self, text: str, description: str = "", turns: Sequence[tuple[str, str]] = ()) -> Context:
         """A prompt with the run's system prompt and a task's description in front.
 
         For a chat template both are the system message and the rest is one user message; else all of it is one text.
+        `turns` are examples, each with its answer, that come before as messages of their own.
         """
         if self.apply_chat_template:
             system = "\n\n".join(part for part in (self.system_prompt, description.strip()) if part)
-            return (*((Message("system", system),) if system else ()), Message("user", text))
+            before = [Message(role, part) for turn in turns for role, part in zip(("user", "assistant"), turn, strict=True)]
+            return (*((Message("system", system),) if system else ()), *before, Message("user", text))
         return (f"{self.system_prompt}\n\n" if self.system_prompt else "") + description + text
 
     def dialog(self, *parts: str | Media) -> tuple[Message, ...]:
@@ -130,6 +134,7 @@ class Task(ABC):
     task_type: TaskType
     version: int | str = 1
     kind: str = ""
+    """The kind of its requests, or of most of them."""
     modalities: frozenset[str] = frozenset({"text"})
     n_shots: int = 0
     takes_shots: bool = False
@@ -138,6 +143,10 @@ class Task(ABC):
     """Metric name -> how its sample values are aggregated (a registered metric)."""
     open_metrics: bool = False
     """Whether `score` decides which metrics there are; `aggregate` then sums up those that `metrics` does not name."""
+    own_prompts: bool = False
+    """Whether texts go to the model as they are, also with a chat template: the task makes the messages itself."""
+    runs_code: bool = False
+    """Whether scoring runs code that the model wrote, which needs --confirm_run_unsafe_code."""
     judge: Judge | None = None
     """How another model grades the answers, where --judge names one."""
     by_category: bool = False
@@ -163,6 +172,11 @@ class Task(ABC):
         None leaves it to the registered metric that `metrics` names.
         """
         return None
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        """All kinds of requests that it sends."""
+        return frozenset({self.kind})
 
     @abstractmethod
     def requests(self, sample: Sample, settings: RenderSettings) -> list[Request]:

@@ -18,9 +18,9 @@ from mill.cli.options import argument, given_options, options
 from mill.cli.values import FilePath
 from mill.execute.ranks import Ranks
 from mill.models.spec.parse import Spec, make_spec
-from mill.models.spec.remote_code import forbid_remote_code
 from mill.options.definitions import EvalOptions, merge
 from mill.options.run_file import read_run_file
+from mill.options.switches import apply_switches
 from mill.report.plan import print_plan
 from mill.report.scores import print_outcome
 from mill.runs.evaluate import Run, prepare
@@ -40,10 +40,11 @@ Examples:
 """
 SHOWN = (
     "output_dir", "limit", "n_shots", "same_shots", "seed", "repeats", "batch_size", "task_paths", "gen_kwargs",
-    "max_tokens", "system_prompt", "apply_chat_template", "fresh", "exact",
+    "max_tokens", "system_prompt", "apply_chat_template", "fewshot_as_multiturn", "fresh", "exact",
 )  # fmt: skip
 SHOWN_LAST = (
-    "dry_run", "base_url", "no_remote_code", "wait", "judge", "executor", "workers", "address", "gpus_per_worker", "quiet",
+    "dry_run", "base_url", "no_remote_code", "confirm_run_unsafe_code", "wait", "judge", "executor", "workers", "address",
+    "gpus_per_worker", "quiet",
 )  # fmt: skip
 CONFIG_HELP = (
     "A run file in YAML: MODELS, TASKS and any option of this page by its name (models: [...], tasks: [...], limit: 100). "
@@ -69,8 +70,7 @@ def command(ctx: click.Context, /, config: str | None, **values: Any) -> int:
     """
     given = given_options(ctx, values, EvalOptions)
     from_file = read_run_file(config) if config is not None else {}
-    if from_file.get("no_remote_code"):
-        forbid_remote_code()
+    apply_switches(from_file)
     return evaluate(EvalOptions(**merge(given, from_file)))
 
 

@@ -10,9 +10,9 @@ import click
 import msgspec
 
 from mill.api.errors import SpecError
-from mill.models.spec.remote_code import forbid_remote_code
 from mill.options.definitions import DEFAULT_OUTPUT_DIR, EvalOptions
 from mill.options.option import Option, options_of
+from mill.options.switches import apply_switches
 
 if TYPE_CHECKING:
     ParamType = click.ParamType[Any]
@@ -116,8 +116,7 @@ def given_options(ctx: click.Context, values: Mapping[str, Any], kind: type[msgs
     given = {name: value for name, value in values.items() if value not in (None, ()) and name in options_of(kind)}
     if "task_paths" in given:
         given["task_paths"] = split_paths(given["task_paths"])
-    if given.get("no_remote_code"):
-        forbid_remote_code()
+    apply_switches(given)
     before = (ctx.obj or {}).get("output_dir")
     return {"output_dir": before, **given} if before else given
 

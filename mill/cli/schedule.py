@@ -13,6 +13,7 @@ import click
 from mill.api.errors import MissingPackage, SpecError
 from mill.api.printing import echo
 from mill.api.secrets import is_secret, names_hidden, redact_addresses
+from mill.api.unsafe_code import unsafe_code_confirmed
 from mill.checks.glossary import counted
 from mill.cli.interrupt import interrupted
 from mill.cli.main import run as run_command
@@ -67,7 +68,7 @@ A cluster file, all of it optional:
 @click.option("--dry_run", is_flag=True, help="Show the matrix and what is missing; submit nothing.")
 @click.option("--forget", is_flag=True, help="Remove them from the list of scheduled jobs; results and submitted jobs stay.")
 @options(PASSED_ON)
-@options(("task_paths", "no_remote_code"))
+@options(("task_paths", "no_remote_code", "confirm_run_unsafe_code"))
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -161,6 +162,7 @@ def _eval_options(n_shots: int | None, given: dict[str, Any], paths: tuple[str, 
     words = [word for name, value in texts.items() if value is not None for word in (f"--{name}", str(value))]
     words += ["--apply_chat_template"] * bool(given.get("apply_chat_template"))
     words += ["--no_remote_code"] * remote_code_forbidden()
+    words += ["--confirm_run_unsafe_code"] * unsafe_code_confirmed()
     return words + [word for path in paths for word in ("--task_paths", path)]
 
 

@@ -11,7 +11,7 @@ from mill.cli.values import FilePath
 from mill.report.scores import print_outcome
 from mill.runs.folder import RunFolder
 from mill.runs.rescore import score_again
-from mill.tasks.load import load_builtin, load_files, make_task
+from mill.tasks.load import load_builtin, load_files
 
 
 @click.command("score")
@@ -26,6 +26,6 @@ def command(run: str, task_paths: tuple[list[str], ...]) -> int:
     """
     load_builtin()
     load_files(tuple(split_paths(task_paths)))
-    outcome = score_again(RunFolder(Path(run)), make_task)
+    outcome = score_again(RunFolder(Path(run)))
     print_outcome(outcome)
     return int(not outcome.complete)

@@ -107,6 +107,9 @@ class RunOptions(msgspec.Struct, kw_only=True, frozen=True):
         ),
     ] = None
     no_remote_code: Annotated[bool, Meta(description="Never run Python code that comes with a model.")] = False
+    confirm_run_unsafe_code: Annotated[
+        bool, Meta(description="Run tasks whose scoring executes code that the model wrote.")
+    ] = False
     wait: Annotated[float, Meta(ge=0, description="Seconds to wait for a server to start.")] = 0.0
     fresh: Annotated[bool, Meta(description="Recompute everything into a new run; reuse no recorded answers.")] = False
     quiet: Annotated[bool, Meta(description="Show no progress.")] = False
@@ -153,6 +156,13 @@ class EvalOptions(RunOptions, kw_only=True, frozen=True):
             extra=hints(aliases=("use_chat_template",)),
         ),
     ] = None
+    fewshot_as_multiturn: Annotated[
+        bool | None,
+        Meta(
+            description="With a chat template: each few-shot example as a turn of the user and one of the assistant.",
+            extra=hints(default="one message with all; lm-eval's own for its tasks"),
+        ),
+    ] = None
     exact: Annotated[bool, Meta(description="hf: compute every row by itself; no shared prefixes.")] = False
     judge: Annotated[Text | None, Meta(description="Model spec of the judge, which grades the answers of judged tasks.")] = (
         None
@@ -186,6 +196,7 @@ class EvalOptions(RunOptions, kw_only=True, frozen=True):
             gen_kwargs=self.decoding,
             system_prompt=self.system_prompt,
             apply_chat_template=bool(self.apply_chat_template),
+            fewshot_as_multiturn=self.fewshot_as_multiturn,
             same_shots=self.same_shots,
         )
 

@@ -15,6 +15,7 @@ from mill.api.message import Message
 from mill.api.model import MillModel, ModelCapabilities
 from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, Request, option_name
 from mill.api.task import RenderSettings, Task
+from mill.api.unsafe_code import refuse_unsafe_code
 from mill.execute.sample_state import SampleState
 from mill.models.spec.backends import backend_info, backends_serving
 from mill.tasks import hooks
@@ -111,6 +112,9 @@ def plan_tasks(
     framed = settings.apply_chat_template
     chat = framed or model.use_chat_template
     settings = replace(settings, apply_chat_template=chat)
+    if settings.fewshot_as_multiturn and not chat:
+        raise SpecError("--fewshot_as_multiturn needs --apply_chat_template")
+    refuse_unsafe_code(selection.tasks)
     served = [(task, _served(task, model)) for task in selection.tasks]
     if chat and not model.has_chat_template():
         raise SpecError(f"{model.model_name} has no chat template: leave out --apply_chat_template and use_chat_template")
@@ -140,7 +144,7 @@ def _as_dialog(task: Task, request: Request) -> Request:
     """A prompt that a task gives as plain text, without `RenderSettings.frame`, as a chat message. Documents stay as they
     are, and so do texts that a check prepared."""
     plain = isinstance(request.context, str) and request.kind in (GENERATE, LOGLIKELIHOOD)
-    if not plain or isinstance(task, ForcedTask):
+    if not plain or task.own_prompts or isinstance(task, ForcedTask):
         return request
     return replace(request, context=(Message("user", request.text),))
 

@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from mill.api.errors import RunError
-from mill.api.registry import tasks as registry
 from mill.api.response import Response
-from mill.api.task import Benchmark, RenderSettings, Task
+from mill.api.task import RenderSettings, Task
 from mill.api.validate import convert
 from mill.api.warnings import warn
 from mill.execute.executor import Tally
@@ -22,9 +21,10 @@ from mill.runs.results import summarize, summarize_benchmarks, write_results
 from mill.runs.samples import SampleRecord, ScoredSample, from_state, read_samples, score_sample, write_samples
 from mill.runs.schema import Manifest, TaskEntry, TaskResult
 from mill.tasks import hooks
+from mill.tasks.recorded import recorded_benchmarks, recorded_task
 
 
-def score_again(folder: RunFolder, make_task: Callable[[str], Task]) -> Outcome:
+def score_again(folder: RunFolder) -> Outcome:
     """Read samples and responses from a run's files and score them with the tasks as they are now."""
     started, where = time.time(), folder.path / MANIFEST
     known = convert(folder.manifest(), Manifest, where, RunError)
@@ -33,16 +33,16 @@ def score_again(folder: RunFolder, make_task: Callable[[str], Task]) -> Outcome:
     earlier = folder.results()
     results: dict[str, TaskResult] = {}
     scored: dict[str, list[ScoredSample]] = {}
+    read = {name: _read(folder, name, entry) for name, entry in known.tasks.items()}
+    documents = {name: [one.sample.doc for one in samples] for name, samples in read.items()}
     for name, entry in known.tasks.items():
-        task = make_task(name)
-        samples = _recorded_samples(folder, task, entry, record, settings)
+        task = recorded_task(name, documents)
+        samples = _answered(folder, task, read[name], record, settings)
         scored[name] = [score_sample(task, sample) for sample in samples]
         result = summarize(task, scored[name], n_shots=entry.n_shots, total=entry.total, data_hash=entry.data_hash)
         result.warnings = earlier.tasks[name].warnings if name in earlier.tasks else entry.warnings  # with the judge's
         results[name if entry.requested in results else entry.requested or name] = result
-    benchmarks = [
-        found for name in earlier.benchmarks if name in registry and isinstance(found := registry.get(name), Benchmark)
-    ]
+    benchmarks = recorded_benchmarks(earlier.benchmarks, documents)
     means = summarize_benchmarks(results, benchmarks)
     for name in write_results(folder, results, benchmarks):
         write_samples(folder, known.model.name, name, scored[name])
@@ -51,19 +51,23 @@ def score_again(folder: RunFolder, make_task: Callable[[str], Task]) -> Outcome:
     return Outcome(known.model.name, folder, tasks, means, Tally(), seconds, judge_failures=failures)
 
 
-def _recorded_samples(
-    folder: RunFolder, task: Task, entry: TaskEntry, record: Record, settings: RenderSettings
-) -> list[SampleRecord]:
-    """The samples of a task with the responses of the record; those that only the samples file has stay."""
-    file = folder.samples_file(task.name)
+def _read(folder: RunFolder, task: str, entry: TaskEntry) -> list[SampleRecord]:
+    file = folder.samples_file(task)
     read = read_samples(file)
     if len(read) != entry.n:
         raise RunError(f"{file} has {len(read)} samples and {MANIFEST} says {entry.n}: run the same `mill eval` again")
+    return read
+
+
+def _answered(
+    folder: RunFolder, task: Task, read: Sequence[SampleRecord], record: Record, settings: RenderSettings
+) -> list[SampleRecord]:
+    """The samples of a task with the responses of the record; those that only the samples file has stay."""
     samples = [_with_responses(task, _with_target(task, sample), record, settings) for sample in read]
     missing = sum(from_file for _, from_file in samples)
     if missing:
-        lacks = f"the record lacks responses of {missing} of {entry.n} samples of {task.name}"
-        warn(f"{folder.path}: {lacks}; {file.name} has them")
+        lacks = f"the record lacks responses of {missing} of {len(samples)} samples of {task.name}"
+        warn(f"{folder.path}: {lacks}; {folder.samples_file(task.name).name} has them")
     return [sample for sample, _ in samples]
 
 

@@ -95,13 +95,15 @@ def _estimate(task: Task, name: str, how: str, values: Sequence[list[Value]]) ->
 
 
 def _own_estimate(task: Task, name: str, values: Sequence[list[Value]]) -> Estimate:
-    """A metric that the task sums up itself, with mill's interval around it. Repeats of a sample are separate values."""
+    """A metric that the task sums up itself, with mill's interval around it. Repeats of a sample count by their mean where
+    they are numbers, else each by itself."""
+    numbers = all(isinstance(one, (int, float)) for repeats in values for one in repeats)
     plain = [one.value if isinstance(one, Opaque) else one for repeats in values for one in repeats]
-    found = task.aggregate(name, plain)
+    found = task.aggregate(name, [sum(repeats) / len(repeats) for repeats in values] if numbers else plain)  # type: ignore[arg-type]
     if found is None:
         raise TypeError(f"aggregate() of the task {task.name} gives nothing for {name!r}")
     value, stderr = found
-    as_mean = mean(values) if not any(isinstance(one, (Opaque, tuple)) for repeats in values for one in repeats) else None
+    as_mean = mean(values) if numbers else None
     if as_mean is not None and math.isclose(as_mean.value, value, rel_tol=1e-12, abs_tol=1e-15):
         return replace(as_mean, value=value, stderr=stderr)  # the interval of a proportion or of a mean
     return around(value, stderr, len(values))
@@ -227,8 +229,18 @@ def _own_means(benchmark: Benchmark, leaves: Sequence[TaskResult]) -> dict[str, 
     means = benchmark.aggregate(scores)
     if means is None:
         return None
-    counts = {name: sum(leaf.metrics[name].n for leaf in leaves if name in leaf.metrics) for name in means}
-    return {name: around(value, stderr, counts[name]) for name, (value, stderr) in means.items()}
+    return {
+        name: _with_interval(value, stderr, [leaf.metrics[name] for leaf in leaves if name in leaf.metrics])
+        for name, (value, stderr) in means.items()
+    }
+
+
+def _with_interval(value: float, stderr: float | None, parts: Sequence[Estimate]) -> Estimate:
+    """The interval of the mean that this is: by samples or plain. That of another one is Student's."""
+    for pooled in (pool(parts, weighted=True), pool(parts, weighted=False)):
+        if math.isclose(pooled.value, value, rel_tol=1e-9, abs_tol=1e-12):
+            return replace(pooled, value=value, stderr=stderr)
+    return around(value, stderr, sum(part.n for part in parts))
 
 
 def _leaves(benchmark: Benchmark, lookup: Mapping[str, TaskResult | Benchmark]) -> list[TaskResult]:

@@ -139,8 +139,9 @@ def check_request(task: Task, sample: Sample, request: object) -> None:
     where = f"of sample {sample.id}"
     if not isinstance(request, Request):
         _refuse(task, f"a request {where} is {_shown(request)}, not a Request")
-    if request.kind != task.kind:
-        raise DataError(f"{task.name} is of kind {task.kind} but makes a {request.kind} request for sample {sample.id}")
+    if request.kind not in task.kinds:
+        kinds = " and ".join(sorted(task.kinds))
+        raise DataError(f"{task.name} is of kind {kinds} but makes a {request.kind} request for sample {sample.id}")
     wrong = _wrong_context(request.context)
     if wrong:
         _refuse(task, f"the context of a request {where} {wrong}")

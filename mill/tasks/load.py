@@ -152,7 +152,7 @@ def serve(task: Task, capabilities: ModelCapabilities, who: str, can: str) -> Ta
     `who` names the model and `can` the backends that would serve the task as it is.
     """
     for candidate in renderings(task):
-        if capabilities.serves(candidate.kind) and candidate.modalities <= capabilities.modalities:
+        if all(map(capabilities.serves, candidate.kinds)) and candidate.modalities <= capabilities.modalities:
             return candidate
     missing = sorted(task.modalities - capabilities.modalities)
     if missing:
@@ -160,6 +160,6 @@ def serve(task: Task, capabilities: ModelCapabilities, who: str, can: str) -> Ta
             f"{task.name} needs a model that takes {', '.join(missing)}; {who} takes "
             f"{', '.join(sorted(capabilities.modalities))}; {can}"
         )
-    raise CannotServe(
-        f"{task.name} ({task.task_type.value}) is scored by {task.kind} requests, which {who} does not answer; {can}"
-    )
+    kinds = " and ".join(sorted(kind for kind in task.kinds if not capabilities.serves(kind)))
+    what = f"{task.name} ({task.task_type.value}) is scored by {kinds} requests"
+    raise CannotServe(f"{what}, which {who} does not answer; {can}")

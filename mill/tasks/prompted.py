@@ -84,6 +84,9 @@ class PromptedTask(Task):
     def context(self, sample: Sample, settings: RenderSettings, question: str | None = None) -> Context:
         """Description, examples and question as one text, or as chat messages where a chat template is applied."""
         text = self.question(sample.doc) if question is None else question
+        if settings.apply_chat_template and settings.fewshot_as_multiturn:
+            turns = [(self.question(shot), self.answer_text(shot)) for shot in self.shots(sample, settings)]
+            return settings.frame(text, self.description, turns)
         examples = "".join(self.example(shot) + self.separator for shot in self.shots(sample, settings))
         return settings.frame(examples + text, self.description)
 

@@ -6,11 +6,15 @@ A source is imported when one of its names is used: nothing else of mill knows w
 from __future__ import annotations
 
 import importlib
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 from mill.api.task import Benchmark, Task
 
 _SOURCES = {"lm-eval": "mill.bridges.lm_eval.source:LmEvalSource"}
+
+
+Documents = Sequence[Mapping[str, Any]]
 
 
 class TaskSource(Protocol):
@@ -21,6 +25,9 @@ class TaskSource(Protocol):
 
     def tasks(self, name: str) -> tuple[list[Task], list[Benchmark]]:
         """The tasks of a name, and the groups whose means are reported."""
+
+    def recorded(self, name: str, documents: Mapping[str, Documents]) -> tuple[list[Task], list[Benchmark]]:
+        """The same over recorded documents, by task, for scoring them again without the data."""
 
     def add_folder(self, path: str) -> None:
         """Add a folder of tasks in the package's own format."""

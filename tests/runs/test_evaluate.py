@@ -203,11 +203,11 @@ def test_a_run_is_scored_again_without_the_model(evaluate: Evaluate, log: Path, 
 
     outcome = evaluate("toy_all,toy_dialog", limit=8)
     models._entries.pop("toy")
-    same = score_again(outcome.folder, make_task)
+    same = score_again(outcome.folder)
     assert [task.metrics for task in same.tasks] == [task.metrics for task in outcome.tasks]
     assert same.benchmarks == outcome.benchmarks
     monkeypatch.setattr(tasks.get("toy_gen"), "score", lambda self, sample, responses: {"exact_match": 1.0})
-    changed = score_again(outcome.folder, make_task)
+    changed = score_again(outcome.folder)
     assert changed.tasks[0].metrics["exact_match"].value == 1.0
     assert results(outcome)["tasks"]["toy_gen"]["metrics"]["exact_match"]["value"] == 1.0
 
@@ -231,7 +231,7 @@ def test_an_interrupted_run_can_be_scored_and_counts_what_is_missing(
     with pytest.raises(KeyboardInterrupt):
         evaluate(limit=12)
     (manifest,) = (tmp_path / "out").glob("*/*/manifest.json")
-    outcome = score_again(RunFolder(manifest.parent), make_task)
+    outcome = score_again(RunFolder(manifest.parent))
     assert json.loads(manifest.read_text())["sessions"][0]["ended"] == "interrupted"
     assert (outcome.tasks[0].n, outcome.tasks[0].errors) == (12, 4)
     assert outcome.tasks[0].failures[0]["error"] == "not answered"
@@ -243,7 +243,7 @@ def test_an_interrupted_run_can_be_scored_and_counts_what_is_missing(
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"is not a run: its manifest\.json is missing"):
-        score_again(RunFolder(tmp_path), make_task)
+        score_again(RunFolder(tmp_path))
 
 
 def test_keys_are_never_stored(evaluate: Evaluate, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from mill.api.task import Benchmark, RenderSettings, Sample
 from mill.runs.evaluate import prepare
 from mill.runs.folder import RunFolder
 from mill.runs.rescore import score_again
-from mill.tasks.load import make_task, select
+from mill.tasks.load import select
 
 Evaluate = Callable[..., dict[str, Any]]
 
@@ -85,7 +85,7 @@ def test_a_mean_is_renewed_when_tasks_are_scored_otherwise(evaluate: Evaluate, t
     (run,) = (tmp_path / "out").glob("*/*")
     for name in ("g1", "g2"):
         tasks.add(name, type("Harsh", (gold("answer"),), {"score": lambda *_: {"exact_match": 0.0}}))
-    score_again(RunFolder(run), make_task)
+    score_again(RunFolder(run))
     assert mean(json.loads((run / "results.json").read_bytes())) == (0.0, 8)
 
 

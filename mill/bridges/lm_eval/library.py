@@ -6,6 +6,7 @@ import contextlib
 import functools
 import importlib.metadata
 import importlib.util
+import inspect
 import io
 import logging
 import random
@@ -49,6 +50,8 @@ class Loaded:
     members: dict[str, list[str]] = field(default_factory=dict)
     nested: dict[str, Any] = field(default_factory=dict)
     """Before 0.4.12: the part of lm-eval's nested dictionaries that is a group."""
+    random_state: Any = None
+    """Of the generators once everything was loaded."""
 
 
 def load(name: str, folders: Sequence[Path], metadata: Mapping[str, Any]) -> Loaded:
@@ -58,11 +61,14 @@ def load(name: str, folders: Sequence[Path], metadata: Mapping[str, Any]) -> Loa
 
         paths = [str(folder) for folder in folders]
         manager = TaskManager(include_path=paths, include_defaults=False, metadata=dict(metadata))
-        seed_generators()
-        if hasattr(manager, "load"):
-            found = manager.load([name])
-            return Loaded(found["tasks"], found.get("groups", {}), dict(found.get("group_map", {})))
-        return _from_nested(manager.load_task_or_group([name]))
+        with random_numbers():
+            if hasattr(manager, "load"):
+                found = manager.load([name])
+                loaded = Loaded(found["tasks"], found.get("groups", {}), dict(found.get("group_map", {})))
+            else:
+                loaded = _from_nested(manager.load_task_or_group([name]))
+            loaded.random_state = random_state()
+        return loaded
 
 
 def _from_nested(nested: Mapping[Any, Any]) -> Loaded:
@@ -83,12 +89,43 @@ def _from_nested(nested: Mapping[Any, Any]) -> Loaded:
     return loaded
 
 
-def seed_generators() -> None:
-    """As lm-eval's evaluator does before it loads tasks: some of them shuffle their documents."""
+@contextlib.contextmanager
+def random_numbers(state: Any = None) -> Iterator[None]:
+    """The generators as lm-eval's evaluator seeds them before it loads tasks, or at a `state` that they had then: some tasks
+    shuffle their documents. The process's own state comes back."""
     import numpy as np
 
-    random.seed(_RANDOM_SEED)
-    np.random.seed(_OTHER_SEED)
+    before = random_state()
+    if state is None:
+        random.seed(_RANDOM_SEED)
+        np.random.seed(_OTHER_SEED)
+    else:
+        _set_state(state)
+    try:
+        yield
+    finally:
+        _set_state(before)
+
+
+def random_state() -> Any:
+    import numpy as np
+
+    return random.getstate(), np.random.get_state()
+
+
+def _set_state(state: Any) -> None:
+    import numpy as np
+
+    random.setstate(state[0])
+    np.random.set_state(state[1])
+
+
+@functools.cache
+def default_multiturn() -> bool:
+    """Whether examples are turns of a chat by default, which changed between versions."""
+    from lm_eval.evaluator import simple_evaluate
+
+    return bool(inspect.signature(simple_evaluate).parameters["fewshot_as_multiturn"].default)
 
 
 @contextlib.contextmanager

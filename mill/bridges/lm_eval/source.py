@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import functools
+from collections.abc import Mapping
 from pathlib import Path
 
 from mill.api.errors import DataError, UnknownName
@@ -11,7 +12,9 @@ from mill.api.task import Benchmark, Task
 from mill.bridges.lm_eval import library
 from mill.bridges.lm_eval.group import LmEvalGroup
 from mill.bridges.lm_eval.index import GROUP, TaskIndex, make_index, stored_index
+from mill.bridges.lm_eval.recorded import recorded_documents
 from mill.bridges.lm_eval.task import PREFIX, LmEvalTask, loading
+from mill.tasks.sources import Documents
 
 
 class LmEvalSource:
@@ -46,13 +49,17 @@ class LmEvalSource:
             self._made[name] = self._load(name)
         return self._made[name]
 
+    def recorded(self, name: str, documents: Mapping[str, Documents]) -> tuple[list[Task], list[Benchmark]]:
+        with recorded_documents({task.removeprefix(PREFIX): docs for task, docs in documents.items()}):
+            return self._load(name)
+
     def _load(self, name: str) -> tuple[list[Task], list[Benchmark]]:
         folders = self.index.folders_of(name)
         with loading(f"{PREFIX}{name} cannot be loaded"):
             found = library.load(name, folders, {})
         if not found.tasks:
             raise DataError(f"{PREFIX}{name} has no tasks")
-        tasks: list[Task] = [LmEvalTask(PREFIX + inner, task) for inner, task in found.tasks.items()]
+        tasks: list[Task] = [LmEvalTask(PREFIX + inner, task, found.random_state) for inner, task in found.tasks.items()]
         groups: list[Benchmark] = [
             LmEvalGroup(
                 PREFIX + inner,

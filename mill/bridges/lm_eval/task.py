@@ -5,17 +5,19 @@ lm-eval loads the documents, draws the examples, renders the prompts, filters an
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import cached_property
 from typing import Any
 
 from mill.api.errors import DataError
+from mill.api.message import AUDIO, IMAGE, Media
 from mill.api.request import GENERATE, LOGLIKELIHOOD, ROLLING, Request
 from mill.api.response import Response
 from mill.api.task import Opaque, RenderSettings, Sample, Task, TaskType, Value
 from mill.bridges.lm_eval import library
 from mill.bridges.lm_eval.data import Splits, local_first
-from mill.bridges.lm_eval.prompts import context_of, keep_messages
+from mill.bridges.lm_eval.prompts import ChatPrompt, context_of, return_messages
 from mill.bridges.lm_eval.scoring import aggregated, metric_name, scored
 from mill.bridges.lm_eval.templates import compiled_once
 
@@ -35,20 +37,38 @@ class LmEvalTask(Task):
     """One task of lm-eval. `task` is lm-eval's own object."""
 
     open_metrics = True
-    takes_shots = True
+    own_prompts = True
 
-    def __init__(self, name: str, task: Any) -> None:
-        self.task = task
+    def __init__(self, name: str, task: Any, random_state: Any = None) -> None:
+        self.task, self._random_state = task, random_state
         output_type = str(task.OUTPUT_TYPE or "generate_until")
         self.task_type = _TYPES[output_type]
         self.kind = _KINDS.get(output_type, GENERATE)
         self.version = f"lm-eval {library.version()}, task {task.VERSION}"
-        self.n_shots = int(task.get_config("num_fewshot") or 0)
+        shots = task.get_config("num_fewshot")
+        self.n_shots = int(shots or 0)
+        self.takes_shots = shots != 0 and task.OUTPUT_TYPE != "loglikelihood_rolling"  # a task that says 0 stays at 0
+        self.runs_code = bool(getattr(task, "UNSAFE_CODE", False))
+        media = {IMAGE: task.get_config("doc_to_image"), AUDIO: task.get_config("doc_to_audio")}
+        self.modalities = frozenset({"text", *(kind for kind, given in media.items() if given)})
         super().__init__(name)
         self._docs: list[Any] = []
         self._instances: dict[int, list[Any]] = {}
+        self._without_template = False
+
+    @cached_property
+    def kinds(self) -> frozenset[str]:
+        """Tasks that are Python classes may send requests of several kinds: those of the first document tell."""
+        if self.task.OUTPUT_TYPE is not None:
+            return frozenset({self.kind})
+        with self._calls("the requests cannot be made"):
+            made = self.task.construct_requests(doc=self._documents()[0], ctx="", metadata=(self.name, 0, 1))
+        return frozenset(instance.request_type for instance in (made if isinstance(made, list) else [made]))
 
     def samples(self) -> Sequence[Sample]:
+        return [Sample(str(number), _plain(doc)) for number, doc in enumerate(self._documents())]
+
+    def _documents(self) -> list[Any]:
         """All documents. lm-eval's object gets the same list: its own may be shuffled anew at each access."""
         if not self._docs:
             with self._calls("the documents cannot be read"):
@@ -57,14 +77,16 @@ class LmEvalTask(Task):
             self._check_split(evaluated, "which is evaluated")
             attribute = "test_docs" if self.task.has_test_docs() else "validation_docs"
             setattr(self.task, attribute, lambda: self._docs)
-        return [Sample(str(number), doc) for number, doc in enumerate(self._docs)]
+        return self._docs
 
     def prepare(self, samples: Sequence[Sample], settings: RenderSettings) -> None:
         """Render all prompts at once: lm-eval draws the examples of all documents from one stream of random numbers."""
-        task = self.task
-        with self._calls("prompts cannot be rendered"):
+        task, chat = self.task, settings.apply_chat_template
+        multiturn = library.default_multiturn() if settings.fewshot_as_multiturn is None else settings.fewshot_as_multiturn
+        self._documents()
+        with self._calls("prompts cannot be rendered"), library.random_numbers(self._random_state):
             shots = task.get_config("num_fewshot")
-            if settings.n_shots is not None and shots != 0:  # as in lm-eval, a task that says 0 keeps it
+            if settings.n_shots is not None and shots != 0:
                 task.set_config(key="num_fewshot", value=settings.n_shots)
             elif shots is None:
                 task.set_config(key="num_fewshot", value=0)
@@ -74,9 +96,9 @@ class LmEvalTask(Task):
                 rank=0,
                 world_size=1,
                 system_instruction=settings.system_prompt,
-                apply_chat_template=settings.apply_chat_template,
-                fewshot_as_multiturn=settings.apply_chat_template,
-                chat_template=keep_messages if settings.apply_chat_template else None,
+                apply_chat_template=chat,
+                fewshot_as_multiturn=chat and multiturn,
+                chat_template=return_messages if chat else None,
             )
         if task.get_config("num_fewshot"):
             self._check_split(self._shots_split(), "which its examples are drawn from")
@@ -85,6 +107,11 @@ class LmEvalTask(Task):
             self._instances.setdefault(instance.doc_id, []).append(instance)
         for instances in self._instances.values():
             instances.sort(key=lambda instance: int(instance.idx))
+        first = self._instances[min(self._instances)][0]
+        self._without_template = chat and self.kind != ROLLING and not isinstance(first.args[0], ChatPrompt)
+
+    def warnings(self) -> list[str]:
+        return ["its prompts are sent without the chat template, as by lm-eval"] if self._without_template else []
 
     def _shots_split(self) -> str | None:
         config = self.task.config
@@ -99,25 +126,22 @@ class LmEvalTask(Task):
     def requests(self, sample: Sample, settings: RenderSettings) -> list[Request]:
         """The instances of a document, each as often as the task repeats it."""
         return [
-            self._request(instance, settings, draw)
+            self._request(instance, settings, draw * settings.repeats)
             for instance in self._instances[int(sample.id)]
             for draw in range(instance.repeats or 1)
         ]
 
     def _request(self, instance: Any, settings: RenderSettings, draw: int) -> Request:
         kind, arguments = instance.request_type, instance.args
-        if kind == LOGLIKELIHOOD:
-            return Request(LOGLIKELIHOOD, context_of(arguments[0]), str(arguments[1]), repeats=settings.repeats)
         if kind == ROLLING:
             return Request(ROLLING, str(arguments[0]), repeats=settings.repeats)
+        context = context_of(arguments[0], arguments[2] if len(arguments) > 2 else None)
+        if kind == LOGLIKELIHOOD:
+            return Request(LOGLIKELIHOOD, context, str(arguments[1]), repeats=settings.repeats)
         if kind != GENERATE:
             raise DataError(f"{self.name} sends {kind} requests, which mill does not have")
-        options = {
-            name: value for name, value in arguments[1].items() if _WITHOUT_EFFECT.get(name, _WITHOUT_EFFECT) != value
-        }
-        return Request(
-            GENERATE, context_of(arguments[0]), options=settings.options(**options), repeats=settings.repeats, draw=draw
-        )
+        options = settings.options(**_decoding(arguments[1]))
+        return Request(GENERATE, context, options=options, repeats=settings.repeats, draw=draw)
 
     def score(self, sample: Sample, responses: Sequence[Response]) -> dict[str, Value]:
         with compiled_once(), library.quiet():
@@ -145,6 +169,24 @@ def loading(what: str) -> Iterator[None]:
     """lm-eval's code runs here with local data first, without its output, and with one line for whatever fails."""
     with library.one_line(what), library.quiet(), compiled_once(), local_first():
         yield
+
+
+def _decoding(given: Mapping[str, Any]) -> dict[str, Any]:
+    """A task's decoding options without those that change nothing, such as an empty stop string."""
+    options = {name: value for name, value in given.items() if _WITHOUT_EFFECT.get(name, _WITHOUT_EFFECT) != value}
+    until = options.get("until")
+    if until is not None:
+        options["until"] = [stop for stop in ([until] if isinstance(until, str) else until) if stop]
+    return options
+
+
+def _plain(doc: Any) -> Any:
+    """A document that can be recorded: images by their content's digest."""
+    if isinstance(doc, Mapping):
+        return {name: _plain(value) for name, value in doc.items()}
+    if isinstance(doc, list):
+        return [_plain(value) for value in doc]
+    return f"<image {Media(IMAGE, doc).digest}>" if type(doc).__module__.startswith("PIL.") else doc
 
 
 def _response(response: Response) -> Any:

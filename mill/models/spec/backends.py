@@ -127,9 +127,9 @@ def backend_info(name: str) -> Backend | None:
 
 def backends_serving(tasks: Iterable[Task]) -> list[str]:
     """The first name of every built-in backend with models that can serve one of these tasks."""
-    needs = [(task.kind, task.modalities) for task in tasks]
+    needs = [(task.kinds, task.modalities) for task in tasks]
     return [
         backend.names[0]
         for backend in BACKENDS
-        if any(kind in backend.kinds and modalities <= backend.modalities for kind, modalities in needs)
+        if any(kinds <= set(backend.kinds) and modalities <= backend.modalities for kinds, modalities in needs)
     ]
