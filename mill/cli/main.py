@@ -36,6 +36,7 @@ COMMANDS = {
     "schedule": ("mill.cli.schedule", "A matrix of runs on a cluster."),
     "collect": ("mill.cli.collect", "All scores of an output folder in one table."),
     "conform": ("mill.cli.conform", "Check that a backend fulfils the contract."),
+    "lm-eval": ("mill.cli.lm_eval", "lm-evaluation-harness with mill's models."),
     "score": ("mill.cli.score", "Score a recorded run again, without the model."),
     "schema": ("mill.cli.schema", "Print the JSON schema of run files."),
 }

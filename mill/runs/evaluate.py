@@ -11,6 +11,7 @@ from typing import Any
 
 from mill.api.errors import MillError, RunError
 from mill.api.model import MillModel, identity_of
+from mill.api.request import Request
 from mill.api.storage import refuse_links
 from mill.api.task import Benchmark, RenderSettings, Task
 from mill.api.validate import convert
@@ -101,6 +102,14 @@ class Run:
                 run_samples(executor, self.states)
                 self._render_prompts()
             return self._score(executor, session, quiet=quiet)
+
+    def answer(self, requests: Sequence[Request]) -> None:
+        """Answer requests that belong to no task, and record the responses. The model stays loaded."""
+        executor = Executor(make_backend(self.choice, self.spec, self.model), self.record)
+        self._write_plan()
+        with self._lock(), self._session(executor, keep_model=True):
+            self.record.refresh()
+            executor.run(requests)
 
     def execute_together(self, ranks: Ranks, *, quiet: bool = False) -> Outcome | None:
         """The same as one of several ranks; only rank 0, which holds the lock for all, scores and has an outcome."""
@@ -308,6 +317,24 @@ def plan_run(
     folder and share no responses with other runs.
     """
     plans = plan_tasks(model, selection, settings, limit)
+    run = record_run(spec, model, settings, output_dir=output_dir, fresh=fresh, condition=condition, judging=judging)
+    run.plans, run.benchmarks = plans, selection.benchmarks
+    if judging is not None:
+        check_prompts(plans)
+    return run
+
+
+def record_run(
+    spec: Spec,
+    model: MillModel,
+    settings: RenderSettings,
+    *,
+    output_dir: Path,
+    fresh: bool = False,
+    condition: str = "",
+    judging: JudgeRunner | None = None,
+) -> Run:
+    """A run without tasks, with the folder where its responses are recorded."""
     identity = identity_of(model)
     shown = {**manifest.shown_settings(settings), **({"condition": condition} if condition else {})}
     shown |= {"judge": judging.label} if judging is not None else {}
@@ -316,9 +343,8 @@ def plan_run(
     fresh = fresh or _was_fresh(folder)
     other_runs = [] if fresh or condition else folder.other_runs
     record = Record(folder.path, other_runs, shareable=not condition, root=folder.root)
-    run = Run(spec, model, plans, selection.benchmarks, settings, identity, folder, record, fresh, condition)
+    run = Run(spec, model, [], (), settings, identity, folder, record, fresh, condition)
     if judging is not None:
-        check_prompts(plans)
         # A fresh run is judged afresh.
         run.judging = replace(judging, folder=folder.path / "judge", root=folder.root) if fresh else judging
     return run

@@ -83,7 +83,8 @@ def find_local(dataset: Dataset, split: str) -> Path | None:
 
 
 def folders_on_search_path(name: str, config: str | None) -> list[Path]:
-    """The folders of a dataset on the search path. A name without an organisation, as the hub had them, means any."""
+    """The folders of a dataset on the search path. A name without an organisation, as the hub had them, means any; without
+    a config, the only one that a dataset has is it, as on the hub."""
     configs = (config,) if config and config not in _NO_CONFIG else (config or "", "", *_NO_CONFIG)
     found: dict[Path, None] = {}
     for root in _roots():
@@ -91,7 +92,14 @@ def folders_on_search_path(name: str, config: str | None) -> list[Path]:
         if "/" not in name and root.is_dir():
             folders += [organisation / name for organisation in sorted(root.iterdir())]
         found |= dict.fromkeys(folder / part for folder in folders for part in configs)
+        if not config:
+            found |= dict.fromkeys(only for folder in folders if (only := _only_config(folder)) is not None)
     return [folder for folder in found if folder.is_dir()]
+
+
+def _only_config(folder: Path) -> Path | None:
+    inner = [path for path in folder.iterdir() if path.is_dir()] if folder.is_dir() else []
+    return inner[0] if len(inner) == 1 else None
 
 
 def splits_in(folder: Path) -> dict[str, Path]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mill.api.errors import DataError
+from mill.bridges.lm_eval.problems import dataset_problem
 from mill.tasks.data import folders_on_search_path, read_rows, splits_in
 
 _FILE_FORMATS = ("json", "csv", "parquet", "text")
@@ -24,7 +25,10 @@ def local_first() -> Iterator[None]:
     def load(path: str | None = None, name: str | None = None, *more: Any, **options: Any) -> Any:
         local = _local(str(path), name, options)
         if local is None:
-            return original(path, name, *more, **options)
+            try:
+                return original(path, name, *more, **options)
+            except Exception as error:
+                raise dataset_problem(str(path), name, error) from error
         split = options.get("split")
         return local if split is None else local[str(split)]
 

@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mill.api.batching import describe
-from mill.api.errors import DataError, MillError, MissingPackage
+from mill.api.errors import MillError, MissingPackage
 
 OLDEST = (0, 4, 10)
 FEWSHOT_SEED = 1234  # of a bare `lm_eval` command, as are the seeds of the generators
@@ -138,16 +137,3 @@ def quiet() -> Iterator[None]:
             yield
         finally:
             logging.disable(previous)
-
-
-@contextlib.contextmanager
-def one_line(what: str) -> Iterator[None]:
-    """Whatever lm-eval or a task's own code raises becomes one line."""
-    try:
-        yield
-    except (MillError, KeyboardInterrupt):
-        raise
-    except ModuleNotFoundError as error:
-        raise DataError(f"{what} needs the package {error.name}: pip install {error.name}") from error
-    except BaseException as error:  # third-party code may raise anything
-        raise DataError(f"{what}: {describe(error)}") from error

@@ -8,7 +8,7 @@ from typing import Any
 from mill.api.errors import DataError
 from mill.api.message import AUDIO, IMAGE, Context, Media, Message
 
-_MARK = "\x00chat\x00"  # starts the text of every ChatPrompt, so that one that lm-eval changed is noticed
+_MARK = "\u2061\u2062"  # invisible; starts the text of every ChatPrompt, so that one that lm-eval changed is noticed
 _PLACEHOLDERS = {IMAGE: "<image>", AUDIO: "<audio>"}
 _MEDIA_ARGUMENTS = {"visual": IMAGE, "audio": AUDIO}
 

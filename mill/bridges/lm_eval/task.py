@@ -17,9 +17,13 @@ from mill.api.response import Response
 from mill.api.task import Opaque, RenderSettings, Sample, Task, TaskType, Value
 from mill.bridges.lm_eval import library
 from mill.bridges.lm_eval.data import Splits, local_first
-from mill.bridges.lm_eval.prompts import ChatPrompt, context_of, return_messages
+from mill.bridges.lm_eval.hub_metrics import hub_metrics
+from mill.bridges.lm_eval.problems import missing_part, one_line
+from mill.bridges.lm_eval.prompts import ChatPrompt, return_messages
+from mill.bridges.lm_eval.requests import as_request
 from mill.bridges.lm_eval.scoring import aggregated, metric_name, scored
 from mill.bridges.lm_eval.templates import compiled_once
+from mill.sandbox import sandbox_name
 
 PREFIX = "lm-eval:"
 _TYPES = {
@@ -29,8 +33,6 @@ _TYPES = {
     "generate_until": TaskType.GENERATIVE_QA,
 }
 _KINDS = {"multiple_choice": LOGLIKELIHOOD, "loglikelihood": LOGLIKELIHOOD, "loglikelihood_rolling": ROLLING}
-# Options that change nothing at these values.
-_WITHOUT_EFFECT = {"num_beams": 1, "num_return_sequences": 1, "use_cache": True, "early_stopping": False}
 
 
 class LmEvalTask(Task):
@@ -107,11 +109,34 @@ class LmEvalTask(Task):
             self._instances.setdefault(instance.doc_id, []).append(instance)
         for instances in self._instances.values():
             instances.sort(key=lambda instance: int(instance.idx))
+        self._try_scoring()
         first = self._instances[min(self._instances)][0]
         self._without_template = chat and self.kind != ROLLING and not isinstance(first.args[0], ChatPrompt)
 
+    def _try_scoring(self) -> None:
+        """Score an empty answer, so that a package that only scoring needs is missed before the model loads."""
+        if self.runs_code:
+            return
+        instances = self._instances[min(self._instances)]
+        empty: list[Any] = [
+            "" if one.request_type == GENERATE else -1.0 if one.request_type == ROLLING else (-1.0, False)
+            for one in instances
+            for _ in range(one.repeats or 1)
+        ]
+        try:
+            with compiled_once(), library.quiet():
+                scored(self.task, instances[0].doc, empty, self._repeats)
+        except Exception as error:  # an empty answer may be more than a task's scoring can take
+            missing = missing_part(error)
+            if missing is not None:
+                raise DataError(f"{self.name} cannot be scored: {missing}") from error
+
     def warnings(self) -> list[str]:
-        return ["its prompts are sent without the chat template, as by lm-eval"] if self._without_template else []
+        lines = ["its prompts are sent without the chat template, as by lm-eval"] if self._without_template else []
+        if self.runs_code:
+            isolated = sandbox_name()
+            lines.append(f"programs run in {isolated}" if isolated else "programs run without a sandbox: install bubblewrap")
+        return lines
 
     def _shots_split(self) -> str | None:
         config = self.task.config
@@ -126,22 +151,10 @@ class LmEvalTask(Task):
     def requests(self, sample: Sample, settings: RenderSettings) -> list[Request]:
         """The instances of a document, each as often as the task repeats it."""
         return [
-            self._request(instance, settings, draw * settings.repeats)
+            as_request(instance, settings.options, repeats=settings.repeats, draw=draw * settings.repeats)
             for instance in self._instances[int(sample.id)]
             for draw in range(instance.repeats or 1)
         ]
-
-    def _request(self, instance: Any, settings: RenderSettings, draw: int) -> Request:
-        kind, arguments = instance.request_type, instance.args
-        if kind == ROLLING:
-            return Request(ROLLING, str(arguments[0]), repeats=settings.repeats)
-        context = context_of(arguments[0], arguments[2] if len(arguments) > 2 else None)
-        if kind == LOGLIKELIHOOD:
-            return Request(LOGLIKELIHOOD, context, str(arguments[1]), repeats=settings.repeats)
-        if kind != GENERATE:
-            raise DataError(f"{self.name} sends {kind} requests, which mill does not have")
-        options = settings.options(**_decoding(arguments[1]))
-        return Request(GENERATE, context, options=options, repeats=settings.repeats, draw=draw)
 
     def score(self, sample: Sample, responses: Sequence[Response]) -> dict[str, Value]:
         with compiled_once(), library.quiet():
@@ -167,17 +180,8 @@ class LmEvalTask(Task):
 @contextmanager
 def loading(what: str) -> Iterator[None]:
     """lm-eval's code runs here with local data first, without its output, and with one line for whatever fails."""
-    with library.one_line(what), library.quiet(), compiled_once(), local_first():
+    with one_line(what), library.quiet(), compiled_once(), local_first(), hub_metrics():
         yield
-
-
-def _decoding(given: Mapping[str, Any]) -> dict[str, Any]:
-    """A task's decoding options without those that change nothing, such as an empty stop string."""
-    options = {name: value for name, value in given.items() if _WITHOUT_EFFECT.get(name, _WITHOUT_EFFECT) != value}
-    until = options.get("until")
-    if until is not None:
-        options["until"] = [stop for stop in ([until] if isinstance(until, str) else until) if stop]
-    return options
 
 
 def _plain(doc: Any) -> Any:

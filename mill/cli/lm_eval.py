@@ -1,0 +1,45 @@
+"""`mill lm-eval ...`: the command line of lm-evaluation-harness, with mill's models as `--model mill`."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from mill.api.errors import MissingPackage
+
+
+@click.command(
+    "lm-eval",
+    add_help_option=False,
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False, "token_normalize_func": None},
+)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def command(arguments: tuple[str, ...]) -> int:
+    """Run lm-evaluation-harness with any model of mill: all of lm-eval's options, and --model mill.
+
+    Answers are recorded below --output_dir of --model_args ("results" unless given), and the same command continues there.
+    Data on MILL_DATA comes before the hub.
+
+    \b
+    Examples:
+      mill lm-eval run --model mill --model_args "spec=hf[path=org/name]" --tasks hellaswag --limit 100
+      mill lm-eval run --model mill --model_args "spec=http://127.0.0.1:8000/v1,output_dir=out" --tasks gsm8k
+    """
+    try:
+        from lm_eval.__main__ import cli_evaluate
+        from lm_eval.api.registry import register_model
+    except ModuleNotFoundError as error:
+        if error.name != "lm_eval":
+            raise
+        raise MissingPackage("mill lm-eval", "lm_eval", "lm-eval") from error
+    from mill.bridges.lm_eval.bootstrap import bootstrap_stderr
+    from mill.bridges.lm_eval.data import local_first
+    from mill.bridges.lm_eval.model import NAME, MillLM
+    from mill.bridges.lm_eval.templates import compiled_once
+
+    register_model(NAME)(MillLM)
+    sys.argv = ["lm-eval", *arguments]
+    with local_first(), compiled_once(), bootstrap_stderr():
+        cli_evaluate()
+    return 0
