@@ -32,8 +32,10 @@ from mill.api.registry import register_model
 from mill.api.request import Request
 from mill.api.response import Response
 from mill.api.task import RenderSettings
+from mill.api.unsafe_code import confirm_unsafe_code
 from mill.bridges.lm_eval import library, scoring
 from mill.bridges.lm_eval.data import local_first
+from mill.bridges.lm_eval.hub_metrics import hub_metrics
 from mill.bridges.lm_eval.index import GROUP, TASK
 from mill.runs.evaluate import Outcome, prepare
 from mill.tasks.data import folders_on_search_path
@@ -125,7 +127,7 @@ def available() -> list[str]:
 
 def of_lm_eval(name: str, limit: int) -> dict[str, dict[str, Any]]:
     folders = [str(folder) for folder in source("lm-eval").index.folders_of(name)]  # type: ignore[attr-defined]
-    with library.quiet(), local_first():
+    with library.quiet(), local_first(), hub_metrics():
         manager = TaskManager(include_defaults=False, include_path=folders)
         found = evaluator.simple_evaluate(
             HashLM(),
@@ -179,6 +181,7 @@ def main() -> int:
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
     scoring.BOOTSTRAP = BOOTSTRAP
+    confirm_unsafe_code()  # of the deterministic model, whose programs are known
     equal_count = different = refused = 0
     for name in available():
         if not name.startswith(tuple(given.only)):

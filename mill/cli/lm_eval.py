@@ -27,6 +27,7 @@ def command(arguments: tuple[str, ...]) -> int:
       mill lm-eval run --model mill --model_args "spec=http://127.0.0.1:8000/v1,output_dir=out" --tasks gsm8k
     """
     try:
+        import lm_eval.models  # noqa: F401  registers lm-eval's own, which mill's joins
         from lm_eval.__main__ import cli_evaluate
         from lm_eval.api.registry import register_model
     except ModuleNotFoundError as error:

@@ -17,6 +17,7 @@ from mill.api.ranks import world_size
 from mill.api.request import GENERATE, Request, generation_options
 from mill.api.response import Response
 from mill.api.task import RenderSettings
+from mill.api.warnings import warn
 from mill.bridges.lm_eval.prompts import return_messages
 from mill.bridges.lm_eval.requests import as_request
 from mill.models.spec.open import open_model, resolve_spec, takes_argument
@@ -27,6 +28,8 @@ from mill.runs.evaluate import Run, record_run
 
 NAME = "mill"
 _UNSET = (None, 1, "1", "auto")  # batch sizes of lm-eval that leave the choice to mill; its default is 1
+
+_DEFAULT_DEVICE = "cuda:0"  # of lm-eval, on machines without one too
 
 
 class MillLM(LM):  # type: ignore[misc]
@@ -103,12 +106,10 @@ class MillLM(LM):  # type: ignore[misc]
         """The text that the model gets, or for a server, which applies its template itself, the messages."""
         if not self.model.has_chat_template():
             raise SpecError(f"{self.model.model_name} has no chat template: leave out --apply_chat_template")
-        prompt: ChatPrompt = return_messages(chat_history)
+        prompt = return_messages(chat_history)
         if not isinstance(self.model, TokenModel):
             return prompt
-        return self.model.rendered_prompt(
-            Request(GENERATE, tuple(Message(turn.role, turn.text) for turn in prompt.messages))
-        )
+        return self.model.rendered_prompt(Request(GENERATE, prompt.messages))
 
     @property
     def tokenizer_name(self) -> str:
@@ -136,10 +137,11 @@ def _written(value: Any) -> str:
 
 
 def _on_device(spec: Spec, device: str | None) -> Spec:
-    if device is None or "device" in spec.arguments:
+    if device in (None, _DEFAULT_DEVICE) or "device" in spec.arguments:
         return spec
     if not takes_argument(spec.backend, "device"):
-        raise SpecError(f"--device {device}: the backend {spec.backend} takes no device")
+        warn(f"--device {device} has no effect: the backend {spec.backend} chooses the device itself")
+        return spec
     return Spec(spec.backend, {**spec.arguments, "device": device})
 
 

@@ -30,6 +30,8 @@ def one_line(what: str) -> Iterator[None]:
 
 def missing_part(error: BaseException) -> str | None:
     """What is to be installed, where that is what the error says."""
+    if isinstance(error, ModuleNotFoundError) and not error.name:  # raised by a task, which says more
+        return f"it needs a package: {describe(error)}"
     if isinstance(error, ModuleNotFoundError):
         return f"it needs the package {error.name}: pip install {error.name}"
     resource = _NLTK.search(str(error)) if isinstance(error, LookupError) else None
