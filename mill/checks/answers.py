@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from mill.api.errors import MillError, RunError
 from mill.api.request import GENERATE, MULTI_ROUND, ROLLING
 from mill.api.response import Response, Token
-from mill.api.task import Task, Value
+from mill.api.task import Opaque, Task, Value
 from mill.runs.folder import RunFolder
 from mill.runs.plan import hash_docs
 from mill.runs.record import Record
 from mill.runs.samples import ScoredSample, read_samples, score_sample
+from mill.tasks.recorded import recorded_task
 from mill.tasks.suite import ANSWERED
 
 TEXT, CHOICE, DOCUMENT = "text", "choice", "document"
@@ -85,7 +86,8 @@ def _answer(task: Task, scored: ScoredSample) -> Answer:
         error = scored.error
     form = _form(task)
     extracted = None if error is not None else task.extracted(record.sample, responses)
-    values = {name: scored.values[name][0] for name in task.metrics if name in scored.values}
+    names = scored.values if task.open_metrics else [name for name in task.metrics if name in scored.values]
+    values = {name: scored.values[name][0] for name in names}
     return Answer(
         task=task.name,
         id=record.sample.id,
@@ -119,8 +121,9 @@ def _form(task: Task) -> str:
 
 
 def _first_value(values: Mapping[str, Value]) -> float | None:
-    """The value of the task's first metric, except that of suites without gold answers, which only counts responses."""
-    name, value = next(iter(values.items()), (ANSWERED, None))
+    """The value of the task's first metric that is a number, except that of suites without gold answers, which only counts
+    responses. A value that only the task can aggregate compares nothing."""
+    name, value = next(((name, one) for name, one in values.items() if not isinstance(one, Opaque)), (ANSWERED, None))
     return float(value) if name != ANSWERED and isinstance(value, (int, float)) else None
 
 
@@ -135,15 +138,16 @@ def _total(seconds: Sequence[float | None]) -> float | None:
     return sum(known) if known else None
 
 
-def read_answers(folder: RunFolder, make_task: Callable[[str], Task]) -> list[Answer]:
+def read_answers(folder: RunFolder) -> list[Answer]:
     """The answers of a recorded run, scored with the current version of its tasks."""
     manifest, record, answers = folder.manifest(), Record(folder.path), list[Answer]()
-    for name in manifest["tasks"]:
+    read = {name: read_samples(folder.samples_file(name)) for name in manifest["tasks"]}
+    documents = {name: [one.sample.doc for one in samples] for name, samples in read.items()}
+    for name, samples in read.items():
         try:
-            task = make_task(name)
+            task = recorded_task(name, documents)
         except MillError as error:
             raise RunError(f"{folder.path} has a task that cannot be loaded: {error}") from error
-        samples = read_samples(folder.samples_file(name))
         for sample in samples:
             if not any(sample.responses):  # the run was killed before scoring: the record may have the responses
                 sample.responses[:] = [[r for key in keys if (r := record.lookup(key))] for keys in sample.keys]

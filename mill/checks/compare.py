@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -74,25 +74,25 @@ def compare(command: str, subjects: Sequence[Subject], config: CheckConfig, *, f
     warnings = [
         f"{plan.task.name}: {warning}"
         for plan in runs[0].plans
-        for warning in [*plan.task.warnings(), *_ignored_metrics(plan.task)]
+        for warning in [*plan.task.warnings(), *_ignored_metrics(plan.task, free[0])]
     ]
     warnings += [f"{subjects[0].label}: {warning}" for warning in free[0].warnings()] + _template_warnings(subjects, config)
     settings = {**shown_settings(config.settings), "limit": config.limit, "forced_tokens": forced_tokens}
     return Check(command, config.tasks, variants, subjects[0].label, settings, warnings)
 
 
-def _ignored_metrics(task: Task) -> list[str]:
+def _ignored_metrics(task: Task, run: CompletedRun) -> list[str]:
     """A check compares the first metric of a task: report the others."""
-    first, *others = [name for name in task.metrics if name != ANSWERED] or [""]
+    found = next((one.metrics for one in run.outcome.tasks if one.task == task.name), {})
+    names = [*task.metrics] or [*found]
+    first, *others = [name for name in names if name != ANSWERED] or [""]
     return [f"compared by {first}, not by {', '.join(others)}"] if others else []
 
 
-def compare_runs(
-    first: Path, second: Path, make_task: Callable[[str], Task], given: Sequence[str | None] = (None, None)
-) -> Check:
+def compare_runs(first: Path, second: Path, given: Sequence[str | None] = (None, None)) -> Check:
     """Compare the samples that two recorded runs share, without their models. `given` are their labels, if any."""
     folders = [RunFolder(first), RunFolder(second)]
-    answers = [read_answers(folder, make_task) for folder in folders]
+    answers = [read_answers(folder) for folder in folders]
     labels = [label or _run_label(folder) for label, folder in zip(given, folders, strict=True)]
     if labels[0] == labels[1]:
         labels = [f"{label} {suffix}" for label, suffix in zip(labels, "AB", strict=True)]

@@ -45,7 +45,6 @@ def command(ctx: click.Context, /, a: str | None, b: str | None, runs: tuple[str
     from mill.checks.compare import compare, compare_runs
     from mill.checks.subjects import labelled, open_subjects
     from mill.models.spec.parse import make_spec
-    from mill.tasks.load import make_task
 
     prepared = read_options(ctx, values, default_prompts=PROMPTS)
     labels = [values["label_a"], values["label_b"]]
@@ -53,7 +52,7 @@ def command(ctx: click.Context, /, a: str | None, b: str | None, runs: tuple[str
         if a or b:
             raise SpecError("give two models, or --runs with two recorded runs, not both")
         _refuse_with_runs(ctx)
-        return finish(prepared, lambda: compare_runs(Path(runs[0]), Path(runs[1]), make_task, labels))
+        return finish(prepared, lambda: compare_runs(Path(runs[0]), Path(runs[1]), labels))
     if not a or not b:
         raise SpecError("give two models: mill compare A B, or two recorded runs: mill compare --runs A B")
     specs = [make_spec(model, base_url=prepared.options.base_url or "", if_served=True) for model in (a, b)]

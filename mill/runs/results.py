@@ -203,19 +203,24 @@ def summarize_benchmarks(results: Mapping[str, TaskResult], benchmarks: Sequence
     """The means of benchmarks whose tasks all have results, by the requested names of the tasks."""
     known = {entry.name: entry for entry in benchmarks}
     whole = [one for one in benchmarks if (leaves := _leaf_names(one, known)) and all(leaf in results for leaf in leaves)]
-    return [_summarize_benchmark(entry, {**results, **known}) for entry in whole]
+    found = [_summarize_benchmark(entry, {**results, **known}) for entry in whole]
+    return [result for result in found if result is not None]
 
 
-def _summarize_benchmark(benchmark: Benchmark, lookup: Mapping[str, TaskResult | Benchmark]) -> BenchmarkResult:
+def _summarize_benchmark(benchmark: Benchmark, lookup: Mapping[str, TaskResult | Benchmark]) -> BenchmarkResult | None:
+    """None for one that computes its means itself and has none."""
     leaves = _leaves(benchmark, lookup)
     names = [name for name in leaves[0].metrics if all(name in leaf.metrics for leaf in leaves)]
+    own = _own_means(benchmark, leaves)
+    if own is not None and not own:
+        return None
     return BenchmarkResult(
         benchmark=benchmark.name,
         tasks=[leaf.task for leaf in leaves],
         n=sum(leaf.n for leaf in leaves),
         total=sum(leaf.total for leaf in leaves),
         errors=sum(leaf.errors for leaf in leaves),
-        metrics=_own_means(benchmark, leaves) or {name: _pooled(benchmark, name, lookup) for name in names},
+        metrics={name: _pooled(benchmark, name, lookup) for name in names} if own is None else own,
         missing=[leaf.task for leaf in leaves if not any(leaf.metrics[name].n for name in names)],
         unjudged={name: count for name in names if (count := sum(leaf.unjudged.get(name, 0) for leaf in leaves))},
     )

@@ -18,7 +18,7 @@ from mill.api.registry import metrics, models, tasks
 from mill.api.task import Benchmark, Task
 from mill.tasks.data_file import SUFFIXES, file_task, is_data_file
 from mill.tasks.hooks import check_attributes
-from mill.tasks.sources import add_folder, source, split_name
+from mill.tasks.sources import add_folder, names_in_sources, source, split_name
 
 _OTHER_DATA = (".json", ".tsv", ".xlsx", ".arrow", ".gz", ".CSV", ".JSONL")
 
@@ -69,13 +69,17 @@ def _load_file(file: Path) -> None:
 
 
 def _hint(name: str) -> str:
-    """What to do about an unknown name: that of a file or a folder was meant as data."""
+    """What to do about an unknown name: that of a file or a folder was meant as data, another package may have it."""
+    if name in tasks:
+        return ""
     try:
         exists = Path(name).exists()
     except (OSError, ValueError):  # no name that a file can have
         exists = False
     if exists or name.endswith(_OTHER_DATA):
         return f"data files end in {', '.join(SUFFIXES)}"
+    if found := names_in_sources(name):
+        return f"{' and '.join(found)} {'is' if len(found) == 1 else 'are'} known"
     return "see `mill ls tasks`"
 
 

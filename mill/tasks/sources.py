@@ -9,6 +9,7 @@ import importlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from mill.api.errors import MillError
 from mill.api.task import Benchmark, Task
 
 _SOURCES = {"lm-eval": "mill.bridges.lm_eval.source:LmEvalSource"}
@@ -50,6 +51,18 @@ def source(name: str) -> TaskSource:
         module, _, attribute = _SOURCES[name].partition(":")
         _opened[name] = getattr(importlib.import_module(module), attribute)()
     return _opened[name]
+
+
+def names_in_sources(name: str) -> list[str]:
+    """The prefixed names of a name that packages here have."""
+    found = []
+    for prefix in _SOURCES:
+        try:
+            source(prefix).names(name)
+        except MillError:  # not installed, or no such name
+            continue
+        found.append(f"{prefix}:{name}")
+    return found
 
 
 def add_folder(path: str) -> None:

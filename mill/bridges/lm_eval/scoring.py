@@ -25,6 +25,16 @@ def split_metric(name: str) -> tuple[str, str]:
 
 def scored(task: Any, doc: Mapping[str, Any], responses: Sequence[Any], repeats: int) -> dict[tuple[str, str], Any]:
     """The values of a document by metric and filter, from the responses to its instances, `repeats` to each."""
+    by_filter = filtered(task, doc, responses, repeats)
+    return {
+        (metric, name): value
+        for name, filtered_responses in by_filter.items()
+        for metric, value in task.process_results(doc, filtered_responses).items()
+    }
+
+
+def filtered(task: Any, doc: Mapping[str, Any], responses: Sequence[Any], repeats: int) -> dict[str, list[Any]]:
+    """What each filter makes of the responses to a document's instances."""
     from lm_eval.api.instance import Instance
 
     each = [list(responses[at : at + repeats]) for at in range(0, len(responses), repeats)]
@@ -34,11 +44,7 @@ def scored(task: Any, doc: Mapping[str, Any], responses: Sequence[Any], repeats:
     ]
     for ensemble in task._filters:
         ensemble.apply(instances)
-    return {
-        (metric, name): value
-        for name in instances[0].filtered_resps
-        for metric, value in task.process_results(doc, [one.filtered_resps[name] for one in instances]).items()
-    }
+    return {name: [one.filtered_resps[name] for one in instances] for name in instances[0].filtered_resps}
 
 
 def aggregated(task: Any, name: str, values: Sequence[Any]) -> tuple[float, float | None]:

@@ -21,7 +21,7 @@ from mill.bridges.lm_eval.hub_metrics import hub_metrics
 from mill.bridges.lm_eval.problems import missing_part, one_line
 from mill.bridges.lm_eval.prompts import ChatPrompt, return_messages
 from mill.bridges.lm_eval.requests import as_request
-from mill.bridges.lm_eval.scoring import aggregated, metric_name, scored
+from mill.bridges.lm_eval.scoring import aggregated, filtered, metric_name, scored
 from mill.bridges.lm_eval.templates import compiled_once
 from mill.sandbox import sandbox_name
 
@@ -54,9 +54,17 @@ class LmEvalTask(Task):
         media = {IMAGE: task.get_config("doc_to_image"), AUDIO: task.get_config("doc_to_audio")}
         self.modalities = frozenset({"text", *(kind for kind, given in media.items() if given)})
         super().__init__(name)
+        self._check_metrics()
         self._docs: list[Any] = []
         self._instances: dict[int, list[Any]] = {}
         self._without_template = False
+
+    def _check_metrics(self) -> None:
+        """lm-eval only logs a metric that cannot be had, and fails when it scores."""
+        if self.task.get_config("process_results") is None:
+            missing = [name for name, function in getattr(self.task, "_metric_fn_list", {}).items() if function is None]
+            if missing:
+                raise DataError(f"{self.name} needs the metric {missing[0]}, which neither lm-eval nor the hub gives")
 
     @cached_property
     def kinds(self) -> frozenset[str]:
@@ -86,12 +94,11 @@ class LmEvalTask(Task):
         task, chat = self.task, settings.apply_chat_template
         multiturn = library.default_multiturn() if settings.fewshot_as_multiturn is None else settings.fewshot_as_multiturn
         self._documents()
+        shots = settings.n_shots if settings.n_shots is not None and self.takes_shots else self.n_shots
+        if shots:
+            self._check_split(self._shots_split(), "which its examples are drawn from")
         with self._calls("prompts cannot be rendered"), library.random_numbers(self._random_state):
-            shots = task.get_config("num_fewshot")
-            if settings.n_shots is not None and shots != 0:
-                task.set_config(key="num_fewshot", value=settings.n_shots)
-            elif shots is None:
-                task.set_config(key="num_fewshot", value=0)
+            task.set_config(key="num_fewshot", value=shots)
             task.set_fewshot_seed(seed=library.FEWSHOT_SEED if settings.seed is None else settings.seed)
             task.build_all_requests(
                 limit=len(samples),
@@ -102,8 +109,6 @@ class LmEvalTask(Task):
                 fewshot_as_multiturn=chat and multiturn,
                 chat_template=return_messages if chat else None,
             )
-        if task.get_config("num_fewshot"):
-            self._check_split(self._shots_split(), "which its examples are drawn from")
         self._instances = {}
         for instance in task.instances:
             self._instances.setdefault(instance.doc_id, []).append(instance)
@@ -171,7 +176,35 @@ class LmEvalTask(Task):
 
     def target(self, sample: Sample) -> Any:
         with compiled_once(), library.quiet():
-            return self.task.doc_to_target(sample.doc)
+            target = self.task.doc_to_target(sample.doc)
+        choices = self._choices(sample)
+        return choices[target] if isinstance(target, int) and 0 <= target < len(choices) else target
+
+    def extracts(self, sample: Sample) -> bool:
+        return bool(self._choices(sample)) or bool(self.task.get_config("filter_list"))
+
+    def extracted(self, sample: Sample, responses: Sequence[Response]) -> Any:
+        """The likeliest choice, or what the first filter finds in the answer."""
+        choices = self._choices(sample)
+        if choices:
+            scores = [response.score or 0.0 for response in responses[: len(choices)]]
+            return choices[scores.index(max(scores))]
+        if self.kind != GENERATE:
+            return None
+        with compiled_once(), library.quiet():
+            answers = [_response(response) for response in responses]
+            first = next(iter(filtered(self.task, sample.doc, answers, self._repeats).values()))
+        return first[0] if isinstance(first[0], (str, int, float)) else str(first[0])
+
+    def choice_texts(self, sample: Sample) -> Sequence[str]:
+        return self._choices(sample)
+
+    def _choices(self, sample: Sample) -> list[str]:
+        """The choices that are scored; none where it is not multiple choice."""
+        if self.task.OUTPUT_TYPE != "multiple_choice" or not hasattr(self.task, "doc_to_choice"):
+            return []
+        with compiled_once(), library.quiet():
+            return [str(choice) for choice in self.task.doc_to_choice(sample.doc)]
 
     def _calls(self, problem: str) -> AbstractContextManager[None]:
         return loading(f"{self.name}: {problem}")

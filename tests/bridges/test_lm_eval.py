@@ -1,0 +1,386 @@
+"""Tasks of lm-evaluation-harness: scores, errors and prompts equal those of its own evaluator on the same model."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("lm_eval")
+
+from lm_eval import evaluator
+from lm_eval.tasks import TaskManager
+
+from mill.api.errors import DataError, MillError, SpecError, UnknownName
+from mill.api.request import GENERATE, LOGLIKELIHOOD
+from mill.api.response import Response
+from mill.api.task import RenderSettings
+from mill.bridges.lm_eval import library, scoring
+from mill.bridges.lm_eval.data import local_first
+from mill.cli.main import run as main
+from mill.runs.evaluate import Outcome, prepare
+from mill.runs.rescore import score_again
+from mill.tasks import sources
+from mill.tasks.load import load_files, make_task, select
+from tests.bridges.hash_model import HashLM
+
+ROWS = [
+    {
+        "question": f"What is {number} plus {number}?",
+        "choices": [str(2 * number), str(number), str(3 * number + 1)],
+        "gold": 0,
+        "answer": str(2 * number),
+        "text": f"The sum of {number} and {number} is {2 * number}.\n\nThat is all.",
+        "label": number % 2,
+    }
+    for number in range(1, 25)
+]
+COMMON = "dataset_path: made/up\ntest_split: test\nfewshot_split: train\ntraining_split: train\n"
+CHOICE = (
+    COMMON
+    + 'output_type: multiple_choice\ndoc_to_text: "Q: {{question}}\\nA:"\ndoc_to_target: gold\ndoc_to_choice: choices\n'
+)
+MEAN = "metric_list:\n  - metric: {}\n    aggregation: mean\n    higher_is_better: true\n"
+GENERATE_YAML = COMMON + 'output_type: generate_until\ndoc_to_text: "{{question}}"\ndoc_to_target: "{{answer}}"\n'
+FILTERS = """generation_kwargs: {until: ["\\n\\n", ""], max_gen_toks: 12, do_sample: false, num_beams: 1}
+filter_list:
+  - {name: strict-match, filter: [{function: regex, regex_pattern: "#### (\\\\d+)"}, {function: take_first}]}
+  - {name: flexible-extract, filter: [{function: regex, group_select: -1, regex_pattern: "(\\\\d+|B)"}, {function: take_first}]}
+"""
+YAML = {
+    "made_choice": f"task: made_choice\ntag: made_tag\nnum_fewshot: 2\n{CHOICE}{MEAN.format('acc')}  - metric: acc_norm\n",
+    "made_mutual": f"task: made_mutual\n{CHOICE}{MEAN.format('acc_mutual_info')}",
+    "made_zero": f"task: made_zero\ntag: made_tag\nnum_fewshot: 0\n{CHOICE}{MEAN.format('acc')}",
+    "made_text": f"task: made_text\n{GENERATE_YAML}{FILTERS}{MEAN.format('exact_match')}",
+    "made_repeats": f"task: made_repeats\nrepeats: 3\n{GENERATE_YAML}{MEAN.format('exact_match')}"
+    + "generation_kwargs: {until: [x], do_sample: true, temperature: 0.7, max_gen_toks: 8}\n",
+    "made_document": f"task: made_document\n{COMMON}output_type: loglikelihood_rolling\ndoc_to_text: ''\n"
+    + 'doc_to_target: "{{text}}"\nmetric_list:\n  - metric: word_perplexity\n  - metric: bits_per_byte\n',
+    "made_f1": f"task: made_f1\n{COMMON}output_type: multiple_choice\n"
+    + 'doc_to_text: "{{question}}"\ndoc_to_target: label\ndoc_to_choice: ["no", "yes"]\nmetric_list:\n  - metric: f1\n  - metric: acc\n',
+    "made_prefix": f"task: made_prefix\ngen_prefix: 'The answer is'\n{GENERATE_YAML}{MEAN.format('exact_match')}",
+    "made_last": f"task: made_last\n{COMMON}output_type: loglikelihood\n"
+    + 'doc_to_text: "{{question}}"\ndoc_to_target: " {{answer}}"\nmetric_list:\n  - metric: perplexity\n  - metric: acc\n',
+    "made_code": f"task: made_code\nunsafe_code: true\n{GENERATE_YAML}{MEAN.format('exact_match')}",
+    "made_group": "group: made_group\ntask: [made_choice, made_zero]\naggregate_metric_list:\n"
+    + "  - {metric: acc, weight_by_size: true}\n",
+    "made_outer": "group: made_outer\ntask: [made_group, made_mutual]\n",
+}
+TASKS = [name for name in YAML if name not in ("made_code", "made_group", "made_outer")]
+
+
+@pytest.fixture(autouse=True)
+def made_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder of YAML tasks with their data on the search path, and an lm-eval source that knows no other ones."""
+    folder, data = tmp_path / "tasks", tmp_path / "data" / "made" / "up"
+    folder.mkdir()
+    data.mkdir(parents=True)
+    for name, text in YAML.items():
+        (folder / f"{name}.yaml").write_text(text)
+    for split, rows in (("test", ROWS[:16]), ("train", ROWS[16:])):
+        (data / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    monkeypatch.setenv("MILL_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("MILL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(scoring, "BOOTSTRAP", 200)
+    monkeypatch.setattr(library, "tasks_folder", lambda: folder)
+    monkeypatch.setattr(sources, "_opened", {})
+    yield folder
+
+
+def of_lm_eval(folder: Path, names: list[str], model: Any = None, **options: Any) -> dict[str, Any]:
+    with library.quiet(), local_first():
+        manager = TaskManager(include_defaults=False, include_path=[str(folder)])
+        found = evaluator.simple_evaluate(
+            model or HashLM(), tasks=names, bootstrap_iters=200, task_manager=manager, **options
+        )
+    assert found is not None
+    return dict(found)
+
+
+def of_mill(names: str, out: Path, settings: RenderSettings | None = None, **options: Any) -> Outcome:
+    run = prepare("hash-model", select(names.split(",")), settings or RenderSettings(), output_dir=out, **options)
+    return run.execute(quiet=True)
+
+
+def metrics_of(outcome: Outcome) -> dict[str, dict[str, tuple[float, float | None]]]:
+    found = {one.task: one.metrics for one in outcome.tasks} | {one.benchmark: one.metrics for one in outcome.benchmarks}
+    return {name: {key: (value.value, value.stderr) for key, value in metrics.items()} for name, metrics in found.items()}
+
+
+def expected(results: dict[str, Any]) -> dict[str, dict[str, tuple[float, float | None]]]:
+    """lm-eval's results in the form of `metrics_of`."""
+    found = {}
+    for task, metrics in results["results"].items():
+        pairs = {key.partition(",")[::2]: value for key, value in metrics.items() if "," in key}
+        found[f"lm-eval:{task}"] = {
+            scoring.metric_name(name, key): (value, None if (err := pairs[f"{name}_stderr", key]) == "N/A" else err)
+            for (name, key), value in pairs.items()
+            if not name.endswith("_stderr")
+        }
+    return found
+
+
+def close(a: float | None, b: float | None) -> bool:
+    return a == b or (a is not None and b is not None and math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-12))
+
+
+@pytest.mark.parametrize("name", [*TASKS, "made_group", "made_outer"])
+def test_metrics_and_errors_equal_those_of_lm_eval(name: str, made_tasks: Path, tmp_path: Path) -> None:
+    theirs = expected(of_lm_eval(made_tasks, [name]))
+    ours = metrics_of(of_mill(f"lm-eval:{name}", tmp_path / "out"))
+    assert set(ours) == {task for task, metrics in theirs.items() if metrics}
+    for task, metrics in ours.items():
+        assert set(metrics) == set(theirs[task])
+        for metric, (value, stderr) in metrics.items():
+            assert close(value, theirs[task][metric][0]) and close(stderr, theirs[task][metric][1]), (task, metric)
+
+
+class Listening(HashLM):
+    """Remembers the prompts, and has a chat template that writes the roles out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.prompts: list[Any] = []
+
+    def generate_until(self, requests: list[Any]) -> list[str]:
+        self.prompts += [request.args[0] for request in requests]
+        return super().generate_until(requests)
+
+    def loglikelihood(self, requests: list[Any]) -> list[tuple[float, bool]]:
+        self.prompts += [request.args[0] for request in requests]
+        return super().loglikelihood(requests)
+
+    tokenizer_name = "none"
+
+    def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
+        return "\n".join(f"<{turn['role']}> {turn['content']}" for turn in chat_history)
+
+
+@pytest.mark.parametrize(
+    ("settings", "options"),
+    [
+        ({}, {}),
+        ({"n_shots": 3}, {"num_fewshot": 3}),
+        ({"n_shots": 3, "seed": 7}, {"num_fewshot": 3, "fewshot_random_seed": 7}),
+        ({"system_prompt": "Be brief."}, {"system_instruction": "Be brief."}),
+        ({"apply_chat_template": True, "n_shots": 2}, {"apply_chat_template": True, "num_fewshot": 2}),
+        (
+            {"apply_chat_template": True, "n_shots": 2, "fewshot_as_multiturn": False},
+            {"apply_chat_template": True, "num_fewshot": 2, "fewshot_as_multiturn": False},
+        ),
+        (
+            {"apply_chat_template": True, "system_prompt": "Be brief."},
+            {"apply_chat_template": True, "system_instruction": "Be brief."},
+        ),
+    ],
+)
+@pytest.mark.parametrize("name", ["made_text", "made_choice", "made_zero", "made_prefix"])
+def test_prompts_equal_those_of_lm_eval(
+    name: str, settings: dict[str, Any], options: dict[str, Any], made_tasks: Path, tmp_path: Path
+) -> None:
+    model = Listening()
+    of_lm_eval(made_tasks, [name], model, limit=5, **options)
+    run = prepare("hash-model", select([f"lm-eval:{name}"]), RenderSettings(**settings), output_dir=tmp_path, limit=5)
+    assert [request.text for state in run.states for request in state.requests] == model.prompts
+
+
+def test_an_answer_that_the_prompt_begins_is_the_last_message(tmp_path: Path) -> None:
+    settings = RenderSettings(apply_chat_template=True)
+    run = prepare("hash-model", select(["lm-eval:made_prefix"]), settings, output_dir=tmp_path, limit=1)
+    (request,) = run.states[0].requests
+    assert request.continues_answer and not isinstance(request.context, str)
+    assert [(turn.role, turn.text) for turn in request.context][-1] == ("assistant", "The answer is")
+
+
+def test_few_shot_draws_do_not_depend_on_limits_or_on_other_tasks(tmp_path: Path) -> None:
+    def prompts(names: str, limit: int | None) -> list[str]:
+        run = prepare("hash-model", select(names.split(",")), RenderSettings(n_shots=3), output_dir=tmp_path, limit=limit)
+        (plan,) = [plan for plan in run.plans if plan.task.name == "lm-eval:made_text"]
+        return [state.requests[0].text for state in plan.states]
+
+    whole = prompts("lm-eval:made_text", None)
+    assert prompts("lm-eval:made_text", 4) == whole[:4]
+    assert prompts("lm-eval:made_choice,lm-eval:made_text", None) == whole
+    assert len(set(whole)) == 16
+
+
+def test_options_without_effect_are_dropped_and_others_are_refused(made_tasks: Path, tmp_path: Path) -> None:
+    run = prepare("hash-model", select(["lm-eval:made_text"]), RenderSettings(), output_dir=tmp_path, limit=1)
+    assert run.states[0].requests[0].options == {"until": ("\n\n",), "max_gen_toks": 12, "temperature": 0.0}
+    file = made_tasks / "made_text.yaml"
+    file.write_text(file.read_text().replace("num_beams: 1", "num_beams: 4"))
+    sources._opened.clear()
+    with pytest.raises(DataError, match="made_text cannot be rendered: unknown decoding option 'num_beams'"):
+        prepare("hash-model", select(["lm-eval:made_text"]), RenderSettings(), output_dir=tmp_path, limit=1)
+
+
+def test_a_task_that_asks_for_several_answers_gets_several(tmp_path: Path) -> None:
+    run = prepare("hash-model", select(["lm-eval:made_repeats"]), RenderSettings(repeats=2), output_dir=tmp_path, limit=1)
+    requests = run.states[0].requests
+    assert [request.draw for request in requests] == [0, 2, 4]
+    keys = {clone.key for request in requests for clone in request.clones()}
+    assert len(keys) == 6  # three answers in each of two repeats
+
+
+def test_targets_and_answers_are_shown_as_texts(tmp_path: Path) -> None:
+    task = make_task("lm-eval:made_choice")
+    sample = task.samples()[0]
+    answer = task.extracted(sample, [Response(score=-2.0), Response(score=-1.0), Response(score=-3.0)])
+    assert (task.target(sample), answer) == (ROWS[0]["choices"][0], ROWS[0]["choices"][1])
+    text = make_task("lm-eval:made_text")
+    assert text.extracted(text.samples()[0], [Response(text="so #### 18")]) == "18"
+
+
+def test_a_run_is_scored_again_without_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ",".join(f"lm-eval:{name}" for name in [*TASKS, "made_group"])
+    outcome = of_mill(names, tmp_path / "out")
+    monkeypatch.setenv("MILL_DATA", str(tmp_path / "tasks"))
+    monkeypatch.setattr(sources, "_opened", {})
+    again = score_again(outcome.folder)
+    assert metrics_of(again) == metrics_of(outcome)
+
+
+def test_include_path_adds_folders_of_yaml_tasks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "own.yaml").write_text(YAML["made_zero"].replace("made_zero", "own_task"))
+    options = ["--include_path", str(mine), "--output_dir", str(tmp_path / "out"), "--limit", "3", "--quiet"]
+    assert main(["eval", "hash-model", "lm-eval:own_task", *options]) == 0
+    assert "lm-eval:own_task" in capsys.readouterr().out
+
+
+def test_globs_and_tags_name_several_tasks() -> None:
+    assert [task.name for task in select(["lm-eval:made_m*"]).tasks] == ["lm-eval:made_mutual"]
+    assert {task.name for task in select(["lm-eval:made_tag"]).tasks} == {"lm-eval:made_choice", "lm-eval:made_zero"}
+    assert not select(["lm-eval:made_tag"]).benchmarks  # a tag has no mean
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("lm-eval:made_choise", "did you mean made_choice"),
+        ("lm-eval:nothing_*", "no task of lm-eval matches 'nothing_*'"),
+        ("made_choice", "lm-eval:made_choice is known"),
+    ],
+)
+def test_unknown_names_are_refused_with_what_is_near(name: str, message: str) -> None:
+    with pytest.raises((UnknownName, DataError)) as caught:
+        select([name])
+    assert message in str(caught.value)
+
+
+def changed(folder: Path, name: str, old: str, new: str) -> None:
+    file = folder / f"{name}.yaml"
+    assert old in file.read_text()
+    file.write_text(file.read_text().replace(old, new))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("made/up", "made/down", r"the dataset made/down is not on MILL_DATA, and the hub does not give it"),
+        (
+            "test_split: test",
+            "test_split: exam",
+            r"no data for made/up \(exam\), which is evaluated: MILL_DATA has test, train",
+        ),
+        ("output_type: generate_until", "output_type: [", "cannot be loaded"),
+        ("{{question}}", "{{question", "cannot be loaded"),
+        (
+            "metric: exact_match",
+            "metric: no_such_metric",
+            "needs the metric no_such_metric, which neither lm-eval nor the hub gives",
+        ),
+    ],
+)
+def test_what_a_task_lacks_is_one_line(
+    old: str, new: str, message: str, made_tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changed(made_tasks, "made_text", old, new)
+    assert main(["eval", "hash-model", "lm-eval:made_text", "--output_dir", str(tmp_path / "out")]) == 2
+    error = capsys.readouterr().err.strip()
+    assert len(error.splitlines()) == 1 and error.startswith("mill: ")
+    assert re.search(message, error), error
+
+
+def test_examples_need_the_split_that_they_are_drawn_from(made_tasks: Path, tmp_path: Path) -> None:
+    (tmp_path / "data" / "made" / "up" / "train.jsonl").unlink()
+    of_mill("lm-eval:made_zero", tmp_path / "out", limit=2)  # no examples, no train split
+    with pytest.raises(DataError, match=r"no data for made/up \(train\), which its examples are drawn from"):
+        of_mill("lm-eval:made_choice", tmp_path / "out", limit=2)
+
+
+def test_code_of_models_needs_consent(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="lm-eval:made_code executes code that the model wrote: --confirm_run_unsafe_code"):
+        of_mill("lm-eval:made_code", tmp_path / "out")
+
+
+def test_tasks_that_need_log_probabilities_are_refused_by_models_without(tmp_path: Path) -> None:
+    with pytest.raises(MillError, match="lm-eval:made_choice .* is scored by loglikelihood requests"):
+        prepare("litellm[model=openai/gpt-4o]", select(["lm-eval:made_choice"]), RenderSettings(), output_dir=tmp_path)
+
+
+CLASS_TASK = """
+from lm_eval.api.instance import Instance
+from lm_eval.api.metrics import mean
+from lm_eval.api.task import ConfigurableTask
+
+
+class TwoKinds(ConfigurableTask):
+    def __init__(self, config=None):
+        super().__init__(config={"metadata": {"version": 2}, **{k: v for k, v in (config or {}).items() if k != "class"}})
+        self.OUTPUT_TYPE = None
+
+    def construct_requests(self, doc, ctx, **kwargs):
+        kwargs.pop("apply_chat_template", None), kwargs.pop("chat_template", None)
+        return [
+            Instance(request_type="generate_until", doc=doc, arguments=(ctx, {"until": ["\\n"]}), idx=0, **kwargs),
+            Instance(request_type="loglikelihood", doc=doc, arguments=(ctx, " unanswerable"), idx=1, **kwargs),
+        ]
+
+    def process_results(self, doc, results):
+        text, (score, greedy) = results
+        return {"length": len(text), "score": score}
+
+    def aggregation(self):
+        return {"length": mean, "score": mean}
+
+    def higher_is_better(self):
+        return {"length": True, "score": True}
+"""
+
+
+def test_a_class_may_send_requests_of_two_kinds(made_tasks: Path, tmp_path: Path) -> None:
+    (made_tasks / "two.py").write_text(CLASS_TASK)
+    config = "dataset_path: made/up\ntest_split: test\ndoc_to_text: '{{question}}'\ndoc_to_target: '{{answer}}'\n"
+    (made_tasks / "two.yaml").write_text(f"task: two_kinds\nclass: !function two.TwoKinds\n{config}")
+    task = make_task("lm-eval:two_kinds")
+    assert task.kinds == {GENERATE, LOGLIKELIHOOD}
+    theirs = expected(of_lm_eval(made_tasks, ["two_kinds"]))["lm-eval:two_kinds"]
+    ours = metrics_of(of_mill("lm-eval:two_kinds", tmp_path / "out"))["lm-eval:two_kinds"]
+    assert ours.keys() == theirs.keys() and all(close(ours[name][0], theirs[name][0]) for name in ours)
+    with pytest.raises(MillError, match="is scored by loglikelihood requests"):
+        prepare("litellm[model=openai/gpt-4o]", select(["lm-eval:two_kinds"]), RenderSettings(), output_dir=tmp_path)
+
+
+def test_the_version_of_lm_eval_is_part_of_the_task(tmp_path: Path) -> None:
+    outcome = of_mill("lm-eval:made_zero", tmp_path / "out", limit=2)
+    assert outcome.tasks[0].version == f"lm-eval {library.version()}, task Yaml"
+
+
+def test_an_older_lm_eval_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "0.4.9")
+    library.version.cache_clear()
+    with pytest.raises(MillError, match="lm_eval 0.4.9 is installed: the oldest version that mill supports is 0.4.10"):
+        library.version()
+    library.version.cache_clear()
+
+
+def test_load_files_takes_folders_of_yaml(made_tasks: Path) -> None:
+    load_files((str(made_tasks),))
+    assert make_task("lm-eval:made_zero").n_shots == 0
