@@ -28,50 +28,7 @@ from mill.runs.rescore import score_again
 from mill.tasks import sources
 from mill.tasks.load import load_files, make_task, select
 from tests.bridges.hash_model import HashLM
-
-ROWS = [
-    {
-        "question": f"What is {number} plus {number}?",
-        "choices": [str(2 * number), str(number), str(3 * number + 1)],
-        "gold": 0,
-        "answer": str(2 * number),
-        "text": f"The sum of {number} and {number} is {2 * number}.\n\nThat is all.",
-        "label": number % 2,
-    }
-    for number in range(1, 25)
-]
-COMMON = "dataset_path: made/up\ntest_split: test\nfewshot_split: train\ntraining_split: train\n"
-CHOICE = (
-    COMMON
-    + 'output_type: multiple_choice\ndoc_to_text: "Q: {{question}}\\nA:"\ndoc_to_target: gold\ndoc_to_choice: choices\n'
-)
-MEAN = "metric_list:\n  - metric: {}\n    aggregation: mean\n    higher_is_better: true\n"
-GENERATE_YAML = COMMON + 'output_type: generate_until\ndoc_to_text: "{{question}}"\ndoc_to_target: "{{answer}}"\n'
-FILTERS = """generation_kwargs: {until: ["\\n\\n", ""], max_gen_toks: 12, do_sample: false, num_beams: 1}
-filter_list:
-  - {name: strict-match, filter: [{function: regex, regex_pattern: "#### (\\\\d+)"}, {function: take_first}]}
-  - {name: flexible-extract, filter: [{function: regex, group_select: -1, regex_pattern: "(\\\\d+|B)"}, {function: take_first}]}
-"""
-YAML = {
-    "made_choice": f"task: made_choice\ntag: made_tag\nnum_fewshot: 2\n{CHOICE}{MEAN.format('acc')}  - metric: acc_norm\n",
-    "made_mutual": f"task: made_mutual\n{CHOICE}{MEAN.format('acc_mutual_info')}",
-    "made_zero": f"task: made_zero\ntag: made_tag\nnum_fewshot: 0\n{CHOICE}{MEAN.format('acc')}",
-    "made_text": f"task: made_text\n{GENERATE_YAML}{FILTERS}{MEAN.format('exact_match')}",
-    "made_repeats": f"task: made_repeats\nrepeats: 3\n{GENERATE_YAML}{MEAN.format('exact_match')}"
-    + "generation_kwargs: {until: [x], do_sample: true, temperature: 0.7, max_gen_toks: 8}\n",
-    "made_document": f"task: made_document\n{COMMON}output_type: loglikelihood_rolling\ndoc_to_text: ''\n"
-    + 'doc_to_target: "{{text}}"\nmetric_list:\n  - metric: word_perplexity\n  - metric: bits_per_byte\n',
-    "made_f1": f"task: made_f1\n{COMMON}output_type: multiple_choice\n"
-    + 'doc_to_text: "{{question}}"\ndoc_to_target: label\ndoc_to_choice: ["no", "yes"]\nmetric_list:\n  - metric: f1\n  - metric: acc\n',
-    "made_prefix": f"task: made_prefix\ngen_prefix: 'The answer is'\n{GENERATE_YAML}{MEAN.format('exact_match')}",
-    "made_last": f"task: made_last\n{COMMON}output_type: loglikelihood\n"
-    + 'doc_to_text: "{{question}}"\ndoc_to_target: " {{answer}}"\nmetric_list:\n  - metric: perplexity\n  - metric: acc\n',
-    "made_code": f"task: made_code\nunsafe_code: true\n{GENERATE_YAML}{MEAN.format('exact_match')}",
-    "made_group": "group: made_group\ntask: [made_choice, made_zero]\naggregate_metric_list:\n"
-    + "  - {metric: acc, weight_by_size: true}\n",
-    "made_outer": "group: made_outer\ntask: [made_group, made_mutual]\n",
-}
-TASKS = [name for name in YAML if name not in ("made_code", "made_group", "made_outer")]
+from tests.bridges.made_tasks import ROWS, TASKS, YAML
 
 
 @pytest.fixture(autouse=True)
@@ -287,14 +244,14 @@ def changed(folder: Path, name: str, old: str, new: str) -> None:
         (
             "test_split: test",
             "test_split: exam",
-            r"no data for made/up \(exam\), which is evaluated: MILL_DATA has test, train",
+            r"no data for made/up \(exam\), which is evaluated",
         ),
         ("output_type: generate_until", "output_type: [", "cannot be loaded"),
         ("{{question}}", "{{question", "cannot be loaded"),
         (
             "metric: exact_match",
             "metric: no_such_metric",
-            "needs the metric no_such_metric, which neither lm-eval nor the hub gives",
+            "needs the metric no_such_metric",
         ),
     ],
 )
@@ -321,7 +278,7 @@ def test_code_of_models_needs_consent(tmp_path: Path) -> None:
 
 
 def test_tasks_that_need_log_probabilities_are_refused_by_models_without(tmp_path: Path) -> None:
-    with pytest.raises(MillError, match="lm-eval:made_choice .* is scored by loglikelihood requests"):
+    with pytest.raises(MillError, match=r"lm-eval:made_choice .* is scored by loglikelihood requests"):
         prepare("litellm[model=openai/gpt-4o]", select(["lm-eval:made_choice"]), RenderSettings(), output_dir=tmp_path)
 
 
@@ -376,7 +333,7 @@ def test_the_version_of_lm_eval_is_part_of_the_task(tmp_path: Path) -> None:
 def test_an_older_lm_eval_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.metadata.version", lambda name: "0.4.9")
     library.version.cache_clear()
-    with pytest.raises(MillError, match="lm_eval 0.4.9 is installed: the oldest version that mill supports is 0.4.10"):
+    with pytest.raises(MillError, match=r"lm_eval 0\.4\.9 is installed: the oldest version that mill supports is 0.4.10"):
         library.version()
     library.version.cache_clear()
 
