@@ -34,6 +34,7 @@ from mill.runs.record import Record
 from mill.runs.results import changed_data, summarize, summarize_benchmarks, write_results
 from mill.runs.samples import SampleRecord, ScoredSample, from_state, prompt_request, score_sample, write_samples
 from mill.runs.schema import BenchmarkResult, SessionEntry, StartedManifest, TaskEntry, TaskResult
+from mill.runs.scoring import score_samples
 from mill.runs.shared import read_entries
 from mill.tasks.load import Selection
 from mill.tasks.suite import ANSWERED
@@ -191,7 +192,7 @@ class Run:
     def _score(self, executor: Executor, session: manifest.Session, *, quiet: bool) -> Outcome:
         records = {plan.task.name: [from_state(state, self._sent(state)) for state in plan.states] for plan in self.plans}
         breakdown = self._judge(records, quiet=quiet)
-        scored = {p.task.name: [score_sample(p.task, record) for record in records[p.task.name]] for p in self.plans}
+        scored = {plan.task.name: score_samples(plan.task, records[plan.task.name]) for plan in self.plans}
         results = {plan.requested: self._summarize(plan, scored[plan.task.name]) for plan in self.plans}
         means = summarize_benchmarks(results, self.benchmarks)
         for name in write_results(self.folder, results, self.benchmarks):

@@ -18,8 +18,9 @@ from mill.runs.folder import MANIFEST, RunFolder
 from mill.runs.judging import judge_failures
 from mill.runs.record import Record
 from mill.runs.results import summarize, summarize_benchmarks, write_results
-from mill.runs.samples import SampleRecord, ScoredSample, from_state, read_samples, score_sample, write_samples
+from mill.runs.samples import SampleRecord, ScoredSample, from_state, read_samples, write_samples
 from mill.runs.schema import Manifest, TaskEntry, TaskResult
+from mill.runs.scoring import score_samples
 from mill.tasks import hooks
 from mill.tasks.recorded import recorded_benchmarks, recorded_task
 
@@ -38,7 +39,7 @@ def score_again(folder: RunFolder) -> Outcome:
     for name, entry in known.tasks.items():
         task = recorded_task(name, documents)
         samples = _answered(folder, task, read[name], record, settings)
-        scored[name] = [score_sample(task, sample) for sample in samples]
+        scored[name] = score_samples(task, samples)
         result = summarize(task, scored[name], n_shots=entry.n_shots, total=entry.total, data_hash=entry.data_hash)
         result.warnings = earlier.tasks[name].warnings if name in earlier.tasks else entry.warnings  # with the judge's
         results[name if entry.requested in results else entry.requested or name] = result

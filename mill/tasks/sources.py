@@ -38,6 +38,7 @@ class TaskSource(Protocol):
 
 
 _opened: dict[str, TaskSource] = {}
+_folders: list[str] = []
 
 
 def split_name(name: str) -> tuple[str, str] | None:
@@ -68,6 +69,13 @@ def names_in_sources(name: str) -> list[str]:
 def add_folder(path: str) -> None:
     """A folder of YAML tasks, which is the format of lm-eval."""
     source("lm-eval").add_folder(path)
+    if path not in _folders:
+        _folders.append(path)
+
+
+def added_folders() -> tuple[str, ...]:
+    """The folders added so far; another process adds the same."""
+    return tuple(_folders)
 
 
 def source_names() -> tuple[str, ...]:

@@ -341,3 +341,18 @@ def test_an_older_lm_eval_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_load_files_takes_folders_of_yaml(made_tasks: Path) -> None:
     load_files((str(made_tasks),))
     assert make_task("lm-eval:made_zero").n_shots == 0
+
+
+def test_slow_scoring_in_processes_gives_the_same(made_tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The processes know neither the fixture's patches nor its source, only the folder that was added."""
+    from mill.runs import scoring as pool
+
+    load_files((str(made_tasks),))
+    here = metrics_of(of_mill("lm-eval:made_text", tmp_path / "here"))
+    monkeypatch.setattr(pool, "PATIENCE_S", -1.0)
+    monkeypatch.setattr(pool, "_TRIED", 2)
+    processes: list[int] = []
+    real = pool._in_processes
+    monkeypatch.setattr(pool, "_in_processes", lambda task, records: processes.append(len(records)) or real(task, records))
+    assert metrics_of(of_mill("lm-eval:made_text", tmp_path / "there")) == here
+    assert processes == [14]

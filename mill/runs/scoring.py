@@ -1,0 +1,70 @@
+"""Scoring the samples of a task: in this process, or in several where it takes long.
+
+Some metrics take a second for a sample, such as the comparison of two formulas. A process makes the task again by its name,
+over the recorded documents, and scores a part of the samples.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+
+from mill.api.files import imported_files
+from mill.api.task import Task
+from mill.api.unsafe_code import confirm_unsafe_code, unsafe_code_confirmed
+from mill.api.warnings import warn
+from mill.runs.samples import SampleRecord, ScoredSample, score_sample
+from mill.tasks.load import load_builtin, load_files
+from mill.tasks.recorded import recorded_task
+from mill.tasks.sources import Documents, added_folders, split_name
+
+PATIENCE_S = 20.0  # of scoring that is left before processes are worth their start
+_TRIED = 8
+_CHUNK = 8
+
+
+def score_samples(task: Task, records: Sequence[SampleRecord]) -> list[ScoredSample]:
+    """Every sample of a task with its values, in order."""
+    started = time.monotonic()
+    scored = [score_sample(task, record) for record in records[:_TRIED]]
+    rest = records[_TRIED:]
+    expected = (time.monotonic() - started) / _TRIED * len(rest)
+    if expected > PATIENCE_S and split_name(task.name) is not None and (os.cpu_count() or 1) > 1:
+        return scored + _in_processes(task, rest)
+    return scored + [score_sample(task, record) for record in rest]
+
+
+def _in_processes(task: Task, records: Sequence[SampleRecord]) -> list[ScoredSample]:
+    """Where processes cannot be used the samples are scored here."""
+    documents = [record.sample.doc for record in records]
+    paths = (*imported_files(), *added_folders())
+    given = (task.name, documents, paths, unsafe_code_confirmed())
+    try:
+        # A new interpreter: a copy of this one would share the model's threads and accelerators.
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(os.cpu_count(), mp_context=context, initializer=_start, initargs=given) as pool:
+            return list(pool.map(_score, records, chunksize=_CHUNK))
+    except (BrokenProcessPool, OSError, TypeError, AttributeError) as error:  # such as values that cannot be pickled
+        warn(f"{task.name} is scored in one process: {type(error).__name__}")
+        return [score_sample(task, record) for record in records]
+
+
+_task: Task | None = None  # of a scoring process
+
+
+def _start(name: str, documents: Documents, paths: tuple[str, ...], unsafe_code: bool) -> None:
+    global _task
+    load_builtin()
+    load_files(paths)
+    if unsafe_code:
+        confirm_unsafe_code()
+    _task = recorded_task(name, {name: documents})
+
+
+def _score(record: SampleRecord) -> ScoredSample:
+    assert _task is not None, "_start runs before the first sample"
+    return score_sample(_task, record)
