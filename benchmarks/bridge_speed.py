@@ -2,10 +2,10 @@
 
     MILL_DATA=... python benchmarks/bridge_speed.py --model MODEL_FOLDER --lm_eval_python PATH/TO/python [--only bbh,cmmlu]
 
-The same tasks, limits and shots on both sides, on a CPU in float32. lm-eval (`--model hf`) gets the rows of MILL_DATA and the
-fastest of the listed batch sizes for each workload, tried on a part of it before the clock starts. Both clocks start when the
-weights are loaded, and include the prompts, the model, and the scores; lm-eval's bootstrap of standard errors is off, mill's
-is on. Prints seconds, the ratio, the largest difference of a log-likelihood, equal texts, and whether all scores are equal.
+The same tasks, limits and shots on both sides, on a CPU in float32. lm-eval (`--model hf`) gets the rows of MILL_DATA and
+the fastest of the listed batch sizes for each workload, tried on a part of it before the clock starts. Both clocks start when
+the weights are loaded, and include loading tasks, prompts, model and scores; lm-eval's bootstrap of standard errors is off,
+mill's is on. Prints seconds, the ratio, the largest difference of a log-likelihood, equal texts, and whether scores are equal.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mill.api.task import RenderSettings
-from mill.runs.evaluate import prepare
+from mill.models.spec.open import open_model
+from mill.models.spec.parse import parse_spec
+from mill.runs.evaluate import plan_run
 from mill.runs.samples import read_samples
 from mill.tasks.load import select
 
@@ -111,15 +113,11 @@ def run_mill(workload: Workload, model: str) -> dict[str, Any]:
     settings = RenderSettings(n_shots=workload.shots, gen_kwargs=decoding)
     names = [f"lm-eval:{name}" for name in workload.tasks]
     with tempfile.TemporaryDirectory() as folder:
-        opened = prepare(
-            f"hf[path={model},dtype=float32]", select(names), settings, output_dir=Path(folder, "warm"), limit=1
-        )
-        opened.model.load()
+        spec = parse_spec(f"hf[path={model},dtype=float32]")
+        opened = open_model(spec)
+        opened.load()
         started = time.time()
-        run = prepare(
-            f"hf[path={model},dtype=float32]", select(names), settings, output_dir=Path(folder), limit=workload.limit
-        )
-        run.model = opened.model
+        run = plan_run(spec, opened, select(names), settings, output_dir=Path(folder), limit=workload.limit)
         outcome = run.execute(quiet=True)
         seconds = time.time() - started
         samples = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,13 @@ from lm_eval.tasks import TaskManager
 from mill.api.errors import DataError, MillError, SpecError, UnknownName
 from mill.api.request import GENERATE, LOGLIKELIHOOD
 from mill.api.response import Response
-from mill.api.task import RenderSettings
+from mill.api.task import RenderSettings, Task
 from mill.bridges.lm_eval import library, scoring
 from mill.bridges.lm_eval.data import local_first
 from mill.cli.main import run as main
 from mill.runs.evaluate import Outcome, prepare
 from mill.runs.rescore import score_again
+from mill.runs.samples import SampleRecord, ScoredSample
 from mill.tasks import sources
 from mill.tasks.load import load_files, make_task, select
 from tests.bridges.hash_model import HashLM
@@ -351,8 +352,13 @@ def test_slow_scoring_in_processes_gives_the_same(made_tasks: Path, tmp_path: Pa
     here = metrics_of(of_mill("lm-eval:made_text", tmp_path / "here"))
     monkeypatch.setattr(pool, "PATIENCE_S", -1.0)
     monkeypatch.setattr(pool, "_TRIED", 2)
-    processes: list[int] = []
+    counts: list[int] = []
     real = pool._in_processes
-    monkeypatch.setattr(pool, "_in_processes", lambda task, records: processes.append(len(records)) or real(task, records))
+
+    def counted(task: Task, records: Sequence[SampleRecord]) -> list[ScoredSample]:
+        counts.append(len(records))
+        return real(task, records)
+
+    monkeypatch.setattr(pool, "_in_processes", counted)
     assert metrics_of(of_mill("lm-eval:made_text", tmp_path / "there")) == here
-    assert processes == [14]
+    assert counts == [14]
