@@ -3,9 +3,9 @@
     MILL_DATA=... python benchmarks/bridge_speed.py --model MODEL_FOLDER --lm_eval_python PATH/TO/python [--only bbh,cmmlu]
 
 The same tasks, limits and shots on both sides, on a CPU in float32. lm-eval (`--model hf`) gets the rows of MILL_DATA and
-the fastest of the listed batch sizes for each workload, tried on a part of it before the clock starts. Both clocks start when
-the weights are loaded, and include loading tasks, prompts, model and scores; lm-eval's bootstrap of standard errors is off,
-mill's is on. Prints seconds, the ratio, the largest difference of a log-likelihood, equal texts, and whether scores are equal.
+the fastest of the listed batch sizes for each workload, tried on a part of it before the clock starts. Both clocks start
+when the weights are loaded, and include loading tasks, prompts, model and scores; lm-eval's bootstrap of standard errors is
+off, mill's is on. Prints seconds, the ratio, the largest difference of a log-likelihood, equal texts, and equal scores.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mill.frames import compare, evaluate
 
-__version__ = "0.2.0"
+__version__ = "0.3.0.dev0"
 __all__ = ["__version__", "compare", "evaluate"]
 
 

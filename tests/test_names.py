@@ -27,8 +27,23 @@ ALLOWED: dict[str, set[str]] = {
     "report": {"api", "metrics", "models", "tasks", "execute", "runs", "checks"},
     "schedule": {"api", "metrics", "models", "tasks", "execute", "runs", "checks"},
     "options": {"api", "models", "execute", "checks"},
+    "sandbox": {"api"},
+    "bridges": {"api", "metrics", "models", "tasks", "execute", "runs", "options", "sandbox"},
     "frames": {"api", "metrics", "models", "tasks", "execute", "runs", "checks", "report", "options"},
-    "cli": {"api", "metrics", "models", "tasks", "execute", "runs", "checks", "report", "schedule", "suites", "options"},
+    "cli": {
+        "api",
+        "metrics",
+        "models",
+        "tasks",
+        "execute",
+        "runs",
+        "checks",
+        "report",
+        "schedule",
+        "suites",
+        "options",
+        "bridges",
+    },
 }
 
 

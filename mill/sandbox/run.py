@@ -1,7 +1,7 @@
 """One Python program in a process of its own, with limits on time, memory, output and files.
 
 With bubblewrap the process sees a read-only /usr, an empty home and no network, and is an unprivileged user. Without it only
-the limits hold, so that a program can read and write what the user can: the caller asks for consent.
+the limits hold, so that a program can read and write what the user can: the caller needs the user's consent.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PASSED, FAILED, TIMED_OUT = "passed", "failed", "timed out"
 _MEMORY = 2**30
 _FILE_SIZE = 2**24
 _PROCESSES = 64
-_NOBODY = "65534"
+_UNPRIVILEGED = "65534"
 _SHOWN = 300  # characters of an error
 # The program's last act is a word that only its caller knows: one that ends early has not passed.
 _RUNNER = """
@@ -91,7 +91,7 @@ def run_python(source: str, *, timeout: float) -> Execution:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the process and whatever it started."""
+    """End the process and those that it started."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -117,7 +117,7 @@ def _isolation() -> list[str]:
 
 
 def _bubblewrap() -> list[str]:
-    drop = ["setpriv", f"--reuid={_NOBODY}", f"--regid={_NOBODY}", "--clear-groups", "--no-new-privs"]
+    drop = ["setpriv", f"--reuid={_UNPRIVILEGED}", f"--regid={_UNPRIVILEGED}", "--clear-groups", "--no-new-privs"]
     return [
         *(drop if os.geteuid() == 0 else []),
         *("bwrap", "--unshare-all", "--die-with-parent", "--new-session", "--clearenv", "--ro-bind", "/usr", "/usr"),

@@ -59,8 +59,8 @@ def _from_files(files: Any) -> Splits | None:
             if not str(address).startswith(_HUB):
                 return None
             organisation, repository, *inside = str(address).removeprefix(_HUB).split("/")
-            places = [folder / Path(*inside) for folder in folders_on_search_path(f"{organisation}/{repository}", None)]
-            file = next((place for place in places if place.is_file()), None)
+            candidates = [folder / Path(*inside) for folder in folders_on_search_path(f"{organisation}/{repository}", None)]
+            file = next((path for path in candidates if path.is_file()), None)
             if file is None:
                 return None
             found[str(split)] = file

@@ -1,4 +1,4 @@
-"""What a task of lm-eval lacks, or whatever its code raises, as one line."""
+"""What a task of lm-eval lacks, or what its code raises, as one line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SCRIPT = "Dataset scripts are no longer supported"
 
 @contextlib.contextmanager
 def one_line(what: str) -> Iterator[None]:
-    """Whatever lm-eval or a task's own code raises becomes one line."""
+    """An exception of lm-eval or of a task's own code becomes one line."""
     try:
         yield
     except KeyboardInterrupt:

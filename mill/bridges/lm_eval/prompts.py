@@ -39,7 +39,7 @@ def context_of(prompt: str, media: Mapping[str, Any] | None = None) -> Context:
     waiting = {kind: [Media(kind, one) for one in media.get(name) or ()] for name, kind in _MEDIA_ARGUMENTS.items()}
     placed = tuple(Message(message.role, _placed(message.text, waiting)) for message in messages)
     if any(waiting.values()):
-        raise DataError("a prompt has more images or sounds than places for them")
+        raise DataError("a prompt has more media than placeholders")
     return placed
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mill.bridges.lm_eval.bootstrap import bootstrap_stderr
-
 _NO_FILTER = "none"
 BOOTSTRAP = 100_000
 _SLOW = {"bleu", "chrf", "chrf++", "ter"}  # lm-eval resamples these 100 times
@@ -50,6 +48,8 @@ def filtered(task: Any, doc: Mapping[str, Any], responses: Sequence[Any], repeat
 def aggregated(task: Any, name: str, values: Sequence[Any]) -> tuple[float, float | None]:
     """The value and standard error of a metric over all documents that have one."""
     from lm_eval.api.metrics import mean, stderr_for_metric
+
+    from mill.bridges.lm_eval.bootstrap import bootstrap_stderr  # imports numpy
 
     metric, _ = split_metric(name)
     how = task.aggregation().get(metric, mean)

@@ -68,7 +68,7 @@ class LmEvalTask(Task):
 
     @cached_property
     def kinds(self) -> frozenset[str]:
-        """Tasks that are Python classes may send requests of several kinds: those of the first document tell."""
+        """Tasks that are Python classes may send requests of several kinds, as the first document shows."""
         if self.task.OUTPUT_TYPE is not None:
             return frozenset({self.kind})
         with self._calls("the requests cannot be made"):
@@ -79,7 +79,7 @@ class LmEvalTask(Task):
         return [Sample(str(number), _plain(doc)) for number, doc in enumerate(self._documents())]
 
     def _documents(self) -> list[Any]:
-        """All documents. lm-eval's object gets the same list: its own may be shuffled anew at each access."""
+        """All documents. lm-eval's object gets the same list: its own may be shuffled again at each access."""
         if not self._docs:
             with self._calls("the documents cannot be read"):
                 self._docs = list(self.task.eval_docs)
@@ -184,7 +184,7 @@ class LmEvalTask(Task):
         return bool(self._choices(sample)) or bool(self.task.get_config("filter_list"))
 
     def extracted(self, sample: Sample, responses: Sequence[Response]) -> Any:
-        """The likeliest choice, or what the first filter finds in the answer."""
+        """The choice with the largest log-probability, or what the first filter finds in the answer."""
         choices = self._choices(sample)
         if choices:
             scores = [response.score or 0.0 for response in responses[: len(choices)]]
@@ -212,7 +212,7 @@ class LmEvalTask(Task):
 
 @contextmanager
 def loading(what: str) -> Iterator[None]:
-    """lm-eval's code runs here with local data first, without its output, and with one line for whatever fails."""
+    """lm-eval's code runs here with local data first, without its output, and with one line for every failure."""
     with one_line(what), library.quiet(), compiled_once(), local_first(), hub_metrics():
         yield
 

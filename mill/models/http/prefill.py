@@ -1,6 +1,6 @@
 """Whether a server continues an answer that the prompt begins (assistant prefill), shown by the prompt that it makes.
 
-A server that does not know the option ignores it, and answers with a message of its own: only the rendered prompt tells.
+A server that does not know the option ignores it, and answers with a message of its own: only the rendered prompt shows it.
 """
 
 from __future__ import annotations
