@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 ROWS: list[dict[str, Any]] = [
@@ -104,3 +106,15 @@ aggregate_metric_list: [{metric: acc, weight_by_size: true}]
     "made_outer": "group: made_outer\ntask: [made_group, made_mutual]\n",
 }
 TASKS = [name for name in YAML if name not in ("made_code", "made_group", "made_outer")]
+
+
+def write_tasks(folder: Path) -> tuple[Path, Path]:
+    """The folder of the YAML files, and the one for MILL_DATA with their rows."""
+    tasks, data = folder / "tasks", folder / "data" / "made" / "up"
+    tasks.mkdir()
+    data.mkdir(parents=True)
+    for name, text in YAML.items():
+        (tasks / f"{name}.yaml").write_text(text)
+    for split, rows in (("test", ROWS[:16]), ("train", ROWS[16:])):
+        (data / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return tasks, folder / "data"

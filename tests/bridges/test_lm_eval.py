@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterator, Sequence
@@ -29,20 +28,14 @@ from mill.runs.samples import SampleRecord, ScoredSample
 from mill.tasks import sources
 from mill.tasks.load import load_files, make_task, select
 from tests.bridges.hash_model import HashLM
-from tests.bridges.made_tasks import ROWS, TASKS, YAML
+from tests.bridges.made_tasks import ROWS, TASKS, YAML, write_tasks
 
 
 @pytest.fixture(autouse=True)
 def made_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder of YAML tasks with their data on the search path, and an lm-eval source that knows no other ones."""
-    folder, data = tmp_path / "tasks", tmp_path / "data" / "made" / "up"
-    folder.mkdir()
-    data.mkdir(parents=True)
-    for name, text in YAML.items():
-        (folder / f"{name}.yaml").write_text(text)
-    for split, rows in (("test", ROWS[:16]), ("train", ROWS[16:])):
-        (data / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    monkeypatch.setenv("MILL_DATA", str(tmp_path / "data"))
+    folder, data = write_tasks(tmp_path)
+    monkeypatch.setenv("MILL_DATA", str(data))
     monkeypatch.setenv("MILL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(scoring, "BOOTSTRAP", 200)
     monkeypatch.setattr(library, "tasks_folder", lambda: folder)

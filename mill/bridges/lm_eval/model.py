@@ -25,6 +25,7 @@ from mill.models.spec.parse import Spec, make_spec
 from mill.models.tokens.token_model import TokenModel
 from mill.options.definitions import DEFAULT_OUTPUT_DIR
 from mill.runs.evaluate import Run, record_run
+from mill.tasks.load import load_files
 
 NAME = "mill"
 _UNSET = (None, 1, "1", "auto")  # batch sizes of lm-eval that leave the choice to mill; its default is 1
@@ -33,7 +34,8 @@ _DEFAULT_DEVICE = "cuda:0"  # of lm-eval, on machines without one too
 
 
 class MillLM(LM):  # type: ignore[misc]
-    """A model spec of mill. `output_dir` is where answers are recorded; `wait` is how long a server may take to start."""
+    """A model spec of mill. `output_dir` is where answers are recorded, `wait` how long a server may take to start,
+    `task_paths` a Python file that registers a backend."""
 
     MULTIMODAL = True
 
@@ -42,6 +44,7 @@ class MillLM(LM):  # type: ignore[misc]
         spec: str = "",
         output_dir: str = DEFAULT_OUTPUT_DIR,
         wait: float = 0.0,
+        task_paths: str = "",
         batch_size: int | str | None = None,
         max_batch_size: int | None = None,
         device: str | None = None,
@@ -51,6 +54,8 @@ class MillLM(LM):  # type: ignore[misc]
             raise SpecError('no model is given: --model_args "spec=hf[path=org/name]"')
         if world_size() > 1:
             raise SpecError("mill distributes the work itself: start lm-eval without torchrun or accelerate")
+        if task_paths:
+            load_files((str(task_paths),))
         resolved = _on_device(resolve_spec(make_spec(spec)), device)
         fixed = None if batch_size in _UNSET or str(batch_size).startswith("auto") else int(str(batch_size))
         self.model = open_model(resolved, batch_size=fixed)

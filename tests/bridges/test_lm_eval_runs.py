@@ -1,0 +1,100 @@
+"""Runs of lm-eval tasks that are killed, resumed or distributed end like an undisturbed one; `mill lm-eval` resumes too."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("lm_eval")
+
+from tests.bridges.made_tasks import write_tasks
+from tests.launching import TESTS, environment
+from tests.launching import run as run_mill
+from tests.outcomes import assert_same_end, recorded
+from tests.ray_cluster import Cluster, on_ray
+from tests.runs.faults import computed, kill, resume, start, stderr_of, until_first_response
+
+NAMES = "lm-eval:made_choice,lm-eval:made_text,lm-eval:made_document,lm-eval:made_repeats,lm-eval:made_group"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return write_tasks(tmp_path_factory.mktemp("made"))
+
+
+def how(made: tuple[Path, Path]) -> dict[str, Any]:
+    return {"tasks": NAMES, "env": {"MILL_DATA": str(made[1])}}
+
+
+def options(made: tuple[Path, Path]) -> list[str]:
+    return ["--include_path", str(made[0])]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(made: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    resume(folder / "out", folder / "log", *options(made), **how(made))
+    return folder / "out"
+
+
+def test_a_run_killed_twice_ends_like_an_undisturbed_one(made: tuple[Path, Path], undisturbed: Path, tmp_path: Path) -> None:
+    out, log, dice = tmp_path / "out", tmp_path / "log", random.Random(3)
+    for _ in range(2):
+        log.write_text("")
+        run = start(out, log, *options(made), delay=0.05, **how(made))
+        until_first_response(run, log)
+        time.sleep(dice.uniform(0.0, 0.3))
+        assert run.poll() is None, stderr_of(log)
+        kill(run)
+    assert 0 < len(recorded(out)) < len(recorded(undisturbed))
+    resume(out, log, *options(made), **how(made))
+    assert_same_end(out, undisturbed)
+
+
+def test_a_limited_run_that_is_extended_ends_like_a_whole_one(
+    made: tuple[Path, Path], undisturbed: Path, tmp_path: Path
+) -> None:
+    out, log = tmp_path / "out", tmp_path / "log"
+    resume(out, log, "--limit", "5", *options(made), **how(made))
+    resume(out, log, *options(made), **how(made))
+    assert_same_end(out, undisturbed)
+
+
+def test_two_ray_workers_give_the_results_of_one_process(
+    made: tuple[Path, Path], undisturbed: Path, cluster: Cluster, tmp_path: Path
+) -> None:
+    command = ["eval", "toy[path=toy]", NAMES, "--task_paths", str(TESTS / "toy.py"), *options(made), "--quiet"]
+    command += ["--output_dir", str(tmp_path / "out"), *on_ray(2, cluster)]
+    code, stderr = run_mill(command, MILL_DATA=str(made[1]), **cluster.token)
+    assert code == 0, stderr
+    assert_same_end(tmp_path / "out", undisturbed)
+
+
+def in_lm_eval(made: tuple[Path, Path], out: Path, *more: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """`mill lm-eval run --model mill` on the toy model."""
+    model = f"spec=toy[path=toy],output_dir={out},task_paths={TESTS / 'toy.py'}"
+    arguments = ["run", "--model", "mill", "--model_args", model, "--include_path", str(made[0])]
+    command = [sys.executable, "-m", "mill", "lm-eval", *arguments, *more]
+    environ = environment(MILL_DATA=str(made[1]), HF_HUB_OFFLINE="1", **env)
+    return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=300)
+
+
+def test_lm_eval_with_a_model_of_mill_records_and_resumes(made: tuple[Path, Path], tmp_path: Path) -> None:
+    out, log, scores = tmp_path / "out", tmp_path / "log", []
+    for number in range(2):
+        log.write_text("")
+        results = tmp_path / f"results{number}"
+        tasks = ["--tasks", "made_text,made_choice,made_document", "--output_path", str(results)]
+        done = in_lm_eval(made, out, *tasks, TOY_LOG=str(log))
+        assert done.returncode == 0, done.stderr[-3000:]
+        (file,) = results.rglob("results_*.json")
+        scores.append(json.loads(file.read_text())["results"])
+        assert bool(computed(log)) == (number == 0), "the second command computes nothing"
+    assert scores[0] == scores[1] and set(scores[0]) == {"made_text", "made_choice", "made_document"}
