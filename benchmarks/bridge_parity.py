@@ -28,11 +28,10 @@ from mill.api.errors import MillError
 from mill.api.task import RenderSettings
 from mill.api.unsafe_code import confirm_unsafe_code
 from mill.bridges.lm_eval import library, scoring
-from mill.bridges.lm_eval.data import local_first
+from mill.bridges.lm_eval.data import local_first, local_splits
 from mill.bridges.lm_eval.hub_metrics import hub_metrics
 from mill.bridges.lm_eval.index import GROUP, TASK
 from mill.runs.evaluate import Outcome, prepare
-from mill.tasks.data import folders_on_search_path
 from mill.tasks.load import select
 from mill.tasks.sources import source
 
@@ -52,7 +51,7 @@ def available() -> list[str]:
         for name, entry in entries.items()
         if isinstance((config := entry.cfg or {}).get("dataset_path"), str)
         and entry.kind.name == "TASK"
-        and folders_on_search_path(config["dataset_path"], config.get("dataset_name"))
+        and has_data(config)
     }
     index = source("lm-eval").index  # type: ignore[attr-defined]
 
@@ -65,6 +64,13 @@ def available() -> list[str]:
         return bool(entry.members) and all(whole(member, (*within, name)) for member in entry.members)
 
     return sorted(here) + sorted(name for name, entry in index.entries.items() if entry.kind == GROUP and whole(name))
+
+
+def has_data(config: dict[str, Any]) -> bool:
+    """Whether the evaluated split is there."""
+    split = config.get("test_split") or config.get("validation_split")
+    found = local_splits(config["dataset_path"], config.get("dataset_name"), config.get("dataset_kwargs") or {})
+    return found is not None and split in found.files
 
 
 def of_lm_eval(name: str, limit: int) -> dict[str, dict[str, Any]]:

@@ -23,7 +23,7 @@ def local_first() -> Iterator[None]:
     original = datasets.load_dataset
 
     def load(path: str | None = None, name: str | None = None, *more: Any, **options: Any) -> Any:
-        local = _local(str(path), name, options)
+        local = local_splits(str(path), name, options)
         if local is None:
             try:
                 return original(path, name, *more, **options)
@@ -39,7 +39,8 @@ def local_first() -> Iterator[None]:
         datasets.load_dataset = original
 
 
-def _local(path: str, name: str | None, options: Mapping[str, Any]) -> Splits | None:
+def local_splits(path: str, name: str | None, options: Mapping[str, Any]) -> Splits | None:
+    """The splits of a dataset on the search path; None where it is not there."""
     files = options.get("data_files")
     if path in _FILE_FORMATS and files:
         return _from_files(files)
