@@ -10,7 +10,10 @@ from typing import Protocol
 
 from mill.api.task import Benchmark, Task
 
-_SOURCES = {"lm-eval": "mill.bridges.lm_eval.source:LmEvalSource"}
+_SOURCES = {
+    "lm-eval": "mill.bridges.lm_eval.source:LmEvalSource",
+    "lmms-eval": "mill.bridges.lmms_eval.source:LmmsEvalSource",
+}
 
 
 class TaskSource(Protocol):
