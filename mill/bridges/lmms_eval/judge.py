@@ -1,8 +1,8 @@
 """Calls to a judge in lmms-eval's scoring, answered by mill's judge.
 
 lmms-eval's tasks call a judge while they score an answer, in three ways: through its package `llm_judge`, through a client
-of the package openai, and by posting a chat request to an address. All three are replaced here. Scoring runs until it needs a
-text that is not there yet; that request is sent to mill's judge with those of all other samples, and scoring starts again
+of the package openai, and by posting a chat request to an address. All three are replaced here. Scoring runs until it needs
+a text that is not there yet; that request is sent to mill's judge with those of all other samples, and scoring starts again
 with the texts so far, until it gets to its end.
 """
 

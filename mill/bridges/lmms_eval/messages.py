@@ -19,14 +19,17 @@ _CLIP = ("video_start", "video_end", "start_time", "end_time")
 class RenderedMedia(Media):
     """An image or audio of a document, decoded each time its `source` is used. Its content is known by its digest."""
 
+    _read: Callable[[], Media]
+    _where: str
+
     def __init__(self, first: Media, read: Callable[[], Media], where: str) -> None:
         for name, value in {"kind": first.kind, "rate": first.rate, "digest": first.digest}.items():
             self.__dict__[name] = value
         self.__dict__["_read"], self.__dict__["_where"] = read, where
 
     @property
-    def source(self) -> Any:  # type: ignore[override]
-        media: Media = self._read()
+    def source(self) -> Any:
+        media = self._read()
         if media.digest != self.digest:
             raise DataError(f"{self._where} has another {self.kind} each time that it is rendered")
         return media.source

@@ -29,7 +29,7 @@ def scored(task: Any, doc: Mapping[str, Any], responses: Sequence[Any], repeats:
         for number, given in enumerate(each)
     ]
     known = task.aggregation()
-    found = {}
+    found: dict[tuple[str, str], Any] = {}
     for ensemble in task._filters:
         ensemble.apply(instances, [doc] * len(instances))
     for name in instances[0].filtered_resps:

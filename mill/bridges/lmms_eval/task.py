@@ -6,7 +6,7 @@ lmms-eval loads the documents, renders prompts with images, video and audio, fil
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -23,15 +23,12 @@ from mill.bridges.lmms_eval import library
 from mill.bridges.lmms_eval.documents import plain_rows
 from mill.bridges.lmms_eval.judge import JUDGE, Refused, Unanswered, answers, refused
 from mill.bridges.lmms_eval.messages import Messages, deferred, from_lmms_eval, user_turn
+from mill.bridges.lmms_eval.options import decoding_options
 from mill.bridges.lmms_eval.scoring import aggregated, prepare_filters, scored
 from mill.tasks.hooks import attempt
 
 GENERATED, CHOICES = "generate_until", "multiple_choice"
-DEFAULT_MAX_GEN_TOKS = 1024  # of most of lmms-eval's models, for tasks that give no limit
 MOST_PROBED = 100  # documents that are searched for media
-# Options that change nothing: at these values, or for any model but LLaVA (image_aspect_ratio), or for all of lmms-eval's.
-_WITHOUT_EFFECT: Mapping[str, Any] = {"num_beams": 1, "num_return_sequences": 1, "use_cache": True}
-_UNUSED = ("image_aspect_ratio", "stop_sequences")
 
 
 class LmmsEvalTask(Task):
@@ -124,8 +121,9 @@ class LmmsEvalTask(Task):
             context: Context = _with_system(self._prompts[number], settings.system_prompt)
         else:
             context = settings.frame(str(self._instances[number][0].args[0]))
-        options = settings.options(**self._options(plain=isinstance(context, str)))
-        repeats = settings.repeats
+        config, repeats = self.task.config, settings.repeats
+        plain = isinstance(context, str)
+        options = settings.options(**decoding_options(config.generation_kwargs, config.fewshot_delimiter, plain=plain))
         return [Request(GENERATE, context, options=options, repeats=repeats, draw=draw) for draw in range(self._repeats)]
 
     def _choice(self, number: int, instance: Any, settings: RenderSettings) -> Request:
@@ -135,21 +133,6 @@ class LmmsEvalTask(Task):
             media = self._prompts[number][0].media  # the text has the description and examples, too
             context = _with_system((Message("user", (*media, text)),), settings.system_prompt)
         return Request(LOGLIKELIHOOD, context, continuation, repeats=settings.repeats)
-
-    def _options(self, *, plain: bool) -> dict[str, Any]:
-        """The task's decoding options. lmms-eval adds the delimiter of few-shot examples as a stop string where a task has
-        none; its chat models do not stop at it."""
-        config = self.task.config
-        given = {
-            name: value
-            for name, value in (config.generation_kwargs or {}).items()
-            if name not in _UNUSED and not (name in _WITHOUT_EFFECT and value == _WITHOUT_EFFECT[name])
-        }
-        if not plain and given.get("until") == [config.fewshot_delimiter]:
-            del given["until"]
-        if not {"max_new_tokens", "max_gen_toks", "max_tokens"} & given.keys():
-            given["max_gen_toks"] = DEFAULT_MAX_GEN_TOKS
-        return given
 
     @property
     def _repeats(self) -> int:
