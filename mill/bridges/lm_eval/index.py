@@ -127,7 +127,7 @@ def named_keys(file: Path, within: tuple[Path, ...] = ()) -> dict[str, Any]:
     if file in within:
         return {}
     try:
-        text = file.read_text(encoding="utf-8", errors="replace")
+        text = file.read_text(encoding="utf-8-sig", errors="replace")
     except OSError:
         return {}
     blocks = "\n".join(match.group() for match in _BLOCK.finditer(text))

@@ -95,8 +95,10 @@ def load(
     check: Callable[[str, Mapping[str, Any]], None],
 ) -> Loaded:
     """A task, group or tag. `model_name` selects prompts that lmms-eval has for one of its models; `check` gets the
-    configuration of each task before its data are loaded."""
+    configuration of each task before its data are loaded: first without its functions, which takes no import, then with
+    them."""
     from lmms_eval.tasks import TaskManager
+    from lmms_eval.utils import load_yaml_config
 
     class Manager(TaskManager):  # type: ignore[misc]
         """lmms-eval's own, with the index that is there already."""
@@ -105,10 +107,16 @@ def load(
             return dict(index)
 
         def _get_config(self, inner: str) -> Any:
+            path = self._get_yaml_path(inner)
+            if path != -1:
+                _check(inner, load_yaml_config(path, mode="simple"))  # before the task's own code is imported
             config = super()._get_config(inner)
-            if isinstance(config.get("task"), str):
-                check(inner, config)
+            _check(inner, config)
             return config
+
+    def _check(inner: str, config: Mapping[str, Any]) -> None:
+        if isinstance(config.get("task"), str):
+            check(inner, config)
 
     with _once_only():
         manager = Manager(include_defaults=False, model_name=model_name)

@@ -6,10 +6,11 @@ failed, so its evaluation ends there; with `output_dir` the other answers are re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from lmms_eval.api.instance import GenerationResult
 from lmms_eval.api.model import lmms
 
 from mill.api.errors import RunError, SpecError
@@ -41,6 +42,13 @@ class _Memory:
     def put(self, request: Request, response: Response) -> Response:
         self._responses[request.key] = response
         return response
+
+
+class _Loss(GenerationResult):  # type: ignore[misc]
+    """A loss and whether the continuation is greedy. The evaluator of lmms-eval 0.7.3 makes a text of a plain pair."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.text)
 
 
 class MillLmms(lmms):  # type: ignore[misc]
@@ -88,7 +96,7 @@ class MillLmms(lmms):  # type: ignore[misc]
             requests.append(first if first.deterministic else Request(GENERATE, context, options=options, draw=draw))
         return [str(response.text) for response in self._answers(requests)]
 
-    def loglikelihood(self, requests: list[Any]) -> list[tuple[float, bool]]:
+    def loglikelihood(self, requests: list[Any]) -> list[_Loss]:
         raise NotImplementedError("choices are scored by the simple form of this model: --force_simple")
 
     def generate_until_multi_round(self, requests: list[Any]) -> list[str]:
@@ -120,11 +128,11 @@ class MillSimpleLmms(MillLmms):
     ) -> tuple[Context, Any]:
         return self._prompt(context, doc_to_visual, self.task_dict[task][split][doc_id]), gen_kwargs
 
-    def loglikelihood(self, requests: list[Any]) -> list[tuple[float, bool]]:
+    def loglikelihood(self, requests: list[Any]) -> list[_Loss]:
         """The loss of each continuation, of which lmms-eval takes the smallest."""
         made = [self._choice(*instance.args) for instance in requests]
         answers = self._answers(made)
-        return [(-float(answer.score or 0.0), bool(answer.is_greedy)) for answer in answers]
+        return [_Loss((-float(answer.score or 0.0), bool(answer.is_greedy))) for answer in answers]
 
     def _choice(
         self, context: str, continuation: Any, doc_to_visual: Callable[[Any], Any], doc_id: int, task: str, split: str

@@ -23,17 +23,23 @@ _FILE_ANSWERS = {"WISE", "babyvision_gen", "gedit_bench", "imgedit", "kris_bench
 
 def reason(config: Mapping[str, Any]) -> str | None:
     """Why a task cannot run; None where it can."""
+    if (why := _reason_of_type(config)) is not None:
+        return why
+    if _folder(config.get("process_results")) in _FILE_ANSWERS:
+        return "its answers are images or videos that a model generates"
+    if calls_judge(aggregating_functions(config)):
+        return "a judge or another web service is called while its scores are aggregated, after the last sample"
+    return None
+
+
+def _reason_of_type(config: Mapping[str, Any]) -> str | None:
     output_type = config.get("output_type") or "generate_until"
     if output_type not in _SUPPORTED:
         return _OUTPUT_TYPES.get(output_type, f"it is of the type {output_type}")
     if (config.get("generation_kwargs") or {}).get("visual_cot"):
         return _OUTPUT_TYPES["generate_visual_cot"]
-    if _folder(config.get("process_results")) in _FILE_ANSWERS:
-        return "its answers are images or videos that a model generates"
     if any(metric.get("metric") == "acc_mutual_info" for metric in config.get("metric_list") or ()):
         return "it scores choices by mutual information"
-    if calls_judge(aggregating_functions(config)):
-        return "a judge or another web service is called while its scores are aggregated, after the last sample"
     return None
 
 
