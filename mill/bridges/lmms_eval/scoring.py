@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import math
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +14,7 @@ from mill.api.warnings import warn
 from mill.bridges.lm_eval.bootstrap import bootstrap_stderr
 from mill.bridges.lm_eval.scoring import BOOTSTRAP, split_metric
 
+_OTHER_TASKS = ("lmms_eval.tasks.amber_g.utils", "lmms_eval.tasks.coco_cap_chair.utils")
 _SLOW = {"bleu", "chrf", "ter"}  # lmms-eval resamples these 100 times
 # What an aggregation gets that writes a file to submit: it writes to the folder `submissions`.
 _ARGUMENTS = SimpleNamespace(output_path=None, model="mill", model_args="", tasks="", process_with_media=False)
@@ -82,9 +84,22 @@ def aggregated(task: Any, name: str, values: Sequence[Any]) -> tuple[float, floa
         return math.nan, None
     if len(values) < 2:
         return number, None
-    with bootstrap_stderr(metrics):
+    with bootstrap_stderr(metrics), _without_other_tasks():
         stderr = metrics.stderr_for_metric(metric=how, bootstrap_iters=min(BOOTSTRAP, 100) if metric in _SLOW else BOOTSTRAP)
         return number, None if stderr is None else _number(stderr(values))
+
+
+@contextlib.contextmanager
+def _without_other_tasks() -> Iterator[None]:
+    """lmms-eval imports two tasks for the standard error of any metric, to compare it with theirs: that takes seconds, and
+    one of them downloads data. A metric of theirs is known by its name, too."""
+    added = [name for name in _OTHER_TASKS if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(added))  # type: ignore[arg-type]
+    try:
+        yield
+    finally:
+        for name in added:
+            sys.modules.pop(name, None)
 
 
 def _number(value: Any) -> float | None:

@@ -142,8 +142,14 @@ def samples_of(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
 
 
-def lmms_eval_scores(task: str, answer: Callable[[int, int], Any], *, simple: bool) -> dict[str, Any]:
-    """The scores of lmms-eval's own evaluator for these answers: by document and index of the instance."""
+def all_samples(folder: Path) -> list[dict[str, Any]]:
+    lines = [line for file in folder.rglob("samples/*.jsonl") for line in file.read_text(encoding="utf-8").splitlines()]
+    return list(map(json.loads, lines))
+
+
+def lmms_eval_scores(task: str, answer: Callable[..., Any], *, simple: bool, shots: int | None = None) -> dict[str, Any]:
+    """The scores of lmms-eval's own evaluator for these answers: by document and index of the instance, and in a group by
+    task. Prompts of text alone must be those of `answer`."""
     from lmms_eval.api.instance import GenerationResult
     from lmms_eval.api.model import lmms
     from lmms_eval.evaluator import simple_evaluate
@@ -154,6 +160,8 @@ def lmms_eval_scores(task: str, answer: Callable[[int, int], Any], *, simple: bo
         is_simple = simple
 
         def generate_until(self, requests: Iterable[Any]) -> list[Any]:
+            if shots is not None:
+                return [answer(one.task_name, int(one.doc_id), int(one.idx), one.args[0]) for one in requests]
             return [answer(int(one.doc_id), int(one.idx)) for one in requests]
 
         def loglikelihood(self, requests: Iterable[Any]) -> list[Any]:
@@ -163,7 +171,7 @@ def lmms_eval_scores(task: str, answer: Callable[[int, int], Any], *, simple: bo
         generate_until_multi_round = generate_until
 
     with local_first():
-        found = simple_evaluate(model=Recorded(), tasks=[task], batch_size=1, log_samples=True)
+        found = simple_evaluate(model=Recorded(), tasks=[task], batch_size=1, log_samples=True, num_fewshot=shots)
     return found["results"][task]
 
 
@@ -219,6 +227,41 @@ def test_an_aggregation_of_the_task_is_its_own(mill: Mill, data: Path, vlm: Path
     for name in ("mme_perception_score", "mme_cognition_score"):
         aggregated = task.aggregate(name, found[name])
         assert aggregated is not None and aggregated[0] == theirs[f"{name},none"] > 0
+
+
+def test_a_group_of_text_tasks_has_the_prompts_and_means_of_lmms_eval(
+    mill: Mill, data: Path, tiny_model: Path, tmp_path: Path
+) -> None:
+    from mill.bridges.lmms_eval.source import LmmsEvalSource
+
+    names = [name.removeprefix("mmlu_") for name in LmmsEvalSource().index.entries["mmlu_stem_tasks"].members]
+    assert len(names) > 10
+    for at, name in enumerate(names):
+        folder = data / "hails" / "mmlu_no_train" / name
+        folder.mkdir(parents=True)
+        for split, count in (("test", 2 + at % 3), ("dev", 3)):
+            rows = [
+                {"question": f"{split} {n} of {name}", "subject": name, "choices": [*WORDS], "answer": (n + at) % 4}
+                for n in range(count)
+            ]
+            (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    out = tmp_path / "out"
+    status, _, err = mill("eval", str(tiny_model), "lmms-eval:mmlu_stem", "--n_shots", "2", "--output_dir", str(out))
+    assert status == 0, err
+    samples = {(sample["task"].removeprefix("lmms-eval:"), int(sample["id"])): sample for sample in all_samples(out)}
+
+    def answer(task: str, doc: int, at: int, prompt: str) -> tuple[float, bool]:
+        sample = samples[task, doc]
+        assert sample["prompt"] == prompt and prompt.count("Answer:") == 3
+        response = sample["responses"][0][at]
+        return -response["score"], response["is_greedy"]
+
+    theirs = lmms_eval_scores("mmlu_stem", answer, simple=True, shots=2)
+    file = next(out.rglob("results.json"))
+    mine = json.loads(file.read_text(encoding="utf-8"))["benchmarks"]["lmms-eval:mmlu_stem"]["metrics"]["acc"]
+    assert 0 < mine["value"] < 1
+    assert mine["value"] == pytest.approx(theirs["acc,none"], rel=1e-12)
+    assert mine["stderr"] == pytest.approx(theirs["acc_stderr,none"], rel=1e-12)
 
 
 def test_prompts_of_another_model_have_a_name_of_their_own(mill: Mill, data: Path, vlm: Path, tmp_path: Path) -> None:
