@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mill.api.errors import DataError, MillError
+from mill.api.errors import DataError, MillError, install_command
 from mill.bridges.lm_eval.data import local_first
 from mill.bridges.lm_eval.library import one_line, seed_generators
 from mill.bridges.lm_eval.library import quiet as quiet_logging
 
 PREFIX = "lmms-eval:"
 OLDEST = (0, 7)
-HOW_TO_INSTALL = "pip install --no-deps lmms-eval==0.7.3, with the packages that docs/lmms-eval.md lists"
+_INSTALL = f"{install_command('lmms-eval')} && pip install --no-deps lmms-eval==0.7.3"
 _NO_KEY = "none"  # some task files refuse to be imported without an OPENAI_API_KEY
 
 
@@ -27,7 +27,7 @@ def tasks_folder() -> Path:
     """The folder of lmms-eval's YAML files, found without importing it."""
     spec = importlib.util.find_spec("lmms_eval")
     if spec is None or spec.origin is None:
-        raise MillError(f"a task {PREFIX}NAME needs the package lmms_eval: {HOW_TO_INSTALL}")
+        raise MillError(f"a task {PREFIX}NAME needs the package lmms_eval: {_INSTALL}")
     return Path(spec.origin).parent / "tasks"
 
 

@@ -6,6 +6,8 @@ lmms-eval loads the documents, renders prompts with images, video and audio, fil
 from __future__ import annotations
 
 import functools
+import random
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -17,7 +19,7 @@ from mill.api.request import GENERATE, LOGLIKELIHOOD, Request
 from mill.api.response import Response
 from mill.api.task import Opaque, RenderSettings, Sample, Task, TaskType, Value
 from mill.bridges.lm_eval.data import Splits
-from mill.bridges.lm_eval.library import FEWSHOT_SEED, seed_generators
+from mill.bridges.lm_eval.library import FEWSHOT_SEED, one_line
 from mill.bridges.lm_eval.scoring import metric_name
 from mill.bridges.lmms_eval import library
 from mill.bridges.lmms_eval.documents import plain_rows
@@ -48,6 +50,7 @@ class LmmsEvalTask(Task):
         prepare_filters(task)
         self._instances: dict[int, list[Any]] = {}
         self._prompts: dict[int, Messages] = {}
+        self._lock = threading.Lock()
         self._rendered = functools.lru_cache(maxsize=16)(self._render)
 
     @property
@@ -92,7 +95,7 @@ class LmmsEvalTask(Task):
                 if not self._text_only:
                     where = f"sample {number} of {self.name}"
                     messages = self._rendered(number)
-                    self._prompts[number] = deferred(messages, functools.partial(self._rendered, number), where)
+                    self._prompts[number] = deferred(messages, functools.partial(self._render_again, number), where)
                 elif self.kind == GENERATE and settings.apply_chat_template:  # a second draw, as for lmms-eval's chat models
                     self._prompts[number] = user_turn([], self._context(self.task.eval_docs[number]))
 
@@ -103,14 +106,18 @@ class LmmsEvalTask(Task):
         """The messages of a document with its media."""
         from lmms_eval.api.task import ConfigurableMessagesTask
 
-        with self._calls(f"the prompt of sample {number} cannot be rendered"):
-            doc = self.task.eval_docs[number]
-            if self.kind == GENERATE and callable(self.task.config.doc_to_messages):
-                return from_lmms_eval(ConfigurableMessagesTask.doc_to_messages(self.task, doc))
-            text = self.task.doc_to_text(doc)
-            if not isinstance(text, (str, int, float)):
-                raise DataError(f"doc_to_text gives a {type(text).__name__}, not a text")
-            return user_turn(self.task.doc_to_visual(doc), str(text))
+        doc = self.task.eval_docs[number]
+        if self.kind == GENERATE and callable(self.task.config.doc_to_messages):
+            return from_lmms_eval(ConfigurableMessagesTask.doc_to_messages(self.task, doc))
+        text = self.task.doc_to_text(doc)
+        if not isinstance(text, (str, int, float)):
+            raise DataError(f"doc_to_text gives a {type(text).__name__}, not a text")
+        return user_turn(self.task.doc_to_visual(doc), str(text))
+
+    def _render_again(self, number: int) -> Messages:
+        """For media that are sent now. Backends read them in threads, so the process's output stays as it is."""
+        with self._lock, one_line(f"{self.name}: the prompt of sample {number} cannot be rendered"):
+            return self._rendered(number)
 
     def requests(self, sample: Sample, settings: RenderSettings) -> list[Request]:
         """The instances of a document, each as often as the task repeats it."""
@@ -150,7 +157,7 @@ class LmmsEvalTask(Task):
         self, sample: Sample, responses: Sequence[Response], judgements: Sequence[str | None] | None, *, chat: bool = True
     ) -> dict[str, Value]:
         with library.quiet(), answers(judgements, chat=chat):
-            seed_generators()  # scoring starts again with each text of a judge, and must ask the same
+            _seed(int(sample.id))
             given = [_response(response) for response in responses]
             repeats = 1 if self.kind == LOGLIKELIHOOD else self._repeats
             found = scored(self.task, self._doc(sample), given, repeats)
@@ -197,6 +204,15 @@ def _unless_refused(what: str) -> Iterator[None]:
     except DataError as error:
         text = str(error)
         raise DataError(text if text.startswith(library.PREFIX) else f"{what}: {text}") from error
+
+
+def _seed(number: int) -> None:
+    """Some tasks take a random choice for an answer that they cannot read. It is the same each time that a sample is scored,
+    as it must be where scoring starts again with each text of a judge, and another for each sample."""
+    import numpy as np
+
+    random.seed(number)
+    np.random.seed(number)
 
 
 def _with_system(messages: Messages, system: str | None) -> Messages:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("lmms_eval.tasks", reason="lmms-eval is not installed")
+pytest.importorskip("openai", reason="openai is not installed")
 
 import openai
 import requests

@@ -17,7 +17,7 @@ from mill.api.registry import register_model
 from mill.api.request import Request
 from mill.cli.main import run
 from mill.tasks import sources
-from tests.vlm import make_llava
+from tests.vlm import make_idefics3, make_llava
 
 Mill = Callable[..., tuple[int, str, str]]
 CATEGORIES = ("existence", "color", "code_reasoning")
@@ -264,6 +264,34 @@ def test_a_group_of_text_tasks_has_the_prompts_and_means_of_lmms_eval(
     assert mine["stderr"] == pytest.approx(theirs["acc_stderr,none"], rel=1e-12)
 
 
+def test_messages_of_a_task_have_their_images_in_between(mill: Mill, data: Path, tmp_path: Path) -> None:
+    import datasets
+
+    rows = [
+        {
+            "id": f"validation_Art_{n}",
+            "question": "look at <image 1> , then at <image 2> ?",
+            "options": "['a cat', 'a dog']",
+            "question_type": "multiple-choice",
+            "answer": "A",
+            **{f"image_{at}": picture(10 * n + at) if at < 3 else None for at in range(1, 8)},
+        }
+        for n in range(3)
+    ]
+    images = {f"image_{at}": datasets.Image() for at in range(1, 8)}
+    write_rows(data / "lmms-lab-encoder" / "MMMU" / "validation.parquet", rows, **images)
+    model = make_idefics3(tmp_path / "idefics3")
+    status, _, err = mill(
+        "eval", str(model), "lmms-eval:mmmu_val", "--max_tokens", "8", "--output_dir", str(tmp_path / "out")
+    )
+    assert status == 0, err
+    assert set(results_of(tmp_path / "out", "lmms-eval:mmmu_val")) == {"mmmu_acc"}
+    (first, second, _) = samples_of(tmp_path / "out")
+    assert first["unrendered"].startswith("<user> look at<image>, then at<image>?\nA. a cat\nB. a dog")
+    assert first["response"] != second["response"], "other images, other answers"
+    assert set(first["doc"]) == {"id", "question", "options", "question_type", "answer"}
+
+
 def test_prompts_of_another_model_have_a_name_of_their_own(mill: Mill, data: Path, vlm: Path, tmp_path: Path) -> None:
     write_mme(data)
     status, _, err = mill("eval", str(vlm), "lmms-eval:mme@qwen_vl", "--limit", "2", "--output_dir", str(tmp_path / "out"))
@@ -318,12 +346,16 @@ def test_the_index_names_what_lmms_eval_names() -> None:
 
 def test_mill_is_a_model_of_lmms_eval(mill: Mill, data: Path, vlm: Path, tmp_path: Path) -> None:
     from lmms_eval.evaluator import simple_evaluate
+    from lmms_eval.models.registry_v2 import ModelRegistryV2
 
     from mill.bridges.lm_eval.data import local_first
     from mill.bridges.lmms_eval.manifest import manifest
     from mill.bridges.lmms_eval.model import MillLmms, MillSimpleLmms
 
-    assert manifest().chat_class_path.endswith(MillLmms.__name__)
+    registry = ModelRegistryV2()
+    registry.register_manifest(manifest())
+    assert registry.get_model_class("mill") is MillLmms
+    assert registry.get_model_class("mill", force_simple=True) is MillSimpleLmms
     write_docvqa(data)
     write_seedbench(data)
     for task, metric, made in (("docvqa_val", "anls", MillLmms), ("seedbench_ppl", "acc", MillSimpleLmms)):
@@ -371,3 +403,7 @@ def test_a_task_with_a_judge_asks_that_of_mill(mill: Mill, data: Path, vlm: Path
     assert found["value"] == pytest.approx(100 * (0.0 + 0.1 + 0.2 + 0.3) / 4) and found["n"] == 4
     judgements = [sample["judgements"] for sample in samples_of(tmp_path / "out")]
     assert judgements == [[["0.0"]], [["0.1"]], [["I cannot say", "0.2"]], [["0.3"]]]
+    folder = next((tmp_path / "out").rglob("results.json")).parent
+    status, _, err = mill("score", str(folder))
+    assert status == 0, err
+    assert results_of(tmp_path / "out", "lmms-eval:mmvet")["gpt_eval_score"] == found
