@@ -24,7 +24,7 @@ _SKIPPED = ("__pycache__", ".ipynb_checkpoints")
 
 
 @dataclass(frozen=True)
-class Entry:
+class LmmsEntry:
     """A name of lmms-eval. A tag has no file, and only a tag's tasks are known without loading it."""
 
     kind: str
@@ -33,8 +33,8 @@ class Entry:
 
 
 @dataclass
-class Index:
-    entries: dict[str, Entry] = field(default_factory=dict)
+class LmmsIndex:
+    entries: dict[str, LmmsEntry] = field(default_factory=dict)
 
     def for_lmms_eval(self) -> dict[str, dict[str, Any]]:
         """The same in the form that lmms-eval's TaskManager makes by parsing all files."""
@@ -48,13 +48,13 @@ class Index:
         }
 
 
-def stored_index(root: Path, version: str) -> Index:
+def stored_index(root: Path, version: str) -> LmmsIndex:
     """The index of lmms-eval's own tasks, read from the cache where it is current, else made and stored."""
     stamp = f"{FORMAT}/{version}/{root}/{root.stat().st_mtime_ns}"
     file = cache_folder() / f"lmms-eval-{hashlib.blake2b(stamp.encode(), digest_size=8).hexdigest()}.json"
     try:
         stored = json.loads(file.read_text(encoding="utf-8"))
-        return Index({name: Entry(kind, path, tuple(members)) for name, (kind, path, members) in stored.items()})
+        return LmmsIndex({name: LmmsEntry(kind, path, tuple(members)) for name, (kind, path, members) in stored.items()})
     except (OSError, ValueError, TypeError):
         index = make_index(root)
     try:
@@ -65,23 +65,23 @@ def stored_index(root: Path, version: str) -> Index:
     return index
 
 
-def make_index(root: Path) -> Index:
-    entries: dict[str, Entry] = {}
+def make_index(root: Path) -> LmmsIndex:
+    entries: dict[str, LmmsEntry] = {}
     tags: dict[str, list[str]] = {}
     for file in _yaml_files(root):
         config = named_keys(file)
         group, task = config.get("group"), config.get("task")
         if "class" in config and isinstance(task, str):
-            entries[task] = Entry(CLASS, str(file))
+            entries[task] = LmmsEntry(CLASS, str(file))
         elif isinstance(task, list) and isinstance(group, str):
-            entries[group] = Entry(GROUP, str(file), tuple(member for member in task if isinstance(member, str)))
+            entries[group] = LmmsEntry(GROUP, str(file), tuple(member for member in task if isinstance(member, str)))
         elif isinstance(task, str):
-            entries[task] = Entry(TASK, str(file))
+            entries[task] = LmmsEntry(TASK, str(file))
             for tag in (*_names(config.get("tag")), *_names(group)):
                 tags.setdefault(tag, []).append(task)
     for tag, tasks in tags.items():
-        entries.setdefault(tag, Entry(TAG, members=tuple(dict.fromkeys(tasks))))
-    return Index(entries)
+        entries.setdefault(tag, LmmsEntry(TAG, members=tuple(dict.fromkeys(tasks))))
+    return LmmsIndex(entries)
 
 
 def _yaml_files(root: Path) -> Iterator[Path]:

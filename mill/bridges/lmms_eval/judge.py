@@ -39,7 +39,7 @@ class Refused(BaseException):
 
 
 class _Session:
-    """The texts of the judge for one answer, in the order in which the task asks for them."""
+    """The texts of the judge for one answer, in the order in which the task requests them."""
 
     def __init__(self, texts: Sequence[str | None] | None, chat: bool) -> None:
         self.texts, self.chat = texts, chat
@@ -48,16 +48,16 @@ class _Session:
         self.thread = threading.get_ident()
         self.ended: BaseException | None = None
 
-    def ask(self, payload: Mapping[str, Any]) -> str:
-        if self.ended is not None:  # the task caught it and goes on
+    def complete(self, payload: Mapping[str, Any]) -> str:
+        if self.ended is not None:  # the task caught it and continues
             raise self.ended
         try:
-            return self._ask(payload)
+            return self._next_text(payload)
         except BaseException as error:
             self.ended = error
             raise
 
-    def _ask(self, payload: Mapping[str, Any]) -> str:
+    def _next_text(self, payload: Mapping[str, Any]) -> str:
         self.calls += 1
         if self.texts is None:
             raise Refused("it calls a judge, and no --judge MODEL is given")
@@ -78,10 +78,10 @@ class _Session:
 _current: _Session | None = None
 
 
-def _ask(payload: Mapping[str, Any]) -> str:
+def _complete(payload: Mapping[str, Any]) -> str:
     if _current is None:
         raise Refused("it calls a judge outside of its scoring")
-    return _current.ask(payload)
+    return _current.complete(payload)
 
 
 @contextlib.contextmanager
@@ -104,7 +104,7 @@ def answers(texts: Sequence[str | None] | None, *, chat: bool = True) -> Iterato
 def judge_request(payload: Mapping[str, Any], *, chat: bool) -> Request:
     """A chat request in OpenAI's format as one to mill's judge. The model that it names is not used."""
     if payload.get("n", 1) not in (None, 1):
-        raise Refused(f"it asks its judge for {payload['n']} texts at once")
+        raise Refused(f"it requests {payload['n']} texts of its judge at once")
     messages = tuple(_message(message) for message in payload["messages"])
     limit = payload.get("max_tokens") or payload.get("max_completion_tokens")
     options = generation_options(max_gen_toks=limit, temperature=payload.get("temperature"), until=payload.get("stop"))
@@ -140,7 +140,7 @@ class _Client:
         self.chat = SimpleNamespace(completions=SimpleNamespace(create=self._create))
 
     def _create(self, **payload: Any) -> Any:
-        text = _ask(payload)
+        text = _complete(payload)
         message = SimpleNamespace(content=text, role="assistant")
         usage = SimpleNamespace(prompt_tokens=0, completion_tokens=0, total_tokens=0)
         choice = SimpleNamespace(message=message, finish_reason="stop", index=0)
@@ -174,7 +174,7 @@ def _post(url: str, data: Any = None, json: Any = None, **options: Any) -> _Http
     payload = json if json is not None else _parsed(data)
     if not isinstance(payload, Mapping) or "messages" not in payload:
         raise Refused(f"it calls a web service, {url}, which is not a judge")
-    return _HttpResponse(_ask(payload))
+    return _HttpResponse(_complete(payload))
 
 
 def _parsed(data: Any) -> Any:
@@ -217,7 +217,7 @@ def _create_provider(cls: type, api_type: str | None = None, config: Any = None)
             if request.images:
                 messages = self._add_images_to_messages(messages, request.images)
             payload = {"messages": messages, "max_tokens": settings.max_tokens, "temperature": settings.temperature}
-            return Response(content=_ask(payload).strip(), model_used="judge")
+            return Response(content=_complete(payload).strip(), model_used="judge")
 
     return Provider()
 
@@ -232,7 +232,7 @@ def _replaced_post() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _without_pauses() -> Iterator[None]:
-    """Tasks wait before they ask a judge again."""
+    """Tasks wait before they call a judge again."""
     with _attribute(time, "sleep", lambda seconds: None):
         yield
 

@@ -57,7 +57,7 @@ def quiet() -> Iterator[None]:
 
 @contextlib.contextmanager
 def running(what: str) -> Iterator[None]:
-    """lmms-eval's code runs here with local data first, without its output, and with one line for whatever fails."""
+    """lmms-eval's code runs here with local data first, without its output, and with one line for each failure."""
     with one_line(what), quiet(), local_first(), _environment():
         yield
 
@@ -78,7 +78,7 @@ def _environment() -> Iterator[None]:
 
 
 @dataclass
-class Loaded:
+class LoadedTasks:
     """Tasks of lmms-eval by name, and its groups with the names of their direct members."""
 
     tasks: dict[str, Any] = field(default_factory=dict)
@@ -93,7 +93,7 @@ def load(
     index: Mapping[str, dict[str, Any]],
     model_name: str | None,
     check: Callable[[str, Mapping[str, Any]], None],
-) -> Loaded:
+) -> LoadedTasks:
     """A task, group or tag. `model_name` selects prompts that lmms-eval has for one of its models; `check` gets the
     configuration of each task before its data are loaded: first without its functions, which takes no import, then with
     them."""
@@ -127,9 +127,9 @@ def load(
     return loaded
 
 
-def _from_nested(nested: Mapping[Any, Any]) -> Loaded:
+def _from_nested(nested: Mapping[Any, Any]) -> LoadedTasks:
     """Groups are keys of lmms-eval's dictionaries, their members values."""
-    loaded = Loaded()
+    loaded = LoadedTasks()
     for key, value in nested.items():
         if not isinstance(value, Mapping):
             loaded.tasks[str(key)] = value

@@ -1,7 +1,7 @@
 """Any model of mill as a model of lmms-eval: `--model mill --model_args spec=SPEC`.
 
-lmms-eval gives the prompts and scores; the requests run on mill's executor. lmms-eval has no place for a request that
-failed, so its evaluation ends there; with `output_dir` the other answers are recorded, and the next run goes on after them.
+lmms-eval gives the prompts and scores; the requests run on mill's executor. lmms-eval cannot count a request
+that failed, so its evaluation ends there; with `output_dir` the other answers are recorded, and the next run reuses them.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from mill.api.task import Benchmark, Task
 from mill.bridges.lm_eval.index import GROUP
 from mill.bridges.lmms_eval import library
 from mill.bridges.lmms_eval.group import LmmsEvalGroup
-from mill.bridges.lmms_eval.index import CLASS, Index, stored_index
+from mill.bridges.lmms_eval.index import CLASS, LmmsIndex, stored_index
 from mill.bridges.lmms_eval.library import PREFIX
 
 _HINT = f"see `mill ls tasks {PREFIX}`"
@@ -28,7 +28,7 @@ class LmmsEvalSource:
         self._made: dict[str, tuple[list[Task], list[Benchmark]]] = {}
 
     @functools.cached_property
-    def index(self) -> Index:
+    def index(self) -> LmmsIndex:
         return stored_index(library.tasks_folder(), library.version())
 
     def add_folder(self, path: str) -> None:
