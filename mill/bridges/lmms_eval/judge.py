@@ -60,7 +60,7 @@ class _Session:
     def _next_text(self, payload: Mapping[str, Any]) -> str:
         self.calls += 1
         if self.texts is None:
-            raise Refused("it calls a judge, and no --judge MODEL is given")
+            raise Refused("it calls a judge, and has none here")
         if threading.get_ident() != self.thread:
             raise Refused("it calls its judge from several threads, whose order is not known")
         if self.calls > MOST_CALLS:

@@ -58,13 +58,13 @@ def quiet() -> Iterator[None]:
 @contextlib.contextmanager
 def running(what: str) -> Iterator[None]:
     """lmms-eval's code runs here with local data first, without its output, and with one line for each failure."""
-    with one_line(what), quiet(), local_first(), _environment():
+    with one_line(what), quiet(), local_first(), environment():
         yield
 
 
 @contextlib.contextmanager
-def _environment() -> Iterator[None]:
-    """What task files expect in the environment when they are imported."""
+def environment() -> Iterator[None]:
+    """What task files expect in the environment: some are not imported, or score nothing, without a key."""
     from huggingface_hub.constants import HF_HOME
 
     given = {"HF_HOME": HF_HOME, "OPENAI_API_KEY": _NO_KEY}

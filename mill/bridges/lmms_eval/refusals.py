@@ -18,7 +18,17 @@ _OUTPUT_TYPES = {
 }
 _SUPPORTED = ("generate_until", "multiple_choice")
 # Folders of tasks whose answers are files that a model draws or films, although their type is that of texts.
-_FILE_ANSWERS = {"WISE", "babyvision_gen", "gedit_bench", "imgedit", "kris_bench", "structeditbench", "ueval", "vbvr"}
+_FILE_ANSWERS = {
+    "WISE",
+    "babyvision_gen",
+    "gedit_bench",
+    "imgedit",
+    "kris_bench",
+    "structeditbench",
+    "ueval",
+    "vbench",
+    "vbvr",
+}
 
 
 def reason(config: Mapping[str, Any]) -> str | None:

@@ -131,7 +131,8 @@ class LmmsEvalTask(Task):
         config, repeats = self.task.config, settings.repeats
         plain = isinstance(context, str)
         options = settings.options(**decoding_options(config.generation_kwargs, config.fewshot_delimiter, plain=plain))
-        return [Request(GENERATE, context, options=options, repeats=repeats, draw=draw) for draw in range(self._repeats)]
+        draws = range(0, self._repeats * repeats, repeats)
+        return [Request(GENERATE, context, options=options, repeats=repeats, draw=draw) for draw in draws]
 
     def _choice(self, number: int, instance: Any, settings: RenderSettings) -> Request:
         text, continuation = str(instance.args[0]), str(instance.args[1])
@@ -156,7 +157,7 @@ class LmmsEvalTask(Task):
     def _scored(
         self, sample: Sample, responses: Sequence[Response], judgements: Sequence[str | None] | None, *, chat: bool = True
     ) -> dict[str, Value]:
-        with library.quiet(), answers(judgements, chat=chat):
+        with library.quiet(), library.environment(), answers(judgements, chat=chat):
             _seed(int(sample.id))
             given = [_response(response) for response in responses]
             repeats = 1 if self.kind == LOGLIKELIHOOD else self._repeats

@@ -70,7 +70,7 @@ def test_a_call_without_a_judge_is_not_scored_as_wrong(ask: Callable[[str], str]
         except Exception:
             return 0.0
 
-    with pytest.raises(Refused, match="no --judge MODEL is given"), answers(None):
+    with pytest.raises(Refused, match="it calls a judge, and has none here"), answers(None):
         scoring()
 
 

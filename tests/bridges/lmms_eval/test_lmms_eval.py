@@ -99,13 +99,13 @@ def write_seedbench(data: Path) -> None:
     write_rows(data / "lmms-lab-encoder" / "SEED-Bench" / "test.parquet", rows, image=[datasets.Image()])
 
 
-def write_mme(data: Path) -> None:
+def write_mme(data: Path, first: int = 0) -> None:
     import datasets
 
     rows = [
         {
             "question_id": f"q{n}",
-            "image": picture(n),
+            "image": picture(first + n),
             "question": f"is there a cat in picture {n} ? Please answer yes or no.",
             "answer": answer,
             "category": CATEGORIES[n % 3],
@@ -289,7 +289,22 @@ def test_messages_of_a_task_have_their_images_in_between(mill: Mill, data: Path,
     (first, second, _) = samples_of(tmp_path / "out")
     assert first["unrendered"].startswith("<user> look at<image>, then at<image>?\nA. a cat\nB. a dog")
     assert first["response"] != second["response"], "other images, other answers"
-    assert set(first["doc"]) == {"id", "question", "options", "question_type", "answer"}
+    assert set(first["doc"]) == {"id", "question", "options", "question_type", "answer", "image_1", "image_2"}
+    assert len({sample["doc"][name] for sample in (first, second) for name in ("image_1", "image_2")}) == 4
+
+
+def test_images_are_part_of_the_data(mill: Mill, data: Path, vlm: Path, tmp_path: Path) -> None:
+    def data_hash() -> str:
+        status, _, err = mill("eval", str(vlm), "lmms-eval:mme", "--output_dir", str(tmp_path / "out"))
+        assert status == 0, err
+        file = next((tmp_path / "out").rglob("results.json"))
+        return str(json.loads(file.read_text(encoding="utf-8"))["tasks"]["lmms-eval:mme"]["data_hash"])
+
+    write_mme(data)
+    before = data_hash()
+    assert data_hash() == before
+    write_mme(data, first=3)
+    assert data_hash() != before
 
 
 def test_prompts_of_another_model_have_a_name_of_their_own(mill: Mill, data: Path, vlm: Path, tmp_path: Path) -> None:
@@ -311,6 +326,7 @@ def test_prompts_of_another_model_have_a_name_of_their_own(mill: Mill, data: Pat
         ("unig2u_auxsolidmath_easy_visual_cot", "it generates images between its steps (visual chain of thought)"),
         ("tau2_bench_telecom", "cannot run in mill: it is an agent with tools"),
         ("mmbench_en_dev", "a judge or another web service is called while its scores are aggregated"),
+        ("vbench_scene", "its answers are images or videos that a model generates"),
         ("gedit_bench", "its answers are images or videos that a model generates"),
         ("mme", "Couldn't reach 'lmms-lab-encoder/MME' on the Hub"),
     ],
@@ -319,6 +335,36 @@ def test_what_cannot_run_is_refused_in_one_line(mill: Mill, data: Path, vlm: Pat
     status, out, err = mill("eval", str(vlm), f"lmms-eval:{name}", "--output_dir", "out")
     assert (status, out) == (2, ""), err
     assert why in err and err.count("\n") == 1
+
+
+def test_a_model_that_takes_no_images_is_refused(mill: Mill, data: Path, tiny_model: Path) -> None:
+    write_mme(data)
+    status, out, err = mill("eval", str(tiny_model), "lmms-eval:mme", "--output_dir", "out")
+    assert (status, out) == (2, "")
+    assert "lmms-eval:mme needs a model that takes image" in err
+
+
+def test_data_of_another_split_are_refused(mill: Mill, data: Path, vlm: Path) -> None:
+    write_mme(data)
+    folder = data / "lmms-lab-encoder" / "MME"
+    (folder / "test.parquet").rename(folder / "train.parquet")
+    status, out, err = mill("eval", str(vlm), "lmms-eval:mme", "--output_dir", "out")
+    assert (status, out) == (2, "")
+    assert "no data for lmms-lab-encoder/MME (test), which is evaluated: MILL_DATA has train" in err
+
+
+def test_answers_that_a_task_samples_are_different_draws(mill: Mill, data: Path, vlm: Path, tmp_path: Path) -> None:
+    from mill.api.task import RenderSettings
+    from mill.bridges.lmms_eval.source import LmmsEvalSource
+
+    write_docvqa(data)
+    (task,), _ = LmmsEvalSource().tasks("docvqa_val")
+    task.task.set_config(key="repeats", value=3)  # type: ignore[attr-defined]
+    settings = RenderSettings(repeats=2, gen_kwargs={"temperature": 1.0})
+    samples = task.samples()[:1]
+    task.prepare(samples, settings)
+    clones = [[clone.draw for clone in request.clones()] for request in task.requests(samples[0], settings)]
+    assert clones == [[0, 1], [2, 3], [4, 5]]
 
 
 def test_a_list_of_names_comes_from_an_index(mill: Mill, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
