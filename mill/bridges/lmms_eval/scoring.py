@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from mill.api.warnings import warn
 from mill.bridges.lm_eval.bootstrap import bootstrap_stderr
 from mill.bridges.lm_eval.scoring import BOOTSTRAP, split_metric
 
@@ -69,9 +67,12 @@ def _without_reasoning(task: Any, answer: Any) -> Any:
     return strip_reasoning_tags(answer, tags) if isinstance(answer, str) else answer
 
 
+class NoNumber(Exception):
+    """An aggregation gave no number, as one that only writes a file to submit."""
+
+
 def aggregated(task: Any, name: str, values: Sequence[Any]) -> tuple[float, float | None]:
-    """The value and standard error of a metric over all documents that have one. NaN, with a warning, where the task's
-    aggregation gives no number, as one that only writes a file to submit."""
+    """The value and standard error of a metric over all documents that have one."""
     from lmms_eval.api import metrics
 
     metric, _ = split_metric(name)
@@ -80,8 +81,7 @@ def aggregated(task: Any, name: str, values: Sequence[Any]) -> tuple[float, floa
     value = how(list(values), **given)
     number = _number(value)
     if number is None:
-        warn(f"{task.config.task}: {metric} has no value, because its aggregation gives {_shown(value)}")
-        return math.nan, None
+        raise NoNumber(_shown(value))
     if len(values) < 2:
         return number, None
     with bootstrap_stderr(metrics), _without_other_tasks():

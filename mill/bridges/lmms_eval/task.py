@@ -6,6 +6,7 @@ lmms-eval loads the documents, renders prompts with images, video and audio, fil
 from __future__ import annotations
 
 import functools
+import math
 import random
 import threading
 from collections.abc import Iterator, Sequence
@@ -18,6 +19,7 @@ from mill.api.message import Context, Message
 from mill.api.request import GENERATE, LOGLIKELIHOOD, Request
 from mill.api.response import Response
 from mill.api.task import Opaque, RenderSettings, Sample, Task, TaskType, Value
+from mill.api.warnings import warn
 from mill.bridges.lm_eval.data import Splits
 from mill.bridges.lm_eval.library import FEWSHOT_SEED, one_line
 from mill.bridges.lm_eval.scoring import metric_name
@@ -26,7 +28,7 @@ from mill.bridges.lmms_eval.documents import plain_rows
 from mill.bridges.lmms_eval.judge import JUDGE, Refused, Unanswered, answers, refused
 from mill.bridges.lmms_eval.messages import Messages, deferred, from_lmms_eval, user_turn
 from mill.bridges.lmms_eval.options import decoding_options
-from mill.bridges.lmms_eval.scoring import aggregated, prepare_filters, scored
+from mill.bridges.lmms_eval.scoring import NoNumber, aggregated, prepare_filters, scored
 from mill.tasks.hooks import attempt
 
 GENERATED, CHOICES = "generate_until", "multiple_choice"
@@ -176,8 +178,13 @@ class LmmsEvalTask(Task):
         return []
 
     def aggregate(self, metric: str, values: Sequence[Any]) -> tuple[float, float | None]:
-        with library.quiet(), answers(None):
-            return aggregated(self.task, metric, values)
+        """NaN, with a warning, where the task's aggregation gives no number."""
+        try:
+            with library.quiet(), answers(None):
+                return aggregated(self.task, metric, values)
+        except NoNumber as found:
+            warn(f"{self.name}: {metric} has no value, because its aggregation gives {found}")
+            return math.nan, None
 
     def target(self, sample: Sample) -> Any:
         with library.quiet():

@@ -293,6 +293,16 @@ def test_messages_of_a_task_have_their_images_in_between(mill: Mill, data: Path,
     assert len({sample["doc"][name] for sample in (first, second) for name in ("image_1", "image_2")}) == 4
 
 
+def test_a_file_to_submit_is_no_score(mill: Mill, data: Path, vlm: Path, tmp_path: Path) -> None:
+    write_docvqa(data)
+    folder = data / "lmms-lab-encoder" / "DocVQA" / "DocVQA"
+    (folder / "validation.parquet").rename(folder / "test.parquet")
+    status, out, err = mill("eval", str(vlm), "lmms-eval:docvqa_test", "--output_dir", str(tmp_path / "out"))
+    assert status == 0 and "NaN" in out
+    assert "lmms-eval:docvqa_test: submission has no value, because its aggregation gives nothing" in err
+    assert len(json.loads((tmp_path / "submissions" / "docvqa_test_for_submission.json").read_text())) == 8
+
+
 def test_images_are_part_of_the_data(mill: Mill, data: Path, vlm: Path, tmp_path: Path) -> None:
     def data_hash() -> str:
         status, _, err = mill("eval", str(vlm), "lmms-eval:mme", "--output_dir", str(tmp_path / "out"))
