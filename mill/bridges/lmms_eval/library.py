@@ -16,6 +16,7 @@ from mill.api.errors import DataError, MillError, install_command
 from mill.bridges.lm_eval.data import local_first
 from mill.bridges.lm_eval.library import one_line, seed_generators
 from mill.bridges.lm_eval.library import quiet as quiet_logging
+from mill.bridges.lmms_eval.audio import decode_with_soundfile
 
 PREFIX = "lmms-eval:"
 OLDEST = (0, 7)
@@ -118,6 +119,7 @@ def load(
         if isinstance(config.get("task"), str):
             check(inner, config)
 
+    decode_with_soundfile()
     with _once_only():
         manager = Manager(include_defaults=False, model_name=model_name)
         seed_generators()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import random
 from collections.abc import Callable, Iterable, Sequence
@@ -17,7 +18,7 @@ from mill.api.registry import register_model
 from mill.api.request import Request
 from mill.cli.main import run
 from mill.tasks import sources
-from tests.vlm import make_idefics3, make_llava
+from tests.vlm import make_idefics3, make_llava, make_qwen2_audio
 
 Mill = Callable[..., tuple[int, str, str]]
 CATEGORIES = ("existence", "color", "code_reasoning")
@@ -291,6 +292,38 @@ def test_messages_of_a_task_have_their_images_in_between(mill: Mill, data: Path,
     assert first["response"] != second["response"], "other images, other answers"
     assert set(first["doc"]) == {"id", "question", "options", "question_type", "answer", "image_1", "image_2"}
     assert len({sample["doc"][name] for sample in (first, second) for name in ("image_1", "image_2")}) == 4
+
+
+def test_audio_reaches_a_model_that_takes_it(mill: Mill, data: Path, tmp_path: Path) -> None:
+    pytest.importorskip("soundfile")
+    import datasets
+    import numpy as np
+    import pyarrow.parquet as pq
+    import soundfile
+
+    rows = []
+    for n in range(3):
+        file = io.BytesIO()
+        wave = np.sin(np.linspace(0, 300 * (n + 1), 8000)).astype(np.float32)
+        soundfile.write(file, wave, 16_000, format="WAV", subtype="FLOAT")
+        audio = {"bytes": file.getvalue(), "path": None}
+        rows.append({"audio": audio, "answer": "Cough", "age_group": "18-25", "spk_id": "male_1"})
+    file_name = data / "lmms-lab-audio" / "vocalsound" / "test.parquet"
+    write_rows(file_name, rows, audio={"bytes": datasets.Value("binary"), "path": datasets.Value("string")})
+    # `datasets` writes audio with torchcodec only.
+    names = ("answer", "age_group", "spk_id")
+    features = {**{name: datasets.Value("string") for name in names}, "audio": datasets.Audio(sampling_rate=16_000)}
+    table = pq.read_table(file_name)
+    pq.write_table(table.replace_schema_metadata(datasets.Features(features).arrow_schema.metadata), file_name)
+    model = make_qwen2_audio(tmp_path / "audio")
+    command = ("eval", str(model), "lmms-eval:vocalsound_test", "--max_tokens", "8", "--output_dir", str(tmp_path / "out"))
+    status, _, err = mill(*command)
+    assert status == 0, err
+    samples = samples_of(tmp_path / "out")
+    assert samples[0]["unrendered"].startswith("<user> <audio>Classify the human vocal sound")
+    assert len({sample["response"] for sample in samples}) > 1, "other audio, other answers"
+    status, out, err = mill("eval", str(make_llava(tmp_path / "llava")), "lmms-eval:vocalsound_test")
+    assert (status, out) == (2, "") and "needs a model that takes audio" in err
 
 
 def test_a_file_to_submit_is_no_score(mill: Mill, data: Path, vlm: Path, tmp_path: Path) -> None:
