@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
+from mill.api.batching import describe
 from mill.api.errors import DataError
 from mill.api.judge import Judge
 from mill.api.message import Context, Message
@@ -178,13 +179,16 @@ class LmmsEvalTask(Task):
         return []
 
     def aggregate(self, metric: str, values: Sequence[Any]) -> tuple[float, float | None]:
-        """NaN, with a warning, where the task's aggregation gives no number."""
+        """NaN, with a warning, where the task's aggregation gives no number or fails; other metrics keep theirs."""
         try:
             with library.quiet(), answers(None):
                 return aggregated(self.task, metric, values)
         except NoNumber as found:
-            warn(f"{self.name}: {metric} has no value, because its aggregation gives {found}")
-            return math.nan, None
+            why = f"gives {found}"
+        except Exception as error:  # third-party code may raise anything
+            why = f"raised {describe(error)}"
+        warn(f"{self.name}: {metric} has no value, because its aggregation {why}")
+        return math.nan, None
 
     def target(self, sample: Sample) -> Any:
         with library.quiet():

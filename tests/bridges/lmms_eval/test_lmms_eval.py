@@ -18,7 +18,7 @@ from mill.api.registry import register_model
 from mill.api.request import Request
 from mill.cli.main import run
 from mill.tasks import sources
-from tests.vlm import make_idefics3, make_llava, make_qwen2_audio
+from tests.vlm import make_idefics3, make_llava, make_qwen2_audio, make_qwen2_vl
 
 Mill = Callable[..., tuple[int, str, str]]
 CATEGORIES = ("existence", "color", "code_reasoning")
@@ -324,6 +324,50 @@ def test_audio_reaches_a_model_that_takes_it(mill: Mill, data: Path, tmp_path: P
     assert len({sample["response"] for sample in samples}) > 1, "other audio, other answers"
     status, out, err = mill("eval", str(make_llava(tmp_path / "llava")), "lmms-eval:vocalsound_test")
     assert (status, out) == (2, "") and "needs a model that takes audio" in err
+
+
+def test_videos_are_files_where_lmms_eval_stores_them(
+    mill: Mill, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    av = pytest.importorskip("av")
+    import numpy as np
+
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
+    videos = tmp_path / "home" / "perceptiontest_val" / "videos"
+    videos.mkdir(parents=True)
+    rows = [
+        {"video_name": f"v{n}", "question": "what is it ?", "options": ["cat", "dog", "ship"], "answer_id": n}
+        | {"question_id": n, "area": "a", "reasoning": "r", "tag": ["t"]}
+        for n in range(3)
+    ]
+    folder = data / "lmms-eval" / "PerceptionTest_Val" / "mc_question_val"
+    folder.mkdir(parents=True)
+    (folder / "validation.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    model = make_qwen2_vl(tmp_path / "qwen")
+    names = [f"lmms-eval:perceptiontest_val_{kind}" for kind in ("mc", "mcppl")]
+    command = ("eval", str(model), ",".join(names), "--max_tokens", "8", "--output_dir", str(tmp_path / "out"))
+    status, out, err = mill(*command)
+    assert (status, out) == (2, "") and err.count("\n") == 1
+    assert "v0.mp4 does not exist" in err
+    for n in range(3):
+        with av.open(str(videos / f"v{n}.mp4"), "w") as container:
+            stream = container.add_stream("mpeg4", rate=4)
+            stream.width = stream.height = 32
+            for at in range(4):
+                frame = np.full((32, 32, 3), 60 * n + 20 * at, dtype=np.uint8)
+                container.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
+            container.mux(stream.encode())
+    status, _, err = mill(*command)
+    assert status == 0, err
+    samples = {(sample["task"], sample["id"]): sample for sample in all_samples(tmp_path / "out")}
+    assert samples[names[0], "0"]["unrendered"].startswith(
+        "<user> <video>what is it ?\nA. cat\nB. dog\nC. ship\nAnswer with"
+    )
+    scores = [[response["score"] for response in samples[names[1], str(n)]["responses"][0]] for n in range(3)]
+    assert len({tuple(one) for one in scores}) == 3, "other videos, other scores"
+    assert results_of(tmp_path / "out", names[0])["accuracy"]["n"] == 3
+    # A fault of lmms-eval's own: the other task has its score all the same.
+    assert f"{names[1]}: accuracy has no value, because its aggregation raised KeyError: 'correct'" in err
 
 
 def test_a_file_to_submit_is_no_score(mill: Mill, data: Path, vlm: Path, tmp_path: Path) -> None:
