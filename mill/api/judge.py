@@ -57,6 +57,8 @@ class Judge:
     max_gen_toks: int = 512
     optional: bool = False
     """Whether the task is scored without a judge too, so that a run without one lacks nothing."""
+    required: bool = False
+    """Whether the task has no score at all without a judge, so that a run without one is refused."""
 
     metrics: Mapping[str, str] = field(
         default_factory=lambda: {

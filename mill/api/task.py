@@ -210,6 +210,22 @@ class Task(ABC):
         """The verdict that is known to be right, to measure the judge; None where it is not known."""
         return None
 
+    def judge_requests(
+        self, sample: Sample, responses: Sequence[Response], judgements: Sequence[str], *, chat: bool
+    ) -> list[Request]:
+        """The next requests to the judge, given its texts so far; empty when there are no more. `chat` is whether the judge
+        has a chat template."""
+        assert self.judge is not None
+        return [] if judgements else self.judge.requests(self.judged_fields(sample, responses), chat=chat)
+
+    def score_judged(
+        self, sample: Sample, responses: Sequence[Response], judgements: Sequence[str | None]
+    ) -> dict[str, Value]:
+        """The values of a sample with those of its judgements; None is a request to the judge that failed."""
+        assert self.judge is not None
+        found = self.score(sample, responses)
+        return {**found, **self.judge.values(judgements, self.gold_verdict(sample, responses))}
+
     def choice_texts(self, sample: Sample) -> Sequence[str]:
         """The choices whose log-probabilities are compared, in the order of the requests; empty for other tasks."""
         return ()

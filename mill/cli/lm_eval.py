@@ -29,6 +29,7 @@ def command(arguments: tuple[str, ...]) -> int:
     try:
         import lm_eval.models  # noqa: F401  registers lm-eval's own, which mill's joins
         from lm_eval.__main__ import cli_evaluate
+        from lm_eval.api import metrics
         from lm_eval.api.registry import register_model
     except ModuleNotFoundError as error:
         if error.name != "lm_eval":
@@ -41,6 +42,6 @@ def command(arguments: tuple[str, ...]) -> int:
 
     register_model(NAME)(MillLM)
     sys.argv = ["lm-eval", *arguments]
-    with local_first(), compiled_once(), bootstrap_stderr():
+    with local_first(), compiled_once(), bootstrap_stderr(metrics):
         cli_evaluate()
     return 0

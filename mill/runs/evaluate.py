@@ -27,7 +27,14 @@ from mill.models.spec.parse import Spec, addresses_of, at_address, parse_spec
 from mill.runs import manifest
 from mill.runs.advisory_lock import advisory_lock
 from mill.runs.folder import MANIFEST, RESULTS, RunFolder, check_writable, newest_generation, run_folder
-from mill.runs.judging import JudgeRunner, check_prompts, judge_failures, judgement_warnings, open_judge
+from mill.runs.judging import (
+    JudgeRunner,
+    check_prompts,
+    judge_failures,
+    judgement_warnings,
+    open_judge,
+    refuse_without_judge,
+)
 from mill.runs.multi_rank import check_same_plan, run_share
 from mill.runs.plan import TaskPlan, plan_tasks, refuse_early
 from mill.runs.record import Record
@@ -317,6 +324,8 @@ def plan_run(
     A `condition` names what is measured, such as the number of requests in flight. Runs under a condition have their own
     folder and share no responses with other runs.
     """
+    if judging is None:
+        refuse_without_judge(selection.tasks)
     plans = plan_tasks(model, selection, settings, limit)
     run = record_run(spec, model, settings, output_dir=output_dir, fresh=fresh, condition=condition, judging=judging)
     run.plans, run.benchmarks = plans, selection.benchmarks

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from mill.api.batching import describe
-from mill.api.errors import CannotServe, RunError, SpecError
+from mill.api.errors import CannotServe, DataError, RunError, SpecError
 from mill.api.model import MillModel, identity_of
 from mill.api.request import GENERATE, Request
 from mill.api.response import Response
@@ -47,35 +47,58 @@ class JudgeRunner:
         record = Record(self.folder, shareable=False, root=self.root)
         executor = Executor(LocalBackend(self.model), record, quiet=quiet)
         pending = [
-            (samples, index, [self._requests(task, sample, responses) for responses in sample.responses])
+            (samples, index, [_Judging(task, sample, responses) for responses in sample.responses])
             for task, samples in judged
             for index, sample in enumerate(samples)
             if sample.error is None
         ]
+        judging = [one for _, _, repeats in pending for one in repeats]
         try:
             try:
-                executor.run(request for _, _, repeats in pending for requests in repeats for request in requests)
+                while requests := [request for one in judging for request in self._next_requests(one, record)]:
+                    executor.run(requests)
                 record.refuse_removed()
             finally:  # a judge that broke down has judged some, and failed on the others
                 for samples, index, repeats in pending:
-                    texts = [[_judgement(request, record) for request in requests] or [None, None] for requests in repeats]
-                    samples[index] = replace(samples[index], judgements=texts)
+                    samples[index] = replace(samples[index], judgements=[one.texts(record) for one in repeats])
         finally:
             record.close()
             executor.backend.close()
         return executor.tally
 
-    def _requests(self, task: Task, sample: SampleRecord, responses: Sequence[Response]) -> list[Request]:
-        """Empty where the task fails to give the fields of the prompt: that counts as a failure of the judge."""
+    def _next_requests(self, one: _Judging, record: Record) -> list[Request]:
+        """Empty where the task has no more, where a judgement failed, and where the task fails to build the prompt: that
+        counts as a failure of the judge."""
+        texts = [text for text in one.texts(record) if text is not None]
+        if one.failed or len(texts) < len(one.requests):
+            return []
         try:
-            assert task.judge is not None
-            fields = task.judged_fields(sample.sample, responses)
-            return task.judge.requests(fields, chat=self.model.has_chat_template())
+            chat = self.model.has_chat_template()
+            found = one.task.judge_requests(one.record.sample, one.responses, texts, chat=chat)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # third-party code may raise anything
-            warn(f"{task.name} cannot build the judge's prompt for sample {sample.sample.id}: {describe(error)}")
+            warn(f"{one.task.name} cannot build the judge's prompt for sample {one.record.sample.id}: {describe(error)}")
+            one.failed = True
             return []
+        one.requests += found
+        return found
+
+
+@dataclass
+class _Judging:
+    """One answer that is judged, with the requests to the judge so far."""
+
+    task: Task
+    record: SampleRecord
+    responses: Sequence[Response]
+    requests: list[Request] = field(default_factory=list)
+    failed: bool = False
+    """Whether the task could not build a request."""
+
+    def texts(self, record: Record) -> list[str | None]:
+        texts = [_judgement(request, record) for request in self.requests]
+        return [None, None] if self.failed else texts
 
 
 def _judgement(request: Request, record: Record) -> str | None:
@@ -121,11 +144,18 @@ def check_prompts(plans: Sequence[TaskPlan]) -> None:
     """Fill in every judge's prompt once, before anything is computed."""
     for task, state in ((plan.task, plan.states[0]) for plan in plans if plan.task.judge is not None):
         try:
-            fields = task.judged_fields(state.sample, [Response(text="")])
+            task.judge_requests(state.sample, [Response(text="")], [], chat=False)
+        except DataError:
+            raise
         except Exception:  # it needs responses of another form, which are not there yet
             continue
-        assert task.judge is not None
-        task.judge.requests(fields, chat=False)
+
+
+def refuse_without_judge(tasks: Iterable[Task]) -> None:
+    """For a run without a judge: refuse the tasks that have no score then."""
+    for task in tasks:
+        if task.judge is not None and task.judge.required:
+            raise SpecError(f"{task.name} needs a judge: --judge MODEL names one")
 
 
 def open_judge(spec: Spec, selection: Selection, output_dir: Path, *, wait: float = 0.0) -> JudgeRunner:

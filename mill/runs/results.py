@@ -90,7 +90,8 @@ def _estimate(task: Task, name: str, how: str, values: Sequence[list[Value]]) ->
     except (MillError, KeyboardInterrupt):
         raise
     except BaseException as error:  # third-party code may raise anything
-        raise RunError(f"the metric {how} of {name} raised {describe(error)}") from error
+        what = f"the metric {how} of {name}" if how != OWN else f"aggregate() of {name}"
+        raise RunError(f"{what} raised {describe(error)}") from error
     return found
 
 

@@ -142,11 +142,9 @@ def metrics_of(task: Task, records: Iterable[SampleRecord]) -> dict[str, str]:
 
 def _values(task: Task, record: SampleRecord, repeat: int) -> Mapping[str, Value]:
     responses = record.responses[repeat]
-    found = task.score(record.sample, responses)
     if task.judge is None or not record.judgements:
-        return found
-    gold = task.gold_verdict(record.sample, responses)
-    return {**found, **task.judge.values(record.judgements[repeat], gold)}
+        return task.score(record.sample, responses)
+    return task.score_judged(record.sample, responses, record.judgements[repeat])
 
 
 def _number(name: str, found: Mapping[str, Value]) -> Value:

@@ -12,7 +12,10 @@ from typing import Any, Protocol
 from mill.api.errors import MillError
 from mill.api.task import Benchmark, Task
 
-_SOURCES = {"lm-eval": "mill.bridges.lm_eval.source:LmEvalSource"}
+_SOURCES = {
+    "lm-eval": "mill.bridges.lm_eval.source:LmEvalSource",
+    "lmms-eval": "mill.bridges.lmms_eval.source:LmmsEvalSource",
+}
 
 
 Documents = Sequence[Mapping[str, Any]]

@@ -15,7 +15,8 @@ from lm_eval.api.instance import Instance
 
 from mill.api.errors import ModelError, SpecError
 from mill.api.registry import register_model
-from mill.bridges.lm_eval.model import MillLM, rejoined
+from mill.bridges.lm_eval.model import MillLM
+from mill.bridges.recorded_model import rejoined
 from tests.bridges.hash_model import HashModel
 
 TEXTS = ["the quick brown fox", "what is the answer ? it is 42 ,", "yes no A B", "the lazy dog . what is"]
@@ -82,7 +83,7 @@ def test_failures_end_the_run_once_the_rest_is_recorded(tmp_path: Path) -> None:
     Broken.broken = False
     again = MillLM("broken-model[batch_size=1]", output_dir=str(tmp_path))
     assert len(again.generate_until(requests)) == 4
-    assert again.run.folder.path == file.parent.parent
+    assert again.recorded.run.folder.path == file.parent.parent
 
 
 def test_repeated_requests_are_draws(tmp_path: Path) -> None:

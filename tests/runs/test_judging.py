@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -371,7 +372,45 @@ def test_a_task_may_expect_answers_of_the_shape_that_it_requested(mill: Mill, sh
     assert code == 0, err
 
 
+class TwoOpinions(Questions):
+    """Asks for a second opinion where the first is that an answer is wrong, and takes the last."""
+
+    def judge_requests(
+        self, sample: Sample, responses: Sequence[Response], judgements: Sequence[str], *, chat: bool
+    ) -> list[Request]:
+        first = super().judge_requests(sample, responses, [], chat=chat)
+        again = [replace(first[0], options={**first[0].options, "max_gen_toks": 99})]
+        return first if not judgements else again if len(judgements) == 1 and "INCORRECT" in judgements[0] else []
+
+    def score_judged(
+        self, sample: Sample, responses: Sequence[Response], judgements: Sequence[str | None]
+    ) -> dict[str, Value]:
+        return {**super().score_judged(sample, responses, judgements[-1:]), "opinions": float(len(judgements))}
+
+    metrics = {"exact_match": "mean", "opinions": "mean"}
+
+
+def test_a_task_may_ask_its_judge_again_after_it_has_seen_the_first_judgement(mill: Mill) -> None:
+    register_task("opinions")(TwoOpinions)
+    code, _, err = mill("eval", "answerer", "opinions")
+    assert code == 0, err
+    assert [len(sample["judgements"][0]) for sample in samples("opinions")] == [1, 2] * (N // 2)
+    assert value("opinions", "opinions") == 1.5 and value("judge", "opinions") == 0.5
+    assert Calls.events.count("Grader clean") == 1, "loaded for all rounds"
+
+
 # Without a judge
+
+
+def test_a_task_that_requires_a_judge_is_refused_without_one(mill: Mill) -> None:
+    register_task("required")(type("Required", (Questions,), {"judge": Judge(required=True)}))
+    assert mill("eval", "answerer", "required", judge=None) == (
+        2,
+        "",
+        "mill: required needs a judge: --judge MODEL names one\n",
+    )
+    assert not Calls.events
+    assert mill("eval", "answerer", "required")[0] == 0
 
 
 def test_a_run_without_a_judge_reports_it_and_keeps_its_own_folder(mill: Mill) -> None:

@@ -7,6 +7,7 @@ same algorithm and seed gives the same numbers.
 from __future__ import annotations
 
 import contextlib
+import functools
 import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -18,21 +19,17 @@ Statistic = Callable[[Sequence[Any]], float]
 
 
 @contextlib.contextmanager
-def bootstrap_stderr() -> Iterator[None]:
-    """Inside this context lm-eval's `bootstrap_stderr` is the one below."""
-    from lm_eval.api import metrics
-
+def bootstrap_stderr(metrics: Any) -> Iterator[None]:
+    """Inside this context `bootstrap_stderr` of a package's module `metrics`, lm-eval's or lmms-eval's, is the one below."""
     original = metrics.bootstrap_stderr
-    metrics.bootstrap_stderr = _stderr
+    metrics.bootstrap_stderr = functools.partial(_stderr, metrics.sample_stddev)
     try:
         yield
     finally:
         metrics.bootstrap_stderr = original
 
 
-def _stderr(f: Statistic, xs: Sequence[Any], iters: int) -> float:
-    from lm_eval.api.metrics import sample_stddev
-
+def _stderr(sample_stddev: Callable[[list[float]], float], f: Statistic, xs: Sequence[Any], iters: int) -> float:
     chunk = min(CHUNK, iters)
     statistic = _vectorised(f, xs)
     if statistic is not None and not _agrees(statistic, f, xs):  # another version may define it differently

@@ -91,6 +91,11 @@ class Splits(dict[str, Any]):
             self[split] = found
         return found
 
+    def copy(self) -> Splits:
+        found = Splits(self.files, self.name)
+        found.update(self.items())
+        return found
+
     def values(self) -> Any:
         return [self[split] for split in self]
 

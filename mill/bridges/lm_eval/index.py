@@ -95,7 +95,7 @@ def _yaml_files(root: Path) -> Iterator[Path]:
 
 
 def _add(file: Path, entries: dict[str, IndexEntry], tags: dict[str, list[str]]) -> None:
-    config = _named_keys(file)
+    config = named_keys(file)
     group, task = config.get("group"), config.get("task")
     if "class" not in config and isinstance(group, str):
         members = task if isinstance(task, list) else []
@@ -122,12 +122,12 @@ def _member_names(members: Sequence[Any]) -> Iterator[str]:
                 yield from _member_names(inner)
 
 
-def _named_keys(file: Path, within: tuple[Path, ...] = ()) -> dict[str, Any]:
+def named_keys(file: Path, within: tuple[Path, ...] = ()) -> dict[str, Any]:
     """The keys of a task file that name things, with those that it includes. What does not parse has none."""
     if file in within:
         return {}
     try:
-        text = file.read_text(encoding="utf-8", errors="replace")
+        text = file.read_text(encoding="utf-8-sig", errors="replace")
     except OSError:
         return {}
     blocks = "\n".join(match.group() for match in _BLOCK.finditer(text))
@@ -136,7 +136,7 @@ def _named_keys(file: Path, within: tuple[Path, ...] = ()) -> dict[str, Any]:
     merged: dict[str, Any] = {}
     includes = found.pop("include", None)
     for included in [includes] if isinstance(includes, str) else includes or []:
-        merged |= _named_keys((file.parent / str(included)).resolve(), (*within, file))
+        merged |= named_keys((file.parent / str(included)).resolve(), (*within, file))
     return merged | found
 
 

@@ -47,16 +47,16 @@ def filtered(task: Any, doc: Mapping[str, Any], responses: Sequence[Any], repeat
 
 def aggregated(task: Any, name: str, values: Sequence[Any]) -> tuple[float, float | None]:
     """The value and standard error of a metric over all documents that have one."""
-    from lm_eval.api.metrics import mean, stderr_for_metric
+    from lm_eval.api import metrics
 
     from mill.bridges.lm_eval.bootstrap import bootstrap_stderr  # imports numpy
 
     metric, _ = split_metric(name)
-    how = task.aggregation().get(metric, mean)
+    how = task.aggregation().get(metric, metrics.mean)
     value = float(how(values))
     if len(values) < 2:
         return value, None
     iterations = min(BOOTSTRAP, 100) if metric in _SLOW else BOOTSTRAP
-    with bootstrap_stderr():
-        stderr = stderr_for_metric(metric=how, bootstrap_iters=iterations)
+    with bootstrap_stderr(metrics):
+        stderr = metrics.stderr_for_metric(metric=how, bootstrap_iters=iterations)
         return value, None if stderr is None else float(stderr(values))

@@ -1,0 +1,116 @@
+"""The names `lmms-eval:NAME`: tasks, groups and tags of the installed lmms-eval.
+
+`lmms-eval:NAME@MODEL` has the prompts that lmms-eval keeps for one of its own models, where a task has any.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+from mill.api.errors import DataError, SpecError, UnknownName
+from mill.api.task import Benchmark, Task
+from mill.bridges.lm_eval.index import GROUP
+from mill.bridges.lmms_eval import library
+from mill.bridges.lmms_eval.group import LmmsEvalGroup
+from mill.bridges.lmms_eval.index import CLASS, LmmsIndex, stored_index
+from mill.bridges.lmms_eval.library import PREFIX
+from mill.tasks.sources import Documents
+
+_HINT = f"see `mill ls tasks {PREFIX}`"
+_FOR_MODELS = ("lmms_eval_specific_kwargs", "model_specific_generation_kwargs", "model_specific_target_kwargs")
+_NOT_MODELS = ("default", "dataset")
+
+
+class LmmsEvalSource:
+    def __init__(self) -> None:
+        self._made: dict[str, tuple[list[Task], list[Benchmark]]] = {}
+
+    @functools.cached_property
+    def index(self) -> LmmsIndex:
+        return stored_index(library.tasks_folder(), library.version())
+
+    def add_folder(self, path: str) -> None:
+        raise SpecError(f"--task_paths {path}: folders of YAML tasks are in the format of lm-eval, not of lmms-eval")
+
+    def names(self, pattern: str) -> list[str]:
+        known, (inner, at, model) = self.index.entries, pattern.partition("@")
+        if not any(sign in inner for sign in "*?"):
+            if inner not in known:
+                raise UnknownName("task of lmms-eval", inner, known, _HINT)
+            return [pattern]
+        found = sorted(fnmatch.filter(known, inner))
+        if not found:
+            raise DataError(f"no task of lmms-eval matches {inner!r}; {_HINT}")
+        return [name + at + model for name in found]
+
+    def tasks(self, name: str) -> tuple[list[Task], list[Benchmark]]:
+        if name not in self._made:
+            self._made[name] = self._load(name)
+        return self._made[name]
+
+    def recorded(self, name: str, documents: Mapping[str, Documents]) -> tuple[list[Task], list[Benchmark]]:
+        """Scoring again needs the data here: what is recorded of a document are the digests of its media."""
+        return self.tasks(name)
+
+    def _load(self, name: str) -> tuple[list[Task], list[Benchmark]]:
+        inner, at, model = name.partition("@")
+        judged: dict[str, bool] = {}
+        models: dict[str, None] = {}
+        with library.running(f"{PREFIX}{name} cannot be loaded"):
+            from mill.bridges.lmms_eval.judge import replaced_clients
+            from mill.bridges.lmms_eval.refusals import needs_judge, refuse
+            from mill.bridges.lmms_eval.task import make_task
+
+            def check(task: str, config: Mapping[str, Any]) -> None:
+                refuse(task, config)
+                judged[task] = needs_judge(config)
+                models.update(dict.fromkeys(_models_of(config)))
+
+            with replaced_clients():
+                found = library.load(inner, self.index.for_lmms_eval(), model or None, check)
+            if at and model not in models:
+                _refuse_model(name, model, models)
+            tasks: list[Task] = [
+                make_task(PREFIX + task + at + model, made, judged.get(task, False)) for task, made in found.tasks.items()
+            ]
+        groups: list[Benchmark] = [
+            LmmsEvalGroup(
+                PREFIX + group + at + model,
+                tuple(PREFIX + member + at + model for member in found.members[group]),
+                group=made,
+                members=found.nested.get(group, {}),
+                prefix=PREFIX,
+                suffix=at + model,
+            )
+            for group, made in found.groups.items()
+        ]
+        return tasks, groups
+
+    def listed(self, text: str) -> list[tuple[str, str]]:
+        entries = self.index.entries
+        return [
+            (PREFIX + name, _kind(entry.kind, len(entry.members)))
+            for name, entry in sorted(entries.items(), key=lambda pair: (pair[1].kind != GROUP, pair[0]))
+            if text in name
+        ]
+
+
+def _kind(kind: str, members: int) -> str:
+    return f"{kind} of {members}" if members else "task" if kind == CLASS else kind
+
+
+def _models_of(config: Mapping[str, Any]) -> list[str]:
+    """The models of lmms-eval for which a task has prompts or options of its own."""
+    tables = [config.get(key) for key in _FOR_MODELS]
+    found = [
+        name for table in tables if isinstance(table, Mapping) for name, value in table.items() if isinstance(value, Mapping)
+    ]
+    return [name for name in found if name not in _NOT_MODELS]
+
+
+def _refuse_model(name: str, model: str, known: Mapping[str, None]) -> None:
+    has = f"it has prompts for {', '.join(sorted(known))}" if known else "it has the same prompt for all models"
+    raise DataError(f"{PREFIX}{name}: no prompts for the model {model!r}; {has}")
