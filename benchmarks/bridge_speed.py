@@ -112,6 +112,8 @@ def run_mill(workload: Workload, model: str) -> dict[str, Any]:
     decoding = {"max_gen_toks": workload.max_gen_toks} if workload.max_gen_toks else {}
     settings = RenderSettings(n_shots=workload.shots, gen_kwargs=decoding)
     names = [f"lm-eval:{name}" for name in workload.tasks]
+    import lm_eval.evaluator  # noqa: F401  the other side imports it before its clock starts, too
+
     with tempfile.TemporaryDirectory() as folder:
         spec = parse_spec(f"hf[path={model},dtype=float32]")
         opened = open_model(spec)

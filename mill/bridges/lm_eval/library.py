@@ -55,6 +55,7 @@ class Loaded:
 
 def load(name: str, folders: Sequence[Path], metadata: Mapping[str, Any]) -> Loaded:
     """A task, group or tag, from these folders alone."""
+    logging.getLogger("lm_eval").setLevel(logging.CRITICAL)  # its calls for single samples are only silent
     with quiet():
         from lm_eval.tasks import TaskManager
 
@@ -128,9 +129,16 @@ def default_multiturn() -> bool:
 
 
 @contextlib.contextmanager
+def silent() -> Iterator[None]:
+    """Nothing that lm-eval prints: for short calls, since `quiet` also empties the caches of all loggers."""
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        yield
+
+
+@contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """No progress bars, printed lines or log records of lm-eval, and no hub's progress bars."""
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+    with silent():
         previous = logging.root.manager.disable
         logging.disable(logging.WARNING)
         try:

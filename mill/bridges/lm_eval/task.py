@@ -129,7 +129,7 @@ class LmEvalTask(Task):
             for _ in range(one.repeats or 1)
         ]
         try:
-            with compiled_once(), library.quiet():
+            with compiled_once(), library.silent():
                 scored(self.task, instances[0].doc, empty, self._repeats)
         except Exception as error:  # an empty answer may be more than a task's scoring can take
             missing = missing_part(error)
@@ -162,7 +162,7 @@ class LmEvalTask(Task):
         ]
 
     def score(self, sample: Sample, responses: Sequence[Response]) -> dict[str, Value]:
-        with compiled_once(), library.quiet():
+        with compiled_once(), library.silent():
             found = scored(self.task, sample.doc, [_response(response) for response in responses], self._repeats)
         return {metric_name(metric, key): _value(value) for (metric, key), value in found.items()}
 
@@ -171,11 +171,11 @@ class LmEvalTask(Task):
         return int(self.task.get_config("repeats") or 1)
 
     def aggregate(self, metric: str, values: Sequence[Any]) -> tuple[float, float | None]:
-        with library.quiet():
+        with library.silent():
             return aggregated(self.task, metric, values)
 
     def target(self, sample: Sample) -> Any:
-        with compiled_once(), library.quiet():
+        with compiled_once(), library.silent():
             target = self.task.doc_to_target(sample.doc)
         choices = self._choices(sample)
         return choices[target] if isinstance(target, int) and 0 <= target < len(choices) else target
@@ -191,7 +191,7 @@ class LmEvalTask(Task):
             return choices[scores.index(max(scores))]
         if self.kind != GENERATE:
             return None
-        with compiled_once(), library.quiet():
+        with compiled_once(), library.silent():
             answers = [_response(response) for response in responses]
             first = next(iter(filtered(self.task, sample.doc, answers, self._repeats).values()))
         return first[0] if isinstance(first[0], (str, int, float)) else str(first[0])
@@ -203,7 +203,7 @@ class LmEvalTask(Task):
         """The choices that are scored; none where it is not multiple choice."""
         if self.task.OUTPUT_TYPE != "multiple_choice" or not hasattr(self.task, "doc_to_choice"):
             return []
-        with compiled_once(), library.quiet():
+        with compiled_once(), library.silent():
             return [str(choice) for choice in self.task.doc_to_choice(sample.doc)]
 
     def _calls(self, problem: str) -> AbstractContextManager[None]:
