@@ -49,12 +49,12 @@ class Workload(NamedTuple):
 
 BBH = ("boolean_expressions", "navigate", "web_of_lies")
 WORKLOADS = {
-    "bbh": Workload(tuple(f"bbh_cot_fewshot_{name}" for name in BBH), 12, max_gen_toks=128, batch_sizes=(4, 12)),
+    "bbh": Workload(tuple(f"bbh_cot_fewshot_{name}" for name in BBH), 8, max_gen_toks=96, batch_sizes=(2, 8)),
     "blimp": Workload(tuple(f"blimp_{name}" for name in BLIMP), 25, batch_sizes=(1, 16)),
     "cmmlu": Workload(("cmmlu_anatomy", "cmmlu_astronomy"), 30, shots=5),
-    "truthfulqa_mc2": Workload(("truthfulqa_mc2",), 40),
-    "lambada": Workload(("lambada_openai",), 100, batch_sizes=(1, 16)),
-    "mgsm": Workload(("mgsm_en_cot_en",), 24, shots=4, max_gen_toks=128, batch_sizes=(8, 24)),
+    "truthfulqa_mc2": Workload(("truthfulqa_mc2",), 16),
+    "lambada": Workload(("lambada_openai",), 60, batch_sizes=(1, 16)),
+    "mgsm": Workload(("mgsm_en_cot_en",), 12, shots=4, max_gen_toks=96, batch_sizes=(4, 12)),
 }
 
 # Runs in lm-eval's process; argv is (plan file, result file).
