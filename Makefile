@@ -30,6 +30,7 @@ $(VENV)/core: pyproject.toml constraints.txt
 
 $(VENV)/dev: $(VENV)/core
 	$(BIN)/python -m pip install -q -c constraints.txt -e ".[dev]"
+	$(BIN)/python -m pip install -q --no-deps lmms-eval==0.7.3
 	touch $@
 
 # The documentation as a site in site/, without network: every broken link or reference is an error.
@@ -61,10 +62,11 @@ lint: $(VENV)/dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Reports are tested in Chromium, and scheduling on a SLURM of one machine. Tests are skipped, with the reason, where these
-# programs are missing and cannot be installed.
+# Reports are tested in Chromium, scheduling on a SLURM of one machine, programs of models in bubblewrap. Tests are skipped,
+# with the reason, where these are missing and cannot be installed.
 programs:
 	@missing=; command -v chromium >/dev/null || missing="chromium fonts-dejavu-core"; \
+	command -v bwrap >/dev/null || missing="$$missing bubblewrap"; \
 	PATH=$$PATH:/usr/sbin command -v slurmctld >/dev/null || missing="$$missing slurm-wlm munge"; \
 	[ -z "$$missing" ] || ! command -v apt-get >/dev/null || [ "$$(id -u)" != 0 ] || \
 	  { apt-get update -qq && apt-get install -qq -y --no-install-recommends $$missing >/dev/null; } || \
