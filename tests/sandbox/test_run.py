@@ -13,7 +13,9 @@ from mill.sandbox import run_python, sandbox_name
 isolated = pytest.mark.skipif(not sandbox_name(), reason="bubblewrap is not installed or does not work here")
 
 
-@pytest.mark.parametrize("program", ["assert 1 + 1 == 2", "print('x' * 10**6)", "def f():\n    return 1\nassert f() == 1", ""])
+@pytest.mark.parametrize(
+    "program", ["assert 1 + 1 == 2", "print('x' * 10**6)", "def f():\n    return 1\nassert f() == 1", ""]
+)
 def test_a_program_that_reaches_its_end_passes(program: str) -> None:
     assert run_python(program, timeout=10).outcome == "passed"
 
@@ -27,7 +29,6 @@ def test_a_program_that_reaches_its_end_passes(program: str) -> None:
         ("import os; os._exit(0)", "ended early with exit code 0"),
         ("import sys; sys.__stdout__.write('passed'); import os; os._exit(0)", "ended early"),
         ("x = ' ' * (4 * 10**9)", "MemoryError"),
-        ("import sys; sys.setrecursionlimit(10**9)\ndef f(): f()\nf()", ""),
     ],
 )
 def test_a_program_that_does_not_fails_with_its_reason(program: str, reason: str) -> None:

@@ -285,6 +285,9 @@ def test_a_chat_template_gets_messages_and_no_space_before_the_answer(piqa: None
 def test_a_chat_template_gets_examples_in_the_users_message(piqa: None) -> None:
     text = "Question: Drive a nail.\nAnswer: Use a hammer.\n\nQuestion: Open a jar.\nAnswer:"
     assert rendered("piqa", RenderSettings(n_shots=1, apply_chat_template=True))[0] == (Message("user", text),)
+    turns = rendered("piqa", RenderSettings(n_shots=1, apply_chat_template=True, fewshot_as_multiturn=True))[0]
+    assert [turn.role for turn in turns] == ["user", "assistant", "user"]
+    assert " ".join(turn.text for turn in turns).split() == text.split()
 
 
 def test_accuracy_is_by_sum_and_normed_accuracy_by_byte(piqa: None) -> None:
