@@ -351,7 +351,7 @@ def test_a_metric_is_not_called_for_no_samples_and_one_that_raises_is_named() ->
     def largest(samples: Any) -> Any:
         return max(value for repeats in samples for value in repeats)
 
-    task = make_task("toy_gen")
+    task = make_task("gsm8k")
     assert math.isnan(_estimate(task, "longest", "largest_of_test", []).value)
     with pytest.raises(RunError, match="the metric largest_of_test of longest raised TypeError"):
         _estimate(task, "longest", "largest_of_test", [["a", 1]])  # type: ignore[list-item]

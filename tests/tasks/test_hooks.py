@@ -144,7 +144,7 @@ FAULTY: dict[str, tuple[dict[str, Any], str]] = {
     "a note that is a number": ({"warnings": giving([5])}, "warnings() gives 5, not a text"),
     "warnings that raise": ({"warnings": raising(ValueError("x"))}, "warnings() raised ValueError: x"),
     "a kind that is none": ({"kind": "guess"}, "kind is 'guess', not one of generate_until"),
-    "a version that is a text": ({"version": "1"}, "version is '1', not a whole number"),
+    "a version that is a list": ({"version": [1]}, "version is a list, not a whole number or a text"),
     "modalities that are a text": ({"modalities": "text"}, "modalities is 'text', not a set of texts"),
     "modalities that are numbers": ({"modalities": {5}}, "modalities is a set, not a collection of texts"),
     "a judge that is a text": ({"judge": "org/judge"}, "judge is 'org/judge', not a Judge or None"),

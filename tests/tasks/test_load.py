@@ -317,7 +317,7 @@ def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     assert str(caught.value) == f"task file {tmp_path / 'gone.py'} does not exist"
 
 
-def test_a_folder_without_python_files_is_reported(tmp_path: Path) -> None:
+def test_a_folder_without_tasks_is_reported(tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
         load_files((str(tmp_path),))
-    assert str(caught.value) == f"task folder {tmp_path} has no Python files"
+    assert str(caught.value) == f"task folder {tmp_path} has neither Python nor YAML files"
