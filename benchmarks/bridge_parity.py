@@ -74,7 +74,7 @@ def has_data(config: dict[str, Any]) -> bool:
 
 
 def of_lm_eval(name: str, limit: int) -> dict[str, dict[str, Any]]:
-    folders = [str(folder) for folder in source("lm-eval").index.folders_of(name)]  # type: ignore[attr-defined]
+    folders = [str(folder) for folder in source("lm-eval").folders_of(name)]  # type: ignore[attr-defined]
     with library.quiet(), local_first(), hub_metrics():
         manager = TaskManager(include_defaults=False, include_path=folders)
         found = evaluator.simple_evaluate(

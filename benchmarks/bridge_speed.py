@@ -162,13 +162,13 @@ def main() -> None:
     given = parser.parse_args()
     from mill.tasks.sources import source
 
-    index = source("lm-eval").index  # type: ignore[attr-defined]
+    lm_eval_tasks: Any = source("lm-eval")
     print("| workload | mill s | lm-eval s | batch | ratio | answers | scores |")
     print("| --- | ---: | ---: | ---: | ---: | --- | --- |", flush=True)
     totals = [0.0, 0.0]
     for name in given.only:
         workload = WORKLOADS[name]
-        folders = sorted({str(folder) for task in workload.tasks for folder in index.folders_of(task)})
+        folders = sorted({str(folder) for task in workload.tasks for folder in lm_eval_tasks.folders_of(task)})
         ours = run_mill(workload, given.model)
         theirs = run_peer(given.lm_eval_python, workload, given.model, folders)
         totals = [totals[0] + ours["seconds"], totals[1] + theirs["seconds"]]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -42,19 +42,20 @@ class TaskIndex:
 
     entries: dict[str, IndexEntry] = field(default_factory=dict)
 
-    def folders_of(self, name: str) -> list[Path]:
-        """The folders to load for a name: its own and those of everything inside of it."""
-        found: dict[str, None] = {}
-        waiting, seen = [name], set()
-        while waiting:
-            entry = self.entries.get(current := waiting.pop())
-            if entry is None or current in seen:
-                continue
-            seen.add(current)
-            if entry.folder:
-                found.setdefault(entry.folder)
-            waiting += entry.members
-        return [Path(folder) for folder in sorted(found)]
+
+def folders_of(name: str, lookup: Callable[[str], IndexEntry | None]) -> list[Path]:
+    """The folders to load for a name: its own and those of everything inside of it."""
+    found: dict[str, None] = {}
+    waiting, seen = [name], set()
+    while waiting:
+        entry = lookup(current := waiting.pop())
+        if entry is None or current in seen:
+            continue
+        seen.add(current)
+        if entry.folder:
+            found.setdefault(entry.folder)
+        waiting += entry.members
+    return [Path(folder) for folder in sorted(found)]
 
 
 def stored_index(root: Path, version: str) -> TaskIndex:

@@ -11,7 +11,7 @@ from mill.api.errors import DataError, UnknownName
 from mill.api.task import Benchmark, Task
 from mill.bridges.lm_eval import library
 from mill.bridges.lm_eval.group import LmEvalGroup
-from mill.bridges.lm_eval.index import GROUP, TaskIndex, make_index, stored_index
+from mill.bridges.lm_eval.index import GROUP, IndexEntry, TaskIndex, folders_of, make_index, stored_index
 from mill.bridges.lm_eval.recorded import recorded_documents
 from mill.bridges.lm_eval.task import PREFIX, LmEvalTask, loading
 from mill.tasks.sources import Documents
@@ -22,23 +22,34 @@ class LmEvalSource:
 
     def __init__(self) -> None:
         self._folders: list[str] = []
+        self._own: dict[str, IndexEntry] = {}
         self._made: dict[str, tuple[list[Task], list[Benchmark]]] = {}
 
     @functools.cached_property
     def index(self) -> TaskIndex:
+        """Of lm-eval's own tasks; not read where the user's folders have all names."""
         return stored_index(library.tasks_folder(), library.version())
 
     def add_folder(self, path: str) -> None:
         if path not in self._folders:
             self._folders.append(path)
-            self.index.entries.update(make_index([Path(path)]).entries)
+            self._own.update(make_index([Path(path)]).entries)
+
+    def _entry(self, name: str) -> IndexEntry | None:
+        return self._own.get(name) or self.index.entries.get(name)
+
+    def _entries(self) -> dict[str, IndexEntry]:
+        return {**self.index.entries, **self._own}
+
+    def folders_of(self, name: str) -> list[Path]:
+        return folders_of(name, self._entry)
 
     def names(self, pattern: str) -> list[str]:
-        known = self.index.entries
         if not any(sign in pattern for sign in "*?"):
-            if pattern not in known:
-                raise UnknownName("task of lm-eval", pattern, known, "see `mill ls tasks lm-eval:`")
+            if self._entry(pattern) is None:
+                raise UnknownName("task of lm-eval", pattern, self._entries(), "see `mill ls tasks lm-eval:`")
             return [pattern]
+        known = self._entries()
         found = sorted(name for name in fnmatch.filter(known, pattern))
         if not found:
             raise DataError(f"no task of lm-eval matches {pattern!r}; see `mill ls tasks lm-eval:`")
@@ -54,7 +65,7 @@ class LmEvalSource:
             return self._load(name)
 
     def _load(self, name: str) -> tuple[list[Task], list[Benchmark]]:
-        folders = self.index.folders_of(name)
+        folders = self.folders_of(name)
         with loading(f"{PREFIX}{name} cannot be loaded"):
             found = library.load(name, folders, {})
         if not found.tasks:
@@ -73,7 +84,7 @@ class LmEvalSource:
         return tasks, groups
 
     def listed(self, text: str) -> list[tuple[str, str]]:
-        entries = self.index.entries
+        entries = self._entries()
         return [
             (PREFIX + name, f"{entry.kind} of {len(entry.members)}" if entry.members else entry.kind)
             for name, entry in sorted(entries.items(), key=lambda pair: (pair[1].kind != GROUP, pair[0]))
