@@ -5,13 +5,14 @@ Every answer is recorded in a run folder of mill, so that the same command conti
 
 from __future__ import annotations
 
+import inspect
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from mill.api.errors import ModelError, SpecError
+from mill.api.errors import ModelError, RunError, SpecError, UnknownName
 from mill.api.model import MillModel
 from mill.api.ranks import world_size
 from mill.api.request import Request
@@ -28,13 +29,29 @@ _UNSET = (None, 1, "1")  # batch sizes that leave the choice to mill: 1 is the d
 _DEFAULT_DEVICE = "cuda:0"  # of the other packages, on machines without one too
 
 
+class RequestsFailed(RunError):
+    """Some answers are missing, as in a run of mill that ends with exit code 1."""
+
+    exit_code = 1
+
+
 class RecordedModel:
     """A model spec of mill. `output_dir` is where answers are recorded, `wait` how long a server may take to start,
     `task_paths` a Python file that registers a backend."""
 
+    @classmethod
+    def from_arguments(cls, given: Mapping[str, Any]) -> RecordedModel:
+        """From what a user gives as --model_args, checked."""
+        names = list(inspect.signature(cls).parameters)
+        arguments = {name.strip(): value for name, value in rejoined(given).items()}
+        for name in arguments:
+            if name not in names:
+                raise UnknownName("model argument", name, names, hint=f"it takes {', '.join(names)}")
+        return cls(**arguments)
+
     def __init__(
         self,
-        spec: str,
+        spec: str = "",
         *,
         output_dir: str = DEFAULT_OUTPUT_DIR,
         wait: float = 0.0,
@@ -51,7 +68,10 @@ class RecordedModel:
         self.spec = _on_device(resolve_spec(make_spec(str(spec))), device)
         fixed = None if batch_size in _UNSET or str(batch_size).startswith("auto") else int(str(batch_size))
         self.model: MillModel = open_model(self.spec, batch_size=fixed)
-        self.model.ready(float(wait))
+        try:
+            self.model.ready(float(wait))
+        except ValueError:
+            raise SpecError(f"wait={wait}: a number of seconds is needed") from None
         self.output_dir = Path(output_dir)
 
     @cached_property
@@ -72,7 +92,7 @@ class RecordedModel:
         responses = [request.resps[0] for request in numbered]
         failed = [response for response in responses if response.failed]
         if failed:
-            raise ModelError(
+            raise RequestsFailed(
                 f"{len(failed)} of {len(responses)} requests failed, the first with: {failed[0].error}; the other answers "
                 f"are recorded in {self.run.folder.path}, and the same command continues from them"
             )

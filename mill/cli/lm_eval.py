@@ -42,6 +42,9 @@ def command(arguments: tuple[str, ...]) -> int:
 
     register_model(NAME)(MillLM)
     sys.argv = ["lm-eval", *arguments]
-    with local_first(), compiled_once(), bootstrap_stderr(metrics):
-        cli_evaluate()
+    try:
+        with local_first(), compiled_once(), bootstrap_stderr(metrics):
+            cli_evaluate()
+    except SystemExit as end:  # argparse ends the process, with 0 after --help
+        return end.code if isinstance(end.code, int) else int(bool(end.code))
     return 0

@@ -77,7 +77,8 @@ def command(
             _runs(chosen_output_dir(ctx, output_dir)),
         ),
     }[what]()
-    shown = [row for row in rows if filter_text.lower() in " ".join(map(_text, row)).lower()]
+    wanted = "" if what == "tasks" and split_name(filter_text) else filter_text.lower()  # a source searches by itself
+    shown = [row for row in rows if wanted in " ".join(map(_text, row)).lower()]
     if filter_text and not shown:
         raise UnknownName(what.removesuffix("s"), filter_text, [row[0] for row in rows], hint=f"`mill ls {what}` lists all")
     _listing(columns, shown).print(form)

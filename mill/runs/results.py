@@ -12,6 +12,7 @@ from mill.api.batching import describe
 from mill.api.errors import MillError, RunError
 from mill.api.registry import metrics, tasks
 from mill.api.task import Benchmark, Opaque, Task, Value
+from mill.api.warnings import warn
 from mill.metrics.aggregate import mean
 from mill.metrics.estimate import NOTHING, Estimate, around, pool
 from mill.runs.folder import MANIFEST, RESULTS, RunFolder
@@ -83,21 +84,31 @@ def _estimate(task: Task, name: str, how: str, values: Sequence[list[Value]]) ->
     """A metric of no samples is NaN; third-party metrics are not called for it."""
     if not values:
         return NOTHING
+    if how == OWN:
+        return _own_estimate(task, name, values)
     try:
-        if how == OWN:
-            return _own_estimate(task, name, values)
         found: Estimate = metrics.get(how)(values)
     except (MillError, KeyboardInterrupt):
         raise
     except BaseException as error:  # third-party code may raise anything
-        what = f"the metric {how} of {name}" if how != OWN else f"aggregate() of {name}"
-        raise RunError(f"{what} raised {describe(error)}") from error
+        raise RunError(f"the metric {how} of {name} raised {describe(error)}") from error
     return found
 
 
 def _own_estimate(task: Task, name: str, values: Sequence[list[Value]]) -> Estimate:
-    """A metric that the task sums up itself, with mill's interval around it. Repeats of a sample count by their mean where
-    they are numbers, else each by itself."""
+    """A metric that the task sums up itself, with mill's interval around it. One that fails is NaN, with a warning: the
+    other metrics and tasks keep their values."""
+    try:
+        return _aggregated(task, name, values)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # third-party code may raise anything
+        warn(f"{task.name}: {name} has no value, because its aggregation raised {describe(error)}")
+        return NOTHING
+
+
+def _aggregated(task: Task, name: str, values: Sequence[list[Value]]) -> Estimate:
+    """Repeats of a sample count by their mean where they are numbers, else each by itself."""
     numbers = all(isinstance(one, (int, float)) for repeats in values for one in repeats)
     plain = [one.value if isinstance(one, Opaque) else one for repeats in values for one in repeats]
     found = task.aggregate(name, [sum(repeats) / len(repeats) for repeats in values] if numbers else plain)  # type: ignore[arg-type]
@@ -222,9 +233,13 @@ def _summarize_benchmark(benchmark: Benchmark, lookup: Mapping[str, TaskResult |
         total=sum(leaf.total for leaf in leaves),
         errors=sum(leaf.errors for leaf in leaves),
         metrics={name: _pooled(benchmark, name, lookup) for name in names} if own is None else own,
-        missing=[leaf.task for leaf in leaves if not any(leaf.metrics[name].n for name in names)],
+        missing=[leaf.task for leaf in leaves if not _has_value(leaf, names if own is None else own)],
         unjudged={name: count for name in names if (count := sum(leaf.unjudged.get(name, 0) for leaf in leaves))},
     )
+
+
+def _has_value(leaf: TaskResult, names: Iterable[str]) -> bool:
+    return any(name in leaf.metrics and leaf.metrics[name].n for name in names)
 
 
 def _own_means(benchmark: Benchmark, leaves: Sequence[TaskResult]) -> dict[str, Estimate] | None:

@@ -110,7 +110,7 @@ def _value(values: Sequence[Value], aggregation: str) -> float | str | None:
     if not known:
         return None
     if isinstance(known[0], Opaque):
-        return repr(known[0].value)
+        return _shown(known[0].value)
     try:
         if isinstance(known[0], (tuple, list)):
             value = float(metrics.get(aggregation)([known]).value)
@@ -121,6 +121,16 @@ def _value(values: Sequence[Value], aggregation: str) -> float | str | None:
     return value if math.isfinite(value) else None
 
 
+def _shown(value: Any) -> float | str:
+    """A value that only its task can read, for people: numbers and texts as they are, others as text."""
+    number = value.item() if hasattr(value, "item") and getattr(value, "size", 0) == 1 else value
+    if isinstance(number, (list, tuple)):
+        return repr([_shown(part) for part in number])
+    if isinstance(number, (bool, int, float)):
+        return encode_float(float(number))
+    return number if isinstance(number, str) else repr(number)
+
+
 def _total(counts: Sequence[float | None]) -> float | None:
     known = [count for count in counts if count is not None]
     return sum(known) if known else None
@@ -128,5 +138,5 @@ def _total(counts: Sequence[float | None]) -> float | None:
 
 def _plain(value: Value) -> Any:
     if value is None or isinstance(value, Opaque):
-        return None if value is None else repr(value.value)
+        return None if value is None else _shown(value.value)
     return [encode_float(part) for part in value] if isinstance(value, (tuple, list)) else encode_float(float(value))

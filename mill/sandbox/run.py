@@ -22,6 +22,7 @@ from pathlib import Path
 PASSED, FAILED, TIMED_OUT = "passed", "failed", "timed out"
 _MEMORY = 2**30
 _FILE_SIZE = 2**24
+_FILES = 2**26  # bytes of all files together
 _PROCESSES = 64
 _UNPRIVILEGED = "65534"
 _SHOWN = 300  # characters of an error
@@ -90,6 +91,12 @@ def run_python(source: str, *, timeout: float) -> Execution:
     return Execution(FAILED, error or f"ended early with exit code {code}")
 
 
+@functools.cache
+def has_module(name: str) -> bool:
+    """Whether a program can import a module here."""
+    return run_python(f"import {name}", timeout=30).passed
+
+
 def _end(process: subprocess.Popen[bytes]) -> None:
     """End the process and those that it started."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -122,7 +129,7 @@ def _bubblewrap() -> list[str]:
         *(drop if os.geteuid() == 0 else []),
         *("bwrap", "--unshare-all", "--die-with-parent", "--new-session", "--clearenv", "--ro-bind", "/usr", "/usr"),
         *(word for link in ("lib", "lib64", "bin") for word in ("--symlink", f"usr/{link}", f"/{link}")),
-        *("--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--chdir", "/tmp"),
+        *("--proc", "/proc", "--dev", "/dev", "--size", str(_FILES), "--tmpfs", "/tmp", "--chdir", "/tmp"),
         *_mounts(),
     ]
 

@@ -50,6 +50,10 @@ def split_name(name: str) -> tuple[str, str] | None:
     return (source, inner) if colon and source in _SOURCES else None
 
 
+def is_pattern(name: str) -> bool:
+    return any(sign in name for sign in "*?")
+
+
 def source(name: str) -> TaskSource:
     if name not in _opened:
         module, _, attribute = _SOURCES[name].partition(":")

@@ -13,7 +13,7 @@ pytest.importorskip("lm_eval")
 
 from lm_eval.api.instance import Instance
 
-from mill.api.errors import ModelError, SpecError
+from mill.api.errors import RunError, SpecError
 from mill.api.registry import register_model
 from mill.bridges.lm_eval.model import MillLM
 from mill.bridges.recorded_model import rejoined
@@ -75,7 +75,7 @@ def test_failures_end_the_run_once_the_rest_is_recorded(tmp_path: Path) -> None:
     register_model("broken-model")(Broken)
     model = MillLM("broken-model[batch_size=1]", output_dir=str(tmp_path))
     requests = instances("generate_until", *((text, {"until": ["x"]}) for text in TEXTS))
-    with pytest.raises(ModelError, match=r"1 of 4 requests failed, the first with: RuntimeError: the fox ran away"):
+    with pytest.raises(RunError, match=r"1 of 4 requests failed, the first with: RuntimeError: the fox ran away"):
         model.generate_until(requests)
     (file,) = tmp_path.glob("*/*/record/*.jsonl")
     answered = [json.loads(line) for line in file.read_text().splitlines()]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from mill.api.errors import DataError
 from mill.bridges.lm_eval.hub_metrics import CodeEval
 from mill.sandbox import run_python, sandbox_name
 
@@ -85,3 +86,15 @@ def test_pass_at_k_is_the_unbiased_estimate(monkeypatch: pytest.MonkeyPatch) -> 
     assert scores == {"pass@1": pytest.approx(1 / 6), "pass@2": pytest.approx(1 / 3), "pass@3": 0.5}
     assert [one["passed"] for _, one in results[0]] == [True, False, False]
     assert results[1][0][1]["result"].startswith("failed: AssertionError")
+
+
+@isolated
+def test_the_files_of_a_program_have_a_limit_together() -> None:
+    program = "for number in range(30): open(f'/tmp/{number}', 'wb').write(b'x' * 10**7)"
+    assert run_python(program, timeout=20).outcome == "failed"
+
+
+def test_tests_that_the_sandbox_cannot_import_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mill.bridges.lm_eval.hub_metrics.unsafe_code_confirmed", lambda: True)
+    with pytest.raises(DataError, match="the tests import no_such_module, which the Python of the sandbox does not have"):
+        CodeEval().compute(references=["import no_such_module\nassert 1"], predictions=[["x = 1"]], k=[1])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -12,10 +13,11 @@ from typing import Any
 from mill.api.batching import describe
 from mill.api.errors import DataError, SpecError
 from mill.api.unsafe_code import unsafe_code_confirmed
-from mill.sandbox import Execution, run_python
+from mill.sandbox import Execution, has_module, run_python
 
 NAME = "code_eval"
 _TIMEOUT_S = 3.0
+_IMPORT = re.compile(r"^(?:import|from)\s+(\w+)", re.MULTILINE)
 
 
 @contextlib.contextmanager
@@ -54,6 +56,7 @@ class CodeEval:
     ) -> tuple[dict[str, float], dict[int, list[tuple[int, dict[str, Any]]]]]:
         if not unsafe_code_confirmed():
             raise SpecError("it executes code that the model wrote: --confirm_run_unsafe_code allows it")
+        _check_imports(references)
         programs = [
             (task, number, f"{program}\n{test}")
             for task, (test, candidates) in enumerate(zip(references, predictions, strict=True))
@@ -70,6 +73,14 @@ class CodeEval:
             for draws in k
             if counts and all(n >= draws for n, _ in counts)
         }, results
+
+
+def _check_imports(tests: Sequence[str]) -> None:
+    """Refuse tests whose own imports fail in the sandbox: a right program would be scored as wrong."""
+    names = {name for test in tests for name in _IMPORT.findall(test)}
+    missing = sorted(name for name in names if name.isidentifier() and not has_module(name))
+    if missing:
+        raise DataError(f"the tests import {missing[0]}, which the Python of the sandbox does not have")
 
 
 def _as_result(task: int, number: int, execution: Execution) -> dict[str, Any]:

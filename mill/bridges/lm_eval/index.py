@@ -16,6 +16,7 @@ from typing import Any
 
 import yaml
 
+from mill.api.errors import MillError
 from mill.api.storage import write_json
 from mill.models.spec.fingerprint import cache_folder
 
@@ -65,13 +66,15 @@ def stored_index(root: Path, version: str) -> TaskIndex:
     try:
         stored = json.loads(file.read_text(encoding="utf-8"))
         entries = {name: IndexEntry(kind, folder, tuple(members)) for name, (kind, folder, members) in stored.items()}
-        return TaskIndex(entries)
-    except (OSError, ValueError, TypeError):
-        index = make_index([root])
+        if entries:
+            return TaskIndex(entries)
+    except (OSError, ValueError, TypeError, AttributeError):  # a damaged file is written again
+        pass
+    index = make_index([root])
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         write_json(file, {name: [*asdict(entry).values()] for name, entry in index.entries.items()}, root=file.parent)
-    except OSError:  # a cache that cannot be written only costs time
+    except (OSError, MillError):  # a cache that cannot be written only costs time
         pass
     return index
 
@@ -91,7 +94,7 @@ def make_index(roots: Iterable[Path]) -> TaskIndex:
 
 
 def _yaml_files(root: Path) -> Iterator[Path]:
-    files = (file for file in root.rglob("*.yaml") if not _SKIPPED & set(file.parts))
+    files = (file for file in root.rglob("*.yaml") if not _SKIPPED & set(file.parts) and file.is_file())
     yield from sorted(files, key=lambda file: file.as_posix())
 
 
@@ -103,9 +106,8 @@ def _add(file: Path, entries: dict[str, IndexEntry], tags: dict[str, list[str]])
         entries.setdefault(group, IndexEntry(GROUP, str(file.parent), tuple(_member_names(members))))
     elif isinstance(task, str) and task not in entries:
         entries[task] = IndexEntry(TASK, str(file.parent))
-        given = config.get("tag")
-        for tag in [given] if isinstance(given, str) else given or []:
-            tags.setdefault(str(tag), []).append(task)
+        for tag in _as_list(config.get("tag")):
+            tags.setdefault(tag, []).append(task)
 
 
 def _member_names(members: Sequence[Any]) -> Iterator[str]:
@@ -125,7 +127,7 @@ def _member_names(members: Sequence[Any]) -> Iterator[str]:
 
 def named_keys(file: Path, within: tuple[Path, ...] = ()) -> dict[str, Any]:
     """The keys of a task file that name things, with those that it includes. What does not parse has none."""
-    if file in within:
+    if file in within or not file.is_file():  # a pipe or a device is never read
         return {}
     try:
         text = file.read_text(encoding="utf-8-sig", errors="replace")
@@ -135,10 +137,14 @@ def named_keys(file: Path, within: tuple[Path, ...] = ()) -> dict[str, Any]:
     config = _parsed(blocks) or _parsed(text) or {}
     found = {key: config[key] for key in _KEYS if key in config}
     merged: dict[str, Any] = {}
-    includes = found.pop("include", None)
-    for included in [includes] if isinstance(includes, str) else includes or []:
-        merged |= named_keys((file.parent / str(included)).resolve(), (*within, file))
+    for included in _as_list(found.pop("include", None)):
+        merged |= named_keys((file.parent / included).resolve(), (*within, file))
     return merged | found
+
+
+def _as_list(value: Any) -> list[str]:
+    """One name or several; anything else is none, and lm-eval refuses it when the task is loaded."""
+    return [value] if isinstance(value, str) else [str(one) for one in value] if isinstance(value, list) else []
 
 
 class _Loader(yaml.CSafeLoader if hasattr(yaml, "CSafeLoader") else yaml.SafeLoader):  # type: ignore[misc]

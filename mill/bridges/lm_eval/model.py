@@ -11,7 +11,7 @@ from mill.api.request import GENERATE, Request, generation_options
 from mill.api.response import Response
 from mill.bridges.lm_eval.prompts import return_messages
 from mill.bridges.lm_eval.requests import as_request
-from mill.bridges.recorded_model import RecordedModel, rejoined
+from mill.bridges.recorded_model import RecordedModel
 from mill.models.tokens.token_model import TokenModel
 
 NAME = "mill"
@@ -24,7 +24,7 @@ class MillLM(LM):  # type: ignore[misc]
 
     def __init__(self, spec: str = "", max_batch_size: int | None = None, **arguments: Any) -> None:
         super().__init__()
-        self.recorded = RecordedModel(spec, **arguments)
+        self.recorded = RecordedModel.from_arguments({"spec": spec, **arguments})
         self.model = self.recorded.model
 
     @classmethod
@@ -35,7 +35,7 @@ class MillLM(LM):  # type: ignore[misc]
     @classmethod
     def create_from_arg_obj(cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None) -> MillLM:
         given = {name: value for name, value in (additional_config or {}).items() if value is not None}
-        return cls(**{**given, **rejoined(arg_dict)})
+        return cls(**{**given, **{name.strip(): value for name, value in arg_dict.items()}})
 
     def loglikelihood(self, requests: list[Any]) -> list[tuple[float, bool]]:
         return [(response.score or 0.0, bool(response.is_greedy)) for response in self._answers(requests)]

@@ -14,7 +14,7 @@ from mill.bridges.lm_eval.group import LmEvalGroup
 from mill.bridges.lm_eval.index import GROUP, IndexEntry, TaskIndex, folders_of, make_index, stored_index
 from mill.bridges.lm_eval.recorded import recorded_documents
 from mill.bridges.lm_eval.task import PREFIX, LmEvalTask, loading
-from mill.tasks.sources import Documents
+from mill.tasks.sources import Documents, is_pattern
 
 
 class LmEvalSource:
@@ -45,7 +45,7 @@ class LmEvalSource:
         return folders_of(name, self._entry)
 
     def names(self, pattern: str) -> list[str]:
-        if not any(sign in pattern for sign in "*?"):
+        if not is_pattern(pattern):
             if self._entry(pattern) is None:
                 raise UnknownName("task of lm-eval", pattern, self._entries(), "see `mill ls tasks lm-eval:`")
             return [pattern]
@@ -61,6 +61,8 @@ class LmEvalSource:
         return self._made[name]
 
     def recorded(self, name: str, documents: Mapping[str, Documents]) -> tuple[list[Task], list[Benchmark]]:
+        if self._entry(name) is None:
+            raise DataError(f"{PREFIX}{name} is not known here: --include_path DIR names the folder of its YAML file")
         with recorded_documents({task.removeprefix(PREFIX): docs for task, docs in documents.items()}):
             return self._load(name)
 
@@ -88,5 +90,5 @@ class LmEvalSource:
         return [
             (PREFIX + name, f"{entry.kind} of {len(entry.members)}" if entry.members else entry.kind)
             for name, entry in sorted(entries.items(), key=lambda pair: (pair[1].kind != GROUP, pair[0]))
-            if text in name
+            if (fnmatch.fnmatch(name, text) if is_pattern(text) else text.lower() in name.lower())
         ]

@@ -164,7 +164,14 @@ class LmEvalTask(Task):
     def score(self, sample: Sample, responses: Sequence[Response]) -> dict[str, Value]:
         with compiled_once(), library.silent():
             found = scored(self.task, sample.doc, [_response(response) for response in responses], self._repeats)
-        return {metric_name(metric, key): _value(value) for (metric, key), value in found.items()}
+        return {metric_name(metric, key): self._value(metric, value) for (metric, key), value in found.items()}
+
+    def _value(self, metric: str, value: Any) -> Value:
+        """A number whose mean is the metric as it is; what is aggregated otherwise is for lm-eval alone."""
+        from lm_eval.api.metrics import mean
+
+        by_mean = self.task.aggregation().get(metric, mean) is mean
+        return float(value) if by_mean and isinstance(value, (bool, int, float)) else Opaque(value)
 
     @property
     def _repeats(self) -> int:
@@ -231,8 +238,3 @@ def _response(response: Response) -> Any:
     if response.text is not None:
         return response.text
     return response.score if response.is_greedy is None else (response.score, response.is_greedy)
-
-
-def _value(value: Any) -> Value:
-    """A plain number as it is; anything else is for lm-eval's own aggregation alone."""
-    return float(value) if isinstance(value, (bool, int, float)) else Opaque(value)

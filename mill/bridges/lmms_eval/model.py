@@ -15,7 +15,7 @@ from mill.api.message import Context
 from mill.api.request import GENERATE, LOGLIKELIHOOD, Request, generation_options
 from mill.bridges.lmms_eval.messages import Messages, from_lmms_eval, user_turn
 from mill.bridges.lmms_eval.options import decoding_options
-from mill.bridges.recorded_model import RecordedModel, rejoined
+from mill.bridges.recorded_model import RecordedModel
 
 
 class _Loss(GenerationResult):  # type: ignore[misc]
@@ -33,8 +33,7 @@ class MillLmms(lmms):  # type: ignore[misc]
     def __init__(self, spec: str = "", max_batch_size: int | None = None, **arguments: Any) -> None:
         """`spec` and the other arguments are those of `RecordedModel`."""
         super().__init__()
-        given = rejoined({"spec": spec, **arguments})
-        self.recorded = RecordedModel(**given)
+        self.recorded = RecordedModel.from_arguments({"spec": spec, **arguments})
         self.model = self.recorded.model
 
     def generate_until(self, requests: list[Any]) -> list[str]:

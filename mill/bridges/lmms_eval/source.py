@@ -17,7 +17,7 @@ from mill.bridges.lmms_eval import library
 from mill.bridges.lmms_eval.group import LmmsEvalGroup
 from mill.bridges.lmms_eval.index import CLASS, LmmsIndex, stored_index
 from mill.bridges.lmms_eval.library import PREFIX
-from mill.tasks.sources import Documents
+from mill.tasks.sources import Documents, is_pattern
 
 _HINT = f"see `mill ls tasks {PREFIX}`"
 _FOR_MODELS = ("lmms_eval_specific_kwargs", "model_specific_generation_kwargs", "model_specific_target_kwargs")
@@ -37,7 +37,7 @@ class LmmsEvalSource:
 
     def names(self, pattern: str) -> list[str]:
         known, (inner, at, model) = self.index.entries, pattern.partition("@")
-        if not any(sign in inner for sign in "*?"):
+        if not is_pattern(inner):
             if inner not in known:
                 raise UnknownName("task of lmms-eval", inner, known, _HINT)
             return [pattern]
@@ -94,7 +94,7 @@ class LmmsEvalSource:
         return [
             (PREFIX + name, _kind(entry.kind, len(entry.members)))
             for name, entry in sorted(entries.items(), key=lambda pair: (pair[1].kind != GROUP, pair[0]))
-            if text in name
+            if (fnmatch.fnmatch(name, text) if is_pattern(text) else text.lower() in name.lower())
         ]
 
 
