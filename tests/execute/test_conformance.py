@@ -14,7 +14,7 @@ from mill.cli.main import run
 from mill.execute.conformance import CHECKS, conform
 from mill.models.hf import TransformersModel
 
-NOT_FOR_TEXT_MODELS = {"image labels"}
+NOT_FOR_TEXT_MODELS = {"answer begun in the prompt", "image labels"}
 
 
 def tiny(folder: Path, kind: type[TransformersModel] = TransformersModel) -> TransformersModel:
