@@ -30,13 +30,13 @@ _SHOWN = 300  # characters of an error
 _RUNNER = """
 import sys
 word, source = sys.stdin.readline().strip(), sys.stdin.read()
-out = sys.stdout
+out, errors = sys.stdout, sys.stderr
 sys.stdin = open("/dev/null")
 sys.stdout = open("/dev/null", "w")
 try:
     exec(compile(source, "program", "exec"), {"__name__": "__main__"})
 except BaseException as error:
-    sys.stderr.write(f"{type(error).__name__}: {error}"[:300])
+    errors.write(f"{type(error).__name__}: {error}"[:300])
     raise SystemExit(1)
 out.write(word)
 out.flush()
@@ -136,7 +136,7 @@ def _bubblewrap() -> list[str]:
 
 def _works(command: list[str]) -> list[str]:
     try:
-        tried = subprocess.run([*command, "-I", "-c", "print(1)"], capture_output=True, timeout=10, check=False)
+        tried = subprocess.run([*command, "-I", "-c", "pass"], capture_output=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return []
     return command if tried.returncode == 0 else []
