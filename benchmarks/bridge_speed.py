@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from mill.api.task import RenderSettings
 from mill.models.spec.open import open_model
 from mill.models.spec.parse import parse_spec
-from mill.runs.evaluate import plan_run
+from mill.runs.prepare import plan_run
 from mill.runs.samples import read_samples
 from mill.tasks.load import select
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from mill.api.task import RenderSettings
-from mill.runs.evaluate import prepare
+from mill.runs.prepare import prepare
 from mill.tasks.load import load_builtin, select
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from peer import run_peer
 
 from mill.api.task import RenderSettings
-from mill.runs.evaluate import prepare
+from mill.runs.prepare import prepare
 from mill.runs.samples import read_samples
 from mill.tasks.load import load_builtin, select
 

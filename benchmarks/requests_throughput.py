@@ -26,7 +26,7 @@ from mill.api.task import RenderSettings, Sample, Task, TaskType, Value
 from mill.execute.backend import LocalBackend
 from mill.execute.executor import Executor
 from mill.models.spec.parse import Spec
-from mill.runs.evaluate import plan_run
+from mill.runs.prepare import plan_run
 from mill.runs.record import Record
 from mill.tasks.load import Selection
 

@@ -26,7 +26,7 @@ from peer import run_peer
 from mill.api.task import RenderSettings
 from mill.models.hf.model import TransformersModel
 from mill.models.prefix.trie import make_trie
-from mill.runs.evaluate import prepare
+from mill.runs.prepare import prepare
 from mill.runs.samples import read_samples
 from mill.tasks.data import load_split
 from mill.tasks.hellaswag import HellaSwag

@@ -26,9 +26,10 @@ from mill.options.switches import apply_switches
 from mill.options.text import split_names
 from mill.report.collect import COLUMNS, score_rows
 from mill.report.scores import model_warnings, score_warnings
-from mill.runs.evaluate import Outcome, plan_run, prepare
+from mill.runs.evaluate import Outcome
 from mill.runs.folder import check_writable
 from mill.runs.judging import open_judge
+from mill.runs.prepare import plan_run, prepare
 from mill.runs.sample_rows import run_columns, sample_row
 from mill.tasks.from_files import expand_task_files
 from mill.tasks.load import Selection, load_builtin, load_files, select

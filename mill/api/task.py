@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -172,6 +173,10 @@ class Task(ABC):
         None leaves it to the registered metric that `metrics` names.
         """
         return None
+
+    def limits(self, metric: str) -> tuple[float, float]:
+        """The smallest and largest possible value of a metric that the task aggregates: its interval ends there."""
+        return -math.inf, math.inf
 
     @property
     def kinds(self) -> frozenset[str]:

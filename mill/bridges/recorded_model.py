@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from mill.api.errors import ModelError, RunError, SpecError, UnknownName
 from mill.api.model import MillModel
@@ -22,11 +22,15 @@ from mill.api.warnings import warn
 from mill.models.spec.open import open_model, resolve_spec, takes_argument
 from mill.models.spec.parse import Spec, make_spec
 from mill.options.definitions import DEFAULT_OUTPUT_DIR
-from mill.runs.evaluate import Run, record_run
+from mill.runs.evaluate import Run
+from mill.runs.prepare import record_run
 from mill.tasks.load import load_files
 
 _UNSET = (None, 1, "1")  # batch sizes that leave the choice to mill: 1 is the default of the other packages
 _DEFAULT_DEVICE = "cuda:0"  # of the other packages, on machines without one too
+
+
+Number = TypeVar("Number", int, float)
 
 
 class RequestsFailed(RunError):
@@ -66,12 +70,11 @@ class RecordedModel:
         if task_paths:
             load_files((str(task_paths),))
         self.spec = _on_device(resolve_spec(make_spec(str(spec))), device)
-        fixed = None if batch_size in _UNSET or str(batch_size).startswith("auto") else int(str(batch_size))
+        automatic = batch_size in _UNSET or str(batch_size).startswith("auto")
+        fixed = None if automatic else _number(int, "batch_size", batch_size, "a whole number")
+        seconds = _number(float, "wait", wait, "a number of seconds")
         self.model: MillModel = open_model(self.spec, batch_size=fixed)
-        try:
-            self.model.ready(float(wait))
-        except ValueError:
-            raise SpecError(f"wait={wait}: a number of seconds is needed") from None
+        self.model.ready(seconds)
         self.output_dir = Path(output_dir)
 
     @cached_property
@@ -109,6 +112,13 @@ def rejoined(given: Mapping[str, Any]) -> dict[str, Any]:
         else:
             found[name] = value
     return found
+
+
+def _number(kind: type[Number], name: str, value: Any, needed: str) -> Number:
+    try:
+        return kind(str(value))
+    except ValueError:
+        raise SpecError(f"{name}={value}: {needed} is needed") from None
 
 
 def _written(value: Any) -> str:

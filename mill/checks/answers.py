@@ -25,8 +25,8 @@ class Answer:
     """The answer to one sample. `text` is the generated text, or the choice with the highest log-probability.
 
     `form` is the kind of answer: generated text, a choice (or label), or a document that was only scored. `value` is the
-    sample's value of the task's first metric. `scores` are the log-probabilities of a sample's choices or of its document.
-    `units` is the number of words of the document.
+    sample's value of `metric`, the task's first one that is a number. `scores` are the log-probabilities of a sample's
+    choices or of its document. `units` is the number of words of the document.
     """
 
     task: str
@@ -43,6 +43,7 @@ class Answer:
     extracted: Any = None
     comparable: bool = False
     """Whether the task extracts an answer from this sample, so that it may flip."""
+    metric: str = ""
     value: float | None = None
     finish_reason: str | None = None
     tokens: tuple[Token, ...] | None = None
@@ -88,6 +89,7 @@ def _answer(task: Task, scored: ScoredSample) -> Answer:
     extracted = None if error is not None else task.extracted(record.sample, responses)
     names = scored.values if task.open_metrics else [name for name in task.metrics if name in scored.values]
     values = {name: scored.values[name][0] for name in names}
+    metric, value = _compared_value(values)
     return Answer(
         task=task.name,
         id=record.sample.id,
@@ -100,7 +102,8 @@ def _answer(task: Task, scored: ScoredSample) -> Answer:
         request_key=record.keys[0][0] if record.keys and record.keys[0] else "",
         extracted=extracted,
         comparable=task.extracts(record.sample),
-        value=_first_value(values) if error is None else None,
+        metric=metric,
+        value=value if error is None else None,
         finish_reason=responses[-1].finish_reason if responses else None,
         tokens=responses[-1].tokens if form == TEXT and responses else None,
         scores=() if form == TEXT else tuple(response.score for response in responses if response.score is not None),
@@ -120,11 +123,11 @@ def _form(task: Task) -> str:
     return DOCUMENT if task.kind == ROLLING else CHOICE
 
 
-def _first_value(values: Mapping[str, Value]) -> float | None:
-    """The value of the task's first metric that is a number, except that of suites without gold answers, which only counts
+def _compared_value(values: Mapping[str, Value]) -> tuple[str, float | None]:
+    """The task's first metric whose value is a number, except that of suites without gold answers, which only counts
     responses. A value that only the task can aggregate compares nothing."""
-    name, value = next(((name, one) for name, one in values.items() if not isinstance(one, Opaque)), (ANSWERED, None))
-    return float(value) if name != ANSWERED and isinstance(value, (int, float)) else None
+    name, value = next(((name, one) for name, one in values.items() if not isinstance(one, Opaque)), ("", None))
+    return (name, float(value)) if name != ANSWERED and isinstance(value, (int, float)) else ("", None)
 
 
 def _text(responses: Sequence[Response], extracted: Any, form: str) -> str:

@@ -82,11 +82,13 @@ def compare(command: str, subjects: Sequence[Subject], config: CheckConfig, *, f
 
 
 def _ignored_metrics(task: Task, run: CompletedRun) -> list[str]:
-    """A check compares the first metric of a task: report the others."""
+    """A check compares one metric of a task: report the others."""
     found = next((one.metrics for one in run.outcome.tasks if one.task == task.name), {})
-    names = [*task.metrics] or [*found]
-    first, *others = [name for name in names if name != ANSWERED] or [""]
-    return [f"compared by {first}, not by {', '.join(others)}"] if others else []
+    compared = next((answer.metric for answer in run.answers if answer.task == task.name and answer.metric), "")
+    others = [name for name in [*task.metrics] or [*found] if name not in (ANSWERED, compared)]
+    if not others:
+        return []
+    return [f"compared by {compared}, not by {', '.join(others)}" if compared else f"not compared by {', '.join(others)}"]
 
 
 def compare_runs(first: Path, second: Path, given: Sequence[str | None] = (None, None)) -> Check:

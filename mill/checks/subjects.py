@@ -17,9 +17,10 @@ from mill.checks.result import FOLDER
 from mill.checks.warnings import truncation_warnings
 from mill.models.spec.open import open_model, resolve_spec, split_chat_template
 from mill.models.spec.parse import Spec
-from mill.runs.evaluate import Outcome, Run, plan_run
+from mill.runs.evaluate import Outcome, Run
 from mill.runs.folder import check_writable
 from mill.runs.plan import refuse_early
+from mill.runs.prepare import plan_run
 from mill.tasks.load import Selection
 from mill.tasks.suite import SuiteTask
 

@@ -14,7 +14,7 @@ from mill.api.registry import tasks
 from mill.api.secrets import redact_text
 from mill.api.warnings import warn
 from mill.cli.interrupt import interrupted
-from mill.cli.options import argument, given_options, options
+from mill.cli.options import argument, given_options, option, options
 from mill.cli.values import FilePath
 from mill.execute.ranks import Ranks
 from mill.models.spec.parse import Spec, make_spec
@@ -23,7 +23,8 @@ from mill.options.run_file import read_run_file
 from mill.options.switches import apply_switches
 from mill.report.plan import print_plan
 from mill.report.scores import print_outcome
-from mill.runs.evaluate import Run, prepare
+from mill.runs.evaluate import Run
+from mill.runs.prepare import prepare
 from mill.tasks.from_files import expand_task_files
 from mill.tasks.load import load_builtin, load_files, select
 
@@ -40,7 +41,7 @@ Examples:
 """
 SHOWN = (
     "output_dir", "limit", "n_shots", "same_shots", "seed", "repeats", "batch_size", "task_paths", "gen_kwargs",
-    "max_tokens", "system_prompt", "apply_chat_template", "fewshot_as_multiturn", "fresh", "exact",
+    "max_tokens", "system_prompt", "apply_chat_template",
 )  # fmt: skip
 SHOWN_LAST = (
     "dry_run", "base_url", "no_remote_code", "confirm_run_unsafe_code", "wait", "judge", "executor", "workers", "address",
@@ -56,6 +57,8 @@ CONFIG_HELP = (
 @argument("models")
 @argument("tasks")
 @options(SHOWN)
+@option("fewshot_as_multiturn", off="no_fewshot_as_multiturn")
+@options(("fresh", "exact"))
 @click.option("--config", type=FilePath(), default=None, help=CONFIG_HELP)
 @options(SHOWN_LAST)
 @click.pass_context

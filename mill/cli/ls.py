@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import click
 
-from mill.api.errors import RunError, SpecError, UnknownName, install_command
+from mill.api.errors import MillError, RunError, SpecError, UnknownName, install_command
 from mill.api.files import import_file
 from mill.api.registry import models, tasks
 from mill.api.task import Benchmark
@@ -24,7 +25,7 @@ from mill.runs.folder import find_runs
 from mill.runs.schema import Manifest, SessionEntry
 from mill.tasks.hooks import check_metrics
 from mill.tasks.load import load_builtin, load_files, make_task
-from mill.tasks.sources import source, split_name
+from mill.tasks.sources import source, source_names, split_name
 
 
 @click.command("ls")
@@ -59,6 +60,8 @@ def command(
     """
     load_builtin()
     load_files(tuple(split_paths(task_paths)))
+    if what == "tasks" and filter_text in source_names():
+        filter_text += ":"
     if configs and what != "models":
         raise SpecError("--configs goes with models: mill ls models --configs")
     columns, rows = {
@@ -80,10 +83,13 @@ def command(
     wanted = "" if what == "tasks" and split_name(filter_text) else filter_text.lower()  # a source searches by itself
     shown = [row for row in rows if wanted in " ".join(map(_text, row)).lower()]
     if filter_text and not shown:
-        raise UnknownName(what.removesuffix("s"), filter_text, [row[0] for row in rows], hint=f"`mill ls {what}` lists all")
+        hints = [f"`mill ls {what}` lists all", *(_elsewhere(filter_text) if what == "tasks" else [])]
+        raise UnknownName(what.removesuffix("s"), filter_text, [row[0] for row in rows], hint="; ".join(hints))
     _listing(columns, shown).print(form)
     return 0
 
+
+MOST_IN_CELL = 4  # names of a list that a table shows
 
 Row = list[Any]
 """The values of a row: texts, numbers, or lists of texts; None where there is none."""
@@ -92,7 +98,7 @@ Row = list[Any]
 def _listing(columns: Sequence[str], rows: Sequence[Row]) -> Listing:
     names = [column.replace(" ", "_") for column in columns]
     data = [dict(zip(names, row, strict=True)) for row in rows]
-    cells = [list(map(_text, row)) for row in rows]
+    cells = [list(map(_cell, row)) for row in rows]
     return Listing(data, names, columns, cells, numbers=("shots", "samples", "failed"), group=("run",))
 
 
@@ -100,6 +106,13 @@ def _text(value: Any) -> str:
     if value is None:
         return ""
     return ", ".join(value) if isinstance(value, list) else str(value)
+
+
+def _cell(value: Any) -> str:
+    """A value in a table: of a long list the first entries."""
+    if isinstance(value, list) and len(value) > MOST_IN_CELL + 1:
+        return f"{_text(value[:MOST_IN_CELL])} and {len(value) - MOST_IN_CELL} more"
+    return _text(value)
 
 
 def _models() -> list[Row]:
@@ -139,6 +152,16 @@ def _tasks() -> list[Row]:
             judged = ["judge"] if task.judge is not None else []
             rows.append([name, task.task_type.value, task.n_shots, [*task.metrics, *judged]])
     return rows
+
+
+def _elsewhere(text: str) -> list[str]:
+    """How to list what other packages have of a name."""
+    found = []
+    for name in source_names():
+        with suppress(MillError):  # not installed
+            if count := len(source(name).listed(text)):
+                found.append(f"`mill ls tasks {name}:{text}` lists {count:,}")
+    return found
 
 
 def _tasks_of_source(name: str, text: str) -> list[Row]:

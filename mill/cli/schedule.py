@@ -26,9 +26,9 @@ from mill.options.definitions import EvalOptions
 from mill.options.text import format_pairs, split_names
 from mill.report.tables import print_table
 from mill.runs.advisory_lock import advisory_lock
-from mill.runs.evaluate import plan_run
 from mill.runs.folder import RunFolder, check_writable
 from mill.runs.plan import refuse_early
+from mill.runs.prepare import plan_run
 from mill.schedule.cells import FOLDER, Cell, cell_of, forget_cells, read_cells, remember_cells
 from mill.schedule.cluster import Cluster, read_cluster
 from mill.schedule.jobs import active_jobs, run_locally, submit

@@ -62,7 +62,10 @@ class RunOptions(msgspec.Struct, kw_only=True, frozen=True):
     ] = None
     n_shots: Annotated[
         Annotated[int, Meta(ge=0, le=MAX_SHOTS)] | None,
-        Meta(description="Few-shot examples of each question.", extra=hints(default="the task's own")),
+        Meta(
+            description="Few-shot examples of each question.",
+            extra=hints(aliases=("num_fewshot",), default="the task's own"),
+        ),
     ] = None
     seed: Annotated[
         Annotated[int, Meta(ge=-LARGEST_SEED, le=LARGEST_SEED)] | None,

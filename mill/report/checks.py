@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from mill.api.printing import one_line, printable
 from mill.checks.gate import RuleOutcome
@@ -15,6 +16,7 @@ from mill.metrics.similarity import TIERS
 from mill.report.tables import console, dash, print_table
 
 MAX_ERRORS = 3  # listed below the table
+MAX_TASKS = 30  # in the table on the terminal
 
 
 def print_check(check: Check) -> None:
@@ -27,6 +29,12 @@ def print_check(check: Check) -> None:
     for group in _fitting(check.variants, out.width):
         labels = [variant.label for variant in group]
         print_table(head, ("metric", *labels), _joined(group), numbers=labels)
+    for variant in check.variants:
+        columns, rows = task_table(check, variant)
+        if rows:
+            print_table(f"{variant.label} by task", columns, rows[:MAX_TASKS], numbers=columns[1:])
+            if len(rows) > MAX_TASKS:
+                out.print(f"the {MAX_TASKS} of {len(rows)} whose answers changed most; check.json has all", markup=False)
     for variant in check.variants:
         for line in details(variant):
             out.print(printable(f"{variant.label}: {line}"), markup=False, soft_wrap=True)
@@ -82,6 +90,35 @@ def _cell(variant: Variant, name: str, between: str) -> Cell:
     return format_value(name, estimate.value), " ".join(extra)
 
 
+def task_table(check: Check, variant: Variant) -> tuple[list[str], list[list[str]]]:
+    """The columns and a row for each task, or category of a task, those whose answers changed most first. There are no rows
+    for one task without categories."""
+    if len(variant.groups) < 2:
+        return [], []
+    columns = ["task", "samples", *(title(name) for name in ("match_rate", "flip_rate"))]
+    columns += [f"score, {label}" for label in (check.baseline, variant.label)]
+    groups = sorted(
+        variant.groups, key=lambda group: (-(_rate(group, "flip_rate") or 0.0), _rate(group, "match_rate") or 0.0)
+    )
+    return columns, [_task_row(group) for group in groups]
+
+
+def _task_row(group: Mapping[str, Any]) -> list[str]:
+    rates = [format_value(name, _rate(group, name)) for name in ("match_rate", "flip_rate")]
+    scored = "acc" if "acc" in group else "score"
+    scores = [format_value(name, _rate(group, name)) for name in (f"{scored}_baseline", scored)]
+    return [group_name(group), str(group["n"]), *rates, *scores]
+
+
+def group_name(group: Mapping[str, Any]) -> str:
+    """A task, or one of its categories."""
+    return group["task"] if group["category"] == group["task"] else f"{group['task']} / {group['category']}"
+
+
+def _rate(group: Mapping[str, Any], name: str) -> float | None:
+    return group[name][0] if name in group else None
+
+
 def details(variant: Variant) -> list[str]:
     """Lines below the table: the counts of samples and divergences, the first errors, and warnings."""
     counts, lines = variant.counts, []
@@ -123,6 +160,11 @@ def summary_markdown(check: Check, outcomes: Sequence[RuleOutcome] = ()) -> str:
     for name, cells in metric_rows(check.variants):
         texts = [name, *(" ".join(filter(None, cell)) for cell in cells)]
         lines.append("| " + " | ".join(map(_escape, texts)) + " |")
+    for variant in check.variants:
+        columns, rows = task_table(check, variant)
+        if rows:
+            lines += ["", "| " + " | ".join(map(_escape, columns)) + " |", "| --- |" + " ---: |" * (len(columns) - 1)]
+            lines += ["| " + " | ".join(map(_escape, row)) + " |" for row in rows]
     warnings = [f"- {_escape(variant.label)}: {_escape(line)}" for variant in check.variants for line in details(variant)]
     return "\n".join([*lines, "", *warnings, *(f"- {_escape(warning)}" for warning in check.warnings), ""])
 

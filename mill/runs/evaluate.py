@@ -1,49 +1,40 @@
-"""One run from model to scores: plan, execute, record, score. `mill eval` does this once for each model."""
+"""One run, planned already (prepare.py): execute, record, score. `mill eval` does this once for each model."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
 from mill.api.errors import MillError, RunError
-from mill.api.model import MillModel, identity_of
+from mill.api.model import MillModel
 from mill.api.request import Request
-from mill.api.storage import refuse_links
 from mill.api.task import Benchmark, RenderSettings, Task
-from mill.api.validate import convert
 from mill.api.warnings import warn
 from mill.execute.backend import LocalBackend
-from mill.execute.choose import ExecutorChoice, check_servers, make_backend
+from mill.execute.choose import ExecutorChoice, make_backend
 from mill.execute.executor import Executor, Tally
 from mill.execute.lockstep import LockStepExecutor
 from mill.execute.ranks import Ranks
 from mill.execute.sample_state import SampleState, run_samples
-from mill.models.spec.open import open_model, resolve_spec, split_chat_template, takes_argument
-from mill.models.spec.parse import Spec, addresses_of, at_address, parse_spec
+from mill.models.spec.parse import Spec
 from mill.runs import manifest
 from mill.runs.advisory_lock import advisory_lock
-from mill.runs.folder import MANIFEST, RESULTS, RunFolder, check_writable, newest_generation, run_folder
+from mill.runs.folder import MANIFEST, RunFolder
 from mill.runs.judging import (
     JudgeRunner,
-    check_prompts,
     judge_failures,
     judgement_warnings,
-    open_judge,
-    refuse_without_judge,
 )
 from mill.runs.multi_rank import check_same_plan, run_share
-from mill.runs.plan import TaskPlan, plan_tasks, refuse_early
+from mill.runs.plan import TaskPlan
 from mill.runs.record import Record
 from mill.runs.results import changed_data, summarize, summarize_benchmarks, write_results
 from mill.runs.samples import SampleRecord, ScoredSample, from_state, prompt_request, score_sample, write_samples
-from mill.runs.schema import BenchmarkResult, SessionEntry, StartedManifest, TaskEntry, TaskResult
+from mill.runs.schema import BenchmarkResult, TaskResult
 from mill.runs.scoring import score_samples
-from mill.runs.shared import read_entries
-from mill.tasks.load import Selection
 from mill.tasks.suite import ANSWERED
 
 
@@ -261,113 +252,3 @@ class Run:
                 return []
             return ["no judge grades the answers, so metrics of a judge are missing: --judge MODEL names one"]
         return [f"judged by {self.judging.model.model_name}", *judgement_warnings(scored)]
-
-
-def prepare(
-    spec: Spec | str,
-    selection: Selection,
-    settings: RenderSettings,
-    *,
-    output_dir: Path,
-    limit: int | float | None = None,
-    fresh: bool = False,
-    batch_size: int | None = None,
-    wait: float = 0.0,
-    exact: bool = False,
-    choice: ExecutorChoice | None = None,
-    judge: Spec | None = None,
-    chat: bool | None = None,
-) -> Run:
-    """Open the model, plan the tasks and find the run's folder. No weights load here.
-
-    `chat` is what the user gave as --apply_chat_template; None leaves it to the settings and the spec. A server is checked
-    first; `wait` is how many seconds it may take to come up. `exact` is passed to backends that take it: the others share no
-    computation that would have to be switched off.
-    """
-    check_writable(output_dir)
-    resolved = resolve_spec(parse_spec(spec) if isinstance(spec, str) else spec)
-    refuse_early(selection, resolved.backend)
-    chat = True if settings.apply_chat_template else chat
-    resolved, chat = split_chat_template(resolved, chat, _chat_option(chat))
-    settings = replace(settings, apply_chat_template=bool(chat))
-    if exact and takes_argument(resolved.backend, "exact"):
-        resolved = Spec(resolved.backend, {**resolved.arguments, "exact": True})
-    addresses = addresses_of(resolved)
-    model = open_model(at_address(resolved, addresses[0]) if addresses else resolved, batch_size=batch_size)
-    model.ready(wait)
-    check_servers(resolved, model, wait)
-    judging = open_judge(judge, selection, output_dir, wait=wait) if judge is not None else None
-    run = plan_run(resolved, model, selection, settings, output_dir=output_dir, limit=limit, fresh=fresh, judging=judging)
-    run.choice = choice or ExecutorChoice()
-    run.choice.check(resolved)
-    return run
-
-
-def _chat_option(chat: bool | None) -> str:
-    return "--apply_chat_template" if chat else "apply_chat_template=false"
-
-
-def plan_run(
-    spec: Spec,
-    model: MillModel,
-    selection: Selection,
-    settings: RenderSettings,
-    *,
-    output_dir: Path,
-    limit: int | float | None = None,
-    fresh: bool = False,
-    condition: str = "",
-    judging: JudgeRunner | None = None,
-) -> Run:
-    """A run of a model that is open already.
-
-    A `condition` names what is measured, such as the number of requests in flight. Runs under a condition have their own
-    folder and share no responses with other runs.
-    """
-    if judging is None:
-        refuse_without_judge(selection.tasks)
-    plans = plan_tasks(model, selection, settings, limit)
-    run = record_run(spec, model, settings, output_dir=output_dir, fresh=fresh, condition=condition, judging=judging)
-    run.plans, run.benchmarks = plans, selection.benchmarks
-    if judging is not None:
-        check_prompts(plans)
-    return run
-
-
-def record_run(
-    spec: Spec,
-    model: MillModel,
-    settings: RenderSettings,
-    *,
-    output_dir: Path,
-    fresh: bool = False,
-    condition: str = "",
-    judging: JudgeRunner | None = None,
-) -> Run:
-    """A run without tasks, with the folder where its responses are recorded."""
-    identity = identity_of(model)
-    shown = {**manifest.shown_settings(settings), **({"condition": condition} if condition else {})}
-    shown |= {"judge": judging.label} if judging is not None else {}
-    folder = newest_generation(run_folder(output_dir, model.model_name, identity, shown), fresh=fresh)
-    # A run that was started fresh stays so when it is resumed: it never reuses responses of other runs.
-    fresh = fresh or _was_fresh(folder)
-    other_runs = [] if fresh or condition else folder.other_runs
-    record = Record(folder.path, other_runs, shareable=not condition, root=folder.root)
-    run = Run(spec, model, [], (), settings, identity, folder, record, fresh, condition)
-    if judging is not None:
-        # A fresh run is judged afresh.
-        run.judging = replace(judging, folder=folder.path / "judge", root=folder.root) if fresh else judging
-    return run
-
-
-def _was_fresh(folder: RunFolder) -> bool:
-    """Whether the run was started fresh. Files that cannot be read are refused here, before anything is computed."""
-    refuse_links(folder.path, folder.root)
-    for file, section, kind in (
-        (MANIFEST, "tasks", TaskEntry),
-        (MANIFEST, "sessions", SessionEntry),
-        (RESULTS, "tasks", TaskResult),
-        (RESULTS, "benchmarks", BenchmarkResult),
-    ):
-        read_entries(folder, file, section, kind)
-    return convert(folder.read(MANIFEST), StartedManifest, folder.path / MANIFEST, RunError).fresh

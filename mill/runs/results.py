@@ -15,6 +15,7 @@ from mill.api.task import Benchmark, Opaque, Task, Value
 from mill.api.warnings import warn
 from mill.metrics.aggregate import mean
 from mill.metrics.estimate import NOTHING, Estimate, around, pool
+from mill.metrics.paired import inside
 from mill.runs.folder import MANIFEST, RESULTS, RunFolder
 from mill.runs.judging import judge_failures
 from mill.runs.samples import ScoredSample, metrics_of
@@ -118,7 +119,8 @@ def _aggregated(task: Task, name: str, values: Sequence[list[Value]]) -> Estimat
     as_mean = mean(values) if numbers else None
     if as_mean is not None and math.isclose(as_mean.value, value, rel_tol=1e-12, abs_tol=1e-15):
         return replace(as_mean, value=value, stderr=stderr)  # the interval of a proportion or of a mean
-    return around(value, stderr, len(values))
+    estimate = inside(around(value, stderr, len(values)), *task.limits(name))
+    return estimate if stderr else replace(estimate, low=None, high=None)  # equal values do not show the spread of others
 
 
 def _valued(scored: Sequence[ScoredSample], metric: str) -> list[list[Value]]:

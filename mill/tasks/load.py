@@ -18,7 +18,7 @@ from mill.api.registry import metrics, models, tasks
 from mill.api.task import Benchmark, Task
 from mill.tasks.data_file import SUFFIXES, file_task, is_data_file
 from mill.tasks.hooks import check_attributes
-from mill.tasks.sources import add_folder, names_in_sources, source, split_name
+from mill.tasks.sources import add_folder, is_pattern, names_in_sources, source, split_name
 
 _OTHER_DATA = (".json", ".tsv", ".xlsx", ".arrow", ".gz", ".CSV", ".JSONL")
 
@@ -38,16 +38,15 @@ def load_builtin() -> None:
 
 
 def load_files(paths: tuple[str, ...]) -> None:
-    """Import Python files, or all those in a folder, that register tasks or backends. A folder with YAML files has tasks in
-    lm-eval's format."""
+    """Import Python files, or all those in a folder, that register tasks or backends. In a folder with YAML tasks, which are
+    in lm-eval's format, the Python files are theirs."""
     for path in paths:
         check_path(path)
-        if Path(path).is_dir() and next(Path(path).rglob("*.yaml"), None) is not None:
-            add_folder(path)
+        if Path(path).is_dir() and next(Path(path).rglob("*.yaml"), None) is not None and add_folder(path):
             continue
         files = sorted(Path(path).glob("*.py")) if Path(path).is_dir() else [Path(path)]
         if not files:
-            raise DataError(f"task folder {path} has neither Python nor YAML files")
+            raise DataError(f"task folder {path} has neither Python files nor YAML tasks")
         for file in files:
             _load_file(file)
 
@@ -76,6 +75,8 @@ def _hint(name: str) -> str:
         exists = Path(name).exists()
     except (OSError, ValueError):  # no name that a file can have
         exists = False
+    if name.endswith((".yaml", ".yml")):
+        return "--include_path DIR takes a folder of YAML tasks in lm-eval's format, and `lm-eval:NAME` runs one"
     if exists or name.endswith(_OTHER_DATA):
         return f"data files end in {', '.join(SUFFIXES)}"
     if found := names_in_sources(name):
@@ -110,7 +111,7 @@ def make_task(name: str) -> Task:
 def _is_pattern(name: str) -> bool:
     """Whether a name stands for several tasks. A data file may be called so, too."""
     is_name = (is_data_file(name) and is_file(name)) or split_name(name) is not None
-    return any(sign in name for sign in "*?") and not is_name
+    return is_pattern(name) and not is_name
 
 
 def select(names: list[str]) -> Selection:

@@ -16,7 +16,7 @@ _SOURCES = {
     "lm-eval": "mill.bridges.lm_eval.source:LmEvalSource",
     "lmms-eval": "mill.bridges.lmms_eval.source:LmmsEvalSource",
 }
-
+_YAML_FORMAT = "lm-eval"  # of the user's own folders
 
 Documents = Sequence[Mapping[str, Any]]
 
@@ -33,15 +33,17 @@ class TaskSource(Protocol):
     def recorded(self, name: str, documents: Mapping[str, Documents]) -> tuple[list[Task], list[Benchmark]]:
         """The same over recorded documents, by task, for scoring them again without the data."""
 
-    def add_folder(self, path: str) -> None:
-        """Add a folder of tasks in the package's own format."""
+    def add_folder(self, path: str) -> bool:
+        """Add a folder of tasks in the package's own format; False where it has none."""
+
+    def folders(self) -> Sequence[str]:
+        """The folders added so far."""
 
     def listed(self, text: str) -> list[tuple[str, str]]:
         """Names that contain a text, with their kinds."""
 
 
 _opened: dict[str, TaskSource] = {}
-_folders: list[str] = []
 
 
 def split_name(name: str) -> tuple[str, str] | None:
@@ -73,16 +75,14 @@ def names_in_sources(name: str) -> list[str]:
     return found
 
 
-def add_folder(path: str) -> None:
-    """A folder of YAML tasks, which is the format of lm-eval."""
-    source("lm-eval").add_folder(path)
-    if path not in _folders:
-        _folders.append(path)
+def add_folder(path: str) -> bool:
+    """A folder of YAML tasks, which is the format of lm-eval; False where it has none."""
+    return source(_YAML_FORMAT).add_folder(path)
 
 
 def added_folders() -> tuple[str, ...]:
     """The folders added so far; another process adds the same."""
-    return tuple(_folders)
+    return tuple(_opened[_YAML_FORMAT].folders()) if _YAML_FORMAT in _opened else ()
 
 
 def source_names() -> tuple[str, ...]:

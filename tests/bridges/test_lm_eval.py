@@ -22,7 +22,8 @@ from mill.api.task import RenderSettings, Task
 from mill.bridges.lm_eval import library, scoring
 from mill.bridges.lm_eval.data import local_first
 from mill.cli.main import run as main
-from mill.runs.evaluate import Outcome, prepare
+from mill.runs.evaluate import Outcome
+from mill.runs.prepare import prepare
 from mill.runs.rescore import score_again
 from mill.runs.samples import SampleRecord, ScoredSample
 from mill.tasks import sources
@@ -234,13 +235,17 @@ def changed(folder: Path, name: str, old: str, new: str) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("made/up", "made/down", r"the dataset made/down is not on MILL_DATA, and the hub does not give it"),
+        (
+            "made/up",
+            "made/down",
+            r"lm-eval:made_text: the dataset made/down is not on MILL_DATA, and the hub does not give it",
+        ),
         (
             "test_split: test",
             "test_split: exam",
-            r"no data for made/up \(exam\), which is evaluated",
+            r"lm-eval:made_text: no data for made/up \(exam\), which is evaluated",
         ),
-        ("output_type: generate_until", "output_type: [", "cannot be loaded"),
+        ("output_type: generate_until", "output_type: [", r"cannot be loaded: .*made_text.yaml, line \d+: "),
         ("{{question}}", "{{question", "cannot be loaded"),
         (
             "metric: exact_match",
@@ -355,3 +360,16 @@ def test_slow_scoring_in_processes_gives_the_same(made_tasks: Path, tmp_path: Pa
     monkeypatch.setattr(pool, "_in_processes", counted)
     assert metrics_of(of_mill("lm-eval:made_text", tmp_path / "there")) == here
     assert counts == [14]
+
+
+def test_intervals_of_aggregated_metrics_end_at_possible_values(tmp_path: Path) -> None:
+    outcome = of_mill("lm-eval:made_document,lm-eval:made_f1", tmp_path / "out", limit=3)
+    found = {one.task: one.metrics for one in outcome.tasks}
+    for metric, least in (("word_perplexity", 1.0), ("bits_per_byte", 0.0)):
+        low = found["lm-eval:made_document"][metric].low
+        assert low is not None and low >= least
+    f1 = found["lm-eval:made_f1"]["f1"]
+    if f1.stderr:
+        assert f1.low is not None and f1.high is not None and 0.0 <= f1.low <= f1.value <= f1.high <= 1.0
+    else:
+        assert f1.low is None and f1.high is None

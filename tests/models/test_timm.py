@@ -22,7 +22,8 @@ from mill.api.response import Response
 from mill.api.task import RenderSettings
 from mill.models.spec.open import open_model
 from mill.models.timm import TimmModel
-from mill.runs.evaluate import Run, prepare
+from mill.runs.evaluate import Run
+from mill.runs.prepare import prepare
 from mill.tasks.cifar10 import CLASSES
 from mill.tasks.load import select
 

@@ -110,9 +110,12 @@ def test_the_metadata_is_complete(built: Built) -> None:
     assert found["Author"] is None and found["Author-email"] is None
 
 
-def test_the_changelog_has_a_dated_section_for_this_version() -> None:
-    changelog = (ROOT / "CHANGELOG.md").read_text()
-    assert re.search(rf"^## {re.escape(mill.__version__)} \(\d{{4}}-\d\d-\d\d\)$", changelog, re.MULTILINE)
+def test_the_changelog_begins_with_this_version() -> None:
+    """With its date, or as unreleased while it is in development."""
+    version, in_development, _ = mill.__version__.partition(".dev")
+    when = "unreleased" if in_development else r"\d{4}-\d\d-\d\d"
+    first = next(line for line in (ROOT / "CHANGELOG.md").read_text().splitlines() if line.startswith("## "))
+    assert re.fullmatch(rf"## {re.escape(version)} \({when}\)", first)
 
 
 def test_the_installed_package_is_the_one_that_runs(installed: Installed, tmp_path: Path) -> None:

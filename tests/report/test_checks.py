@@ -126,3 +126,28 @@ def test_counts_errors_and_warnings_are_below_the_table() -> None:
 )
 def test_values_for_display(name: str, value: float | None, text: str) -> None:
     assert name in METRICS and format_value(name, value) == text
+
+
+def test_several_tasks_have_a_table_with_those_that_changed_most_first(capsys: pytest.CaptureFixture[str]) -> None:
+    check = made("four bits")
+    sure, changed = [1.0, 0.9, 1.0, 10], [0.2, 0.0, 0.5, 10]
+    check.variants[0].groups = [
+        {"task": "same", "category": "same", "n": 10, "match_rate": sure, "flip_rate": [0.0, 0.0, 0.1, 10]},
+        {
+            "task": "other",
+            "category": "law",
+            "n": 10,
+            "match_rate": sure,
+            "flip_rate": changed,
+            "acc_baseline": sure,
+            "acc": changed,
+        },
+    ]
+    print_check(check)
+    lines = capsys.readouterr().out.splitlines()
+    head = lines.index("four bits by task")
+    assert lines[head + 1].split("  ")[0] == "task"
+    table = [line.split() for line in lines[head + 2 :] if line.startswith(("other / law", "same"))]
+    assert table[0] == ["other", "/", "law", "10", "100.0", "%", "20.0", "%", "100.0", "%", "20.0", "%"]
+    assert table[1] == ["same", "10", "100.0", "%", "0.00", "%", "-", "-"]
+    assert "| other / law | 10 | 100.0 % | 20.0 % | 100.0 % | 20.0 % |" in summary_markdown(check)

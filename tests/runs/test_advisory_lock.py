@@ -26,8 +26,9 @@ from mill.models.spec.parse import parse_spec
 from mill.runs import advisory_lock as locks
 from mill.runs import evaluate, results
 from mill.runs.advisory_lock import advisory_lock
-from mill.runs.evaluate import Run, prepare
+from mill.runs.evaluate import Run
 from mill.runs.folder import RESULTS, RunFolder
+from mill.runs.prepare import prepare
 from mill.runs.results import write_results
 from mill.runs.shared import publish
 from mill.tasks.load import select

@@ -18,7 +18,7 @@ from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample, Task, TaskType, Value
 from mill.checks.result import find_checks, read_check
 from mill.cli.main import run
-from mill.runs.evaluate import prepare
+from mill.runs.prepare import prepare
 from mill.tasks.load import Selection
 
 

@@ -13,7 +13,8 @@ import pytest
 
 from mill.api.errors import MillError
 from mill.api.task import RenderSettings
-from mill.runs.evaluate import Run, prepare
+from mill.runs.evaluate import Run
+from mill.runs.prepare import prepare
 from mill.schedule.cells import Cell, Expected, cell_of, forget_cells, read_cells, remember_cells, unscheduled
 from mill.tasks.load import load_files, select
 

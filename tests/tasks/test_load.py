@@ -320,4 +320,4 @@ def test_a_missing_file_is_reported(tmp_path: Path) -> None:
 def test_a_folder_without_tasks_is_reported(tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
         load_files((str(tmp_path),))
-    assert str(caught.value) == f"task folder {tmp_path} has neither Python nor YAML files"
+    assert str(caught.value) == f"task folder {tmp_path} has neither Python files nor YAML tasks"

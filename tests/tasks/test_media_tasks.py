@@ -15,7 +15,7 @@ from mill.api.message import Media
 from mill.api.request import GENERATE, LOGLIKELIHOOD, ZERO_SHOT
 from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample
-from mill.runs.evaluate import prepare
+from mill.runs.prepare import prepare
 from mill.tasks.load import make_task, select
 from mill.tasks.shapes import COLOURS, PAIRS, SHAPES, UNSEEN, class_name, draw
 

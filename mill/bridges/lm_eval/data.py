@@ -9,7 +9,8 @@ from typing import Any
 
 from mill.api.errors import DataError
 from mill.bridges.lm_eval.problems import dataset_problem
-from mill.tasks.data import folders_on_search_path, read_rows, splits_in
+from mill.tasks.data import read_rows
+from mill.tasks.search_path import folders_on_search_path, splits_in
 
 _FILE_FORMATS = ("json", "csv", "parquet", "text")
 _HUB = "hf://datasets/"
@@ -52,19 +53,19 @@ def local_splits(path: str, name: str | None, options: Mapping[str, Any]) -> Spl
 
 
 def _from_files(files: Any) -> Splits | None:
-    """Files of a hub repository (`hf://datasets/ORG/NAME/FILE`), where the search path has them."""
+    """One file of a hub repository (`hf://datasets/ORG/NAME/FILE`) for each split, where the search path has them."""
     by_split = files if isinstance(files, Mapping) else {"train": files}
     found: dict[str, Path] = {}
     for split, given in by_split.items():
-        for address in [given] if isinstance(given, str) else given:
-            if not str(address).startswith(_HUB):
-                return None
-            organisation, repository, *inside = str(address).removeprefix(_HUB).split("/")
-            candidates = [folder / Path(*inside) for folder in folders_on_search_path(f"{organisation}/{repository}", None)]
-            file = next((path for path in candidates if path.is_file()), None)
-            if file is None:
-                return None
-            found[str(split)] = file
+        addresses = [given] if isinstance(given, str) else list(given)
+        if len(addresses) != 1 or not str(addresses[0]).startswith(_HUB):
+            return None
+        organisation, repository, *inside = str(addresses[0]).removeprefix(_HUB).split("/")
+        candidates = [folder / Path(*inside) for folder in folders_on_search_path(f"{organisation}/{repository}", None)]
+        file = next((path for path in candidates if path.is_file()), None)
+        if file is None:
+            return None
+        found[str(split)] = file
     return Splits(found, str(files))
 
 

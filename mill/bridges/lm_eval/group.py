@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from mill.api.task import Benchmark, TaskScores
 from mill.bridges.lm_eval import library
@@ -21,6 +22,7 @@ class LmEvalGroup(Benchmark):
     group: Any = field(default=None, compare=False, repr=False)
     members: Mapping[Any, Any] = field(default_factory=dict, compare=False, repr=False)
     prefix: str = ""
+    utilities: ClassVar[str] = "lm_eval.evaluator_utils"
 
     def aggregate(self, scores: TaskScores) -> dict[str, tuple[float, float | None]]:
         table = {name.removeprefix(self.prefix): _as_lm_eval(metrics) for name, metrics in scores.items()}
@@ -35,11 +37,9 @@ class LmEvalGroup(Benchmark):
         return means
 
     def _consolidated(self, table: Mapping[str, dict[str, Any]]) -> Mapping[str, Any]:
-        """The means in versions before 0.4.12, from their nested dictionaries."""
-        from lm_eval.evaluator_utils import consolidate_group_results
-
+        """The means of lmms-eval and of versions before 0.4.12, from their nested dictionaries."""
         results: Any = defaultdict(dict, table)
-        consolidate_group_results(results, defaultdict(lambda: None), self.members)
+        importlib.import_module(self.utilities).consolidate_group_results(results, defaultdict(lambda: None), self.members)
         means: Mapping[str, Any] = results[self.group.group_name]
         return means
 

@@ -6,19 +6,21 @@ cache folder by version and path, so that a name is found in milliseconds and on
 
 from __future__ import annotations
 
+import fnmatch
 import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import yaml
 
 from mill.api.errors import MillError
 from mill.api.storage import write_json
 from mill.models.spec.fingerprint import cache_folder
+from mill.tasks.sources import is_pattern
 
 TASK, GROUP, TAG = "task", "group", "tag"
 FORMAT = 1  # of the stored file
@@ -42,6 +44,29 @@ class TaskIndex:
     """All names of one or more task folders."""
 
     entries: dict[str, IndexEntry] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    """Files that name nothing because they cannot be read, with the reason."""
+
+
+class Entry(Protocol):
+    """A name of lm-eval or of lmms-eval."""
+
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def members(self) -> tuple[str, ...]: ...
+
+
+def listed(entries: Mapping[str, Entry], text: str) -> list[tuple[str, str]]:
+    """The names that contain a text or match a pattern, with their kinds, groups first. The name of a group or tag lists its
+    members, too."""
+    inside = set(entries[text].members) if text in entries else set()
+    return [
+        (name, f"{entry.kind} of {len(entry.members)}" if entry.members else entry.kind)
+        for name, entry in sorted(entries.items(), key=lambda pair: (pair[1].kind != GROUP, pair[0]))
+        if (fnmatch.fnmatch(name, text) if is_pattern(text) else text.lower() in name.lower() or name in inside)
+    ]
 
 
 def folders_of(name: str, lookup: Callable[[str], IndexEntry | None]) -> list[Path]:
@@ -85,21 +110,20 @@ def make_index(roots: Iterable[Path]) -> TaskIndex:
     for root in roots:
         entries: dict[str, IndexEntry] = {}
         tags: dict[str, list[str]] = {}
-        for file in _yaml_files(root):
-            _add(file, entries, tags)
+        for file in yaml_files(root):
+            _add(named_keys(file, index.problems), file, entries, tags)
         for tag, tasks in tags.items():
             entries.setdefault(tag, IndexEntry(TAG, members=tuple(sorted(tasks))))
         index.entries.update(entries)
     return index
 
 
-def _yaml_files(root: Path) -> Iterator[Path]:
+def yaml_files(root: Path) -> Iterator[Path]:
     files = (file for file in root.rglob("*.yaml") if not _SKIPPED & set(file.parts) and file.is_file())
     yield from sorted(files, key=lambda file: file.as_posix())
 
 
-def _add(file: Path, entries: dict[str, IndexEntry], tags: dict[str, list[str]]) -> None:
-    config = named_keys(file)
+def _add(config: Mapping[str, Any], file: Path, entries: dict[str, IndexEntry], tags: dict[str, list[str]]) -> None:
     group, task = config.get("group"), config.get("task")
     if "class" not in config and isinstance(group, str):
         members = task if isinstance(task, list) else []
@@ -125,21 +149,39 @@ def _member_names(members: Sequence[Any]) -> Iterator[str]:
                 yield from _member_names(inner)
 
 
-def named_keys(file: Path, within: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """The keys of a task file that name things, with those that it includes. What does not parse has none."""
+def named_keys(file: Path, problems: list[str] | None = None, within: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """The keys of a task file that name things, with those that it includes. What does not parse has none, and is added to
+    the problems."""
+    problems = [] if problems is None else problems
     if file in within or not file.is_file():  # a pipe or a device is never read
+        problems.append(f"{within[-1]} includes {file}, which {'includes it' if file in within else 'is not a file'}")
         return {}
     try:
         text = file.read_text(encoding="utf-8-sig", errors="replace")
-    except OSError:
+    except OSError as error:
+        problems.append(f"{file}: {error.strerror}")
         return {}
-    blocks = "\n".join(match.group() for match in _BLOCK.finditer(text))
-    config = _parsed(blocks) or _parsed(text) or {}
+    try:
+        config = _parsed("\n".join(match.group() for match in _BLOCK.finditer(text))) or _parsed(text)
+    except yaml.YAMLError:
+        problems += broken(file)
+        return {}
     found = {key: config[key] for key in _KEYS if key in config}
     merged: dict[str, Any] = {}
     for included in _as_list(found.pop("include", None)):
-        merged |= named_keys((file.parent / included).resolve(), (*within, file))
+        merged |= named_keys((file.parent / included).resolve(), problems, (*within, file))
     return merged | found
+
+
+def broken(file: Path) -> list[str]:
+    """Why a file is no YAML, with the line; empty where it is."""
+    try:
+        _parsed(file.read_text(encoding="utf-8-sig", errors="replace"))
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f", line {mark.line + 1}" if mark is not None else ""
+        return [f"{file}{where}: {getattr(error, 'problem', None) or 'this is not YAML'}"]
+    return []
 
 
 def _as_list(value: Any) -> list[str]:
@@ -158,9 +200,6 @@ def _untagged(loader: yaml.Loader, suffix: str, node: yaml.Node) -> Any:
 _Loader.add_multi_constructor("!", _untagged)
 
 
-def _parsed(text: str) -> dict[str, Any] | None:
-    try:
-        config = yaml.load(text, Loader=_Loader)
-    except yaml.YAMLError:
-        return None
-    return config if isinstance(config, dict) else None
+def _parsed(text: str) -> dict[str, Any]:
+    config = _Loader(text).get_single_data()
+    return config if isinstance(config, dict) else {}

@@ -48,35 +48,35 @@ class Loaded:
     groups: dict[str, Any] = field(default_factory=dict)
     members: dict[str, list[str]] = field(default_factory=dict)
     nested: dict[str, Any] = field(default_factory=dict)
-    """Before 0.4.12: the part of lm-eval's nested dictionaries that is a group."""
+    """The part of the nested dictionaries that is a group, where there are any."""
     random_state: Any = None
     """Of the generators once everything was loaded."""
 
 
-def load(name: str, folders: Sequence[Path], metadata: Mapping[str, Any]) -> Loaded:
+def load(name: str, folders: Sequence[Path]) -> Loaded:
     """A task, group or tag, from these folders alone."""
     logging.getLogger("lm_eval").setLevel(logging.CRITICAL)  # its calls for single samples are only silent
     with quiet():
         from lm_eval.tasks import TaskManager
 
         paths = [str(folder) for folder in folders]
-        manager = TaskManager(include_path=paths, include_defaults=False, metadata=dict(metadata))
+        manager = TaskManager(include_path=paths, include_defaults=False)
         with random_numbers():
             if hasattr(manager, "load"):
                 found = manager.load([name])
                 loaded = Loaded(found["tasks"], found.get("groups", {}), dict(found.get("group_map", {})))
             else:
-                loaded = _from_nested(manager.load_task_or_group([name]))
+                loaded = from_nested(manager.load_task_or_group([name]))
             loaded.random_state = random_state()
         return loaded
 
 
-def _from_nested(nested: Mapping[Any, Any]) -> Loaded:
-    """The nested dictionaries of versions before 0.4.12: groups are keys, their members values."""
+def from_nested(nested: Mapping[Any, Any]) -> Loaded:
+    """The nested dictionaries of lmms-eval and of versions before 0.4.12: groups are keys, their members values."""
     loaded = Loaded()
     for key, value in nested.items():
         if isinstance(value, Mapping):
-            inner = _from_nested(value)
+            inner = from_nested(value)
             loaded.tasks |= inner.tasks
             loaded.groups |= {key.group_name: key, **inner.groups}
             loaded.members |= {

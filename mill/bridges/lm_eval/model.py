@@ -18,7 +18,7 @@ NAME = "mill"
 
 
 class MillLM(LM):  # type: ignore[misc]
-    """`spec` and the other arguments are those of `RecordedModel`."""
+    """`spec` and the other arguments are those of `RecordedModel`. `max_batch_size` is for lm-eval's own batches: unused."""
 
     MULTIMODAL = True
 
@@ -35,7 +35,7 @@ class MillLM(LM):  # type: ignore[misc]
     @classmethod
     def create_from_arg_obj(cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None) -> MillLM:
         given = {name: value for name, value in (additional_config or {}).items() if value is not None}
-        return cls(**{**given, **{name.strip(): value for name, value in arg_dict.items()}})
+        return cls(**{**given, **arg_dict})
 
     def loglikelihood(self, requests: list[Any]) -> list[tuple[float, bool]]:
         return [(response.score or 0.0, bool(response.is_greedy)) for response in self._answers(requests)]

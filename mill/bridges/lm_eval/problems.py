@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import re
+import traceback
 from collections.abc import Iterator
+from pathlib import Path
 
 from mill.api.batching import describe
 from mill.api.errors import DataError, MillError, SpecError
@@ -25,7 +27,16 @@ def one_line(what: str) -> Iterator[None]:
             raise
         raise type(error)(f"{what}: {error}") from error
     except BaseException as error:  # third-party code may raise anything
-        raise DataError(f"{what}: {missing_part(error) or describe(error)}") from error
+        raise DataError(f"{what}: {missing_part(error) or describe(error) + _where(error)}") from error
+
+
+def _where(error: BaseException) -> str:
+    """The line of a task's own code, which is beside its YAML file, that the error comes from: some messages say little."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        file = Path(frame.filename)
+        if file.is_file() and next(file.parent.glob("*.yaml"), None) is not None:
+            return f" ({file.name}, line {frame.lineno})"
+    return ""
 
 
 def missing_part(error: BaseException) -> str | None:

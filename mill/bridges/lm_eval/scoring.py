@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 _NO_FILTER = "none"
 BOOTSTRAP = 100_000
+_LIMITS = {  # of metrics that are not means, by the function that aggregates them
+    "perplexity": (1.0, math.inf),
+    "weighted_perplexity": (1.0, math.inf),
+    "bits_per_byte": (0.0, math.inf),
+    "brier_score": (0.0, math.inf),
+    "f1_score": (0.0, 1.0),
+    "matthews_corrcoef": (-1.0, 1.0),
+    "bleu": (0.0, 100.0),
+    "chrf": (0.0, 100.0),
+    "chrfpp": (0.0, 100.0),
+    "ter": (0.0, math.inf),
+}
 _SLOW = {"bleu", "chrf", "chrf++", "ter"}  # lm-eval resamples these 100 times
 
 
@@ -60,3 +73,9 @@ def aggregated(task: Any, name: str, values: Sequence[Any]) -> tuple[float, floa
     with bootstrap_stderr(metrics):
         stderr = metrics.stderr_for_metric(metric=how, bootstrap_iters=iterations)
         return value, None if stderr is None else float(stderr(values))
+
+
+def limits_of(task: Any, name: str) -> tuple[float, float]:
+    """The smallest and largest possible value of a metric, where they are known."""
+    how = task.aggregation().get(split_metric(name)[0])
+    return _LIMITS.get(getattr(how, "__name__", ""), (-math.inf, math.inf))

@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import fnmatch
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mill.api.errors import DataError, UnknownName
 from mill.api.task import Benchmark, Task
+from mill.api.warnings import warn
 from mill.bridges.lm_eval import library
 from mill.bridges.lm_eval.group import LmEvalGroup
-from mill.bridges.lm_eval.index import GROUP, IndexEntry, TaskIndex, folders_of, make_index, stored_index
+from mill.bridges.lm_eval.index import (
+    IndexEntry,
+    TaskIndex,
+    broken,
+    folders_of,
+    listed,
+    make_index,
+    stored_index,
+    yaml_files,
+)
 from mill.bridges.lm_eval.recorded import recorded_documents
-from mill.bridges.lm_eval.task import PREFIX, LmEvalTask, loading
+from mill.bridges.lm_eval.task import PREFIX, LmEvalTask, loading, task_in_errors
 from mill.tasks.sources import Documents, is_pattern
 
 
@@ -30,10 +40,19 @@ class LmEvalSource:
         """Of lm-eval's own tasks; not read where the user's folders have all names."""
         return stored_index(library.tasks_folder(), library.version())
 
-    def add_folder(self, path: str) -> None:
-        if path not in self._folders:
+    def add_folder(self, path: str) -> bool:
+        if path in self._folders:
+            return True
+        found = make_index([Path(path)])
+        for problem in found.problems:
+            warn(f"a task file is left out: {problem}")
+        if found.entries:
             self._folders.append(path)
-            self._own.update(make_index([Path(path)]).entries)
+            self._own.update(found.entries)
+        return bool(found.entries)
+
+    def folders(self) -> Sequence[str]:
+        return self._folders
 
     def _entry(self, name: str) -> IndexEntry | None:
         return self._own.get(name) or self.index.entries.get(name)
@@ -50,7 +69,7 @@ class LmEvalSource:
                 raise UnknownName("task of lm-eval", pattern, self._entries(), "see `mill ls tasks lm-eval:`")
             return [pattern]
         known = self._entries()
-        found = sorted(name for name in fnmatch.filter(known, pattern))
+        found = sorted(fnmatch.filter(known, pattern))
         if not found:
             raise DataError(f"no task of lm-eval matches {pattern!r}; see `mill ls tasks lm-eval:`")
         return found
@@ -68,8 +87,16 @@ class LmEvalSource:
 
     def _load(self, name: str) -> tuple[list[Task], list[Benchmark]]:
         folders = self.folders_of(name)
-        with loading(f"{PREFIX}{name} cannot be loaded"):
-            found = library.load(name, folders, {})
+        what = f"{PREFIX}{name} cannot be loaded"
+        try:
+            with loading(what), task_in_errors():
+                found = library.load(name, folders)
+        except DataError:
+            for folder in folders:  # lm-eval leaves out what does not parse, and then lacks it
+                for file in yaml_files(folder):
+                    if problems := broken(file):
+                        raise DataError(f"{what}: {problems[0]}") from None
+            raise
         if not found.tasks:
             raise DataError(f"{PREFIX}{name} has no tasks")
         tasks: list[Task] = [LmEvalTask(PREFIX + inner, task, found.random_state) for inner, task in found.tasks.items()]
@@ -86,9 +113,4 @@ class LmEvalSource:
         return tasks, groups
 
     def listed(self, text: str) -> list[tuple[str, str]]:
-        entries = self._entries()
-        return [
-            (PREFIX + name, f"{entry.kind} of {len(entry.members)}" if entry.members else entry.kind)
-            for name, entry in sorted(entries.items(), key=lambda pair: (pair[1].kind != GROUP, pair[0]))
-            if (fnmatch.fnmatch(name, text) if is_pattern(text) else text.lower() in name.lower())
-        ]
+        return [(PREFIX + name, kind) for name, kind in listed(self._entries(), text)]

@@ -21,7 +21,7 @@ from mill.bridges.lm_eval.hub_metrics import hub_metrics
 from mill.bridges.lm_eval.problems import missing_part, one_line
 from mill.bridges.lm_eval.prompts import ChatPrompt, return_messages
 from mill.bridges.lm_eval.requests import as_request
-from mill.bridges.lm_eval.scoring import aggregated, filtered, metric_name, scored
+from mill.bridges.lm_eval.scoring import aggregated, filtered, limits_of, metric_name, scored
 from mill.bridges.lm_eval.templates import compiled_once
 from mill.sandbox import sandbox_name
 
@@ -54,13 +54,18 @@ class LmEvalTask(Task):
         media = {IMAGE: task.get_config("doc_to_image"), AUDIO: task.get_config("doc_to_audio")}
         self.modalities = frozenset({"text", *(kind for kind, given in media.items() if given)})
         super().__init__(name)
-        self._check_metrics()
+        self._check_config()
         self._docs: list[Any] = []
         self._instances: dict[int, list[Any]] = {}
         self._without_template = False
 
-    def _check_metrics(self) -> None:
-        """lm-eval only logs a metric that cannot be had, and fails when it scores."""
+    def _check_config(self) -> None:
+        """What lm-eval takes without a word, and then fails on when it scores, or reports nothing."""
+        if self.n_shots < 0 or self._repeats < 1:
+            raise DataError(f"{self.name} has num_fewshot {self.n_shots} and repeats {self.task.get_config('repeats')}")
+        for key in ("metric_list", "filter_list"):
+            if self.task.get_config(key) == []:
+                raise DataError(f"{self.name} has an empty {key}: nothing would be measured")
         if self.task.get_config("process_results") is None:
             missing = [name for name, function in getattr(self.task, "_metric_fn_list", {}).items() if function is None]
             if missing:
@@ -151,7 +156,8 @@ class LmEvalTask(Task):
     def _check_split(self, split: str | None, why: str) -> None:
         dataset = getattr(self.task, "dataset", None)
         if isinstance(dataset, Splits):
-            dataset.require(split, why)
+            with one_line(self.name):
+                dataset.require(split, why)
 
     def requests(self, sample: Sample, settings: RenderSettings) -> list[Request]:
         """The instances of a document, each as often as the task repeats it."""
@@ -175,11 +181,15 @@ class LmEvalTask(Task):
 
     @property
     def _repeats(self) -> int:
-        return int(self.task.get_config("repeats") or 1)
+        repeats = self.task.get_config("repeats")
+        return 1 if repeats is None else int(repeats)
 
     def aggregate(self, metric: str, values: Sequence[Any]) -> tuple[float, float | None]:
         with library.silent():
             return aggregated(self.task, metric, values)
+
+    def limits(self, metric: str) -> tuple[float, float]:
+        return limits_of(self.task, metric)
 
     def target(self, sample: Sample) -> Any:
         with compiled_once(), library.silent():
@@ -222,6 +232,24 @@ def loading(what: str) -> Iterator[None]:
     """lm-eval's code runs here with local data first, without its output, and with one line for every failure."""
     with one_line(what), library.quiet(), compiled_once(), local_first(), hub_metrics():
         yield
+
+
+@contextmanager
+def task_in_errors() -> Iterator[None]:
+    """Inside this context an error in a task's data starts with the task's name: a group loads many."""
+    from lm_eval.api.task import ConfigurableTask
+
+    original = ConfigurableTask.download
+
+    def download(task: Any, *given: Any, **options: Any) -> None:
+        with one_line(f"{PREFIX}{task.config.task}"):
+            original(task, *given, **options)
+
+    ConfigurableTask.download = download
+    try:
+        yield
+    finally:
+        ConfigurableTask.download = original
 
 
 def _plain(doc: Any) -> Any:

@@ -18,8 +18,9 @@ from typing import Any, NoReturn
 
 from mill.api.errors import DataError
 from mill.api.judge import Judge
-from mill.api.message import IMAGE, Media, Message
+from mill.api.message import IMAGE, Media
 from mill.api.request import GENERATE, Request, generation_options
+from mill.bridges.lmms_eval.messages import as_message
 
 MOST_CALLS = 100  # of one answer, before it counts as endless
 JUDGE = Judge(metrics={}, required=True)
@@ -105,19 +106,12 @@ def judge_request(payload: Mapping[str, Any], *, chat: bool) -> Request:
     """A chat request in OpenAI's format as one to mill's judge. The model that it names is not used."""
     if payload.get("n", 1) not in (None, 1):
         raise Refused(f"it requests {payload['n']} texts of its judge at once")
-    messages = tuple(_message(message) for message in payload["messages"])
+    messages = tuple(as_message(message, _part) for message in payload["messages"])
     limit = payload.get("max_tokens") or payload.get("max_completion_tokens")
     options = generation_options(max_gen_toks=limit, temperature=payload.get("temperature"), until=payload.get("stop"))
     if chat or any(message.media for message in messages):
         return Request(GENERATE, messages, options=options)
     return Request(GENERATE, "\n\n".join(message.text for message in messages), options=options)
-
-
-def _message(message: Mapping[str, Any]) -> Message:
-    content = message["content"]
-    if isinstance(content, str):
-        return Message(str(message["role"]), content)
-    return Message(str(message["role"]), tuple(_part(part) for part in content))
 
 
 def _part(part: Any) -> str | Media:

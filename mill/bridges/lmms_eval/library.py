@@ -8,14 +8,13 @@ import importlib.metadata
 import importlib.util
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from mill.api.errors import DataError, MillError, install_command
 from mill.bridges.lm_eval.data import local_first
+from mill.bridges.lm_eval.library import Loaded, from_nested, random_numbers
 from mill.bridges.lm_eval.library import quiet as quiet_logging
-from mill.bridges.lm_eval.library import random_numbers
 from mill.bridges.lm_eval.problems import one_line
 from mill.bridges.lmms_eval.audio import decode_with_soundfile
 
@@ -60,8 +59,21 @@ def quiet() -> Iterator[None]:
 @contextlib.contextmanager
 def running(what: str) -> Iterator[None]:
     """lmms-eval's code runs here with local data first, without its output, and with one line for each failure."""
-    with one_line(what), quiet(), local_first(), environment():
+    with one_line(what), quiet(), local_first(), environment(), _truncated_images():
         yield
+
+
+@contextlib.contextmanager
+def _truncated_images() -> Iterator[None]:
+    """lmms-eval switches the whole process to reading images that end too early, when it is imported: only its tasks do."""
+    from PIL import ImageFile
+
+    before = ImageFile.LOAD_TRUNCATED_IMAGES
+    ImageFile.LOAD_TRUNCATED_IMAGES = True
+    try:
+        yield
+    finally:
+        ImageFile.LOAD_TRUNCATED_IMAGES = before
 
 
 @contextlib.contextmanager
@@ -79,23 +91,12 @@ def environment() -> Iterator[None]:
             os.environ.pop(name, None)
 
 
-@dataclass
-class LoadedTasks:
-    """Tasks of lmms-eval by name, and its groups with the names of their direct members."""
-
-    tasks: dict[str, Any] = field(default_factory=dict)
-    groups: dict[str, Any] = field(default_factory=dict)
-    members: dict[str, list[str]] = field(default_factory=dict)
-    nested: dict[str, Any] = field(default_factory=dict)
-    """The part of lmms-eval's nested dictionaries that is a group."""
-
-
 def load(
     name: str,
     index: Mapping[str, dict[str, Any]],
     model_name: str | None,
     check: Callable[[str, Mapping[str, Any]], None],
-) -> LoadedTasks:
+) -> Loaded:
     """A task, group or tag. `model_name` selects prompts that lmms-eval has for one of its models; `check` gets the
     configuration of each task before its data are loaded: first without its functions, which takes no import, then with
     them."""
@@ -123,24 +124,9 @@ def load(
     decode_with_soundfile()
     with _once_only(), random_numbers():
         manager = Manager(include_defaults=False, model_name=model_name)
-        loaded = _from_nested(manager.load_task_or_group([name]))
+        loaded = from_nested(manager.load_task_or_group([name]))
     if not loaded.tasks:
         raise DataError(f"{PREFIX}{name} has no tasks")
-    return loaded
-
-
-def _from_nested(nested: Mapping[Any, Any]) -> LoadedTasks:
-    """Groups are keys of lmms-eval's dictionaries, their members values."""
-    loaded = LoadedTasks()
-    for key, value in nested.items():
-        if not isinstance(value, Mapping):
-            loaded.tasks[str(key)] = value
-            continue
-        inner = _from_nested(value)
-        loaded.tasks |= inner.tasks
-        loaded.groups |= {key.group_name: key, **inner.groups}
-        loaded.members |= {key.group_name: [str(getattr(one, "group_name", one)) for one in value], **inner.members}
-        loaded.nested |= {key.group_name: {key: value}, **inner.nested}
     return loaded
 
 

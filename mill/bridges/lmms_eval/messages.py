@@ -74,7 +74,7 @@ def from_lmms_eval(messages: Any) -> Messages:
     """Messages in lmms-eval's format: `{"role": ..., "content": [{"type": "image", "url": ...}, ...]}`."""
     if not isinstance(messages, Sequence) or isinstance(messages, str) or not messages:
         raise DataError(f"doc_to_messages gives a {type(messages).__name__}, not a list of messages")
-    return tuple(_message(message) for message in messages)
+    return tuple(as_message(message, _part) for message in messages)
 
 
 def user_turn(visuals: Any, text: str) -> Messages:
@@ -83,11 +83,10 @@ def user_turn(visuals: Any, text: str) -> Messages:
     return (Message("user", (*(media_of(visual) for visual in shown if visual is not None), text)),)
 
 
-def _message(message: Mapping[str, Any]) -> Message:
+def as_message(message: Mapping[str, Any], read_part: Callable[[Any], str | Media]) -> Message:
+    """A message whose content is a text or a list of parts."""
     content = message["content"]
-    if isinstance(content, str):
-        return Message(str(message["role"]), content)
-    return Message(str(message["role"]), tuple(_part(part) for part in content))
+    return Message(str(message["role"]), content if isinstance(content, str) else tuple(map(read_part, content)))
 
 
 def _part(part: Any) -> str | Media:

@@ -11,6 +11,7 @@ from typing import Any
 from lmms_eval.api.instance import GenerationResult
 from lmms_eval.api.model import lmms
 
+from mill.api.errors import SpecError
 from mill.api.message import Context
 from mill.api.request import GENERATE, LOGLIKELIHOOD, Request, generation_options
 from mill.bridges.lmms_eval.messages import Messages, from_lmms_eval, user_turn
@@ -31,7 +32,7 @@ class MillLmms(lmms):  # type: ignore[misc]
     is_simple = False
 
     def __init__(self, spec: str = "", max_batch_size: int | None = None, **arguments: Any) -> None:
-        """`spec` and the other arguments are those of `RecordedModel`."""
+        """`spec` and the other arguments are those of `RecordedModel`; `max_batch_size` is for lmms-eval's models alone."""
         super().__init__()
         self.recorded = RecordedModel.from_arguments({"spec": spec, **arguments})
         self.model = self.recorded.model
@@ -52,10 +53,10 @@ class MillLmms(lmms):  # type: ignore[misc]
         return [str(response.text) for response in self.recorded.answers(requests)]
 
     def loglikelihood(self, requests: list[Any]) -> list[_Loss]:
-        raise NotImplementedError("choices are scored by the simple form of this model: --force_simple")
+        raise SpecError("choices are scored by the simple form of this model: --force_simple")
 
     def generate_until_multi_round(self, requests: list[Any]) -> list[str]:
-        raise NotImplementedError("mill does not run lmms-eval's tasks of several rounds")
+        raise SpecError("mill does not run lmms-eval's tasks of several rounds")
 
     def clean(self) -> None:
         self.model.clean()

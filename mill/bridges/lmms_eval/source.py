@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import fnmatch
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mill.api.errors import DataError, SpecError, UnknownName
 from mill.api.task import Benchmark, Task
-from mill.bridges.lm_eval.index import GROUP
+from mill.bridges.lm_eval.index import listed
 from mill.bridges.lmms_eval import library
 from mill.bridges.lmms_eval.group import LmmsEvalGroup
 from mill.bridges.lmms_eval.index import CLASS, LmmsIndex, stored_index
@@ -32,7 +32,10 @@ class LmmsEvalSource:
     def index(self) -> LmmsIndex:
         return stored_index(library.tasks_folder(), library.version())
 
-    def add_folder(self, path: str) -> None:
+    def folders(self) -> Sequence[str]:
+        return ()
+
+    def add_folder(self, path: str) -> bool:
         raise SpecError(f"--task_paths {path}: folders of YAML tasks are in the format of lm-eval, not of lmms-eval")
 
     def names(self, pattern: str) -> list[str]:
@@ -90,16 +93,7 @@ class LmmsEvalSource:
         return tasks, groups
 
     def listed(self, text: str) -> list[tuple[str, str]]:
-        entries = self.index.entries
-        return [
-            (PREFIX + name, _kind(entry.kind, len(entry.members)))
-            for name, entry in sorted(entries.items(), key=lambda pair: (pair[1].kind != GROUP, pair[0]))
-            if (fnmatch.fnmatch(name, text) if is_pattern(text) else text.lower() in name.lower())
-        ]
-
-
-def _kind(kind: str, members: int) -> str:
-    return f"{kind} of {members}" if members else "task" if kind == CLASS else kind
+        return [(PREFIX + name, "task" if kind == CLASS else kind) for name, kind in listed(self.index.entries, text)]
 
 
 def _models_of(config: Mapping[str, Any]) -> list[str]:

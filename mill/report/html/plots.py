@@ -11,6 +11,7 @@ from mill.checks.glossary import format_value, title
 from mill.checks.pairing import EMPTY, FAILED
 from mill.checks.result import Check, Variant
 from mill.metrics.similarity import TIERS
+from mill.report.checks import group_name
 from mill.report.html.charts import Axis, Point, Series, dot_chart, heat_map, line_chart, matrix
 from mill.report.html.tag import Html
 
@@ -164,7 +165,7 @@ def _categories(variants: Sequence[Variant], name: str) -> list[Html]:
     for index, variant in enumerate(variants):
         for group in variant.groups:
             if name in group:
-                category = f"{group['task']} / {group['category']}" if len(tasks) > 1 else group["category"]
+                category = group_name(group) if len(tasks) > 1 else group["category"]
                 known.setdefault(category, [None] * len(variants))[index] = _group_point(group, name)
     if len(known) < 2:
         return []

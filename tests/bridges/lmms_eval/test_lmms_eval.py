@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import random
+import subprocess
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -540,3 +542,16 @@ def test_a_task_with_a_judge_asks_that_of_mill(mill: Mill, data: Path, vlm: Path
     status, _, err = mill("score", str(folder))
     assert status == 0, err
     assert results_of(tmp_path / "out", "lmms-eval:mmvet")["gpt_eval_score"] == found
+
+
+def test_images_that_end_too_early_are_still_errors_elsewhere() -> None:
+    """lmms-eval makes Pillow read them, for the whole process, when it is imported."""
+    program = (
+        "from PIL import ImageFile\n"
+        "from mill.bridges.lmms_eval import library\n"
+        "with library.running('the import'):\n"
+        "    import lmms_eval.api.task\n"
+        "    assert ImageFile.LOAD_TRUNCATED_IMAGES\n"
+        "assert not ImageFile.LOAD_TRUNCATED_IMAGES\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)

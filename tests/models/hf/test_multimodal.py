@@ -30,7 +30,7 @@ from mill.api.response import Response
 from mill.api.task import RenderSettings
 from mill.cli.main import run
 from mill.models.spec.open import open_model
-from mill.runs.evaluate import prepare
+from mill.runs.prepare import prepare
 from mill.tasks.load import make_task, select
 
 MODALITIES = {

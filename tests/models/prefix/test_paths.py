@@ -20,7 +20,7 @@ from mill.models.prefix.packed_attention import Pack
 from mill.models.prefix.paths import PathLog, planned
 from mill.models.prefix.slots import DecodingStep
 from mill.report.plan import print_plan
-from mill.runs.evaluate import prepare
+from mill.runs.prepare import prepare
 from mill.tasks.load import load_files, select
 
 ODD = str(Path(__file__).parents[2] / "odd.py")

@@ -1,0 +1,125 @@
+"""Folders of the user's own YAML tasks: what is broken in them is named, with its line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("lm_eval")
+
+from mill.api.errors import DataError
+from mill.api.registry import tasks
+from mill.bridges.lm_eval import library
+from mill.cli.main import run as main
+from mill.tasks import sources
+from mill.tasks.load import load_files, select
+from tests.bridges.made_tasks import YAML, write_tasks
+
+TASK_FILE = """
+from mill.api.registry import tasks
+from mill.api.task import Benchmark
+
+tasks.register("own_python_benchmark", Benchmark("own_python_benchmark", ("toy_gen",)))
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder, beside an lm-eval with made tasks."""
+    made, data = write_tasks(tmp_path)
+    monkeypatch.setenv("MILL_DATA", str(data))
+    monkeypatch.setenv("MILL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(library, "tasks_folder", lambda: made)
+    monkeypatch.setattr(sources, "_opened", {})
+    own = tmp_path / "own"
+    own.mkdir()
+    return own
+
+
+def own_task(folder: Path, text: str = "", name: str = "own") -> None:
+    (folder / f"{name}.yaml").write_text(YAML["made_zero"].replace("made_zero", name) + text)
+
+
+def test_a_file_that_does_not_parse_is_left_out_with_its_line(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    own_task(folder)
+    (folder / "broken.yaml").write_text("task: [broken\nmetric_list: x\n")
+    load_files((str(folder),))
+    assert "a task file is left out" in caplog.text and "broken.yaml, line 2" in caplog.text
+    assert [task.name for task in select(["lm-eval:own"]).tasks] == ["lm-eval:own"]
+
+
+@pytest.mark.parametrize("included", ["missing.yaml", "own.yaml"])
+def test_an_include_that_cannot_be_read_is_named(folder: Path, included: str, caplog: pytest.LogCaptureFixture) -> None:
+    (folder / "own.yaml").write_text(f"include: {included}\ntask: own\n")
+    load_files((str(folder),))
+    assert f"own.yaml includes {folder.resolve() / included}" in caplog.text
+
+
+def test_a_file_that_does_not_parse_is_the_reason_that_its_task_cannot_be_loaded(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own_task(folder, "generation_kwargs: [1, 2\nother: 3\n")
+    command = ["eval", "hash-model", "lm-eval:own", "--include_path", str(folder), "--output_dir", str(tmp_path / "out")]
+    assert main(command) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert "lm-eval:own cannot be loaded" in line and "own.yaml, line " in line
+
+
+def test_python_tasks_beside_a_yaml_file_without_tasks_are_registered(folder: Path) -> None:
+    (folder / "cluster.yaml").write_text("nodes: 3\n")
+    (folder / "tasks.py").write_text(TASK_FILE)
+    load_files((str(folder),))
+    assert "own_python_benchmark" in tasks
+
+
+def test_a_yaml_file_without_tasks_alone_is_no_task_folder(folder: Path) -> None:
+    (folder / "cluster.yaml").write_text("nodes: 3\n")
+    with pytest.raises(DataError, match="has neither Python files nor YAML tasks"):
+        load_files((str(folder),))
+
+
+def test_an_exception_of_a_task_has_the_line_of_its_code(folder: Path) -> None:
+    (folder / "utils.py").write_text("def process(docs):\n    raise StopIteration\n")
+    own_task(folder, "process_docs: !function utils.process\n")
+    load_files((str(folder),))
+    with pytest.raises(DataError, match=r"lm-eval:own.*StopIteration \(utils\.py, line 2\)"):
+        select(["lm-eval:own"]).tasks[0].samples()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("num_fewshot: -3\n", "has num_fewshot -3"),
+        ("repeats: 0\n", "repeats 0"),
+        ("metric_list: []\n", "has an empty metric_list"),
+        ("filter_list: []\n", "has an empty filter_list"),
+    ],
+)
+def test_settings_that_would_measure_nothing_are_refused(folder: Path, text: str, message: str) -> None:
+    given = YAML["made_zero"].replace("made_zero", "own")
+    key = text.partition(":")[0]
+    kept = "".join(line for line in given.splitlines(keepends=True) if not line.startswith(key))
+    (folder / "own.yaml").write_text(kept + text)
+    load_files((str(folder),))
+    with pytest.raises(DataError, match=message):
+        select(["lm-eval:own"])
+
+
+def test_a_yaml_file_in_place_of_a_task_names_the_option(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    own_task(folder)
+    assert main(["eval", "hash-model", str(folder / "own.yaml")]) == 2
+    assert "--include_path DIR" in capsys.readouterr().err
+
+
+def test_a_group_lists_its_members(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ls", "tasks", "lm-eval:made_tag", "--format", "csv"]) == 0
+    listed = capsys.readouterr().out
+    assert "lm-eval:made_tag,tag of 2" in listed and "lm-eval:made_choice,task" in listed and "made_text" not in listed
+
+
+def test_names_of_lm_eval_are_found_without_its_prefix(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ls", "tasks", "lm-eval", "--format", "csv"]) == 0
+    assert "lm-eval:made_choice,task" in capsys.readouterr().out
+    assert main(["ls", "tasks", "made_mutual"]) == 2
+    assert "`mill ls tasks lm-eval:made_mutual` lists 1" in capsys.readouterr().err
