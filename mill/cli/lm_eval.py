@@ -18,7 +18,7 @@ from mill.api.errors import MissingPackage
 def command(arguments: tuple[str, ...]) -> int:
     """Run lm-evaluation-harness with any model of mill: all of lm-eval's options, and --model mill.
 
-    Answers are recorded below --output_dir of --model_args ("results" unless given), and the same command continues there.
+    Answers are recorded below the folder `output_dir` of --model_args ("results" unless given); the same command continues.
     Data on MILL_DATA comes before the hub.
 
     \b

@@ -25,6 +25,7 @@ from mill.cli.main import run as main
 from mill.runs.evaluate import Outcome
 from mill.runs.prepare import prepare
 from mill.runs.rescore import score_again
+from mill.runs.results import _own_estimate
 from mill.runs.samples import SampleRecord, ScoredSample
 from mill.tasks import sources
 from mill.tasks.load import load_files, make_task, select
@@ -362,14 +363,18 @@ def test_slow_scoring_in_processes_gives_the_same(made_tasks: Path, tmp_path: Pa
     assert counts == [14]
 
 
-def test_intervals_of_aggregated_metrics_end_at_possible_values(tmp_path: Path) -> None:
-    outcome = of_mill("lm-eval:made_document,lm-eval:made_f1", tmp_path / "out", limit=3)
-    found = {one.task: one.metrics for one in outcome.tasks}
-    for metric, least in (("word_perplexity", 1.0), ("bits_per_byte", 0.0)):
-        low = found["lm-eval:made_document"][metric].low
-        assert low is not None and low >= least
-    f1 = found["lm-eval:made_f1"]["f1"]
-    if f1.stderr:
-        assert f1.low is not None and f1.high is not None and 0.0 <= f1.low <= f1.value <= f1.high <= 1.0
-    else:
-        assert f1.low is None and f1.high is None
+@pytest.mark.parametrize(
+    ("name", "metric", "limits"),
+    [("made_document", "word_perplexity", (1.0, math.inf)), ("made_f1", "f1", (0.0, 1.0)), ("made_f1", "acc", (-1e9, 1e9))],
+)
+def test_intervals_of_aggregated_metrics_end_at_possible_values(
+    name: str, metric: str, limits: tuple[float, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (task,) = select([f"lm-eval:{name}"]).tasks
+    assert task.limits(metric)[0] <= limits[0] and task.limits(metric)[1] >= limits[1]
+    monkeypatch.setattr(task, "aggregate", lambda metric, values: (0.5, 0.9))
+    wide = _own_estimate(task, metric, [[0.1], [0.2], [0.3]])
+    monkeypatch.setattr(task, "aggregate", lambda metric, values: (0.5, 0.0))
+    equal = _own_estimate(task, metric, [[0.1], [0.2], [0.3]])
+    assert wide.low == max(limits[0], wide.low or 0.0) and wide.high == min(limits[1], wide.high or 0.0)
+    assert equal.low is None and equal.high is None

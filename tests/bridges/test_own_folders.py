@@ -20,7 +20,7 @@ TASK_FILE = """
 from mill.api.registry import tasks
 from mill.api.task import Benchmark
 
-tasks.register("own_python_benchmark", Benchmark("own_python_benchmark", ("toy_gen",)))
+tasks.add("own_python_benchmark", Benchmark("own_python_benchmark", ("toy_gen",)))
 """
 
 
