@@ -48,7 +48,7 @@ class TaskIndex:
     """Files that name nothing because they cannot be read, with the reason."""
 
 
-class Entry(Protocol):
+class NamedEntry(Protocol):
     """A name of lm-eval or of lmms-eval."""
 
     @property
@@ -58,7 +58,7 @@ class Entry(Protocol):
     def members(self) -> tuple[str, ...]: ...
 
 
-def listed(entries: Mapping[str, Entry], text: str) -> list[tuple[str, str]]:
+def listed(entries: Mapping[str, NamedEntry], text: str) -> list[tuple[str, str]]:
     """The names that contain a text or match a pattern, with their kinds, groups first. The name of a group or tag lists its
     members, too."""
     inside = set(entries[text].members) if text in entries else set()
