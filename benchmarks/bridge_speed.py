@@ -49,7 +49,7 @@ class Workload(NamedTuple):
 
 BBH = ("boolean_expressions", "navigate", "web_of_lies")
 WORKLOADS = {
-    "bbh": Workload(tuple(f"bbh_cot_fewshot_{name}" for name in BBH), 8, max_gen_toks=96, batch_sizes=(2, 8)),
+    "bbh": Workload(tuple(f"bbh_cot_fewshot_{name}" for name in BBH), 20, max_gen_toks=96, batch_sizes=(2, 8)),
     "blimp": Workload(tuple(f"blimp_{name}" for name in BLIMP), 25, batch_sizes=(1, 16)),
     "cmmlu": Workload(("cmmlu_anatomy", "cmmlu_astronomy"), 30, shots=5),
     "truthfulqa_mc2": Workload(("truthfulqa_mc2",), 16),

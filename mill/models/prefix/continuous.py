@@ -19,6 +19,7 @@ from mill.models.prefix.pack import SegmentCache
 from mill.models.prefix.packed_attention import attending
 from mill.models.prefix.sampling import Sampler, sample_all
 from mill.models.prefix.slots import DecodingStep, Prefill, Slots
+from mill.models.prefix.small_products import small_products
 from mill.models.prefix.trie import Segment, make_trie
 from mill.models.tokens.tokenizer import Prompt
 
@@ -177,9 +178,9 @@ class ContinuousDecoder:
             torch.tensor(lengths, device=device),
             max(lengths),
             window=max(positions) + 1,
-            shared=[(self.cache[segment], torch.tensor(rows, device=device)) for segment, rows in users.items()],
+            shared=[(self.cache[segment], _indices(rows, device)) for segment, rows in users.items()],
         )
-        with attending(self.model, plan):
+        with attending(self.model, plan), small_products(self.model, len(active)):
             out = self.model(
                 input_ids=torch.tensor([ids], device=device),
                 position_ids=torch.tensor([positions], device=device),
@@ -204,6 +205,14 @@ class ContinuousDecoder:
         self._release(sequence.shared)
         answer = sequence.sampler.response(sequence.generated)
         return replace(answer, seconds=time.perf_counter() - sequence.started)
+
+
+def _indices(rows: list[int], device: Any) -> torch.Tensor | slice:
+    """Ascending indices, as a range where they are one: that needs no copy."""
+    import torch
+
+    first, last = rows[0], rows[-1]
+    return slice(first, last + 1) if last - first + 1 == len(rows) else torch.tensor(rows, device=device)
 
 
 def _packs(segments: list[Segment], most: int) -> list[list[Segment]]:

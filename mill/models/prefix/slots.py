@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from mill.compat.torch import cpu_flash_attention, cuda_flash_attention
 from mill.models.prefix.pack import AttentionPlan
 from mill.models.prefix.packed_attention import Pack
-from mill.models.prefix.partial_attention import Partial, merge_rows, partial_attention
+from mill.models.prefix.partial_attention import Partial, merge, merge_rows, partial_attention
 from mill.models.prefix.trie import Segment
 from mill.models.prefix.varlen import supports
 
@@ -72,14 +72,15 @@ class Prefill(Pack):
 class DecodingStep(AttentionPlan):
     """One token of each of the first sequences. `lengths` are the tokens in each slot, the new one included.
 
-    `shared` are segments that sequences see in addition to their slots, each with the indices of those sequences.
+    `shared` are segments that sequences see in addition to their slots, each with the indices of those sequences, or their
+    range.
     """
 
     slots: Slots
     lengths: torch.Tensor
     longest: int
     window: int = 0
-    shared: Sequence[tuple[list[tuple[Any, Any]], torch.Tensor]] = ()
+    shared: Sequence[tuple[list[tuple[Any, Any]], torch.Tensor | slice]] = ()
     calls: int = 0
     tensors: dict[str, Any] = field(default_factory=dict)
 
@@ -94,7 +95,7 @@ class DecodingStep(AttentionPlan):
         own = self._own(q, keys[:count, : self.longest], values[:count, : self.longest], scale, softcap)
         for segment, rows in self.shared:
             seen = partial_attention(q[:, rows], *segment[self.calls], scale, causal=False, softcap=softcap)
-            merge_rows(own, seen, rows)
+            merge(own, seen, rows) if isinstance(rows, slice) else merge_rows(own, seen, rows)
         return own.out
 
     def _flat(self, count: int, device: Any) -> torch.Tensor:

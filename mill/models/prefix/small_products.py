@@ -1,0 +1,59 @@
+"""Linear layers of a few rows on an x86 CPU, as in decoding: the weight times the rows, not the rows times the weight.
+
+The products are the same; MKL computes them two to three times as fast in this order, because it reads the weight as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+FEWEST, MOST = 8, 32  # rows where this order is faster; between MOST and twice as many it takes two halves
+
+
+@contextmanager
+def small_products(model: Any, rows: int) -> Iterator[None]:
+    """Inside this context the model's linear layers compute this number of rows in the faster order, if that is another."""
+    layers = _layers(model) if FEWEST <= rows < 2 * MOST else []
+    for layer in layers:
+        layer.forward = _Product(layer)
+    try:
+        yield
+    finally:
+        for layer in layers:
+            del layer.forward
+
+
+class _Product:
+    """Called in place of a linear layer's forward."""
+
+    def __init__(self, layer: Any) -> None:
+        self.weight, self.bias = layer.weight, layer.bias
+
+    def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
+        import torch
+
+        rows = hidden.reshape(-1, hidden.shape[-1])
+        parts = [rows] if len(rows) <= MOST else rows.tensor_split(2)
+        found = [(self.weight @ part.t()).t() for part in parts]
+        out = torch.cat(found) if len(found) > 1 else found[0].contiguous()  # attention kernels need rows in one piece
+        if self.bias is not None:
+            out += self.bias
+        return out.view(*hidden.shape[:-1], -1)
+
+
+def _layers(model: Any) -> list[Any]:
+    """The plain linear layers in float32 on a CPU with MKL. A quantized or adapted layer computes something else."""
+    import torch
+
+    layers: list[Any] | None = model.__dict__.get("_mill_linear_layers")
+    if layers is None:
+        plain = [module for module in model.modules() if type(module) is torch.nn.Linear]
+        fitting = [one for one in plain if one.weight.device.type == "cpu" and one.weight.dtype == torch.float32]
+        layers = [one for one in fitting if "forward" not in one.__dict__] if torch.backends.mkl.is_available() else []
+        model.__dict__["_mill_linear_layers"] = layers
+    return layers
