@@ -45,17 +45,24 @@ class RecordedModel:
 
     @classmethod
     def from_arguments(cls, given: Mapping[str, Any]) -> RecordedModel:
-        """From what a user gives as --model_args, checked."""
+        return cls(**cls.checked(given))
+
+    @classmethod
+    def checked(cls, given: Mapping[str, Any]) -> dict[str, Any]:
+        """What a user gives as --model_args, with known names and a spec that can be read."""
         names = list(inspect.signature(cls).parameters)
         arguments = {name.strip(): value for name, value in rejoined(given).items()}
         for name in arguments:
             if name not in names:
                 raise UnknownName("model argument", name, names, hint=f"it takes {', '.join(names)}")
-        return cls(**arguments)
+        if not arguments.get("spec"):
+            raise SpecError('no model is given: --model_args "spec=hf[path=org/name]"')
+        make_spec(str(arguments["spec"]))
+        return arguments
 
     def __init__(
         self,
-        spec: str = "",
+        spec: str,
         *,
         output_dir: str = DEFAULT_OUTPUT_DIR,
         wait: float = 0.0,
@@ -63,8 +70,6 @@ class RecordedModel:
         batch_size: int | str | None = None,
         device: str | None = None,
     ) -> None:
-        if not spec:
-            raise SpecError('no model is given: --model_args "spec=hf[path=org/name]"')
         if world_size() > 1:
             raise SpecError("mill distributes the work itself: start one process, without torchrun or accelerate")
         if task_paths:

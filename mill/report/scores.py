@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from mill.metrics.estimate import Estimate
 from mill.report.tables import console, dash, number, print_table
 from mill.runs.evaluate import Outcome
 from mill.runs.schema import BenchmarkResult, TaskResult, failed_samples
 
 COLUMNS = ("task", "shots", "metric", "value", "stderr", "95 % interval", "n", "failed")
+SHARED = 3  # tasks that have the same warning, for one line
 _NUMBERS = ("shots", "value", "stderr", "95 % interval", "n", "failed")
 
 
@@ -38,11 +41,14 @@ def _mean_of(mean: BenchmarkResult) -> str:
 
 
 def score_warnings(outcome: Outcome) -> list[str]:
-    """What a reader of the scores must know, each line with the name of its task or benchmark."""
-    lines = [f"{task.task}: {line}" for task in outcome.tasks for line in warnings(task)]
-    return lines + [
-        f"{mean.benchmark}: no value of {', '.join(mean.missing)}" for mean in outcome.benchmarks if mean.missing
-    ]
+    """What a reader of the scores must know, each line with the name of its task or benchmark. What several tasks share is
+    one line."""
+    shared = Counter(line for task in outcome.tasks for line in dict.fromkeys(task.warnings))
+    common = {line: count for line, count in shared.items() if count >= SHARED}
+    lines = [f"{count} tasks: {line}" for line, count in common.items()]
+    lines += [f"{task.task}: {line}" for task in outcome.tasks for line in warnings(task) if line not in common]
+    lines += [f"{mean.benchmark}: no value of {', '.join(mean.missing)}" for mean in outcome.benchmarks if mean.missing]
+    return lines + [f"{name} is not scored again: {reason}" for name, reason in outcome.left_out.items()]
 
 
 def model_warnings(outcome: Outcome) -> list[str]:

@@ -53,6 +53,8 @@ class Outcome:
     """The samples of each task, by the task's name."""
     judge_failures: int = 0
     """Requests to the judge that failed, and judgements that could not be read."""
+    left_out: dict[str, str] = field(default_factory=dict)
+    """Tasks that could not be scored again, with the reason."""
 
     @property
     def errors(self) -> int:
@@ -66,7 +68,7 @@ class Outcome:
     @property
     def complete(self) -> bool:
         """Whether every task has a score, no sample failed, and no judgement is missing."""
-        return not (self.errors or self.judge_failures or self.without_score)
+        return not (self.errors or self.judge_failures or self.without_score or self.left_out)
 
 
 @dataclass

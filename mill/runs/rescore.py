@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from mill.api.errors import RunError
+from mill.api.errors import MillError, RunError
 from mill.api.response import Response
 from mill.api.task import RenderSettings, Task
 from mill.api.validate import convert
@@ -26,7 +26,8 @@ from mill.tasks.recorded import recorded_benchmarks, recorded_task
 
 
 def score_again(folder: RunFolder) -> Outcome:
-    """Read samples and responses from a run's files and score them with the tasks as they are now."""
+    """Read samples and responses from a run's files and score them with the tasks as they are now. A task that cannot be
+    made here keeps its result."""
     started, where = time.time(), folder.path / MANIFEST
     known = convert(folder.manifest(), Manifest, where, RunError)
     record = Record(folder.path, root=folder.root)
@@ -36,20 +37,30 @@ def score_again(folder: RunFolder) -> Outcome:
     scored: dict[str, list[ScoredSample]] = {}
     read = {name: _read(folder, name, entry) for name, entry in known.tasks.items()}
     documents = {name: [one.sample.doc for one in samples] for name, samples in read.items()}
+    left_out: dict[str, str] = {}
     for name, entry in known.tasks.items():
-        task = recorded_task(name, documents)
+        try:
+            task = recorded_task(name, documents)
+        except MillError as error:
+            if len(known.tasks) == 1:
+                raise
+            left_out[name] = str(error)
+            continue
         samples = _answered(folder, task, read[name], record, settings)
         scored[name] = score_samples(task, samples)
         result = summarize(task, scored[name], n_shots=entry.n_shots, total=entry.total, data_hash=entry.data_hash)
         result.warnings = earlier.tasks[name].warnings if name in earlier.tasks else entry.warnings  # with the judge's
         results[name if entry.requested in results else entry.requested or name] = result
+    if not results and left_out:
+        name, reason = next(iter(left_out.items()))
+        raise RunError(f"none of the {len(left_out)} tasks can be scored again: {name}: {reason}")
     benchmarks = recorded_benchmarks(earlier.benchmarks, documents)
     means = summarize_benchmarks(results, benchmarks)
     for name in write_results(folder, results, benchmarks):
         write_samples(folder, known.model.name, name, scored[name])
     seconds, failures = time.time() - started, sum(map(judge_failures, scored.values()))
     tasks = list(results.values())
-    return Outcome(known.model.name, folder, tasks, means, Tally(), seconds, judge_failures=failures)
+    return Outcome(known.model.name, folder, tasks, means, Tally(), seconds, judge_failures=failures, left_out=left_out)
 
 
 def _read(folder: RunFolder, task: str, entry: TaskEntry) -> list[SampleRecord]:

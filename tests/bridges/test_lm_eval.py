@@ -22,11 +22,16 @@ from mill.api.task import RenderSettings, Task
 from mill.bridges.lm_eval import library, scoring
 from mill.bridges.lm_eval.data import local_first
 from mill.cli.main import run as main
+from mill.execute.executor import Tally
+from mill.metrics.estimate import Estimate
+from mill.report.scores import score_warnings
 from mill.runs.evaluate import Outcome
+from mill.runs.folder import RunFolder
 from mill.runs.prepare import prepare
 from mill.runs.rescore import score_again
 from mill.runs.results import _own_estimate
 from mill.runs.samples import SampleRecord, ScoredSample
+from mill.runs.schema import TaskResult
 from mill.tasks import sources
 from mill.tasks.load import load_files, make_task, select
 from tests.bridges.hash_model import HashLM
@@ -196,6 +201,32 @@ def test_a_run_is_scored_again_without_data(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(sources, "_opened", {})
     again = score_again(outcome.folder)
     assert metrics_of(again) == metrics_of(outcome)
+
+
+def test_a_task_that_is_not_here_is_left_out_of_scoring_again(
+    made_tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outcome = of_mill("lm-eval:made_zero,lm-eval:made_text", tmp_path / "out")
+    (made_tasks / "made_text.yaml").unlink()
+    monkeypatch.setenv("MILL_CACHE", str(tmp_path / "another cache"))
+    monkeypatch.setattr(sources, "_opened", {})
+    assert main(["score", str(outcome.folder.path)]) == 1
+    printed = capsys.readouterr().out
+    assert "lm-eval:made_text is not scored again: lm-eval:made_text is not known here" in printed
+    assert "lm-eval:made_zero" in printed
+    assert set(outcome.folder.results().tasks) == {"lm-eval:made_zero", "lm-eval:made_text"}
+
+
+def test_a_warning_of_many_tasks_is_one_line() -> None:
+    def result(name: str, *warnings: str) -> TaskResult:
+        return TaskResult(
+            task=name, task_type="generative_qa", version="1", n_shots=0, n=1, total=1, errors=0, truncated=0, cut_short=0,
+            metrics={"acc": Estimate(1.0, None, None, None, 1)}, warnings=list(warnings),
+        )  # fmt: skip
+
+    tasks = [result("a", "the same", "its own"), result("b", "the same"), result("c", "the same"), result("d")]
+    outcome = Outcome("model", RunFolder(Path("x")), tasks, [], Tally(), 1.0)
+    assert score_warnings(outcome) == ["3 tasks: the same", "a: its own"]
 
 
 def test_include_path_adds_folders_of_yaml_tasks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,6 +17,7 @@ from mill.api.errors import RunError, SpecError
 from mill.api.registry import register_model
 from mill.bridges.lm_eval.model import MillLM
 from mill.bridges.recorded_model import rejoined
+from mill.cli.main import run as main
 from tests.bridges.hash_model import HashModel
 
 TEXTS = ["the quick brown fox", "what is the answer ? it is 42 ,", "yes no A B", "the lazy dog . what is"]
@@ -114,3 +115,20 @@ def test_a_missing_spec_and_a_device_are_one_line(tmp_path: Path, caplog: pytest
     with caplog.at_level("WARNING", logger="mill"):
         MillLM("hash-model", output_dir=str(tmp_path), device="cpu", batch_size=1, max_batch_size=8)
     assert "--device cpu has no effect" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--model_args", "spc=hash-model"], "unknown model argument 'spc'"),
+        (["--model_args", "wait=3", "output_dir=out"], "no model is given"),
+        (["--model_args=spec=hf[path"], "hf[path"),
+    ],
+)
+def test_model_arguments_are_checked_before_lm_eval_reads_its_tasks(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lm_eval.__main__.cli_evaluate", lambda: pytest.fail("lm-eval was started"))
+    assert main(["lm-eval", "run", "--model", "mill", *arguments, "--tasks", "x"]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert message in line

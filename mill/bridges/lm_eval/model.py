@@ -17,6 +17,12 @@ from mill.models.tokens.token_model import TokenModel
 NAME = "mill"
 
 
+def read_arguments(text: str) -> dict[str, str]:
+    """The text of --model_args, split at every comma, as lm-eval does."""
+    pairs = [part.partition("=") for part in text.split(",") if part]
+    return {name.strip(): value for name, _, value in pairs}
+
+
 class MillLM(LM):  # type: ignore[misc]
     """`spec` and the other arguments are those of `RecordedModel`. `max_batch_size` is for lm-eval's own batches: unused."""
 
@@ -29,8 +35,7 @@ class MillLM(LM):  # type: ignore[misc]
 
     @classmethod
     def create_from_arg_string(cls, arg_string: str, additional_config: dict[str, Any] | None = None) -> MillLM:
-        pairs = [part.partition("=") for part in arg_string.split(",") if part]
-        return cls.create_from_arg_obj({name.strip(): value for name, _, value in pairs}, additional_config)
+        return cls.create_from_arg_obj(read_arguments(arg_string), additional_config)
 
     @classmethod
     def create_from_arg_obj(cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None) -> MillLM:
