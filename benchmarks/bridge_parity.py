@@ -147,8 +147,12 @@ def main() -> int:
                 refused += 1
                 print(f"{name}: refused by mill: {error}" + ("" if theirs else f"; lm-eval: {why}"), flush=True)
                 continue
-        found = differences(theirs, ours) if theirs else [f"lm-eval fails: {why}"]
         errors = sum(one.errors for one in ours.tasks)
+        if not theirs and errors:
+            refused += 1
+            print(f"{name}: {errors} samples fail in mill: {ours.tasks[0].failures[0]['error']}; lm-eval: {why}", flush=True)
+            continue
+        found = differences(theirs, ours) if theirs else [f"lm-eval fails: {why}"]
         if found or errors:
             different += 1
             print(f"{name}: {json.dumps(found[:3])} {errors} failed", flush=True)

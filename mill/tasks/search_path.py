@@ -44,12 +44,14 @@ def _only_config(folder: Path) -> Path | None:
 
 
 def splits_in(folder: Path) -> dict[str, Path]:
-    """The splits of a folder by name."""
+    """The splits of a folder by name: files, or folders that `Dataset.save_to_disk` wrote."""
     found: dict[str, Path] = {}
     for path in sorted(folder.iterdir()):
         suffix = next((suffix for suffix in SUFFIXES if path.name.endswith(suffix)), None)
         if path.is_file() and suffix is not None:
             found.setdefault(path.name.removesuffix(suffix), path)
+        elif (path / "state.json").is_file():
+            found.setdefault(path.name, path)
     return found
 
 

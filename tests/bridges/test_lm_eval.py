@@ -12,6 +12,7 @@ import pytest
 
 pytest.importorskip("lm_eval")
 
+from datasets import Dataset
 from lm_eval import evaluator
 from lm_eval.tasks import TaskManager
 
@@ -409,3 +410,12 @@ def test_intervals_of_aggregated_metrics_end_at_possible_values(
     equal = _own_estimate(task, metric, [[0.1], [0.2], [0.3]])
     assert wide.low == max(limits[0], wide.low or 0.0) and wide.high == min(limits[1], wide.high or 0.0)
     assert equal.low is None and equal.high is None
+
+
+def test_data_that_was_saved_to_disk_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = metrics_of(of_mill("lm-eval:made_zero", tmp_path / "files"))
+    for split, rows in (("test", ROWS[:16]), ("train", ROWS[16:])):
+        Dataset.from_list(rows).save_to_disk(str(tmp_path / "saved" / "made" / "up" / split))
+    monkeypatch.setenv("MILL_DATA", str(tmp_path / "saved"))
+    monkeypatch.setattr(sources, "_opened", {})
+    assert metrics_of(of_mill("lm-eval:made_zero", tmp_path / "folders")) == expected

@@ -111,6 +111,8 @@ class Splits(dict[str, Any]):
 def _read(path: Path) -> Any:
     import datasets
 
+    if path.is_dir():
+        return datasets.load_from_disk(str(path))
     if path.suffix == ".parquet":
         import pyarrow.parquet as pq
 
