@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from mill.metrics.estimate import Estimate
+from mill.metrics.estimate import NOTHING, Estimate
 from mill.report.tables import console, dash, number, print_table
 from mill.runs.evaluate import Outcome
 from mill.runs.schema import BenchmarkResult, TaskResult, failed_samples
@@ -80,9 +80,10 @@ def warnings(task: TaskResult) -> list[str]:
 def _rows(
     name: str, shots: str, metrics: dict[str, Estimate], total: int, result: TaskResult | BenchmarkResult | None
 ) -> list[list[str]]:
-    """`n` is the number of samples with a value of the metric; `result` has the numbers of failed ones."""
+    """`n` is the number of samples with a value of the metric; `result` has the numbers of failed ones. A task without any
+    metric has a row, too."""
     rows = []
-    for index, (metric, estimate) in enumerate(metrics.items()):
+    for index, (metric, estimate) in enumerate((metrics or {"": NOTHING}).items()):
         count = str(estimate.n) if estimate.n == total else f"{estimate.n}/{total}"
         interval = "-" if estimate.low is None else f"{number(estimate.low, 3)}{dash()}{number(estimate.high, 3)}"
         failed = "" if result is None else str(failed_samples(result, metric))

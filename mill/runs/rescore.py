@@ -47,6 +47,9 @@ def score_again(folder: RunFolder) -> Outcome:
             left_out[name] = str(error)
             continue
         samples = _answered(folder, task, read[name], record, settings)
+        if name not in earlier.tasks and not any(map(_has_response, samples)):
+            left_out[name] = "none of its samples was answered yet; the same `mill eval` continues"
+            continue
         scored[name] = score_samples(task, samples)
         result = summarize(task, scored[name], n_shots=entry.n_shots, total=entry.total, data_hash=entry.data_hash)
         result.warnings = earlier.tasks[name].warnings if name in earlier.tasks else entry.warnings  # with the judge's
@@ -122,6 +125,10 @@ def _replayed(
     state = SampleState.of(task, sample.sample, settings)
     replay(state, lookup)
     return replace(from_state(state, sample.sent), judgements=sample.judgements)
+
+
+def _has_response(sample: SampleRecord) -> bool:
+    return any(sample.responses)
 
 
 def _count(responses: Sequence[Sequence[Response]]) -> int:

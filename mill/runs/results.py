@@ -116,11 +116,13 @@ def _aggregated(task: Task, name: str, values: Sequence[list[Value]]) -> Estimat
     if found is None:
         raise TypeError(f"aggregate() of the task {task.name} gives nothing for {name!r}")
     value, stderr = found
-    as_mean = mean(values) if numbers else None
+    as_mean, limits = mean(values) if numbers else None, task.limits(name)
     if as_mean is not None and math.isclose(as_mean.value, value, rel_tol=1e-12, abs_tol=1e-15):
-        return replace(as_mean, value=value, stderr=stderr)  # the interval of a proportion or of a mean
-    estimate = inside(around(value, stderr, len(values)), *task.limits(name))
-    return estimate if stderr else replace(estimate, low=None, high=None)  # equal values do not show the spread of others
+        estimate = inside(replace(as_mean, value=value, stderr=stderr), *limits)  # that of a proportion or of a mean
+        collapsed = not stderr and limits != (0.0, 1.0)  # of zeros alone it is not known that they are proportions
+    else:
+        estimate, collapsed = inside(around(value, stderr, len(values)), *limits), not stderr
+    return replace(estimate, low=None, high=None) if collapsed else estimate  # equal values do not show the spread of others
 
 
 def _valued(scored: Sequence[ScoredSample], metric: str) -> list[list[Value]]:

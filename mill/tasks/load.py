@@ -18,7 +18,7 @@ from mill.api.registry import metrics, models, tasks
 from mill.api.task import Benchmark, Task
 from mill.tasks.data_file import SUFFIXES, file_task, is_data_file
 from mill.tasks.hooks import check_attributes
-from mill.tasks.sources import add_folder, is_pattern, names_in_sources, source, split_name
+from mill.tasks.sources import TaskSource, add_folder, is_pattern, names_in_sources, source, split_name
 
 _OTHER_DATA = (".json", ".tsv", ".xlsx", ".arrow", ".gz", ".CSV", ".JSONL")
 
@@ -123,8 +123,7 @@ def select(names: list[str]) -> Selection:
         if name in within:
             raise MillError(f"the benchmark {name} contains itself: {' > '.join((*within, name))}")
         if (named := split_name(name)) is not None:
-            for found in source(named[0]).names(named[1]):
-                made, means = source(named[0]).tasks(found)
+            for made, means in _made(source(named[0]), named[1]):
                 selected.update({task.name: task for task in made if task.name not in selected})
                 benchmarks.update({mean.name: mean for mean in means if mean.name not in benchmarks})
             return
@@ -144,6 +143,22 @@ def select(names: list[str]) -> Selection:
         for match in matching:
             add(match)
     return Selection(tuple(selected.values()), tuple(benchmarks.values()))
+
+
+def _made(known: TaskSource, pattern: str) -> list[tuple[list[Task], list[Benchmark]]]:
+    """The tasks of all names of a pattern; one message for all that cannot be made."""
+    found, problems = [], {}
+    names = known.names(pattern)
+    for name in names:
+        try:
+            found.append(known.tasks(name))
+        except DataError as error:
+            problems[name] = error
+    if problems:
+        first, *others = problems
+        more = f"; nor can {len(others)} more of {len(names)} names: {', '.join(others)}" if others else ""
+        raise DataError(f"{problems[first]}{more}")
+    return found
 
 
 def renderings(task: Task) -> list[Task]:

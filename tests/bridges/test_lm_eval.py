@@ -397,13 +397,19 @@ def test_slow_scoring_in_processes_gives_the_same(made_tasks: Path, tmp_path: Pa
 
 @pytest.mark.parametrize(
     ("name", "metric", "limits"),
-    [("made_document", "word_perplexity", (1.0, math.inf)), ("made_f1", "f1", (0.0, 1.0)), ("made_f1", "acc", (-1e9, 1e9))],
+    [
+        ("made_document", "word_perplexity", (1.0, math.inf)),
+        ("made_f1", "f1", (0.0, 1.0)),
+        ("made_f1", "acc", (0.0, 1.0)),
+        ("made_text", "rouge1_max", (0.0, 100.0)),
+        ("made_text", "some_metric", (-math.inf, math.inf)),
+    ],
 )
 def test_intervals_of_aggregated_metrics_end_at_possible_values(
     name: str, metric: str, limits: tuple[float, float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (task,) = select([f"lm-eval:{name}"]).tasks
-    assert task.limits(metric)[0] <= limits[0] and task.limits(metric)[1] >= limits[1]
+    assert task.limits(metric) == limits
     monkeypatch.setattr(task, "aggregate", lambda metric, values: (0.5, 0.9))
     wide = _own_estimate(task, metric, [[0.1], [0.2], [0.3]])
     monkeypatch.setattr(task, "aggregate", lambda metric, values: (0.5, 0.0))
@@ -419,3 +425,25 @@ def test_data_that_was_saved_to_disk_is_found(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("MILL_DATA", str(tmp_path / "saved"))
     monkeypatch.setattr(sources, "_opened", {})
     assert metrics_of(of_mill("lm-eval:made_zero", tmp_path / "folders")) == expected
+
+
+@pytest.mark.parametrize(("metric", "high"), [("acc", 0.708), ("bleu_diff", None)])
+def test_zeros_alone_are_proportions_only_where_the_metric_is_one(metric: str, high: float | None) -> None:
+    (task,) = select(["lm-eval:made_zero"]).tasks
+    estimate = _own_estimate(task, metric, [[0.0], [0.0], [0.0]])
+    assert estimate.value == 0.0
+    assert estimate.high == (None if high is None else pytest.approx(high, abs=1e-3))
+
+
+def test_a_task_that_was_not_run_yet_is_left_out_of_scoring_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outcome = of_mill("lm-eval:made_zero", tmp_path / "out")
+    run = prepare("hash-model", select(["lm-eval:made_text"]), RenderSettings(), output_dir=tmp_path / "out")
+    monkeypatch.setattr(run, "answer", lambda requests, **options: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr("mill.runs.evaluate.run_samples", lambda *given, **options: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        run.execute(quiet=True)
+    assert main(["score", str(outcome.folder.path)]) == 1
+    assert "lm-eval:made_text is not scored again: none of its samples was answered yet" in capsys.readouterr().out
+    assert set(outcome.folder.results().tasks) == {"lm-eval:made_zero"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,14 +11,18 @@ pytest.importorskip("lm_eval")
 
 from mill.api.errors import DataError
 from mill.api.registry import tasks
+from mill.api.task import RenderSettings
 from mill.bridges.lm_eval import library
 from mill.cli.main import run as main
+from mill.runs.prepare import prepare
 from mill.tasks import sources
 from mill.tasks.load import load_files, select
-from tests.bridges.made_tasks import YAML, write_tasks
+from tests.bridges.hash_model import HashModel  # noqa: F401  registers the model
+from tests.bridges.made_tasks import ROWS, YAML, write_tasks
 
 TASK_FILE = """
 from mill.api.registry import tasks
+from mill.api.task import RenderSettings
 from mill.api.task import Benchmark
 
 tasks.add("own_python_benchmark", Benchmark("own_python_benchmark", ("toy_gen",)))
@@ -62,8 +67,70 @@ def test_a_file_that_does_not_parse_is_the_reason_that_its_task_cannot_be_loaded
     own_task(folder, "generation_kwargs: [1, 2\nother: 3\n")
     command = ["eval", "hash-model", "lm-eval:own", "--include_path", str(folder), "--output_dir", str(tmp_path / "out")]
     assert main(command) == 2
-    (line,) = capsys.readouterr().err.strip().splitlines()
-    assert "lm-eval:own cannot be loaded" in line and "own.yaml, line " in line
+    *_, line = capsys.readouterr().err.strip().splitlines()  # after the warning that the file is left out
+    assert "lm-eval:own from" in line and "cannot be loaded: " in line and "own.yaml, line " in line
+
+
+def test_a_file_that_does_not_parse_is_not_the_reason_for_other_tasks(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (folder / "broken.yaml").write_text(
+        YAML["made_zero"].replace("made_zero", "broken") + "generation_kwargs: [1, 2\nx: 3\n"
+    )
+    own_task(folder, "output_tpye: multiple_choice\n")
+    load_files((str(folder),))
+    assert "broken.yaml, line " in caplog.text
+    with pytest.raises(DataError, match="output_tpye"):
+        select(["lm-eval:own"])
+
+
+def test_all_names_of_a_pattern_that_cannot_be_loaded_are_named(folder: Path) -> None:
+    for name in ("own_a", "own_b", "own_c"):
+        own_task(folder, name=name)
+    for name in ("own_a", "own_c"):
+        file = folder / f"{name}.yaml"
+        file.write_text(file.read_text().replace("made/up", "made/down"))
+    load_files((str(folder),))
+    with pytest.raises(DataError, match=r"lm-eval:own_a .*made/down.*; nor can 1 more of 3 names: own_c"):
+        select(["lm-eval:own_*"])
+
+
+def test_groups_that_contain_each_other_are_refused(folder: Path) -> None:
+    (folder / "a.yaml").write_text("group: group_a\ntask: [group_b]\n")
+    (folder / "b.yaml").write_text("group: group_b\ntask: [group_a]\n")
+    load_files((str(folder),))
+    with pytest.raises(DataError, match="contains itself"):
+        select(["lm-eval:group_a"])
+
+
+def test_an_empty_split_is_named(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "data" / "made" / "up" / "test.jsonl").write_text("")
+    own_task(folder)
+    load_files((str(folder),))
+    with pytest.raises(DataError, match=r"test\.jsonl has no rows"):
+        select(["lm-eval:own"])
+
+
+def test_gold_answers_that_are_no_choice_are_counted(folder: Path, tmp_path: Path) -> None:
+    rows = [{**row, "gold": gold} for row, gold in zip(ROWS, (0, 9, 1, 7), strict=False)]
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    (tmp_path / "data" / "made" / "up" / "test.jsonl").write_text(lines)
+    own_task(folder)
+    load_files((str(folder),))
+    run = prepare("hash-model", select(["lm-eval:own"]), RenderSettings(), output_dir=tmp_path / "out")
+    (result,) = run.execute(quiet=True).tasks
+    assert result.n == 4 and result.warnings == [
+        "2 samples have a gold answer that is none of the choices: wrong, as in lm-eval"
+    ]
+
+
+def test_code_that_exits_while_it_scores_fails_its_samples(folder: Path, tmp_path: Path) -> None:
+    (folder / "utils.py").write_text("import sys\n\ndef score(doc, results):\n    sys.exit(0)\n")
+    own_task(folder, "process_results: !function utils.score\n")
+    load_files((str(folder),))
+    run = prepare("hash-model", select(["lm-eval:own"]), RenderSettings(), output_dir=tmp_path / "out", limit=2)
+    (result,) = run.execute(quiet=True).tasks
+    assert result.errors == 2 and "SystemExit" in result.failures[0]["error"]
 
 
 def test_python_tasks_beside_a_yaml_file_without_tasks_are_registered(folder: Path) -> None:
@@ -115,7 +182,11 @@ def test_a_yaml_file_in_place_of_a_task_names_the_option(folder: Path, capsys: p
 def test_a_group_lists_its_members(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ls", "tasks", "lm-eval:made_tag", "--format", "csv"]) == 0
     listed = capsys.readouterr().out
-    assert "lm-eval:made_tag,tag of 2" in listed and "lm-eval:made_choice,task" in listed and "made_text" not in listed
+    assert listed.splitlines()[1:] == [
+        "lm-eval:made_tag,tag of 2",
+        'lm-eval:made_choice,"task, in made_tag"',
+        'lm-eval:made_zero,"task, in made_tag"',
+    ]
 
 
 def test_names_of_lm_eval_are_found_without_its_prefix(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

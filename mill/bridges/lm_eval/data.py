@@ -89,6 +89,8 @@ class Splits(dict[str, Any]):
         found = super().__getitem__(split)
         if found is None:
             found = _read(self.files[split])
+            if not len(found):
+                raise DataError(f"{self.files[split]} has no rows")
             self[split] = found
         return found
 

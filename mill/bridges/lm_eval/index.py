@@ -59,14 +59,24 @@ class NamedEntry(Protocol):
 
 
 def listed(entries: Mapping[str, NamedEntry], text: str) -> list[tuple[str, str]]:
-    """The names that contain a text or match a pattern, with their kinds, groups first. The name of a group or tag lists its
-    members, too."""
+    """The names that contain a text or match a pattern, with their kinds, groups first. The name of a group or tag comes
+    first, then its members."""
     inside = set(entries[text].members) if text in entries else set()
+
+    def wanted(name: str) -> bool:
+        return fnmatch.fnmatch(name, text) if is_pattern(text) else text.lower() in name.lower() or name in inside
+
+    def order(name: str) -> tuple[bool, bool, bool, str]:
+        return name != text, name not in inside, entries[name].kind != GROUP, name
+
     return [
-        (name, f"{entry.kind} of {len(entry.members)}" if entry.members else entry.kind)
-        for name, entry in sorted(entries.items(), key=lambda pair: (pair[1].kind != GROUP, pair[0]))
-        if (fnmatch.fnmatch(name, text) if is_pattern(text) else text.lower() in name.lower() or name in inside)
+        (name, _kind(entries[name], text if name in inside else "")) for name in sorted(filter(wanted, entries), key=order)
     ]
+
+
+def _kind(entry: NamedEntry, group: str) -> str:
+    kind = f"{entry.kind} of {len(entry.members)}" if entry.members else entry.kind
+    return f"{kind}, in {group}" if group else kind
 
 
 def folders_of(name: str, lookup: Callable[[str], IndexEntry | None]) -> list[Path]:

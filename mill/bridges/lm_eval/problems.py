@@ -40,7 +40,9 @@ def _where(error: BaseException) -> str:
 
 
 def missing_part(error: BaseException) -> str | None:
-    """What is to be installed, where that is what the error says."""
+    """What is wrong with the task or to be installed, where the error does not say it itself."""
+    if isinstance(error, RecursionError):
+        return "it contains itself, or its code calls itself without end"
     if isinstance(error, ModuleNotFoundError) and not error.name:  # raised by a task, which says more
         return f"it needs a package: {describe(error)}"
     if isinstance(error, ModuleNotFoundError):

@@ -20,6 +20,19 @@ _LIMITS = {  # of metrics that are not means, by the function that aggregates th
     "chrfpp": (0.0, 100.0),
     "ter": (0.0, math.inf),
 }
+_SHARES = (
+    "acc",
+    "exact_match",
+    "em",
+    "pass@",
+    "prompt_level",
+    "inst_level",
+    "bleu_acc",
+    "rouge1_acc",
+    "rouge2_acc",
+    "rougeL_acc",
+)
+_PERCENT = ("bleu_max", "rouge1_max", "rouge2_max", "rougeL_max")
 _SLOW = {"bleu", "chrf", "chrf++", "ter"}  # lm-eval resamples these 100 times
 
 
@@ -77,5 +90,8 @@ def aggregated(task: Any, name: str, values: Sequence[Any]) -> tuple[float, floa
 
 def limits_of(task: Any, name: str) -> tuple[float, float]:
     """The smallest and largest possible value of a metric, where they are known."""
-    how = task.aggregation().get(split_metric(name)[0])
-    return _LIMITS.get(getattr(how, "__name__", ""), (-math.inf, math.inf))
+    metric = split_metric(name)[0]
+    if metric in _PERCENT:
+        return 0.0, 100.0
+    known = (0.0, 1.0) if metric.startswith(_SHARES) else (-math.inf, math.inf)
+    return _LIMITS.get(getattr(task.aggregation().get(metric), "__name__", ""), known)

@@ -19,6 +19,7 @@ from mill.bridges.lm_eval.index import (
     folders_of,
     listed,
     make_index,
+    named_keys,
     stored_index,
     yaml_files,
 )
@@ -44,7 +45,8 @@ class LmEvalSource:
         if path in self._folders:
             return True
         found = make_index([Path(path)])
-        for problem in found.problems:
+        broken_files = [problem for file in yaml_files(Path(path)) for problem in broken(file)]
+        for problem in dict.fromkeys([*found.problems, *broken_files]):
             warn(f"a task file is left out: {problem}")
         if found.entries:
             self._folders.append(path)
@@ -87,15 +89,15 @@ class LmEvalSource:
 
     def _load(self, name: str) -> tuple[list[Task], list[Benchmark]]:
         folders = self.folders_of(name)
-        what = f"{PREFIX}{name} cannot be loaded"
+        own = f" from {folders[0]}" if name in self._own and folders else ""
+        what = f"{PREFIX}{name}{own} cannot be loaded"
         try:
             with loading(what), task_in_errors():
                 found = library.load(name, folders)
         except DataError:
-            for folder in folders:  # lm-eval leaves out what does not parse, and then lacks it
-                for file in yaml_files(folder):
-                    if problems := broken(file):
-                        raise DataError(f"{what}: {problems[0]}") from None
+            reason = self._broken_file(name, folders)
+            if reason:
+                raise DataError(f"{what}: {reason}") from None
             raise
         if not found.tasks:
             raise DataError(f"{PREFIX}{name} has no tasks")
@@ -111,6 +113,16 @@ class LmEvalSource:
             for inner, group in found.groups.items()
         ]
         return tasks, groups
+
+    def _broken_file(self, name: str, folders: Sequence[Path]) -> str:
+        """Why a file of this name, or of what is in it, does not parse: lm-eval leaves it out, and then lacks it."""
+        entry = self._entry(name)
+        wanted = {name, *(entry.members if entry is not None else ())}
+        for file in (file for folder in folders for file in yaml_files(folder)):
+            problems = broken(file)
+            if problems and wanted & set(map(str, named_keys(file).values())):
+                return problems[0]
+        return ""
 
     def listed(self, text: str) -> list[tuple[str, str]]:
         return [(PREFIX + name, kind) for name, kind in listed(self._entries(), text)]

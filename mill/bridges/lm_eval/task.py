@@ -58,6 +58,7 @@ class LmEvalTask(Task):
         self._docs: list[Any] = []
         self._instances: dict[int, list[Any]] = {}
         self._without_template = False
+        self._without_gold = 0
 
     def _check_config(self) -> None:
         """What lm-eval takes without a word, and then fails on when it scores, or reports nothing."""
@@ -120,6 +121,7 @@ class LmEvalTask(Task):
         for instances in self._instances.values():
             instances.sort(key=lambda instance: int(instance.idx))
         self._try_scoring()
+        self._without_gold = sum(map(self._lacks_gold, samples))
         first = self._instances[min(self._instances)][0]
         self._without_template = chat and self.kind != ROLLING and not isinstance(first.args[0], ChatPrompt)
 
@@ -136,13 +138,19 @@ class LmEvalTask(Task):
         try:
             with compiled_once(), library.silent():
                 scored(self.task, instances[0].doc, empty, self._repeats)
-        except Exception as error:  # an empty answer may be more than a task's scoring can take
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # an empty answer may be more than a task's scoring can take
             missing = missing_part(error)
             if missing is not None:
                 raise DataError(f"{self.name} cannot be scored: {missing}") from error
 
     def warnings(self) -> list[str]:
         lines = ["its prompts are sent without the chat template, as by lm-eval"] if self._without_template else []
+        if self._without_gold:
+            lines.append(
+                f"{self._without_gold} samples have a gold answer that is none of the choices: wrong, as in lm-eval"
+            )
         if self.runs_code:
             isolated = sandbox_name()
             lines.append(f"programs run in {isolated}" if isolated else "programs run without a sandbox: install bubblewrap")
@@ -223,6 +231,19 @@ class LmEvalTask(Task):
         with compiled_once(), library.silent():
             return [str(choice) for choice in self.task.doc_to_choice(sample.doc)]
 
+    def _lacks_gold(self, sample: Sample) -> bool:
+        """Whether no choice can be right, which lm-eval only logs."""
+        choices = self._choices(sample)
+        own_scoring = self.task.get_config("process_results") is not None or bool(
+            getattr(self.task, "multiple_input", False)
+        )
+        if not choices or own_scoring:
+            return False
+        with compiled_once(), library.silent():
+            target = self.task.doc_to_target(sample.doc)
+        golds = target if isinstance(target, list) else [target]
+        return not any(gold in choices if isinstance(gold, str) else _is_index(gold, len(choices)) for gold in golds)
+
     def _calls(self, problem: str) -> AbstractContextManager[None]:
         return loading(f"{self.name}: {problem}")
 
@@ -250,6 +271,10 @@ def task_in_errors() -> Iterator[None]:
         yield
     finally:
         ConfigurableTask.download = original
+
+
+def _is_index(value: Any, count: int) -> bool:
+    return isinstance(value, int) and -count <= value < count
 
 
 def _plain(doc: Any) -> Any:

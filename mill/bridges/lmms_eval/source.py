@@ -93,7 +93,7 @@ class LmmsEvalSource:
         return tasks, groups
 
     def listed(self, text: str) -> list[tuple[str, str]]:
-        return [(PREFIX + name, "task" if kind == CLASS else kind) for name, kind in listed(self.index.entries, text)]
+        return [(PREFIX + name, kind.replace(CLASS, "task")) for name, kind in listed(self.index.entries, text)]
 
 
 def _models_of(config: Mapping[str, Any]) -> list[str]:
