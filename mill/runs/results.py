@@ -117,6 +117,8 @@ def _aggregated(task: Task, name: str, values: Sequence[list[Value]]) -> Estimat
         raise TypeError(f"aggregate() of the task {task.name} gives nothing for {name!r}")
     value, stderr = found
     as_mean, limits = mean(values) if numbers else None, task.limits(name)
+    if not limits[0] <= value <= limits[1]:  # another scale than the metric's name suggests
+        limits = (-math.inf, math.inf)
     if as_mean is not None and math.isclose(as_mean.value, value, rel_tol=1e-12, abs_tol=1e-15):
         estimate = inside(replace(as_mean, value=value, stderr=stderr), *limits)  # that of a proportion or of a mean
         collapsed = not stderr and limits != (0.0, 1.0)  # of zeros alone it is not known that they are proportions

@@ -447,3 +447,10 @@ def test_a_task_that_was_not_run_yet_is_left_out_of_scoring_again(
     assert main(["score", str(outcome.folder.path)]) == 1
     assert "lm-eval:made_text is not scored again: none of its samples was answered yet" in capsys.readouterr().out
     assert set(outcome.folder.results().tasks) == {"lm-eval:made_zero"}
+
+
+def test_a_metric_on_another_scale_keeps_its_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    (task,) = select(["lm-eval:made_zero"]).tasks
+    monkeypatch.setattr(task, "aggregate", lambda metric, values: (60.0, 5.0))
+    estimate = _own_estimate(task, "accuracy", [[50.0], [60.0], [70.0]])
+    assert estimate.low is not None and estimate.high is not None and estimate.low < 60.0 < estimate.high

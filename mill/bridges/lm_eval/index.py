@@ -164,7 +164,8 @@ def named_keys(file: Path, problems: list[str] | None = None, within: tuple[Path
     the problems."""
     problems = [] if problems is None else problems
     if file in within or not file.is_file():  # a pipe or a device is never read
-        problems.append(f"{within[-1]} includes {file}, which {'includes it' if file in within else 'is not a file'}")
+        if within:
+            problems.append(f"{within[-1]} includes {file}, which {'includes it' if file in within else 'is not a file'}")
         return {}
     try:
         text = file.read_text(encoding="utf-8-sig", errors="replace")
@@ -191,6 +192,8 @@ def broken(file: Path) -> list[str]:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark is not None else ""
         return [f"{file}{where}: {getattr(error, 'problem', None) or 'this is not YAML'}"]
+    except OSError as error:
+        return [f"{file}: {error.strerror}"]
     return []
 
 
