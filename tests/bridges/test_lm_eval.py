@@ -410,9 +410,10 @@ def test_intervals_of_aggregated_metrics_end_at_possible_values(
 ) -> None:
     (task,) = select([f"lm-eval:{name}"]).tasks
     assert task.limits(metric) == limits
-    monkeypatch.setattr(task, "aggregate", lambda metric, values: (0.5, 0.9))
+    value = 1.5 if limits[0] == 1.0 else 0.5
+    monkeypatch.setattr(task, "aggregate", lambda metric, values: (value, 0.9))
     wide = _own_estimate(task, metric, [[0.1], [0.2], [0.3]])
-    monkeypatch.setattr(task, "aggregate", lambda metric, values: (0.5, 0.0))
+    monkeypatch.setattr(task, "aggregate", lambda metric, values: (value, 0.0))
     equal = _own_estimate(task, metric, [[0.1], [0.2], [0.3]])
     assert wide.low == max(limits[0], wide.low or 0.0) and wide.high == min(limits[1], wide.high or 0.0)
     assert equal.low is None and equal.high is None
