@@ -9,6 +9,8 @@ import pytest
 
 pytest.importorskip("lm_eval")
 
+from lm_eval.tasks import TaskManager
+
 from mill.api.errors import DataError
 from mill.api.registry import tasks
 from mill.api.task import RenderSettings
@@ -20,6 +22,9 @@ from mill.tasks.load import load_files, select
 from tests.bridges.hash_model import HashModel  # noqa: F401  registers the model
 from tests.bridges.made_tasks import ROWS, YAML, write_tasks
 
+leaves_out = pytest.mark.skipif(
+    not hasattr(TaskManager, "load"), reason="lm-eval before 0.4.12 reads no folder that has such a file"
+)
 TASK_FILE = """
 from mill.api.registry import tasks
 from mill.api.task import RenderSettings
@@ -46,6 +51,7 @@ def own_task(folder: Path, text: str = "", name: str = "own") -> None:
     (folder / f"{name}.yaml").write_text(YAML["made_zero"].replace("made_zero", name) + text)
 
 
+@leaves_out
 def test_a_file_that_does_not_parse_is_left_out_with_its_line(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     own_task(folder)
     (folder / "broken.yaml").write_text("task: [broken\nmetric_list: x\n")
@@ -71,6 +77,7 @@ def test_a_file_that_does_not_parse_is_the_reason_that_its_task_cannot_be_loaded
     assert "lm-eval:own from" in line and "cannot be loaded: " in line and "own.yaml, line " in line
 
 
+@leaves_out
 def test_a_file_that_does_not_parse_is_not_the_reason_for_other_tasks(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -147,10 +154,10 @@ def test_a_yaml_file_without_tasks_alone_is_no_task_folder(folder: Path) -> None
 
 
 def test_an_exception_of_a_task_has_the_line_of_its_code(folder: Path) -> None:
-    (folder / "utils.py").write_text("def process(docs):\n    raise StopIteration\n")
+    (folder / "utils.py").write_text("def process(docs):\n    raise AttributeError\n")
     own_task(folder, "process_docs: !function utils.process\n")
     load_files((str(folder),))
-    with pytest.raises(DataError, match=r"lm-eval:own.*StopIteration \(utils\.py, line 2\)"):
+    with pytest.raises(DataError, match=r"lm-eval:own.*AttributeError \(utils\.py, line 2\)"):
         select(["lm-eval:own"]).tasks[0].samples()
 
 

@@ -7,6 +7,8 @@ import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from yaml import YAMLError
+
 from mill.api.errors import DataError, UnknownName
 from mill.api.task import Benchmark, Task
 from mill.api.warnings import warn
@@ -94,8 +96,9 @@ class LmEvalSource:
         try:
             with loading(what), task_in_errors():
                 found = library.load(name, folders)
-        except DataError:
-            reason = self._broken_file(name, folders)
+        except DataError as error:
+            every = isinstance(error.__cause__, YAMLError)  # before 0.4.12 one file spoils its folder
+            reason = self._broken_file(name, folders, every=every)
             if reason:
                 raise DataError(f"{what}: {reason}") from None
             raise
@@ -114,13 +117,14 @@ class LmEvalSource:
         ]
         return tasks, groups
 
-    def _broken_file(self, name: str, folders: Sequence[Path]) -> str:
-        """Why a file of this name, or of what is in it, does not parse: lm-eval leaves it out, and then lacks it."""
+    def _broken_file(self, name: str, folders: Sequence[Path], *, every: bool) -> str:
+        """Why a file of this name, or of what is in it, does not parse: lm-eval leaves it out, and then lacks it. Or `every`
+        file of the folders."""
         entry = self._entry(name)
         wanted = {name, *(entry.members if entry is not None else ())}
         for file in (file for folder in folders for file in yaml_files(folder)):
             problems = broken(file)
-            if problems and wanted & set(map(str, named_keys(file).values())):
+            if problems and (every or wanted & set(map(str, named_keys(file).values()))):
                 return problems[0]
         return ""
 
