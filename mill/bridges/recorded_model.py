@@ -57,7 +57,8 @@ class RecordedModel:
                 raise UnknownName("model argument", name, names, hint=f"it takes {', '.join(names)}")
         if not arguments.get("spec"):
             raise SpecError('no model is given: --model_args "spec=hf[path=org/name]"')
-        make_spec(str(arguments["spec"]))
+        if not arguments.get("task_paths"):  # a file may register the backend
+            make_spec(str(arguments["spec"]))
         return arguments
 
     def __init__(

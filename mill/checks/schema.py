@@ -80,6 +80,10 @@ class GroupFile(Struct):
     n: Count
     match_rate: Rate | UnsetType = UNSET
     flip_rate: Rate | UnsetType = UNSET
+    acc_baseline: Rate | UnsetType = UNSET
+    acc: Rate | UnsetType = UNSET
+    score_baseline: Rate | UnsetType = UNSET
+    score: Rate | UnsetType = UNSET
 
 
 class PositionFile(Struct):
