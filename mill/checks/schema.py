@@ -11,6 +11,7 @@ from mill.api.validate import Number
 Count = Annotated[int, Meta(ge=0)]
 Share = Annotated[float, Meta(ge=0, le=1)] | Literal["NaN"]
 Rate = tuple[Share | None, Share | None, Share | None, Count]
+Score = tuple[Number | None, Number | None, Number | None, Count]
 Severity = Literal["identical", "minor", "moderate", "severe", "empty", "failed"]
 
 
@@ -82,8 +83,8 @@ class GroupFile(Struct):
     flip_rate: Rate | UnsetType = UNSET
     acc_baseline: Rate | UnsetType = UNSET
     acc: Rate | UnsetType = UNSET
-    score_baseline: Rate | UnsetType = UNSET
-    score: Rate | UnsetType = UNSET
+    score_baseline: Score | UnsetType = UNSET
+    score: Score | UnsetType = UNSET
 
 
 class PositionFile(Struct):
