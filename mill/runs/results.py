@@ -109,14 +109,18 @@ def _own_estimate(task: Task, name: str, values: Sequence[list[Value]]) -> Estim
 
 
 def _aggregated(task: Task, name: str, values: Sequence[list[Value]]) -> Estimate:
-    """Repeats of a sample count by their mean where they are numbers, else each by itself."""
-    numbers = all(isinstance(one, (int, float)) for repeats in values for one in repeats)
-    plain = [one.value if isinstance(one, Opaque) else one for repeats in values for one in repeats]
-    found = task.aggregate(name, [sum(repeats) / len(repeats) for repeats in values] if numbers else plain)  # type: ignore[arg-type]
+    """A metric as its task sums it up. Repeats of a sample count by their mean if they are numbers, else each by itself."""
+    as_mean: Estimate | None = None
+    if all(isinstance(one, (int, float)) for repeats in values for one in repeats):
+        as_mean = mean(values)
+        found = task.aggregate(name, [sum(repeats) / len(repeats) for repeats in values])  # type: ignore[arg-type]
+    else:
+        each = (one for repeats in values for one in repeats)
+        found = task.aggregate(name, [one.value if isinstance(one, Opaque) else one for one in each])
     if found is None:
         raise TypeError(f"aggregate() of the task {task.name} gives nothing for {name!r}")
     value, stderr = found
-    as_mean, limits = mean(values) if numbers else None, task.limits(name)
+    limits = task.limits(name)
     if not limits[0] <= value <= limits[1]:  # another scale than the metric's name suggests
         limits = (-math.inf, math.inf)
     if as_mean is not None and math.isclose(as_mean.value, value, rel_tol=1e-12, abs_tol=1e-15):

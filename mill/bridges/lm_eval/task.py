@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from mill.api.errors import DataError
@@ -24,6 +24,7 @@ from mill.bridges.lm_eval.requests import as_request
 from mill.bridges.lm_eval.scoring import aggregated, filtered, limits_of, metric_name, scored
 from mill.bridges.lm_eval.templates import compiled_once
 from mill.sandbox import sandbox_name
+from mill.tasks.hooks import attempt
 
 PREFIX = "lm-eval:"
 _TYPES = {
@@ -121,7 +122,7 @@ class LmEvalTask(Task):
         for instances in self._instances.values():
             instances.sort(key=lambda instance: int(instance.idx))
         self._try_scoring()
-        self._without_gold = sum(map(self._lacks_gold, samples))
+        self._without_gold = sum(1 for sample in samples if attempt(partial(self._lacks_gold, sample)))
         first = self._instances[min(self._instances)][0]
         self._without_template = chat and self.kind != ROLLING and not isinstance(first.args[0], ChatPrompt)
 

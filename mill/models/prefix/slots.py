@@ -95,7 +95,10 @@ class DecodingStep(AttentionPlan):
         own = self._own(q, keys[:count, : self.longest], values[:count, : self.longest], scale, softcap)
         for segment, rows in self.shared:
             seen = partial_attention(q[:, rows], *segment[self.calls], scale, causal=False, softcap=softcap)
-            merge(own, seen, rows) if isinstance(rows, slice) else merge_rows(own, seen, rows)
+            if isinstance(rows, slice):
+                merge(own, seen, rows)
+            else:
+                merge_rows(own, seen, rows)
         return own.out
 
     def _flat(self, count: int, device: Any) -> torch.Tensor:

@@ -1,6 +1,6 @@
 """Linear layers of a few rows on an x86 CPU, as in decoding: the weight times the rows, not the rows times the weight.
 
-The products are the same; MKL computes them two to three times as fast in this order, because it reads the weight as it is.
+The products are the same; in this order MKL was 2 to 2.5 times as fast with 8 to 32 rows (torch 2.10).
 """
 
 from __future__ import annotations
