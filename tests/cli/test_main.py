@@ -123,6 +123,13 @@ def test_the_chat_template_has_two_names(mill: Mill, tmp_path: Path, name: str) 
     assert json.loads(manifest.read_text())["settings"]["apply_chat_template"] is True
 
 
+@pytest.mark.parametrize(("option", "wanted"), [("--fewshot_as_multiturn", True), ("--no_fewshot_as_multiturn", False)])
+def test_examples_as_turns_can_be_asked_for_and_refused(mill: Mill, tmp_path: Path, option: str, wanted: bool) -> None:
+    assert toy(mill, "--limit", "1", "--apply_chat_template", option)[0] == 0
+    (manifest,) = tmp_path.glob("results/*/*/manifest.json")
+    assert json.loads(manifest.read_text())["settings"]["fewshot_as_multiturn"] is wanted
+
+
 @pytest.mark.parametrize("option", ["--executor", "--engine"])
 def test_the_executor_has_its_former_spelling(mill: Mill, option: str) -> None:
     assert toy(mill, "--limit", "1", option, "local")[0] == toy(mill, "--limit", "1", option, "here")[0] == 0
