@@ -115,11 +115,11 @@ class ToyDialog(ToyTask):
     def requests(self, sample: Sample, settings: RenderSettings) -> list[Request]:
         return [self._round((Message("user", sample.doc["question"]),), settings)]
 
-    def next_round(self, sample: Sample, settings: RenderSettings, outputs: Sequence[str]) -> Request | None:
-        if len(outputs) == 3:
+    def next_round(self, sample: Sample, settings: RenderSettings, responses: Sequence[Response]) -> Request | None:
+        if len(responses) == 3:
             return None
         turns = [Message("user", sample.doc["question"])]
-        for output in outputs:
+        for output in (response.text or "" for response in responses):
             turns += [Message("assistant", output), Message("user", f"you said {output}; go on")]
         return self._round(tuple(turns), settings)
 

@@ -13,6 +13,7 @@ from mill.api.errors import MillError, ModelBroken, ModelError
 from mill.api.request import CLASSIFY, GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, ZERO_SHOT, Request
 from mill.api.response import ROUNDING, Response
 from mill.api.secrets import scrub
+from mill.api.tools import ToolCall
 
 GROW_AFTER = 4
 GIVE_UP_AFTER = 8
@@ -142,13 +143,19 @@ def as_response(answer: Any, kind: str) -> Response:
         return Response(error=f"the backend returned no {field} for {kind}")
     if field != "score" and not isinstance(answered, str):
         return Response(error=f"the backend returned a {field} of type {type(answered).__name__} for {kind}")
+    if response.reasoning is not None and not isinstance(response.reasoning, str):
+        return Response(error=f"the backend returned reasoning of type {type(response.reasoning).__name__} for {kind}")
+    if not all(isinstance(call, ToolCall) for call in response.tool_calls):
+        return Response(error=f"the backend returned tool_calls that are not ToolCalls for {kind}")
     return _with_valid_counts(response)
 
 
 def _with_valid_counts(response: Response) -> Response:
     """Without token counts that are none: they would be summed, and no reader of the record would accept them."""
     invalid: dict[str, Any] = {
-        name: None for name in ("prompt_tokens", "output_tokens") if not _is_count(getattr(response, name))
+        name: None
+        for name in ("prompt_tokens", "output_tokens", "reasoning_tokens")
+        if not _is_count(getattr(response, name))
     }
     return replace(response, **invalid) if invalid else response
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mill.api.errors import DataError
+from mill.api.tools import ToolCall
 
 IMAGE, VIDEO, AUDIO = "image", "video", "audio"
 MEDIA_KINDS = (IMAGE, VIDEO, AUDIO)
@@ -96,10 +97,16 @@ class Media:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One turn of a dialog: `role` is system, user or assistant; `content` is text, or texts and media in their order."""
+    """One turn of a dialog: `role` is system, user, assistant or tool; `content` is text, or texts and media in their order.
+
+    `tool_calls` are those of the assistant; a message of a tool has the id and the name of the call that it answers.
+    """
 
     role: str
     content: str | tuple[str | Media, ...]
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str = ""
+    name: str = ""
 
     @property
     def parts(self) -> tuple[str | Media, ...]:
@@ -111,27 +118,42 @@ class Message:
         return "".join(part if isinstance(part, str) else f"<{part.kind}>" for part in self.parts)
 
     @property
+    def text_with_calls(self) -> str:
+        """For display: the text and the calls of tools, a line each."""
+        return "\n".join(filter(None, [self.text, *(f"{call.name}({call.text})" for call in self.tool_calls)]))
+
+    @property
     def media(self) -> list[Media]:
         return [part for part in self.parts if isinstance(part, Media)]
 
     def to_json(self) -> dict[str, Any]:
         """For display: media by name."""
         if isinstance(self.content, str):
-            return {"role": self.role, "content": self.content}
+            return {"role": self.role, "content": self.content, **self.tool_fields()}
         return {
             "role": self.role,
             "content": [
                 {"type": "text", "text": part} if isinstance(part, str) else {"type": part.kind, part.kind: part.name}
                 for part in self.content
             ],
+            **self.tool_fields(),
         }
+
+    def tool_fields(self) -> dict[str, Any]:
+        """What a message about tools has beside role and content, in OpenAI's format."""
+        fields: dict[str, Any] = {"tool_calls": [call.message() for call in self.tool_calls]} if self.tool_calls else {}
+        fields |= {"tool_call_id": self.tool_call_id} if self.tool_call_id else {}
+        return fields | ({"name": self.name} if self.name else {})
 
     def to_dict(self) -> dict[str, Any]:
         """For hashing: media by content."""
-        if isinstance(self.content, str):
-            return {"role": self.role, "content": self.content}
-        parts = [part if isinstance(part, str) else {"kind": part.kind, "digest": part.digest} for part in self.content]
-        return {"role": self.role, "content": parts}
+        content: Any = self.content
+        if not isinstance(content, str):
+            content = [part if isinstance(part, str) else {"kind": part.kind, "digest": part.digest} for part in content]
+        fields: dict[str, Any] = {"role": self.role, "content": content}
+        if self.tool_calls:
+            fields["tool_calls"] = [call.to_dict() for call in self.tool_calls]
+        return fields | {name: value for name in ("tool_call_id", "name") if (value := getattr(self, name))}
 
 
 Context = str | tuple[Message, ...]

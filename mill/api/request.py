@@ -14,6 +14,7 @@ from mill.api.errors import SpecError, UnknownName
 from mill.api.labels import NO_LABELS, Labels
 from mill.api.message import Context, Media, Message
 from mill.api.response import Response
+from mill.api.tools import Tool
 
 GENERATE = "generate_until"
 LOGLIKELIHOOD = "loglikelihood"
@@ -70,6 +71,7 @@ class Request:
     """One request of one kind. Its content is immutable; the executor fills `resps` with a response for each repeat.
 
     A `context` of text goes to the model as it is; a tuple of messages goes through the model's chat template.
+    `tools` are those that the model may call in its answer.
     `repeats` is the number of responses wanted, `draw` the index of the first; neither is part of the content hash.
     """
 
@@ -78,6 +80,7 @@ class Request:
     continuation: str = ""
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     labels: Labels = NO_LABELS
+    tools: tuple[Tool, ...] = ()
     repeats: int = 1
     draw: int = 0
     resps: list[Response] = field(default_factory=list, compare=False, repr=False)
@@ -87,6 +90,8 @@ class Request:
         """The same for equal content in any process, on any machine."""
         parts: list[Any] = [self.kind, self.context, self.continuation, dict(self.options)]
         parts.append([self.labels.digest] if self.labels else [])
+        if self.tools:
+            parts.append([tool.to_dict() for tool in self.tools])
         text = _encode(parts)
         return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
@@ -110,7 +115,7 @@ class Request:
         """The prompt as readable text."""
         if isinstance(self.context, str):
             return self.context
-        return "\n".join(f"<{message.role}> {message.text}" for message in self.context)
+        return "\n".join(f"<{message.role}> {message.text_with_calls}" for message in self.context)
 
     @property
     def continues_answer(self) -> bool:

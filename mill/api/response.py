@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from mill.api.tools import ToolCall, ToolResult
+
 ROUNDING = 1e-3
 """16-bit engines may give a certain token a probability slightly above 1; a larger log-probability is an error."""
 
@@ -42,6 +44,8 @@ class Response:
     """An answer or an error, never both. It does not change once a backend has returned it; it is not frozen because
     building a frozen dataclass takes three times as long, and every answer is one.
 
+    `text` is the answer; the `reasoning` before it is beside it, with its number of tokens where that is known (they
+    are among the `output_tokens` too). `tool_calls` are the calls in an answer, `tool_results` what came of them.
     `score` is a sum of natural-log probabilities; `truncated_tokens` counts prompt tokens that were cut on the left.
     `ranking` holds the best labels of a classification with their scores, best first; `label` is the first of them.
     `tokens` are those of a generated answer or of a scored continuation, where they were requested and the engine gives
@@ -65,6 +69,10 @@ class Response:
     seconds: float | None = None
     first_token_s: float | None = None
     retries: int = 0
+    reasoning: str | None = None
+    reasoning_tokens: int | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_results: tuple[ToolResult, ...] = ()
     distribution: Any = field(default=None, compare=False, repr=False)
 
     @property
@@ -73,7 +81,17 @@ class Response:
 
     @property
     def empty(self) -> bool:
-        return self.error is None and self.score is None and self.label is None and not (self.text or "").strip()
+        return self._without_text and self.reasoning is None
+
+    @property
+    def truncated_reasoning(self) -> bool:
+        """Whether it ended inside of its reasoning, so that there is no answer."""
+        return self._without_text and self.reasoning is not None
+
+    @property
+    def _without_text(self) -> bool:
+        answered = self.error is not None or self.score is not None or self.label is not None or bool(self.tool_calls)
+        return not answered and not (self.text or "").strip()
 
     def timed(self, seconds: float) -> Response:
         """The same answer with the time it took, where it has none."""
@@ -82,15 +100,18 @@ class Response:
     def to_dict(self) -> dict[str, Any]:
         """Only what is set; non-finite numbers as strings, so that the line stays JSON."""
         out = {name: value for name, value in self.__dict__.items() if value is not None}
-        for count in ("truncated_tokens", "retries"):
-            if not out[count]:
-                del out[count]
+        for name in ("truncated_tokens", "retries", "tool_calls", "tool_results"):
+            if not out[name]:
+                del out[name]
         if "score" in out:
             out["score"] = encode_float(out["score"])
         if "ranking" in out:
             out["ranking"] = [[label, encode_float(score)] for label, score in out["ranking"]]
         if "tokens" in out:
             out["tokens"] = [token.to_list() for token in out["tokens"]]
+        for name in ("tool_calls", "tool_results"):
+            if name in out:
+                out[name] = [entry.to_dict() for entry in out[name]]
         return out
 
     @classmethod
@@ -102,6 +123,10 @@ class Response:
             known["ranking"] = tuple((label, float(score)) for label, score in known["ranking"])
         if "tokens" in known:
             known["tokens"] = tuple(map(Token.from_list, known["tokens"]))
+        if "tool_calls" in known:
+            known["tool_calls"] = tuple(map(ToolCall.from_dict, known["tool_calls"]))
+        if "tool_results" in known:
+            known["tool_results"] = tuple(map(ToolResult.from_dict, known["tool_results"]))
         return cls(**known)
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from mill.api.errors import SpecError
 from mill.api.message import Context, Media, Message
+from mill.api.reasoning import EFFORTS, read_tags
 from mill.api.request import (
     CLASSIFY,
     GENERATE,
@@ -74,6 +75,12 @@ class RenderSettings:
     """With a chat template: each example as a turn of the user and one of the assistant, instead of one message for all."""
     same_shots: bool = False
     """The first examples of their split for every question, instead of a draw for each."""
+    reasoning_effort: str | None = None
+    """How long a reasoning model thinks: none, low, medium or high."""
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """Variables of the chat template, such as enable_thinking."""
+    reasoning_tags: tuple[str, ...] | None = None
+    """What the model writes before and after its reasoning; empty where it is not to be split from the answer."""
 
     def __post_init__(self) -> None:
         for name, least, most in (("n_shots", 0, MOST), ("seed", -LARGEST_SEED, LARGEST_SEED), ("repeats", 1, MOST)):
@@ -90,6 +97,20 @@ class RenderSettings:
         if self.system_prompt is not None and not isinstance(self.system_prompt, str):
             raise SpecError(f"system_prompt={self.system_prompt!r}: a text is needed")
         check_options(self.gen_kwargs, "gen_kwargs")
+        if self.reasoning_effort is not None and self.reasoning_effort not in EFFORTS:
+            raise SpecError(f"reasoning_effort={self.reasoning_effort!r}: one of {', '.join(EFFORTS)} is needed")
+        if not isinstance(self.chat_template_kwargs, Mapping):
+            raise SpecError(f"chat_template_kwargs={self.chat_template_kwargs!r}: a mapping is needed")
+        if self.reasoning_tags is not None:
+            read_tags(self.reasoning_tags)
+
+    def served(self, request: Request) -> Request:
+        """A request with what the run says about reasoning, among its options: it is part of the request's key."""
+        more: dict[str, Any] = {"reasoning_effort": self.reasoning_effort} if self.reasoning_effort else {}
+        more |= {"chat_template_kwargs": dict(self.chat_template_kwargs)} if self.chat_template_kwargs else {}
+        if self.reasoning_tags is not None and request.kind in (GENERATE, MULTI_ROUND):
+            more["reasoning_tags"] = tuple(self.reasoning_tags)
+        return replace(request, options={**request.options, **more}) if more else request
 
     def options(self, **defaults: Any) -> dict[str, Any]:
         """Decoding options: a task's defaults, overridden by those of the run. Sampling is seeded by the seed among the
@@ -187,8 +208,8 @@ class Task(ABC):
     def requests(self, sample: Sample, settings: RenderSettings) -> list[Request]:
         """The requests of one sample."""
 
-    def next_round(self, sample: Sample, settings: RenderSettings, outputs: Sequence[str]) -> Request | None:
-        """The next round of a dialog, given the outputs so far; None when it is over. Only for multi-round tasks."""
+    def next_round(self, sample: Sample, settings: RenderSettings, responses: Sequence[Response]) -> Request | None:
+        """The next round of a dialog, given the responses so far; None when it is over. Only for multi-round tasks."""
         return None
 
     @abstractmethod

@@ -105,7 +105,7 @@ def _answer(task: Task, scored: ScoredSample) -> Answer:
         metric=metric,
         value=value if error is None else None,
         finish_reason=responses[-1].finish_reason if responses else None,
-        tokens=responses[-1].tokens if form == TEXT and responses else None,
+        tokens=_answer_tokens(responses[-1]) if form == TEXT and responses else None,
         scores=() if form == TEXT else tuple(response.score for response in responses if response.score is not None),
         units=next((float(value[1]) for value in values.values() if isinstance(value, (tuple, list))), 0.0),
         error=error,
@@ -134,6 +134,13 @@ def _text(responses: Sequence[Response], extracted: Any, form: str) -> str:
     if form == TEXT:
         return responses[-1].text or ""
     return str(extracted) if extracted is not None else (responses[0].label or "")
+
+
+def _answer_tokens(response: Response) -> tuple[Token, ...] | None:
+    """The tokens of the answer alone; None where it is not known which of them are reasoning."""
+    if response.reasoning is None or response.tokens is None:
+        return response.tokens
+    return None if response.reasoning_tokens is None else response.tokens[response.reasoning_tokens :]
 
 
 def _total(seconds: Sequence[float | None]) -> float | None:

@@ -86,10 +86,12 @@ def _halves(context: Context, most_tokens: int) -> tuple[Context, str]:
 
 
 def _continuation(state: SampleState, most_tokens: int) -> str | None:
-    """The text to score; None if a request failed."""
+    """The text to score; None if there is none."""
     responses = [request.resps[0] for request in state.requests if request.resps]
     if len(responses) < len(state.requests) or any(response.failed for response in responses):
         return None
+    if state.task.kind == GENERATE and responses[0].reasoning is not None and responses[0].tokens is None:
+        return None  # how the engine wrote the reasoning is not known
     if state.task.kind == GENERATE:
         return _first_tokens(responses[0], most_tokens)
     scores = [float("-inf") if response.score is None else response.score for response in responses]
@@ -102,6 +104,8 @@ def _first_tokens(response: Response, most_tokens: int) -> str:
     if response.tokens is None:
         return text[: most_tokens * CHARS_PER_TOKEN]
     start = "".join(token.text for token in response.tokens[:most_tokens]).rstrip("\ufffd")
+    if response.reasoning is not None:  # the text that follows the prompt starts with it
+        return start
     return start if text.startswith(start) else text[: len(start)]
 
 

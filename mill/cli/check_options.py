@@ -27,8 +27,8 @@ from mill.tasks.suite import select_suites
 
 RULES = ("fail_on", "require", "strict")
 _BEFORE = (
-    "limit", "max_tokens", "n_shots", "gen_kwargs", "seed", "system_prompt", "task_paths", "no_remote_code",
-    "confirm_run_unsafe_code", "output_dir",
+    "limit", "max_tokens", "n_shots", "gen_kwargs", "seed", "system_prompt", "reasoning_effort", "chat_template_kwargs",
+    "reasoning_tags", "task_paths", "no_remote_code", "confirm_run_unsafe_code", "output_dir",
 )  # fmt: skip
 _AFTER = ("wait", "fresh", "quiet")
 
@@ -92,7 +92,11 @@ def read_options(
         gen_kwargs.setdefault("logprobs", top_logprobs)
     generation_options(**gen_kwargs)
     settings = RenderSettings(
-        n_shots=options.n_shots, seed=options.seed, gen_kwargs=gen_kwargs, system_prompt=options.system_prompt
+        n_shots=options.n_shots,
+        seed=options.seed,
+        gen_kwargs=gen_kwargs,
+        system_prompt=options.system_prompt,
+        **options.reasoning,
     )
     config = CheckConfig(
         selection=select_prompts(options.prompts, options.tasks, default_prompts),

@@ -40,6 +40,8 @@ class Tally:
     """Padding requests that keep this rank in lock-step with others, and are never scored."""
     prompt_tokens: int = 0
     output_tokens: int = 0
+    reasoning_tokens: int = 0
+    """Those of the output tokens that are reasoning, as far as engines count them."""
     answering_s: float = 0.0
     """Seconds that the model computed, without loading."""
 
@@ -118,3 +120,4 @@ class Executor:
         self.tally.failed += response.failed
         self.tally.prompt_tokens += response.prompt_tokens or 0
         self.tally.output_tokens += response.output_tokens or 0
+        self.tally.reasoning_tokens += response.reasoning_tokens or 0

@@ -28,7 +28,7 @@ class SampleState:
 
     @classmethod
     def of(cls, task: Task, sample: Sample, settings: RenderSettings) -> SampleState:
-        requests = read_requests(task, sample, settings)
+        requests = [settings.served(request) for request in read_requests(task, sample, settings)]
         if task.multi_round:
             return cls(task, sample, settings, [], [[clone] for request in requests for clone in request.clones()])
         return cls(task, sample, settings, requests)
@@ -52,7 +52,7 @@ class SampleState:
             if len(responses) < len(rounds) or responses[-1].failed or len(rounds) >= MAX_ROUNDS:
                 continue
             try:
-                following = self.task.next_round(self.sample, self.settings, [response.text or "" for response in responses])
+                following = self.task.next_round(self.sample, self.settings, responses)
                 if following is not None:
                     check_request(self.task, self.sample, following)
             except KeyboardInterrupt:
@@ -61,7 +61,7 @@ class SampleState:
                 rounds[-1].resps[:] = [Response(error=f"next_round() failed: {describe(error)}")]
                 continue
             if following is not None:
-                rounds.append(replace(following, repeats=1, draw=repeat, resps=[]))
+                rounds.append(replace(self.settings.served(following), repeats=1, draw=repeat, resps=[]))
                 advanced = True
         return advanced
 

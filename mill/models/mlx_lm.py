@@ -19,7 +19,7 @@ from mill.models.spec.fingerprint import folder_digest, weights_size
 from mill.models.spec.remote_code import announce_remote_code
 from mill.models.tokens.generated import TokenLogprobs, as_tokens
 from mill.models.tokens.pairs import TokenPair
-from mill.models.tokens.stops import cut_at_stops
+from mill.models.tokens.reasoning import GeneratedText, decoded_text, read_text, reasoning_tokens, tags_of
 from mill.models.tokens.token_model import TokenModel
 from mill.models.tokens.tokenizer import Prompt, Tokens, prompt_units
 
@@ -154,20 +154,27 @@ class MlxModel(TokenModel):
             ids.append(int(token))
             if "logprobs" in options:
                 positions.append(_token_logprobs(logprobs, int(token), options["logprobs"]))
-            if len(ids) % STOP_CHECK_INTERVAL == 0 and cut_at_stops(self.tokens.tokenizer.decode(ids), options["until"])[1]:
+            if len(ids) % STOP_CHECK_INTERVAL == 0 and self._answer(prompt, ids).stopped:
                 break
         if can_trim_prompt_cache(cache) and hasattr(cache[0], "offset"):  # only the prompt stays in the cache
             trim_prompt_cache(cache, cache[0].offset - len(prompt.ids))
             self._cached = cache, prompt.ids
-        text, stopped = cut_at_stops(self.tokens.tokenizer.decode(ids, skip_special_tokens=True), options["until"])
+        answer, tags = self._answer(prompt, ids), tags_of(prompt.request)
+        reasons = tags is not None and answer.reasoning is not None
         return Response(
-            text=text,
-            finish_reason="stop" if stopped else finish,
+            text=answer.text,
+            reasoning=answer.reasoning,
+            reasoning_tokens=reasoning_tokens(self.tokens.tokenizer, ids, tags) if tags and reasons else None,
+            finish_reason="stop" if answer.stopped else finish,
             tokens=as_tokens(self.tokens.tokenizer, ids, positions) if positions else None,
             prompt_tokens=len(prompt.ids),
             output_tokens=len(ids),
             truncated_tokens=prompt.truncated,
         )
+
+    def _answer(self, prompt: Prompt, ids: list[int]) -> GeneratedText:
+        text = decoded_text(self.tokens.tokenizer, ids, tags_of(prompt.request))
+        return read_text(prompt.request, text, prompt.request.options["until"], opened=prompt.opened)
 
     # Scoring.
 

@@ -10,6 +10,7 @@ from msgspec import Meta
 
 from mill.api.errors import SpecError
 from mill.api.files import check_path
+from mill.api.reasoning import read_tags
 from mill.api.request import LARGEST_SEED, NUMBER_OPTIONS, option_name
 from mill.api.request import check_options as check_decoding
 from mill.api.task import RenderSettings
@@ -35,6 +36,20 @@ def check_gen_kwargs(given: Mapping[Any, Any]) -> None:
     for name, value in pairs.items():
         if isinstance(value, str) and option_name(name) in NUMBER_OPTIONS:
             raise SpecError(f"the decoding option {name} must be a number, not the text {value!r}")
+
+
+def check_variables(given: Mapping[Any, Any]) -> None:
+    for name in parse_pairs(given):
+        if not str(name).isidentifier():
+            raise SpecError(f"chat_template_kwargs: {name!r} is no name of a variable")
+
+
+def read_tag_list(text: str) -> list[str]:
+    return list(read_tags(text))
+
+
+def check_tags(given: Any) -> None:
+    read_tags(given)
 
 
 def check_paths(given: str | list[str]) -> None:
@@ -90,6 +105,27 @@ class RunOptions(msgspec.Struct, kw_only=True, frozen=True):
             ),
         ),
     ] = None
+    reasoning_effort: Annotated[
+        Literal["none", "low", "medium", "high"] | None,
+        Meta(description="How long a reasoning model thinks before it answers.", extra=hints(default="the model's own")),
+    ] = None
+    chat_template_kwargs: Annotated[
+        dict[Any, Any],
+        Meta(
+            description="Variables of the chat template: enable_thinking=false.",
+            examples=[{"enable_thinking": False}],
+            extra=hints(from_text=parse_pairs, check=check_variables, expected="key=value,key=value or a mapping"),
+        ),
+    ] = {}
+    reasoning_tags: Annotated[
+        list[Text] | None,
+        Meta(
+            description="What the model writes before and after its reasoning, which is not scored; none to score it with "
+            "the answer.",
+            examples=[["<think>", "</think>"]],
+            extra=hints(from_text=read_tag_list, check=check_tags, default="<think>,</think>"),
+        ),
+    ] = None
     system_prompt: Annotated[
         str | None, Meta(description="System message, or text before the prompt where no chat template is applied.")
     ] = None
@@ -123,6 +159,15 @@ class RunOptions(msgspec.Struct, kw_only=True, frozen=True):
         if self.max_tokens is None:
             return dict(self.gen_kwargs)
         return {**self.gen_kwargs, "max_gen_toks": self.max_tokens}
+
+    @property
+    def reasoning(self) -> dict[str, Any]:
+        """What `RenderSettings` takes about reasoning."""
+        return {
+            "reasoning_effort": self.reasoning_effort,
+            "chat_template_kwargs": self.chat_template_kwargs,
+            "reasoning_tags": None if self.reasoning_tags is None else tuple(self.reasoning_tags),
+        }
 
 
 class EvalOptions(RunOptions, kw_only=True, frozen=True):
@@ -201,6 +246,7 @@ class EvalOptions(RunOptions, kw_only=True, frozen=True):
             apply_chat_template=bool(self.apply_chat_template),
             fewshot_as_multiturn=self.fewshot_as_multiturn,
             same_shots=self.same_shots,
+            **self.reasoning,
         )
 
     @property

@@ -11,6 +11,7 @@ from mill.runs.schema import BenchmarkResult, TaskResult, failed_samples
 
 COLUMNS = ("task", "shots", "metric", "value", "stderr", "95 % interval", "n", "failed")
 SHARED = 3  # tasks that have the same warning, for one line
+MOST_NAMED = 5  # samples in a line
 _NUMBERS = ("shots", "value", "stderr", "95 % interval", "n", "failed")
 
 
@@ -65,6 +66,8 @@ def warnings(task: TaskResult) -> list[str]:
         lines.append(f"{task.truncated} of {task.n} prompts were truncated on the left to fit the context")
     if task.cut_short:
         lines.append(f"{task.cut_short} of {task.n} answers ended at the token limit")
+    if task.truncated_reasoning:
+        lines.append(_truncated_reasoning(task))
     if task.empty:
         lines.append(f"{task.empty} of {task.n} answers are empty; an instruct model may need --apply_chat_template")
     if task.filtered:
@@ -75,6 +78,13 @@ def warnings(task: TaskResult) -> list[str]:
         if task.errors > len(task.failures):
             lines.append(f"  and {task.errors - len(task.failures)} more")
     return lines
+
+
+def _truncated_reasoning(task: TaskResult) -> str:
+    ids = [str(one) for one in task.truncated_reasoning]
+    named = ", ".join(ids[:MOST_NAMED]) + (", ..." if len(ids) > MOST_NAMED else "")
+    ended = f"{len(ids)} of {task.n} answers ended inside their reasoning and count as empty"
+    return f"{ended}: raise --max_tokens (samples {named})"
 
 
 def _rows(

@@ -49,6 +49,7 @@ def summarize(task: Task, scored: Sequence[ScoredSample], *, n_shots: int, total
         data_hash=data_hash,
         empty=sum(one.record.empty for one in scored),
         filtered=sum(one.record.filtered for one in scored),
+        truncated_reasoning=[one.record.sample.id for one in scored if one.record.truncated_reasoning],
         categories={category: _estimates(task, names, group) for category, group in _by_category(task, good).items()},
         unjudged=_unjudged(task, good),
     )

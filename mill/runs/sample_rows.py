@@ -5,10 +5,12 @@ model, model_id, settings   the run: the model's name, its folder (other weights
 task, id, category          the sample; category is null where there is none
 prompt                      as it was sent: after the chat template, or the messages as JSON where a server applies it
 target, response            the gold answer as text; the text (or label) of the model, in a dialog of the last round
+reasoning                   what the model wrote before its answer; null where it did not reason
 extracted                   the answer that was read from the response; of multiple choice spelled as `target` is
 choices, chosen, choice_logprobs, correct   of multiple choice by log-probability
 <metric>                    the sample's value of each metric, the mean over repeats; null where it has none
-error, finish_reason, prompt_tokens, output_tokens, seconds
+error, finish_reason, prompt_tokens, output_tokens, seconds, reasoning_tokens (among the output tokens, where counted)
+truncated_reasoning         whether a response ended inside of its reasoning, without an answer
 responses, values, ...      every response and value of every repeat; `mill score` reads these
 
 `response` and the columns after it are those of the first repeat. Numbers that are not finite are null in flat columns.
@@ -48,6 +50,7 @@ def sample_row(run: Mapping[str, str], task: str, scored: ScoredSample) -> dict[
         "prompt": record.sent or record.prompt,
         "target": _as_text(record.target),
         "response": _text(first),
+        "reasoning": first[-1].reasoning if first else None,
         "extracted": scored.extracted,
         **_choices(scored, first),
         "error": scored.error,
@@ -55,7 +58,9 @@ def sample_row(run: Mapping[str, str], task: str, scored: ScoredSample) -> dict[
         "prompt_tokens": _total([response.prompt_tokens for response in first]),
         "output_tokens": _total([response.output_tokens for response in first]),
         "seconds": _total([response.seconds for response in first]),
+        "reasoning_tokens": _total([response.reasoning_tokens for response in first]),
         "truncated": record.truncated,
+        "truncated_reasoning": record.truncated_reasoning,
     }
     nested = {
         **({"unrendered": record.prompt} if record.sent and record.sent != record.prompt else {}),

@@ -64,6 +64,11 @@ class SampleRecord:
         return any(response.empty for repeat in self.responses for response in repeat)
 
     @property
+    def truncated_reasoning(self) -> bool:
+        """Whether a response ended inside of its reasoning, without an answer."""
+        return any(response.truncated_reasoning for repeat in self.responses for response in repeat)
+
+    @property
     def filtered(self) -> bool:
         """Whether the server withheld a response."""
         return any(response.finish_reason == "content_filter" for repeat in self.responses for response in repeat)

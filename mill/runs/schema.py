@@ -92,6 +92,8 @@ class TaskResult:
     """Samples with a response of no text."""
     filtered: int = 0
     """Samples with a response that the server withheld."""
+    truncated_reasoning: list[str | int] = field(default_factory=list)
+    """The samples with a response that ended inside of its reasoning: it has no answer, and is scored as an empty one."""
     categories: dict[str, dict[str, Estimate]] = field(default_factory=dict)
     """The metrics of each category, of tasks that report them."""
     unjudged: dict[str, int] = field(default_factory=dict)
@@ -105,7 +107,7 @@ class TaskResult:
     def to_dict(self) -> dict[str, Any]:
         encoded = {**asdict(self), "metrics": _encoded(self.metrics)}
         encoded["categories"] = {name: _encoded(metrics) for name, metrics in self.categories.items()}
-        return _without_empty(encoded, "categories", "unjudged")
+        return _without_empty(encoded, "categories", "unjudged", "truncated_reasoning")
 
 
 @dataclass
@@ -202,6 +204,23 @@ Part = dict[str, dict[str, PartEntry]]
 
 
 @dataclass
+class ToolCallEntry:
+    """A call of a tool; `arguments` as the model wrote them."""
+
+    name: str
+    arguments: str
+    id: str = ""
+
+
+@dataclass
+class ToolResultEntry:
+    name: str
+    output: str
+    outcome: str
+    id: str = ""
+
+
+@dataclass
 class ResponseEntry:
     """A response, as `Response.to_dict` writes it."""
 
@@ -219,6 +238,10 @@ class ResponseEntry:
     retries: int = 0
     seconds: Number | None = None
     first_token_s: Number | None = None
+    reasoning: str | None = None
+    reasoning_tokens: int | None = None
+    tool_calls: list[ToolCallEntry] = field(default_factory=list)
+    tool_results: list[ToolResultEntry] = field(default_factory=list)
     distribution: str | None = None
 
 

@@ -79,12 +79,12 @@ class GSM8KReview(GSM8K):
         system = (Message("system", settings.system_prompt),) if settings.system_prompt else ()
         return [self._round((*system, Message("user", prompt)), settings)]
 
-    def next_round(self, sample: Sample, settings: RenderSettings, outputs: Sequence[str]) -> Request | None:
-        if len(outputs) > 1:
+    def next_round(self, sample: Sample, settings: RenderSettings, responses: Sequence[Response]) -> Request | None:
+        if len(responses) > 1:
             return None
         (first,) = self.requests(sample, settings)
         assert not isinstance(first.context, str)
-        dialog = (*first.context, Message("assistant", outputs[0]), Message("user", self.review))
+        dialog = (*first.context, Message("assistant", responses[0].text or ""), Message("user", self.review))
         return self._round(dialog, settings)
 
     def _round(self, dialog: tuple[Message, ...], settings: RenderSettings) -> Request:

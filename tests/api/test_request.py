@@ -16,6 +16,7 @@ from mill.api.labels import Labels
 from mill.api.message import Message
 from mill.api.request import GENERATE, LOGLIKELIHOOD, ROLLING, Request, generation_options
 from mill.api.response import Response, Token
+from mill.api.tools import MALFORMED, ToolCall, ToolResult
 
 DIALOG = (Message("system", "Be brief."), Message("user", "2+2?"))
 
@@ -189,8 +190,15 @@ def test_to_dict_has_only_the_fields_that_are_set() -> None:
 def test_every_field_survives_json() -> None:
     tokens = (Token(7, "é", -0.5, ((7, -0.5), ("other", float("-inf")))), Token(None, "x", -1.0))
     ranking = (("cat", -1.0), ("dog", -2.0))
-    response = Response("é", -1.5, True, "cat", ranking, tokens, "late", "stop", 3, 4, 5, 0.25, 0.125, 2, "default/file.npy")
-    assert all(getattr(response, f.name) not in (None, 0) for f in fields(Response))
+    response = Response(
+        "é", -1.5, True, "cat", ranking, tokens, "late", "stop", 3, 4, 5, 0.25, 0.125, 2,
+        reasoning="hm",
+        reasoning_tokens=1,
+        tool_calls=(ToolCall.parse("add", '{"a": 1}', "call1"), ToolCall.parse("add", '{"a": ')),
+        tool_results=(ToolResult("add", "1", id="call1"), ToolResult("add", "no JSON", MALFORMED)),
+        distribution="default/file.npy",
+    )  # fmt: skip
+    assert all(getattr(response, f.name) not in (None, 0, ()) for f in fields(Response))
     restored = Response.from_dict(json.loads(json.dumps(response.to_dict())))
     assert restored == response and restored.distribution == response.distribution
 

@@ -86,12 +86,15 @@ def llama(body: bytes) -> LlamaCppModel:
     return model
 
 
+STOPPED = Request(GENERATE, "a prompt", options=generation_options(until="\n"))
+
+
 async def through_litellm(request: Request, body: bytes) -> Response:
     found = parsed(body, "x")
     if not isinstance(found, dict):
         raise Failure("garbage", "no object")
     reply = Reply(_body_of(SimpleNamespace(model_dump=lambda: found)), 0.1)
-    return read_answer(reply, [*request.options["until"]], lambda _: None)
+    return read_answer(reply, request, lambda _: None)
 
 
 async def next_token(request: Request, body: bytes) -> Response:
@@ -333,7 +336,7 @@ def test_any_json_is_an_answer_or_a_failure(body: Any) -> None:
         return collector.whole()
 
     for read in (
-        lambda: check(read_answer(Reply(body, 0.1), ["\n"], lambda _: None), GENERATE),
+        lambda: check(read_answer(Reply(body, 0.1), STOPPED, lambda _: None), GENERATE),
         lambda: read_models(body, "u"),
         lambda: raise_reported(body),
         stream,

@@ -344,8 +344,8 @@ class TwoRounds(Questions):
     def requests(self, sample: Sample, settings: RenderSettings) -> list[Request]:
         return [self._ask(sample.doc["number"])]
 
-    def next_round(self, sample: Sample, settings: RenderSettings, outputs: Sequence[str]) -> Request | None:
-        return self._ask(2 * sample.doc["number"]) if len(outputs) == 1 else None
+    def next_round(self, sample: Sample, settings: RenderSettings, responses: Sequence[Response]) -> Request | None:
+        return self._ask(2 * sample.doc["number"]) if len(responses) == 1 else None
 
     def _ask(self, number: int) -> Request:
         return Request(MULTI_ROUND, (Message("user", f"question {number}"),), options=generation_options())

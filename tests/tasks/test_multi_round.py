@@ -84,7 +84,7 @@ def test_the_dialog_ends_after_two_rounds(review: GSM8KReview) -> None:
     (responses,) = run(review, Scripted("#### 5", "#### 6", "never sent"))
     assert [response.text for response in responses] == ["#### 5", "#### 6"]
     (sample,) = review.samples()
-    assert review.next_round(sample, RenderSettings(), ["#### 5", "#### 6"]) is None
+    assert review.next_round(sample, RenderSettings(), [Response(text="#### 5"), Response(text="#### 6")]) is None
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_every_round_is_a_multi_round_request_with_the_tasks_options(review: GSM
     (sample,) = review.samples()
     settings = RenderSettings(gen_kwargs={"max_new_tokens": 40})
     (first,) = review.requests(sample, settings)
-    second = review.next_round(sample, settings, ["#### 5"])
+    second = review.next_round(sample, settings, [Response(text="#### 5")])
     assert second is not None
     expected = {"until": ("Question:", "</s>", "<|im_end|>"), "max_gen_toks": 40, "temperature": 0.0}
     assert [(request.kind, request.options) for request in (first, second)] == [(MULTI_ROUND, expected)] * 2

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from mill.api.response import Response
 from mill.models.prefix.sampling import sampling_steps
 from mill.models.tokens.generated import TokenLogprobs, decoded_response
+from mill.models.tokens.reasoning import StopDetector, tags_of
 from mill.models.tokens.stops import split_stops
 from mill.models.tokens.tokenizer import Prompt, Tokens
 
@@ -64,7 +65,7 @@ def decode(model: Any, tokenizer: Any, inputs: Any, prompts: Sequence[Prompt], e
             **inputs,
             generation_config=config,
             logits_processor=LogitsProcessorList(steps),
-            stopping_criteria=StoppingCriteriaList([StopStrings(tokenizer, stops, prompt_length)] if stops else []),
+            stopping_criteria=StoppingCriteriaList([StopStrings(tokenizer, stops, prompts, prompt_length)] if stops else []),
             synced_gpus=False,  # ranks in lock-step are synchronized before every pass
         )
     answers = out[:, prompt_length:].tolist()
@@ -107,12 +108,13 @@ class LogprobRecorder:
 
 
 class StopStrings:
-    """Ends a row as soon as its last text contains a stop string; only the tail of the answer is decoded."""
+    """Ends a row as soon as its answer contains a stop string."""
 
-    def __init__(self, tokenizer: Any, stops: Sequence[str], prompt_length: int) -> None:
-        self.tokenizer, self.stops, self.prompt_length = tokenizer, stops, prompt_length
-        # A token may be less than a character (bytes of one), so the tail is counted in bytes.
-        self.tail = max(len(stop.encode()) for stop in stops) + 4
+    def __init__(self, tokenizer: Any, stops: Sequence[str], prompts: Sequence[Prompt], prompt_length: int) -> None:
+        self.prompt_length = prompt_length
+        self.detectors = [
+            StopDetector(tokenizer, stops, tags_of(prompt.request), opened=prompt.opened) for prompt in prompts
+        ]
         self.done: torch.Tensor | None = None
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, **kwargs: Any) -> torch.Tensor:
@@ -120,10 +122,8 @@ class StopStrings:
 
         if self.done is None:
             self.done = torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
-        tail = input_ids[:, max(self.prompt_length, input_ids.shape[1] - self.tail) :].tolist()
-        open_rows = [row for row, done in enumerate(self.done.tolist()) if not done]
-        texts = self.tokenizer.batch_decode([tail[row] for row in open_rows])
-        for row, text in zip(open_rows, texts, strict=True):
-            if any(stop in text for stop in self.stops):
+        generated = input_ids[:, self.prompt_length :].tolist()
+        for row, done in enumerate(self.done.tolist()):
+            if not done and self.detectors[row].found(generated[row]):
                 self.done[row] = True
         return self.done

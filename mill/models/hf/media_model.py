@@ -37,7 +37,7 @@ class MediaModel(TokenModel):
         return True
 
     def rendered_prompt(self, request: Request) -> str:
-        return self.media.render(request.context) if request.media else super().rendered_prompt(request)
+        return self.media.rendered(request) if request.media else super().rendered_prompt(request)
 
     def weight_bytes(self) -> int | None:
         return self.source.size

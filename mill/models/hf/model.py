@@ -156,7 +156,7 @@ class TransformersModel(TransformersCheckpoint):
             return [[response] for response in self.media.generate(self.model, rows, decoded, self._eos_ids)]
 
         self._paths.add(paths.DECODING, paths.PLAIN, len(requests), "media")
-        rows = [MediaRow(request, self.media.render(request.context)) for request in requests]
+        rows = [MediaRow(request, self.media.rendered(request)) for request in requests]
         return self._stream_media(GENERATE, rows, answer, self._token_limits(memory.generation_tokens(self.model)))
 
     def _token_limits(self, budget: int) -> BatchLimits:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mill.api.batching import Unit
 from mill.api.errors import CannotServe, DataError
-from mill.api.message import AUDIO, IMAGE, MEDIA_KINDS, VIDEO, Context, Media, Message
+from mill.api.message import AUDIO, IMAGE, MEDIA_KINDS, VIDEO, Media, Message
 from mill.api.request import Request
 from mill.api.response import Response
 from mill.metrics.similarity import common_start
 from mill.models.hf import decoding
 from mill.models.media.decode import load_audio, load_frames, load_image
 from mill.models.tokens.pairs import move_spaces
+from mill.models.tokens.reasoning import opens_reasoning
 from mill.models.tokens.rows import Row, Span
 from mill.models.tokens.scores import span_scores
 from mill.models.tokens.tokenizer import Prompt, Tokens
@@ -68,11 +69,12 @@ class MediaInputs:
     def __init__(self, processor: Any, tokens: Tokens, *, video_frames: int) -> None:
         self.processor, self.tokens, self.video_frames = processor, tokens, video_frames
 
-    def render(self, context: Context) -> str:
+    def rendered(self, request: Request) -> str:
         """Through the chat template; without one, texts and the processor's placeholders concatenated."""
+        context = request.context
         turns = (Message("user", context),) if isinstance(context, str) else context
         if self.tokens.has_template:
-            return self.tokens.render(turns)
+            return self.tokens.rendered(replace(request, context=turns))
         parts = [part for turn in turns for part in turn.parts]
         return "".join(part if isinstance(part, str) else self._placeholder(part) for part in parts)
 
@@ -86,7 +88,7 @@ class MediaInputs:
         """Scored rows: with `share`, choices of one token share the row of their context; longer ones have a row each."""
         rows: dict[tuple[str, str, int], MediaRow] = {}
         for request in requests:
-            context, continuation = move_spaces(self.render(request.context), request.continuation)
+            context, continuation = move_spaces(self.rendered(request), request.continuation)
             before, whole = self.tokens.encode(context), self.tokens.encode(context + continuation)
             common = common_start(before, whole)
             span = whole[min(common, len(whole) - 1) :]  # one merged into the context's last token is scored with it
@@ -171,7 +173,10 @@ class MediaInputs:
         inputs = self.batch(rows, decoded, side="left", model=model)
         lengths = inputs["attention_mask"].sum(dim=1).tolist()
         max_new = int(rows[0].request.options["max_gen_toks"])
-        prompts = [MediaPrompt(row.request, [], 0, max_new, length) for row, length in zip(rows, lengths, strict=True)]
+        prompts = [
+            MediaPrompt(row.request, [], 0, max_new, opens_reasoning(row.request, row.text), length)
+            for row, length in zip(rows, lengths, strict=True)
+        ]
         longest = max(lengths)
         if longest + max_new > self.tokens.window:
             if len(rows) > 1:

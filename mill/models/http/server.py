@@ -29,6 +29,7 @@ from mill.models.http.model_names import same_model
 from mill.models.http.retry_budget import RetryBudget
 from mill.models.media.decode import content_part
 from mill.models.spec.arguments import check_address, check_key, check_seconds, check_text, check_whole
+from mill.models.tokens.reasoning import stopped_too_early
 
 KEY_VARIABLES = ("MILL_API_KEY", "OPENAI_API_KEY")
 POLL_S = 0.5
@@ -69,6 +70,8 @@ class ServerModel(MillModel):
         self.client = Client(self.base_url, headers, timeout=timeout, concurrency=concurrency)
         self._warnings: list[str] = []
         self._model_mismatch = False
+        self._reasons = False
+        """Whether an answer had reasoning: stop strings are then not sent, but applied here to the answer alone."""
 
     @property
     def model_name(self) -> str:
@@ -188,6 +191,18 @@ class ServerModel(MillModel):
     async def _generate(self, request: Request) -> Response:
         raise self._cannot(GENERATE)
 
+    async def _generate_whole(self, request: Request) -> Response:
+        """An answer whose reasoning no stop string ended: that one is requested again, without sending the stop strings."""
+        stops = self._sent_stops(request)
+        response = await self._generate(request)
+        if stops and stopped_too_early(request, response):
+            self._reasons = True
+            response = await self._generate(request)
+        return response
+
+    def _sent_stops(self, request: Request) -> list[str]:
+        return [] if self._reasons else [*request.options["until"]]
+
     async def _score(self, request: Request) -> Response:
         raise self._cannot(LOGLIKELIHOOD)
 
@@ -205,8 +220,8 @@ class ServerModel(MillModel):
 
     def _senders(self) -> dict[str, Send]:
         return {
-            GENERATE: self._generate,
-            MULTI_ROUND: self._generate,
+            GENERATE: self._generate_whole,
+            MULTI_ROUND: self._generate_whole,
             LOGLIKELIHOOD: self._score,
             ROLLING: self._score_document,
         }
@@ -262,7 +277,7 @@ def messages_of(request: Request) -> list[dict[str, Any]]:
     """A request's dialog in OpenAI's format; plain text is one user message."""
     if isinstance(request.context, str):
         return [{"role": "user", "content": request.context}]
-    return [{"role": message.role, "content": _content(message)} for message in request.context]
+    return [{"role": message.role, "content": _content(message), **message.tool_fields()} for message in request.context]
 
 
 def _content(message: Message) -> str | list[dict[str, Any]]:

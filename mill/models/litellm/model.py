@@ -102,8 +102,10 @@ class LiteLLMModel(ServerModel):
             **{name: value for name, value in options.items() if name not in _OPTIONS},
             **self.parameters,
         }
-        if options["until"]:
-            arguments["stop"] = [*options["until"]][:4]
+        if stops := self._sent_stops(request):
+            arguments["stop"] = stops[:4]
+        if request.tools:
+            arguments["tools"] = [tool.to_dict() for tool in request.tools]
         if not request.deterministic:
             arguments["seed"] = request.seed % 2**31
         if self._key:
@@ -111,7 +113,7 @@ class LiteLLMModel(ServerModel):
         if "logprobs" in options:  # dropped by LiteLLM where the provider has none
             arguments |= {"logprobs": True, "top_logprobs": options["logprobs"]}
         reply = self._check_model(await self.client.guarded(lambda: _complete(arguments)))
-        return read_answer(reply, [*options["until"]], self._warn)
+        return read_answer(reply, request, self._warn)
 
 
 async def _complete(arguments: dict[str, Any]) -> Reply:

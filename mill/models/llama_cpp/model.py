@@ -31,9 +31,10 @@ from mill.models.llama_cpp.schema import (
 from mill.models.openai_compat.answers import read_counts
 from mill.models.openai_compat.schema import TokenIds
 from mill.models.spec.arguments import check_flag
+from mill.models.tokens.chat_template import check_tools, check_variables, template_variables, wanted
 from mill.models.tokens.next_tokens import Distribution, NextTokens
 from mill.models.tokens.pairs import make_pair, move_spaces, with_prefix
-from mill.models.tokens.stops import cut_at_stops
+from mill.models.tokens.reasoning import opens_reasoning, read_text
 from mill.models.tokens.windows import rolling_windows
 
 DEFAULT_URL = "http://127.0.0.1:8080"
@@ -130,7 +131,8 @@ class LlamaCppModel(ServerModel):
 
     async def _generate(self, request: Request) -> Response:
         options = request.options
-        ids = await self._tokenize(await self._render(request))
+        rendered = await self._render(request)
+        ids = await self._tokenize(rendered)
         cut = max(0, len(ids) - (self._window - options["max_gen_toks"]))
         if cut >= len(ids) and ids:
             raise Failure("http", f"max_gen_toks={options['max_gen_toks']} leaves no room in a context of {self._window}")
@@ -138,7 +140,7 @@ class LlamaCppModel(ServerModel):
             "prompt": ids[cut:],
             "n_predict": options["max_gen_toks"],
             "temperature": options["temperature"],
-            "stop": [*options["until"]],
+            "stop": self._sent_stops(request),
             "cache_prompt": True,
             # These override the server's sampling defaults: only the task's options count.
             "top_k": options.get("top_k", 0),
@@ -151,13 +153,14 @@ class LlamaCppModel(ServerModel):
             body["n_probs"] = options["logprobs"]
         reply = await self._post("/completion", body, SCORES_CAP if "logprobs" in options else BODY_CAP)
         completion = read_completion(reply.body)
-        text, stopped = cut_at_stops(completion.content, options["until"])
+        answer = read_text(request, completion.content, options["until"], opened=opens_reasoning(request, rendered))
         limited = completion.stop_type == "limit" or completion.stopped_limit
         counts = {"evaluated": completion.tokens_evaluated, "predicted": completion.tokens_predicted}
         prompt, output = read_counts(counts, ("evaluated", "predicted"), self._warn)
         return Response(
-            text=text,
-            finish_reason="length" if limited and not stopped else "stop",
+            text=answer.text,
+            reasoning=answer.reasoning,
+            finish_reason="length" if limited and not answer.stopped else "stop",
             tokens=await self._tokens(completion) if "logprobs" in options else None,
             prompt_tokens=prompt,
             output_tokens=output,
@@ -257,8 +260,21 @@ class LlamaCppModel(ServerModel):
         """Dialogs go through the server's own template."""
         if isinstance(request.context, str) and not self.use_chat_template:
             return request.context
-        reply = await self.client.post("/apply-template", {"messages": messages_of(request)})
+        tools = {"tools": [tool.to_dict() for tool in request.tools]} if request.tools else {}
+        variables = template_variables(request, self._template)
+        body = {"messages": messages_of(request), **tools, **({"chat_template_kwargs": variables} if variables else {})}
+        reply = await self.client.post("/apply-template", body)
         return shaped(reply.body, Rendered, "the answer of /apply-template").prompt
+
+    @property
+    def _template(self) -> str:
+        return (self._props.chat_template if self._props else None) or ""
+
+    def check(self, request: Request) -> None:
+        super().check(request)
+        if wanted(request):
+            check_variables(request, self._template, self.model_name)
+        check_tools(request, self._template, self.model_name)
 
     def _continues_answers(self) -> bool:
         return renders_open(self.client)

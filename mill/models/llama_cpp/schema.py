@@ -25,6 +25,7 @@ class Props(msgspec.Struct):
     bos_token: str | None = None
     model_path: str | None = None
     model_alias: str | None = None
+    chat_template: str | None = None
 
 
 class Meta(msgspec.Struct):

@@ -5,26 +5,34 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from mill.api.request import Request
 from mill.api.response import Response, Token
+from mill.api.tools import ToolCall
 from mill.models.http import Failure, Reply
+from mill.models.http.failures import shown
 from mill.models.http.values import log_probability, token_count
 from mill.models.openai_compat.finish import CONTENT_FILTER, read_finish
 from mill.models.openai_compat.schema import ChatToken, Choice, Logprobs, read_choice, read_logprobs
-from mill.models.tokens.stops import cut_at_stops
+from mill.models.tokens.reasoning import read_text
 
 TOKEN_ID = "token_id:"  # how vLLM writes tokens with return_tokens_as_token_ids
 INVALID_COUNTS = "the server's token counts are not valid and are left out"
 
 
-def read_answer(reply: Reply, stops: list[str], warn: Callable[[str], None], begun: str = "") -> Response:
+def read_answer(reply: Reply, request: Request, warn: Callable[[str], None], begun: str = "") -> Response:
     """A completion or a chat completion, cut at its stop strings, without the text that the prompt began it with."""
     completion, choice = read_choice(reply.body)
-    finish = read_finish(choice)
-    text, stopped = cut_at_stops(_text_of(choice, finish).removeprefix(begun), stops)
+    finish, reasoning = read_finish(choice), read_reasoning(choice)
+    calls = read_tool_calls(choice)
+    text = _text_of(choice, finish, answered=bool(calls) or reasoning is not None).removeprefix(begun)
+    answer = read_text(request, text, request.options["until"])
     prompt, output = read_counts(completion.usage, ("prompt_tokens", "completion_tokens"), warn)
     return Response(
-        text=text,
-        finish_reason="stop" if stopped else finish,
+        text=answer.text,
+        reasoning=answer.reasoning if reasoning is None else reasoning,
+        reasoning_tokens=read_reasoning_tokens(completion.usage),
+        tool_calls=calls,
+        finish_reason="stop" if answer.stopped else finish,
         tokens=read_tokens(read_logprobs(choice)),
         prompt_tokens=prompt,
         output_tokens=output,
@@ -33,14 +41,35 @@ def read_answer(reply: Reply, stops: list[str], warn: Callable[[str], None], beg
     )
 
 
-def _text_of(choice: Choice, finish: str | None) -> str:
-    """A text that a content filter withheld is empty. A missing one, or an empty one without finish_reason, is an error."""
+def _text_of(choice: Choice, finish: str | None, *, answered: bool) -> str:
+    """A text that a content filter withheld is empty, and so is that of a message with reasoning or tool calls alone. A
+    missing one, or an empty one without finish_reason, is an error."""
     text = choice.text if choice.text is not None or choice.message is None else choice.message.content
-    if text is None and finish == CONTENT_FILTER:
+    if text is None and (finish == CONTENT_FILTER or answered):
         return ""
     if text is None or (not text and finish is None):
         raise Failure("garbage", f"the server's answer has no text (finish_reason {finish!r})")
     return text
+
+
+def read_reasoning(choice: Choice) -> str | None:
+    """The reasoning that a server gives beside the answer, under one of two names; None where it gives none."""
+    message = choice.message
+    found = (message.reasoning_content or message.reasoning) if message is not None else None
+    if found is not None and not isinstance(found, str):
+        raise Failure("garbage", f"the reasoning of the server's answer is {shown(found, 40)}, not a text")
+    return found or None
+
+
+def read_reasoning_tokens(usage: Any) -> int | None:
+    details = usage.get("completion_tokens_details") if isinstance(usage, dict) else None
+    return token_count(details.get("reasoning_tokens")) or None if isinstance(details, dict) else None
+
+
+def read_tool_calls(choice: Choice) -> tuple[ToolCall, ...]:
+    """The calls of an answer, in order. Arguments that are not JSON stay as the model wrote them."""
+    calls = (choice.message.tool_calls if choice.message is not None else None) or []
+    return tuple(ToolCall.parse(call.function.name or "", call.function.arguments, call.id or "") for call in calls)
 
 
 def read_counts(usage: Any, names: tuple[str, str], warn: Callable[[str], None]) -> tuple[int | None, int | None]:

@@ -33,7 +33,7 @@ from mill.models.tokens.windows import rolling_windows
 NO_CHAT = (400, 404, 405, 422, 500, 501)  # statuses of servers without chat
 MAX_EXCESS = 32  # times the token limit that a server which ignores it may generate
 MAX_STOPS = 4  # of OpenAI's API; the others are applied here
-_OPTIONS = {"until", "max_gen_toks", "temperature", "seed", "logprobs"}
+_OPTIONS = {"until", "max_gen_toks", "temperature", "seed", "logprobs", "reasoning_tags"}
 NO_BOS = "the first token of a text without context is not scored, unless the tokenizer adds a BOS: pass bos_token_id=..."
 NO_ROUTE = "the server returns no log-probabilities of a prompt: it ignores `prompt_logprobs` and `echo`"
 NO_TOKENS = "the server gives no log-probabilities of its answers"
@@ -195,13 +195,13 @@ class OpenAICompatModel(ServerModel):
         """Whether an answer has the text that the prompt began it with, as a llama-server's does."""
         body = {"model": self.model, "messages": BEGUN_DIALOG, "max_tokens": 4, "temperature": 0}
         reply = self.client.probe("POST", "/v1/chat/completions", body, timeout=self.client.timeout)
-        return (read_answer(reply, [], self._warn).text or "").startswith(BEGUN_ANSWER)
+        message = read_choice(reply.body)[1].message
+        return message is not None and (message.content or "").startswith(BEGUN_ANSWER)
 
     # Generation.
 
     async def _generate(self, request: Request) -> Response:
         options = request.options
-        stops = [*options["until"]]
         body = {
             "model": self.model,
             "max_tokens": options["max_gen_toks"],
@@ -209,7 +209,7 @@ class OpenAICompatModel(ServerModel):
             **{name: value for name, value in options.items() if name not in _OPTIONS},
             **self.parameters,
         }
-        if stops:
+        if stops := self._sent_stops(request):
             body["stop"] = stops[:MAX_STOPS]
         if not request.deterministic:
             body["seed"] = request.seed % 2**31
@@ -220,9 +220,10 @@ class OpenAICompatModel(ServerModel):
             path, logprobs = "/v1/chat/completions", {"logprobs": True, "top_logprobs": count}
             body["messages"] = messages_of(request)
             body |= (self._prefill_fields or {}) if request.continues_answer else {}
+            body |= {"tools": [tool.to_dict() for tool in request.tools]} if request.tools else {}
         reply = self._check_model(await self._call(path, body, logprobs if count else {}))
         begun = _begun_text(request) if self._repeats_prefill else ""
-        answer = self._plausible(read_answer(reply, stops, self._warn, begun=begun), options["max_gen_toks"])
+        answer = self._plausible(read_answer(reply, request, self._warn, begun=begun), options["max_gen_toks"])
         if count and answer.tokens is None:
             self._warn(NO_TOKENS)
         return answer

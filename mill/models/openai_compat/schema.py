@@ -48,10 +48,24 @@ class PromptTokens(msgspec.Struct):
     rows: list[dict[str, PromptToken] | None]
 
 
+class FunctionCall(msgspec.Struct):
+    name: str | None = None
+    arguments: Any = None
+
+
+class CalledTool(msgspec.Struct):
+    """A call of a tool, or a part of one in an event of a stream."""
+
+    function: FunctionCall = msgspec.field(default_factory=FunctionCall)
+    id: str | None = None
+    index: int | None = None
+
+
 class ChatMessage(msgspec.Struct):
     content: str | None = None
     reasoning_content: Any = None
     reasoning: Any = None
+    tool_calls: list[CalledTool] | None = None
 
 
 class Choice(msgspec.Struct):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from mill.api.response import Response
 from mill.models.tokens.generated import TokenLogprobs, decoded_response, token_logprobs
+from mill.models.tokens.reasoning import StopDetector, tags_of
 from mill.models.tokens.stops import split_stops
 from mill.models.tokens.tokenizer import Prompt
 
@@ -25,8 +26,7 @@ class Sampler:
         self.count: int | None = options.get("logprobs")
         self.steps = sampling_steps(options, [prompt])
         self.logprobs: list[TokenLogprobs] = []
-        # A token may be less than a character (bytes of one), so the tail that is decoded is counted in bytes.
-        self.tail = max((len(stop.encode()) for stop in self.stops), default=0) + 4
+        self.stop_detector = StopDetector(tokenizer, self.stops, tags_of(prompt.request), opened=prompt.opened)
 
     def sample(self, logits: torch.Tensor, seen: Sequence[int]) -> int:
         """The next token by its logits, after the tokens seen so far."""
@@ -52,12 +52,7 @@ class Sampler:
 
     def ends(self, generated: Sequence[int]) -> bool:
         """Whether the last token completes the answer."""
-        if generated[-1] in self.end_ids:
-            return True
-        if not self.stops:
-            return False
-        text = self.tokenizer.decode(generated[-self.tail :])
-        return any(stop in text for stop in self.stops)
+        return generated[-1] in self.end_ids or self.stop_detector.found(generated)
 
     def response(self, generated: list[int]) -> Response:
         logprobs = self.logprobs if self.count is not None else None

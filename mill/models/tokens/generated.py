@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from mill.api.response import Response, Token
-from mill.models.tokens.stops import cut_at_stops
+from mill.models.tokens.reasoning import decoded_text, read_text, reasoning_tokens, tags_of
 from mill.models.tokens.tokenizer import Prompt
 
 if TYPE_CHECKING:
@@ -26,11 +26,13 @@ def decoded_response(
 ) -> Response:
     ends = [index for index, token in enumerate(ids) if token in end_ids]
     answer = ids[: ends[0]] if ends else ids
-    text = tokenizer.decode(answer, skip_special_tokens=True)
-    text, stopped = cut_at_stops(text, stops)
+    request, tags = prompt.request, tags_of(prompt.request)
+    found = read_text(request, decoded_text(tokenizer, answer, tags), stops, opened=prompt.opened)
     return Response(
-        text=text,
-        finish_reason="stop" if ends or stopped else "length",
+        text=found.text,
+        reasoning=found.reasoning,
+        reasoning_tokens=reasoning_tokens(tokenizer, answer, tags) if tags and found.reasoning is not None else None,
+        finish_reason="stop" if ends or found.stopped else "length",
         tokens=None if logprobs is None else as_tokens(tokenizer, answer, logprobs),
         prompt_tokens=prompt.length,
         output_tokens=len(answer) + bool(ends),

@@ -9,6 +9,7 @@ from mill.api.batching import BatchLimits, Completed, Hook, Unit, as_response
 from mill.api.model import MillModel
 from mill.api.request import LOGLIKELIHOOD, Request
 from mill.api.response import Response
+from mill.models.tokens.chat_template import check_tools, check_variables, wanted
 from mill.models.tokens.pairs import TokenPair
 
 if TYPE_CHECKING:
@@ -30,12 +31,18 @@ class TokenModel(MillModel):
     def rendered_prompt(self, request: Request) -> str:
         if isinstance(request.context, str) and not self.use_chat_template:
             return request.context
-        return self.tokens.render(request.context)
+        return self.tokens.rendered(request)
+
+    def check(self, request: Request) -> None:
+        super().check(request)
+        if wanted(request):
+            check_variables(request, self.tokens.template, self.model_name)
+        check_tools(request, self.tokens.template, self.model_name)
 
     def count_tokens(self, requests: Sequence[Request]) -> int | None:
         if any(request.media for request in requests):
             return None  # only the processor knows
-        texts = [self.tokens.render(request.context) + request.continuation for request in requests]
+        texts = [self.tokens.rendered(request) + request.continuation for request in requests]
         return sum(map(len, self.tokens.encode_all(texts)))
 
     def _stream_checked(self, kind: str, units: Sequence[Unit], hook: Hook, limits: BatchLimits) -> Iterator[Completed]:

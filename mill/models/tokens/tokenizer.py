@@ -10,7 +10,9 @@ from mill.api.batching import Unit
 from mill.api.errors import ModelError
 from mill.api.message import Context, Message
 from mill.api.request import Request
+from mill.models.tokens.chat_template import template_text, template_variables, tool_fields, wanted
 from mill.models.tokens.pairs import TokenPair, make_pair, move_spaces, with_prefix
+from mill.models.tokens.reasoning import opens_reasoning
 from mill.models.tokens.rows import Row, Span
 from mill.models.tokens.windows import rolling_windows
 
@@ -23,6 +25,8 @@ class Prompt:
     ids: list[int]
     truncated: int
     max_new_tokens: int
+    opened: bool = False
+    """Whether it ends inside of reasoning, which the chat template began."""
 
     @property
     def length(self) -> int:
@@ -69,7 +73,14 @@ class Tokens:
     def _with_bos(self, ids: list[int]) -> list[int]:
         return with_prefix(ids, self.bos) if self.adds_bos else ids
 
-    def render(self, context: Context) -> str:
+    def rendered(self, request: Request) -> str:
+        """The text of a request, with its tools and the variables that it gives the chat template."""
+        variables = template_variables(request, self.template) if wanted(request) else {}
+        if request.tools:
+            variables["tools"] = [tool.to_dict() for tool in request.tools]
+        return self.render(request.context, **variables)
+
+    def render(self, context: Context, **variables: Any) -> str:
         """The text to tokenize: messages through the chat template, plain text only with `chat`. A last message of the
         assistant is the start of the answer, which stays open."""
         if isinstance(context, str):
@@ -78,18 +89,26 @@ class Tokens:
             context = (Message("user", context),)
         if not self.has_template:
             raise ModelError("this tokenizer has no chat template: leave out --apply_chat_template and use_chat_template")
-        turns = [{"role": message.role, "content": self._content(message)} for message in context]
+        turns = [{"role": message.role, "content": self._content(message), **tool_fields(message)} for message in context]
         owner = self.tokenizer if self.processor is None else self.processor
         is_open = turns[-1]["role"] == "assistant"
         return str(
             owner.apply_chat_template(
-                turns, tokenize=False, add_generation_prompt=not is_open, continue_final_message=is_open
+                turns,
+                tokenize=False,
+                add_generation_prompt=not is_open,
+                continue_final_message=is_open,
+                **variables,
             )
         )
 
     @property
     def has_template(self) -> bool:
-        return bool((self.tokenizer if self.processor is None else self.processor).chat_template)
+        return bool(self.template)
+
+    @property
+    def template(self) -> str:
+        return template_text((self.tokenizer if self.processor is None else self.processor).chat_template)
 
     def _content(self, message: Message) -> Any:
         if self.processor is None:
@@ -98,7 +117,7 @@ class Tokens:
 
     def pairs(self, requests: Sequence[Request]) -> list[TokenPair]:
         """Contexts and continuations tokenized as one text, so that tokens at the boundary are those of real text."""
-        texts = [move_spaces(self.render(request.context), request.continuation) for request in requests]
+        texts = [move_spaces(self.rendered(request), request.continuation) for request in requests]
         contexts = self.encode_all([context for context, _ in texts])
         wholes = self.encode_all([context + continuation for context, continuation in texts])
         return [
@@ -115,10 +134,11 @@ class Tokens:
     def prompts(self, requests: Iterable[Request]) -> list[Prompt]:
         """Generation prompts, truncated on the left so that prompt and answer fit the window."""
         requests = list(requests)
-        encoded = self.encode_all([self.render(request.context) for request in requests])
-        return [self._prompt(request, ids) for request, ids in zip(requests, encoded, strict=True)]
+        texts = [self.rendered(request) for request in requests]
+        encoded = self.encode_all(texts)
+        return [self._prompt(*prompt) for prompt in zip(requests, texts, encoded, strict=True)]
 
-    def _prompt(self, request: Request, ids: list[int]) -> Prompt:
+    def _prompt(self, request: Request, text: str, ids: list[int]) -> Prompt:
         max_new = int(request.options["max_gen_toks"])
         room = self.window - max_new
         if room < 1:
@@ -128,7 +148,7 @@ class Tokens:
             )
         ids = ids or ([self.prefix] if self.prefix is not None else ids)
         cut = max(0, len(ids) - room)
-        return Prompt(request, ids[cut:], cut, max_new)
+        return Prompt(request, ids[cut:], cut, max_new, opens_reasoning(request, text))
 
 
 def prompt_units(prompts: Sequence[Prompt]) -> list[Unit]:

@@ -6,17 +6,19 @@ from collections.abc import Sequence
 from typing import Any
 
 from mill.api.message import VIDEO
+from mill.api.reasoning import ReasoningTags
 from mill.api.request import Request
 from mill.api.response import Response, Token
 from mill.models.hf.multimodal import MediaRow
 from mill.models.tokens.next_tokens import requested_top_logprobs
+from mill.models.tokens.reasoning import decoded_text, read_text, reasoning_tokens, tags_of
 from mill.models.tokens.rows import Row
-from mill.models.tokens.stops import cut_at_stops
 
 SAMPLED_LOGPROBS = 20  # vLLM's default maximum for a token
 
 
-def sampling(request: Request) -> Any:
+def sampling(request: Request, *, stops: bool = True) -> Any:
+    """Without `stops` the engine generates to the end of the answer, which mill cuts: they may be in the reasoning too."""
     from vllm import SamplingParams
 
     options = request.options
@@ -26,23 +28,32 @@ def sampling(request: Request) -> Any:
     return SamplingParams(
         max_tokens=options["max_gen_toks"],
         temperature=options["temperature"],
-        stop=[*options["until"]] or None,
+        stop=[*options["until"]] or None if stops else None,
         logprobs=options.get("logprobs"),
         **sampled,
     )
 
 
-def as_text(request: Request, output: Any, truncated: int = 0) -> Response:
-    completion = output.outputs[0]
-    text, _ = cut_at_stops(completion.text, request.options["until"])
+def as_text(request: Request, output: Any, tokenizer: Any, truncated: int = 0, *, opened: bool = False) -> Response:
+    completion, tags = output.outputs[0], tags_of(request)
+    answer = read_text(request, _text(completion, tokenizer, tags), request.options["until"], opened=opened)
+    reasons = tags is not None and answer.reasoning is not None
     return Response(
-        text=text,
-        finish_reason=completion.finish_reason,
+        text=answer.text,
+        reasoning=answer.reasoning,
+        reasoning_tokens=reasoning_tokens(tokenizer, completion.token_ids, tags) if tags and reasons else None,
+        finish_reason="stop" if answer.stopped else completion.finish_reason,
         tokens=with_top_logprobs(completion.token_ids, completion.logprobs) if completion.logprobs else None,
         prompt_tokens=len(output.prompt_token_ids),
         output_tokens=len(completion.token_ids),
         truncated_tokens=truncated,
     )
+
+
+def _text(completion: Any, tokenizer: Any, tags: ReasoningTags | None) -> str:
+    """The engine's text. It leaves out special tokens: where the tags are among them, the ids are decoded here."""
+    special = tags is not None and any(token in tags.start + tags.end for token in tokenizer.all_special_tokens)
+    return decoded_text(tokenizer, completion.token_ids, tags) if special else str(completion.text)
 
 
 def media_by_kind(row: MediaRow, decoded: Sequence[Any]) -> dict[str, list[Any]]:

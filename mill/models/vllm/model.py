@@ -16,6 +16,7 @@ from mill.models import memory
 from mill.models.hf import loading
 from mill.models.hf.media_model import DEFAULT_VIDEO_FRAMES, TEXT_ONLY, MediaModel
 from mill.models.hf.multimodal import MediaRow
+from mill.models.tokens.reasoning import opens_reasoning, stopped_too_early
 from mill.models.tokens.rows import Row, row_units
 from mill.models.tokens.tokenizer import Prompt, Tokens, prompt_units
 from mill.models.vllm.answers import (
@@ -63,6 +64,8 @@ class VLLMModel(MediaModel):
         }
         self.modalities, self.video_frames = modalities, video_frames
         self._llm: Any = None
+        self._reasons = False
+        """Whether an answer began with reasoning: stop strings are then applied here, to the answer alone."""
 
     @property
     def model_name(self) -> str:
@@ -146,7 +149,7 @@ class VLLMModel(MediaModel):
         return self._stream_checked(GENERATE, units, self._generate, self._batch_limits)
 
     def _generate_media(self, requests: Sequence[Request]) -> Iterator[Completed]:
-        rows = [MediaRow(request, self.media.render(request.context)) for request in requests]
+        rows = [MediaRow(request, self.media.rendered(request)) for request in requests]
         return self._stream_media(GENERATE, rows, self._generate_rows, self._batch_limits)
 
     def _score_texts(self, requests: Sequence[Request]) -> Iterator[Completed]:
@@ -166,10 +169,23 @@ class VLLMModel(MediaModel):
 
     def _generate(self, batch: list[Unit]) -> list[list[Response]]:
         prompts: list[Prompt] = [unit.data for unit in batch]
-        params = [sampling(prompt.request) for prompt in prompts]
+        params = [sampling(prompt.request, stops=not (self._reasons or prompt.opened)) for prompt in prompts]
         outputs = self._call([prompt.ids for prompt in prompts], params)
-        pairs = zip(prompts, outputs, strict=True)
-        return [[as_text(prompt.request, output, prompt.truncated)] for prompt, output in pairs]
+        responses = [self._response(prompt, output) for prompt, output in zip(prompts, outputs, strict=True)]
+        early = [index for index, prompt in enumerate(prompts) if self._stopped_too_early(prompt.request, responses[index])]
+        if early:
+            self._reasons = True
+            again = [[response] for response in responses]
+            for index, response in zip(early, self._generate([batch[index] for index in early]), strict=True):
+                again[index] = response
+            return again
+        return [[response] for response in responses]
+
+    def _response(self, prompt: Prompt, output: Any) -> Response:
+        return as_text(prompt.request, output, self.tokenizer, prompt.truncated, opened=prompt.opened)
+
+    def _stopped_too_early(self, request: Request, response: Response) -> bool:
+        return not self._reasons and stopped_too_early(request, response)
 
     # Media: vLLM runs the processor itself, on the text with its placeholders.
 
@@ -188,7 +204,10 @@ class VLLMModel(MediaModel):
 
     def _generate_rows(self, rows: list[MediaRow], decoded: list[Any]) -> list[list[Response]]:
         outputs = self._call_media(rows, decoded, [sampling(row.request) for row in rows])
-        return [[as_text(row.request, output)] for row, output in zip(rows, outputs, strict=True)]
+        return [
+            [as_text(row.request, output, self.tokenizer, opened=opens_reasoning(row.request, row.text))]
+            for row, output in zip(rows, outputs, strict=True)
+        ]
 
     def _score_media_rows(self, rows: list[MediaRow], decoded: list[Any]) -> list[list[Response]]:
         """A row is a whole text that ends with the scored tokens."""

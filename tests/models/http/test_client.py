@@ -160,7 +160,9 @@ def chunk(text: str | None, finish: str | None = None, **more: Any) -> str:
 def test_a_stream_has_the_time_of_each_token() -> None:
     with FaultServer(lambda *_: events(*map(chunk, "abc"), chunk("", "stop"), pause=0.1)) as server:
         reply = stream(server)
-    assert reply.body["choices"] == [{"index": 0, "text": "abc", "finish_reason": "stop"}]
+    assert reply.body["choices"] == [
+        {"index": 0, "message": {"content": "abc", "reasoning_content": None}, "finish_reason": "stop"}
+    ]
     assert reply.first_token_s == reply.token_times[0] < 0.1
     gaps = [later - earlier for earlier, later in zip(reply.token_times, reply.token_times[1:], strict=False)]
     assert len(gaps) == 2 and all(gap == pytest.approx(0.1, abs=0.06) for gap in gaps)
@@ -171,7 +173,7 @@ def test_the_first_token_is_the_first_nonempty_text() -> None:
     role = json.dumps({"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}]})
     with FaultServer(lambda *_: events(role, chunk(None), chunk("yes", "stop"), pause=0.4)) as server:
         reply = stream(server)
-    assert reply.body["choices"][0]["text"] == "yes"
+    assert reply.body["choices"][0]["message"]["content"] == "yes"
     assert reply.first_token_s is not None and 0.8 <= reply.first_token_s <= reply.seconds
 
 
@@ -179,7 +181,8 @@ def test_reasoning_counts_as_text() -> None:
     thought = json.dumps({"choices": [{"index": 0, "delta": {"reasoning_content": "hm"}}]})
     with FaultServer(lambda *_: events(thought, chunk("yes", "stop"), pause=0.4)) as server:
         reply = stream(server)
-    assert reply.body["choices"][0]["text"] == "yes" and reply.first_token_s < 0.4
+    message = reply.body["choices"][0]["message"]
+    assert (message["reasoning_content"], message["content"]) == ("hm", "yes") and reply.first_token_s < 0.4
 
 
 UNFINISHED = {
@@ -249,7 +252,7 @@ def test_events_are_read_with_any_line_ending(pieces: tuple[bytes, ...]) -> None
     with FaultServer(lambda *_: raw_stream(*pieces)) as server:
         result = stream(server)
     assert not isinstance(result, Failure), result
-    assert result.body["choices"][0]["text"] == "whole"
+    assert result.body["choices"][0]["message"]["content"] == "whole"
 
 
 def test_the_timeout_of_a_probe_is_at_most_that_of_other_calls() -> None:

@@ -1,0 +1,105 @@
+"""Answers of models that reason first: reasoning split from the answer, and stop strings that apply to the answer alone."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mill.api.reasoning import DEFAULT_TAGS, ReasoningTags
+from mill.api.request import Request
+from mill.api.response import Response
+from mill.models.tokens.stops import cut_at_stops
+
+
+@dataclass(frozen=True)
+class GeneratedText:
+    """A generated text: the answer before its first stop string, and the reasoning before the answer."""
+
+    text: str
+    reasoning: str | None = None
+    stopped: bool = False
+
+
+def tags_of(request: Request) -> ReasoningTags | None:
+    """The tags of the reasoning; None where the user wants it in the answer."""
+    given = request.options.get("reasoning_tags")
+    return DEFAULT_TAGS if given is None else ReasoningTags(*given) if given else None
+
+
+def opens_reasoning(request: Request, prompt: str) -> bool:
+    """Whether a rendered prompt ends inside of reasoning."""
+    tags = tags_of(request)
+    return tags is not None and tags.opened_by(prompt)
+
+
+def read_text(request: Request, text: str, stops: Sequence[str], *, opened: bool | None = None) -> GeneratedText:
+    """A generated text as an answer. `opened` is whether the prompt ends inside of reasoning; None where it is not known."""
+    tags = tags_of(request)
+    reasoning = None
+    if tags is not None:
+        reasoning, text = tags.split(text, opened=opened)
+    text, stopped = cut_at_stops(text, stops)
+    return GeneratedText(text, reasoning, stopped)
+
+
+def stopped_too_early(request: Request, response: Response) -> bool:
+    """Whether a stop string may have ended the reasoning, where an engine applies stop strings to all of the text."""
+    return bool(request.options["until"]) and response.truncated_reasoning and response.finish_reason == "stop"
+
+
+def decoded_text(tokenizer: Any, ids: Sequence[int], tags: ReasoningTags | None) -> str:
+    """Generated ids as text, without special tokens other than the tags of the reasoning."""
+    special = [token for token in tokenizer.all_special_tokens if tags and (token in tags.start or token in tags.end)]
+    if not special or tags is None:
+        return str(tokenizer.decode(ids, skip_special_tokens=True))
+    text = str(tokenizer.decode(ids, skip_special_tokens=False))
+    parts = [part.split(tags.end) for part in text.split(tags.start)]
+    for token in tokenizer.all_special_tokens:
+        parts = [[piece.replace(token, "") for piece in part] for part in parts]
+    return tags.start.join(tags.end.join(part) for part in parts)
+
+
+def reasoning_tokens(tokenizer: Any, ids: Sequence[int], tags: ReasoningTags) -> int:
+    """How many of the ids belong to the reasoning, its tags included; all of them where it has no end."""
+
+    def ended(last: int) -> bool:
+        return tags.end in decoded_text(tokenizer, ids[: last + 1], tags)
+
+    return min(len(ids), bisect_left(range(len(ids)), True, key=ended) + 1)
+
+
+class StopDetector:
+    """Whether a growing answer contains a stop string, token by token. The reasoning before the answer may contain any."""
+
+    def __init__(self, tokenizer: Any, stops: Sequence[str], tags: ReasoningTags | None, *, opened: bool) -> None:
+        self.tokenizer, self.stops, self.tags, self.opened = tokenizer, stops, tags, opened
+        self._reasons: bool | None = None if tags is not None else False  # None until the first characters are there
+        self._start = 0  # of the answer
+        # A token may be less than a character (bytes of one), so the tail that is decoded is counted in bytes.
+        self._tail = max((len(text.encode()) for text in (*stops, tags.end if tags else "")), default=0) + 4
+
+    def found(self, generated: Sequence[int]) -> bool:
+        """Whether the last of the generated tokens completes a stop string of the answer."""
+        if not self.stops:
+            return False
+        if self._reasons is None:
+            self._reasons = self._begins_with_reasoning(generated)
+        if self._reasons is None:
+            return False
+        text = str(self.tokenizer.decode(generated[max(self._start, len(generated) - self._tail) :]))
+        if self._reasons and self.tags is not None:
+            if self.tags.end not in text:
+                return False
+            self._reasons, self._start = False, len(generated)
+            text = text.partition(self.tags.end)[2]
+        return any(stop in text for stop in self.stops)
+
+    def _begins_with_reasoning(self, generated: Sequence[int]) -> bool | None:
+        if self.tags is None or self.opened:
+            return self.opened
+        text = str(self.tokenizer.decode(generated)).lstrip()
+        if text.startswith(self.tags.start):
+            return True
+        return None if self.tags.start.startswith(text) and len(generated) < self._tail else False
