@@ -29,6 +29,7 @@ from mill.models.http.model_names import same_model
 from mill.models.http.retry_budget import RetryBudget
 from mill.models.media.decode import content_part
 from mill.models.spec.arguments import check_address, check_key, check_seconds, check_text, check_whole
+from mill.models.tokens.chat_template import wanted
 from mill.models.tokens.reasoning import stopped_too_early
 
 KEY_VARIABLES = ("MILL_API_KEY", "OPENAI_API_KEY")
@@ -213,9 +214,10 @@ class ServerModel(MillModel):
         """Requests with a shared prefix one after another, for the server's prefix cache."""
         if kind not in self._senders():
             raise self._cannot(kind)
-        started = next((request for request in requests if request.continues_answer), None)
-        if started is not None:
-            self.check(started)  # also on a replica, which got no other check
+        for special in (_continues_answer, wanted):
+            found = next(filter(special, requests), None)
+            if found is not None:
+                self.check(found)  # also on a replica, which got no other check
         return RequestDispatcher(self).stream(sorted(requests, key=lambda request: request.text))
 
     def _senders(self) -> dict[str, Send]:
@@ -253,6 +255,10 @@ class ServerModel(MillModel):
                 if time.monotonic() >= deadline:
                     raise ServerGone(f"{gone}; it did not come back in {self.outage_patience_s:.0f} s ({error})") from error
             time.sleep(POLL_S)
+
+
+def _continues_answer(request: Request) -> bool:
+    return request.continues_answer
 
 
 async def response_to(request: Request, send: Send) -> Response:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mill.api.batching import describe
-from mill.api.errors import ModelError
+from mill.api.errors import CannotServe, ModelError
 from mill.api.message import IMAGE
 from mill.api.model import TEXT_KINDS, ModelCapabilities
 from mill.api.request import Request
@@ -20,8 +20,9 @@ from mill.models.http.server import ServerModel, messages_of
 from mill.models.litellm.names import check_name
 from mill.models.openai_compat.answers import read_answer
 from mill.models.spec.arguments import check_key
+from mill.models.tokens.chat_template import TEMPLATE_OPTIONS
 
-_OPTIONS = {"until", "max_gen_toks", "temperature", "seed", "logprobs"}
+_OPTIONS = {"until", "max_gen_toks", "temperature", "seed", "logprobs", *TEMPLATE_OPTIONS, "reasoning_tags"}
 # Messages and statuses of LiteLLM's exceptions, by class name.
 _MEANINGS = {
     "AuthenticationError": ("the provider refuses the API key", 401),
@@ -87,6 +88,18 @@ class LiteLLMModel(ServerModel):
         except Exception:  # LiteLLM does not know the model
             return False
 
+    def check(self, request: Request) -> None:
+        """Refuse a reasoning effort, variables of a chat template and tools that LiteLLM would not send."""
+        super().check(request)
+        litellm = _litellm()
+        names = {"reasoning_effort": request.options.get("reasoning_effort"), "tools": request.tools}
+        supported = litellm.get_supported_openai_params(self.model) or ()
+        for name in (name for name, given in names.items() if given and name not in supported):
+            raise CannotServe(f"{self.model} takes no {name}, as far as LiteLLM knows")
+        provider = litellm.get_llm_provider(self.model, api_base=self.parameters.get("api_base"))[1]
+        if request.options.get("chat_template_kwargs") and provider not in litellm.openai_compatible_providers:
+            raise CannotServe(f"chat_template_kwargs are not sent to {provider}, which applies no chat template of its own")
+
     async def _generate(self, request: Request) -> Response:
         options = request.options
         arguments: dict[str, Any] = {
@@ -104,6 +117,10 @@ class LiteLLMModel(ServerModel):
         }
         if stops := self._sent_stops(request):
             arguments["stop"] = stops[:4]
+        if variables := options.get("chat_template_kwargs"):
+            arguments["extra_body"] = {"chat_template_kwargs": variables, **arguments.get("extra_body", {})}
+        if effort := options.get("reasoning_effort"):
+            arguments["reasoning_effort"] = effort
         if request.tools:
             arguments["tools"] = [tool.to_dict() for tool in request.tools]
         if not request.deterministic:

@@ -17,6 +17,7 @@ from mill.models.http import Failure, Reply
 from mill.models.http.body import BODY_CAP, SCORES_CAP
 from mill.models.http.prefill import BEGUN_ANSWER, BEGUN_DIALOG, VLLM_FIELDS, renders_open, takes_vllm_fields
 from mill.models.http.server import ServerModel, messages_of
+from mill.models.http.template_effect import effective_fields
 from mill.models.http.values import shaped
 from mill.models.openai_compat import scoring as routes
 from mill.models.openai_compat.answers import read_answer
@@ -26,6 +27,7 @@ from mill.models.openai_compat.scored import scored_response, scored_tokens
 from mill.models.openai_compat.stream import StreamedAnswer
 from mill.models.spec.arguments import check_flag, check_whole
 from mill.models.spec.parse import OLLAMA_URL
+from mill.models.tokens.chat_template import TEMPLATE_OPTIONS, wanted
 from mill.models.tokens.next_tokens import Distribution, NextTokens, requested_top_logprobs
 from mill.models.tokens.pairs import TokenPair, make_pair, move_spaces, with_prefix
 from mill.models.tokens.windows import rolling_windows
@@ -33,7 +35,7 @@ from mill.models.tokens.windows import rolling_windows
 NO_CHAT = (400, 404, 405, 422, 500, 501)  # statuses of servers without chat
 MAX_EXCESS = 32  # times the token limit that a server which ignores it may generate
 MAX_STOPS = 4  # of OpenAI's API; the others are applied here
-_OPTIONS = {"until", "max_gen_toks", "temperature", "seed", "logprobs", "reasoning_tags"}
+_OPTIONS = {"until", "max_gen_toks", "temperature", "seed", "logprobs", *TEMPLATE_OPTIONS, "reasoning_tags"}
 NO_BOS = "the first token of a text without context is not scored, unless the tokenizer adds a BOS: pass bos_token_id=..."
 NO_ROUTE = "the server returns no log-probabilities of a prompt: it ignores `prompt_logprobs` and `echo`"
 NO_TOKENS = "the server gives no log-probabilities of its answers"
@@ -91,6 +93,8 @@ class OpenAICompatModel(ServerModel):
         self._prefill_fields: dict[str, Any] | None = None
         """What a request that begins the answer needs; None where the server is not known to continue one."""
         self._repeats_prefill = False
+        self._template_fields: dict[str, Any] = {}
+        """What a request needs for its reasoning effort and the variables of its chat template."""
 
     def identity(self) -> dict[str, Any]:
         """The address, the name, and the server's metadata of the model."""
@@ -198,6 +202,14 @@ class OpenAICompatModel(ServerModel):
         message = read_choice(reply.body)[1].message
         return message is not None and (message.content or "").startswith(BEGUN_ANSWER)
 
+    def check(self, request: Request) -> None:
+        super().check(request)
+        if wanted(request):
+            self._template_fields, shown = effective_fields(self.client, self.model, request, self.base_url)
+            if not shown:
+                names = " and ".join(wanted(request))
+                self._warn(f"{self.base_url} does not show its prompts: whether {names} has an effect is not known")
+
     # Generation.
 
     async def _generate(self, request: Request) -> Response:
@@ -220,6 +232,7 @@ class OpenAICompatModel(ServerModel):
             path, logprobs = "/v1/chat/completions", {"logprobs": True, "top_logprobs": count}
             body["messages"] = messages_of(request)
             body |= (self._prefill_fields or {}) if request.continues_answer else {}
+            body |= self._template_fields if wanted(request) else {}
             body |= {"tools": [tool.to_dict() for tool in request.tools]} if request.tools else {}
         reply = self._check_model(await self._call(path, body, logprobs if count else {}))
         begun = _begun_text(request) if self._repeats_prefill else ""

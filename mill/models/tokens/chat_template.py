@@ -12,6 +12,7 @@ from mill.api.request import Request
 
 THINKING = ("enable_thinking", "thinking")  # what templates call the switch for reasoning
 EFFORT = "reasoning_effort"
+TEMPLATE_OPTIONS = ("chat_template_kwargs", EFFORT)
 
 
 def template_text(chat_template: Any) -> str:
@@ -65,7 +66,7 @@ def check_tools(request: Request, template: str, who: str) -> None:
 
 def wanted(request: Request) -> list[str]:
     """The options of a request that concern the chat template."""
-    return [name for name in ("chat_template_kwargs", EFFORT) if request.options.get(name)]
+    return [name for name in TEMPLATE_OPTIONS if request.options.get(name)]
 
 
 def tool_fields(message: Message) -> dict[str, Any]:

@@ -1,0 +1,196 @@
+"""Reasoning and tool calls in the answers of servers: given beside the text, inside of it, in pieces, or malformed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mill.api.errors import CannotServe
+from mill.api.message import Message
+from mill.api.request import GENERATE, Request, generation_options
+from mill.api.response import Response
+from mill.api.task import RenderSettings
+from mill.api.tools import Tool, ToolCall
+from mill.models.http import client
+from mill.models.spec.open import open_model
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from servers import FaultServer, events, status
+
+DIALOG = (Message("user", "what is 2 + 2?"),)
+ADD = Tool("add", "Adds two numbers.", {"type": "object", "properties": {"a": {"type": "number"}, "b": {"type": "number"}}})
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "FIRST_PAUSE_S", 0.01)
+
+
+def chat(message: dict[str, Any], finish: str = "stop", **more: Any) -> dict[str, Any]:
+    return {"choices": [{"index": 0, "message": message, "finish_reason": finish}], **more}
+
+
+def respond(
+    answer: Any, *, until: tuple[str, ...] = (), stream: bool = False, **request: Any
+) -> tuple[Response, FaultServer]:
+    """The response of a model behind a server that answers every chat like this."""
+
+    def serve(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
+        if path != "/v1/chat/completions":
+            return status(404)
+        return answer(body) if callable(answer) else answer
+
+    with FaultServer(serve) as server:
+        model = open_model(f"openai-compat[model=m,base_url={server.url},chat=true,stream={str(stream).lower()}]")
+        model.ready()
+        server.calls.clear()
+        options = generation_options(max_gen_toks=64, until=until)
+        (response,) = model.generate_until([Request(GENERATE, DIALOG, options=options, **request)])
+    return response, server
+
+
+@pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_reasoning_beside_the_answer_is_stored_apart(field: str, stream: bool) -> None:
+    if stream:
+        pieces = ({field: "2 and "}, {field: "2"}, {"content": "4"})
+        lines = [json.dumps({"choices": [{"index": 0, "delta": piece}]}) for piece in pieces]
+        answer: Any = events(*lines, json.dumps({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}))
+    else:
+        usage = {"prompt_tokens": 3, "completion_tokens": 9, "completion_tokens_details": {"reasoning_tokens": 7}}
+        answer = chat({"content": "4", field: "2 and 2"}, usage=usage)
+    response, _ = respond(answer, stream=stream)
+    assert (response.reasoning, response.text) == ("2 and 2", "4")
+    assert stream or (response.output_tokens, response.reasoning_tokens) == (9, 7)
+
+
+@pytest.mark.parametrize(
+    ("message", "finish", "reasoning", "text"),
+    [
+        ({"content": "<think>2 and 2</think>\n\n4"}, "stop", "2 and 2", "4"),
+        ({"content": "2 and 2</think>4"}, "stop", "2 and 2", "4"),
+        ({"content": "4", "reasoning_content": None}, "stop", None, "4"),
+        ({"content": "4", "reasoning_content": ""}, "stop", None, "4"),
+        ({"content": None, "reasoning_content": "2 and"}, "length", "2 and", ""),
+        ({"content": "<think>2 and"}, "length", "2 and", ""),
+    ],
+)
+def test_reasoning_is_found_wherever_a_server_puts_it(
+    message: dict[str, Any], finish: str, reasoning: str | None, text: str
+) -> None:
+    response, _ = respond(chat(message, finish))
+    assert (response.reasoning, response.text) == (reasoning, text)
+    assert response.truncated_reasoning is (text == "")
+
+
+@pytest.mark.parametrize("value", [["2"], {"text": "2"}, 2])
+def test_reasoning_that_is_no_text_is_an_error(value: Any) -> None:
+    response, _ = respond(chat({"content": "4", "reasoning_content": value}))
+    assert "the reasoning of the server's answer is" in (response.error or "")
+
+
+def test_an_answer_whose_reasoning_a_stop_string_ended_is_requested_again_without_it() -> None:
+    def answer(body: dict[str, Any]) -> Any:
+        text = "<think>first\n\nsecond</think>4\n\nmore"
+        for stop in body.get("stop", []):
+            text = text.partition(stop)[0]
+        return chat({"content": text})
+
+    response, server = respond(answer, until=("\n\n",))
+    assert (response.reasoning, response.text) == ("first\n\nsecond", "4")
+    assert [call[1].get("stop") for call in server.calls] == [["\n\n"], None]
+
+
+def test_tool_calls_are_read_with_their_arguments() -> None:
+    calls = [
+        {"id": "a", "type": "function", "function": {"name": "add", "arguments": '{"a": 2, "b": 2}'}},
+        {"id": "b", "type": "function", "function": {"name": "add", "arguments": {"a": 1, "b": 2}}},
+        {"id": "c", "type": "function", "function": {"name": "add", "arguments": '{"a": 1, "b"'}},
+        {"id": "d", "type": "function", "function": {"name": "add", "arguments": "[1, 2]"}},
+        {"id": "e", "type": "function", "function": {"name": "add"}},
+    ]
+    response, server = respond(chat({"content": None, "tool_calls": calls}, "tool_calls"), tools=(ADD,))
+    assert response.error is None and response.text == "" and not response.empty
+    assert [call.arguments for call in response.tool_calls] == [{"a": 2, "b": 2}, {"a": 1, "b": 2}, None, None, {}]
+    assert [call.text for call in response.tool_calls][2] == '{"a": 1, "b"'
+    assert server.calls[0][1]["tools"] == [ADD.to_dict()]
+
+
+def test_streamed_tool_calls_are_put_together() -> None:
+    parts = [
+        {"index": 0, "id": "a", "function": {"name": "add", "arguments": ""}},
+        {"index": 0, "function": {"arguments": '{"a": 2, '}},
+        {"index": 1, "id": "b", "function": {"name": "add", "arguments": '{"a": 7}'}},
+        {"index": 0, "function": {"arguments": '"b": 2}'}},
+    ]
+    lines = [json.dumps({"choices": [{"index": 0, "delta": {"tool_calls": [part]}}]}) for part in parts]
+    end = json.dumps({"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]})
+    response, _ = respond(events(*lines, end), stream=True, tools=(ADD,))
+    assert response.tool_calls == (ToolCall.parse("add", '{"a": 2, "b": 2}', "a"), ToolCall.parse("add", '{"a": 7}', "b"))
+
+
+def test_a_stream_that_ends_in_the_middle_of_a_call_is_an_error() -> None:
+    part = {"index": 0, "id": "a", "function": {"name": "add", "arguments": '{"a": 2, '}}
+    line = json.dumps({"choices": [{"index": 0, "delta": {"tool_calls": [part]}}]})
+    response, _ = respond(events(line, finish=False), stream=True, tools=(ADD,))
+    assert response.failed
+
+
+@pytest.mark.parametrize("calls", ["add", [3], [{"function": "add"}], [{"function": {"name": 3}}]])
+def test_tool_calls_of_another_shape_are_an_error(calls: Any) -> None:
+    response, _ = respond(chat({"content": "", "tool_calls": calls}, "tool_calls"), tools=(ADD,))
+    assert response.failed
+
+
+def rendering(used: str) -> Any:
+    """A server that shows its prompts, in which only one field or variable of the template makes a difference."""
+
+    def serve(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
+        if path == "/apply-template":
+            return {"prompt": f"Count. {body.get(used) or body.get('chat_template_kwargs', {}).get(used)}"}
+        return chat({"content": "4"}) if path == "/v1/chat/completions" else status(404)
+
+    return serve
+
+
+@pytest.mark.parametrize(
+    ("used", "settings", "sent"),
+    [
+        ("reasoning_effort", {"reasoning_effort": "low"}, {"reasoning_effort": "low"}),
+        ("enable_thinking", {"reasoning_effort": "none"}, {"chat_template_kwargs": {"enable_thinking": False}}),
+        ("volume", {"chat_template_kwargs": {"volume": 3}}, {"chat_template_kwargs": {"volume": 3}}),
+        ("enable_thinking", {"reasoning_effort": "low"}, None),
+        ("enable_thinking", {"chat_template_kwargs": {"volume": 3}}, None),
+    ],
+)
+def test_what_changes_a_servers_prompt_is_sent_and_the_rest_is_refused(
+    used: str, settings: dict[str, Any], sent: dict[str, Any] | None
+) -> None:
+    request = RenderSettings(**settings).served(Request(GENERATE, DIALOG, options=generation_options()))
+    with FaultServer(rendering(used)) as server:
+        model = open_model(f"openai-compat[model=m,base_url={server.url},chat=true]")
+        model.ready()
+        if sent is None:
+            with pytest.raises(CannotServe, match="change"):
+                model.check(request)
+            return
+        model.check(request)
+        model.generate_until([request])
+        body = server.calls[-1][1]
+    assert {name: body.get(name) for name in sent} == sent
+
+
+def test_a_server_that_does_not_show_its_prompts_gets_the_effort_with_a_warning() -> None:
+    request = RenderSettings(reasoning_effort="high").served(Request(GENERATE, DIALOG, options=generation_options()))
+    answer = lambda server, path, body: chat({"content": "4"}) if path == "/v1/chat/completions" else status(404)  # noqa: E731
+    with FaultServer(answer) as server:
+        model = open_model(f"openai-compat[model=m,base_url={server.url},chat=true]")
+        model.ready()
+        model.check(request)
+        model.generate_until([request])
+        assert server.calls[-1][1]["reasoning_effort"] == "high"
+    assert any("whether reasoning_effort has an effect is not known" in line for line in model.warnings())
