@@ -26,6 +26,7 @@ from mill.api.request import (
     option_name,
 )
 from mill.api.response import Response
+from mill.api.tools import Tool, ToolCall
 
 if TYPE_CHECKING:
     from mill.api.judge import Judge
@@ -57,7 +58,15 @@ class Sample:
     doc: Mapping[str, Any]
 
 
-MOST = 10**6  # examples before a question, or repeats of it
+MOST = 10**6  # examples before a question, repeats of it, or characters of a tool's output
+MAX_ROUNDS = 1000
+_RANGES = (
+    ("n_shots", 0, MOST),
+    ("seed", -LARGEST_SEED, LARGEST_SEED),
+    ("repeats", 1, MOST),
+    ("max_rounds", 1, MAX_ROUNDS),
+    ("max_tool_output", 1, MOST),
+)
 
 
 @dataclass(frozen=True)
@@ -79,11 +88,13 @@ class RenderSettings:
     """How long a reasoning model thinks: none, low, medium or high."""
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """Variables of the chat template, such as enable_thinking."""
+    max_rounds: int | None = None
+    max_tool_output: int | None = None
     reasoning_tags: tuple[str, ...] | None = None
     """What the model writes before and after its reasoning; empty where it is not to be split from the answer."""
 
     def __post_init__(self) -> None:
-        for name, least, most in (("n_shots", 0, MOST), ("seed", -LARGEST_SEED, LARGEST_SEED), ("repeats", 1, MOST)):
+        for name, least, most in _RANGES:
             value = getattr(self, name)
             if value is None and name != "repeats":
                 continue
@@ -173,6 +184,12 @@ class Task(ABC):
     """How another model grades the answers, where --judge names one."""
     by_category: bool = False
     """Whether results have the scores of each category beside those of the whole."""
+    max_rounds: int = 100
+    """Of a dialog; --max_rounds overrides it."""
+    max_tool_output: int = 4000
+    """Characters of a tool's output that the model gets; --max_tool_output overrides it."""
+    tool_timeout_s: float = 30.0
+    """How long a call of a tool may take."""
     alternatives: tuple[str, ...] = ()
     """Other renderings of the same data, tried in this order when a model cannot serve this one."""
 
@@ -207,6 +224,14 @@ class Task(ABC):
     @abstractmethod
     def requests(self, sample: Sample, settings: RenderSettings) -> list[Request]:
         """The requests of one sample."""
+
+    def tools(self, sample: Sample) -> Sequence[Tool]:
+        """The tools that the model may call in this sample; the rounds' requests name them too."""
+        return ()
+
+    def call_tool(self, sample: Sample, call: ToolCall) -> str:
+        """Execute a call of one of the tools; what it raises is told to the model. Called from several threads."""
+        raise NotImplementedError(f"the task {self.name} has tools and no call_tool()")
 
     def next_round(self, sample: Sample, settings: RenderSettings, responses: Sequence[Response]) -> Request | None:
         """The next round of a dialog, given the responses so far; None when it is over. Only for multi-round tasks."""

@@ -42,6 +42,7 @@ Examples:
 SHOWN = (
     "output_dir", "limit", "n_shots", "same_shots", "seed", "repeats", "batch_size", "task_paths", "gen_kwargs",
     "max_tokens", "system_prompt", "apply_chat_template", "reasoning_effort", "chat_template_kwargs", "reasoning_tags",
+    "max_rounds", "max_tool_output",
 )  # fmt: skip
 SHOWN_LAST = (
     "dry_run", "base_url", "no_remote_code", "confirm_run_unsafe_code", "wait", "judge", "executor", "workers", "address",

@@ -10,9 +10,8 @@ from mill.api.request import Request
 from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample, Task
 from mill.execute.executor import Executor
+from mill.execute.tools import attach, run_tools, tool_key, waits_for_tools
 from mill.tasks.hooks import check_request, read_requests
-
-MAX_ROUNDS = 100
 
 
 @dataclass
@@ -44,12 +43,20 @@ class SampleState:
     def open_requests(self) -> list[Request]:
         return [request for request in (*self.requests, *(rounds[-1] for rounds in self.rounds)) if not request.resps]
 
+    @property
+    def max_rounds(self) -> int:
+        return self.task.max_rounds if self.settings.max_rounds is None else self.settings.max_rounds
+
+    def waiting_for_tools(self) -> list[Request]:
+        """The last rounds whose calls of tools have no results yet; those of the last possible round are not executed."""
+        return [rounds[-1] for rounds in self.rounds if len(rounds) < self.max_rounds and waits_for_tools(rounds[-1])]
+
     def advance(self) -> bool:
         """Add the task's next round to every dialog that has one; False when all are over."""
         advanced = False
         for repeat, rounds in enumerate(self.rounds):
             responses = [request.resps[0] for request in rounds if request.resps]
-            if len(responses) < len(rounds) or responses[-1].failed or len(rounds) >= MAX_ROUNDS:
+            if len(responses) < len(rounds) or responses[-1].failed or len(rounds) >= self.max_rounds:
                 continue
             try:
                 following = self.task.next_round(self.sample, self.settings, responses)
@@ -77,6 +84,8 @@ def run_samples(executor: Executor, states: Sequence[SampleState]) -> None:
     active = list(states)
     while executor.any_active(bool(active)):
         executor.run(request for state in active for request in state.open_requests())
+        waiting = ((state, request) for state in active for request in state.waiting_for_tools())
+        run_tools(executor.store, [(state.task, state.sample, state.settings, request) for state, request in waiting])
         active = [state for state in active if state.advance()]
 
 
@@ -88,5 +97,10 @@ def replay(state: SampleState, lookup: Callable[[str], Response | None]) -> bool
             if len(recorded) < request.repeats:
                 return False
             request.resps[:] = recorded
+        for request in state.waiting_for_tools():
+            results = lookup(tool_key(state.task, state.sample, request).key)
+            if results is None:
+                return False
+            attach(request, results.tool_results)
         if not state.advance():
             return True

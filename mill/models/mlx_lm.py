@@ -19,7 +19,7 @@ from mill.models.spec.fingerprint import folder_digest, weights_size
 from mill.models.spec.remote_code import announce_remote_code
 from mill.models.tokens.generated import TokenLogprobs, as_tokens
 from mill.models.tokens.pairs import TokenPair
-from mill.models.tokens.reasoning import GeneratedText, decoded_text, read_text, reasoning_tokens, tags_of
+from mill.models.tokens.reasoning import GeneratedText, decoded_text, marks_of, read_text, reasoning_tokens, tags_of
 from mill.models.tokens.token_model import TokenModel
 from mill.models.tokens.tokenizer import Prompt, Tokens, prompt_units
 
@@ -164,6 +164,7 @@ class MlxModel(TokenModel):
         return Response(
             text=answer.text,
             reasoning=answer.reasoning,
+            tool_calls=answer.tool_calls,
             reasoning_tokens=reasoning_tokens(self.tokens.tokenizer, ids, tags) if tags and reasons else None,
             finish_reason="stop" if answer.stopped else finish,
             tokens=as_tokens(self.tokens.tokenizer, ids, positions) if positions else None,
@@ -173,7 +174,7 @@ class MlxModel(TokenModel):
         )
 
     def _answer(self, prompt: Prompt, ids: list[int]) -> GeneratedText:
-        text = decoded_text(self.tokens.tokenizer, ids, tags_of(prompt.request))
+        text = decoded_text(self.tokens.tokenizer, ids, marks_of(prompt.request))
         return read_text(prompt.request, text, prompt.request.options["until"], opened=prompt.opened)
 
     # Scoring.

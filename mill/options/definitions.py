@@ -13,7 +13,7 @@ from mill.api.files import check_path
 from mill.api.reasoning import read_tags
 from mill.api.request import LARGEST_SEED, NUMBER_OPTIONS, option_name
 from mill.api.request import check_options as check_decoding
-from mill.api.task import RenderSettings
+from mill.api.task import MAX_ROUNDS, RenderSettings
 from mill.options.option import hints
 from mill.options.text import parse_pairs, read_list
 
@@ -215,6 +215,14 @@ class EvalOptions(RunOptions, kw_only=True, frozen=True):
     judge: Annotated[Text | None, Meta(description="Model spec of the judge, which grades the answers of judged tasks.")] = (
         None
     )
+    max_rounds: Annotated[
+        Annotated[int, Meta(ge=1, le=MAX_ROUNDS)] | None,
+        Meta(description="Most rounds of a dialog with tools.", extra=hints(default="the task's own")),
+    ] = None
+    max_tool_output: Annotated[
+        Count | None,
+        Meta(description="Most characters of a tool's output that the model gets.", extra=hints(default="the task's own")),
+    ] = None
     executor: Annotated[
         Literal["local", "ray"],
         Meta(
@@ -246,6 +254,8 @@ class EvalOptions(RunOptions, kw_only=True, frozen=True):
             apply_chat_template=bool(self.apply_chat_template),
             fewshot_as_multiturn=self.fewshot_as_multiturn,
             same_shots=self.same_shots,
+            max_rounds=self.max_rounds,
+            max_tool_output=self.max_tool_output,
             **self.reasoning,
         )
 

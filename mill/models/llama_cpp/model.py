@@ -160,6 +160,7 @@ class LlamaCppModel(ServerModel):
         return Response(
             text=answer.text,
             reasoning=answer.reasoning,
+            tool_calls=answer.tool_calls,
             finish_reason="length" if limited and not answer.stopped else "stop",
             tokens=await self._tokens(completion) if "logprobs" in options else None,
             prompt_tokens=prompt,

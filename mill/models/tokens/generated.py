@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from mill.api.response import Response, Token
-from mill.models.tokens.reasoning import decoded_text, read_text, reasoning_tokens, tags_of
+from mill.models.tokens.reasoning import decoded_text, marks_of, read_text, reasoning_tokens, tags_of
 from mill.models.tokens.tokenizer import Prompt
 
 if TYPE_CHECKING:
@@ -27,10 +27,11 @@ def decoded_response(
     ends = [index for index, token in enumerate(ids) if token in end_ids]
     answer = ids[: ends[0]] if ends else ids
     request, tags = prompt.request, tags_of(prompt.request)
-    found = read_text(request, decoded_text(tokenizer, answer, tags), stops, opened=prompt.opened)
+    found = read_text(request, decoded_text(tokenizer, answer, marks_of(request)), stops, opened=prompt.opened)
     return Response(
         text=found.text,
         reasoning=found.reasoning,
+        tool_calls=found.tool_calls,
         reasoning_tokens=reasoning_tokens(tokenizer, answer, tags) if tags and found.reasoning is not None else None,
         finish_reason="stop" if ends or found.stopped else "length",
         tokens=None if logprobs is None else as_tokens(tokenizer, answer, logprobs),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,16 +11,19 @@ from typing import Any
 from mill.api.reasoning import DEFAULT_TAGS, ReasoningTags
 from mill.api.request import Request
 from mill.api.response import Response
+from mill.api.tools import ToolCall
 from mill.models.tokens.stops import cut_at_stops
+from mill.models.tokens.tool_calls import MARKERS, split_tool_calls
 
 
 @dataclass(frozen=True)
 class GeneratedText:
-    """A generated text: the answer before its first stop string, and the reasoning before the answer."""
+    """A generated text: the answer before its first stop string, the reasoning before the answer, and the calls in it."""
 
     text: str
     reasoning: str | None = None
     stopped: bool = False
+    tool_calls: tuple[ToolCall, ...] = ()
 
 
 def tags_of(request: Request) -> ReasoningTags | None:
@@ -41,7 +45,8 @@ def read_text(request: Request, text: str, stops: Sequence[str], *, opened: bool
     if tags is not None:
         reasoning, text = tags.split(text, opened=opened)
     text, stopped = cut_at_stops(text, stops)
-    return GeneratedText(text, reasoning, stopped)
+    text, calls = split_tool_calls(text) if request.tools else (text, ())
+    return GeneratedText(text, reasoning, stopped, calls)
 
 
 def stopped_too_early(request: Request, response: Response) -> bool:
@@ -49,23 +54,37 @@ def stopped_too_early(request: Request, response: Response) -> bool:
     return bool(request.options["until"]) and response.truncated_reasoning and response.finish_reason == "stop"
 
 
-def decoded_text(tokenizer: Any, ids: Sequence[int], tags: ReasoningTags | None) -> str:
-    """Generated ids as text, without special tokens other than the tags of the reasoning."""
-    special = [token for token in tokenizer.all_special_tokens if tags and (token in tags.start or token in tags.end)]
-    if not special or tags is None:
+def marks_of(request: Request) -> tuple[str, ...]:
+    """What marks the parts of a generated text: the tags of the reasoning and, with tools, the marks of calls."""
+    tags = tags_of(request)
+    return ((tags.start, tags.end) if tags else ()) + (MARKERS if request.tools else ())
+
+
+def special_marks(tokenizer: Any, marks: Sequence[str]) -> bool:
+    """Whether decoding would remove some of the marks as special tokens."""
+    return any(token in mark for token in tokenizer.all_special_tokens for mark in marks)
+
+
+def decoded_text(tokenizer: Any, ids: Sequence[int], marks: Sequence[str]) -> str:
+    """Generated ids as text, without special tokens that are not among the marks."""
+    if not special_marks(tokenizer, marks):
         return str(tokenizer.decode(ids, skip_special_tokens=True))
     text = str(tokenizer.decode(ids, skip_special_tokens=False))
-    parts = [part.split(tags.end) for part in text.split(tags.start)]
-    for token in tokenizer.all_special_tokens:
-        parts = [[piece.replace(token, "") for piece in part] for part in parts]
-    return tags.start.join(tags.end.join(part) for part in parts)
+    pieces = re.split(f"({'|'.join(map(re.escape, marks))})", text)
+    return "".join(piece if piece in marks else _without(piece, tokenizer.all_special_tokens) for piece in pieces)
+
+
+def _without(text: str, tokens: Sequence[str]) -> str:
+    for token in tokens:
+        text = text.replace(token, "")
+    return text
 
 
 def reasoning_tokens(tokenizer: Any, ids: Sequence[int], tags: ReasoningTags) -> int:
     """How many of the ids belong to the reasoning, its tags included; all of them where it has no end."""
 
     def ended(last: int) -> bool:
-        return tags.end in decoded_text(tokenizer, ids[: last + 1], tags)
+        return tags.end in decoded_text(tokenizer, ids[: last + 1], (tags.start, tags.end))
 
     return min(len(ids), bisect_left(range(len(ids)), True, key=ended) + 1)
 

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from mill.api.message import VIDEO
-from mill.api.reasoning import ReasoningTags
 from mill.api.request import Request
 from mill.api.response import Response, Token
 from mill.models.hf.multimodal import MediaRow
 from mill.models.tokens.next_tokens import requested_top_logprobs
-from mill.models.tokens.reasoning import decoded_text, read_text, reasoning_tokens, tags_of
+from mill.models.tokens.reasoning import decoded_text, marks_of, read_text, reasoning_tokens, special_marks, tags_of
 from mill.models.tokens.rows import Row
 
 SAMPLED_LOGPROBS = 20  # vLLM's default maximum for a token
@@ -36,11 +35,12 @@ def sampling(request: Request, *, stops: bool = True) -> Any:
 
 def as_text(request: Request, output: Any, tokenizer: Any, truncated: int = 0, *, opened: bool = False) -> Response:
     completion, tags = output.outputs[0], tags_of(request)
-    answer = read_text(request, _text(completion, tokenizer, tags), request.options["until"], opened=opened)
+    answer = read_text(request, _text(completion, tokenizer, request), request.options["until"], opened=opened)
     reasons = tags is not None and answer.reasoning is not None
     return Response(
         text=answer.text,
         reasoning=answer.reasoning,
+        tool_calls=answer.tool_calls,
         reasoning_tokens=reasoning_tokens(tokenizer, completion.token_ids, tags) if tags and reasons else None,
         finish_reason="stop" if answer.stopped else completion.finish_reason,
         tokens=with_top_logprobs(completion.token_ids, completion.logprobs) if completion.logprobs else None,
@@ -50,10 +50,12 @@ def as_text(request: Request, output: Any, tokenizer: Any, truncated: int = 0, *
     )
 
 
-def _text(completion: Any, tokenizer: Any, tags: ReasoningTags | None) -> str:
-    """The engine's text. It leaves out special tokens: where the tags are among them, the ids are decoded here."""
-    special = tags is not None and any(token in tags.start + tags.end for token in tokenizer.all_special_tokens)
-    return decoded_text(tokenizer, completion.token_ids, tags) if special else str(completion.text)
+def _text(completion: Any, tokenizer: Any, request: Request) -> str:
+    """The engine's text. It leaves out special tokens: where marks are among them, the ids are decoded here."""
+    marks = marks_of(request)
+    if not special_marks(tokenizer, marks):
+        return str(completion.text)
+    return decoded_text(tokenizer, completion.token_ids, marks)
 
 
 def media_by_kind(row: MediaRow, decoded: Sequence[Any]) -> dict[str, list[Any]]:

@@ -113,7 +113,7 @@ def test_tokens_of_the_reasoning_end_with_its_tag(tiny_model: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(tiny_model)
     ids = tokenizer("the fox</think>42", add_special_tokens=False)["input_ids"]
     count = reasoning_tokens(tokenizer, ids, ReasoningTags())
-    assert decoded_text(tokenizer, ids[:count], None).endswith("</think>")
+    assert decoded_text(tokenizer, ids[:count], ()).endswith("</think>")
     assert reasoning_tokens(tokenizer, ids[: count - 1], ReasoningTags()) == count - 1
 
 
@@ -137,5 +137,5 @@ def test_tags_that_are_special_tokens_are_found_and_no_other_special_token_is_sh
     tokenizer = AutoTokenizer.from_pretrained(tiny_model)
     tags = ReasoningTags("<s>", "</s>")
     ids = tokenizer("<s>hm</s>42", add_special_tokens=False)["input_ids"]
-    assert tags.split(decoded_text(tokenizer, ids, tags), opened=False) == ("hm", "42")
-    assert decoded_text(tokenizer, ids, ReasoningTags()) == "hm42"
+    assert tags.split(decoded_text(tokenizer, ids, ("<s>", "</s>")), opened=False) == ("hm", "42")
+    assert decoded_text(tokenizer, ids, ("<think>", "</think>")) == "hm42"

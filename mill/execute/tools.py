@@ -1,0 +1,108 @@
+"""Tool calls of dialogs: executed between two rounds, many samples at once, and recorded like responses.
+
+A call that cannot be executed is an observation for the model, never an error of the run.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+from mill.api.batching import describe
+from mill.api.request import MULTI_ROUND, Request
+from mill.api.response import Response
+from mill.api.task import RenderSettings, Sample, Task
+from mill.api.tools import ERROR, MALFORMED, OK, TIMED_OUT, UNKNOWN, ToolCall, ToolResult
+from mill.execute.executor import Store
+
+MOST_CALLS = 64  # of one response: the others are refused
+
+
+def tool_key(task: Task, sample: Sample, request: Request) -> Request:
+    """The request under whose key the results of a round's calls are recorded. It is never shared between runs: a tool may
+    give something else each time."""
+    return Request(MULTI_ROUND, f"tools of {task.name}/{sample.id} after {request.key}", options={"temperature": 1.0})
+
+
+def waits_for_tools(request: Request) -> bool:
+    """Whether a round's response has calls without results."""
+    return bool(request.resps and request.resps[0].tool_calls and not request.resps[0].tool_results)
+
+
+def attach(request: Request, results: Sequence[ToolResult]) -> None:
+    request.resps[:] = [replace(request.resps[0], tool_results=tuple(results))]
+
+
+def run_tools(store: Store, rounds: Iterable[tuple[Task, Sample, RenderSettings, Request]]) -> None:
+    """Execute the calls of all rounds that wait for them, and attach the results to their responses.
+
+    The calls of one response run one after another, in their order.
+    """
+    pending = []
+    for task, sample, settings, request in rounds:
+        recorded = store.get(tool_key(task, sample, request))
+        if recorded is not None:
+            attach(request, recorded.tool_results)
+        else:
+            pending.append((task, sample, settings, request))
+    if not pending:
+        return
+    pool = ThreadPoolExecutor(2 * (os.cpu_count() or 1))
+    try:
+        found = pool.map(lambda one: _results(one[0], one[1], one[2], one[3].resps[0].tool_calls), pending)
+        for (task, sample, _, request), results in zip(pending, found, strict=True):
+            store.put(tool_key(task, sample, request), Response(text="", tool_results=tuple(results)))
+            attach(request, results)
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)  # an interruption does not wait for calls that have not begun
+
+
+def _results(task: Task, sample: Sample, settings: RenderSettings, calls: Sequence[ToolCall]) -> list[ToolResult]:
+    most = task.max_tool_output if settings.max_tool_output is None else settings.max_tool_output
+    results = [execute(task, sample, call) for call in calls[:MOST_CALLS]]
+    refused = f"only {MOST_CALLS} calls are executed at once"
+    results += [ToolResult(call.name, refused, ERROR, call.id) for call in calls[MOST_CALLS:]]
+    return [replace(result, output=_shortened(result.output, most)) for result in results]
+
+
+def execute(task: Task, sample: Sample, call: ToolCall) -> ToolResult:
+    """What came of one call; anything that goes wrong is told to the model."""
+    names = [tool.name for tool in task.tools(sample)]
+    if call.name not in names:
+        return ToolResult(call.name, f"there is no tool {call.name!r}; there are: {', '.join(names)}", UNKNOWN, call.id)
+    if call.arguments is None:
+        return ToolResult(call.name, f"the arguments are not a JSON object: {call.text[:200]}", MALFORMED, call.id)
+    outcome, output = _within(task.tool_timeout_s, lambda: task.call_tool(sample, call))
+    return ToolResult(call.name, output, outcome, call.id)
+
+
+def _within(seconds: float, call: Callable[[], str]) -> tuple[str, str]:
+    """(outcome, output) of a function. One that hangs is left behind in its thread, which ends with the process."""
+    answers: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
+
+    def work() -> None:
+        try:
+            output = call()
+            answers.put((OK, output if isinstance(output, str) else str(output)))
+        except TimeoutError as error:
+            answers.put((TIMED_OUT, describe(error)))
+        except BaseException as error:  # a tool may be third-party code
+            answers.put((ERROR, describe(error)))
+
+    threading.Thread(target=work, daemon=True).start()
+    try:
+        return answers.get(timeout=seconds)
+    except queue.Empty:
+        return TIMED_OUT, f"the tool gave no answer in {seconds:g} s"
+
+
+def _shortened(output: str, most: int) -> str:
+    """The start and the end of a long output, with how much is left out between them."""
+    if len(output) <= most:
+        return output
+    head, tail = output[: most - most // 4], output[len(output) - most // 4 :]
+    return f"{head}\n[{len(output) - most} characters left out]\n{tail}"
