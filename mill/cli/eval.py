@@ -40,9 +40,9 @@ Examples:
   mill eval --config run.yaml --dry_run
 """
 SHOWN = (
-    "output_dir", "limit", "n_shots", "same_shots", "seed", "repeats", "batch_size", "task_paths", "gen_kwargs",
-    "max_tokens", "system_prompt", "apply_chat_template", "reasoning_effort", "chat_template_kwargs", "reasoning_tags",
-    "max_rounds", "max_tool_output",
+    "output_dir", "limit", "n_shots", "same_shots", "seed", "repeats", "repeat_metrics", "batch_size", "task_paths",
+    "gen_kwargs", "max_tokens", "system_prompt", "apply_chat_template", "reasoning_effort", "chat_template_kwargs",
+    "reasoning_tags", "max_rounds", "max_tool_output",
 )  # fmt: skip
 SHOWN_LAST = (
     "dry_run", "base_url", "no_remote_code", "confirm_run_unsafe_code", "wait", "judge", "executor", "workers", "address",
@@ -82,7 +82,7 @@ def evaluate(options: EvalOptions) -> int:
     """Plan every model before the first one loads, so that a mistake in the last one is reported at once."""
     if not options.models or not options.tasks:
         raise SpecError("give models and tasks: mill eval MODELS TASKS, or a file with both: mill eval --config run.yaml")
-    settings, choice = options.settings, options.choice
+    settings, choice, repeat_metrics = options.settings, options.choice, options.metrics_of_repeats
     load_builtin()
     load_files(tuple(options.task_paths))
     task_names = expand_task_files(options.tasks)
@@ -103,6 +103,8 @@ def evaluate(options: EvalOptions) -> int:
         )
         for model in options.models
     ]
+    for run in runs:
+        run.repeat_metrics = repeat_metrics
     for run in runs if rank() == 0 else ():
         for plan in run.plans:
             for warning in plan.without_effect():

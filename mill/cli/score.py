@@ -17,18 +17,25 @@ from mill.tasks.load import load_builtin, load_files
 
 @click.command("score")
 @click.argument("run", type=FilePath())
+@option("repeat_metrics")
 @option("task_paths")
 @option("confirm_run_unsafe_code")
-def command(run: str, task_paths: tuple[list[str], ...], confirm_run_unsafe_code: bool | None) -> int:
+def command(
+    run: str,
+    repeat_metrics: list[str] | None,
+    task_paths: tuple[list[str], ...],
+    confirm_run_unsafe_code: bool | None,
+) -> int:
     """Score the answers recorded in the folder RUN with the tasks as they are now; this needs no model and no data.
 
     \b
     Example:
       mill score results/SmolLM2-135M-Instruct-1a2b3c4d/default
+      mill score results/SmolLM2-135M-Instruct-1a2b3c4d/repeats-10 --repeat_metrics pass@1,pass@3,maj@5
     """
     apply_switches({"confirm_run_unsafe_code": confirm_run_unsafe_code})
     load_builtin()
     load_files(tuple(split_paths(task_paths)))
-    outcome = score_again(RunFolder(Path(run)))
+    outcome = score_again(RunFolder(Path(run)), repeat_metrics)
     print_outcome(outcome)
     return int(not outcome.complete)

@@ -19,6 +19,7 @@ from mill.options.text import parse_pairs, read_list
 
 if TYPE_CHECKING:
     from mill.execute.choose import ExecutorChoice
+    from mill.metrics.repeats import RepeatMetric
 
 DEFAULT_OUTPUT_DIR = "results"
 MAX_REPEATS = 10_000
@@ -193,6 +194,15 @@ class EvalOptions(RunOptions, kw_only=True, frozen=True):
         bool, Meta(description="The first few-shot examples for every question, instead of a draw for each.")
     ] = False
     repeats: Annotated[int, Meta(ge=1, le=MAX_REPEATS, description="Answers sampled for each question.")] = 1
+    repeat_metrics: Annotated[
+        list[Text] | None,
+        Meta(
+            description="Metrics over the answers to a question, comma-separated: pass@K (at least one of K is right), "
+            "maj@K (the most frequent answer of K), avg@K (the first K), best@K (the one that the judge rates highest).",
+            examples=[["pass@1", "pass@5"]],
+            extra=hints(from_text=read_list, default="pass@K and maj@K of all --repeats"),
+        ),
+    ] = None
     batch_size: Annotated[
         Count | Literal["auto"], Meta(description="Requests per batch, or auto. A batch_size in the model spec wins.")
     ] = "auto"
@@ -258,6 +268,12 @@ class EvalOptions(RunOptions, kw_only=True, frozen=True):
             max_tool_output=self.max_tool_output,
             **self.reasoning,
         )
+
+    @property
+    def metrics_of_repeats(self) -> tuple[RepeatMetric, ...] | None:
+        from mill.metrics.repeats import read_repeat_metrics
+
+        return None if self.repeat_metrics is None else read_repeat_metrics(self.repeat_metrics, self.repeats)
 
     @property
     def choice(self) -> ExecutorChoice:

@@ -19,6 +19,7 @@ from mill.execute.executor import Executor, Tally
 from mill.execute.lockstep import LockStepExecutor
 from mill.execute.ranks import Ranks
 from mill.execute.sample_state import SampleState, run_samples
+from mill.metrics.repeats import RepeatMetric
 from mill.models.spec.parse import Spec
 from mill.runs import manifest
 from mill.runs.advisory_lock import advisory_lock
@@ -87,6 +88,8 @@ class Run:
     condition: str = ""
     choice: ExecutorChoice = field(default_factory=ExecutorChoice)
     judging: JudgeRunner | None = None
+    repeat_metrics: Sequence[RepeatMetric] | None = None
+    """Over the repeats of a sample; None for the default ones."""
     _prompts: dict[tuple[str, str], str] = field(default_factory=dict, repr=False)
     """Task and sample -> the prompt as the model got it."""
 
@@ -192,7 +195,7 @@ class Run:
     def _score(self, executor: Executor, session: manifest.Session, *, quiet: bool) -> Outcome:
         records = {plan.task.name: [from_state(state, self._sent(state)) for state in plan.states] for plan in self.plans}
         breakdown = self._judge(records, quiet=quiet)
-        scored = {plan.task.name: score_samples(plan.task, records[plan.task.name]) for plan in self.plans}
+        scored = {plan.task.name: self._scored(plan.task, records[plan.task.name]) for plan in self.plans}
         results = {plan.requested: self._summarize(plan, scored[plan.task.name]) for plan in self.plans}
         means = summarize_benchmarks(results, self.benchmarks)
         for name in write_results(self.folder, results, self.benchmarks):
@@ -209,6 +212,9 @@ class Run:
             scored,
             judge_failures=len(breakdown) + sum(map(judge_failures, scored.values())),
         )
+
+    def _scored(self, task: Task, records: Sequence[SampleRecord]) -> list[ScoredSample]:
+        return score_samples(task, records, self.repeat_metrics)
 
     def _judge(self, records: Mapping[str, list[SampleRecord]], *, quiet: bool) -> list[str]:
         """Have the responses judged. A judge that breaks down is reported; scores that need no judge are kept."""

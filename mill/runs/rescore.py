@@ -13,6 +13,7 @@ from mill.api.validate import convert
 from mill.api.warnings import warn
 from mill.execute.executor import Tally
 from mill.execute.sample_state import SampleState, replay
+from mill.metrics.repeats import read_repeat_metrics
 from mill.runs.evaluate import Outcome
 from mill.runs.folder import MANIFEST, RunFolder
 from mill.runs.judging import judge_failures
@@ -25,13 +26,14 @@ from mill.tasks import hooks
 from mill.tasks.recorded import recorded_benchmarks, recorded_task
 
 
-def score_again(folder: RunFolder) -> Outcome:
+def score_again(folder: RunFolder, repeat_metrics: Sequence[str] | None = None) -> Outcome:
     """Read samples and responses from a run's files and score them with the tasks as they are now. A task that cannot be
-    made here keeps its result."""
+    made here keeps its result. `repeat_metrics` are such as pass@5."""
     started, where = time.time(), folder.path / MANIFEST
     known = convert(folder.manifest(), Manifest, where, RunError)
     record = Record(folder.path, root=folder.root)
     settings = convert(known.settings, RenderSettings, f"settings in {where}", RunError)
+    over_repeats = None if repeat_metrics is None else read_repeat_metrics(repeat_metrics, settings.repeats)
     earlier = folder.results()
     results: dict[str, TaskResult] = {}
     scored: dict[str, list[ScoredSample]] = {}
@@ -50,7 +52,7 @@ def score_again(folder: RunFolder) -> Outcome:
         if name not in earlier.tasks and not any(map(_has_response, samples)):
             left_out[name] = "none of its samples was answered yet; the same `mill eval` continues"
             continue
-        scored[name] = score_samples(task, samples)
+        scored[name] = score_samples(task, samples, over_repeats)
         result = summarize(task, scored[name], n_shots=entry.n_shots, total=entry.total, data_hash=entry.data_hash)
         result.warnings = earlier.tasks[name].warnings if name in earlier.tasks else entry.warnings  # with the judge's
         results[name if entry.requested in results else entry.requested or name] = result

@@ -79,7 +79,7 @@ def _by_category(task: Task, scored: Sequence[ScoredSample]) -> dict[str, list[S
 
 def _metrics(task: Task, scored: Sequence[ScoredSample]) -> dict[str, str]:
     names = metrics_of(task, (one.record for one in scored))
-    return {**names, **{name: OWN for one in scored for name in one.values if name not in names}}
+    return {**names, **{name: one.aggregations.get(name, OWN) for one in scored for name in one.values if name not in names}}
 
 
 def _estimate(task: Task, name: str, how: str, values: Sequence[list[Value]]) -> Estimate:

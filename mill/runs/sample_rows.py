@@ -67,6 +67,7 @@ def sample_row(run: Mapping[str, str], task: str, scored: ScoredSample) -> dict[
         "continuations": record.continuations,
         "responses": [[response.to_dict() for response in repeat] for repeat in record.responses],
         "values": {name: [_plain(value) for value in values] for name, values in scored.values.items()},
+        **({"extracted_repeats": list(scored.extracted_repeats)} if scored.extracted_repeats else {}),
         **({"judgements": record.judgements} if record.judgements else {}),
         "keys": record.keys,
         "doc": record.sample.doc,

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,8 @@ class ScoredSample:
     category: str = ""
     extracted: Any = None
     """The answer that the task read from the first repeat."""
+    extracted_repeats: Sequence[Any] = ()
+    """Those of all repeats, where there are several."""
     choices: Sequence[str] = ()
     """The choices that were scored, where the task is multiple choice by log-probability."""
     aggregations: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -135,8 +138,9 @@ def score_sample(task: Task, record: SampleRecord) -> ScoredSample:
         raise
     except BaseException as error:  # third-party scoring code: its failure is this sample's, not the run's
         return ScoredSample(record, {}, f"scoring failed: {describe(error)}", category, choices=choices)
-    extracted = hooks.attempt(lambda: task.extracted(sample, record.responses[0]))
-    return ScoredSample(record, values, None, category, extracted, choices, names)
+    extracted = [hooks.attempt(partial(task.extracted, sample, repeat)) for repeat in record.responses]
+    several = extracted if len(extracted) > 1 else ()
+    return ScoredSample(record, values, None, category, extracted[0], several, choices, names)
 
 
 def metrics_of(task: Task, records: Iterable[SampleRecord]) -> dict[str, str]:

@@ -17,6 +17,8 @@ from mill.api.files import imported_files
 from mill.api.task import Task
 from mill.api.unsafe_code import confirm_unsafe_code, unsafe_code_confirmed
 from mill.api.warnings import warn
+from mill.metrics.repeats import RepeatMetric
+from mill.runs.repeats import with_repeat_metrics
 from mill.runs.samples import SampleRecord, ScoredSample, score_sample
 from mill.tasks.load import load_builtin, load_files
 from mill.tasks.recorded import recorded_task
@@ -27,8 +29,14 @@ _TRIED = 8
 _CHUNK = 8
 
 
-def score_samples(task: Task, records: Sequence[SampleRecord]) -> list[ScoredSample]:
-    """Every sample of a task with its values, in order."""
+def score_samples(
+    task: Task, records: Sequence[SampleRecord], repeat_metrics: Sequence[RepeatMetric] | None = None
+) -> list[ScoredSample]:
+    """Every sample of a task with its values, in order, and with these metrics over its repeats."""
+    return with_repeat_metrics(task, _score_all(task, records), repeat_metrics)
+
+
+def _score_all(task: Task, records: Sequence[SampleRecord]) -> list[ScoredSample]:
     started = time.monotonic()
     scored = [score_sample(task, record) for record in records[:_TRIED]]
     rest = records[_TRIED:]

@@ -1,0 +1,84 @@
+"""Tasks in which the model calls tools, round by round, until it answers without a call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from mill.api.message import Message
+from mill.api.request import MULTI_ROUND, Request
+from mill.api.response import Response
+from mill.api.task import RenderSettings, Sample
+from mill.api.tools import OK, Tool, ToolCall
+from mill.tasks.generative import GenerativeTask
+
+
+@dataclass(frozen=True)
+class FunctionTool(Tool):
+    """A tool that is a Python function of its arguments; what it raises is told to the model."""
+
+    function: Callable[..., str] = field(default=str, compare=False)
+
+
+class AgentTask(GenerativeTask):
+    """A subclass adds `tools` (of FunctionTools) and `score`. Each call is executed by itself: tools have no memory."""
+
+    kind = MULTI_ROUND
+    takes_shots = False
+    max_rounds = 8
+    metrics: Mapping[str, str] = {"exact_match": "mean", "tool_calls": "mean", "failed_calls": "mean"}
+
+    def requests(self, sample: Sample, settings: RenderSettings) -> list[Request]:
+        chat = replace(settings, apply_chat_template=True)  # tools need messages
+        dialog = chat.frame(self.question(sample.doc), self.description)
+        assert not isinstance(dialog, str)
+        return [self._round(sample, settings, dialog)]
+
+    def _round(self, sample: Sample, settings: RenderSettings, dialog: tuple[Message, ...]) -> Request:
+        tools = tuple(Tool(tool.name, tool.description, tool.parameters) for tool in self.tools(sample))
+        options = settings.options(**self.generation)
+        return Request(MULTI_ROUND, dialog, options=options, tools=tools, repeats=settings.repeats)
+
+    def next_round(self, sample: Sample, settings: RenderSettings, responses: Sequence[Response]) -> Request | None:
+        if not responses[-1].tool_calls:
+            return None
+        (first,) = self.requests(sample, settings)
+        assert not isinstance(first.context, str)
+        turns = [turn for number, response in enumerate(responses) for turn in tool_turns(response, number)]
+        return self._round(sample, settings, (*first.context, *turns))
+
+    def call_tool(self, sample: Sample, call: ToolCall) -> str:
+        tool = next(tool for tool in self.tools(sample) if tool.name == call.name)
+        assert isinstance(tool, FunctionTool)
+        return tool.function(**(call.arguments or {}))
+
+    def call_counts(self, responses: Sequence[Response]) -> dict[str, float]:
+        """How many tools were called, and how many of the calls failed."""
+        results = [result for response in responses for result in response.tool_results]
+        return {
+            "tool_calls": float(sum(len(response.tool_calls) for response in responses)),
+            "failed_calls": float(sum(result.outcome != OK for result in results)),
+        }
+
+
+def tool_turns(response: Response, number: int) -> list[Message]:
+    """A response with calls as messages: that of the assistant, and one for the result of each call.
+
+    Calls are numbered anew, so that equal dialogs are equal requests, whatever ids a server draws.
+    """
+    calls = tuple(replace(call, id=call_id(number, index)) for index, call in enumerate(response.tool_calls))
+    results = zip(calls, response.tool_results, strict=True)
+    said = Message("assistant", response.text or "", tool_calls=calls)
+    return [said, *(Message("tool", result.output, tool_call_id=call.id, name=call.name) for call, result in results)]
+
+
+def call_id(number: int, index: int) -> str:
+    """Nine characters, as Mistral's templates want."""
+    return f"call{number:02d}{index:03d}"
+
+
+def text_parameters(**descriptions: str) -> dict[str, Any]:
+    """The JSON schema of required arguments that are texts."""
+    properties = {name: {"type": "string", "description": about} for name, about in descriptions.items()}
+    return {"type": "object", "properties": properties, "required": list(descriptions)}
