@@ -69,6 +69,7 @@ def sample_row(run: Mapping[str, str], task: str, scored: ScoredSample) -> dict[
         "values": {name: [_plain(value) for value in values] for name, values in scored.values.items()},
         **({"extracted_repeats": list(scored.extracted_repeats)} if scored.extracted_repeats else {}),
         **({"judgements": record.judgements} if record.judgements else {}),
+        **({"messages": record.messages} if record.messages else {}),
         "keys": record.keys,
         "doc": record.sample.doc,
     }

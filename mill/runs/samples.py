@@ -43,6 +43,8 @@ class SampleRecord:
     """For each repeat the text of each judgement; None where the judge failed. Empty where there was no judge."""
     sent: str = ""
     """Empty where it is not known, as before the run."""
+    messages: list[dict[str, Any]] = field(default_factory=list)
+    """Of a dialog: those of the last round, for people who read the sample."""
 
     @property
     def error(self) -> str | None:
@@ -110,7 +112,9 @@ def from_state(state: SampleState, sent: str = "") -> SampleRecord:
         continuations = [request.continuation for request in state.requests if request.continuation]
     responses = [[] for _ in keys] if state.open_requests() else state.repeats()
     target, prompt = task.target(sample), prompt_request(state).text
-    return SampleRecord(sample, target, prompt, continuations, keys, responses, sent=sent)
+    last = prompt_request(state).context if state.rounds else ""
+    messages = [] if isinstance(last, str) else [message.to_json() for message in last]
+    return SampleRecord(sample, target, prompt, continuations, keys, responses, sent=sent, messages=messages)
 
 
 def prompt_request(state: SampleState) -> Request:
@@ -211,7 +215,8 @@ def _read_line(line: Any, where: str) -> SampleRecord:
     sample = Sample(line["id"], line["doc"])
     sent, judgements = line["prompt"], line.get("judgements", [])
     prompt = line.get("unrendered") or sent
-    return SampleRecord(sample, line["target"], prompt, line["continuations"], keys, responses, judgements, sent)
+    messages = line.get("messages", [])
+    return SampleRecord(sample, line["target"], prompt, line["continuations"], keys, responses, judgements, sent, messages)
 
 
 def _mapped(data: Any, change: Callable[[str], str]) -> Any:

@@ -272,6 +272,8 @@ class SampleLine:
     unrendered: str | None = None
     """The prompt before the chat template; None where that is the prompt."""
     judgements: list[list[str | None]] = field(default_factory=list)
+    messages: list[dict[str, Any]] = field(default_factory=list)
+    """Of a dialog: the messages of its last round, of the first repeat."""
     escaped: bool = False
     """Whether lone surrogates are written as `\\udXXX` in this line, and each backslash doubled: see samples.py."""
 

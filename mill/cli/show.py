@@ -1,0 +1,80 @@
+"""`mill show RUN TASK ID`: one sample of a run, with its rounds, tool calls and reasoning."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mill.api.errors import RunError, SpecError, UnknownName
+from mill.api.printing import echo_data, one_line
+from mill.api.storage import json_text, read_lines
+from mill.api.validate import parse_json
+from mill.cli.values import FilePath, NamedChoice
+from mill.report.tables import print_table
+from mill.report.transcript import transcript
+from mill.runs.folder import RunFolder
+from mill.runs.samples import SampleRecord, read_samples
+
+_SHOWN = 60  # characters of a text in the list
+TEXT, JSON = "text", "json"
+
+
+@click.command("show")
+@click.argument("run", type=FilePath())
+@click.argument("task", required=False)
+@click.argument("sample_id", metavar="[ID]", required=False)
+@click.option("--repeat", type=click.IntRange(min=0), default=0, show_default=True, help="Which of several answers.")
+@click.option("--format", "form", type=NamedChoice([TEXT, JSON]), default=TEXT, show_default=True)
+def command(run: str, task: str | None, sample_id: str | None, repeat: int, form: str) -> int:
+    """Show the sample ID of TASK in the folder RUN: prompt, reasoning, tool calls with their results, answer and scores.
+
+    Without ID it lists the samples of the task; TASK may be left out where the run has one task.
+
+    \b
+    Examples:
+      mill show results/SmolLM2-135M-Instruct-1a2b3c4d/default gsm8k
+      mill show results/SmolLM2-135M-Instruct-1a2b3c4d/default gsm8k 17
+    """
+    folder = RunFolder(Path(run))
+    names = list(folder.manifest()["tasks"])
+    if task is None and len(names) != 1:
+        raise SpecError(f"the run has {len(names)} tasks, name one of them: {', '.join(names[:20])}")
+    name = names[0] if task is None else task
+    if name not in names:
+        raise UnknownName("task of this run", name, names, hint=f"it has {', '.join(names[:20])}")
+    file = folder.samples_file(name)
+    rows = {str(row["id"]): row for row in _rows(file)}
+    records = {str(record.sample.id): record for record in read_samples(file)}
+    if sample_id is None:
+        _list(rows, records)
+        return 0
+    if sample_id not in records:
+        raise UnknownName(f"sample of {name}", sample_id, records, hint=f"`mill show {run} {name}` lists them")
+    if repeat >= max(1, len(records[sample_id].responses)):
+        raise SpecError(f"--repeat {repeat}: sample {sample_id} has {len(records[sample_id].responses)} answers, from 0 on")
+    row = rows[sample_id]
+    echo_data(json_text(row, indent=2) + "\n" if form == JSON else transcript(records[sample_id], row, repeat))
+    return 0
+
+
+def _rows(file: Path) -> list[Mapping[str, Any]]:
+    lines = [line for _, line in read_lines(file) if line.strip()]
+    return [parse_json(line, f"{file}, line {number},", RunError) for number, line in enumerate(lines, 1)]
+
+
+def _list(rows: Mapping[str, Mapping[str, Any]], records: Mapping[str, SampleRecord]) -> None:
+    metrics = list(dict.fromkeys(name for row in rows.values() for name in row.get("values") or {}))[:3]
+    cells = []
+    for name, record in records.items():
+        row = rows[name]
+        values = [_cell((row.get("values") or {}).get(metric)) for metric in metrics]
+        rounds = str(len(record.responses[0])) if record.messages and record.responses else ""
+        cells.append([name, *values, rounds, one_line(str(row.get("error") or row.get("response") or ""))[:_SHOWN]])
+    print_table("", ("id", *metrics, "rounds", "response"), cells, numbers=(*metrics, "rounds"))
+
+
+def _cell(values: Any) -> str:
+    return " ".join(str(value) for value in values) if isinstance(values, list) else ""

@@ -1,0 +1,93 @@
+"""A sample as people read it: the dialog with its reasoning, tool calls and results, then what was scored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from mill.api.response import Response
+from mill.api.storage import json_text
+from mill.api.tools import OK
+from mill.runs.samples import SampleRecord
+
+_RULE = "-" * 60
+
+
+def transcript(record: SampleRecord, row: Mapping[str, Any], repeat: int = 0) -> str:
+    """`row` is the sample's line in the samples file, with its metrics."""
+    responses = record.responses[repeat] if repeat < len(record.responses) else []
+    blocks = [f"{row.get('task', '')} / {record.sample.id}" + (f" / repeat {repeat}" if len(record.responses) > 1 else "")]
+    blocks += _dialog(record, responses) if record.messages else _single(record, responses)
+    return f"\n{_RULE}\n".join([*blocks, _summary(record, row, repeat)]) + "\n"
+
+
+def _single(record: SampleRecord, responses: Sequence[Response]) -> Iterator[str]:
+    yield _block("prompt", record.sent or record.prompt)
+    for index, response in enumerate(responses):
+        continuation = record.continuations[index] if index < len(record.continuations) else None
+        yield _block("response" if continuation is None else f"choice {continuation!r}", _answer(response))
+
+
+def _dialog(record: SampleRecord, responses: Sequence[Response]) -> Iterator[str]:
+    """The messages of the last round. The last of the assistant's are the responses of the rounds before."""
+    said = [index for index, message in enumerate(record.messages) if message.get("role") == "assistant"]
+    rounds = dict(zip(reversed(said), reversed(responses[:-1]), strict=False))
+    number = 0
+    for index, message in enumerate(record.messages):
+        if index in rounds:
+            number += 1
+            yield _block(f"round {number}: assistant", _answer(rounds[index]))
+        elif message.get("role") == "tool" and rounds:
+            yield _block(f"tool {message.get('name', '')}{_outcome(rounds, index)}", _content(message))
+        else:
+            yield _block(str(message.get("role")), _content(message))
+    for response in responses[-1:]:
+        yield _block(f"round {number + 1}: assistant", _answer(response))
+
+
+def _outcome(rounds: Mapping[int, Response], index: int) -> str:
+    """How a call ended, where that was not well; the results of a round follow it in the order of its calls."""
+    start = max((round_ for round_ in rounds if round_ < index), default=None)
+    results = rounds[start].tool_results if start is not None else ()
+    position = index - start - 1 if start is not None else 0
+    return f" ({results[position].outcome})" if position < len(results) and results[position].outcome != OK else ""
+
+
+def _answer(response: Response) -> str:
+    if response.failed:
+        return f"[failed] {response.error}"
+    parts = [f"[reasoning]\n{response.reasoning}\n[end of reasoning]"] if response.reasoning is not None else []
+    parts += [text for text in (response.text, response.label) if text]
+    parts += [f"[call] {call.name}({call.text})" for call in response.tool_calls]
+    if response.score is not None:
+        parts.append(f"log-probability {response.score:.4f}{', greedy' if response.is_greedy else ''}")
+    if response.truncated_reasoning:
+        parts.append("[it ended inside of its reasoning: there is no answer]")
+    return "\n".join(parts) or "[empty]"
+
+
+def _content(message: Mapping[str, Any]) -> str:
+    content = message.get("content")
+    if isinstance(content, list):
+        return "".join(part.get("text") or f"<{part.get('type')}>" for part in content if isinstance(part, Mapping))
+    return str(content or "")
+
+
+def _summary(record: SampleRecord, row: Mapping[str, Any], repeat: int) -> str:
+    values = {name: found[repeat] if len(found) > repeat else found for name, found in (row.get("values") or {}).items()}
+    repeats = row.get("extracted_repeats") or [row.get("extracted")]
+    shown = {
+        "target": row.get("target"),
+        "extracted": repeats[repeat] if repeat < len(repeats) else None,
+        **values,
+        "error": row.get("error"),
+    }
+    return "\n".join(f"{name}: {_plain(value)}" for name, value in shown.items() if value is not None)
+
+
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) else json_text(value)
+
+
+def _block(title: str, text: str) -> str:
+    return f"[{title}]\n{text}"
