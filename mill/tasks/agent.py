@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -9,9 +10,8 @@ from typing import Any
 from mill.api.message import Message
 from mill.api.request import MULTI_ROUND, Request
 from mill.api.response import Response
-from mill.api.task import RenderSettings, Sample
+from mill.api.task import RenderSettings, Sample, Task, TaskType
 from mill.api.tools import OK, Tool, ToolCall
-from mill.tasks.generative import GenerativeTask
 
 
 @dataclass(frozen=True)
@@ -21,17 +21,25 @@ class FunctionTool(Tool):
     function: Callable[..., str] = field(default=str, compare=False)
 
 
-class AgentTask(GenerativeTask):
-    """A subclass adds `tools` (of FunctionTools) and `score`. Each call is executed by itself: tools have no memory."""
+class AgentTask(Task):
+    """A subclass adds `prompt`, `tools` (of FunctionTools) and `score`. Each call is executed by itself: tools have no
+    memory."""
 
+    task_type = TaskType.GENERATIVE_QA
     kind = MULTI_ROUND
-    takes_shots = False
+    description: str = ""
+    """What the model is told first, as a system message."""
+    generation: Mapping[str, Any] = {}
     max_rounds = 8
     metrics: Mapping[str, str] = {"exact_match": "mean", "tool_calls": "mean", "failed_calls": "mean"}
 
+    @abstractmethod
+    def prompt(self, sample: Sample) -> str:
+        """The question."""
+
     def requests(self, sample: Sample, settings: RenderSettings) -> list[Request]:
         chat = replace(settings, apply_chat_template=True)  # tools need messages
-        dialog = chat.frame(self.question(sample.doc), self.description)
+        dialog = chat.frame(self.prompt(sample), self.description)
         assert not isinstance(dialog, str)
         return [self._round(sample, settings, dialog)]
 

@@ -22,18 +22,24 @@ PATIENCE_S = 60.0
 Run = subprocess.Popen[bytes]
 
 
-def arguments(out: Path, tasks: str = TASKS, *options: str) -> list[str]:
-    return ["eval", "toy[path=toy]", tasks, "--task_paths", str(TOY), "--output_dir", str(out), *options]
+def arguments(out: Path, tasks: str = TASKS, *options: str, model: str = "toy[path=toy]", file: Path = TOY) -> list[str]:
+    return ["eval", model, tasks, "--task_paths", str(file), "--output_dir", str(out), *options]
 
 
 def start(
-    out: Path, log: Path, *options: str, tasks: str = TASKS, delay: float = 0.0, env: Mapping[str, str] | None = None
+    out: Path,
+    log: Path,
+    *options: str,
+    tasks: str = TASKS,
+    delay: float = 0.0,
+    env: Mapping[str, str] | None = None,
+    **model: Any,
 ) -> Run:
     """`mill eval`, which adds what it computes to `log` and writes its standard error to `log`.err."""
     environment = {**os.environ, "TOY_N": str(N), "TOY_LOG": str(log), "TOY_DELAY": str(delay), "PYTHONPATH": str(ROOT)}
     with stderr_file(log).open("ab") as stderr:
         return subprocess.Popen(
-            [sys.executable, "-m", "mill", *arguments(out, tasks, *options)],
+            [sys.executable, "-m", "mill", *arguments(out, tasks, *options, **model)],
             env={**environment, **(env or {})},
             stdout=subprocess.DEVNULL,
             stderr=stderr,

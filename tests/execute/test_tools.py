@@ -1,0 +1,134 @@
+"""Tools between two rounds of a dialog: what each kind of call gives the model, and runs that are killed and resumed."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mill.api.message import Message
+from mill.api.response import Response
+from mill.api.task import RenderSettings, Sample
+from mill.api.tools import ERROR, MALFORMED, OK, TIMED_OUT, UNKNOWN, ToolCall, ToolResult
+from mill.execute.tools import execute
+from mill.runs.evaluate import Outcome
+from mill.runs.prepare import prepare
+from mill.runs.rescore import score_again
+from mill.tasks.agent import tool_turns
+from mill.tasks.load import load_files, make_task, select
+from tests.outcomes import assert_same_end, recorded
+from tests.runs.faults import ROOT, computed, kill, start, stderr_of, until_first_response
+
+AGENT = ROOT / "tests/toy_agent.py"
+SPEC = "toy-agent[path=toy]"
+
+
+@pytest.fixture(autouse=True)
+def loaded() -> None:
+    for name in [name for name in sys.modules if name.startswith("mill_file_")]:
+        del sys.modules[name]
+    load_files((str(AGENT),))
+
+
+def run(out: Path, limit: int = 40, **settings: object) -> Outcome:
+    made = RenderSettings(**settings)  # type: ignore[arg-type]
+    return prepare(SPEC, select(["toy_agent"]), made, output_dir=out, limit=limit).execute(quiet=True)
+
+
+@pytest.mark.parametrize(
+    ("call", "outcome", "output"),
+    [
+        (ToolCall.parse("add", {"a": "1", "b": "2"}), OK, "3"),
+        (ToolCall.parse("add", '{"a": "1", '), MALFORMED, 'the arguments are not a JSON object: {"a": "1", '),
+        (ToolCall.parse("subtract", "{}"), UNKNOWN, "there is no tool 'subtract'; there are: add, tick, hang, much"),
+        (ToolCall.parse("add", {"a": "one", "b": "2"}), ERROR, "ValueError: invalid literal"),
+        (ToolCall.parse("add", {"c": "1"}), ERROR, "TypeError"),
+        (ToolCall.parse("hang", {}), TIMED_OUT, "the tool gave no answer in 0.2 s"),
+    ],
+)
+def test_whatever_comes_of_a_call_is_told_to_the_model(call: ToolCall, outcome: str, output: str) -> None:
+    result = execute(make_task("toy_agent"), Sample("0", {"question": "q"}), call)
+    assert result.outcome == outcome and result.output.startswith(output)
+
+
+def test_an_agent_answers_after_its_rounds_and_each_round_holds_those_before(tmp_path: Path) -> None:
+    outcome = run(tmp_path)
+    (scored,) = outcome.scored.values()
+    assert outcome.errors == 0 and len(scored) == 40
+    outcomes = {result.outcome for one in scored for response in one.record.responses[0] for result in response.tool_results}
+    assert outcomes == {OK, ERROR, MALFORMED, UNKNOWN, TIMED_OUT}
+    for one in scored:
+        *calling, last = one.record.responses[0]
+        assert calling and all(response.tool_calls for response in calling) and not last.tool_calls
+        roles = [message["role"] for message in one.record.messages]
+        expected = ["system", "user"]
+        for response in calling:
+            expected += ["assistant", *["tool"] * len(response.tool_calls)]
+        assert roles == expected
+    assert outcome.tasks[0].metrics["tool_calls"].value > 2
+
+
+def test_a_long_output_is_shortened_for_the_model(tmp_path: Path) -> None:
+    def longest(outcome: Outcome) -> int:
+        (scored,) = outcome.scored.values()
+        responses = [response for one in scored for response in one.record.responses[0]]
+        return max(len(result.output) for response in responses for result in response.tool_results if result.name == "much")
+
+    assert 100 < longest(run(tmp_path / "a")) < 150
+    assert 1000 < longest(run(tmp_path / "b", max_tool_output=1000)) < 1050
+
+
+def test_a_dialog_ends_at_the_most_rounds_without_executing_the_last_calls(tmp_path: Path) -> None:
+    (scored,) = run(tmp_path, max_rounds=2).scored.values()
+    assert all(len(one.record.responses[0]) == 2 for one in scored)
+    assert all(
+        response[-1].tool_calls and not response[-1].tool_results for one in scored for response in one.record.responses
+    )
+
+
+def test_an_agent_run_killed_at_random_moments_ends_like_an_undisturbed_one(tmp_path: Path) -> None:
+    how: dict[str, Any] = {"tasks": "toy_agent", "model": SPEC, "file": AGENT}
+    whole, log, out = tmp_path / "whole", tmp_path / "log", tmp_path / "out"
+    assert start(whole, log, **how).wait(60) == 0, stderr_of(log)
+    dice = random.Random(5)
+    for _ in range(4):
+        log.write_text("")
+        process = start(out, log, delay=0.02, **how)
+        until_first_response(process, log)
+        time.sleep(dice.uniform(0.0, 0.5))
+        assert process.poll() is None, stderr_of(log)
+        kill(process)
+    known = recorded(out)
+    assert 0 < len(known) < len(recorded(whole))
+    log.write_text("")
+    assert start(out, log, **how).wait(60) == 0, stderr_of(log)
+    assert not set(computed(log)) & set(known), "a recorded round was computed again"
+    assert_same_end(out, whole)
+
+
+def test_a_tool_that_answered_is_not_called_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file counts calls, and the answer depends on them: a second call would change every later round."""
+    counter = tmp_path / "ticks"
+    monkeypatch.setenv("TOY_TICK", str(counter))
+    first = run(tmp_path / "out")
+    calls = counter.stat().st_size
+    assert calls > 3
+    again = run(tmp_path / "out")
+    assert counter.stat().st_size == calls and again.tally.computed == 0
+    rescored = score_again(first.folder)
+    assert counter.stat().st_size == calls
+    assert rescored.tasks[0].metrics == first.tasks[0].metrics == again.tasks[0].metrics
+
+
+def test_calls_are_numbered_so_that_equal_dialogs_are_equal_requests() -> None:
+    def turns(call_id: str) -> list[Message]:
+        call = ToolCall.parse("add", '{"a": "1", "b": "2"}', call_id)
+        return tool_turns(Response(text="", tool_calls=(call,), tool_results=(ToolResult("add", "3"),)), 0)
+
+    assert turns("call_8f3a") == turns("chatcmpl-tool-77") and turns("x")[1].tool_call_id == "call00000"
+    assert json.dumps(turns("x")[0].to_json())
