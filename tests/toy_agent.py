@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from mill.api.model import ModelCapabilities
 from mill.api.registry import register_model, register_task
 from mill.api.request import Request
 from mill.api.response import Response
@@ -31,6 +32,10 @@ CALLS = (
 @register_model("toy-agent")
 class ToyAgent(ToyModel):
     """Calls a tool two or three times, each chosen by the prompt, and then answers."""
+
+    def __init__(self, path: str, batch_size: int = 4) -> None:
+        super().__init__(path, batch_size)
+        self.capabilities = ModelCapabilities(supports_chat_template=True, supports_tools=True)
 
     def _generate_batch(self, batch: list[Request], gen_kwargs: dict[str, Any]) -> list[Response]:
         return [self._one(request) for request in batch]

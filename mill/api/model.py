@@ -37,6 +37,8 @@ class ModelCapabilities:
     concurrency: int = 1
     top_logprobs: int | None = 0
     """How many top_logprobs it gives at each position of a scored continuation; None is the whole vocabulary."""
+    supports_tools: bool = False
+    """Whether it tells the model about the tools of a request, and reads the calls in its answer."""
     scores_dialogs: bool = True
     """Whether it scores a continuation after messages, not only after plain text."""
 

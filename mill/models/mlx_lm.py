@@ -44,7 +44,11 @@ class MlxModel(TokenModel):
         self.trust_remote_code = trust_remote_code
         self.batch_size = 1
         self.capabilities = ModelCapabilities(
-            max_context_length=max_context_length, supports_logprobs=True, supports_chat_template=True, top_logprobs=None
+            max_context_length=max_context_length,
+            supports_logprobs=True,
+            supports_chat_template=True,
+            supports_tools=True,
+            top_logprobs=None,
         )
         self._loaded: tuple[Any, Any] | None = None
         self._cached: tuple[Any, list[int]] | None = None  # the KV cache of the last prompt and its ids

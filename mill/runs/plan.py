@@ -126,7 +126,10 @@ def plan_tasks(
         for state in plan.states:
             state.requests[:] = [_as_dialog(plan.task, request) for request in state.requests]
     for plan in plans:
-        model.check(plan.requests()[0])
+        first = plan.requests()[0]
+        if first.tools and not model.capabilities.supports_tools:
+            raise CannotServe(f"{plan.task.name} needs tools, which {model.model_name} ({type(model).__name__}) cannot call")
+        model.check(first)
     return plans
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from mill.api.errors import CannotServe
 from mill.api.message import Message
 from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample
@@ -132,3 +133,9 @@ def test_calls_are_numbered_so_that_equal_dialogs_are_equal_requests() -> None:
 
     assert turns("call_8f3a") == turns("chatcmpl-tool-77") and turns("x")[1].tool_call_id == "call00000"
     assert json.dumps(turns("x")[0].to_json())
+
+
+def test_a_model_that_cannot_call_tools_is_refused(tmp_path: Path) -> None:
+    load_files((str(ROOT / "tests/toy.py"),))
+    with pytest.raises(CannotServe, match="toy_agent needs tools"):
+        prepare("toy[path=toy]", select(["toy_agent"]), RenderSettings(), output_dir=tmp_path)

@@ -194,3 +194,16 @@ def test_a_server_that_does_not_show_its_prompts_gets_the_effort_with_a_warning(
         model.generate_until([request])
         assert server.calls[-1][1]["reasoning_effort"] == "high"
     assert any("whether reasoning_effort has an effect is not known" in line for line in model.warnings())
+
+
+def test_a_server_that_refuses_tools_is_refused_before_the_run() -> None:
+    def answer(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
+        if path != "/v1/chat/completions":
+            return status(404)
+        return status(400, '"auto" tool choice requires a parser') if "tools" in body else chat({"content": "4"})
+
+    with FaultServer(answer) as server:
+        model = open_model(f"openai-compat[model=m,base_url={server.url},chat=true]")
+        model.ready()
+        with pytest.raises(CannotServe, match=r"refuses tools.*auto"):
+            model.check(Request(GENERATE, DIALOG, options=generation_options(), tools=(ADD,)))

@@ -114,6 +114,7 @@ class TransformersCheckpoint(MediaModel):
             max_context_length=self.max_context_length,
             supports_logprobs=True,
             supports_chat_template=True,
+            supports_tools=True,
             top_logprobs=None,
         )
 
@@ -163,7 +164,8 @@ class TransformersCheckpoint(MediaModel):
         if self._passes is not None:
             self._empty_passes = self._passes.empty_passes
         sharded = f"weights sharded over {world_size()} ranks; empty passes of rank 0: {self._empty_passes}"
-        return [*([FLOAT32_FALLBACK] if self._fell_back_to_float32 else []), *([sharded] if self.lock_step else [])]
+        fallback = [FLOAT32_FALLBACK] if self._fell_back_to_float32 else []
+        return [*super().warnings(), *fallback, *([sharded] if self.lock_step else [])]
 
     def clean(self) -> None:
         self.warnings()

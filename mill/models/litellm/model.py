@@ -57,7 +57,7 @@ class LiteLLMModel(ServerModel):
         for key in (api_key, *environment):
             remember(key)
         self.capabilities = ModelCapabilities(
-            {"text", IMAGE}, supports_chat_template=True, kinds=TEXT_KINDS, concurrency=concurrency
+            {"text", IMAGE}, supports_chat_template=True, supports_tools=True, kinds=TEXT_KINDS, concurrency=concurrency
         )
         self.use_chat_template = True
 

@@ -31,9 +31,10 @@ from mill.models.llama_cpp.schema import (
 from mill.models.openai_compat.answers import read_counts
 from mill.models.openai_compat.schema import TokenIds
 from mill.models.spec.arguments import check_flag
-from mill.models.tokens.chat_template import check_tools, check_variables, template_variables, wanted
+from mill.models.tokens.chat_template import check_variables, takes_tools, template_variables, wanted
 from mill.models.tokens.next_tokens import Distribution, NextTokens
 from mill.models.tokens.pairs import make_pair, move_spaces, with_prefix
+from mill.models.tokens.prompted_tools import WARNING, describe_tools
 from mill.models.tokens.reasoning import opens_reasoning, read_text
 from mill.models.tokens.windows import rolling_windows
 
@@ -261,9 +262,15 @@ class LlamaCppModel(ServerModel):
         """Dialogs go through the server's own template."""
         if isinstance(request.context, str) and not self.use_chat_template:
             return request.context
-        tools = {"tools": [tool.to_dict() for tool in request.tools]} if request.tools else {}
-        variables = template_variables(request, self._template)
-        body = {"messages": messages_of(request), **tools, **({"chat_template_kwargs": variables} if variables else {})}
+        body: dict[str, Any] = {}
+        if request.tools and not isinstance(request.context, str):
+            if takes_tools(self._template):
+                body["tools"] = [tool.to_dict() for tool in request.tools]
+            else:
+                request = replace(request, context=describe_tools(request.context, request.tools))
+        if variables := template_variables(request, self._template):
+            body["chat_template_kwargs"] = variables
+        body["messages"] = messages_of(request)
         reply = await self.client.post("/apply-template", body)
         return shaped(reply.body, Rendered, "the answer of /apply-template").prompt
 
@@ -275,7 +282,8 @@ class LlamaCppModel(ServerModel):
         super().check(request)
         if wanted(request):
             check_variables(request, self._template, self.model_name)
-        check_tools(request, self._template, self.model_name)
+        if request.tools and not takes_tools(self._template):
+            self._warn(WARNING)
 
     def _continues_answers(self) -> bool:
         return renders_open(self.client)
@@ -293,6 +301,7 @@ def _capabilities(window: int | None, concurrency: int) -> ModelCapabilities:
         max_context_length=window,
         supports_logprobs=True,
         supports_chat_template=True,
+        supports_tools=True,
         kinds=TEXT_KINDS | LOGPROB_KINDS,
         concurrency=concurrency,
         top_logprobs=TOP_LOGPROBS,

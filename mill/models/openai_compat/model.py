@@ -82,7 +82,9 @@ class OpenAICompatModel(ServerModel):
         self.chat, self.parameters, self.max_context_length = chat, parameters, max_context_length
         self.bos_token_id, self.use_chat_template, self.scoring = bos_token_id, bool(chat), scoring
         self.modalities, self.stream = set(modalities), stream
-        self.capabilities = ModelCapabilities(self.modalities, supports_logprobs=False, supports_chat_template=True)
+        self.capabilities = ModelCapabilities(
+            self.modalities, supports_logprobs=False, supports_chat_template=True, supports_tools=True
+        )
         self._served: dict[str, Any] = {}
         self._entry = ServedModel()
         self._server_window: int | None = None
@@ -93,6 +95,7 @@ class OpenAICompatModel(ServerModel):
         self._prefill_fields: dict[str, Any] | None = None
         """What a request that begins the answer needs; None where the server is not known to continue one."""
         self._repeats_prefill = False
+        self._accepts_tools = False
         self._template_fields: dict[str, Any] = {}
         """What a request needs for its reasoning effort and the variables of its chat template."""
 
@@ -119,6 +122,7 @@ class OpenAICompatModel(ServerModel):
             max_context_length=self._window,
             supports_logprobs=scores,
             supports_chat_template=True,
+            supports_tools=True,
             kinds=TEXT_KINDS | LOGPROB_KINDS if scores else TEXT_KINDS,
             concurrency=self.client.concurrency,
             top_logprobs=routes.NEXT_TOKENS if scores and self._tokenizes else 0,
@@ -209,6 +213,20 @@ class OpenAICompatModel(ServerModel):
             if not shown:
                 names = " and ".join(wanted(request))
                 self._warn(f"{self.base_url} does not show its prompts: whether {names} has an effect is not known")
+        if request.tools and not self._accepts_tools:
+            self._probe_tools(request)
+            self._accepts_tools = True
+
+    def _probe_tools(self, request: Request) -> None:
+        """Refuse tools that the server refuses, as vLLM does when it was started without a parser for calls."""
+        tools = [tool.to_dict() for tool in request.tools]
+        body = {"model": self.model, "messages": messages_of(request), "tools": tools, "max_tokens": 1}
+        try:
+            self.client.probe("POST", "/v1/chat/completions", body, timeout=self.client.timeout)
+        except Failure as failure:
+            if failure.status not in (400, 422, 500, 501):
+                raise
+            raise CannotServe(f"{self.base_url} refuses tools: {failure}") from failure
 
     # Generation.
 

@@ -59,9 +59,8 @@ def check_variables(request: Request, template: str, who: str) -> None:
         )
 
 
-def check_tools(request: Request, template: str, who: str) -> None:
-    if request.tools and not uses(template, "tools"):
-        raise CannotServe(f"the chat template of {who} takes no tools")
+def takes_tools(template: str) -> bool:
+    return uses(template, "tools")
 
 
 def wanted(request: Request) -> list[str]:

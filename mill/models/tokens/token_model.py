@@ -9,8 +9,10 @@ from mill.api.batching import BatchLimits, Completed, Hook, Unit, as_response
 from mill.api.model import MillModel
 from mill.api.request import LOGLIKELIHOOD, Request
 from mill.api.response import Response
-from mill.models.tokens.chat_template import check_tools, check_variables, wanted
+from mill.api.warnings import warn
+from mill.models.tokens.chat_template import check_variables, takes_tools, wanted
 from mill.models.tokens.pairs import TokenPair
+from mill.models.tokens.prompted_tools import WARNING
 
 if TYPE_CHECKING:
     from mill.models.tokens.tokenizer import Tokens
@@ -20,6 +22,8 @@ MakeUnits = Callable[[Sequence[Request], Sequence[TokenPair]], list[Unit]]
 
 class TokenModel(MillModel):
     """A subclass provides `tokens`, and defines how pairs become units and how units are computed."""
+
+    _describes_tools = False
 
     @property
     def tokens(self) -> Tokens:
@@ -37,7 +41,12 @@ class TokenModel(MillModel):
         super().check(request)
         if wanted(request):
             check_variables(request, self.tokens.template, self.model_name)
-        check_tools(request, self.tokens.template, self.model_name)
+        if request.tools and not takes_tools(self.tokens.template) and not self._describes_tools:
+            self._describes_tools = True
+            warn(f"{self.model_name}: {WARNING}")
+
+    def warnings(self) -> list[str]:
+        return [*super().warnings(), *([WARNING] if self._describes_tools else [])]
 
     def count_tokens(self, requests: Sequence[Request]) -> int | None:
         if any(request.media for request in requests):

@@ -10,8 +10,9 @@ from mill.api.batching import Unit
 from mill.api.errors import ModelError
 from mill.api.message import Context, Message
 from mill.api.request import Request
-from mill.models.tokens.chat_template import template_text, template_variables, tool_fields, wanted
+from mill.models.tokens.chat_template import takes_tools, template_text, template_variables, tool_fields, wanted
 from mill.models.tokens.pairs import TokenPair, make_pair, move_spaces, with_prefix
+from mill.models.tokens.prompted_tools import describe_tools
 from mill.models.tokens.reasoning import opens_reasoning
 from mill.models.tokens.rows import Row, Span
 from mill.models.tokens.windows import rolling_windows
@@ -76,9 +77,11 @@ class Tokens:
     def rendered(self, request: Request) -> str:
         """The text of a request, with its tools and the variables that it gives the chat template."""
         variables = template_variables(request, self.template) if wanted(request) else {}
-        if request.tools:
-            variables["tools"] = [tool.to_dict() for tool in request.tools]
-        return self.render(request.context, **variables)
+        if not request.tools or isinstance(request.context, str):
+            return self.render(request.context, **variables)
+        if not takes_tools(self.template):
+            return self.render(describe_tools(request.context, request.tools), **variables)
+        return self.render(request.context, tools=[tool.to_dict() for tool in request.tools], **variables)
 
     def render(self, context: Context, **variables: Any) -> str:
         """The text to tokenize: messages through the chat template, plain text only with `chat`. A last message of the

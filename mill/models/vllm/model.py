@@ -86,7 +86,12 @@ class VLLMModel(MediaModel):
         modalities = self._modalities(lambda: loading.load_config(self.source, trust_remote_code=self.trust_remote_code))
         window = self.engine["max_model_len"]
         return ModelCapabilities(
-            modalities, window, supports_logprobs=True, supports_chat_template=True, top_logprobs=SAMPLED_LOGPROBS
+            modalities,
+            window,
+            supports_logprobs=True,
+            supports_chat_template=True,
+            supports_tools=True,
+            top_logprobs=SAMPLED_LOGPROBS,
         )
 
     @property
