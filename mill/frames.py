@@ -18,6 +18,7 @@ from mill.api.warnings import warn
 from mill.checks.compare import compare as make_check
 from mill.checks.result import Check
 from mill.checks.subjects import TOP_LOGPROBS, CheckConfig, Subject, labelled, open_subject
+from mill.metrics.repeats import read_repeat_metrics
 from mill.models.spec.parse import Spec, make_spec, parse_spec
 from mill.options.checks import CheckOptions
 from mill.options.definitions import EvalOptions, merge
@@ -109,7 +110,7 @@ def evaluate(model: Model, tasks: Tasks, **options: Any) -> Evaluation:
         how = {"limit": given.limit, "fresh": given.fresh, "wait": given.wait, "exact": given.exact, "judge": judge}
         how |= {"batch_size": given.fixed_batch_size, "choice": given.choice, "chat": given.apply_chat_template}
         run = prepare(spec, selection, given.settings, output_dir=output_dir, **how)
-    run.repeat_metrics = given.metrics_of_repeats
+    run.repeat_metrics = read_repeat_metrics(given.repeat_metrics, given.repeats)
     for plan in run.plans:  # before the run, such as how a data file is read
         for line in plan.warnings():
             warn(f"{plan.task.name}: {line}")

@@ -38,7 +38,7 @@ class ModelCapabilities:
     top_logprobs: int | None = 0
     """How many top_logprobs it gives at each position of a scored continuation; None is the whole vocabulary."""
     supports_tools: bool = False
-    """Whether it tells the model about the tools of a request, and reads the calls in its answer."""
+    """Whether the model gets the tools of a request, and the calls in its answer are read."""
     scores_dialogs: bool = True
     """Whether it scores a continuation after messages, not only after plain text."""
 

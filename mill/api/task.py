@@ -230,7 +230,7 @@ class Task(ABC):
         return ()
 
     def call_tool(self, sample: Sample, call: ToolCall) -> str:
-        """Execute a call of one of the tools; what it raises is told to the model. Called from several threads."""
+        """Execute a call of one of the tools; the model gets what it raises as the result. Called from several threads."""
         raise NotImplementedError(f"the task {self.name} has tools and no call_tool()")
 
     def next_round(self, sample: Sample, settings: RenderSettings, responses: Sequence[Response]) -> Request | None:

@@ -54,6 +54,8 @@ class Answer:
     first_token_s: float | None = None
     output_tokens: int = 0
     retries: int = 0
+    reasoning: str | None = None
+    """What was generated before the answer. It is compared apart, and never part of `text`."""
     truncated: bool = False
     """Whether the prompt was truncated to fit the context."""
 
@@ -113,6 +115,7 @@ def _answer(task: Task, scored: ScoredSample) -> Answer:
         first_token_s=responses[0].first_token_s if responses else None,
         output_tokens=sum(response.output_tokens or 0 for response in responses),
         retries=sum(response.retries for response in responses),
+        reasoning=responses[-1].reasoning if form == TEXT and responses else None,
         truncated=any(response.truncated_tokens for response in responses),
     )
 

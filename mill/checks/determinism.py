@@ -67,6 +67,10 @@ def repeated(label: str, passes: Sequence[Pass]) -> Variant:
         "empty_rate": rate(sum(any(answer.empty for answer in answers) for answers in samples), len(samples)),
         "cut_rate": rate(sum(any(answer.cut_short for answer in answers) for answers in samples), len(samples)),
     }
+    reasoned = [answers for answers in samples if any(answer.reasoning is not None for answer in answers)]
+    if reasoned:
+        same = sum(len({answer.reasoning for answer in answers}) == 1 for answers in reasoned)
+        metrics["reasoning_identical_rate"] = rate(same, len(reasoned))
     if noise:
         metrics["logprob_noise_max"] = estimate.around(largest(noise), None, len(noise))
     if margins:

@@ -46,6 +46,10 @@ METRICS: dict[str, MetricInfo] = {
     "similarity": MetricInfo(
         "similarity", NUMBER, "similarity of the answers, 0 to 1; severity tiers are ranges of it", high=1.0
     ),
+    "reasoning_match_rate": _rate("same reasoning", "samples with exactly equal reasoning before the answer"),
+    "reasoning_similarity": MetricInfo(
+        "similarity of reasoning", NUMBER, "similarity of the reasoning before the answers, 0 to 1", high=1.0
+    ),
     "flip_rate": _rate("answer flips", "samples whose extracted answer changed"),
     "acc_baseline": _rate("accuracy, baseline", "correct answers of the baseline, where a gold answer is known"),
     "acc": _rate("accuracy", "correct answers, where a gold answer is known"),
@@ -104,6 +108,7 @@ METRICS: dict[str, MetricInfo] = {
         quiet=True,
     ),
     "nonfinite_rate": _rate("NaN or infinite", "positions whose KL is NaN or infinite"),
+    "reasoning_identical_rate": _rate("always the same reasoning", "prompts with equal reasoning in all runs"),
     "identical_rate": _rate("always the same", "prompts with the same answer in every run"),
     "most_common_share": _rate("most common answer", "share of runs with a prompt's most common answer"),
     "distinct_outputs": MetricInfo("distinct answers", NUMBER, "number of different answers to a prompt", low=1.0),
@@ -128,7 +133,9 @@ FORMER_NAMES = {
 }
 
 
-_OF_REPEATS = {"identical_rate", "most_common_share", "distinct_outputs", "logprob_noise_max"}
+_OF_REPEATS = {
+    "identical_rate", "most_common_share", "distinct_outputs", "logprob_noise_max", "reasoning_identical_rate",
+}  # fmt: skip
 _OF_LOAD = {name for name in METRICS if name.startswith(("latency", "first_token"))} | {
     "retry_rate",
     "requests_per_s",

@@ -32,12 +32,14 @@ from mill.metrics.paired import (
     rate,
     rate_difference,
 )
+from mill.metrics.similarity import similarity
 
 NEAR_TIE = 0.1  # nats: below this margin rounding alone may swap the two best tokens
 KL_SHARES = {"kl_median": 0.5, "kl_p90": 0.9, "kl_p95": 0.95, "kl_p99": 0.99}
 FORCED = ("kl_mean", *KL_SHARES, "kl_max", "delta_p_rms", "top1_agreement", "ppl_ratio", "nonfinite_rate")
 AGAINST = (
-    "match_rate", "similarity", "flip_rate", "acc_drop", "score_drop", "regression_rate", "improvement_rate",
+    "match_rate", "similarity", "reasoning_match_rate", "reasoning_similarity", "flip_rate", "acc_drop", "score_drop",
+    "regression_rate", "improvement_rate",
     "clear_divergence_rate", "first_divergence", "divergence_margin",
 )  # fmt: skip
 """Metrics that compare a candidate with its baseline."""
@@ -66,6 +68,7 @@ def answer_measurements(pairs: Sequence[AnswerPair]) -> Measurements:
     measured.counts |= {f"severity_{tier}": count for tier, count in Counter(pair.severity for pair in pairs).items()}
     measured.estimates["failure_rate"] = rate(measured.counts["failed"], n)
     measured.add(_texts(pairs))
+    measured.add(_reasoning(pairs))
     flips = [pair for pair in pairs if pair.flipped is not None]
     measured.counts["unextracted"] = sum(pair.unextracted for pair in pairs)
     if flips:
@@ -101,6 +104,21 @@ def _texts(pairs: Sequence[AnswerPair]) -> Measurements:
         measured.estimates["match_rate"] = rate(sum(pair.identical for pair in compared), len(compared))
         measured.estimates["similarity"] = bounded_mean([pair.similarity for pair in compared])
     return measured
+
+
+def _reasoning(pairs: Sequence[AnswerPair]) -> Measurements:
+    """How alike the reasoning before the answers is, of samples where an engine reasoned."""
+    texts = [(pair.a.reasoning, pair.b.reasoning) for pair in pairs if not pair.failed]
+    reasoned = [(a or "", b or "") for a, b in texts if a is not None or b is not None]
+    if not reasoned:
+        return Measurements()
+    return Measurements(
+        {
+            "reasoning_match_rate": rate(sum(a == b for a, b in reasoned), len(reasoned)),
+            "reasoning_similarity": bounded_mean([similarity(a, b) for a, b in reasoned]),
+        },
+        counts={"reasoned": len(reasoned)},
+    )
 
 
 def _cut_short(pair: AnswerPair) -> bool:

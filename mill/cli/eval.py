@@ -17,6 +17,7 @@ from mill.cli.interrupt import interrupted
 from mill.cli.options import argument, given_options, option, options
 from mill.cli.values import FilePath
 from mill.execute.ranks import Ranks
+from mill.metrics.repeats import read_repeat_metrics
 from mill.models.spec.parse import Spec, make_spec
 from mill.options.definitions import EvalOptions, merge
 from mill.options.run_file import read_run_file
@@ -82,7 +83,8 @@ def evaluate(options: EvalOptions) -> int:
     """Plan every model before the first one loads, so that a mistake in the last one is reported at once."""
     if not options.models or not options.tasks:
         raise SpecError("give models and tasks: mill eval MODELS TASKS, or a file with both: mill eval --config run.yaml")
-    settings, choice, repeat_metrics = options.settings, options.choice, options.metrics_of_repeats
+    settings, choice = options.settings, options.choice
+    repeat_metrics = read_repeat_metrics(options.repeat_metrics, options.repeats)
     load_builtin()
     load_files(tuple(options.task_paths))
     task_names = expand_task_files(options.tasks)

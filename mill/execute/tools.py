@@ -70,7 +70,7 @@ def _results(task: Task, sample: Sample, settings: RenderSettings, calls: Sequen
 
 
 def execute(task: Task, sample: Sample, call: ToolCall) -> ToolResult:
-    """What came of one call; anything that goes wrong is told to the model."""
+    """What came of one call; a failure is a result, too."""
     names = [tool.name for tool in task.tools(sample)]
     if call.name not in names:
         return ToolResult(call.name, f"there is no tool {call.name!r}; there are: {', '.join(names)}", UNKNOWN, call.id)

@@ -39,8 +39,10 @@ class RepeatMetric:
         return str(self) if metric == f"{PASS}@1" else f"{metric},{self}"
 
 
-def read_repeat_metrics(names: Sequence[str], repeats: int) -> tuple[RepeatMetric, ...]:
-    """`pass@5` and so on, for so many answers to each question; refused where there are not enough of them."""
+def read_repeat_metrics(names: Sequence[str] | None, repeats: int) -> tuple[RepeatMetric, ...] | None:
+    """`pass@5` and so on, for so many answers to each question; refused where there are not enough of them. None stays."""
+    if names is None:
+        return None
     found = []
     for name in names:
         match = _NAME.fullmatch(str(name).strip())

@@ -19,7 +19,6 @@ from mill.options.text import parse_pairs, read_list
 
 if TYPE_CHECKING:
     from mill.execute.choose import ExecutorChoice
-    from mill.metrics.repeats import RepeatMetric
 
 DEFAULT_OUTPUT_DIR = "results"
 MAX_REPEATS = 10_000
@@ -268,12 +267,6 @@ class EvalOptions(RunOptions, kw_only=True, frozen=True):
             max_tool_output=self.max_tool_output,
             **self.reasoning,
         )
-
-    @property
-    def metrics_of_repeats(self) -> tuple[RepeatMetric, ...] | None:
-        from mill.metrics.repeats import read_repeat_metrics
-
-        return None if self.repeat_metrics is None else read_repeat_metrics(self.repeat_metrics, self.repeats)
 
     @property
     def choice(self) -> ExecutorChoice:

@@ -30,8 +30,8 @@ def _single(record: SampleRecord, responses: Sequence[Response]) -> Iterator[str
 
 def _dialog(record: SampleRecord, responses: Sequence[Response]) -> Iterator[str]:
     """The messages of the last round. The last of the assistant's are the responses of the rounds before."""
-    said = [index for index, message in enumerate(record.messages) if message.get("role") == "assistant"]
-    rounds = dict(zip(reversed(said), reversed(responses[:-1]), strict=False))
+    turns = [index for index, message in enumerate(record.messages) if message.get("role") == "assistant"]
+    rounds = dict(zip(reversed(turns), reversed(responses[:-1]), strict=False))
     number = 0
     for index, message in enumerate(record.messages):
         if index in rounds:

@@ -16,7 +16,7 @@ from mill.api.tools import OK, Tool, ToolCall
 
 @dataclass(frozen=True)
 class FunctionTool(Tool):
-    """A tool that is a Python function of its arguments; what it raises is told to the model."""
+    """A tool that is a Python function of its arguments; the model gets what it raises as the result."""
 
     function: Callable[..., str] = field(default=str, compare=False)
 
@@ -28,7 +28,7 @@ class AgentTask(Task):
     task_type = TaskType.GENERATIVE_QA
     kind = MULTI_ROUND
     description: str = ""
-    """What the model is told first, as a system message."""
+    """The system message."""
     generation: Mapping[str, Any] = {}
     max_rounds = 8
     metrics: Mapping[str, str] = {"exact_match": "mean", "tool_calls": "mean", "failed_calls": "mean"}
@@ -73,12 +73,12 @@ class AgentTask(Task):
 def tool_turns(response: Response, number: int) -> list[Message]:
     """A response with calls as messages: that of the assistant, and one for the result of each call.
 
-    Calls are numbered anew, so that equal dialogs are equal requests, whatever ids a server draws.
+    Calls get ids of mill, not those that a server draws, so that equal dialogs are equal requests.
     """
     calls = tuple(replace(call, id=call_id(number, index)) for index, call in enumerate(response.tool_calls))
     results = zip(calls, response.tool_results, strict=True)
-    said = Message("assistant", response.text or "", tool_calls=calls)
-    return [said, *(Message("tool", result.output, tool_call_id=call.id, name=call.name) for call, result in results)]
+    answer = Message("assistant", response.text or "", tool_calls=calls)
+    return [answer, *(Message("tool", result.output, tool_call_id=call.id, name=call.name) for call, result in results)]
 
 
 def call_id(number: int, index: int) -> str:

@@ -436,3 +436,15 @@ def test_texts_that_are_tokenized_differently_are_reported_with_the_rule() -> No
     variant = compared("b", Pairing([TABLE[0]]), gaps)
     (outcome,) = judge(Check("compare", ["t"], [variant]), parse_rules("kl_mean>5"))
     assert outcome.status == KEPT and "2 of 3 texts are tokenized differently" in outcome.reason
+
+
+def test_reasoning_is_compared_apart_from_the_answers() -> None:
+    pairs = [
+        AnswerPair(answer("4", reasoning="2 and 2"), answer("4", reasoning="two and two")),
+        AnswerPair(answer("5", id="2", reasoning="2 and 3"), answer("5", id="2", reasoning="2 and 3")),
+        AnswerPair(answer("6", id="3"), answer("6", id="3")),  # it did not reason
+    ]
+    found = values(pairs)
+    assert found["match_rate"] == (1.0, 3)
+    assert found["reasoning_match_rate"] == (0.5, 2) and 0.5 < found["reasoning_similarity"][0] < 1
+    assert "reasoning_match_rate" not in values(pairs[2:])

@@ -52,7 +52,7 @@ def run(out: Path, limit: int = 40, **settings: object) -> Outcome:
         (ToolCall.parse("hang", {}), TIMED_OUT, "the tool gave no answer in 0.2 s"),
     ],
 )
-def test_whatever_comes_of_a_call_is_told_to_the_model(call: ToolCall, outcome: str, output: str) -> None:
+def test_the_model_gets_the_result_of_every_call(call: ToolCall, outcome: str, output: str) -> None:
     result = execute(make_task("toy_agent"), Sample("0", {"question": "q"}), call)
     assert result.outcome == outcome and result.output.startswith(output)
 
