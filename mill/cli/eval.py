@@ -41,7 +41,7 @@ Examples:
 """
 SHOWN = (
     "output_dir", "limit", "n_shots", "same_shots", "seed", "repeats", "batch_size", "task_paths", "gen_kwargs",
-    "max_tokens", "system_prompt", "apply_chat_template",
+    "max_tokens", "system_prompt", "cot", "shuffle_choices", "permutations", "apply_chat_template",
 )  # fmt: skip
 SHOWN_LAST = (
     "dry_run", "base_url", "no_remote_code", "confirm_run_unsafe_code", "wait", "judge", "executor", "workers", "address",

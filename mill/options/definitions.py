@@ -12,7 +12,7 @@ from mill.api.errors import SpecError
 from mill.api.files import check_path
 from mill.api.request import LARGEST_SEED, NUMBER_OPTIONS, option_name
 from mill.api.request import check_options as check_decoding
-from mill.api.task import RenderSettings
+from mill.api.task import MAX_PERMUTATIONS, RenderSettings
 from mill.options.option import hints
 from mill.options.text import parse_pairs, read_list
 
@@ -147,6 +147,21 @@ class EvalOptions(RunOptions, kw_only=True, frozen=True):
     same_shots: Annotated[
         bool, Meta(description="The first few-shot examples for every question, instead of a draw for each.")
     ] = False
+    cot: Annotated[
+        bool, Meta(description="Tasks NAME_gen: think step by step before the letter of a choice, in up to 1024 tokens.")
+    ] = False
+    shuffle_choices: Annotated[
+        bool, Meta(description="Tasks NAME_gen: list the choices in an order drawn by the seed and the sample.")
+    ] = False
+    permutations: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=MAX_PERMUTATIONS,
+            description="Tasks NAME_gen: send each question with its choices in this many orders, and report how much the "
+            "order matters.",
+        ),
+    ] = 1
     repeats: Annotated[int, Meta(ge=1, le=MAX_REPEATS, description="Answers sampled for each question.")] = 1
     batch_size: Annotated[
         Count | Literal["auto"], Meta(description="Requests per batch, or auto. A batch_size in the model spec wins.")
@@ -201,6 +216,9 @@ class EvalOptions(RunOptions, kw_only=True, frozen=True):
             apply_chat_template=bool(self.apply_chat_template),
             fewshot_as_multiturn=self.fewshot_as_multiturn,
             same_shots=self.same_shots,
+            cot=self.cot,
+            shuffle_choices=self.shuffle_choices,
+            permutations=self.permutations,
         )
 
     @property

@@ -192,7 +192,7 @@ class Run:
     def _score(self, executor: Executor, session: manifest.Session, *, quiet: bool) -> Outcome:
         records = {plan.task.name: [from_state(state, self._sent(state)) for state in plan.states] for plan in self.plans}
         breakdown = self._judge(records, quiet=quiet)
-        scored = {plan.task.name: score_samples(plan.task, records[plan.task.name]) for plan in self.plans}
+        scored = {plan.task.name: score_samples(plan.task, records[plan.task.name], self.settings) for plan in self.plans}
         results = {plan.requested: self._summarize(plan, scored[plan.task.name]) for plan in self.plans}
         means = summarize_benchmarks(results, self.benchmarks)
         for name in write_results(self.folder, results, self.benchmarks):
