@@ -59,6 +59,7 @@ class GeneratedChoiceTask(Task):
     def __init__(self, name: str, questions: ChoiceQuestions) -> None:
         super().__init__(name)
         self.questions = questions
+        self._fewer_orders = self._without_answer = 0
         self.configure(RenderSettings())
 
     def configure(self, settings: RenderSettings) -> None:
@@ -74,12 +75,17 @@ class GeneratedChoiceTask(Task):
 
     def prepare(self, samples: Sequence[Sample], settings: RenderSettings) -> None:
         self._fewer_orders = sum(len(self._orders(sample)) < settings.permutations for sample in samples)
+        self._without_answer = sum(self._listed(sample).answer is None for sample in samples)
 
     def warnings(self) -> list[str]:
         lines = self.questions.warnings()
-        if fewer := self.__dict__.get("_fewer_orders"):
-            wanted = self._settings.permutations
-            lines.append(f"{fewer} questions have fewer than {wanted} orders of their choices: they are sent in all of them")
+        if self._fewer_orders:
+            fewer = f"{self._fewer_orders} questions have fewer than {self._settings.permutations} orders of their choices"
+            lines.append(f"{fewer}: they are sent in all of them")
+        if self._without_answer:
+            lines.append(
+                f"{self._without_answer} samples have a gold answer that is none of the choices: they count as wrong"
+            )
         return lines
 
     def requests(self, sample: Sample, settings: RenderSettings) -> list[Request]:
@@ -97,15 +103,16 @@ class GeneratedChoiceTask(Task):
         answer or the reasoning starts, for models that only continue it."""
         # Zero-shot unless the run says otherwise, whatever the task by log-probability does.
         shots = self.questions.shots(sample, replace(settings, n_shots=settings.n_shots or 0))
-        listed = [self.questions.listed(shot) for shot in shots]
-        question = self._question(self._listed(sample), order, settings)
+        listed, given = self._listed(sample), [self.questions.listed(shot) for shot in shots]
+        question = self._question(listed, order, settings)
+        description = f"{listed.introduction}{self.separator}" if listed.introduction else ""
         if settings.apply_chat_template and settings.fewshot_as_multiturn:
             start = "Answer: " if settings.cot else ""
-            turns = [(self._question(one, _as_given(one), settings), start + self._letter(one)) for one in listed]
-            return settings.frame(question, turns=turns)
-        examples = [f"{self._question(one, _as_given(one), settings)}\nAnswer: {self._letter(one)}" for one in listed]
+            turns = [(self._question(one, _as_given(one), settings), start + self._letter(one)) for one in given]
+            return settings.frame(question, description, turns)
+        examples = [f"{self._question(one, _as_given(one), settings)}\nAnswer: {self._letter(one)}" for one in given]
         cue = "" if settings.apply_chat_template else "\nLet's think step by step." if settings.cot else "\nAnswer:"
-        return settings.frame(self.separator.join([*examples, question + cue]))
+        return settings.frame(self.separator.join([*examples, question + cue]), description)
 
     def _question(self, listed: ListedQuestion, order: Order, settings: RenderSettings) -> str:
         start = "" if "Question:" in listed.question else "Question: "

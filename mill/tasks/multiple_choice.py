@@ -20,13 +20,15 @@ GENERATED = "_gen"  # after the name of a task: its choices are listed, and the 
 class ListedQuestion:
     """A question whose choices a prompt lists as `A. ...`. `answer` is the index of the right one; None where none is.
 
-    Where the question's own text lists them, `in_question`, the choices are just letters and stay in their order.
+    Where the question's own text lists them, `in_question`, the choices are just letters and stay in their order. The
+    `introduction` comes before the examples.
     """
 
     question: str
     choices: tuple[str, ...]
     answer: int | None
     in_question: bool = False
+    introduction: str = ""
 
 
 class MultipleChoiceTask(PromptedTask):
