@@ -104,6 +104,10 @@ class RenderSettings:
         check_options(self.gen_kwargs, "gen_kwargs")
 
     @property
+    def reorders_choices(self) -> bool:
+        return self.shuffle_choices or self.permutations > 1
+
+    @property
     def choice_options(self) -> list[str]:
         """The options given that apply only where the prompt lists choices and the model generates a letter."""
         given = {"--cot": self.cot, "--shuffle_choices": self.shuffle_choices, "--permutations": self.permutations > 1}

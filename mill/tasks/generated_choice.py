@@ -6,7 +6,7 @@ the prompts and how answers are read.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
@@ -26,6 +26,7 @@ from mill.tasks.prompted import Doc
 DIRECT = "Answer with the letter of the right choice alone."
 STEP_BY_STEP = 'Think step by step, and end with a line "Answer: X", where X is the letter of the right choice.'
 DIRECT_TOKENS, STEP_BY_STEP_TOKENS = 32, 1024
+_ENOUGH = 8  # samples with the right choice at one position, which is then no coincidence
 NEXT_QUESTION = "\nQuestion:"  # where a base model continues with one of its own
 
 
@@ -59,7 +60,7 @@ class GeneratedChoiceTask(Task):
     def __init__(self, name: str, questions: ChoiceQuestions) -> None:
         super().__init__(name)
         self.questions = questions
-        self._fewer_orders = self._without_answer = 0
+        self._fewer_orders, self._answers = 0, Counter[int | None]()
         self.configure(RenderSettings())
 
     def configure(self, settings: RenderSettings) -> None:
@@ -74,17 +75,21 @@ class GeneratedChoiceTask(Task):
         return self.questions.samples()
 
     def prepare(self, samples: Sequence[Sample], settings: RenderSettings) -> None:
+        """Count what a reader of the score must know."""
         self._fewer_orders = sum(len(self._orders(sample)) < settings.permutations for sample in samples)
-        self._without_answer = sum(self._listed(sample).answer is None for sample in samples)
+        self._answers = Counter(self._listed(sample).answer for sample in samples)
 
     def warnings(self) -> list[str]:
         lines = self.questions.warnings()
         if self._fewer_orders:
             fewer = f"{self._fewer_orders} questions have fewer than {self._settings.permutations} orders of their choices"
             lines.append(f"{fewer}: they are sent in all of them")
-        if self._without_answer:
+        if without := self._answers[None]:
+            lines.append(f"{without} samples have a gold answer that is none of the choices: they count as wrong")
+        (answer, count), *others = self._answers.most_common() or [(None, 0)]
+        if answer is not None and not others and count >= _ENOUGH and not self._settings.reorders_choices:
             lines.append(
-                f"{self._without_answer} samples have a gold answer that is none of the choices: they count as wrong"
+                f"the right choice is {LETTERS[answer]} in all {count} samples: --shuffle_choices changes the order"
             )
         return lines
 
@@ -101,16 +106,16 @@ class GeneratedChoiceTask(Task):
     def _context(self, sample: Sample, order: Order, settings: RenderSettings) -> Context:
         """Examples and question as one text, or as chat messages where a chat template is applied. A text ends where the
         answer or the reasoning starts, for models that only continue it."""
-        # Zero-shot unless the run says otherwise, whatever the task by log-probability does.
+        # Zero-shot unless the run says otherwise; the task by log-probability may have examples by default.
         shots = self.questions.shots(sample, replace(settings, n_shots=settings.n_shots or 0))
-        listed, given = self._listed(sample), [self.questions.listed(shot) for shot in shots]
+        listed = self._listed(sample)
         question = self._question(listed, order, settings)
+        solved = [self._solved(shot, f"{sample.id}/{number}", settings) for number, shot in enumerate(shots)]
         description = f"{listed.introduction}{self.separator}" if listed.introduction else ""
         if settings.apply_chat_template and settings.fewshot_as_multiturn:
             start = "Answer: " if settings.cot else ""
-            turns = [(self._question(one, _as_given(one), settings), start + self._letter(one)) for one in given]
-            return settings.frame(question, description, turns)
-        examples = [f"{self._question(one, _as_given(one), settings)}\nAnswer: {self._letter(one)}" for one in given]
+            return settings.frame(question, description, [(text, start + letter) for text, letter in solved])
+        examples = [f"{text}\nAnswer: {letter}" for text, letter in solved]
         cue = "" if settings.apply_chat_template else "\nLet's think step by step." if settings.cot else "\nAnswer:"
         return settings.frame(self.separator.join([*examples, question + cue]), description)
 
@@ -120,17 +125,20 @@ class GeneratedChoiceTask(Task):
         ending = STEP_BY_STEP if settings.cot else DIRECT
         return "\n".join([f"{start}{listed.question}", *([] if listed.in_question else lines), ending])
 
-    def _letter(self, listed: ListedQuestion) -> str:
+    def _solved(self, shot: Doc, draw: str, settings: RenderSettings) -> tuple[str, str]:
+        """The question of an example, whose choices are shuffled where those of the sample are, and its letter."""
+        listed = self.questions.listed(shot)
         if listed.answer is None:
             raise DataError(f"{self.name}: an example has no right choice")
-        return LETTERS[listed.answer]
+        (order,) = choice_orders(len(listed.choices), draw, replace(settings, permutations=1))
+        return self._question(listed, order, settings), LETTERS[order.index(listed.answer)]
 
     def _listed(self, sample: Sample) -> ListedQuestion:
         listed = self.questions.listed(sample.doc)
         if not 2 <= len(listed.choices) <= len(LETTERS):
             what = f"sample {sample.id} has {len(listed.choices)} choices"
             raise DataError(f"{self.name}: {what}, and there must be 2 to {len(LETTERS)} to list them by letter")
-        if listed.in_question and (self._settings.shuffle_choices or self._settings.permutations > 1):
+        if listed.in_question and self._settings.reorders_choices:
             option = self._settings.choice_options[-1]
             raise DataError(f"{self.name}: its questions list the choices themselves, so {option} cannot change their order")
         return listed
@@ -176,10 +184,6 @@ class GeneratedChoiceTask(Task):
             if answer is not None:
                 found[LETTERS[order.index(answer)]].append(value)
         return {letter: sum(values) / len(values) for letter, values in sorted(found.items())}
-
-
-def _as_given(listed: ListedQuestion) -> Order:
-    return tuple(range(len(listed.choices)))
 
 
 def add_generated(*names: str) -> None:

@@ -55,6 +55,7 @@ doc_to_target: answer
     "own_many": f"task: own_many\n{CHOICE.replace('doc_to_choice: choices', 'doc_to_choice: many')}\n{ACC}",
     "own_pairs": f"task: own_pairs\n{CHOICE.replace('doc_to_choice: choices', 'doc_to_choice: pairs')}\n{ACC}",
     "own_letters": f"task: own_letters\n{LISTED.replace('A. ', '').replace('B. ', '')}",
+    "own_blank": f"task: own_blank\n{CHOICE.replace('Q: {{question}}', '')}\n{ACC}",
     "own_last": f"task: own_last\n{DATA}\noutput_type: loglikelihood\ndoc_to_text: question\ndoc_to_target: answer\n{ACC}",
     "own_taken": f"task: own_taken\n{CHOICE}\n{ACC}",
     "own_taken_gen": f"task: own_taken_gen\n{CHOICE}\n{ACC}",
@@ -140,6 +141,19 @@ def test_a_gold_answer_that_is_no_choice_is_reported() -> None:
     assert task.warnings() == ["8 samples have a gold answer that is none of the choices: they count as wrong"]
 
 
+def test_a_right_choice_that_always_has_one_letter_is_reported() -> None:
+    """Tasks by log-probability may list the right choice first in every document: the order does not matter to them."""
+    warning = "the right choice is B in all 8 samples: --shuffle_choices changes the order"
+    for settings, lines in ((RenderSettings(), [warning]), (RenderSettings(shuffle_choices=True), [])):
+        task = make_task("lm-eval:made_choice_gen")
+        task.configure(settings)
+        task.prepare(task.samples(), settings)
+        assert task.warnings() == lines
+    task.configure(RenderSettings())
+    task.prepare(task.samples()[:7], RenderSettings())
+    assert task.warnings() == []
+
+
 @pytest.mark.parametrize(
     ("name", "reason"),
     {
@@ -150,6 +164,7 @@ def test_a_gold_answer_that_is_no_choice_is_reported() -> None:
         "own_mixed_gen": "lm-eval:own_last cannot be answered by a letter: it is not multiple choice",
         "own_many_gen": "sample 0 has 27 choices, and there must be 2 to 26",
         "own_pairs_gen": "the choices of a question are not texts",
+        "own_blank_gen": "a question has no text beside its choices",
         "own_letters_gen": "the choices are letters, which the text of a question does not list",
     }.items(),
 )

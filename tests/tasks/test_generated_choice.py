@@ -221,6 +221,16 @@ def test_a_shuffled_question_is_scored_by_what_its_letters_were(put: Put) -> Non
     assert scored("arc_easy_gen", "A", seed=seed) == ({"acc": 1.0, "unreadable": 0.0}, "one")
 
 
+def test_examples_are_shuffled_with_the_question_and_show_the_right_letter(put: Put) -> None:
+    put("ai2_arc/ARC-Easy/test", STONE)
+    put("ai2_arc/ARC-Easy/train", *(arc(f"Q{n}?", 0, f"right {n}", "x", "y", "z") for n in range(12)))
+    prompt = prompts("arc_easy_gen", n_shots=12, shuffle_choices=True)[0]
+    letters = re.findall(r"^([A-D])\. right \d+$", prompt, flags=re.MULTILINE)
+    assert re.findall(r"^Answer: ([A-D])$", prompt, flags=re.MULTILINE) == letters and len(set(letters)) > 1
+    plain = prompts("arc_easy_gen", n_shots=12)[0]
+    assert plain.count("A. right") == 12 == plain.count("Answer: A\n")
+
+
 def test_as_many_orders_as_choices_put_each_choice_at_every_position() -> None:
     for sample in map(str, range(20)):
         orders = choice_orders(4, sample, RenderSettings(permutations=4))

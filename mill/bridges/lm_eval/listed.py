@@ -18,7 +18,7 @@ from mill.tasks.generative import LETTERS
 from mill.tasks.multiple_choice import GENERATED, ListedQuestion
 from mill.tasks.prompted import Doc
 
-_QUESTION_CUE = re.compile(r"^\s*Q:\s*")
+_QUESTION_CUE = re.compile(r"^\s*Q:\s*(?!.*\nQ:)", re.DOTALL)  # of one question; others have examples in their text
 _ANSWER_CUE = re.compile(r"\n\s*\w{1,12}\s?[:\uff1a]\s*$")  # a last line of one word: `Answer:`
 
 
@@ -85,6 +85,8 @@ class LmEvalQuestions:
             raise DataError(f"{self.name}: a question has several right answers")
         texts = tuple(str(choice) for choice in choices)
         question = _ANSWER_CUE.sub("", _QUESTION_CUE.sub("", str(text).rstrip()))
+        if not question.strip():
+            raise DataError(f"{self.name}: a question has no text beside its choices")
         letters = tuple(re.sub(r"\W", "", choice).upper() for choice in texts)
         in_question = letters == tuple(LETTERS[: len(letters)])
         if in_question and not all(re.search(rf"(?<!\w){letter}[.):]", question) for letter in letters):
