@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import string
 import unicodedata
@@ -15,10 +16,14 @@ _NOTHING, _NO_CHOICE = -1, -2  # nothing is named here; or something that is not
 # Repetitions are bounded, so that an answer of blanks or asterisks takes time linear in its length.
 _WORD = r"(?:answer|(?:correct|right|best)[ ](?:option|choice|letter))"
 _VERB = r"(?:[\s*_`]{0,4}\b(?:is|was|would[ ]be|should[ ]be|must[ ]be)\b)?"
-_OPENING = r"(?:[\s*_`$(\[{\"'<]|\\[(\[]){0,8}(?:\\[a-z]{4,8}\{)?(?:(?:option|choice|letter)[ ])?[(\[]?"
+_ADVERB = r"(?:(?:indeed|therefore|thus|clearly|probably|most[ ]likely|likely|definitely|actually|both|either)[ ])?"
+_OPENING = (
+    rf"(?:[\s*_`$(\[{{\"'<]|\\[(\[]){{0,8}}(?:\\[a-z]{{4,8}}\{{)?{_ADVERB}(?:(?:option|choice|letter)[ ])?[*(\[]{{0,3}}"
+)
 _MARK = re.compile(rf"(?:\\boxed\{{|\b{_WORD}\b{_VERB}[\s*_`]{{0,4}}[:=]?){_OPENING}", re.IGNORECASE)
 _MOST_MARKS = 64  # the last ones, of which the last that names something counts
 _BOLD = re.compile(r"\*\*[ ]?[(\[]?(?=[A-Za-z][.):\]*])")
+_ITEM = re.compile(r"[\s*_(\[>-]{0,8}([A-Za-z])[).:\]]")  # of a list, at the start of a line
 _START = re.compile(r"[\s*_`$(\[{\"'<]{0,8}(?=[A-Za-z](?:[.):\]},;*`\"'\n]|[ ]{0,2}$|[ ]-))")
 _SINGLE = re.compile(r"(?<![A-Za-z0-9_'\u2019])[A-Za-z](?![A-Za-z0-9_'\u2019])")
 _AFTER_SMALL = re.compile(r"[).,:\]}*`\"']|\s{0,4}(?:\n|$)")
@@ -37,7 +42,7 @@ def listed_choice(text: str, choices: Sequence[str]) -> int | None:
     texts = [_comparable(choice) for choice in choices]
     if texts.count(answer := normal(plain)) == 1 and answer:
         return texts.index(answer)
-    plain = _without_list(plain, choices)
+    plain = _without_list(plain)
     for found in (
         (_named_at(plain, mark.end(), texts) for mark in list(_MARK.finditer(plain))[-_MOST_MARKS:]),
         (_letter_at(plain, mark.end(), len(choices)) for mark in list(_BOLD.finditer(plain))[-_MOST_MARKS:]),
@@ -58,12 +63,16 @@ def _comparable(choice: str) -> str:
     return "" if text.upper() in tuple(_LETTERS) else text
 
 
-def _without_list(text: str, choices: Sequence[str]) -> str:
-    """Without lines that list the choices again. A single such line is an answer."""
-    listed = {normal(f"{letter} {choice}") for letter, choice in zip(_LETTERS, choices, strict=False)}
+def _without_list(text: str) -> str:
+    """Without lines that list the choices again, or what the model takes for them: lines that follow each other, blank ones
+    left aside, with letters that do. A single such line is an answer."""
     lines = text.split("\n")
-    again = {normal(line) for line in lines} & listed
-    return text if len(again) < 2 else "\n".join(line for line in lines if normal(line) not in listed)
+    items = [(number, _ITEM.match(line)) for number, line in enumerate(lines) if line.strip()]
+    listed = set()
+    for (number, item), (following, next_item) in itertools.pairwise(items):
+        if item and next_item and ord(next_item[1].upper()) == ord(item[1].upper()) + 1:
+            listed |= {number, following}
+    return "\n".join(line for number, line in enumerate(lines) if number not in listed)
 
 
 def _named_at(text: str, start: int, texts: Sequence[str]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from string import ascii_uppercase
 
@@ -103,6 +104,11 @@ READ = {
     # a repeated list is no answer, one line of it is
     "A. Paris\nB. London\nC. Rome\nD. Berlin\nAnswer: B": "B",
     "A. Paris\nB. London\nC. Rome\nD. Berlin\nB": "B",
+    "A. Paris\n\nB. London\n\nC. London\n\nThe answer is indeed B. London": "B",
+    "**(A)** Paris\n**(B)** London\n\nIt is **(B)**": "B",
+    "B. London\n\nStep 1: choose.\nB. London": "B",
+    "The answer is most likely B.": "B",
+    "The answer is clearly option (B).": "B",
 }
 
 UNREADABLE = [
@@ -149,6 +155,9 @@ UNREADABLE = [
     "٢",
     "我不知道",
     "A. Paris\nB. London\nC. Rome\nD. Berlin",
+    "A. Paris\nB. Rome\nC. Rome\nD. Rome",
+    "a) Lyon\nb) Rome\nc) and no more",
+    "A. Paris\nB. London\nC. Rome\nD. A and B are not the right choices",
     "<think>It could be A or B, so the answer is",
     "<think>Answer: B</think>",
     "ABCD",
@@ -217,3 +226,34 @@ def test_long_answers_take_time_linear_in_their_length(piece: str) -> None:
     started = time.process_time()
     listed_choice(piece * 20_000, CITIES)
     assert time.process_time() - started < 5
+
+
+def test_any_text_names_a_listed_choice_or_none() -> None:
+    """Pieces of answers in any order, in any script: nothing raises, and no index is beyond the choices."""
+    draw = random.Random(5)
+    pieces = [
+        *READ,
+        *UNREADABLE,
+        "\n",
+        " ",
+        "**",
+        "(",
+        ")",
+        "answer",
+        "\\boxed{",
+        "é",
+        "\u0301",
+        "ﬁ",
+        "İ",
+        "ß",
+        "\u200b",
+        "\x00",
+    ]
+    for _ in range(2000):
+        text = "".join(draw.choice(pieces) for _ in range(draw.randint(1, 6)))
+        choices = [
+            draw.choice(["", " ", "A", "b.", "Paris", "Vitamin C", "(x", "\\", "東京", "5"])
+            for _ in range(draw.randint(0, 6))
+        ]
+        found = listed_choice(text, choices)
+        assert found is None or 0 <= found < len(choices), (text, choices)
