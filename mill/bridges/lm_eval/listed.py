@@ -79,7 +79,7 @@ class LmEvalQuestions:
             text, target = inner.doc_to_text(doc), inner.doc_to_target(doc)
             choices = list(inner.doc_to_choice(doc))
             introduction = apply_template(str(inner.get_config("description") or ""), doc)
-        if not all(isinstance(choice, (str, int, float)) and str(choice).strip() for choice in choices):
+        if not all(isinstance(choice, (str, int, float)) for choice in choices):
             raise DataError(f"{self.name}: the choices of a question are not texts")
         if isinstance(target, list):
             raise DataError(f"{self.name}: a question has several right answers")
