@@ -60,10 +60,12 @@ class Sample:
 
 MOST = 10**6  # examples before a question, repeats of it, or characters of a tool's output
 MAX_ROUNDS = 1000
+MAX_PERMUTATIONS = 1000
 _RANGES = (
     ("n_shots", 0, MOST),
     ("seed", -LARGEST_SEED, LARGEST_SEED),
     ("repeats", 1, MOST),
+    ("permutations", 1, MAX_PERMUTATIONS),
     ("max_rounds", 1, MAX_ROUNDS),
     ("max_tool_output", 1, MOST),
 )
@@ -84,25 +86,31 @@ class RenderSettings:
     """With a chat template: each example as a turn of the user and one of the assistant, instead of one message for all."""
     same_shots: bool = False
     """The first examples of their split for every question, instead of a draw for each."""
+    cot: bool = False
+    """Whether the model thinks step by step before it names a choice, where it generates the letter."""
+    shuffle_choices: bool = False
+    """The choices in an order drawn for each sample, where the prompt lists them."""
+    permutations: int = 1
+    """In how many orders of its choices each question is sent."""
+    max_rounds: int | None = None
+    max_tool_output: int | None = None
     reasoning_effort: str | None = None
     """How long a reasoning model thinks: none, low, medium or high."""
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """Variables of the chat template, such as enable_thinking."""
-    max_rounds: int | None = None
-    max_tool_output: int | None = None
     reasoning_tags: tuple[str, ...] | None = None
     """What the model writes before and after its reasoning; empty where it is not to be split from the answer."""
 
     def __post_init__(self) -> None:
         for name, least, most in _RANGES:
             value = getattr(self, name)
-            if value is None and name != "repeats":
+            if value is None and name not in ("repeats", "permutations"):
                 continue
             if not isinstance(value, int) or isinstance(value, bool):
                 raise SpecError(f"{name}={value!r}: a whole number is needed")
             if not least <= value <= most:
                 raise SpecError(f"{name}={str(value)[:60]}: at least {least} and at most {most}")
-        for name in ("apply_chat_template", "same_shots"):
+        for name in ("apply_chat_template", "same_shots", "cot", "shuffle_choices"):
             if not isinstance(getattr(self, name), bool):
                 raise SpecError(f"{name}={getattr(self, name)!r}: true or false is needed")
         if self.system_prompt is not None and not isinstance(self.system_prompt, str):
@@ -122,6 +130,16 @@ class RenderSettings:
         if self.reasoning_tags is not None and request.kind in (GENERATE, MULTI_ROUND):
             more["reasoning_tags"] = tuple(self.reasoning_tags)
         return replace(request, options={**request.options, **more}) if more else request
+
+    @property
+    def reorders_choices(self) -> bool:
+        return self.shuffle_choices or self.permutations > 1
+
+    @property
+    def choice_options(self) -> list[str]:
+        """The options given that apply only where the prompt lists choices and the model generates a letter."""
+        given = {"--cot": self.cot, "--shuffle_choices": self.shuffle_choices, "--permutations": self.permutations > 1}
+        return [option for option, is_given in given.items() if is_given]
 
     def options(self, **defaults: Any) -> dict[str, Any]:
         """Decoding options: a task's defaults, overridden by those of the run. Sampling is seeded by the seed among the
@@ -172,6 +190,11 @@ class Task(ABC):
     n_shots: int = 0
     takes_shots: bool = False
     """Whether questions can have examples before them, so that --n_shots means something."""
+    takes_choice_options: bool = False
+    """Whether its prompts list choices of which the model generates the letter, so that --cot, --shuffle_choices and
+    --permutations mean something."""
+    by_letter: str = ""
+    """The name of its rendering by the generated letter, which a model without log-probabilities can run."""
     metrics: Mapping[str, str] = {}
     """Metric name -> how its sample values are aggregated (a registered metric)."""
     open_metrics: bool = False
@@ -196,6 +219,10 @@ class Task(ABC):
     def __init__(self, name: str) -> None:
         self.name = name
         self.kind = self.kind or DEFAULT_KIND[self.task_type]
+
+    def configure(self, settings: RenderSettings) -> None:
+        """Called once with the run's settings, before any other hook; also where a recorded run is scored again."""
+        return
 
     @abstractmethod
     def samples(self) -> Sequence[Sample]:

@@ -9,8 +9,9 @@ from typing import Any
 from mill.api.errors import MillError, RunError
 from mill.api.request import GENERATE, MULTI_ROUND, ROLLING
 from mill.api.response import Response, Token
-from mill.api.task import Opaque, Task, Value
-from mill.runs.folder import RunFolder
+from mill.api.task import Opaque, RenderSettings, Task, Value
+from mill.api.validate import convert
+from mill.runs.folder import MANIFEST, RunFolder
 from mill.runs.plan import hash_docs
 from mill.runs.record import Record
 from mill.runs.samples import ScoredSample, read_samples, score_sample
@@ -156,9 +157,10 @@ def read_answers(folder: RunFolder) -> list[Answer]:
     manifest, record, answers = folder.manifest(), Record(folder.path), list[Answer]()
     read = {name: read_samples(folder.samples_file(name)) for name in manifest["tasks"]}
     documents = {name: [one.sample.doc for one in samples] for name, samples in read.items()}
+    settings = convert(manifest["settings"], RenderSettings, f"settings in {folder.path / MANIFEST}", RunError)
     for name, samples in read.items():
         try:
-            task = recorded_task(name, documents)
+            task = recorded_task(name, documents, settings)
         except MillError as error:
             raise RunError(f"{folder.path} has a task that cannot be loaded: {error}") from error
         for sample in samples:

@@ -42,8 +42,8 @@ Examples:
 """
 SHOWN = (
     "output_dir", "limit", "n_shots", "same_shots", "seed", "repeats", "repeat_metrics", "batch_size", "task_paths",
-    "gen_kwargs", "max_tokens", "system_prompt", "apply_chat_template", "reasoning_effort", "chat_template_kwargs",
-    "reasoning_tags", "max_rounds", "max_tool_output",
+    "gen_kwargs", "max_tokens", "system_prompt", "cot", "shuffle_choices", "permutations", "apply_chat_template",
+    "reasoning_effort", "chat_template_kwargs", "reasoning_tags", "max_rounds", "max_tool_output",
 )  # fmt: skip
 SHOWN_LAST = (
     "dry_run", "base_url", "no_remote_code", "confirm_run_unsafe_code", "wait", "judge", "executor", "workers", "address",

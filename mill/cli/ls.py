@@ -23,6 +23,7 @@ from mill.models.spec.open import load_model_from_file
 from mill.report.tables import TABLE, Listing
 from mill.runs.folder import find_runs
 from mill.runs.schema import Manifest, SessionEntry
+from mill.tasks.generated_choice import is_generated
 from mill.tasks.hooks import check_metrics
 from mill.tasks.load import load_builtin, load_files, make_task
 from mill.tasks.sources import source, source_names, split_name
@@ -45,7 +46,8 @@ def command(
     output_dir: str | None,
     task_paths: tuple[list[str], ...],
 ) -> int:
-    """List models, tasks (the default) or runs; FILTER keeps the rows that contain it.
+    """List models, tasks (the default) or runs; FILTER keeps the rows that contain it. Of mmlu_gen and other benchmarks by
+    the generated letter, the subjects are listed with a FILTER.
 
     The name of a packaged config is a model: mill eval smollm2_135m_instruct gsm8k. A file or folder of that name in the
     current folder wins; ./NAME is always the folder, and hf[path=NAME] always the model of the hub.
@@ -73,7 +75,7 @@ def command(
         "tasks": lambda: (
             (["task", "kind"], _tasks_of_source(*named))
             if (named := split_name(filter_text)) is not None
-            else (["task", "type", "shots", "metrics"], _tasks())
+            else (["task", "type", "shots", "metrics"], _tasks(every=bool(filter_text)))
         ),
         "runs": lambda: (
             ["run", "tasks", "samples", "failed", "last session"],
@@ -140,10 +142,16 @@ def _configs() -> list[Row]:
     return rows
 
 
-def _tasks() -> list[Row]:
+def _tasks(*, every: bool) -> list[Row]:
+    """All tasks. Members of a benchmark that are renderings by letter are listed where `every` name is: there is one for
+    each member of the benchmark itself."""
     rows: list[Row] = []
+    benchmarks = [entry for name in tasks if isinstance(entry := tasks.get(name), Benchmark)]
+    members = {member for benchmark in benchmarks for member in benchmark.tasks}
     for name in tasks:
         entry = tasks.get(name)
+        if not every and name in members and is_generated(name):
+            continue
         if isinstance(entry, Benchmark):
             rows.append([name, f"benchmark of {len(entry.tasks)}", None, []])
         else:

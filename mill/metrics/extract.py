@@ -176,7 +176,7 @@ def is_right(how: str, extracted: str | None, gold: Any) -> bool:
         return extracted == spelled_json(gold)
     if how == "line":
         wanted = normal(str(gold))
-        return f" {wanted} " in f" {extracted} " or (_unspaced(wanted) and wanted in extracted)
+        return f" {wanted} " in f" {extracted} " or (is_unspaced(wanted) and wanted in extracted)
     if how in ("number", "plain_number", "e_number"):
         return extracted == number(str(gold))
     return extracted.lower() == spelled_gold(gold)
@@ -189,6 +189,6 @@ def spelled_gold(gold: Any) -> str:
     return str(gold).strip().lower()
 
 
-def _unspaced(text: str) -> bool:
+def is_unspaced(text: str) -> bool:
     """Whether a text has characters of a script without spaces between words."""
     return any(unicodedata.name(char, "").startswith(("CJK", "HIRAGANA", "KATAKANA", "THAI")) for char in text)

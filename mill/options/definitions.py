@@ -13,7 +13,7 @@ from mill.api.files import check_path
 from mill.api.reasoning import read_tags
 from mill.api.request import LARGEST_SEED, NUMBER_OPTIONS, option_name
 from mill.api.request import check_options as check_decoding
-from mill.api.task import MAX_ROUNDS, RenderSettings
+from mill.api.task import MAX_PERMUTATIONS, MAX_ROUNDS, RenderSettings
 from mill.options.option import hints
 from mill.options.text import parse_pairs, read_list
 
@@ -192,6 +192,21 @@ class EvalOptions(RunOptions, kw_only=True, frozen=True):
     same_shots: Annotated[
         bool, Meta(description="The first few-shot examples for every question, instead of a draw for each.")
     ] = False
+    cot: Annotated[
+        bool, Meta(description="Tasks NAME_gen: think step by step before the letter of a choice, in up to 1024 tokens.")
+    ] = False
+    shuffle_choices: Annotated[
+        bool, Meta(description="Tasks NAME_gen: list the choices in an order drawn by the seed and the sample.")
+    ] = False
+    permutations: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=MAX_PERMUTATIONS,
+            description="Tasks NAME_gen: send each question with its choices in this many orders, and report how much the "
+            "order matters.",
+        ),
+    ] = 1
     repeats: Annotated[int, Meta(ge=1, le=MAX_REPEATS, description="Answers sampled for each question.")] = 1
     repeat_metrics: Annotated[
         list[Text] | None,
@@ -263,6 +278,9 @@ class EvalOptions(RunOptions, kw_only=True, frozen=True):
             apply_chat_template=bool(self.apply_chat_template),
             fewshot_as_multiturn=self.fewshot_as_multiturn,
             same_shots=self.same_shots,
+            cot=self.cot,
+            shuffle_choices=self.shuffle_choices,
+            permutations=self.permutations,
             max_rounds=self.max_rounds,
             max_tool_output=self.max_tool_output,
             **self.reasoning,

@@ -214,7 +214,7 @@ class Run:
         )
 
     def _scored(self, task: Task, records: Sequence[SampleRecord]) -> list[ScoredSample]:
-        return score_samples(task, records, self.repeat_metrics)
+        return score_samples(task, records, self.settings, self.repeat_metrics)
 
     def _judge(self, records: Mapping[str, list[SampleRecord]], *, quiet: bool) -> list[str]:
         """Have the responses judged. A judge that breaks down is reported; scores that need no judge are kept."""

@@ -20,7 +20,7 @@ from mill.execute.sample_state import SampleState
 from mill.models.spec.backends import backend_info, backends_serving
 from mill.tasks import hooks
 from mill.tasks.forced import ForcedTask
-from mill.tasks.load import Selection, renderings, serve
+from mill.tasks.load import Selection, letter_rendering, renderings, serve
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,9 @@ def plan_tasks(
     if settings.fewshot_as_multiturn and not chat:
         raise SpecError("--fewshot_as_multiturn needs --apply_chat_template")
     refuse_unsafe_code(selection.tasks)
-    served = [(task, _served(task, model)) for task in selection.tasks]
+    served = [(task, _served(task, model, selection)) for task in selection.tasks]
+    for _, task in served:
+        _refuse_choice_options(task, settings)
     if chat and not model.has_chat_template():
         raise SpecError(f"{model.model_name} has no chat template: leave out --apply_chat_template and use_chat_template")
     for _, task in served:
@@ -140,7 +142,7 @@ def refuse_early(selection: Selection, backend: str) -> None:
         return
     everything = ModelCapabilities(modalities={"text", "image", "video", "audio"}, kinds=info.kinds)
     for task in selection.tasks:
-        serve(task, everything, f"the backend {backend}", _alternatives(task))
+        serve(task, everything, f"the backend {backend}", _alternatives(task, selection))
 
 
 def _as_dialog(task: Task, request: Request) -> Request:
@@ -152,17 +154,32 @@ def _as_dialog(task: Task, request: Request) -> Request:
     return replace(request, context=(Message("user", request.text),))
 
 
-def _served(task: Task, model: MillModel) -> Task:
+def _served(task: Task, model: MillModel, selection: Selection) -> Task:
     details = f": {'; '.join(model.warnings())}" if model.warnings() else ""
-    return serve(task, model.capabilities, f"{model.model_name} ({type(model).__name__}{details})", _alternatives(task))
+    who = f"{model.model_name} ({type(model).__name__}{details})"
+    return serve(task, model.capabilities, who, _alternatives(task, selection))
 
 
-def _alternatives(task: Task) -> str:
+def _alternatives(task: Task, selection: Selection) -> str:
+    """The backends that serve a task, and its rendering for models without log-probabilities, which does not run by itself:
+    its scores are not comparable."""
     backends = backends_serving(renderings(task))
-    return f"backends that do: {', '.join(backends) or 'none of the built-in ones'}"
+    by_letter = letter_rendering(task, selection)
+    return f"backends that do: {', '.join(backends) or 'none of the built-in ones'}" + (
+        f"; {by_letter} needs no log-probabilities: the model generates the letter of a choice" if by_letter else ""
+    )
+
+
+def _refuse_choice_options(task: Task, settings: RenderSettings) -> None:
+    given = settings.choice_options
+    if given and not task.takes_choice_options:
+        instead = f", but for {task.by_letter}" if task.by_letter else ""
+        what = f"{given[0]} is for tasks where the model generates the letter of a choice"
+        raise SpecError(f"{what}: not for {task.name}{instead}")
 
 
 def _plan(requested: str, task: Task, settings: RenderSettings, limit: int | float | None) -> TaskPlan:
+    hooks.call(task, "configure()", lambda: task.configure(settings))
     samples = hooks.read_samples(task)
     hooks.check_metrics(task)
     chosen = samples[: resolve_limit(limit, len(samples))]

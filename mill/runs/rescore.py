@@ -42,7 +42,7 @@ def score_again(folder: RunFolder, repeat_metrics: Sequence[str] | None = None) 
     left_out: dict[str, str] = {}
     for name, entry in known.tasks.items():
         try:
-            task = recorded_task(name, documents)
+            task = recorded_task(name, documents, settings)
         except MillError as error:
             if len(known.tasks) == 1:
                 raise
@@ -52,7 +52,7 @@ def score_again(folder: RunFolder, repeat_metrics: Sequence[str] | None = None) 
         if name not in earlier.tasks and not any(map(_has_response, samples)):
             left_out[name] = "none of its samples was answered yet; the same `mill eval` continues"
             continue
-        scored[name] = score_samples(task, samples, over_repeats)
+        scored[name] = score_samples(task, samples, settings, over_repeats)
         result = summarize(task, scored[name], n_shots=entry.n_shots, total=entry.total, data_hash=entry.data_hash)
         result.warnings = earlier.tasks[name].warnings if name in earlier.tasks else entry.warnings  # with the judge's
         results[name if entry.requested in results else entry.requested or name] = result

@@ -12,7 +12,7 @@ from typing import Any
 
 from mill.api.batching import describe
 from mill.api.errors import RunError
-from mill.api.request import LOGLIKELIHOOD, Request
+from mill.api.request import GENERATE, LOGLIKELIHOOD, Request
 from mill.api.response import Response
 from mill.api.storage import json_text, read_lines, write_atomically
 from mill.api.task import Opaque, Sample, Task, Value
@@ -118,8 +118,11 @@ def from_state(state: SampleState, sent: str = "") -> SampleRecord:
 
 
 def prompt_request(state: SampleState) -> Request:
-    """The request whose prompt a sample shows: the first, or of a dialog the last round."""
-    return state.rounds[0][-1] if state.rounds else state.requests[0]
+    """The request whose prompt a sample shows: of generated texts the last, or of a dialog the last round, as it shows the
+    last response; of choices the first."""
+    if state.rounds:
+        return state.rounds[0][-1]
+    return state.requests[-1] if state.requests[-1].kind == GENERATE else state.requests[0]
 
 
 def score_sample(task: Task, record: SampleRecord) -> ScoredSample:

@@ -14,7 +14,7 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 
 from mill.api.files import imported_files
-from mill.api.task import Task
+from mill.api.task import RenderSettings, Task
 from mill.api.unsafe_code import confirm_unsafe_code, unsafe_code_confirmed
 from mill.api.warnings import warn
 from mill.metrics.repeats import RepeatMetric
@@ -30,27 +30,31 @@ _CHUNK = 8
 
 
 def score_samples(
-    task: Task, records: Sequence[SampleRecord], repeat_metrics: Sequence[RepeatMetric] | None = None
+    task: Task,
+    records: Sequence[SampleRecord],
+    settings: RenderSettings,
+    repeat_metrics: Sequence[RepeatMetric] | None = None,
 ) -> list[ScoredSample]:
-    """Every sample of a task with its values, in order, and with these metrics over its repeats."""
-    return with_repeat_metrics(task, _score_all(task, records), repeat_metrics)
+    """Every sample of a task with its values, in order, and with these metrics over its repeats; `settings` are those of the
+    run."""
+    return with_repeat_metrics(task, _score_all(task, records, settings), repeat_metrics)
 
 
-def _score_all(task: Task, records: Sequence[SampleRecord]) -> list[ScoredSample]:
+def _score_all(task: Task, records: Sequence[SampleRecord], settings: RenderSettings) -> list[ScoredSample]:
     started = time.monotonic()
     scored = [score_sample(task, record) for record in records[:_TRIED]]
     rest = records[_TRIED:]
     expected = (time.monotonic() - started) / _TRIED * len(rest)
     if expected > PATIENCE_S and split_name(task.name) is not None and (os.cpu_count() or 1) > 1:
-        return scored + _in_processes(task, rest)
+        return scored + _in_processes(task, rest, settings)
     return scored + [score_sample(task, record) for record in rest]
 
 
-def _in_processes(task: Task, records: Sequence[SampleRecord]) -> list[ScoredSample]:
+def _in_processes(task: Task, records: Sequence[SampleRecord], settings: RenderSettings) -> list[ScoredSample]:
     """Where processes cannot be used the samples are scored here."""
     documents = [record.sample.doc for record in records]
     paths = (*imported_files(), *added_folders())
-    given = (task.name, documents, paths, unsafe_code_confirmed())
+    given = (task.name, documents, settings, paths, unsafe_code_confirmed())
     try:
         # A new interpreter: a copy of this one would share the model's threads and accelerators.
         context = multiprocessing.get_context("spawn")
@@ -64,13 +68,13 @@ def _in_processes(task: Task, records: Sequence[SampleRecord]) -> list[ScoredSam
 _task: Task | None = None  # of a scoring process
 
 
-def _start(name: str, documents: Documents, paths: tuple[str, ...], unsafe_code: bool) -> None:
+def _start(name: str, documents: Documents, settings: RenderSettings, paths: tuple[str, ...], unsafe_code: bool) -> None:
     global _task
     load_builtin()
     load_files(paths)
     if unsafe_code:
         confirm_unsafe_code()
-    _task = recorded_task(name, {name: documents})
+    _task = recorded_task(name, {name: documents}, settings)
 
 
 def _score(record: SampleRecord) -> ScoredSample:

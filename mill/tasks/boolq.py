@@ -2,6 +2,7 @@
 
 from mill.api.registry import register_task
 from mill.tasks.data import Dataset
+from mill.tasks.generated_choice import add_generated
 from mill.tasks.multiple_choice import MultipleChoiceTask
 from mill.tasks.prompted import Doc
 
@@ -21,3 +22,6 @@ class BoolQ(MultipleChoiceTask):
 
     def answer(self, doc: Doc) -> int:
         return int(doc["label"] if "label" in doc else doc["answer"])
+
+
+add_generated("boolq")

@@ -1,4 +1,4 @@
-"""Few-shot examples: a draw that depends on the seed and the sample alone."""
+"""Few-shot examples: the first of their split, or a draw that depends on the seed and the sample alone."""
 
 from __future__ import annotations
 
@@ -7,7 +7,25 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mill.api.errors import DataError
+from mill.api.task import RenderSettings, Sample
+
 Doc = Mapping[str, Any]
+
+
+def shots_from(
+    pool: Sequence[Doc], count: int, sample: Sample, settings: RenderSettings, *, fixed: bool, task: str, where: str
+) -> list[Doc]:
+    """The `count` examples before a sample's question: drawn for it, or where they are `fixed` the same for all. `where` is
+    the pool's name, for the message about too few."""
+    if fixed or settings.same_shots:
+        shots = first_shots(pool, count, sample.doc)
+    else:
+        shots = drawn_shots(pool, count, sample.doc, sample_id=sample.id, seed=settings.seed or 0)
+    if len(shots) < count:
+        found = f"{where} has only {len(shots)}"
+        raise DataError(f"{task} needs {count} examples before each question, but {found}: lower --n_shots")
+    return shots
 
 
 def first_shots(pool: Sequence[Doc], count: int, doc: Doc) -> list[Doc]:

@@ -4,7 +4,8 @@ import re
 
 from mill.api.registry import register_task
 from mill.tasks.data import Dataset
-from mill.tasks.multiple_choice import MultipleChoiceTask
+from mill.tasks.generated_choice import add_generated
+from mill.tasks.multiple_choice import ListedQuestion, MultipleChoiceTask
 from mill.tasks.prompted import Doc
 
 
@@ -17,6 +18,10 @@ class HellaSwag(MultipleChoiceTask):
     def question(self, doc: Doc) -> str:
         scene = f"{doc['ctx_a']} {doc['ctx_b'].capitalize()}" if "ctx_a" in doc else doc["ctx"]
         return clean(f"{doc['activity_label']}: {scene}")
+
+    def listed(self, doc: Doc) -> ListedQuestion:
+        question = f"Which ending continues the text?\n{self.question(doc)}"
+        return ListedQuestion(question, tuple(self.choices(doc)), self.answer(doc))
 
     def warnings(self) -> list[str]:
         lines = super().warnings()
@@ -35,3 +40,6 @@ def clean(text: str) -> str:
     """Without the bracketed section marks that WikiHow articles left behind."""
     text = text.strip().replace(" [title]", ". ")
     return re.sub(r"\[.*?\]", "", text).replace("  ", " ")
+
+
+add_generated("hellaswag")

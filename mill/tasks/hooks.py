@@ -67,6 +67,8 @@ _ATTRIBUTES: tuple[tuple[str, tuple[type, ...], str], ...] = (
     ("version", (int, str), "a whole number or a text"),
     ("n_shots", (int,), "a whole number"),
     ("takes_shots", (bool,), "true or false"),
+    ("takes_choice_options", (bool,), "true or false"),
+    ("by_letter", (str,), "a text"),
     ("modalities", (frozenset, set), "a set of texts"),
     ("alternatives", (tuple, list), "a tuple of names"),
     ("judge", (Judge, type(None)), "a Judge or None"),

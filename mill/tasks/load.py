@@ -17,7 +17,9 @@ from mill.api.model import ModelCapabilities
 from mill.api.registry import metrics, models, tasks
 from mill.api.task import Benchmark, Task
 from mill.tasks.data_file import SUFFIXES, file_task, is_data_file
+from mill.tasks.generated_choice import is_generated
 from mill.tasks.hooks import check_attributes
+from mill.tasks.multiple_choice import GENERATED
 from mill.tasks.sources import TaskSource, add_folder, is_pattern, names_in_sources, source, split_name
 
 _OTHER_DATA = (".json", ".tsv", ".xlsx", ".arrow", ".gz", ".CSV", ".JSONL")
@@ -136,13 +138,19 @@ def select(names: list[str]) -> Selection:
             selected[name] = make_task(name)
 
     for name in names:
-        matching = fnmatch.filter(tasks.names(), name) if _is_pattern(name) else [name]
+        matching = _matching(name) if _is_pattern(name) else [name]
         if not matching:
             known = "patterns are for tasks, so name each file" if is_data_file(name) else "see `mill ls tasks`"
             raise DataError(f"no task matches {name!r}; {known}")
         for match in matching:
             add(match)
     return Selection(tuple(selected.values()), tuple(benchmarks.values()))
+
+
+def _matching(pattern: str) -> list[str]:
+    """The names that match a pattern. Renderings by letter are other questions to the model: they match only where the
+    pattern names them (`mmlu_*_gen`)."""
+    return [name for name in fnmatch.filter(tasks.names(), pattern) if GENERATED in pattern or not is_generated(name)]
 
 
 def _made(known: TaskSource, pattern: str) -> list[tuple[list[Task], list[Benchmark]]]:
@@ -164,6 +172,23 @@ def _made(known: TaskSource, pattern: str) -> list[tuple[list[Task], list[Benchm
 def renderings(task: Task) -> list[Task]:
     """The task itself and the other forms in which it can run, in order of preference."""
     return [task, *(make_task(name) for name in task.alternatives)]
+
+
+def letter_rendering(task: Task, selection: Selection) -> str:
+    """The name of a task's rendering by letter, or that of the largest benchmark of the selection that the task is part of;
+    empty where there is none."""
+    if not task.by_letter:
+        return ""
+    members = {benchmark.name: set(benchmark.tasks) for benchmark in selection.benchmarks}
+    within = task.name
+    while outer := next((name for name, inner in members.items() if within in inner and _is_known(name + GENERATED)), ""):
+        within = outer
+        del members[outer]
+    return within + GENERATED
+
+
+def _is_known(name: str) -> bool:
+    return name in tasks or split_name(name) is not None
 
 
 def serve(task: Task, capabilities: ModelCapabilities, who: str, can: str) -> Task:

@@ -3,8 +3,9 @@
 from mill.api.registry import tasks
 from mill.api.task import Benchmark
 from mill.tasks.data import Dataset
+from mill.tasks.generated_choice import add_generated
 from mill.tasks.generative import LETTERS
-from mill.tasks.multiple_choice import MultipleChoiceTask
+from mill.tasks.multiple_choice import ListedQuestion, MultipleChoiceTask
 from mill.tasks.prompted import Doc
 
 _SUBJECTS_BY_AREA = {
@@ -51,6 +52,9 @@ class MMLU(MultipleChoiceTask):
         options = "".join(f"{letter}. {choice}\n" for letter, choice in zip(LETTERS, doc["choices"], strict=False))
         return f"{doc['question'].strip()}\n{options}Answer:"
 
+    def listed(self, doc: Doc) -> ListedQuestion:
+        return ListedQuestion(doc["question"].strip(), tuple(doc["choices"]), self.answer(doc))
+
     def choices(self, doc: Doc) -> list[str]:
         return list(LETTERS[: len(doc["choices"])])
 
@@ -63,3 +67,4 @@ for _area, _subjects in AREAS.items():
         tasks.add(f"mmlu_{_subject}", MMLU)
     tasks.add(f"mmlu_{_area}", Benchmark(f"mmlu_{_area}", tuple(f"mmlu_{subject}" for subject in _subjects)))
 tasks.add("mmlu", Benchmark("mmlu", tuple(f"mmlu_{area}" for area in AREAS)))
+add_generated("mmlu")

@@ -2,6 +2,7 @@
 
 from mill.api.registry import register_task
 from mill.tasks.data import Dataset
+from mill.tasks.generated_choice import add_generated
 from mill.tasks.multiple_choice import MultipleChoiceTask
 from mill.tasks.prompted import Doc
 
@@ -19,3 +20,6 @@ class OpenBookQA(MultipleChoiceTask):
 
     def answer(self, doc: Doc) -> int:
         return list(doc["choices"]["label"]).index(doc["answerKey"].strip())
+
+
+add_generated("openbookqa")

@@ -2,6 +2,7 @@
 
 from mill.api.registry import register_task
 from mill.tasks.data import Dataset
+from mill.tasks.generated_choice import add_generated
 from mill.tasks.multiple_choice import MultipleChoiceTask
 from mill.tasks.prompted import Doc
 
@@ -20,3 +21,6 @@ class Piqa(MultipleChoiceTask):
 
     def answer(self, doc: Doc) -> int:
         return int(doc["label"])
+
+
+add_generated("piqa")

@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from mill.api.errors import DataError
 from mill.api.message import Context
 from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample, Task
 from mill.tasks.data import Dataset, Row, load_split
-from mill.tasks.fewshot import drawn_shots, first_shots
+from mill.tasks.fewshot import shots_from
 
 Doc = Mapping[str, Any]
 
@@ -69,14 +68,8 @@ class PromptedTask(Task):
         if not count:
             return []
         split, pool = self._pool
-        if self.fixed_shots or settings.same_shots:
-            shots = first_shots(pool, count, sample.doc)
-        else:
-            shots = drawn_shots(pool, count, sample.doc, sample_id=sample.id, seed=settings.seed or 0)
-        if len(shots) < count:
-            found = f"{self._pool_name(split)} has only {len(shots)}"
-            raise DataError(f"{self.name} needs {count} examples before each question, but {found}: lower --n_shots")
-        return shots
+        where = self._pool_name(split)
+        return shots_from(pool, count, sample, settings, fixed=self.fixed_shots, task=self.name, where=where)
 
     def _pool_name(self, split: str) -> str:
         return f"the {split} split of {self.dataset}"

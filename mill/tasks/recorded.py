@@ -6,18 +6,22 @@ from collections.abc import Iterable, Mapping
 
 from mill.api.errors import MillError
 from mill.api.registry import tasks
-from mill.api.task import Benchmark, Task
+from mill.api.task import Benchmark, RenderSettings, Task
 from mill.api.warnings import warn
+from mill.tasks import hooks
 from mill.tasks.load import make_task
 from mill.tasks.sources import Documents, source, split_name
 
 
-def recorded_task(name: str, documents: Mapping[str, Documents]) -> Task:
-    """A task by name. One of another package is made over the recorded documents, since it loads data when it is made."""
+def recorded_task(name: str, documents: Mapping[str, Documents], settings: RenderSettings) -> Task:
+    """A task by name, with the settings of its run. One of another package is made over the recorded documents, since it
+    loads data when it is made."""
     named = split_name(name)
     if named is None:
-        return make_task(name)
-    (task,), _ = source(named[0]).recorded(named[1], documents)
+        task = make_task(name)
+    else:
+        (task,), _ = source(named[0]).recorded(named[1], documents)
+    hooks.call(task, "configure()", lambda: task.configure(settings))
     return task
 
 

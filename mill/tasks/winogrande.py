@@ -6,7 +6,8 @@ from mill.api.registry import register_task
 from mill.api.request import LOGLIKELIHOOD, Request
 from mill.api.task import RenderSettings, Sample
 from mill.tasks.data import Dataset
-from mill.tasks.multiple_choice import MultipleChoiceTask
+from mill.tasks.generated_choice import add_generated
+from mill.tasks.multiple_choice import ListedQuestion, MultipleChoiceTask
 from mill.tasks.prompted import Doc
 
 
@@ -30,6 +31,10 @@ class WinoGrande(MultipleChoiceTask):
     def answer(self, doc: Doc) -> int:
         return int(doc["answer"]) - 1
 
+    def listed(self, doc: Doc) -> ListedQuestion:
+        question = f"Which option fills the blank?\n{doc['sentence']}"
+        return ListedQuestion(question, (doc["option1"], doc["option2"]), self.answer(doc))
+
     def requests(self, sample: Sample, settings: RenderSettings) -> list[Request]:
         """The choices differ in the context; the continuation is the same for both."""
         delimiter = "" if settings.apply_chat_template else self.delimiter
@@ -46,3 +51,6 @@ class WinoGrande(MultipleChoiceTask):
     def _parts(self, doc: Doc) -> tuple[str, str]:
         start, _, end = doc["sentence"].partition("_")
         return start, end
+
+
+add_generated("winogrande")

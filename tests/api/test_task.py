@@ -32,6 +32,9 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a seed that is a text": ({"seed": "3"}, "a whole number is needed"),
     "a seed of hundred digits": ({"seed": 10**100}, "at most 9223372036854775807"),
     "a text for a truth value": ({"same_shots": "false"}, "true or false is needed"),
+    "a number for a truth value": ({"cot": 1}, "true or false is needed"),
+    "no order of the choices": ({"permutations": 0}, "at least 1"),
+    "too many orders": ({"permutations": 1001}, "at most 1000"),
     "a system prompt that is a number": ({"system_prompt": 5}, "a text is needed"),
 }
 

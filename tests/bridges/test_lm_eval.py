@@ -386,9 +386,9 @@ def test_slow_scoring_in_processes_gives_the_same(made_tasks: Path, tmp_path: Pa
     counts: list[int] = []
     real = pool._in_processes
 
-    def counted(task: Task, records: Sequence[SampleRecord]) -> list[ScoredSample]:
+    def counted(task: Task, records: Sequence[SampleRecord], settings: RenderSettings) -> list[ScoredSample]:
         counts.append(len(records))
-        return real(task, records)
+        return real(task, records, settings)
 
     monkeypatch.setattr(pool, "_in_processes", counted)
     assert metrics_of(of_mill("lm-eval:made_text", tmp_path / "there")) == here

@@ -27,8 +27,18 @@ def read(tmp_path: Path, text: str) -> dict[str, Any]:
     return read_run_file(str(tmp_path / "run.yaml"))
 
 
-FLAGS = ("same_shots", "apply_chat_template", "fresh", "exact", "dry_run", "quiet", "no_remote_code")
-WHOLE = {"n_shots": -1, "repeats": 0, "workers": 0, "max_tokens": 0}
+FLAGS = (
+    "same_shots",
+    "cot",
+    "shuffle_choices",
+    "apply_chat_template",
+    "fresh",
+    "exact",
+    "dry_run",
+    "quiet",
+    "no_remote_code",
+)
+WHOLE = {"n_shots": -1, "repeats": 0, "permutations": 0, "workers": 0, "max_tokens": 0}
 
 
 @pytest.mark.parametrize("name", FLAGS)

@@ -13,7 +13,7 @@ from mill.api.model import ModelCapabilities
 from mill.api.request import GENERATE, LOGLIKELIHOOD, ROLLING, ZERO_SHOT
 from mill.api.response import Response
 from mill.api.task import Benchmark, RenderSettings, Task, TaskType
-from mill.tasks.arc import ArcLetter
+from mill.tasks.generated_choice import GeneratedChoiceTask
 from mill.tasks.load import load_builtin, load_files, make_task, select, serve
 from mill.tasks.mmlu import AREAS
 from mill.tasks.piqa import Piqa
@@ -62,7 +62,13 @@ def test_mmlu_pro_is_14_subjects() -> None:
 def test_a_pattern_takes_every_matching_name() -> None:
     assert len(names("mmlu_high_school_*")) == 14
     assert names("arc_????") == ["arc_easy"]
-    assert names("arc_*") == ["arc_challenge", "arc_challenge_gen", "arc_easy", "arc_easy_gen"]
+    assert names("arc_*") == ["arc_challenge", "arc_easy"]
+
+
+def test_a_pattern_takes_renderings_by_letter_only_where_it_names_them() -> None:
+    assert names("arc_*_gen") == ["arc_challenge_gen", "arc_easy_gen"]
+    assert len(names("mmlu_high_school_*_gen")) == 14
+    assert "cifar10_mcq_gen" in names("cifar10_*")  # a form of its own
 
 
 def test_a_pattern_takes_benchmarks_too() -> None:
@@ -181,7 +187,7 @@ def test_a_model_with_log_probabilities_serves_every_text_task_as_it_is(name: st
 def test_without_log_probabilities_another_rendering_is_picked(name: str) -> None:
     task = make_task(name)
     served = serve(task, HOSTED, "m", CAN)
-    assert isinstance(served, ArcLetter)
+    assert isinstance(served, GeneratedChoiceTask)
     assert (task.kind, served.kind, served.name) == (LOGLIKELIHOOD, GENERATE, f"{name}_gen")
 
 

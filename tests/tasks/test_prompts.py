@@ -216,7 +216,7 @@ def test_arc_with_and_without_an_example(put: Put, name: str, config: str) -> No
 def test_arc_answer_keys_may_be_digits(put: Put) -> None:
     put("ai2_arc/ARC-Easy/test", RAIN)
     assert right_choice("arc_easy") == 2
-    assert target("arc_easy_gen") == "C"
+    assert target("arc_easy_gen") == "rain"
     assert scored("arc_easy", -3.0, -2.0, -1.0) == {"acc": 1.0, "acc_norm": 1.0}
 
 
@@ -232,29 +232,6 @@ def test_examples_from_another_split_are_noted_and_skip_the_question(put: Put) -
         task.requests(sample, ONE)[0].context == "Question: What is wet?\nAnswer: rain\n\nQuestion: What is hard?\nAnswer:"
     )
     assert task.warnings() == ["examples come from the test split, since train is missing"]
-
-
-ARC_GEN = 'Choose the right option and finish with "the answer is (X)", where X is its letter.\n\n'
-
-
-def test_arc_by_letter_with_and_without_an_example(put: Put) -> None:
-    put("ai2_arc/ARC-Challenge/test", STONE)
-    put("ai2_arc/ARC-Challenge/train", RAIN)
-    question = "Question: What is hard?\nA. milk\nB. stone\nC. air\nAnswer:"
-    request = generated("arc_challenge_gen", ZERO)
-    assert request.context == ARC_GEN + question
-    assert request.options == {"until": ("\n\n", "Question:"), "max_gen_toks": 128, "temperature": 0.0}
-    example = "Question: What is wet?\nA. sand\nB. fire\nC. rain\nAnswer: the answer is (C)"
-    assert generated("arc_challenge_gen", ONE).context == f"{ARC_GEN}{example}\n\n{question}"
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [("So the answer is (B).", 1.0), ("The answer is B", 1.0), ("the answer is (A)", 0.0), ("stone", 0.0), ("", 0.0)],
-)
-def test_arc_by_letter_scores_the_stated_letter(put: Put, text: str, value: float) -> None:
-    put("ai2_arc/ARC-Easy/test", STONE)
-    assert scored_text("arc_easy_gen", text) == {"exact_match": value}
 
 
 # PIQA

@@ -25,13 +25,19 @@ from mill.bridges.lm_eval.index import (
     stored_index,
     yaml_files,
 )
+from mill.bridges.lm_eval.listed import LmEvalQuestions, why_not_listed
 from mill.bridges.lm_eval.recorded import recorded_documents
 from mill.bridges.lm_eval.task import PREFIX, LmEvalTask, loading, task_in_errors
+from mill.tasks.generated_choice import GeneratedChoiceTask, generated_benchmark
+from mill.tasks.multiple_choice import GENERATED
 from mill.tasks.sources import Documents, is_pattern
 
 
 class LmEvalSource:
-    """Tasks of lm-eval, and those of the user's own folders (`--include_path`), which replace those of the same name."""
+    """Tasks of lm-eval, and those of the user's own folders (`--include_path`), which replace those of the same name.
+
+    `NAME_gen`, where lm-eval has no such name, is NAME by the generated letter.
+    """
 
     def __init__(self) -> None:
         self._folders: list[str] = []
@@ -61,6 +67,11 @@ class LmEvalSource:
     def _entry(self, name: str) -> IndexEntry | None:
         return self._own.get(name) or self.index.entries.get(name)
 
+    def _plain_name(self, name: str) -> str | None:
+        """The name of what a name renders by letter; None for a name of lm-eval's own and for unknown ones."""
+        plain = name.removesuffix(GENERATED)
+        return plain if plain != name and self._entry(name) is None and self._entry(plain) is not None else None
+
     def _entries(self) -> dict[str, IndexEntry]:
         return {**self.index.entries, **self._own}
 
@@ -69,11 +80,13 @@ class LmEvalSource:
 
     def names(self, pattern: str) -> list[str]:
         if not is_pattern(pattern):
-            if self._entry(pattern) is None:
+            if self._entry(pattern) is None and self._plain_name(pattern) is None:
                 raise UnknownName("task of lm-eval", pattern, self._entries(), "see `mill ls tasks lm-eval:`")
             return [pattern]
         known = self._entries()
         found = sorted(fnmatch.filter(known, pattern))
+        if not found and pattern.endswith(GENERATED):
+            found = [name + GENERATED for name in sorted(fnmatch.filter(known, pattern.removesuffix(GENERATED)))]
         if not found:
             raise DataError(f"no task of lm-eval matches {pattern!r}; see `mill ls tasks lm-eval:`")
         return found
@@ -84,12 +97,24 @@ class LmEvalSource:
         return self._made[name]
 
     def recorded(self, name: str, documents: Mapping[str, Documents]) -> tuple[list[Task], list[Benchmark]]:
-        if self._entry(name) is None:
+        by_letter = self._plain_name(name) is not None
+        if self._entry(name) is None and not by_letter:
             raise DataError(f"{PREFIX}{name} is not known here: --include_path DIR names the folder of its YAML file")
-        with recorded_documents({task.removeprefix(PREFIX): docs for task, docs in documents.items()}):
+        inner = {task.removeprefix(PREFIX): docs for task, docs in documents.items()}
+        if by_letter:
+            inner = {task.removesuffix(GENERATED): docs for task, docs in inner.items() if task.endswith(GENERATED)}
+        with recorded_documents(inner):
             return self._load(name)
 
     def _load(self, name: str) -> tuple[list[Task], list[Benchmark]]:
+        plain = self._plain_name(name)
+        if plain is None:
+            tasks, groups = self._load_plain(name)
+            return list(tasks), groups
+        tasks, groups = self._load_plain(plain)
+        return [_by_letter(task) for task in tasks], [generated_benchmark(group) for group in groups]
+
+    def _load_plain(self, name: str) -> tuple[list[LmEvalTask], list[Benchmark]]:
         folders = self.folders_of(name)
         own = f" from {folders[0]}" if name in self._own and folders else ""
         what = f"{PREFIX}{name}{own} cannot be loaded"
@@ -104,7 +129,10 @@ class LmEvalSource:
             raise
         if not found.tasks:
             raise DataError(f"{PREFIX}{name} has no tasks")
-        tasks: list[Task] = [LmEvalTask(PREFIX + inner, task, found.random_state) for inner, task in found.tasks.items()]
+        tasks = [LmEvalTask(PREFIX + inner, task, found.random_state) for inner, task in found.tasks.items()]
+        for inner, task in zip(found.tasks, tasks, strict=True):
+            if self._entry(inner + GENERATED) is None and not why_not_listed(task):
+                task.by_letter = task.name + GENERATED
         groups: list[Benchmark] = [
             LmEvalGroup(
                 PREFIX + inner,
@@ -130,3 +158,9 @@ class LmEvalSource:
 
     def listed(self, text: str) -> list[tuple[str, str]]:
         return [(PREFIX + name, kind) for name, kind in listed(self._entries(), text)]
+
+
+def _by_letter(task: LmEvalTask) -> Task:
+    rendered = GeneratedChoiceTask(task.name + GENERATED, LmEvalQuestions(task))
+    rendered.version = task.version
+    return rendered

@@ -157,6 +157,12 @@ class LmEvalTask(Task):
             lines.append(f"programs run in {isolated}" if isolated else "programs run without a sandbox: install bubblewrap")
         return lines
 
+    def example_docs(self) -> list[Any]:
+        """The documents that examples are drawn from."""
+        self._check_split(self._shots_split(), "which its examples are drawn from")
+        with self._calls("the examples cannot be read"), library.random_numbers(self._random_state):
+            return list(self.task.fewshot_docs() or ())
+
     def _shots_split(self) -> str | None:
         config = self.task.config
         own = getattr(config, "fewshot_split", None)
