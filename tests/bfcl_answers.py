@@ -150,6 +150,34 @@ MISTAKES: dict[str, Mutation] = {
 }
 
 
+def perturbed(calls: Calls, sample: Sample, draw: random.Random) -> Calls | None:
+    """One argument in another form, which may be right or wrong: a case for another checker to compare with."""
+    return _with_argument(calls, draw, lambda value: draw.choice(_forms(value)))
+
+
+def shuffled(calls: Calls, sample: Sample, draw: random.Random) -> Calls | None:
+    return draw.sample(calls, len(calls))
+
+
+def _forms(value: Any) -> list[Any]:
+    """Other spellings of a value, values near it and values of other types."""
+    forms: list[Any] = [None, "", [], {}, [value], {"value": value}, str(value), True]
+    if isinstance(value, str):
+        forms += [value.upper(), value.replace(" ", ""), f" {value}.", f'"{value}"', f"'{value}'", f"{value}\n", value[:-1]]
+        forms += [f"{value}L", f"{value}.0", f"{value}f", value.replace("'", '"'), value.replace(",", " ,"), value[1:]]
+        forms += [f"[{value}]", f"{{{value}}}", f"new String[]{{{value}}}", f"new ArrayList<>() {{{{ add({value}); }}}}"]
+    elif isinstance(value, (int, float)):
+        forms += [float(value), int(value), -value, value + 1, [value, value]]
+    elif isinstance(value, list):
+        forms += [value[::-1], value[:-1], [*value, *value], [str(part) for part in value], [[part] for part in value]]
+        forms += [[float(part) if isinstance(part, int) else part for part in value]]
+        forms += [[part.upper() if isinstance(part, str) else part for part in value]]
+    elif isinstance(value, dict):
+        forms += [{key: [part] for key, part in value.items()}, dict(list(value.items())[1:]), [value, value]]
+        forms += [{key: str(part).upper() for key, part in value.items()}]
+    return forms
+
+
 def _other_value(value: Any) -> Any:
     """A value of the same type that is no possible answer."""
     if isinstance(value, (int, float)):

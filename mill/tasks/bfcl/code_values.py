@@ -29,14 +29,15 @@ _JAVASCRIPT_NUMBERS: _Numbers = {
 }
 
 _ARRAY = re.compile(r"new\s+\w+\[\]\s*\{(.*?)\}")
-_ARRAY_LIST = re.compile(
-    r"new\s+ArrayList<\w*>\((?:Arrays\.asList\((?P<listed>.+?)\)\)|\)\s*\{\{(?P<added>[\s\S]+?)\}\}|\))"
-)
+_NEW_LIST = r"new\s+ArrayList<\w*>\("
+_LISTED = re.compile(_NEW_LIST + r"Arrays\.asList\((.+?)\)\)")
+_EXTENDED = re.compile(_NEW_LIST + r"\)\s*\{\{(.+?)\}\}", re.DOTALL)
+_EMPTY_LIST = re.compile(_NEW_LIST + r"\)")
 _ADDED = re.compile(r"add\((.+?)\)")
 _HASH_MAP = re.compile(r"new\s+HashMap<[^()]*>\s*\(\)\s*(?:\{([^}]*)\})?")
 _PUT = re.compile(r'put\("(.*?)",\s*(.*?)\)')
 
-_JS_ROWS = re.compile(r"\[\s*(\[.*?\])\s*\]|new\s+Array\(\s*(\[.*?\])\s*\)")
+_JS_ROWS = re.compile(r"\[\s*\[.*?\]\s*\]|new\s+Array\(\s*\[.*?\]\s*\)")
 _JS_ROW = re.compile(r"\[(.*?)\]")
 _JS_ARRAY = re.compile(r"\[(.*?)\]|new\s+Array\((.*?)\)")
 _JS_OBJECT = re.compile(r"\{(.*?)\}")
@@ -61,13 +62,12 @@ def java_value(text: str, kind: str, items: str | None = None) -> Any:
 
 
 def _array_list(text: str, items: str | None) -> Any:
-    found = _ARRAY_LIST.search(text)
-    if found is None:
-        return text
-    if found["listed"] is not None:
-        elements = _split(found["listed"])
+    if found := _LISTED.search(text):
+        elements = _split(found[1])
+    elif found := _EXTENDED.search(text):
+        elements = [element.strip() for element in _ADDED.findall(found[1])]
     else:
-        elements = [element.strip() for element in _ADDED.findall(found["added"] or "")]
+        return [] if _EMPTY_LIST.search(text) else text
     quoted = items in ("char", "String")
     return [element[1:-1] if quoted else _java_item(element, items) for element in elements]
 
@@ -99,8 +99,10 @@ def javascript_value(text: str, kind: str, items: str | None = None) -> Any:
 
 def _javascript_array(text: str, items: str | None = None) -> Any:
     """An array, or an array of arrays whose elements' form decides."""
-    if rows := _JS_ROWS.match(text):
-        return [[_javascript_item(item) for item in _split(row)] for row in _JS_ROW.findall(rows[1] or rows[2])]
+    if found := _JS_ROWS.match(text):
+        first, *others = _JS_ROW.findall(found[0])
+        rows = [first.strip().removeprefix("["), *others]  # without the outer bracket
+        return [[_javascript_item(item) for item in _split(row)] for row in rows]
     found = _JS_ARRAY.match(text)
     if found is None:
         return text
@@ -114,8 +116,13 @@ def _javascript_object(text: str) -> Any:
     found = _JS_OBJECT.match(text)
     if found is None:
         return text
-    entries = (entry.partition(":") for entry in _JS_NEXT_ENTRY.split(found[1]) if ":" in entry)
-    return {key.strip().strip("'\""): _javascript_entry(value.strip()) for key, _, value in entries}
+    entries, rest = {}, found[1]
+    while ":" in rest:
+        key, _, rest = rest.partition(":")
+        value, *others = _JS_NEXT_ENTRY.split(rest, maxsplit=1)
+        entries[key.strip().strip("'\"")] = _javascript_entry(value.strip())
+        rest = others[0] if others else ""
+    return entries
 
 
 def _javascript_entry(text: str) -> Any:
