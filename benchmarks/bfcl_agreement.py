@@ -149,7 +149,8 @@ def compare_verdicts(answers: Sequence[Answer], theirs: dict[str, list[Any]]) ->
     for name, count in counts.items():
         print(f"{name:<30}{count['answers']:>7} answers{count['right']:>7} right{count['different']:>5} different", end="")
         print(f", bfcl-eval raised on {count['crashed']}" if count["crashed"] else "")
-    print(*lines, sep="\n")
+    for line in lines:
+        print(line)
     return sum(count["different"] for count in counts.values())
 
 

