@@ -95,7 +95,7 @@ def _file_rows(file: Path, texts: Collection[str] = ()) -> Iterator[Row]:
     try:
         with _open_text(file, newline) as handle:
             if kind == ".jsonl":
-                yield from _json_lines(handle, file)
+                yield from json_lines(handle, file)
             elif kind == ".csv":
                 yield from _csv_rows(handle, file)
             else:
@@ -152,7 +152,7 @@ def _check_header(names: Sequence[str], file: Path) -> None:
         raise DataError(f"{file} has the column {twice[:60]!r} twice")
 
 
-def _json_lines(handle: io.TextIOBase, file: Path) -> Iterator[Row]:
+def json_lines(handle: io.TextIOBase, file: Path) -> Iterator[Row]:
     for number, line in enumerate(handle, 1):
         if line.strip():
             try:

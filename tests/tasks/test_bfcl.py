@@ -1,0 +1,470 @@
+"""BFCL: where its data comes from, what models get, how answers are scored, and the means that the leaderboard has.
+
+The questions here are written for these tests. The last tests read those of the package bfcl-eval, where MILL_BFCL or
+MILL_DATA has it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mill.api.errors import DataError
+from mill.api.message import Message
+from mill.api.response import Response
+from mill.api.task import RenderSettings, Sample
+from mill.api.tools import Tool, ToolCall
+from mill.cli.main import run
+from mill.metrics.aggregate import mean
+from mill.runs.results import summarize_benchmarks
+from mill.runs.schema import TaskResult
+from mill.tasks.bfcl.function_docs import JAVA, JAVASCRIPT, PYTHON, tools_of
+from mill.tasks.bfcl.task import CATEGORIES, FunctionCallTask
+from mill.tasks.load import make_task, select
+from tests.bfcl_answers import MISTAKES, right_calls
+from tests.outcomes import only, samples, scores
+
+GIVEN = {name: os.environ[name] for name in ("MILL_BFCL", "MILL_DATA") if os.environ.get(name)}
+
+WEATHER = {
+    "name": "weather.now",
+    "description": "The weather.",
+    "parameters": {
+        "type": "dict",
+        "properties": {
+            "city": {"type": "string", "description": "A city."},
+            "days": {"type": "integer", "description": "How many.", "default": 1},
+        },
+        "required": ["city"],
+    },
+}
+ANSWER = {"weather.now": {"city": ["Bonn"], "days": [1, ""]}}
+RIGHT = ToolCall.parse("weather_now", {"city": "bonn"})
+WRONG = ToolCall.parse("weather_now", {"city": "Mainz"})
+
+
+def question(number: int, category: str, *messages: tuple[str, str]) -> dict[str, Any]:
+    turn = [{"role": role, "content": text} for role, text in messages or [("user", "The weather in Bonn?")]]
+    return {"id": f"{category}_{number}", "question": [turn], "function": [WEATHER]}
+
+
+def rows(category: str) -> list[dict[str, Any]]:
+    return [question(0, category), question(1, category, ("system", "Be brief."), ("user", "Bonn?"))]
+
+
+def answers(category: str) -> list[dict[str, Any]]:
+    return [{"id": row["id"], "ground_truth": [ANSWER]} for row in rows(category)]
+
+
+def write_data(folder: Path, category: str = "live_simple") -> Path:
+    """The files of a category, as the package has them: JSON lines in .json files."""
+    (folder / "possible_answer").mkdir(parents=True, exist_ok=True)
+    name = f"BFCL_v4_{category}.json"
+    (folder / name).write_text("\n".join(map(json.dumps, rows(category))))
+    if "relevance" not in category:
+        (folder / "possible_answer" / name).write_text("\n".join(map(json.dumps, answers(category))))
+    return folder
+
+
+def write_wheel(folder: Path) -> Path:
+    data = write_data(folder / "unpacked/bfcl_eval/data")
+    with zipfile.ZipFile(folder / "bfcl_eval-1-py3-none-any.whl", "w") as wheel:
+        for file in data.rglob("*.json"):
+            wheel.write(file, file.relative_to(folder / "unpacked"))
+    return folder / "bfcl_eval-1-py3-none-any.whl"
+
+
+@pytest.fixture(autouse=True)
+def no_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MILL_BFCL", raising=False)
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("MILL_BFCL", str(tmp_path))
+    return write_data(tmp_path)
+
+
+def task(category: str = "live_simple") -> FunctionCallTask:
+    made = make_task(f"bfcl_{category}")
+    assert isinstance(made, FunctionCallTask)
+    return made
+
+
+def answered(*calls: ToolCall) -> Response:
+    return Response(text="", tool_calls=calls)
+
+
+# Data
+
+
+@pytest.mark.parametrize("inside", ["", "data", "bfcl_eval/data"])
+def test_data_from_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inside: str) -> None:
+    write_data(tmp_path / inside)
+    monkeypatch.setenv("MILL_BFCL", str(tmp_path))
+    first, second = task().samples()
+    assert (first.id, second.id) == ("live_simple_0", "live_simple_1")
+    assert first.doc == {**rows("live_simple")[0], "ground_truth": [ANSWER]}
+
+
+def test_data_from_a_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MILL_BFCL", str(write_wheel(tmp_path)))
+    assert [sample.doc["ground_truth"] for sample in task().samples()] == [[ANSWER], [ANSWER]]
+
+
+def test_data_on_the_search_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_data(tmp_path / "gorilla-llm/bfcl")
+    monkeypatch.setenv("MILL_DATA", str(tmp_path))
+    assert len(task().samples()) == 2
+
+
+def test_data_of_the_installed_package_which_is_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_data(tmp_path / "bfcl_eval/data")
+    (tmp_path / "bfcl_eval/__init__.py").write_text("raise RuntimeError('imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert len(task().samples()) == 2
+    assert "bfcl_eval" not in sys.modules
+
+
+def test_what_the_variable_names_is_the_only_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_data(tmp_path / "gorilla-llm/bfcl")
+    monkeypatch.setenv("MILL_DATA", str(tmp_path))
+    monkeypatch.setenv("MILL_BFCL", str(tmp_path / "nowhere"))
+    with pytest.raises(DataError, match=r"MILL_BFCL names .*nowhere, which is no wheel or folder of bfcl-eval"):
+        task().samples()
+
+
+def test_missing_data_is_one_line_and_says_what_to_do(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "bfcl_eval", None)  # type: ignore[arg-type]  # as if it were not installed
+    (tmp_path / "model.py").write_text(MODEL)
+    code = run(["eval", "caller[path=x]", "bfcl_multiple", "--task_paths", str(tmp_path / "model.py")])
+    error = capsys.readouterr().err
+    assert code == 2 and error.count("\n") == 1, error
+    assert "no data for BFCL" in error and "pip download bfcl-eval --no-deps" in error and "MILL_BFCL" in error
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "error"),
+    [
+        ("BFCL_v4_live_simple.json", '{"id": "live_simple_0"', "line 1 is not JSON"),
+        ("BFCL_v4_live_simple.json", "[1]", "row 1 is a list, not an object"),
+        ("BFCL_v4_live_simple.json", '{"id": "a", "question": [[]]}', "row 1, is not valid: object missing required field"),
+        ("BFCL_v4_live_simple.json", '{"id": "a", "id": "b"}', "line 1 has the key 'id' twice"),
+        ("possible_answer/BFCL_v4_live_simple.json", "", "has no answer to live_simple_0"),
+        ("possible_answer/BFCL_v4_live_simple.json", '{"id": "live_simple_0", "ground_truth": 1}', "ground_truth: expected"),
+        ("possible_answer/BFCL_v4_live_simple.json", '{"id": "live_simple_0", "ground_truth": [{"f": {}}]}',
+         "an expected call of live_simple_0 is not of one of its functions"),
+    ],
+)  # fmt: skip
+def test_malformed_data_is_refused(data: Path, file: str, text: str, error: str) -> None:
+    (data / file).write_text(text)
+    with pytest.raises(DataError) as raised:
+        task().samples()
+    assert error in str(raised.value) and str(data / file) in str(raised.value)
+
+
+def test_answers_that_are_missing_are_named(data: Path) -> None:
+    (data / "possible_answer/BFCL_v4_live_simple.json").unlink()
+    with pytest.raises(DataError, match=r"possible_answer/BFCL_v4_live_simple\.json is missing"):
+        task().samples()
+
+
+@pytest.mark.parametrize("content", [b"", b"no wheel", b"PK\x03\x04 broken"])
+def test_a_file_that_is_no_wheel_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
+    (tmp_path / "bfcl.whl").write_bytes(content)
+    monkeypatch.setenv("MILL_BFCL", str(tmp_path / "bfcl.whl"))
+    with pytest.raises(DataError, match=r"cannot read BFCL_v4_live_simple.json of .*bfcl\.whl"):
+        task().samples()
+
+
+# What the model gets
+
+
+def test_a_request_has_the_dialog_and_the_tools(data: Path) -> None:
+    _, sample = task().samples()
+    (request,) = task().requests(sample, RenderSettings())
+    assert request.context == (Message("system", "Be brief."), Message("user", "Bonn?"))
+    assert request.options == {"until": (), "max_gen_toks": 4096, "temperature": 0.0}
+    (tool,) = request.tools
+    assert tool == Tool(
+        "weather_now",
+        "The weather. Note that the provided function is in Python 3 syntax.",
+        {**WEATHER["parameters"], "type": "object"},  # type: ignore[dict-item]
+    )
+
+
+def test_a_system_prompt_is_in_front_of_that_of_the_question(data: Path) -> None:
+    contexts = [task().requests(sample, RenderSettings(system_prompt="Be kind."))[0].context for sample in task().samples()]
+    assert contexts[0] == (Message("system", "Be kind."), Message("user", "The weather in Bonn?"))
+    assert contexts[1] == (Message("system", "Be kind.\n\nBe brief."), Message("user", "Bonn?"))
+
+
+def schemas(properties: dict[str, Any], language: str) -> dict[str, Any]:
+    function = {"name": "f", "description": "F.", "parameters": {"type": "dict", "properties": properties, "required": []}}
+    (tool,) = tools_of([function], language)
+    assert tool.parameters["type"] == "object"
+    found: dict[str, Any] = tool.parameters["properties"]
+    return found
+
+
+def test_types_of_python_as_json_schema() -> None:
+    given = {
+        "rate": {"type": "float", "description": "A rate.", "enum": [0.5, 1.0]},
+        "any": {"type": "any", "description": "Anything."},
+        "point": {"type": "tuple", "description": "x, y", "items": {"type": "float"}},
+        "grid": {"type": "array", "description": "Rows.", "items": {"type": "array", "items": {"type": "dict"}}},
+        "trip": {"type": "dict", "description": "A trip.", "properties": {"km": {"type": "float", "description": "Km."}}},
+        "legs": {"type": "array", "description": "Legs.", "items": {"type": "dict", "properties": {"n": {"type": "any"}}}},
+        "untyped": {"description": "No type."},
+    }
+    as_float = {"type": "number", "format": "float"}
+    assert schemas(given, PYTHON) == {
+        "rate": {**as_float, "description": "A rate. This is a float type value.", "enum": [0.5, 1.0]},
+        "any": {"type": "string", "description": "Anything."},
+        "point": {"type": "array", "description": "x, y", "items": {"type": "number"}},
+        "grid": {"type": "array", "description": "Rows.", "items": {"type": "array", "items": {"type": "object"}}},
+        "trip": {
+            "type": "object",
+            "description": "A trip.",
+            "properties": {"km": {**as_float, "description": "Km. This is a float type value."}},
+        },
+        "legs": {
+            "type": "array",
+            "description": "Legs.",
+            "items": {"type": "object", "properties": {"n": {"type": "string"}}},
+        },
+        "untyped": {"type": "string", "description": "No type."},
+    }
+
+
+def test_parameters_of_java_and_javascript_are_texts() -> None:
+    items = {"type": "integer"}
+    java: dict[str, dict[str, Any]] = {
+        "ids": {"type": "ArrayList", "description": "Ids.", "items": items},
+        "owner": {"type": "any", "description": "Owner."},
+    }
+    assert schemas(java, JAVA) == {
+        "ids": {
+            "type": "string",
+            "description": "Ids. This is Java ArrayList type parameter in string representation. "
+            "The list elements are of type integer; they are not in string representation.",
+        },
+        "owner": {
+            "type": "string",
+            "description": "Owner. This parameter can be of any type of Java object in string representation.",
+        },
+    }
+    javascript = {"set": {"type": "dict", "description": "Set.", "properties": {"n": items}}}
+    assert schemas(javascript, JAVASCRIPT) == {
+        "set": {
+            "type": "string",
+            "description": "Set. This is JavaScript dict type parameter in string representation. "
+            "The dictionary entries have the following schema; they are not in string representation. "
+            '{"n": {"type": "integer"}}',
+        }
+    }
+    assert java["ids"]["items"] == items  # the description of the checker is unchanged
+
+
+# Scores
+
+
+def test_calls_are_scored(data: Path) -> None:
+    sample, _ = task().samples()
+    assert task().score(sample, [answered(RIGHT)]) == {"acc": 1.0}
+    assert task().score(sample, [answered(WRONG)]) == {"acc": 0.0}
+    assert task().score(sample, [answered(RIGHT, RIGHT)]) == {"acc": 0.0}
+    assert task().score(sample, [Response(text='[weather.now(city="Bonn")]')]) == {"acc": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("category", "calls", "value"),
+    [
+        ("irrelevance", (), 1.0),
+        ("irrelevance", (RIGHT,), 0.0),
+        ("live_irrelevance", (ToolCall.parse("weather_now", "{"),), 1.0),
+        ("live_irrelevance", (RIGHT, ToolCall.parse("weather_now", "{")), 1.0),
+        ("live_relevance", (), 0.0),
+        ("live_relevance", (WRONG,), 1.0),
+        ("live_relevance", (ToolCall.parse("weather_now", "[1]"),), 0.0),
+    ],
+)
+def test_detection_counts_calls_that_can_be_read(
+    data: Path, category: str, calls: tuple[ToolCall, ...], value: float
+) -> None:
+    write_data(data, category)
+    sample, _ = task(category).samples()
+    assert task(category).score(sample, [answered(*calls)]) == {"acc": value}
+
+
+def test_extracted_calls_have_one_spelling() -> None:
+    one, two = ToolCall.parse("f", {"b": "é", "a": [1.5, None]}), ToolCall.parse("g", "{broken")
+    sample = Sample("0", {})
+    assert task().extracted(sample, [answered(one, two)]) == '[f(a=[1.5, null], b="é"), g({broken)]'
+    swapped = ToolCall.parse("f", {"a": [1.5, None], "b": "é"})
+    assert task().extracted(sample, [answered(two, swapped)]) == '[f(a=[1.5, null], b="é"), g({broken)]'
+    assert task().extracted(sample, [Response(text="No.")]) == "[]"
+
+
+# Benchmarks
+
+
+def test_means_are_those_of_the_leaderboard() -> None:
+    """Simple and non-live: equal weights. Live: by samples. Overall: equal weights of non-live, live and irrelevance."""
+    found = select(["bfcl"])
+    assert {one.name for one in found.tasks} == {f"bfcl_{category}" for category in CATEGORIES} - {"bfcl_live_relevance"}
+    right_of = {
+        "simple_python": (4, 4), "simple_java": (1, 2), "simple_javascript": (0, 2), "multiple": (1, 4), "parallel": (2, 4),
+        "parallel_multiple": (0, 4), "irrelevance": (1, 4), "live_simple": (6, 6), "live_multiple": (1, 10),
+        "live_parallel": (1, 2), "live_parallel_multiple": (2, 2), "live_irrelevance": (3, 4),
+    }  # fmt: skip
+    results = {
+        f"bfcl_{name}": TaskResult(
+            task=f"bfcl_{name}", task_type="", version=1, n_shots=0, n=n, total=n, errors=0, truncated=0, cut_short=0,
+            metrics={"acc": mean([[1.0]] * right + [[0.0]] * (n - right))},
+        )
+        for name, (right, n) in right_of.items()
+    }  # fmt: skip
+    means = {one.benchmark: one.metrics["acc"].value for one in summarize_benchmarks(results, found.benchmarks)}
+    assert means == pytest.approx(
+        {
+            "bfcl_simple": 0.5,  # (1 + 1/2 + 0) / 3
+            "bfcl_non_live": 0.3125,  # (1/2 + 1/4 + 1/2 + 0) / 4
+            "bfcl_live": 0.5,  # 10 of 20
+            "bfcl_irrelevance_detection": 0.5,  # (1/4 + 3/4) / 2
+            "bfcl": 0.4375,  # (0.3125 + 0.5 + 0.5) / 3
+        }
+    )
+
+
+def test_the_list_of_tasks_has_them(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["ls", "tasks", "bfcl", "--format", "csv"]) == 0
+    listed = {line.split(",")[0] for line in capsys.readouterr().out.splitlines()}
+    assert {f"bfcl_{category}" for category in CATEGORIES} | {"bfcl", "bfcl_non_live", "bfcl_live"} <= listed
+
+
+# A run
+
+MODEL = """
+from mill.api.model import MillModel, ModelCapabilities
+from mill.api.registry import register_model
+from mill.api.response import Response
+from mill.api.tools import ToolCall
+
+@register_model("caller")
+class Caller(MillModel):
+    capabilities = ModelCapabilities(supports_chat_template=True)
+
+    def __init__(self, path: str):
+        self.path = path
+
+    @property
+    def model_name(self):
+        return self.path
+
+    def _generate_batch(self, batch, gen_kwargs):
+        cities = ["Mainz" if request.context[0].role == "system" else "Bonn" for request in batch]
+        return [
+            Response(text="", tool_calls=(ToolCall.parse(request.tools[0].name, {"city": city}),))
+            for request, city in zip(batch, cities)
+        ]
+"""
+
+
+def test_a_run_is_scored_and_scored_again_without_the_data(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "model.py").write_text(MODEL)
+    out = tmp_path / "out"
+    argv = [
+        "eval",
+        "caller[path=x]",
+        "bfcl_live_simple",
+        "--task_paths",
+        str(tmp_path / "model.py"),
+        "--output_dir",
+        str(out),
+    ]
+    assert run(argv) == 0, capsys.readouterr().err
+    (lines,) = samples(out).values()
+    assert [(line["id"], line["acc"], line["extracted"]) for line in lines] == [
+        ("live_simple_0", 1.0, '[weather_now(city="Bonn")]'),
+        ("live_simple_1", 0.0, '[weather_now(city="Mainz")]'),
+    ]
+    first = scores(out)
+    monkeypatch.delenv("MILL_BFCL")
+    assert run(["score", str(only(out, "results.json").parent)]) == 0, capsys.readouterr().err
+    assert scores(out) == first and first["tasks"]["bfcl_live_simple"]["metrics"]["acc"]["value"] == 0.5
+
+
+# The real questions
+
+# No answer to these is right: a value cannot be written in the forms that are read (an int or a boolean in an ArrayList of
+# `any`), a parameter has no possible value, or one is expected that the function does not have.
+WITHOUT_RIGHT_ANSWER = {
+    "simple_java_36",
+    "simple_java_65",
+    "live_simple_106-63-0",
+    "live_simple_112-68-0",
+    "live_multiple_862-181-3",
+    "live_multiple_964-207-0",
+}
+SIZES = {
+    "simple_python": 400, "simple_java": 100, "simple_javascript": 50, "multiple": 200, "parallel": 200,
+    "parallel_multiple": 200, "irrelevance": 240, "live_simple": 258, "live_multiple": 1053, "live_parallel": 16,
+    "live_parallel_multiple": 24, "live_irrelevance": 884, "live_relevance": 16,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def real() -> dict[str, list[Sample]]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in GIVEN.items():
+            patch.setenv(name, value)
+        try:
+            return {category: list(task(category).samples()) for category in CATEGORIES}
+        except DataError as error:
+            if not str(error).startswith("no data for BFCL"):
+                raise
+            pytest.skip(str(error))
+
+
+def test_right_answers_to_the_real_questions_score_1(real: dict[str, list[Sample]]) -> None:
+    assert {category: len(found) for category, found in real.items()} == SIZES
+    wrong = set()
+    for category, found in real.items():
+        if (made := task(category)).detection is None:
+            for sample in found:
+                value = made.score(sample, [answered(*right_calls(sample, made.language))])
+                wrong |= {sample.id} if value == {"acc": 0.0} else set()
+    assert wrong == WITHOUT_RIGHT_ANSWER
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_planted_mistakes_in_answers_to_the_real_questions_score_0(real: dict[str, list[Sample]], mistake: str) -> None:
+    checked = 0
+    for category, found in real.items():
+        if (made := task(category)).detection is None:
+            for sample in found:
+                calls = MISTAKES[mistake](right_calls(sample, made.language), sample, random.Random(sample.id))
+                if calls is not None:
+                    checked += 1
+                    assert made.score(sample, [answered(*calls)]) == {"acc": 0.0}, (sample.id, calls)
+    assert checked > 2250  # of 2,501: some functions require no parameter
+
+
+def test_every_real_question_makes_a_request(real: dict[str, list[Sample]]) -> None:
+    for category, found in real.items():
+        for sample in found:
+            (request,) = task(category).requests(sample, RenderSettings())
+            assert request.context[-1].role == "user"  # type: ignore[union-attr]
+            assert json.dumps([tool.to_dict() for tool in request.tools]) and len(request.content_hash) == 32
