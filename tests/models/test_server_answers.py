@@ -77,6 +77,7 @@ def test_reasoning_beside_the_answer_is_stored_apart(field: str, stream: bool) -
         ({"content": "4", "reasoning_content": ""}, "stop", None, "4"),
         ({"content": None, "reasoning_content": "2 and"}, "length", "2 and", ""),
         ({"content": "<think>2 and"}, "length", "2 and", ""),
+        ({"content": None, "reasoning": ""}, "stop", None, ""),  # as vLLM answers where the model ends at once
     ],
 )
 def test_reasoning_is_found_wherever_a_server_puts_it(
@@ -84,7 +85,7 @@ def test_reasoning_is_found_wherever_a_server_puts_it(
 ) -> None:
     response, _ = respond(chat(message, finish))
     assert (response.reasoning, response.text) == (reasoning, text)
-    assert response.truncated_reasoning is (text == "")
+    assert response.truncated_reasoning is (text == "" and reasoning is not None) and response.error is None
 
 
 @pytest.mark.parametrize("value", [["2"], {"text": "2"}, 2])

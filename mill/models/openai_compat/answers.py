@@ -29,7 +29,7 @@ def read_answer(reply: Reply, request: Request, warn: Callable[[str], None], beg
     prompt, output = read_counts(completion.usage, ("prompt_tokens", "completion_tokens"), warn)
     return Response(
         text=answer.text,
-        reasoning=answer.reasoning if reasoning is None else reasoning,
+        reasoning=reasoning or answer.reasoning,
         reasoning_tokens=read_reasoning_tokens(completion.usage),
         tool_calls=calls,
         finish_reason="stop" if answer.stopped else finish,
@@ -53,12 +53,15 @@ def _text_of(choice: Choice, finish: str | None, *, answered: bool) -> str:
 
 
 def read_reasoning(choice: Choice) -> str | None:
-    """The reasoning that a server gives beside the answer, under one of two names; None where it gives none."""
+    """The reasoning that a server gives beside the answer, under one of two names; None where it gives none. vLLM gives an
+    empty one, and no text, where the model ended at once."""
     message = choice.message
-    found = (message.reasoning_content or message.reasoning) if message is not None else None
+    if message is None:
+        return None
+    found = message.reasoning if message.reasoning_content is None else message.reasoning_content
     if found is not None and not isinstance(found, str):
         raise Failure("garbage", f"the reasoning of the server's answer is {shown(found, 40)}, not a text")
-    return found or None
+    return found
 
 
 def read_reasoning_tokens(usage: Any) -> int | None:
