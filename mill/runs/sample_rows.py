@@ -10,6 +10,7 @@ choices, chosen, choice_logprobs, correct   of multiple choice by log-probabilit
 <metric>                    the sample's value of each metric, the mean over repeats; null where it has none
 error, finish_reason, prompt_tokens, output_tokens, seconds
 responses, values, ...      every response and value of every repeat; `mill score` reads these
+details                     for each repeat why it has its values, such as the error of a program; missing for most tasks
 
 `response` and the columns after it are those of the first repeat. Numbers that are not finite are null in flat columns.
 """
@@ -63,6 +64,7 @@ def sample_row(run: Mapping[str, str], task: str, scored: ScoredSample) -> dict[
         "responses": [[response.to_dict() for response in repeat] for repeat in record.responses],
         "values": {name: [_plain(value) for value in values] for name, values in scored.values.items()},
         **({"judgements": record.judgements} if record.judgements else {}),
+        **({"details": [dict(repeat) for repeat in scored.details]} if scored.details else {}),
         "keys": record.keys,
         "doc": record.sample.doc,
     }

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,8 @@ class ScoredSample:
     """The choices that were scored, where the task is multiple choice by log-probability."""
     aggregations: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Metric name -> the registered metric that sums up its values."""
+    details: Sequence[Mapping[str, Any]] = ()
+    """For each repeat why it has these values, where the task knows more than them."""
 
 
 def from_state(state: SampleState, sent: str = "") -> SampleRecord:
@@ -131,7 +134,8 @@ def score_sample(task: Task, record: SampleRecord) -> ScoredSample:
     except BaseException as error:  # third-party scoring code: its failure is this sample's, not the run's
         return ScoredSample(record, {}, f"scoring failed: {describe(error)}", category, choices=choices)
     extracted = hooks.attempt(lambda: task.extracted(sample, record.responses[0]))
-    return ScoredSample(record, values, None, category, extracted, choices, names)
+    details = [hooks.attempt(partial(task.details, sample, repeat)) or {} for repeat in record.responses]
+    return ScoredSample(record, values, None, category, extracted, choices, names, details if any(details) else ())
 
 
 def metrics_of(task: Task, records: Iterable[SampleRecord]) -> dict[str, str]:

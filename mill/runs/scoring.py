@@ -18,6 +18,8 @@ from mill.api.task import Task
 from mill.api.unsafe_code import confirm_unsafe_code, unsafe_code_confirmed
 from mill.api.warnings import warn
 from mill.runs.samples import SampleRecord, ScoredSample, score_sample
+from mill.sandbox import choose_sandbox, sandbox_choice
+from mill.tasks import hooks
 from mill.tasks.load import load_builtin, load_files
 from mill.tasks.recorded import recorded_task
 from mill.tasks.sources import Documents, added_folders, split_name
@@ -29,6 +31,8 @@ _CHUNK = 8
 
 def score_samples(task: Task, records: Sequence[SampleRecord]) -> list[ScoredSample]:
     """Every sample of a task with its values, in order."""
+    answered = [(record.sample, repeat) for record in records if record.error is None for repeat in record.responses]
+    hooks.attempt(lambda: task.prepare_scoring(answered))  # a failure is that of a sample, whose score() meets it again
     started = time.monotonic()
     scored = [score_sample(task, record) for record in records[:_TRIED]]
     rest = records[_TRIED:]
@@ -42,7 +46,7 @@ def _in_processes(task: Task, records: Sequence[SampleRecord]) -> list[ScoredSam
     """Where processes cannot be used the samples are scored here."""
     documents = [record.sample.doc for record in records]
     paths = (*imported_files(), *added_folders())
-    given = (task.name, documents, paths, unsafe_code_confirmed())
+    given = (task.name, documents, paths, unsafe_code_confirmed(), sandbox_choice())
     try:
         # A new interpreter: a copy of this one would share the model's threads and accelerators.
         context = multiprocessing.get_context("spawn")
@@ -56,12 +60,13 @@ def _in_processes(task: Task, records: Sequence[SampleRecord]) -> list[ScoredSam
 _task: Task | None = None  # of a scoring process
 
 
-def _start(name: str, documents: Documents, paths: tuple[str, ...], unsafe_code: bool) -> None:
+def _start(name: str, documents: Documents, paths: tuple[str, ...], unsafe_code: bool, sandbox: tuple[str, str]) -> None:
     global _task
     load_builtin()
     load_files(paths)
     if unsafe_code:
         confirm_unsafe_code()
+    choose_sandbox(*sandbox)
     _task = recorded_task(name, {name: documents})
 
 
