@@ -19,10 +19,11 @@ UNPRIVILEGED = "65534"
 class Limits:
     """What a program may use, besides its time. 0 is no limit."""
 
-    memory: int = 2**30
-    """Bytes of address space of each process."""
+    memory: int = 2**32
+    """Bytes of address space of each process; a solution of MBPP+ needs half of it."""
     file_size: int = 2**24
-    processes: int = 32
+    processes: int = 16
+    """With the few of the sandbox itself."""
     files: int = 4096
     """Files of each of the two folders that it may write to, where the sandbox mounts these."""
     folder_size: int = 2**26

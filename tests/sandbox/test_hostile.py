@@ -63,12 +63,14 @@ PROGRAMS: dict[str, tuple[str, str]] = {
         "timed out",
     ),
     "endless output to every open file": (
-        "import os\nwhile True:\n    for n in range(256):\n        try: os.write(n, b'x' * 65536)\n        except OSError: pass",
+        "import os\nwhile True:\n    for n in range(256):\n"
+        "        try: os.write(n, b'x' * 65536)\n        except OSError: pass",
         "failed: xxx",
     ),
     "sleeping for ever": ("import time\nwhile True: time.sleep(60)", "timed out"),
     "an endless loop that ignores every signal": (
-        "import signal\nfor n in range(1, 65):\n    try: signal.signal(n, signal.SIG_IGN)\n    except (OSError, ValueError): pass\n"
+        "import signal\nfor n in range(1, 65):\n    try: signal.signal(n, signal.SIG_IGN)\n"
+        "    except (OSError, ValueError): pass\n"
         "while True: pass",
         "timed out",
     ),
@@ -86,7 +88,7 @@ PROGRAMS: dict[str, tuple[str, str]] = {
     "reading the environment": (
         "import os\nassert set(os.environ) - {'PWD', 'LC_CTYPE', 'LD_LIBRARY_PATH', 'OPENBLAS_NUM_THREADS'}",
         "failed: AssertionError",
-    ),  # fmt: skip  # noqa: E501
+    ),
     "reading /proc": ("open('/proc/1/environ', 'rb').read()", "failed: FileNotFoundError"),
     "being root": (
         "import os\nassert 0 in (os.getuid(), os.geteuid(), os.getgid(), *os.getgroups())",
@@ -207,12 +209,12 @@ def port() -> Iterator[int]:
 def machine() -> tuple[object, ...]:
     """What an attack would change."""
     return (
-        sorted(os.listdir("/")),
-        sorted(os.listdir("/usr")),
-        os.stat("/usr/bin/env").st_mode,
+        sorted(Path("/").iterdir()),
+        sorted(Path("/usr").iterdir()),
+        Path("/usr/bin/env").stat().st_mode,
         Path("/proc/mounts").read_text(),
         socket.gethostname(),
-        sorted(os.listdir("/dev")),
+        sorted(Path("/dev").iterdir()),
     )
 
 
