@@ -40,10 +40,9 @@ class Bubblewrap(Sandbox):
         program = shutil.which("bwrap")
         if program is None:
             return [], f"bubblewrap is not installed: {_INSTALL}"
-        version = _output([program, "--version"]).split()[-1:]
-        numbers = tuple(int(part) for part in "".join(version).split(".")[:2] if part.isdigit())
-        if numbers < _OLDEST:
-            return [], f"bubblewrap {'.'.join(map(str, numbers))} is too old: 0.8 or newer is needed"
+        version = _output([program, "--version"]).rpartition(" ")[2].strip()
+        if tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) < _OLDEST:
+            return [], f"bubblewrap {version} is too old: 0.8 or newer is needed"
         complaint = ""
         for python in (Path(os.path.realpath(sys.executable)), Path("/usr/bin/python3")):
             command = _command(program, python)

@@ -18,6 +18,7 @@ class Container(Sandbox):
 
     name = "docker"
     limits = Limits(processes=0, files=0)
+    environment = None  # the engine's client may need it; the container gets its own
 
     def __init__(self, image: str = DEFAULT_IMAGE) -> None:
         self.image = image

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -38,6 +38,8 @@ class Sandbox(ABC):
     reusable: bool = False
     """Whether programs that run one after another in the same sandbox are isolated from each other."""
     limits: Limits = Limits()
+    environment: Mapping[str, str] | None = ENVIRONMENT
+    """Of the process that is started here; None is this one's."""
     modules: str = ""
     """The folder, as programs see it, of modules beside the standard library."""
 

@@ -16,7 +16,7 @@ from types import TracebackType
 
 from mill.api.errors import RunError
 from mill.sandbox import runner
-from mill.sandbox.isolation import ENVIRONMENT, Sandbox
+from mill.sandbox.isolation import Sandbox
 
 PASSED, FAILED, TIMED_OUT = "passed", "failed", "timed out"
 _OUTCOMES = {runner.PASSED: PASSED, runner.FAILED: FAILED, runner.TIMED_OUT: TIMED_OUT}
@@ -47,7 +47,7 @@ class SandboxRunner:
             stderr=subprocess.PIPE,
             bufsize=0,
             cwd=self._folder.name if self._folder else "/",
-            env=ENVIRONMENT,
+            env=sandbox.environment,
             start_new_session=True,
         )
 
