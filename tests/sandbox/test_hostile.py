@@ -185,7 +185,7 @@ PROGRAMS: dict[str, tuple[str, str]] = {
         SPILL + "import sys\nspill([*sys.argv, *sys.orig_argv, *os.environ.values(), os.read(0, 10**6)])",
         "failed: ",
     ),
-    "asking the supervisor again": ("import os\nassert os.read(0, 100)", "failed: AssertionError"),
+    "reading more from the supervisor": ("import os\nassert os.read(0, 100)", "failed: AssertionError"),
     "a trace function on the runner": (
         "import sys\nframe = sys._getframe(1)\ndef trace(*given): return trace\n"
         "while frame:\n    frame.f_trace = trace\n    frame = frame.f_back\nsys.settrace(trace)\nraise ValueError('traced')",
