@@ -202,7 +202,9 @@ class Task(ABC):
     own_prompts: bool = False
     """Whether texts go to the model as they are, also with a chat template: the task makes the messages itself."""
     runs_code: bool = False
-    """Whether scoring runs code that the model wrote, which needs --confirm_run_unsafe_code."""
+    """Whether scoring runs code that the model wrote, which needs a sandbox and --confirm_run_unsafe_code."""
+    isolates_code: bool = False
+    """Whether that code runs in mill's sandbox alone: it then needs no confirmation, unless the user chose no sandbox."""
     judge: Judge | None = None
     """How another model grades the answers, where --judge names one."""
     by_category: bool = False
@@ -264,9 +266,17 @@ class Task(ABC):
         """The next round of a dialog, given the responses so far; None when it is over. Only for multi-round tasks."""
         return None
 
+    def prepare_scoring(self, answered: Sequence[tuple[Sample, Sequence[Response]]]) -> None:
+        """Called once before `score`, with what that will be called with: for scoring that is faster for all together."""
+        return
+
     @abstractmethod
     def score(self, sample: Sample, responses: Sequence[Response]) -> dict[str, Value]:
         """A value for each metric, from one response to each request (of a dialog: one to each round)."""
+
+    def details(self, sample: Sample, responses: Sequence[Response]) -> Mapping[str, Any]:
+        """Why responses have the values that `score` gave them, for people who read the samples; empty for most tasks."""
+        return {}
 
     def extracted(self, sample: Sample, responses: Sequence[Response]) -> Any:
         """The answer extracted from the responses, in a form in which two models' answers are compared; None without one."""

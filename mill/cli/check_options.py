@@ -28,7 +28,7 @@ from mill.tasks.suite import select_suites
 RULES = ("fail_on", "require", "strict")
 _BEFORE = (
     "limit", "max_tokens", "n_shots", "gen_kwargs", "seed", "system_prompt", "reasoning_effort", "chat_template_kwargs",
-    "reasoning_tags", "task_paths", "no_remote_code", "confirm_run_unsafe_code", "output_dir",
+    "reasoning_tags", "task_paths", "no_remote_code", "confirm_run_unsafe_code", "sandbox", "sandbox_image", "output_dir",
 )  # fmt: skip
 _AFTER = ("wait", "fresh", "quiet")
 

@@ -46,8 +46,8 @@ SHOWN = (
     "reasoning_effort", "chat_template_kwargs", "reasoning_tags", "max_rounds", "max_tool_output",
 )  # fmt: skip
 SHOWN_LAST = (
-    "dry_run", "base_url", "no_remote_code", "confirm_run_unsafe_code", "wait", "judge", "executor", "workers", "address",
-    "gpus_per_worker", "quiet",
+    "dry_run", "base_url", "no_remote_code", "confirm_run_unsafe_code", "sandbox", "sandbox_image", "wait", "judge",
+    "executor", "workers", "address", "gpus_per_worker", "quiet",
 )  # fmt: skip
 CONFIG_HELP = (
     "A run file in YAML: MODELS, TASKS and any option of this page by its name (models: [...], tasks: [...], limit: 100). "
@@ -75,8 +75,9 @@ def command(ctx: click.Context, /, config: str | None, **values: Any) -> int:
     """
     given = given_options(ctx, values, EvalOptions)
     from_file = read_run_file(config) if config is not None else {}
-    apply_switches(from_file)
-    return evaluate(EvalOptions(**merge(given, from_file)))
+    merged = merge(given, from_file)
+    apply_switches(merged)
+    return evaluate(EvalOptions(**merged))
 
 
 def evaluate(options: EvalOptions) -> int:

@@ -36,7 +36,10 @@ from mill.tasks.from_files import expand_task_files
 from mill.tasks.load import load_builtin, load_files, select
 
 DONE, ACTIVE, TO_DO = "done", "active", "to do"
-PASSED_ON = ("limit", "seed", "batch_size", "gen_kwargs", "max_tokens", "system_prompt", "apply_chat_template")
+PASSED_ON = (
+    "limit", "seed", "batch_size", "gen_kwargs", "max_tokens", "system_prompt", "apply_chat_template", "sandbox",
+    "sandbox_image",
+)  # fmt: skip
 _COLUMNS = ("model", "task", "shots", "state", "missing")
 
 EXAMPLES = """

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
-from mill.cli.options import option, split_paths
+from mill.cli.options import option, options, split_paths
 from mill.cli.values import FilePath
 from mill.options.switches import apply_switches
 from mill.report.scores import print_outcome
@@ -19,13 +20,8 @@ from mill.tasks.load import load_builtin, load_files
 @click.argument("run", type=FilePath())
 @option("repeat_metrics")
 @option("task_paths")
-@option("confirm_run_unsafe_code")
-def command(
-    run: str,
-    repeat_metrics: list[str] | None,
-    task_paths: tuple[list[str], ...],
-    confirm_run_unsafe_code: bool | None,
-) -> int:
+@options(("confirm_run_unsafe_code", "sandbox", "sandbox_image"))
+def command(run: str, repeat_metrics: list[str] | None, task_paths: tuple[list[str], ...], **switches: Any) -> int:
     """Score the answers recorded in the folder RUN with the tasks as they are now; this needs no model and no data.
 
     \b
@@ -33,7 +29,7 @@ def command(
       mill score results/SmolLM2-135M-Instruct-1a2b3c4d/default
       mill score results/SmolLM2-135M-Instruct-1a2b3c4d/repeats-10 --repeat_metrics pass@1,pass@3,maj@5
     """
-    apply_switches({"confirm_run_unsafe_code": confirm_run_unsafe_code})
+    apply_switches(switches)
     load_builtin()
     load_files(tuple(split_paths(task_paths)))
     outcome = score_again(RunFolder(Path(run)), repeat_metrics)

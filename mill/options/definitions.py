@@ -16,6 +16,7 @@ from mill.api.request import check_options as check_decoding
 from mill.api.task import MAX_PERMUTATIONS, MAX_ROUNDS, RenderSettings
 from mill.options.option import hints
 from mill.options.text import parse_pairs, read_list
+from mill.sandbox.container import DEFAULT_IMAGE
 
 if TYPE_CHECKING:
     from mill.execute.choose import ExecutorChoice
@@ -149,6 +150,14 @@ class RunOptions(msgspec.Struct, kw_only=True, frozen=True):
     confirm_run_unsafe_code: Annotated[
         bool, Meta(description="Run tasks whose scoring executes code that the model wrote.")
     ] = False
+    sandbox: Annotated[
+        Literal["bubblewrap", "docker", "none"],
+        Meta(
+            description="What isolates code that the model wrote; docker is Docker or Podman. none needs "
+            "--confirm_run_unsafe_code."
+        ),
+    ] = "bubblewrap"
+    sandbox_image: Annotated[Text, Meta(description="The image of --sandbox docker.")] = DEFAULT_IMAGE
     wait: Annotated[float, Meta(ge=0, description="Seconds to wait for a server to start.")] = 0.0
     fresh: Annotated[bool, Meta(description="Recompute everything into a new run; reuse no recorded answers.")] = False
     quiet: Annotated[bool, Meta(description="Show no progress.")] = False

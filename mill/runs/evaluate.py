@@ -36,6 +36,7 @@ from mill.runs.results import changed_data, summarize, summarize_benchmarks, wri
 from mill.runs.samples import SampleRecord, ScoredSample, from_state, prompt_request, score_sample, write_samples
 from mill.runs.schema import BenchmarkResult, TaskResult
 from mill.runs.scoring import score_samples
+from mill.sandbox import sandbox_label
 from mill.tasks.suite import ANSWERED
 
 
@@ -241,6 +242,7 @@ class Run:
             fresh=self.fresh,
             condition=self.condition,
             judge=self.judging.label if self.judging is not None else "",
+            sandbox=sandbox_label([plan.task for plan in self.plans]),
         )
         for plan in self.plans:
             if plan.task.name not in covered:

@@ -55,6 +55,7 @@ def update_manifest(
     fresh: bool,
     condition: str = "",
     judge: str = "",
+    sandbox: str = "",
 ) -> set[str]:
     """Write the manifest before the first request; tasks of earlier sessions stay.
 
@@ -79,6 +80,7 @@ def update_manifest(
         "fresh": fresh,
         **({"condition": condition} if condition else {}),
         **({"judge": judge} if judge else {}),
+        **({"sandbox": sandbox} if sandbox else {}),
         "versions": versions(),
     }
     publish(folder, MANIFEST, {TOP: {name: Entry(value) for name, value in top.items()}, "tasks": tasks, "sessions": {}})

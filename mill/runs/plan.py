@@ -15,9 +15,9 @@ from mill.api.message import Message
 from mill.api.model import MillModel, ModelCapabilities
 from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, Request, option_name
 from mill.api.task import RenderSettings, Task
-from mill.api.unsafe_code import refuse_unsafe_code
 from mill.execute.sample_state import SampleState
 from mill.models.spec.backends import backend_info, backends_serving
+from mill.sandbox import refuse_unsafe_code, sandbox_warnings
 from mill.tasks import hooks
 from mill.tasks.forced import ForcedTask
 from mill.tasks.load import Selection, letter_rendering, renderings, serve
@@ -51,7 +51,7 @@ class TaskPlan:
             if unused:
                 apply = "does not apply" if len(unused) == 1 else "do not apply"
                 lines.append(f"this task generates no text, so {' and '.join(unused)} {apply}")
-        return lines + self.without_effect()
+        return lines + sandbox_warnings(self.task) + self.without_effect()
 
     def without_effect(self) -> list[str]:
         """Sampling options that have no effect, because decoding is greedy."""

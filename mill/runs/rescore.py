@@ -22,6 +22,7 @@ from mill.runs.results import summarize, summarize_benchmarks, write_results
 from mill.runs.samples import SampleRecord, ScoredSample, from_state, read_samples, write_samples
 from mill.runs.schema import Manifest, TaskEntry, TaskResult
 from mill.runs.scoring import score_samples
+from mill.sandbox import UNISOLATED, refuse_unsafe_code, sandbox_warnings
 from mill.tasks import hooks
 from mill.tasks.recorded import recorded_benchmarks, recorded_task
 
@@ -43,6 +44,7 @@ def score_again(folder: RunFolder, repeat_metrics: Sequence[str] | None = None) 
     for name, entry in known.tasks.items():
         try:
             task = recorded_task(name, documents, settings)
+            refuse_unsafe_code([task])
         except MillError as error:
             if len(known.tasks) == 1:
                 raise
@@ -54,7 +56,8 @@ def score_again(folder: RunFolder, repeat_metrics: Sequence[str] | None = None) 
             continue
         scored[name] = score_samples(task, samples, settings, over_repeats)
         result = summarize(task, scored[name], n_shots=entry.n_shots, total=entry.total, data_hash=entry.data_hash)
-        result.warnings = earlier.tasks[name].warnings if name in earlier.tasks else entry.warnings  # with the judge's
+        warnings = earlier.tasks[name].warnings if name in earlier.tasks else entry.warnings  # with the judge's
+        result.warnings = [line for line in warnings if line != UNISOLATED] + sandbox_warnings(task)
         results[name if entry.requested in results else entry.requested or name] = result
     if not results and left_out:
         name, reason = next(iter(left_out.items()))

@@ -12,6 +12,7 @@ choices, chosen, choice_logprobs, correct   of multiple choice by log-probabilit
 error, finish_reason, prompt_tokens, output_tokens, seconds, reasoning_tokens (among the output tokens, where counted)
 truncated_reasoning         whether a response ended inside of its reasoning, without an answer
 responses, values, ...      every response and value of every repeat; `mill score` reads these
+details                     for each repeat why it has its values, such as the error of a program; missing for most tasks
 
 `response` and the columns after it are those of the first repeat. Numbers that are not finite are null in flat columns.
 """
@@ -70,6 +71,7 @@ def sample_row(run: Mapping[str, str], task: str, scored: ScoredSample) -> dict[
         **({"extracted_repeats": list(scored.extracted_repeats)} if scored.extracted_repeats else {}),
         **({"judgements": record.judgements} if record.judgements else {}),
         **({"messages": record.messages} if record.messages else {}),
+        **({"details": [dict(repeat) for repeat in scored.details]} if scored.details else {}),
         "keys": record.keys,
         "doc": record.sample.doc,
     }

@@ -98,6 +98,8 @@ class ScoredSample:
     """The choices that were scored, where the task is multiple choice by log-probability."""
     aggregations: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Metric name -> the registered metric that sums up its values."""
+    details: Sequence[Mapping[str, Any]] = ()
+    """For each repeat why it has these values, where the task knows more than them."""
 
 
 def from_state(state: SampleState, sent: str = "") -> SampleRecord:
@@ -147,7 +149,9 @@ def score_sample(task: Task, record: SampleRecord) -> ScoredSample:
         return ScoredSample(record, {}, f"scoring failed: {describe(error)}", category, choices=choices)
     extracted = [hooks.attempt(partial(task.extracted, sample, repeat)) for repeat in record.responses]
     several = extracted if len(extracted) > 1 else ()
-    return ScoredSample(record, values, None, category, extracted[0], several, choices, names)
+    details = [hooks.attempt(partial(task.details, sample, repeat)) or {} for repeat in record.responses]
+    shown = details if any(details) else ()
+    return ScoredSample(record, values, None, category, extracted[0], several, choices, names, shown)
 
 
 def metrics_of(task: Task, records: Iterable[SampleRecord]) -> dict[str, str]:

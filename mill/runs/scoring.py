@@ -20,6 +20,8 @@ from mill.api.warnings import warn
 from mill.metrics.repeats import RepeatMetric
 from mill.runs.repeats import with_repeat_metrics
 from mill.runs.samples import SampleRecord, ScoredSample, score_sample
+from mill.sandbox import choose_sandbox, sandbox_choice
+from mill.tasks import hooks
 from mill.tasks.load import load_builtin, load_files
 from mill.tasks.recorded import recorded_task
 from mill.tasks.sources import Documents, added_folders, split_name
@@ -41,6 +43,8 @@ def score_samples(
 
 
 def _score_all(task: Task, records: Sequence[SampleRecord], settings: RenderSettings) -> list[ScoredSample]:
+    answered = [(record.sample, repeat) for record in records if record.error is None for repeat in record.responses]
+    hooks.attempt(lambda: task.prepare_scoring(answered))  # a failure is that of a sample, whose score() meets it again
     started = time.monotonic()
     scored = [score_sample(task, record) for record in records[:_TRIED]]
     rest = records[_TRIED:]
@@ -54,7 +58,7 @@ def _in_processes(task: Task, records: Sequence[SampleRecord], settings: RenderS
     """Where processes cannot be used the samples are scored here."""
     documents = [record.sample.doc for record in records]
     paths = (*imported_files(), *added_folders())
-    given = (task.name, documents, settings, paths, unsafe_code_confirmed())
+    given = (task.name, documents, settings, paths, unsafe_code_confirmed(), sandbox_choice())
     try:
         # A new interpreter: a copy of this one would share the model's threads and accelerators.
         context = multiprocessing.get_context("spawn")
@@ -68,12 +72,20 @@ def _in_processes(task: Task, records: Sequence[SampleRecord], settings: RenderS
 _task: Task | None = None  # of a scoring process
 
 
-def _start(name: str, documents: Documents, settings: RenderSettings, paths: tuple[str, ...], unsafe_code: bool) -> None:
+def _start(
+    name: str,
+    documents: Documents,
+    settings: RenderSettings,
+    paths: tuple[str, ...],
+    unsafe_code: bool,
+    sandbox: tuple[str, str],
+) -> None:
     global _task
     load_builtin()
     load_files(paths)
     if unsafe_code:
         confirm_unsafe_code()
+    choose_sandbox(*sandbox)
     _task = recorded_task(name, {name: documents}, settings)
 
 

@@ -1,5 +1,28 @@
-"""Programs that a model wrote, run apart from this machine's files and network where bubblewrap is installed."""
+"""Programs that a model wrote, run apart from this machine: tasks and bridges import it, and it imports `api` alone."""
 
-from mill.sandbox.run import Execution, has_module, run_python, sandbox_name
+from mill.sandbox.choice import (
+    UNISOLATED,
+    choose_sandbox,
+    chosen_sandbox,
+    refuse_unsafe_code,
+    sandbox_choice,
+    sandbox_label,
+    sandbox_warnings,
+)
+from mill.sandbox.pool import has_module, require_imports, run_programs, run_python
+from mill.sandbox.process import Execution
 
-__all__ = ["Execution", "has_module", "run_python", "sandbox_name"]
+__all__ = [
+    "UNISOLATED",
+    "Execution",
+    "choose_sandbox",
+    "chosen_sandbox",
+    "has_module",
+    "refuse_unsafe_code",
+    "require_imports",
+    "run_programs",
+    "run_python",
+    "sandbox_choice",
+    "sandbox_label",
+    "sandbox_warnings",
+]

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
-import re
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from mill.api.batching import describe
 from mill.api.errors import DataError, SpecError
 from mill.api.unsafe_code import unsafe_code_confirmed
-from mill.sandbox import Execution, has_module, run_python
+from mill.sandbox import Execution, require_imports, run_programs
 
 NAME = "code_eval"
 _TIMEOUT_S = 3.0
-_IMPORT = re.compile(r"^(?:import|from)\s+(\w+)", re.MULTILINE)
 
 
 @contextlib.contextmanager
@@ -56,31 +52,22 @@ class CodeEval:
     ) -> tuple[dict[str, float], dict[int, list[tuple[int, dict[str, Any]]]]]:
         if not unsafe_code_confirmed():
             raise SpecError("it executes code that the model wrote: --confirm_run_unsafe_code allows it")
-        _check_imports(references)
+        require_imports(references)
         programs = [
             (task, number, f"{program}\n{test}")
             for task, (test, candidates) in enumerate(zip(references, predictions, strict=True))
             for number, program in enumerate(candidates)
         ]
         results: dict[int, list[tuple[int, dict[str, Any]]]] = {task: [] for task in range(len(references))}
-        with ThreadPoolExecutor(num_workers or os.cpu_count() or 1) as pool:
-            executions = pool.map(lambda program: run_python(program[2], timeout=timeout), programs)
-            for (task, number, _), execution in zip(programs, executions, strict=True):
-                results[task].append((number, _as_result(task, number, execution)))
+        executions = run_programs([source for _, _, source in programs], timeout=timeout, workers=num_workers)
+        for (task, number, _), execution in zip(programs, executions, strict=True):
+            results[task].append((number, _as_result(task, number, execution)))
         counts = [(len(found), sum(one["passed"] for _, one in found)) for found in results.values()]
         return {
             f"pass@{draws}": sum(_pass_at(draws, n, passed) for n, passed in counts) / len(counts)
             for draws in k
             if counts and all(n >= draws for n, _ in counts)
         }, results
-
-
-def _check_imports(tests: Sequence[str]) -> None:
-    """Refuse tests whose own imports fail in the sandbox: a right program would be scored as wrong."""
-    names = {name for test in tests for name in _IMPORT.findall(test)}
-    missing = sorted(name for name in names if name.isidentifier() and not has_module(name))
-    if missing:
-        raise DataError(f"the tests import {missing[0]}, which the Python of the sandbox does not have")
 
 
 def _as_result(task: int, number: int, execution: Execution) -> dict[str, Any]:

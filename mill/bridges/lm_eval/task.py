@@ -23,7 +23,7 @@ from mill.bridges.lm_eval.prompts import ChatPrompt, return_messages
 from mill.bridges.lm_eval.requests import as_request
 from mill.bridges.lm_eval.scoring import aggregated, filtered, limits_of, metric_name, scored
 from mill.bridges.lm_eval.templates import compiled_once
-from mill.sandbox import sandbox_name
+from mill.sandbox import chosen_sandbox
 from mill.tasks.hooks import attempt
 
 PREFIX = "lm-eval:"
@@ -152,9 +152,8 @@ class LmEvalTask(Task):
             lines.append(
                 f"{self._without_gold} samples have a gold answer that is none of the choices: wrong, as in lm-eval"
             )
-        if self.runs_code:
-            isolated = sandbox_name()
-            lines.append(f"programs run in {isolated}" if isolated else "programs run without a sandbox: install bubblewrap")
+        if self.runs_code and chosen_sandbox().isolates:
+            lines.append(f"programs run in {chosen_sandbox().name}")
         return lines
 
     def example_docs(self) -> list[Any]:

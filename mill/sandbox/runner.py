@@ -1,0 +1,237 @@
+"""The code inside a sandbox: an interpreter that forks a copy of itself for each program.
+
+`python -c` gets this file as text, so it imports nothing of mill. Four processes take part in a program:
+
+server      waits for programs on standard input and never reads one
+supervisor  reads one program, measures its time, reports its outcome on standard output
+init        the first process of the program's own namespaces: when it ends, the kernel ends all others in them
+program     sets the limits and executes the program; it was forked before there was one
+
+The program passes by writing a token to the supervisor after its last statement. Only these two processes ever have it.
+"""
+
+import contextlib
+import os
+import resource
+import select
+import signal
+import sys
+import time
+import types
+from collections.abc import Callable
+
+PASSED, FAILED, TIMED_OUT, BROKEN = b"P", b"F", b"T", b"B"
+START_S = 60.0  # for the processes of a program, on a busy machine
+_READY = b"\n"
+_TOKEN_BYTES = 32
+_MOST_BYTES = 4096  # of what a program reports
+_SHOWN = 300  # characters of an error
+_NO_MORE = 3  # exit code of a supervisor that no program came to
+_CLONE_NEWNS, _CLONE_NEWIPC, _CLONE_NEWPID = 0x20000, 0x8000000, 0x20000000
+_PR_SET_DUMPABLE = 4
+_NOSUID_NODEV = 2 | 4
+
+
+def serve() -> None:
+    memory, file_size, processes, files, size, modules, *preloaded = sys.argv[1:]
+    sys.argv[1:] = []
+    if modules:
+        sys.path.append(modules)
+    for name in preloaded:
+        __import__(name)
+    limits = {
+        resource.RLIMIT_AS: int(memory),
+        resource.RLIMIT_FSIZE: int(file_size),
+        resource.RLIMIT_NPROC: int(processes),
+    }
+    folders = f"size={size},nr_inodes={files},mode=0777" if int(files) else ""
+    code = 0
+    while code == 0:
+        code = _in_child(lambda: _supervise(folders, limits))
+
+
+def _supervise(folders: str, limits: dict[int, int]) -> int:
+    """Run one program in a child and report what became of it."""
+    given, to_program = os.pipe()
+    from_program, results = os.pipe()
+    libc = _libc() if folders else None
+    if libc is not None:
+        libc("unshare", _CLONE_NEWNS | _CLONE_NEWIPC | _CLONE_NEWPID)
+    init = os.fork()
+    if init == 0:
+        _leave(lambda: _start_program(given, results, folders, limits))
+    os.close(given)
+    os.close(results)
+    first = _read(from_program, len(_READY), START_S)
+    header = _receive(0, 12)
+    if not header:
+        return _NO_MORE
+    milliseconds, length = int.from_bytes(header[:4], "big"), int.from_bytes(header[4:], "big")
+    source, token = _receive(0, length), os.urandom(_TOKEN_BYTES)
+    with contextlib.suppress(BrokenPipeError):
+        _write(to_program, header + source + token)
+    deadline = time.monotonic() + milliseconds / 1000
+    reported = _read(from_program, _MOST_BYTES, milliseconds / 1000)
+    late = time.monotonic() >= deadline
+    with contextlib.suppress(ProcessLookupError):
+        if late or len(reported) == _MOST_BYTES:
+            os.kill(init, signal.SIGKILL)
+    ended = os.waitstatus_to_exitcode(os.waitpid(init, 0)[1])
+    if first != _READY:
+        _report(BROKEN, first + reported or b"the processes of a program did not start")
+    elif reported == token:
+        _report(PASSED, b"")
+    elif late:
+        _report(TIMED_OUT, b"")
+    else:
+        _report(FAILED, reported or _ending(ended))
+    return 0
+
+
+def _start_program(given: int, results: int, folders: str, limits: dict[int, int]) -> int:
+    """The first process of the namespaces: it has no rights left when it forks the program, and nothing to write to."""
+    os.dup2(given, 0)
+    null = os.open(os.devnull, os.O_RDWR)
+    for number in (1, 2):
+        os.dup2(null, number)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # which a first process of a namespace ignores
+    try:
+        if folders:
+            _isolate(folders)
+    except OSError as error:
+        _write(results, _describe(error))
+        return 1
+    program = os.fork()
+    if program == 0:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        os.closerange(3, results)
+        os.closerange(results + 1, 256)
+        _run_program(results, limits)
+    os.dup2(null, 0)
+    os.closerange(3, 256)
+    code = os.waitstatus_to_exitcode(os.waitpid(program, 0)[1])
+    return code if code >= 0 else 128 - code
+
+
+def _run_program(results: int, limits: dict[int, int]) -> None:
+    """Wait for the program and execute it. Nothing returns from here."""
+    write, end = os.write, os._exit  # the program may replace them
+    try:
+        for kind, most in {**limits, resource.RLIMIT_NOFILE: 256}.items():
+            if most:
+                resource.setrlimit(kind, (most, most))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        write(results, _READY)
+        header = _receive(0, 12)
+        if not header:
+            end(0)
+        source = _receive(0, int.from_bytes(header[4:], "big")).decode("utf-8", "surrogatepass")
+        # The token has no name: it is on the stack of this call while the program runs, so that neither the variables of
+        # frames nor the garbage collector lead to it.
+        write(results, _receive(0, _TOKEN_BYTES) + _execute(source, 1 + int.from_bytes(header[:4], "big") // 1000))
+    except BaseException as error:
+        write(results, _describe(error))
+    finally:
+        end(0)
+
+
+def _execute(source: str, seconds: int) -> bytes:
+    """Execute a program to its end. Like those of the published implementations, it is not `__main__`."""
+    os.dup2(1, 0)
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+    program = sys.modules["program"] = types.ModuleType("program")
+    exec(compile(source, "program", "exec"), program.__dict__)
+    return b""
+
+
+def _isolate(folders: str) -> None:
+    """Mount the two folders that a program may write to, which bubblewrap cannot limit in their number of files; then give
+    up the right to mount, and to be traced."""
+    libc = _libc()
+    for folder in (b"/tmp", b"/dev/shm"):
+        libc("mount", b"tmpfs", folder, b"tmpfs", _NOSUID_NODEV, folders.encode())
+    os.chdir("/tmp")
+    version, none = (0x20080522).to_bytes(8, sys.byteorder), bytes(24)
+    libc("capset", version, none)
+    libc("prctl", _PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+
+def _libc() -> Callable[..., None]:
+    import ctypes
+
+    library = ctypes.CDLL(None, use_errno=True)
+
+    def call(name: str, *arguments: object) -> None:
+        if getattr(library, name)(*arguments) != 0:
+            raise OSError(ctypes.get_errno(), f"{name}: {os.strerror(ctypes.get_errno())}")
+
+    return call
+
+
+def _in_child(function: Callable[[], int]) -> int:
+    """The exit code of a child that calls a function."""
+    child = os.fork()
+    if child == 0:
+        _leave(function)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def _leave(function: Callable[[], int]) -> None:
+    """End this process with what a function returns."""
+    code = 1
+    try:
+        code = function()
+    except BaseException as error:
+        _report(BROKEN, _describe(error))
+    finally:
+        os._exit(code)
+
+
+def _report(outcome: bytes, text: bytes) -> None:
+    _write(1, outcome + len(text).to_bytes(4, "big") + text)
+
+
+def _ending(code: int) -> bytes:
+    """How a process ended that reported nothing; above 128 is the number of a signal."""
+    with contextlib.suppress(ValueError):
+        return f"ended early with {signal.Signals(code - 128).name}".encode()
+    return f"ended early with exit code {code}".encode()
+
+
+def _describe(error: BaseException) -> bytes:
+    try:
+        text = f"{type(error).__name__}: {error}".removesuffix(": ")
+    except BaseException:
+        text = type(error).__name__
+    return text[:_SHOWN].encode("utf-8", "replace")
+
+
+def _receive(file: int, length: int) -> bytes:
+    """Exactly so many bytes; none where the other side has closed the pipe."""
+    received = b""
+    while len(received) < length:
+        part = os.read(file, length - len(received))
+        if not part:
+            return b""
+        received += part
+    return received
+
+
+def _read(file: int, most: int, seconds: float) -> bytes:
+    """What comes until the other side closes the pipe, at most so many bytes, and for so long."""
+    received, deadline = b"", time.monotonic() + seconds
+    while len(received) < most and select.select([file], [], [], max(0.0, deadline - time.monotonic()))[0]:
+        part = os.read(file, most - len(received))
+        if not part:
+            break
+        received += part
+    return received
+
+
+def _write(file: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(file, data) :]
+
+
+if __name__ == "__main__":
+    serve()

@@ -1,0 +1,136 @@
+"""Which sandbox a run uses, and what is refused before anything loads."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mill.api.errors import SpecError
+from mill.options.definitions import EvalOptions
+from mill.options.option import options_of, read_all
+from mill.options.switches import apply_switches
+from mill.sandbox import choice, choose_sandbox, chosen_sandbox, refuse_unsafe_code, run_programs, sandbox_choice
+from mill.sandbox.bubblewrap import Bubblewrap
+from mill.tasks.load import load_builtin, make_task
+
+ROOT = Path(__file__).parents[2]
+AROUND = "; --sandbox none --confirm_run_unsafe_code runs it without isolation"
+
+
+@pytest.fixture(autouse=True)
+def default(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    monkeypatch.setattr("mill.api.unsafe_code._confirmed", False)
+    monkeypatch.setattr(choice, "_containers", {})
+    request.addfinalizer(lambda: choose_sandbox("bubblewrap"))
+
+
+def script(folder: Path, name: str, text: str) -> None:
+    file = folder / name
+    file.write_text(f"#!/bin/sh\n{text}\n")
+    file.chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        ("", "bubblewrap is not installed: install it (apt install bubblewrap)"),
+        ("echo bubblewrap 0.6.1", "bubblewrap 0.6.1 is too old: 0.8 or newer is needed"),
+        (
+            'test "$1" = --version && echo bubblewrap 0.9.0 && exit\n'
+            'echo "bwrap: No permissions to create a new namespace" >&2; exit 1',
+            "bubblewrap does not work here (bwrap: No permissions to create a new namespace): are user namespaces off?",
+        ),
+    ],
+)
+def test_a_machine_without_bubblewrap_refuses_in_one_line(program: str, message: str, tmp_path: Path) -> None:
+    """Before the model is opened: there is none at this address."""
+    if program:
+        script(tmp_path, "bwrap", program)
+    for name in ("setpriv", "sh"):
+        (tmp_path / name).symlink_to(f"/usr/bin/{name}")
+    data = tmp_path / "data" / "openai" / "openai_humaneval" / "openai_humaneval"
+    data.mkdir(parents=True)
+    (data / "test.jsonl").write_text("{}\n")
+    environment = {
+        "PATH": str(tmp_path),
+        "PYTHONPATH": str(ROOT),
+        "MILL_DATA": str(tmp_path / "data"),
+        "HOME": str(tmp_path),
+    }
+    model = f"{ROOT / 'tests' / 'toy.py'}[path=x]"
+    command = [sys.executable, "-m", "mill", "eval", model, "humaneval", "--output_dir", str(tmp_path / "out")]
+    found = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, cwd=tmp_path)
+    assert found.returncode == 2 and len(found.stderr.splitlines()) == 1, found.stderr
+    assert found.stderr.startswith(f"mill: humaneval executes code that the model wrote, and {message}")
+    assert found.stderr.endswith(f"{AROUND}\n") and not (tmp_path / "out").exists()
+
+
+def test_docker_without_a_daemon_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script(tmp_path, "docker", "echo 'Cannot connect to the Docker daemon' >&2\nexit 1")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    load_builtin()
+    choose_sandbox("docker")
+    with pytest.raises(SpecError, match="and neither docker nor podman answers: start a daemon"):
+        refuse_unsafe_code([make_task("humaneval")])
+
+
+def test_an_image_that_is_missing_is_refused_before_scoring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script(tmp_path, "podman", 'test "$1" = ps')
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    choose_sandbox("docker", "org/python:3")
+    if not chosen_sandbox().problem.startswith("podman"):
+        pytest.skip("a docker daemon answers here")
+    assert chosen_sandbox().problem == "podman has no image org/python:3: podman pull org/python:3"
+
+
+def test_a_container_is_started_for_each_program_and_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With an engine that logs its arguments and runs the command of the container here."""
+    text = f"""
+echo "$@" | head -n 1 >> {tmp_path}/log
+case "$1" in run) ;; *) exit 0;; esac
+while [ "$1" != --entrypoint ]; do shift; done
+shift 3
+exec {sys.executable} "$@"
+"""
+    script(tmp_path, "docker", text)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    choose_sandbox("docker", "org/python:3")
+    found = run_programs(["assert 1", "assert 0", "while True: pass"], timeout=1, workers=1)
+    assert [one.outcome for one in found] == ["passed", "failed", "timed out"]
+    log = (tmp_path / "log").read_text().splitlines()
+    started = [line.split() for line in log if line.startswith("run ")]
+    removed = [line.split()[-1] for line in log if line.startswith("rm --force ")]
+    assert len(started) == 3 and [words[words.index("--name") + 1] for words in started] == removed
+    for option in (
+        "--network none", "--read-only", f"--memory {2**32}", "--pids-limit 16", "--cap-drop ALL",
+        "--security-opt no-new-privileges", "--user 65534", "--pull never",
+    ):  # fmt: skip
+        assert f" {option} " in " ".join(started[0]), option
+    assert chosen_sandbox().label == "docker org/python:3" and sandbox_choice() == ("docker", "org/python:3")
+
+
+@pytest.mark.skipif(bool(Bubblewrap().problem), reason="bubblewrap is not installed or does not work here")
+def test_consent_is_needed_where_code_is_not_isolated() -> None:
+    load_builtin()
+    builtin, other = make_task("humaneval"), make_task("piqa")
+    refuse_unsafe_code([builtin, other])
+    other.runs_code = True  # a task that runs its code by itself
+    with pytest.raises(SpecError, match="piqa executes code that the model wrote: --confirm_run_unsafe_code allows it"):
+        refuse_unsafe_code([builtin, other])
+    choose_sandbox("none")
+    with pytest.raises(SpecError, match="humaneval executes code"):
+        refuse_unsafe_code([builtin])
+
+
+def test_the_choice_is_an_option_of_a_run() -> None:
+    known = options_of(EvalOptions)
+    apply_switches(read_all({"sandbox": "none"}, known, "option"))
+    assert chosen_sandbox().name == "none" and not chosen_sandbox().isolates
+    apply_switches({})  # the next run of this process
+    assert chosen_sandbox().name == "bubblewrap"
+    with pytest.raises(SpecError, match="sandbox must be bubblewrap or docker or none, not 'chroot'"):
+        read_all({"sandbox": "chroot"}, known, "option")
