@@ -35,6 +35,13 @@ def mean(samples: Sequence[Repeats]) -> Estimate:
     return Estimate(estimate.value, estimate.stderr, low, high, estimate.n)
 
 
+@register_metric("count")
+def count(samples: Sequence[Repeats]) -> Estimate:
+    """The mean of counts: like `mean`, but values of 0 and 1 are no proportion."""
+    estimate = mean_of([sum(map(_number, repeats)) / len(repeats) for repeats in samples])
+    return estimate if estimate.stderr else replace(estimate, low=None, high=None)
+
+
 @register_metric("perplexity")
 def perplexity(samples: Sequence[Repeats]) -> Estimate:
     """exp(-sum of log-likelihoods / sum of units), from (log-likelihood, units) pairs."""

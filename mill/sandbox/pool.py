@@ -19,9 +19,11 @@ _IMPORT = re.compile(r"^(?:import|from)\s+(\w+)", re.MULTILINE)
 _IMPORT_S = 60.0
 
 
-def run_python(source: str, *, timeout: float) -> Execution:
-    """Run a program to its end. It passes if it gets there without an exception."""
-    return run_programs([source], timeout=timeout)[0]
+def run_python(source: str, *, timeout: float, most_output: int = 0) -> Execution:
+    """Run a program to its end, with up to so many bytes of what it prints. It passes if it gets there without an
+    exception."""
+    with SandboxRunner(chosen_sandbox()) as runner:
+        return runner.run(source, timeout, most_output)
 
 
 def run_programs(

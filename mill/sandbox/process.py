@@ -24,10 +24,11 @@ _OUTCOMES = {runner.PASSED: PASSED, runner.FAILED: FAILED, runner.TIMED_OUT: TIM
 
 @dataclass(frozen=True)
 class Execution:
-    """What became of a program: passed, failed with its error, or timed out."""
+    """What became of a program: passed, failed with its error, or timed out; and what it printed, where that was wanted."""
 
     outcome: str
     error: str = ""
+    output: str = ""
 
     @property
     def passed(self) -> bool:
@@ -63,16 +64,20 @@ class SandboxRunner:
         if self._folder is not None:
             self._folder.cleanup()
 
-    def run(self, source: str, timeout: float) -> Execution:
-        """Run a program. One that the sandbox could not start is an error of this machine, not of the program."""
+    def run(self, source: str, timeout: float, most_output: int = 0) -> Execution:
+        """Run a program, with up to so many bytes of what it prints. If the sandbox cannot start it, that is an error of
+        this machine, not of the program."""
         program = source.encode("utf-8", "surrogatepass")
-        header = round(1000 * timeout).to_bytes(4, "big") + len(program).to_bytes(8, "big")
+        header = round(1000 * timeout).to_bytes(4, "big") + most_output.to_bytes(4, "big") + len(program).to_bytes(8, "big")
         deadline = time.monotonic() + timeout + 2 * runner.START_S
-        head = self._exchange(header + program, 5, deadline)
-        text = self._exchange(b"", int.from_bytes(head[1:], "big"), deadline).decode("utf-8", "replace")
+        head = self._exchange(header + program, 9, deadline)
+        error, output = (self._text(int.from_bytes(part, "big"), deadline) for part in (head[1:5], head[5:]))
         if head[:1] not in _OUTCOMES:
-            raise RunError(f"a sandbox ({self._sandbox.name}) failed: {text or self._complaint()}")
-        return Execution(_OUTCOMES[head[:1]], text.strip())
+            raise RunError(f"a sandbox ({self._sandbox.name}) failed: {error or self._complaint()}")
+        return Execution(_OUTCOMES[head[:1]], error.strip(), output)
+
+    def _text(self, length: int, deadline: float) -> str:
+        return self._exchange(b"", length, deadline).decode("utf-8", "replace")
 
     def _exchange(self, given: bytes, length: int, deadline: float) -> bytes:
         """Write `given` and read so many bytes; fewer where the process ends or the deadline passes."""

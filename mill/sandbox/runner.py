@@ -22,6 +22,7 @@ from collections.abc import Callable
 
 PASSED, FAILED, TIMED_OUT, BROKEN = b"P", b"F", b"T", b"B"
 START_S = 60.0  # for the processes of a program, on a busy machine
+HEADER_BYTES = 16
 _READY = b"\n"
 _TOKEN_BYTES = 32
 _MOST_BYTES = 4096  # of what a program reports
@@ -54,24 +55,25 @@ def _supervise(folders: str, limits: dict[int, int]) -> int:
     """Run one program in a child and report what became of it."""
     given, to_program = os.pipe()
     from_program, results = os.pipe()
+    printed, output = os.pipe()
     libc = _libc() if folders else None
     if libc is not None:
         libc("unshare", _CLONE_NEWNS | _CLONE_NEWIPC | _CLONE_NEWPID)
     init = os.fork()
     if init == 0:
-        _leave(lambda: _start_program(given, results, folders, limits))
-    os.close(given)
-    os.close(results)
+        _leave(lambda: _start_program(given, results, output, folders, limits))
+    for used in (given, results, output):
+        os.close(used)
     first = _read(from_program, len(_READY), START_S)
-    header = _receive(0, 12)
+    header = _receive(0, HEADER_BYTES)
     if not header:
         return _NO_MORE
-    milliseconds, length = int.from_bytes(header[:4], "big"), int.from_bytes(header[4:], "big")
+    milliseconds, most_output, length = _parts(header)
     source, token = _receive(0, length), os.urandom(_TOKEN_BYTES)
     with contextlib.suppress(BrokenPipeError):
         _write(to_program, header + source + token)
     deadline = time.monotonic() + milliseconds / 1000
-    reported = _read(from_program, _MOST_BYTES, milliseconds / 1000)
+    reported, text = _read_both(from_program, printed, most_output, deadline)
     late = time.monotonic() >= deadline
     with contextlib.suppress(ProcessLookupError):
         if late or len(reported) == _MOST_BYTES:
@@ -80,15 +82,15 @@ def _supervise(folders: str, limits: dict[int, int]) -> int:
     if first != _READY:
         _report(BROKEN, first + reported or b"the processes of a program did not start")
     elif reported == token:
-        _report(PASSED, b"")
+        _report(PASSED, b"", text)
     elif late:
-        _report(TIMED_OUT, b"")
+        _report(TIMED_OUT, b"", text)
     else:
-        _report(FAILED, reported or _ending(ended))
+        _report(FAILED, reported or _ending(ended), text)
     return 0
 
 
-def _start_program(given: int, results: int, folders: str, limits: dict[int, int]) -> int:
+def _start_program(given: int, results: int, output: int, folders: str, limits: dict[int, int]) -> int:
     """The first process of the namespaces: it has no rights left when it forks the program, and nothing to write to."""
     os.dup2(given, 0)
     null = os.open(os.devnull, os.O_RDWR)
@@ -104,6 +106,7 @@ def _start_program(given: int, results: int, folders: str, limits: dict[int, int
     program = os.fork()
     if program == 0:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        os.dup2(output, 2)
         os.closerange(3, results)
         os.closerange(results + 1, 256)
         _run_program(results, limits)
@@ -122,25 +125,34 @@ def _run_program(results: int, limits: dict[int, int]) -> None:
                 resource.setrlimit(kind, (most, most))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         write(results, _READY)
-        header = _receive(0, 12)
+        header = _receive(0, HEADER_BYTES)
         if not header:
             end(0)
-        source = _receive(0, int.from_bytes(header[4:], "big")).decode("utf-8", "surrogatepass")
+        milliseconds, most_output, length = _parts(header)
+        source = _receive(0, length).decode("utf-8", "surrogatepass")
         # The token has no name: it is on the stack of this call while the program runs, so that neither the variables of
         # frames nor the garbage collector lead to it.
-        write(results, _receive(0, _TOKEN_BYTES) + _execute(source, 1 + int.from_bytes(header[:4], "big") // 1000))
+        write(results, _receive(0, _TOKEN_BYTES) + _execute(source, 1 + milliseconds // 1000, printing=most_output > 0))
     except BaseException as error:
         write(results, _describe(error))
     finally:
         end(0)
 
 
-def _execute(source: str, seconds: int) -> bytes:
-    """Execute a program to its end. Like those of the published implementations, it is not `__main__`."""
+def _execute(source: str, seconds: int, *, printing: bool) -> bytes:
+    """Execute a program to its end. Like those of the published implementations, it is not `__main__`.
+
+    Standard error is the pipe to the supervisor; where its output is not wanted, both streams lead nowhere."""
     os.dup2(1, 0)
+    os.dup2(*((2, 1) if printing else (1, 2)))
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
     program = sys.modules["program"] = types.ModuleType("program")
-    exec(compile(source, "program", "exec"), program.__dict__)
+    try:
+        exec(compile(source, "program", "exec"), program.__dict__)
+    finally:
+        if printing:
+            sys.stdout.flush()
+            sys.stderr.flush()
     return b""
 
 
@@ -187,8 +199,8 @@ def _leave(function: Callable[[], int]) -> None:
         os._exit(code)
 
 
-def _report(outcome: bytes, text: bytes) -> None:
-    _write(1, outcome + len(text).to_bytes(4, "big") + text)
+def _report(outcome: bytes, text: bytes, output: bytes = b"") -> None:
+    _write(1, outcome + len(text).to_bytes(4, "big") + len(output).to_bytes(4, "big") + text + output)
 
 
 def _ending(code: int) -> bytes:
@@ -226,6 +238,29 @@ def _read(file: int, most: int, seconds: float) -> bytes:
             break
         received += part
     return received
+
+
+def _read_both(results: int, printed: int, most_output: int, deadline: float) -> tuple[bytes, bytes]:
+    """What a program reports and what it prints, the latter up to so many bytes, until it ends or the deadline."""
+    reported, output, files = b"", b"", [results, printed]
+    while results in files and len(reported) < _MOST_BYTES:
+        ready = select.select(files, [], [], max(0.0, deadline - time.monotonic()))[0]
+        if not ready:
+            break
+        for file in sorted(ready, key=lambda file: file == results):  # what was printed before the end
+            part = os.read(file, _MOST_BYTES)
+            if not part:
+                files.remove(file)
+            elif file == results:
+                reported += part
+            else:
+                output += part[: max(0, most_output - len(output))]
+    return reported, output
+
+
+def _parts(header: bytes) -> tuple[int, int, int]:
+    """Milliseconds of a program, bytes of its output that are wanted, and its length."""
+    return int.from_bytes(header[:4], "big"), int.from_bytes(header[4:8], "big"), int.from_bytes(header[8:], "big")
 
 
 def _write(file: int, data: bytes) -> None:

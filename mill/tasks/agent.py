@@ -31,7 +31,7 @@ class AgentTask(Task):
     """The system message."""
     generation: Mapping[str, Any] = {}
     max_rounds = 8
-    metrics: Mapping[str, str] = {"exact_match": "mean", "tool_calls": "mean", "failed_calls": "mean"}
+    metrics: Mapping[str, str] = {"exact_match": "mean", "tool_calls": "count", "failed_calls": "count"}
 
     @abstractmethod
     def prompt(self, sample: Sample) -> str:
