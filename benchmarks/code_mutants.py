@@ -1,4 +1,4 @@
-"""Whether the tests of code tasks distinguish wrong programs from right ones: canonical solutions and single mutations of them.
+"""Whether the tests of code tasks distinguish wrong programs from right ones: canonical ones and mutants.
 
     MILL_DATA=... python benchmarks/code_mutants.py [--tasks humaneval,mbpp] [--limit 100] [--mutants 4] [--show]
 
