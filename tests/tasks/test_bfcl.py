@@ -362,7 +362,7 @@ from mill.api.tools import ToolCall
 
 @register_model("caller")
 class Caller(MillModel):
-    capabilities = ModelCapabilities(supports_chat_template=True)
+    capabilities = ModelCapabilities(supports_chat_template=True, supports_tools=True)
 
     def __init__(self, path: str):
         self.path = path
