@@ -22,7 +22,7 @@ _BLOCK = re.compile(r"^[ \t]*```[^\n]*\n(.*?)(?:^[ \t]*```|\Z)", re.DOTALL | re.
 
 class CodeTask(GenerativeTask):
     """A subclass renders its question in two ways: `question` is continued by a model, `instruction` is for a chat template
-    and asks for the whole function in a code block. Each answer is run once, all of them together."""
+    and requests the whole function in a code block. Each answer is run once, all of them together."""
 
     metrics = {"pass@1": "mean"}
     runs_code = True
@@ -67,7 +67,7 @@ class CodeTask(GenerativeTask):
         text = self.instruction(sample.doc) if question is None else question
         if settings.fewshot_as_multiturn:
             return settings.frame(text, turns=turns)
-        return settings.frame("".join(f"{asked}\n\n{answer}\n\n" for asked, answer in turns) + text)
+        return settings.frame("".join(f"{wanted}\n\n{answer}\n\n" for wanted, answer in turns) + text)
 
     @abstractmethod
     def target_code(self, doc: Doc) -> str:
