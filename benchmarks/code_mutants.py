@@ -1,10 +1,10 @@
-"""Whether the tests of code tasks distinguish wrong programs from right ones: canonical ones and mutants.
+"""How many wrong programs fail the tests of code tasks: canonical solutions with a single mutation.
 
     MILL_DATA=... python benchmarks/code_mutants.py [--tasks humaneval,mbpp] [--limit 100] [--mutants 4] [--show]
 
-Each mutant differs from the canonical solution in one operator or constant: + and -, * and //, < and <=, == and !=, `and`
-and `or`, a number plus 1, a negated condition, a return value that is None. Some are equivalent to the original, such as <
-for <= where both sides are never equal, or are not reached by the tests: these pass, and --show prints them.
+Each mutant differs from the canonical solution in one operator or constant: + and -, * and //, < and <=, == and !=,
+`and` and `or`, a number plus 1, a negated condition, a return value that is None. Some are equivalent to the original, such
+as < for <= where both sides are never equal, or are not reached by the tests: these pass, and --show prints them.
 """
 
 from __future__ import annotations

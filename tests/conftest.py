@@ -71,6 +71,7 @@ MARKER_OF_PATH = {
     "runs/test_killed.py": "slow",
     "runs/test_removed.py": "slow",
     "runs/test_shared.py": "slow",
+    "sandbox/test_hostile.py": "slow",
     "runs/test_advisory_lock.py": "slow",
     "security/test_files.py": "slow",
     "security/test_keys.py": "slow",

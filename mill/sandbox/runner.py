@@ -27,6 +27,7 @@ _READY = b"\n"
 _TOKEN_BYTES = 32
 _MOST_BYTES = 4096  # of what a program reports
 _SHOWN = 300  # characters of an error
+_POLL_S = 0.0005
 _NO_MORE = 3  # exit code of a supervisor that no program came to
 _CLONE_NEWNS, _CLONE_NEWIPC, _CLONE_NEWPID = 0x20000, 0x8000000, 0x20000000
 _PR_SET_DUMPABLE = 4
@@ -46,6 +47,8 @@ def serve() -> None:
         resource.RLIMIT_NPROC: int(processes),
     }
     folders = f"size={size},nr_inodes={files},mode=0777" if int(files) else ""
+    if folders:
+        import ctypes  # noqa: F401  once, instead of in each child
     code = 0
     while code == 0:
         code = _in_child(lambda: _supervise(folders, limits))
@@ -56,9 +59,8 @@ def _supervise(folders: str, limits: dict[int, int]) -> int:
     given, to_program = os.pipe()
     from_program, results = os.pipe()
     printed, output = os.pipe()
-    libc = _libc() if folders else None
-    if libc is not None:
-        libc("unshare", _CLONE_NEWNS | _CLONE_NEWIPC | _CLONE_NEWPID)
+    if folders:
+        _call_libc("unshare", _CLONE_NEWNS | _CLONE_NEWIPC | _CLONE_NEWPID)
     init = os.fork()
     if init == 0:
         _leave(lambda: _start_program(given, results, output, folders, limits))
@@ -74,11 +76,8 @@ def _supervise(folders: str, limits: dict[int, int]) -> int:
         _write(to_program, header + source + token)
     deadline = time.monotonic() + milliseconds / 1000
     reported, text = _read_both(from_program, printed, most_output, deadline)
+    ended = _end(init, deadline if len(reported) < _MOST_BYTES else 0.0)
     late = time.monotonic() >= deadline
-    with contextlib.suppress(ProcessLookupError):
-        if late or len(reported) == _MOST_BYTES:
-            os.kill(init, signal.SIGKILL)
-    ended = os.waitstatus_to_exitcode(os.waitpid(init, 0)[1])
     if first != _READY:
         _report(BROKEN, first + reported or b"the processes of a program did not start")
     elif reported == token:
@@ -159,25 +158,31 @@ def _execute(source: str, seconds: int, *, printing: bool) -> bytes:
 def _isolate(folders: str) -> None:
     """Mount the two folders that a program may write to, which bubblewrap cannot limit in their number of files; then give
     up the right to mount, and to be traced."""
-    libc = _libc()
     for folder in (b"/tmp", b"/dev/shm"):
-        libc("mount", b"tmpfs", folder, b"tmpfs", _NOSUID_NODEV, folders.encode())
+        _call_libc("mount", b"tmpfs", folder, b"tmpfs", _NOSUID_NODEV, folders.encode())
     os.chdir("/tmp")
     version, none = (0x20080522).to_bytes(8, sys.byteorder), bytes(24)
-    libc("capset", version, none)
-    libc("prctl", _PR_SET_DUMPABLE, 0, 0, 0, 0)
+    _call_libc("capset", version, none)
+    _call_libc("prctl", _PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
-def _libc() -> Callable[..., None]:
+def _call_libc(name: str, *arguments: object) -> None:
     import ctypes
 
-    library = ctypes.CDLL(None, use_errno=True)
+    if getattr(ctypes.CDLL(None, use_errno=True), name)(*arguments) != 0:
+        raise OSError(ctypes.get_errno(), f"{name}: {os.strerror(ctypes.get_errno())}")
 
-    def call(name: str, *arguments: object) -> None:
-        if getattr(library, name)(*arguments) != 0:
-            raise OSError(ctypes.get_errno(), f"{name}: {os.strerror(ctypes.get_errno())}")
 
-    return call
+def _end(child: int, deadline: float) -> int:
+    """The exit code of a child, which is killed at the deadline: it may have closed its pipe and still run."""
+    waited, status = os.waitpid(child, os.WNOHANG)
+    while not waited and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+        waited, status = os.waitpid(child, os.WNOHANG)
+    if not waited:
+        os.kill(child, signal.SIGKILL)
+        _, status = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status)
 
 
 def _in_child(function: Callable[[], int]) -> int:

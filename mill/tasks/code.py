@@ -22,7 +22,7 @@ _BLOCK = re.compile(r"^[ \t]*```[^\n]*\n(.*?)(?:^[ \t]*```|\Z)", re.DOTALL | re.
 
 class CodeTask(GenerativeTask):
     """A subclass renders its question in two ways: `question` is continued by a model, `instruction` is for a chat template
-    and wants the whole function in a code block. Each answer is run once, all of them together."""
+    and requests the whole function in a code block. Each answer is run once, all of them together."""
 
     metrics = {"pass@1": "mean"}
     runs_code = True

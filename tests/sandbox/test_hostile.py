@@ -165,6 +165,10 @@ PROGRAMS: dict[str, tuple[str, str]] = {
         "failed: P",
     ),
     "closing every file": ("import os\nos.closerange(0, 1024)", "failed: ended early"),
+    "closing every file and sleeping": (
+        "import os, time\nos.closerange(0, 1024)\ntime.sleep(600)",
+        "timed out",
+    ),
     "replacing os.write and os._exit": (
         "import os\nos.write = lambda *given: 0\nos._exit = lambda code: None\nraise ValueError('wrong')",
         "failed: ValueError: wrong",
