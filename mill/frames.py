@@ -110,7 +110,7 @@ def evaluate(model: Model, tasks: Tasks, **options: Any) -> Evaluation:
         how = {"limit": given.limit, "fresh": given.fresh, "wait": given.wait, "exact": given.exact, "judge": judge}
         how |= {"batch_size": given.fixed_batch_size, "choice": given.choice, "chat": given.apply_chat_template}
         run = prepare(spec, selection, given.settings, output_dir=output_dir, **how)
-    run.repeat_metrics = read_repeat_metrics(given.repeat_metrics, given.repeats)
+    run.repeat_metrics = read_repeat_metrics(given.repeat_metrics, given.repeats, judged=judge is not None)
     for plan in run.plans:  # before the run, such as how a data file is read
         for line in plan.warnings():
             warn(f"{plan.task.name}: {line}")

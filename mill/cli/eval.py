@@ -85,7 +85,7 @@ def evaluate(options: EvalOptions) -> int:
     if not options.models or not options.tasks:
         raise SpecError("give models and tasks: mill eval MODELS TASKS, or a file with both: mill eval --config run.yaml")
     settings, choice = options.settings, options.choice
-    repeat_metrics = read_repeat_metrics(options.repeat_metrics, options.repeats)
+    repeat_metrics = read_repeat_metrics(options.repeat_metrics, options.repeats, judged=bool(options.judge))
     load_builtin()
     load_files(tuple(options.task_paths))
     task_names = expand_task_files(options.tasks)

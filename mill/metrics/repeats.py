@@ -39,8 +39,11 @@ class RepeatMetric:
         return str(self) if metric == f"{PASS}@1" else f"{metric},{self}"
 
 
-def read_repeat_metrics(names: Sequence[str] | None, repeats: int) -> tuple[RepeatMetric, ...] | None:
-    """`pass@5` and so on, for so many answers to each question; refused where there are not enough of them. None stays."""
+def read_repeat_metrics(
+    names: Sequence[str] | None, repeats: int, *, judged: bool = True
+) -> tuple[RepeatMetric, ...] | None:
+    """`pass@5` and so on, for so many answers to each question; refused where there are not enough of them, or where best@k
+    has no judge. None stays."""
     if names is None:
         return None
     found = []
@@ -51,6 +54,8 @@ def read_repeat_metrics(names: Sequence[str] | None, repeats: int) -> tuple[Repe
         metric = RepeatMetric(match.group(1), int(match.group(2)))
         if metric.k > repeats:
             raise SpecError(f"repeat_metrics: {metric} needs --repeats {metric.k}, and it is {repeats}")
+        if metric.kind == BEST and not judged:
+            raise SpecError(f"repeat_metrics: {metric} needs --judge, whose ratings choose the answer")
         found.append(metric)
     return tuple(dict.fromkeys(found))
 

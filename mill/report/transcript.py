@@ -75,11 +75,14 @@ def _content(message: Mapping[str, Any]) -> str:
 
 def _summary(record: SampleRecord, row: Mapping[str, Any], repeat: int) -> str:
     values = {name: found[repeat] if len(found) > repeat else found for name, found in (row.get("values") or {}).items()}
+    explained = row.get("details") or []
+    details = explained[repeat] if repeat < len(explained) else {}
     repeats = row.get("extracted_repeats") or [row.get("extracted")]
     shown = {
         "target": row.get("target"),
         "extracted": repeats[repeat] if repeat < len(repeats) else None,
         **values,
+        **details,
         "error": row.get("error"),
     }
     return "\n".join(f"{name}: {_plain(value)}" for name, value in shown.items() if value is not None)

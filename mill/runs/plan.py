@@ -132,6 +132,9 @@ def plan_tasks(
         if first.tools and not model.capabilities.supports_tools:
             raise CannotServe(f"{plan.task.name} needs tools, which {model.model_name} ({type(model).__name__}) cannot call")
         model.check(first)
+        needed = [name for name in ("reasoning_effort", "chat_template_kwargs") if getattr(settings, name)]
+        if needed and isinstance(first.context, str):
+            raise SpecError(f"--{needed[0]} needs --apply_chat_template: {plan.task.name} sends plain text")
     return plans
 
 

@@ -9,7 +9,7 @@ from mill.api.task import Task, Value
 from mill.metrics.repeats import BEST, MAJ, PASS, RepeatMetric, default_metrics, value_of
 from mill.runs.samples import ScoredSample
 
-MEAN = "mean"
+MEAN, SHARE = "mean", "share"  # registered metrics; the interval of a share stays between 0 and 1
 
 
 def with_repeat_metrics(
@@ -52,6 +52,7 @@ def _with_values(
     rating = next((one.values[name] for name in one.values if name in judged), [])
     ratings = [value if isinstance(value, (int, float)) else None for value in rating]
     found: dict[str, list[Value]] = {}
+    aggregations: dict[str, str] = {}
     for metric in wanted:
         for name in means:
             if (metric.kind in (PASS, MAJ) and name not in binary) or (metric.kind == BEST and not ratings):
@@ -61,5 +62,5 @@ def _with_values(
             value = value_of(metric, values, answers=answers, ratings=ratings, seed=f"{metric}/{one.record.sample.id}")
             if value is not None:
                 found[metric.name(name)] = [value]
-    aggregations = {**one.aggregations, **dict.fromkeys(found, MEAN)}
-    return replace(one, values={**one.values, **found}, aggregations=aggregations)
+                aggregations[metric.name(name)] = SHARE if name in binary else MEAN
+    return replace(one, values={**one.values, **found}, aggregations={**one.aggregations, **aggregations})

@@ -110,7 +110,7 @@ def _choices(scored: ScoredSample, responses: Sequence[Response]) -> dict[str, A
     }
 
 
-def _value(values: Sequence[Value], aggregation: str) -> float | str | None:
+def _value(values: Sequence[Value], aggregation: str) -> Any:
     """A metric of this sample alone: the mean over repeats, or what a perplexity or another metric of pairs is here.
 
     A value that only the task's own aggregation can read is shown as text.
@@ -130,13 +130,16 @@ def _value(values: Sequence[Value], aggregation: str) -> float | str | None:
     return value if math.isfinite(value) else None
 
 
-def _shown(value: Any) -> float | str:
-    """A value that only its task can read, for people: numbers and texts as they are, others as text."""
+def _shown(value: Any) -> Any:
+    """A value that only its task can read, for people: numbers, texts and mappings of numbers as they are, others as
+    text."""
     number = value.item() if hasattr(value, "item") and getattr(value, "size", 0) == 1 else value
     if isinstance(number, (list, tuple)):
         return repr([_shown(part) for part in number])
     if isinstance(number, (bool, int, float)):
         return encode_float(float(number))
+    if isinstance(number, dict) and all(isinstance(one, (int, float)) for one in number.values()):
+        return {str(name): encode_float(float(one)) for name, one in number.items()}
     return number if isinstance(number, str) else repr(number)
 
 

@@ -272,6 +272,9 @@ class SampleLine:
     unrendered: str | None = None
     """The prompt before the chat template; None where that is the prompt."""
     judgements: list[list[str | None]] = field(default_factory=list)
+    values: dict[str, list[Any]] = field(default_factory=dict)
+    details: list[dict[str, Any]] = field(default_factory=list)
+    extracted_repeats: list[Any] = field(default_factory=list)
     messages: list[dict[str, Any]] = field(default_factory=list)
     """Of a dialog: the messages of its last round, of the first repeat."""
     escaped: bool = False

@@ -59,15 +59,19 @@ class AgentTask(Task):
     def call_tool(self, sample: Sample, call: ToolCall) -> str:
         tool = next(tool for tool in self.tools(sample) if tool.name == call.name)
         assert isinstance(tool, FunctionTool)
-        return tool.function(**(call.arguments or {}))
+        given, known = dict(call.arguments or {}), set(tool.parameters.get("properties", {}))
+        wrong = sorted(set(given) - known) or sorted(set(tool.parameters.get("required", ())) - set(given))
+        if wrong:
+            raise TypeError(
+                f"{tool.name} takes {', '.join(sorted(known)) or 'no arguments'}: {wrong[0]} is wrong or missing"
+            )
+        return tool.function(**given)
 
     def call_counts(self, responses: Sequence[Response]) -> dict[str, float]:
-        """How many tools were called, and how many of the calls failed."""
-        results = [result for response in responses for result in response.tool_results]
-        return {
-            "tool_calls": float(sum(len(response.tool_calls) for response in responses)),
-            "failed_calls": float(sum(result.outcome != OK for result in results)),
-        }
+        """How many tools were called, and how many of the calls failed or, in the last round, were not executed."""
+        calls = sum(len(response.tool_calls) for response in responses)
+        good = sum(result.outcome == OK for response in responses for result in response.tool_results)
+        return {"tool_calls": float(calls), "failed_calls": float(calls - good)}
 
 
 def tool_turns(response: Response, number: int) -> list[Message]:

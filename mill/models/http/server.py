@@ -214,7 +214,7 @@ class ServerModel(MillModel):
         """Requests with a shared prefix one after another, for the server's prefix cache."""
         if kind not in self._senders():
             raise self._cannot(kind)
-        for special in (_continues_answer, wanted):
+        for special in (_continues_answer, _has_tools, wanted):
             found = next(filter(special, requests), None)
             if found is not None:
                 self.check(found)  # also on a replica, which got no other check
@@ -255,6 +255,10 @@ class ServerModel(MillModel):
                 if time.monotonic() >= deadline:
                     raise ServerGone(f"{gone}; it did not come back in {self.outage_patience_s:.0f} s ({error})") from error
             time.sleep(POLL_S)
+
+
+def _has_tools(request: Request) -> bool:
+    return bool(request.tools)
 
 
 def _continues_answer(request: Request) -> bool:

@@ -42,6 +42,12 @@ def effective_fields(client: Client, model: str, request: Request, who: str) -> 
     raise CannotServe(f"reasoning_effort={effort} changes nothing in the prompts of {who}")
 
 
+def leaves_out_tools(client: Client, model: str, request: Request) -> bool:
+    """Whether the server shows that its prompt is the same with and without the tools of a request."""
+    plain = _rendered(client, model, {})
+    return plain is not None and _rendered(client, model, {"tools": [tool.to_dict() for tool in request.tools]}) == plain
+
+
 def _spellings(effort: str) -> list[dict[str, Any]]:
     """How servers and templates call the effort; none also switches reasoning off."""
     variables: list[Mapping[str, Any]] = [{EFFORT: effort}]

@@ -17,7 +17,7 @@ from mill.models.http import Failure, Reply
 from mill.models.http.body import BODY_CAP, SCORES_CAP
 from mill.models.http.prefill import BEGUN_ANSWER, BEGUN_DIALOG, VLLM_FIELDS, renders_open, takes_vllm_fields
 from mill.models.http.server import ServerModel, messages_of
-from mill.models.http.template_effect import effective_fields
+from mill.models.http.template_effect import effective_fields, leaves_out_tools
 from mill.models.http.values import shaped
 from mill.models.openai_compat import scoring as routes
 from mill.models.openai_compat.answers import read_answer
@@ -30,6 +30,7 @@ from mill.models.spec.parse import OLLAMA_URL
 from mill.models.tokens.chat_template import TEMPLATE_OPTIONS, wanted
 from mill.models.tokens.next_tokens import Distribution, NextTokens, requested_top_logprobs
 from mill.models.tokens.pairs import TokenPair, make_pair, move_spaces, with_prefix
+from mill.models.tokens.prompted_tools import WARNING, describe_tools
 from mill.models.tokens.windows import rolling_windows
 
 NO_CHAT = (400, 404, 405, 422, 500, 501)  # statuses of servers without chat
@@ -95,7 +96,7 @@ class OpenAICompatModel(ServerModel):
         self._prefill_fields: dict[str, Any] | None = None
         """What a request that begins the answer needs; None where the server is not known to continue one."""
         self._repeats_prefill = False
-        self._accepts_tools = False
+        self._accepts_tools = self._describes_tools = False
         self._template_fields: dict[str, Any] = {}
         """What a request needs for its reasoning effort and the variables of its chat template."""
 
@@ -216,6 +217,9 @@ class OpenAICompatModel(ServerModel):
         if request.tools and not self._accepts_tools:
             self._probe_tools(request)
             self._accepts_tools = True
+            self._describes_tools = leaves_out_tools(self.client, self.model, request)
+            if self._describes_tools:
+                self._warn(WARNING)
 
     def _probe_tools(self, request: Request) -> None:
         """Refuse tools that the server refuses, as vLLM does when it was started without a parser for calls."""
@@ -225,7 +229,7 @@ class OpenAICompatModel(ServerModel):
             self.client.probe("POST", "/v1/chat/completions", body, timeout=self.client.timeout)
         except Failure as failure:
             if failure.status not in (400, 422, 500, 501):
-                raise
+                return  # no refusal of tools: the run counts such failures
             raise CannotServe(f"{self.base_url} refuses tools: {failure}") from failure
 
     # Generation.
@@ -248,16 +252,23 @@ class OpenAICompatModel(ServerModel):
             path, body["prompt"], logprobs = "/v1/completions", request.context, {"logprobs": count}
         else:
             path, logprobs = "/v1/chat/completions", {"logprobs": True, "top_logprobs": count}
-            body["messages"] = messages_of(request)
+            body["messages"] = messages_of(self._with_tools(request))
             body |= (self._prefill_fields or {}) if request.continues_answer else {}
             body |= self._template_fields if wanted(request) else {}
-            body |= {"tools": [tool.to_dict() for tool in request.tools]} if request.tools else {}
+            if request.tools and not self._describes_tools:
+                body["tools"] = [tool.to_dict() for tool in request.tools]
         reply = self._check_model(await self._call(path, body, logprobs if count else {}))
         begun = _begun_text(request) if self._repeats_prefill else ""
         answer = self._plausible(read_answer(reply, request, self._warn, begun=begun), options["max_gen_toks"])
         if count and answer.tokens is None:
             self._warn(NO_TOKENS)
         return answer
+
+    def _with_tools(self, request: Request) -> Request:
+        """The same request, with its tools as text where the server's template takes none."""
+        if not request.tools or not self._describes_tools or isinstance(request.context, str):
+            return request
+        return replace(request, context=describe_tools(request.context, request.tools))
 
     def _plausible(self, answer: Response, limit: int) -> Response:
         """Drop a token count that is impossible for this limit; warn where it is above the limit."""
