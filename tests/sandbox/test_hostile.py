@@ -143,7 +143,10 @@ PROGRAMS: dict[str, tuple[str, str]] = {
         "failed: ValueError: sent",
     ),
     "tracing its parent": (CALL + "call('ptrace', 16, 1, 0, 0)", "failed: PermissionError"),
-    "tracing another process": (CALL + f"call('ptrace', 16, {PARENT}, 0, 0)", "failed: ProcessLookupError|failed: PermissionError"),
+    "tracing another process": (
+        CALL + f"call('ptrace', 16, {PARENT}, 0, 0)",
+        "failed: ProcessLookupError|failed: PermissionError",
+    ),
     "a background process": (
         "import os, time\nif os.fork() == 0:\n    os.setsid()\n    while True: time.sleep(1)\nraise ValueError('left')",
         "failed: ValueError: left",
