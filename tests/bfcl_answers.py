@@ -152,7 +152,11 @@ MISTAKES: dict[str, Mutation] = {
 
 def perturbed(calls: Calls, sample: Sample, draw: random.Random) -> Calls | None:
     """One argument in another form, which may be right or wrong: a case for another checker to compare with."""
-    return _with_argument(calls, draw, lambda value: draw.choice(_forms(value)))
+    return _with_argument(calls, draw, lambda value: perturbed_value(value, draw))
+
+
+def perturbed_value(value: Any, draw: random.Random) -> Any:
+    return draw.choice(_forms(value))
 
 
 def shuffled(calls: Calls, sample: Sample, draw: random.Random) -> Calls | None:

@@ -258,8 +258,12 @@ class Task(ABC):
         """The tools that the model may call in this sample; the rounds' requests name them too."""
         return ()
 
-    def call_tool(self, sample: Sample, call: ToolCall) -> str:
-        """Execute a call of one of the tools; the model gets what it raises as the result. Called from several threads."""
+    def call_tool(self, sample: Sample, call: ToolCall, responses: Sequence[Response]) -> str:
+        """Execute a call of one of the tools; the model gets what it raises as the result. Called from several threads.
+
+        `responses` are those of the dialog so far. The last one has this call, and the results of its calls before this one:
+        what a tool remembers follows from them, so that a resumed run has the same state.
+        """
         raise NotImplementedError(f"the task {self.name} has tools and no call_tool()")
 
     def next_round(self, sample: Sample, settings: RenderSettings, responses: Sequence[Response]) -> Request | None:

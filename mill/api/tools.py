@@ -9,6 +9,7 @@ from typing import Any
 
 OK, ERROR, TIMED_OUT, UNKNOWN, MALFORMED = "ok", "error", "timed out", "unknown tool", "malformed"
 OUTCOMES = (OK, ERROR, TIMED_OUT, UNKNOWN, MALFORMED)
+MOST_CALLS = 64  # of one response: the others are refused
 
 
 @dataclass(frozen=True)

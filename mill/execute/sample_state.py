@@ -47,9 +47,10 @@ class SampleState:
     def max_rounds(self) -> int:
         return self.task.max_rounds if self.settings.max_rounds is None else self.settings.max_rounds
 
-    def waiting_for_tools(self) -> list[Request]:
-        """The last rounds whose calls of tools have no results yet; those of the last possible round are not executed."""
-        return [rounds[-1] for rounds in self.rounds if len(rounds) < self.max_rounds and waits_for_tools(rounds[-1])]
+    def waiting_for_tools(self) -> list[list[Request]]:
+        """The rounds of each repeat whose last calls of tools have no results yet; those of the last possible round are not
+        executed."""
+        return [rounds for rounds in self.rounds if len(rounds) < self.max_rounds and waits_for_tools(rounds[-1])]
 
     def advance(self) -> bool:
         """Add the task's next round to every dialog that has one; False when all are over."""
@@ -84,8 +85,8 @@ def run_samples(executor: Executor, states: Sequence[SampleState]) -> None:
     active = list(states)
     while executor.any_active(bool(active)):
         executor.run(request for state in active for request in state.open_requests())
-        waiting = ((state, request) for state in active for request in state.waiting_for_tools())
-        run_tools(executor.store, [(state.task, state.sample, state.settings, request) for state, request in waiting])
+        waiting = ((state, rounds) for state in active for rounds in state.waiting_for_tools())
+        run_tools(executor.store, [(state.task, state.sample, state.settings, rounds) for state, rounds in waiting])
         active = [state for state in active if state.advance()]
 
 
@@ -97,10 +98,10 @@ def replay(state: SampleState, lookup: Callable[[str], Response | None]) -> bool
             if len(recorded) < request.repeats:
                 return False
             request.resps[:] = recorded
-        for request in state.waiting_for_tools():
-            results = lookup(tool_key(state.task, state.sample, request).key)
+        for rounds in state.waiting_for_tools():
+            results = lookup(tool_key(state.task, state.sample, rounds[-1]).key)
             if results is None:
                 return False
-            attach(request, results.tool_results)
+            attach(rounds[-1], results.tool_results)
         if not state.advance():
             return True

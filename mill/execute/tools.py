@@ -16,10 +16,8 @@ from mill.api.batching import describe
 from mill.api.request import MULTI_ROUND, Request
 from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample, Task
-from mill.api.tools import ERROR, MALFORMED, OK, TIMED_OUT, UNKNOWN, ToolCall, ToolResult
+from mill.api.tools import ERROR, MALFORMED, MOST_CALLS, OK, TIMED_OUT, UNKNOWN, ToolCall, ToolResult
 from mill.execute.executor import Store
-
-MOST_CALLS = 64  # of one response: the others are refused
 
 
 def tool_key(task: Task, sample: Sample, request: Request) -> Request:
@@ -37,46 +35,52 @@ def attach(request: Request, results: Sequence[ToolResult]) -> None:
     request.resps[:] = [replace(request.resps[0], tool_results=tuple(results))]
 
 
-def run_tools(store: Store, rounds: Iterable[tuple[Task, Sample, RenderSettings, Request]]) -> None:
-    """Execute the calls of all rounds that wait for them, and attach the results to their responses.
+def run_tools(store: Store, dialogs: Iterable[tuple[Task, Sample, RenderSettings, Sequence[Request]]]) -> None:
+    """Execute the calls of all dialogs whose last round waits for them, and attach the results to its response.
 
     The calls of one response run one after another, in their order.
     """
     pending = []
-    for task, sample, settings, request in rounds:
-        recorded = store.get(tool_key(task, sample, request))
+    for task, sample, settings, rounds in dialogs:
+        recorded = store.get(tool_key(task, sample, rounds[-1]))
         if recorded is not None:
-            attach(request, recorded.tool_results)
+            attach(rounds[-1], recorded.tool_results)
         else:
-            pending.append((task, sample, settings, request))
+            pending.append((task, sample, settings, rounds))
     if not pending:
         return
     pool = ThreadPoolExecutor(2 * (os.cpu_count() or 1))
     try:
-        found = pool.map(lambda one: _results(one[0], one[1], one[2], one[3].resps[0].tool_calls), pending)
-        for (task, sample, _, request), results in zip(pending, found, strict=True):
-            store.put(tool_key(task, sample, request), Response(text="", tool_results=tuple(results)))
-            attach(request, results)
+        found = pool.map(lambda one: _results(one[0], one[1], one[2], [request.resps[0] for request in one[3]]), pending)
+        for (task, sample, _, rounds), results in zip(pending, found, strict=True):
+            store.put(tool_key(task, sample, rounds[-1]), Response(text="", tool_results=tuple(results)))
+            attach(rounds[-1], results)
     finally:
         pool.shutdown(wait=False, cancel_futures=True)  # an interruption does not wait for calls that have not begun
 
 
-def _results(task: Task, sample: Sample, settings: RenderSettings, calls: Sequence[ToolCall]) -> list[ToolResult]:
+def _results(task: Task, sample: Sample, settings: RenderSettings, responses: Sequence[Response]) -> list[ToolResult]:
+    """The results of the calls of the last response."""
     most = task.max_tool_output if settings.max_tool_output is None else settings.max_tool_output
-    results = [execute(task, sample, call) for call in calls[:MOST_CALLS]]
-    refused = f"only {MOST_CALLS} calls are executed at once"
-    results += [ToolResult(call.name, refused, ERROR, call.id) for call in calls[MOST_CALLS:]]
-    return [replace(result, output=_shortened(result.output, most)) for result in results]
+    *before, last = responses
+    results: list[ToolResult] = []
+    for index, call in enumerate(last.tool_calls):
+        if index < MOST_CALLS:
+            result = execute(task, sample, call, [*before, replace(last, tool_results=tuple(results))])
+        else:
+            result = ToolResult(call.name, f"only {MOST_CALLS} calls are executed at once", ERROR, call.id)
+        results.append(replace(result, output=_shortened(result.output, most)))
+    return results
 
 
-def execute(task: Task, sample: Sample, call: ToolCall) -> ToolResult:
-    """What came of one call; a failure is a result, too."""
+def execute(task: Task, sample: Sample, call: ToolCall, responses: Sequence[Response] = ()) -> ToolResult:
+    """What came of one call; a failure is a result, too. `responses` are those that `Task.call_tool` gets."""
     names = [tool.name for tool in task.tools(sample)]
     if call.name not in names:
         return ToolResult(call.name, f"there is no tool {call.name!r}; there are: {', '.join(names)}", UNKNOWN, call.id)
     if call.arguments is None:
         return ToolResult(call.name, f"the arguments are not a JSON object: {call.text[:200]}", MALFORMED, call.id)
-    outcome, output = _within(task.tool_timeout_s, lambda: task.call_tool(sample, call))
+    outcome, output = _within(task.tool_timeout_s, lambda: task.call_tool(sample, call, responses))
     return ToolResult(call.name, output, outcome, call.id)
 
 

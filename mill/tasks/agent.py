@@ -56,7 +56,7 @@ class AgentTask(Task):
         turns = [turn for number, response in enumerate(responses) for turn in tool_turns(response, number)]
         return self._round(sample, settings, (*first.context, *turns))
 
-    def call_tool(self, sample: Sample, call: ToolCall) -> str:
+    def call_tool(self, sample: Sample, call: ToolCall, responses: Sequence[Response]) -> str:
         tool = next(tool for tool in self.tools(sample) if tool.name == call.name)
         assert isinstance(tool, FunctionTool)
         given, known = dict(call.arguments or {}), set(tool.parameters.get("properties", {}))
@@ -86,8 +86,8 @@ def tool_turns(response: Response, number: int) -> list[Message]:
 
 
 def call_id(number: int, index: int) -> str:
-    """Nine characters, as Mistral's templates want."""
-    return f"call{number:02d}{index:03d}"
+    """Nine characters, as Mistral's templates want; the number of a round may have three digits."""
+    return f"{'call' if number < 100 else 'cal'}{number:02d}{index:03d}"
 
 
 def text_parameters(**descriptions: str) -> dict[str, Any]:

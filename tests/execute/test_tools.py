@@ -6,6 +6,8 @@ import json
 import random
 import sys
 import time
+from collections.abc import Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +15,15 @@ import pytest
 
 from mill.api.errors import CannotServe
 from mill.api.message import Message
+from mill.api.request import MULTI_ROUND, Request
 from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample
 from mill.api.tools import ERROR, MALFORMED, OK, TIMED_OUT, UNKNOWN, ToolCall, ToolResult
-from mill.execute.tools import execute
+from mill.execute.tools import execute, run_tools
 from mill.runs.evaluate import Outcome
 from mill.runs.prepare import prepare
 from mill.runs.rescore import score_again
-from mill.tasks.agent import tool_turns
+from mill.tasks.agent import call_id, tool_turns
 from mill.tasks.load import load_files, make_task, select
 from tests.outcomes import assert_same_end, recorded
 from tests.runs.faults import ROOT, computed, kill, start, stderr_of, until_first_response
@@ -133,6 +136,45 @@ def test_calls_are_numbered_so_that_equal_dialogs_are_equal_requests() -> None:
 
     assert turns("call_8f3a") == turns("chatcmpl-tool-77") and turns("x")[1].tool_call_id == "call00000"
     assert json.dumps(turns("x")[0].to_json())
+
+
+class Nothing:
+    """A store without responses."""
+
+    def get(self, request: Request) -> Response | None:
+        return None
+
+    def put(self, request: Request, response: Response) -> Response:
+        return response
+
+
+def test_a_tool_gets_the_calls_before_it_and_their_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sum of all numbers so far, also of earlier rounds and of calls of the same response."""
+
+    def total(self: object, sample: Sample, call: ToolCall, responses: Sequence[Response]) -> str:
+        *before, last = responses
+        assert last.tool_calls[len(last.tool_results)] is call
+        done = [call for response in before for call in response.tool_calls] + list(
+            last.tool_calls[: len(last.tool_results)]
+        )
+        assert [int(result.output) for response in responses for result in response.tool_results] == list(
+            accumulate(int(one.arguments["a"]) for one in done if one.arguments)
+        )
+        return str(sum(int(one.arguments["a"]) for one in (*done, call) if one.arguments))
+
+    task, sample = make_task("toy_agent"), Sample("0", {"question": "q"})
+    monkeypatch.setattr(type(task), "call_tool", total)
+    rounds = []
+    for number, numbers in enumerate([("1",), ("2", "3"), ("4", "5")]):
+        calls = tuple(ToolCall.parse("add", {"a": one}) for one in numbers)
+        rounds.append(Request(MULTI_ROUND, f"round {number}", resps=[Response(text="", tool_calls=calls)]))
+        run_tools(Nothing(), [(task, sample, RenderSettings(), rounds)])
+    assert [[result.output for result in one.resps[0].tool_results] for one in rounds] == [["1"], ["3", "6"], ["10", "15"]]
+
+
+def test_ids_of_calls_have_nine_characters_in_every_round() -> None:
+    ids = [call_id(number, index) for number in range(1000) for index in (0, 7, 63)]
+    assert len(set(ids)) == len(ids) and {len(one) for one in ids} == {9} and ids[0] == "call00000"
 
 
 def test_a_model_that_cannot_call_tools_is_refused(tmp_path: Path) -> None:

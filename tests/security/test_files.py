@@ -101,12 +101,13 @@ def calls(tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:
 
 
 def test_mill_executes_no_data_files() -> None:
-    """A user's Python files are imported with importlib, on purpose; no other data is executed. Programs of a model are, by
-    the code that runs inside of the sandbox alone."""
+    """A user's Python files are imported with importlib, on purpose. Programs of a model are executed by the code that runs
+    inside of the sandbox alone, and the simulated APIs of the package bfcl-eval by one module. No other data is executed."""
+    executing = {ROOT / "mill/sandbox/runner.py", ROOT / "mill/tasks/bfcl/simulation.py"}
     loaders = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}
     forbidden = {"eval", "exec", "compile", "os.system", "os.popen", "torch.load", "yaml.load", "yaml.unsafe_load"}
     problems = []
-    for file in sorted({*(ROOT / "mill").rglob("*.py")} - {ROOT / "mill/sandbox/runner.py"}):
+    for file in sorted({*(ROOT / "mill").rglob("*.py")} - executing):
         tree = ast.parse(file.read_text())
         for name, call in calls(tree):
             given = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}

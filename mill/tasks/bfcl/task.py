@@ -46,7 +46,7 @@ class FunctionCallTask(Task):
         return [
             Request(
                 GENERATE,
-                context=_dialog(sample, settings.system_prompt),
+                context=with_system_prompt(turn_messages(sample, 0), settings.system_prompt),
                 options=settings.options(max_gen_toks=4096),
                 tools=tools_of(sample.doc["function"], self.language),
                 repeats=settings.repeats,
@@ -61,7 +61,7 @@ class FunctionCallTask(Task):
 
     def extracted(self, sample: Sample, responses: Sequence[Response]) -> str:
         """All calls in one spelling: their order and that of their arguments do not matter."""
-        return f"[{', '.join(sorted(map(_spelled, responses[0].tool_calls)))}]"
+        return f"[{', '.join(sorted(map(spelled, responses[0].tool_calls)))}]"
 
     def score(self, sample: Sample, responses: Sequence[Response]) -> dict[str, Value]:
         return {"acc": float(not self.wrong(sample, responses[0]))}
@@ -78,10 +78,12 @@ class FunctionCallTask(Task):
         return f"{len(calls)} calls, where none is expected" if called else "no call that can be read"
 
 
-def _dialog(sample: Sample, system_prompt: str | None) -> tuple[Message, ...]:
+def turn_messages(sample: Sample, turn: int) -> tuple[Message, ...]:
+    return tuple(Message(message["role"], message["content"]) for message in sample.doc["question"][turn])
+
+
+def with_system_prompt(messages: tuple[Message, ...], system_prompt: str | None) -> tuple[Message, ...]:
     """The question's messages; the run's system prompt is in front of its own."""
-    (turn,) = sample.doc["question"]
-    messages = tuple(Message(message["role"], message["content"]) for message in turn)
     if not system_prompt:
         return messages
     if messages and messages[0].role == "system":
@@ -89,7 +91,8 @@ def _dialog(sample: Sample, system_prompt: str | None) -> tuple[Message, ...]:
     return (Message("system", system_prompt), *messages)
 
 
-def _spelled(call: ToolCall) -> str:
+def spelled(call: ToolCall) -> str:
+    """A call as text; the order of its arguments does not matter."""
     if call.arguments is None:
         return f"{call.name}({call.text})"
     arguments = (

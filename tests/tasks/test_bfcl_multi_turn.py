@@ -1,0 +1,449 @@
+"""Multi-turn questions of BFCL: the dialog, the state of the APIs between calls, the rules, and runs that are killed.
+
+The API here is written for these tests. The last tests read the questions of the package bfcl-eval, where MILL_BFCL has it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mill.api.errors import DataError
+from mill.api.message import Message
+from mill.api.response import Response
+from mill.api.task import RenderSettings, Sample
+from mill.api.tools import MALFORMED, OK, TIMED_OUT, UNKNOWN, ToolCall, ToolResult
+from mill.cli.main import run
+from mill.execute.tools import execute
+from mill.runs.evaluate import Outcome
+from mill.runs.prepare import prepare
+from mill.tasks.bfcl.multi_turn import DIALOGS, MORE_FUNCTIONS, MOST_STEPS, MultiTurnTask
+from mill.tasks.bfcl.simulation import expected_call
+from mill.tasks.load import load_files, make_task, select
+from tests.bfcl_dialogs import MISTAKES, RIGHT, responses, right_dialog
+from tests.outcomes import assert_same_end, recorded, samples, scores
+from tests.runs.faults import ROOT, computed, kill, start, stderr_of, until_first_response
+from tests.toy_bfcl import as_wheel, dialog, opens, user, write_package
+
+GIVEN = {name: os.environ[name] for name in ("MILL_BFCL", "MILL_DATA") if os.environ.get(name)}
+MODEL = ROOT / "tests/toy_bfcl.py"
+BASE = "multi_turn_base"
+ROWS = [
+    # Two calls in one response, one in another; then a look at the state.
+    dialog(0, BASE, user([*opens("a"), *opens("b")], [("close_ticket", {"number": 1})]), user([("list_tickets", {})])),
+    dialog(1, BASE, user(opens("c"))),
+]
+EXPECTED = [
+    [["open_ticket('a')", "open_ticket(title='b')", "close_ticket(1)"], ["list_tickets()"]],
+    [["open_ticket('other')"]],
+]
+
+
+@pytest.fixture(autouse=True)
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in [name for name in sys.modules if name.startswith("mill_file_")]:
+        del sys.modules[name]
+    load_files((str(MODEL),))
+    monkeypatch.setenv("MILL_BFCL", str(tmp_path / "package"))
+    return write_package(tmp_path / "package", BASE, ROWS, EXPECTED)
+
+
+def task(category: str = BASE) -> MultiTurnTask:
+    made = make_task(f"bfcl_{category}")
+    assert isinstance(made, MultiTurnTask)
+    return made
+
+
+def evaluated(out: Path, category: str = BASE, **settings: Any) -> Outcome:
+    made = RenderSettings(**settings)
+    return prepare("toy-caller[path=toy]", select([f"bfcl_{category}"]), made, output_dir=out).execute(quiet=True)
+
+
+def outputs(outcome: Outcome) -> list[list[str]]:
+    """The results of all calls of each sample, of its first repeat."""
+    (scored,) = outcome.scored.values()
+    rounds = [one.record.responses[0] for one in scored]
+    return [[result.output for response in one for result in response.tool_results] for one in rounds]
+
+
+def answered(*calls: tuple[str, Any]) -> Response:
+    return Response(text="", tool_calls=tuple(ToolCall.parse(*call) for call in calls))
+
+
+DONE = Response(text="Done.")
+
+
+# Data and code
+
+
+def test_code_and_data_from_a_wheel(package: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("MILL_BFCL", str(as_wheel(package)))
+    assert outputs(evaluated(tmp_path / "out")) == outputs(evaluated(tmp_path / "other"))
+
+
+def test_the_package_is_never_imported(package: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (package / "bfcl_eval/__init__.py").write_text("raise RuntimeError('imported')")
+    monkeypatch.delenv("MILL_BFCL")
+    monkeypatch.syspath_prepend(package)  # as if it were installed
+    before = set(sys.modules)
+    assert evaluated(tmp_path / "out").errors == 0
+    assert not {name for name in set(sys.modules) - before if "bfcl_eval" in name or "ticket_api" in name}
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        ("import bfcl_eval.utils", "ImportError: bfcl_eval.utils is not one of the simulated APIs"),
+        ("import no_such_package", "No module named 'no_such_package'"),
+        ("class TicketAPI(", "SyntaxError"),
+        ("class Tickets: pass", "has no attribute 'TicketAPI'"),
+    ],
+)
+def test_code_that_cannot_be_loaded_is_one_line(
+    package: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], code: str, error: str
+) -> None:
+    write_package(package, BASE, ROWS, EXPECTED, code)
+    assert run(argv(tmp_path / "out")) == 2
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1 and error in line and "simulated APIs of bfcl-eval" in line, line
+
+
+def argv(out: Path) -> list[str]:
+    return ["eval", "toy-caller[path=x]", "bfcl_multi_turn_base", "--task_paths", str(MODEL), "--output_dir", str(out)]
+
+
+def test_data_without_the_code_is_refused_in_one_line(
+    package: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MILL_BFCL")
+    monkeypatch.setenv("MILL_DATA", str(tmp_path))
+    (tmp_path / "gorilla-llm").mkdir()
+    (package / "bfcl_eval/data").rename(tmp_path / "gorilla-llm/bfcl")
+    assert run(argv(tmp_path / "out")) == 2
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1 and "multi-turn questions of BFCL need the whole package" in line and "MILL_BFCL" in line
+
+
+@pytest.mark.parametrize(
+    ("row", "calls", "error"),
+    [
+        (dialog(0, BASE, user(), involved_classes=["WebSearchAPI"]), [[]], "has the class 'WebSearchAPI'"),
+        (dialog(0, BASE, user()), [[], []], "has 1 turns, and expected calls for 2"),
+        (dialog(0, BASE), [], "has 0 turns"),
+        (dialog(0, BASE, user(), []), [[], []], "a turn needs either messages or added functions, unlike turn 1"),
+        (dialog(0, BASE, user(), missed_function={"0": ["open_ticket"]}), [[]], "unlike turn 0"),
+        (dialog(0, BASE, user(), [], missed_function={"1": ["sell"]}), [[], []], "adds the function 'sell'"),
+        (dialog(0, BASE, user()), [["open_ticket(title=open('x'))"]], "is not a call of a function with plain values"),
+        (dialog(0, BASE, user()), [["exit()"]], "'exit()' is not of one of its functions"),
+        (dialog(0, BASE, user(), initial_config=1), [[]], "initial_config"),
+    ],
+)
+def test_malformed_data_is_refused(package: Path, row: dict[str, Any], calls: list[list[str]], error: str) -> None:
+    write_package(package, BASE, [row], [calls])
+    with pytest.raises(DataError, match="BFCL_v4_multi_turn_base") as raised:
+        task().samples()
+    assert error in str(raised.value)
+
+
+@pytest.mark.parametrize("text", ["f", "f(", "a.f()", "f(*[1])", "f(**{})", "f(x=g())", "1", "lambda: 0", "f(" * 5000])
+def test_expected_calls_are_never_executed(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a call of a function with plain values"):
+        expected_call(text)
+    assert expected_call(" f('a', -1, [1.5, None], b={'k': True})") == ("f", ["a", -1, [1.5, None]], {"b": {"k": True}})
+
+
+# The dialog
+
+
+def test_a_turn_ends_with_an_answer_and_each_round_has_the_rounds_before(tmp_path: Path) -> None:
+    outcome = evaluated(tmp_path, system_prompt="Be brief.")
+    (scored,) = outcome.scored.values()
+    first = scored[0].record
+    assert [message["role"] for message in first.messages] == [
+        "system", "user", "assistant", "tool", "tool", "assistant", "tool", "assistant", "user", "assistant", "tool",
+    ]  # fmt: skip
+    assert [len(response.tool_calls) for response in first.responses[0]] == [2, 1, 0, 1, 0]
+    assert outputs(outcome) == [
+        ['{"id": 2, "opened": 1}', '{"id": 3, "opened": 2}', "None", '{"tickets": ["a", "b"]}'],
+        ['{"id": 2, "opened": 1}'],
+    ]
+    assert [one.values["acc"] for one in scored] == [[1.0], [0.0]]
+    assert list(scored[1].details) == [{"reason": "TicketAPI.tickets is not as expected after turn 1"}]
+    assert scored[0].extracted == (
+        '[open_ticket(title="a"), open_ticket(title="b"), close_ticket(number=1)]; [list_tickets()]'
+    )
+
+
+def test_every_repeat_and_sample_has_a_state_of_its_own(tmp_path: Path) -> None:
+    rows = [dialog(number, BASE, user(opens("a"), [("list_tickets", {})])) for number in range(3)]
+    write_package(tmp_path / "package", BASE, rows, [[["open_ticket('a')"]]] * 3)
+    outcome = evaluated(tmp_path / "out", repeats=4, gen_kwargs={"temperature": 1.0})
+    (scored,) = outcome.scored.values()
+    results = [response.tool_results for one in scored for repeat in one.record.responses for response in repeat]
+    listed = [result.output for found in results for result in found if result.name == "list_tickets"]
+    assert listed == ['{"tickets": ["first", "a"]}'] * 12
+    assert outcome.tasks[0].metrics["acc"].value == 1.0
+
+
+def test_missing_functions_come_in_a_turn_of_their_own(package: Path, tmp_path: Path) -> None:
+    category = "multi_turn_miss_func"
+    row = dialog(0, category, user([("list_tickets", {})]), user(opens("a")), [], missed_function={"2": ["open_ticket"]})
+    write_package(package, category, [row], [[["list_tickets()"], [], ["open_ticket('a')", "open_ticket('a')"]]])
+    (sample,) = task(category).samples()
+    (request,) = task(category).requests(sample, RenderSettings())
+    assert [tool.name for tool in request.tools] == ["close_ticket", "list_tickets"]
+    second = task(category).next_round(sample, RenderSettings(), [DONE])
+    third = task(category).next_round(sample, RenderSettings(), [DONE, DONE])
+    assert second is not None and [tool.name for tool in second.tools] == ["close_ticket", "list_tickets"]
+    assert third is not None and [tool.name for tool in third.tools] == ["close_ticket", "list_tickets", "open_ticket"]
+    assert third.context[-1] == Message("user", MORE_FUNCTIONS)
+    notes = [tool.description.removeprefix(f"{tool.name}.") for tool in third.tools]
+    assert notes == [" Note that the provided function is in Python 3 syntax."] * 2 + [""]
+    assert task(category).next_round(sample, RenderSettings(), [DONE, DONE, DONE]) is None
+    # As on the leaderboard: the call is executed before the model has the function, and that turn is not judged.
+    outcome = evaluated(tmp_path / "out", category)
+    assert outputs(outcome)[0][1:] == ['{"id": 2, "opened": 1}', '{"id": 3, "opened": 2}']
+    assert outcome.tasks[0].metrics["acc"].value == 1.0
+
+
+def test_the_long_context_has_more_data(package: Path, tmp_path: Path) -> None:
+    category = "multi_turn_long_context"
+    write_package(package, category, [dialog(0, category, user([("list_tickets", {})]))], [[["list_tickets()"]]])
+    outcome = evaluated(tmp_path / "out", category)
+    assert outputs(outcome) == [['{"tickets": ["first", "more", "more", "more"]}']]
+    assert outcome.tasks[0].metrics["acc"].value == 1.0
+
+
+def test_a_response_that_cannot_be_parsed_ends_the_turn_and_executes_nothing(package: Path, tmp_path: Path) -> None:
+    broken = [*opens("a"), ("open_ticket", '{"title": ')]
+    row = dialog(0, BASE, user(broken, opens("b")), user([("list_tickets", {})]))
+    write_package(package, BASE, [row], [[[], ["list_tickets()"]]])
+    (scored,) = evaluated(tmp_path / "out").scored.values()
+    first, second, _ = scored[0].record.responses[0]
+    assert [result.outcome for result in first.tool_results] == [OK, MALFORMED]
+    assert first.tool_results[0].output.startswith("not executed")
+    assert second.tool_results[0].output == '{"tickets": ["first"]}' and scored[0].values["acc"] == [1.0]
+
+
+def test_a_dialog_ends_where_a_turn_has_too_many_steps(package: Path, tmp_path: Path) -> None:
+    def row(number: int, steps: int) -> dict[str, Any]:
+        return dialog(number, BASE, user(*[[("list_tickets", {})]] * steps), user([("list_tickets", {})]))
+
+    write_package(package, BASE, [row(0, MOST_STEPS), row(1, MOST_STEPS + 5)], [[["list_tickets()"]] * 2] * 2)
+    (scored,) = evaluated(tmp_path / "out").scored.values()
+    assert [len(one.record.responses[0]) for one in scored] == [MOST_STEPS + 3, MOST_STEPS + 1]
+    assert [one.values["acc"] for one in scored] == [[1.0], [0.0]]
+    assert list(scored[1].details) == [{"reason": "the dialog ended in turn 1 of 2"}]
+
+
+def test_what_a_call_gives_the_model(package: Path) -> None:
+    sample, _ = task().samples()
+
+    def result(call: ToolCall, *before: Response) -> tuple[str, str]:
+        found = execute(task(), sample, call, [*before, Response(text="", tool_calls=(call,))])
+        return found.outcome, found.output
+
+    assert result(ToolCall.parse("close_ticket", {"number": 5})) == (
+        OK, "Error during execution: list assignment index out of range",
+    )  # fmt: skip
+    assert result(ToolCall.parse("close_ticket", {"count": 5}))[1].startswith(
+        "Error during execution: TicketAPI.close_ticket()"
+    )
+    assert result(ToolCall.parse("open_ticket", '{"title": NaN}'))[1].startswith(
+        "Error during execution: Out of range float"
+    )
+    assert result(ToolCall.parse("_load_scenario", {"scenario": {}}))[0] == UNKNOWN
+    assert result(ToolCall.parse("eval", {"source": "1"}))[0] == UNKNOWN
+    timed_out = Response(
+        text="", tool_calls=(ToolCall.parse("open_ticket", {"title": "x"}),), tool_results=(ToolResult("", "", TIMED_OUT),)
+    )
+    assert result(ToolCall.parse("list_tickets", {}), timed_out) == (OK, '{"tickets": ["first"]}')
+
+
+def test_a_call_that_changes_its_arguments_leaves_the_response_as_it_was(package: Path) -> None:
+    sample, _ = task().samples()
+    call = ToolCall.parse("open_ticket", {"title": "a", "tags": ["x"]})
+    for _ in range(2):
+        assert execute(task(), sample, call, [Response(text="", tool_calls=(call,))]).output == '{"id": 2, "opened": 1}'
+    assert call.arguments == {"title": "a", "tags": ["x"]}
+    assert sample.doc["initial_config"] == {"TicketAPI": {"tickets": ["first"]}}
+
+
+# The rules
+
+A, B = ("open_ticket", {"title": "a"}), ("open_ticket", {"title": "b"})
+LIST: tuple[str, Any] = ("list_tickets", {})
+BOTH = '{"tickets": ["first", "a"]}'
+
+
+@pytest.mark.parametrize(
+    ("expected", "turns", "reason"),
+    [
+        ([["open_ticket('a')"]], [answered(A), DONE], ""),
+        ([["open_ticket('a')"]], [DONE], "no call in turn 1"),
+        ([["open_ticket('a')"]], [answered(B), DONE], "TicketAPI.tickets is not as expected after turn 1"),
+        ([["open_ticket('a')"]], [answered(A, LIST), DONE], ""),  # more calls that change nothing
+        ([["open_ticket('a')"]], [answered(A), answered(LIST), answered(("sell", {})), DONE], ""),
+        ([["open_ticket('a')"]], [answered(A, A), DONE], "TicketAPI.tickets is not as expected after turn 1"),
+        ([["open_ticket('a')", "list_tickets()"]], [answered(A), DONE], f"no call up to turn 1 gave {BOTH}"),
+        ([["open_ticket('a')", "list_tickets()"]], [answered(LIST, A), DONE], f"no call up to turn 1 gave {BOTH}"),
+        ([["list_tickets()"], ["list_tickets()"]], [answered(LIST), DONE, answered(("sell", {})), DONE], ""),  # known before
+        ([["list_tickets()"], ["list_tickets()"] * 2], [answered(LIST), DONE, answered(("sell", {})), DONE],
+         'no call up to turn 2 gave {"tickets": ["first"]}'),
+        ([[], ["open_ticket('a')"]], [answered(A), DONE, answered(LIST), DONE], ""),  # made in a turn that is not judged
+        ([[], ["list_tickets()"]], [answered(A), DONE, answered(LIST), DONE],
+         "TicketAPI.tickets is not as expected after turn 2"),
+        ([[], ["list_tickets()"]], [DONE, answered(LIST), DONE], ""),
+        ([["list_tickets()"], []], [answered(LIST), DONE, answered(A), DONE], ""),  # the last turn is not judged
+        ([["list_tickets()"], ["list_tickets()"]], [answered(LIST), DONE], "the dialog ended in turn 1 of 2"),
+        ([["list_tickets()"]], [answered(LIST)], ""),  # the last response allowed has a call
+    ],
+)  # fmt: skip
+def test_rules(package: Path, expected: list[list[str]], turns: list[Response], reason: str) -> None:
+    write_package(package, BASE, [dialog(0, BASE, *[user()] * len(expected))], [expected])
+    (sample,) = task().samples()
+    assert task().wrong(sample, turns) == reason
+    assert task().score(sample, turns) == {"acc": float(not reason)}
+
+
+# Runs
+
+
+def test_a_run_killed_at_random_moments_ends_like_an_undisturbed_one(package: Path, tmp_path: Path) -> None:
+    steps = [*opens("x"), ("close_ticket", {"number": 1})]
+    rows = [dialog(number, BASE, user(opens(f"ticket {number}"), steps), user([LIST])) for number in range(12)]
+    calls = [f"open_ticket('ticket {number}')" for number in range(12)]
+    write_package(
+        package, BASE, rows, [[[call, "open_ticket('x')", "close_ticket(1)"], ["list_tickets()"]] for call in calls]
+    )
+    how: dict[str, Any] = {"tasks": "bfcl_multi_turn_base", "model": "toy-caller[path=toy]", "file": MODEL}
+    whole, log, out = tmp_path / "whole", tmp_path / "log", tmp_path / "out"
+    assert start(whole, log, **how).wait(60) == 0, stderr_of(log)
+    dice = random.Random(5)
+    for _ in range(3):
+        log.write_text("")
+        process = start(out, log, delay=0.05, **how)
+        until_first_response(process, log)
+        time.sleep(dice.uniform(0.0, 0.6))
+        assert process.poll() is None, stderr_of(log)
+        kill(process)
+    known = recorded(out)
+    assert 0 < len(known) < len(recorded(whole))
+    log.write_text("")
+    assert start(out, log, **how).wait(60) == 0, stderr_of(log)
+    assert not set(computed(log)) & set(known), "a recorded round was computed again"
+    assert_same_end(out, whole)
+    assert scores(out)["tasks"]["bfcl_multi_turn_base"]["metrics"]["acc"]["value"] == 1.0
+
+
+def test_a_run_is_scored_again_with_the_code_and_not_without_it(
+    package: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    assert run(argv(out)) == 0, capsys.readouterr().err
+    first, lines = scores(out), samples(out)
+    folder = str(next(out.glob("*/*/results.json")).parent)
+    capsys.readouterr()
+    monkeypatch.setenv("MILL_BFCL", str(tmp_path / "nowhere"))
+    assert run(["score", folder]) == 2
+    assert "which is no wheel or folder of bfcl-eval" in capsys.readouterr().err
+    assert scores(out) == first and samples(out) == lines
+    monkeypatch.setenv("MILL_BFCL", str(package))
+    assert run(["score", folder]) == 0, capsys.readouterr().err
+    assert scores(out) == first and first["tasks"]["bfcl_multi_turn_base"]["metrics"]["acc"]["value"] == 0.5
+
+
+# The real questions
+
+
+@pytest.fixture
+def real(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Sample]]:
+    monkeypatch.delenv("MILL_BFCL")
+    for name, value in GIVEN.items():
+        monkeypatch.setenv(name, value)
+    try:
+        return {category: list(task(category).samples()) for category in DIALOGS}
+    except DataError as error:
+        if not str(error).startswith("no data for BFCL"):
+            raise
+        pytest.skip(str(error))
+
+
+@pytest.mark.parametrize("change", RIGHT)
+def test_the_expected_calls_of_the_real_questions_score_1(real: dict[str, list[Sample]], change: str) -> None:
+    assert {category: len(found) for category, found in real.items()} == dict.fromkeys(DIALOGS, 200)
+    for category, found in real.items():
+        made = task(category)
+        for sample in found:
+            turns = RIGHT[change](right_dialog(sample), sample, random.Random(sample.id))
+            assert turns is not None and made.wrong(sample, responses(turns)) == "", sample.id
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_planted_mistakes_in_the_real_questions_score_0(real: dict[str, list[Sample]], mistake: str) -> None:
+    checked = 0
+    for category, found in real.items():
+        made = task(category)
+        for sample in found:
+            turns = MISTAKES[mistake](right_dialog(sample), sample, random.Random(sample.id))
+            if turns is not None:
+                checked += 1
+                assert made.score(sample, responses(turns)) == {"acc": 0.0}, sample.id
+    assert checked > 500  # of 800: some dialogs have one turn
+
+
+def test_every_real_question_makes_a_request_for_each_turn(real: dict[str, list[Sample]]) -> None:
+    for category, found in real.items():
+        made = task(category)
+        for sample in found:
+            answers = [DONE] * len(sample.doc["question"])
+            for turn in range(1, len(answers)):
+                request = made.next_round(sample, RenderSettings(), answers[:turn])
+                assert request is not None and request.context[-1].role == "user"  # type: ignore[union-attr]
+                assert json.dumps([tool.to_dict() for tool in request.tools]) and len(request.content_hash) == 32
+            assert made.next_round(sample, RenderSettings(), answers) is None
+
+
+MATH = ["MathAPI"]
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("power", {"base": 9, "exponent": 10**12}),
+        ("power", {"base": 10**4000, "exponent": 2}),
+        ("logarithm", {"value": 2, "base": 10, "precision": 10**12}),
+        ("logarithm", {"value": 2, "base": 10, "precision": "1000000000000"}),
+        ("square_root", {"number": 2, "precision": 10**400}),
+        ("round_number", {"number": 5, "decimal_places": -(10**12)}),
+    ],
+)
+def test_numbers_without_end_are_refused(real: dict[str, list[Sample]], name: str, arguments: dict[str, Any]) -> None:
+    """Python would compute them for hours, in one operation that no time limit ends."""
+    started = time.perf_counter()
+    found = called(name, arguments)
+    assert found == "Error during execution: Exceeds the limit (4300 digits) of numbers"
+    assert time.perf_counter() - started < 5
+
+
+def called(name: str, arguments: dict[str, Any]) -> str:
+    made = task()
+    sample = Sample("0", {"involved_classes": MATH, "initial_config": {}, "function": []})
+    return made.call_tool(sample, call := ToolCall.parse(name, arguments), [Response(text="", tool_calls=(call,))])
+
+
+def test_calls_at_the_same_time_have_a_precision_of_their_own(real: dict[str, list[Sample]]) -> None:
+    digits = [3, 30, 300, 3000] * 25
+    expected = {one: called("logarithm", {"value": 2, "base": 10, "precision": one}) for one in set(digits)}
+    assert len(set(expected.values())) == 4
+    with ThreadPoolExecutor(8) as pool:
+        found = pool.map(lambda one: called("logarithm", {"value": 2, "base": 10, "precision": one}), digits)
+        assert list(found) == [expected[one] for one in digits]
