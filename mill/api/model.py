@@ -70,6 +70,8 @@ class MillModel(ABC):
     """How long a server that went away is waited for; 0 where other workers can take over."""
     lock_step: bool = False
     """Whether all ranks must compute every batch together, as sharded models do; they then get equally many requests."""
+    no_logprobs: str = ""
+    """Why a server returns no log-probabilities of a prompt, where others of its kind do."""
     token_count: TokenCount | None = None
     """Planned and computed tokens of the stream in progress, where the backend knows them."""
     canary: Request | None = None

@@ -115,7 +115,9 @@ class CompletedRun:
 
     def warnings(self) -> list[str]:
         """The model's warnings, truncated prompts, and answers of an earlier run."""
-        return self.subject.model.warnings() + truncation_warnings(self.answers) + self._recorded_earlier()
+        model = self.subject.model
+        limits = [model.no_logprobs] if model.no_logprobs else []
+        return limits + model.warnings() + truncation_warnings(self.answers) + self._recorded_earlier()
 
     def _recorded_earlier(self) -> list[str]:
         """A server may answer differently by now, so answers that it gave to an earlier run are reported."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +47,8 @@ def command(
     output_dir: str | None,
     task_paths: tuple[list[str], ...],
 ) -> int:
-    """List models, tasks (the default) or runs; FILTER keeps the rows that contain it. Of mmlu_gen and other benchmarks by
-    the generated letter, the subjects are listed with a FILTER.
+    """List models, tasks (the default) or runs; FILTER keeps the rows that contain it, or whose name matches a pattern such
+    as 'gsm8k*'. Of mmlu_gen and other benchmarks by the generated letter, the subjects are listed with a FILTER.
 
     The name of a packaged config is a model: mill eval smollm2_135m_instruct gsm8k. A file or folder of that name in the
     current folder wins; ./NAME is always the folder, and hf[path=NAME] always the model of the hub.
@@ -55,6 +56,7 @@ def command(
     \b
     Examples:
       mill ls tasks mmlu_high
+      mill ls tasks 'gsm8k*'
       mill ls tasks lm-eval:bbh
       mill ls models
       mill ls models --configs
@@ -83,12 +85,19 @@ def command(
         ),
     }[what]()
     wanted = "" if what == "tasks" and split_name(filter_text) else filter_text.lower()  # a source searches by itself
-    shown = [row for row in rows if wanted in " ".join(map(_text, row)).lower()]
+    shown = [row for row in rows if _matches(row, wanted)]
     if filter_text and not shown:
         hints = [f"`mill ls {what}` lists all", *(_elsewhere(filter_text) if what == "tasks" else [])]
         raise UnknownName(what.removesuffix("s"), filter_text, [row[0] for row in rows], hint="; ".join(hints))
     _listing(columns, shown).print(form)
     return 0
+
+
+def _matches(row: Row, wanted: str) -> bool:
+    """A pattern is for the name, a text for any part of the row."""
+    if any(char in wanted for char in "*?["):
+        return fnmatchcase(_text(row[0]).lower(), wanted)
+    return wanted in " ".join(map(_text, row)).lower()
 
 
 MOST_IN_CELL = 4  # names of a list that a table shows

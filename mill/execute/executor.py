@@ -12,7 +12,7 @@ from typing import Protocol
 from mill.api.batching import Completed
 from mill.api.errors import MillError
 from mill.api.progress import Progress
-from mill.api.request import Request
+from mill.api.request import MULTI_ROUND, Request
 from mill.api.response import Response
 from mill.execute.backend import ExecutorBackend
 
@@ -52,13 +52,17 @@ class Executor:
     def __init__(self, backend: ExecutorBackend, store: Store, *, quiet: bool = False) -> None:
         self.backend, self.store, self.quiet = backend, store, quiet
         self.tally = Tally()
+        self.round_number = 1
 
-    def run(self, requests: Iterable[Request]) -> None:
+    def run(self, requests: Iterable[Request], *, round_number: int = 1) -> None:
         """Compute every request `repeats` times. Requests with equal content share one computation for each draw.
+
+        `round_number` is that of the dialogs among them, for the progress.
 
         Requests are processed in windows, so an iterator of any length fits memory; windows are large enough to find
         shared prefixes.
         """
+        self.round_number = round_number
         stream = iter(requests)
         while window := list(islice(stream, WINDOW)):
             by_kind: dict[str, list[Request]] = {}
@@ -94,10 +98,14 @@ class Executor:
     def _compute(self, kind: str, requests: list[Request], responses: dict[str, Response]) -> None:
         if requests:
             self.backend.load()
-            with Progress(kind, len(requests), quiet=self.quiet, tokens=self.backend.token_count) as progress:
+            with self._progress(kind, len(requests)) as progress:
                 started = time.perf_counter()
                 self._record_all(self.backend.stream(kind, requests), responses, progress)
                 self.tally.answering_s += time.perf_counter() - started
+
+    def _progress(self, kind: str, count: int) -> Progress:
+        title = f"{kind}, round {self.round_number}" if kind == MULTI_ROUND else kind
+        return Progress(title, count, quiet=self.quiet, tokens=self.backend.token_count)
 
     def _record_all(
         self, stream: Generator[Completed, None, None], responses: dict[str, Response], progress: Progress

@@ -14,7 +14,6 @@ from dataclasses import replace
 
 from mill.api.batching import Completed
 from mill.api.model import MillModel, options_text
-from mill.api.progress import Progress
 from mill.api.request import KINDS, Request
 from mill.api.response import Response
 from mill.execute.backend import LocalBackend
@@ -31,8 +30,9 @@ class LockStepExecutor(Executor):
         super().__init__(LocalBackend(model), store, quiet=quiet)
         self.model, self.ranks, self.padding = model, ranks, padding
 
-    def run(self, requests: Iterable[Request]) -> None:
+    def run(self, requests: Iterable[Request], *, round_number: int = 1) -> None:
         """Every rank runs every kind in the same order, even where it has no such requests."""
+        self.round_number = round_number
         pending = list(requests)
         for kind in (kind for kind in KINDS if kind in self.padding):
             self._run_kind(kind, [request for request in pending if request.kind == kind])
@@ -45,7 +45,7 @@ class LockStepExecutor(Executor):
         if not requests and not padding:
             return
         self.backend.load()
-        with Progress(kind, len(requests), quiet=self.quiet, tokens=self.backend.token_count) as progress:
+        with self._progress(kind, len(requests)) as progress:
             started = time.perf_counter()
             stream = self.backend.stream(kind, [*requests, *padding])
             self._record_all(_without_padding(stream), responses, progress)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from mill.api.batching import describe
 from mill.api.request import Request
@@ -11,7 +13,7 @@ from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample, Task
 from mill.execute.executor import Executor
 from mill.execute.tools import attach, run_tools, tool_key, waits_for_tools
-from mill.tasks.hooks import check_request, read_requests
+from mill.tasks.hooks import attempt, check_request, read_requests
 
 
 @dataclass
@@ -73,6 +75,21 @@ class SampleState:
                 advanced = True
         return advanced
 
+    def ended_at_limit(self) -> bool:
+        """Whether a dialog ended because of the limit of rounds: its last response has calls of tools, or the limit is the
+        run's and the task would have had another round."""
+        for rounds in self.rounds:
+            responses = [request.resps[0] for request in rounds if request.resps]
+            if len(responses) < self.max_rounds or responses[-1].failed:
+                continue
+            if waits_for_tools(rounds[-1]):
+                return True
+            if self.settings.max_rounds is not None:
+                following = partial(self.task.next_round, self.sample, self.settings, responses)
+                if attempt(following) is not None:
+                    return True
+        return False
+
     def repeats(self) -> list[list[Response]]:
         """For each repeat, the responses in the order of the requests or rounds."""
         if self.rounds:
@@ -83,8 +100,10 @@ class SampleState:
 def run_samples(executor: Executor, states: Sequence[SampleState]) -> None:
     """Run until every dialog is over; in each wave all open requests of all tasks go to the model together."""
     active = list(states)
-    while executor.any_active(bool(active)):
-        executor.run(request for state in active for request in state.open_requests())
+    for number in itertools.count(1):
+        if not executor.any_active(bool(active)):
+            return
+        executor.run((request for state in active for request in state.open_requests()), round_number=number)
         waiting = ((state, rounds) for state in active for rounds in state.waiting_for_tools())
         run_tools(executor.store, [(state.task, state.sample, state.settings, rounds) for state, rounds in waiting])
         active = [state for state in active if state.advance()]

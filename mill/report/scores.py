@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 from mill.metrics.estimate import NOTHING, Estimate
 from mill.report.tables import console, dash, number, print_table
@@ -30,7 +31,9 @@ def print_outcome(outcome: Outcome) -> None:
     tally = outcome.tally
     if tally.requested:
         done = f"{tally.computed} requests computed in {outcome.seconds:.1f} s, {tally.known} read from the record"
-        tokens = f"; {tally.prompt_tokens:,} prompt and {tally.output_tokens:,} output tokens" if tally.prompt_tokens else ""
+        reasoning = f" ({tally.reasoning_tokens:,} of them reasoning)" if tally.reasoning_tokens else ""
+        counts = f"; {tally.prompt_tokens:,} prompt and {tally.output_tokens:,} output tokens{reasoning}"
+        tokens = counts if tally.prompt_tokens else ""
         padded = f"; {tally.padded} more to keep ranks in step" if tally.padded else ""
         out.print(done + tokens + padded, markup=False, soft_wrap=True)
     out.print(f"results: {outcome.folder.path}", markup=False, soft_wrap=True)
@@ -64,14 +67,12 @@ def warnings(task: TaskResult) -> list[str]:
         lines.append(f"none of the {task.n} samples has a score")
     if task.truncated:
         lines.append(f"{task.truncated} of {task.n} prompts were truncated on the left to fit the context")
-    if task.cut_short:
-        lines.append(f"{task.cut_short} of {task.n} answers ended at the token limit")
-    if task.truncated_reasoning:
-        lines.append(_truncated_reasoning(task))
+    lines += _unfinished(task)
     if task.empty:
-        lines.append(f"{task.empty} of {task.n} answers are empty; an instruct model may need --apply_chat_template")
+        empty = f"{task.empty} of {task.n} samples have an empty answer"
+        lines.append(f"{empty}; an instruct model may need --apply_chat_template")
     if task.filtered:
-        lines.append(f"{task.filtered} of {task.n} answers were withheld by the server's content filter")
+        lines.append(f"{task.filtered} of {task.n} samples have an answer that the server's content filter withheld")
     if task.errors:
         lines.append(f"{task.errors} of {task.n} samples failed and have no score:")
         lines += [f"  sample {failure['id']}: {failure['error']}" for failure in task.failures]
@@ -80,11 +81,24 @@ def warnings(task: TaskResult) -> list[str]:
     return lines
 
 
-def _truncated_reasoning(task: TaskResult) -> str:
-    ids = [str(one) for one in task.truncated_reasoning]
-    named = ", ".join(ids[:MOST_NAMED]) + (", ..." if len(ids) > MOST_NAMED else "")
-    ended = f"{len(ids)} of {task.n} answers ended inside their reasoning and count as empty"
-    return f"{ended}: raise --max_tokens (samples {named})"
+def _unfinished(task: TaskResult) -> list[str]:
+    """Answers that ended at the token limit or inside of their reasoning, and dialogs that ended at the limit of rounds."""
+    lines = []
+    reasoning, limited = task.truncated_reasoning, task.max_rounds_reached
+    ended = f"{task.cut_short} of {task.n} samples have an answer that ended at the token limit"
+    if reasoning:
+        inside = f"{len(reasoning)} of {task.n} samples have an answer that ended inside its reasoning: raise --max_tokens"
+        lines.append(f"{f'{ended}; ' if task.cut_short else ''}{inside} ({_named(reasoning)})")
+    elif task.cut_short:
+        lines.append(ended)
+    if limited:
+        dialogs = f"{len(limited)} of {task.n} samples have a dialog that ended at the limit of rounds before it was over"
+        lines.append(f"{dialogs}: raise --max_rounds ({_named(limited)})")
+    return lines
+
+
+def _named(ids: Sequence[str | int]) -> str:
+    return f"samples {', '.join(map(str, ids[:MOST_NAMED]))}{', ...' if len(ids) > MOST_NAMED else ''}"
 
 
 def _rows(

@@ -17,23 +17,30 @@ def transcript(record: SampleRecord, row: Mapping[str, Any], repeat: int = 0) ->
     """`row` is the sample's line in the samples file, with its metrics."""
     responses = record.responses[repeat] if repeat < len(record.responses) else []
     blocks = [f"{row.get('task', '')} / {record.sample.id}" + (f" / repeat {repeat}" if len(record.responses) > 1 else "")]
-    blocks += _dialog(record, responses) if record.messages else _single(record, responses)
+    messages = record.messages[repeat] if repeat < len(record.messages) else []
+    blocks += [_block("tools", "\n".join(map(_tool, record.tools)))] if record.tools else []
+    blocks += _dialog(messages, responses) if messages else _single(record, responses)
+    blocks += ["[the dialog ended at the limit of rounds]"] if record.max_rounds_reached else []
     return f"\n{_RULE}\n".join([*blocks, _summary(record, row, repeat)]) + "\n"
 
 
 def _single(record: SampleRecord, responses: Sequence[Response]) -> Iterator[str]:
-    yield _block("prompt", record.sent or record.prompt)
+    several = len(record.prompts) == len(responses) > 1
+    if not several:
+        yield _block("prompt", record.sent or record.prompt)
     for index, response in enumerate(responses):
+        if several:
+            yield _block(f"prompt {index + 1} of {len(responses)}", record.prompts[index])
         continuation = record.continuations[index] if index < len(record.continuations) else None
         yield _block("response" if continuation is None else f"choice {continuation!r}", _answer(response))
 
 
-def _dialog(record: SampleRecord, responses: Sequence[Response]) -> Iterator[str]:
+def _dialog(messages: Sequence[Mapping[str, Any]], responses: Sequence[Response]) -> Iterator[str]:
     """The messages of the last round. The last of the assistant's are the responses of the rounds before."""
-    turns = [index for index, message in enumerate(record.messages) if message.get("role") == "assistant"]
+    turns = [index for index, message in enumerate(messages) if message.get("role") == "assistant"]
     rounds = dict(zip(reversed(turns), reversed(responses[:-1]), strict=False))
     number = 0
-    for index, message in enumerate(record.messages):
+    for index, message in enumerate(messages):
         if index in rounds:
             number += 1
             yield _block(f"round {number}: assistant", _answer(rounds[index]))
@@ -43,6 +50,13 @@ def _dialog(record: SampleRecord, responses: Sequence[Response]) -> Iterator[str
             yield _block(str(message.get("role")), _content(message))
     for response in responses[-1:]:
         yield _block(f"round {number + 1}: assistant", _answer(response))
+
+
+def _tool(tool: Mapping[str, Any]) -> str:
+    """Its name with those of its parameters, and the first line of its description."""
+    function = tool.get("function", {})
+    parameters = ", ".join(function.get("parameters", {}).get("properties", {}))
+    return f"{function.get('name')}({parameters}): {str(function.get('description')).strip().partition(chr(10))[0]}"
 
 
 def _outcome(rounds: Mapping[int, Response], index: int) -> str:

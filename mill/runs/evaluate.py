@@ -33,7 +33,7 @@ from mill.runs.multi_rank import check_same_plan, run_share
 from mill.runs.plan import TaskPlan
 from mill.runs.record import Record
 from mill.runs.results import changed_data, summarize, summarize_benchmarks, write_results
-from mill.runs.samples import SampleRecord, ScoredSample, from_state, prompt_request, score_sample, write_samples
+from mill.runs.samples import SampleRecord, ScoredSample, from_state, prompt_requests, score_sample, write_samples
 from mill.runs.schema import BenchmarkResult, TaskResult
 from mill.runs.scoring import score_samples
 from mill.sandbox import sandbox_label
@@ -91,8 +91,8 @@ class Run:
     judging: JudgeRunner | None = None
     repeat_metrics: Sequence[RepeatMetric] | None = None
     """Over the repeats of a sample; None for the default ones."""
-    _prompts: dict[tuple[str, str], str] = field(default_factory=dict, repr=False)
-    """Task and sample -> the prompt as the model got it."""
+    _prompts: dict[tuple[str, str], list[str]] = field(default_factory=dict, repr=False)
+    """Task and sample -> its prompts as the model got them."""
 
     def execute(self, *, quiet: bool = False, keep_model: bool = False) -> Outcome:
         """Run the requests that have no response yet, then score. An interruption loses no response.
@@ -136,12 +136,12 @@ class Run:
     def _render_prompts(self) -> None:
         """Once, after the last request and before the model is closed: some backends keep their tokenizer no longer."""
         for state in self.states:
-            request = prompt_request(state)
             with contextlib.suppress(Exception):  # the samples then show the prompt as it was before the template
-                self._prompts[state.task.name, state.sample.id] = self.model.rendered_prompt(request)
+                prompts = [self.model.rendered_prompt(request) for request in prompt_requests(state)]
+                self._prompts[state.task.name, state.sample.id] = prompts
 
-    def _sent(self, state: SampleState) -> str:
-        return self._prompts.get((state.task.name, state.sample.id), "")
+    def _sent(self, state: SampleState) -> list[str]:
+        return self._prompts.get((state.task.name, state.sample.id), [])
 
     @property
     def states(self) -> list[SampleState]:

@@ -131,15 +131,20 @@ def plan_tasks(
         first = plan.requests()[0]
         if first.tools and not model.capabilities.supports_tools:
             raise CannotServe(f"{plan.task.name} needs tools, which {model.model_name} ({type(model).__name__}) cannot call")
-        model.check(first)
         needed = [name for name in ("reasoning_effort", "chat_template_kwargs") if getattr(settings, name)]
         if needed and isinstance(first.context, str):
             raise SpecError(f"--{needed[0]} needs --apply_chat_template: {plan.task.name} sends plain text")
+        model.check(first)
     return plans
 
 
-def refuse_early(selection: Selection, backend: str) -> None:
-    """Refuse what a built-in backend can never serve, before its package is imported or its server reached."""
+def refuse_early(selection: Selection, backend: str, settings: RenderSettings | None = None) -> None:
+    """Refuse what a built-in backend can never serve, and options that no form of a task takes, before the backend's package
+    is imported or its server reached."""
+    if settings is not None and settings.choice_options:
+        for task in selection.tasks:
+            if not any(form.takes_choice_options for form in renderings(task)):
+                _refuse_choice_options(task, settings)
     info = backend_info(backend)
     if info is None:
         return
@@ -158,8 +163,8 @@ def _as_dialog(task: Task, request: Request) -> Request:
 
 
 def _served(task: Task, model: MillModel, selection: Selection) -> Task:
-    details = f": {'; '.join(model.warnings())}" if model.warnings() else ""
-    who = f"{model.model_name} ({type(model).__name__}{details})"
+    details = filter(None, [*model.warnings(), model.no_logprobs])
+    who = f"{model.model_name} ({': '.join(filter(None, [type(model).__name__, '; '.join(details)]))})"
     return serve(task, model.capabilities, who, _alternatives(task, selection))
 
 

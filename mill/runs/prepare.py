@@ -47,7 +47,7 @@ def prepare(
     """
     check_writable(output_dir)
     resolved = resolve_spec(parse_spec(spec) if isinstance(spec, str) else spec)
-    refuse_early(selection, resolved.backend)
+    refuse_early(selection, resolved.backend, settings)
     chat = True if settings.apply_chat_template else chat
     resolved, chat = split_chat_template(resolved, chat, _chat_option(chat))
     settings = replace(settings, apply_chat_template=bool(chat))

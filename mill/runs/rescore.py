@@ -129,7 +129,7 @@ def _replayed(
     """A dialog, replayed from its first round with the recorded responses: its later rounds depend on them."""
     state = SampleState.of(task, sample.sample, settings)
     replay(state, lookup)
-    return replace(from_state(state, sample.sent), judgements=sample.judgements)
+    return replace(from_state(state, [sample.sent]), judgements=sample.judgements)
 
 
 def _has_response(sample: SampleRecord) -> bool:

@@ -50,6 +50,7 @@ def summarize(task: Task, scored: Sequence[ScoredSample], *, n_shots: int, total
         empty=sum(one.record.empty for one in scored),
         filtered=sum(one.record.filtered for one in scored),
         truncated_reasoning=[one.record.sample.id for one in scored if one.record.truncated_reasoning],
+        max_rounds_reached=[one.record.sample.id for one in scored if one.record.max_rounds_reached],
         categories={category: _estimates(task, names, group) for category, group in _by_category(task, good).items()},
         unjudged=_unjudged(task, good),
     )

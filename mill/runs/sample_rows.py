@@ -11,7 +11,10 @@ choices, chosen, choice_logprobs, correct   of multiple choice by log-probabilit
 <metric>                    the sample's value of each metric, the mean over repeats; null where it has none
 error, finish_reason, prompt_tokens, output_tokens, seconds, reasoning_tokens (among the output tokens, where counted)
 truncated_reasoning         whether a response ended inside of its reasoning, without an answer
+max_rounds_reached          whether a dialog ended at the limit of rounds before it was over; missing where it did not
 responses, values, ...      every response and value of every repeat; `mill score` reads these
+prompts                     where a sample has responses to different prompts, such as orders of choices: one for each
+messages, tools             of a dialog: the messages of the last round for each repeat, and the tools that the model got
 details                     for each repeat why it has its values, such as the error of a program; missing for most tasks
 
 `response` and the columns after it are those of the first repeat. Numbers that are not finite are null in flat columns.
@@ -70,7 +73,10 @@ def sample_row(run: Mapping[str, str], task: str, scored: ScoredSample) -> dict[
         "values": {name: [_plain(value) for value in values] for name, values in scored.values.items()},
         **({"extracted_repeats": list(scored.extracted_repeats)} if scored.extracted_repeats else {}),
         **({"judgements": record.judgements} if record.judgements else {}),
-        **({"messages": record.messages} if record.messages else {}),
+        **({"prompts": record.prompts} if record.prompts else {}),
+        **({"messages": record.messages} if any(record.messages) else {}),
+        **({"tools": record.tools} if record.tools else {}),
+        **({"max_rounds_reached": True} if record.max_rounds_reached else {}),
         **({"details": [dict(repeat) for repeat in scored.details]} if scored.details else {}),
         "keys": record.keys,
         "doc": record.sample.doc,

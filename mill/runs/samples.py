@@ -43,8 +43,14 @@ class SampleRecord:
     """For each repeat the text of each judgement; None where the judge failed. Empty where there was no judge."""
     sent: str = ""
     """Empty where it is not known, as before the run."""
-    messages: list[dict[str, Any]] = field(default_factory=list)
-    """Of a dialog: those of the last round, for people who read the sample."""
+    prompts: list[str] = field(default_factory=list)
+    """Where a sample's texts are generated from different prompts: what the model got for each response."""
+    messages: list[list[dict[str, Any]]] = field(default_factory=list)
+    """Of a dialog: for each repeat those of the last round, for people who read the sample."""
+    tools: list[dict[str, Any]] = field(default_factory=list)
+    """Those of its prompt."""
+    max_rounds_reached: bool = False
+    """Whether a dialog ended at the limit of rounds before it was over."""
 
     @property
     def error(self) -> str | None:
@@ -102,8 +108,8 @@ class ScoredSample:
     """For each repeat why it has these values, where the task knows more than them."""
 
 
-def from_state(state: SampleState, sent: str = "") -> SampleRecord:
-    """A sample that ran, or that is about to; `sent` is its prompt as the model got it."""
+def from_state(state: SampleState, sent: Sequence[str] = ()) -> SampleRecord:
+    """A sample that ran, or that is about to; `sent` are its `prompt_requests` as the model got them."""
     task, sample = state.task, state.sample
     if state.rounds:
         keys = [[request.key for request in rounds] for rounds in state.rounds]
@@ -113,18 +119,34 @@ def from_state(state: SampleState, sent: str = "") -> SampleRecord:
         keys = [[clone.key for clone in repeat] for repeat in zip(*clones, strict=True)]
         continuations = [request.continuation for request in state.requests if request.continuation]
     responses = [[] for _ in keys] if state.open_requests() else state.repeats()
-    target, prompt = task.target(sample), prompt_request(state).text
-    last = prompt_request(state).context if state.rounds else ""
-    messages = [] if isinstance(last, str) else [message.to_json() for message in last]
-    return SampleRecord(sample, target, prompt, continuations, keys, responses, sent=sent, messages=messages)
+    shown = prompt_requests(state)
+    return SampleRecord(
+        sample,
+        task.target(sample),
+        shown[-1].text,
+        continuations,
+        keys,
+        responses,
+        sent=sent[-1] if sent else "",
+        prompts=list(sent) if len(sent) > 1 else [],
+        messages=[_messages(rounds[-1]) for rounds in state.rounds],
+        tools=[tool.to_dict() for tool in shown[-1].tools],
+        max_rounds_reached=state.ended_at_limit(),
+    )
 
 
-def prompt_request(state: SampleState) -> Request:
-    """The request whose prompt a sample shows: of generated texts the last, or of a dialog the last round, as it shows the
-    last response; of choices the first."""
+def prompt_requests(state: SampleState) -> list[Request]:
+    """The requests whose prompts a sample shows: of generated texts all; of a dialog the last round; of choices the first.
+
+    The last of them is in the column `prompt`, as that of the response is the last.
+    """
     if state.rounds:
-        return state.rounds[0][-1]
-    return state.requests[-1] if state.requests[-1].kind == GENERATE else state.requests[0]
+        return [state.rounds[0][-1]]
+    return state.requests if state.requests[-1].kind == GENERATE else state.requests[:1]
+
+
+def _messages(request: Request) -> list[dict[str, Any]]:
+    return [] if isinstance(request.context, str) else [message.to_json() for message in request.context]
 
 
 def score_sample(task: Task, record: SampleRecord) -> ScoredSample:
@@ -222,8 +244,10 @@ def _read_line(line: Any, where: str) -> SampleRecord:
     sample = Sample(line["id"], line["doc"])
     sent, judgements = line["prompt"], line.get("judgements", [])
     prompt = line.get("unrendered") or sent
-    messages = line.get("messages", [])
-    return SampleRecord(sample, line["target"], prompt, line["continuations"], keys, responses, judgements, sent, messages)
+    shown = {name: line[name] for name in ("prompts", "messages", "tools", "max_rounds_reached") if name in line}
+    return SampleRecord(
+        sample, line["target"], prompt, line["continuations"], keys, responses, judgements, sent=sent, **shown
+    )
 
 
 def _mapped(data: Any, change: Callable[[str], str]) -> Any:

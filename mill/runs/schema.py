@@ -94,6 +94,8 @@ class TaskResult:
     """Samples with a response that the server withheld."""
     truncated_reasoning: list[str | int] = field(default_factory=list)
     """The samples with a response that ended inside of its reasoning: it has no answer, and is scored as an empty one."""
+    max_rounds_reached: list[str | int] = field(default_factory=list)
+    """The samples with a dialog that ended at the limit of rounds before it was over."""
     categories: dict[str, dict[str, Estimate]] = field(default_factory=dict)
     """The metrics of each category, of tasks that report them."""
     unjudged: dict[str, int] = field(default_factory=dict)
@@ -107,7 +109,7 @@ class TaskResult:
     def to_dict(self) -> dict[str, Any]:
         encoded = {**asdict(self), "metrics": _encoded(self.metrics)}
         encoded["categories"] = {name: _encoded(metrics) for name, metrics in self.categories.items()}
-        return _without_empty(encoded, "categories", "unjudged", "truncated_reasoning")
+        return _without_empty(encoded, "categories", "unjudged", "truncated_reasoning", "max_rounds_reached")
 
 
 @dataclass
@@ -275,8 +277,11 @@ class SampleLine:
     values: dict[str, list[Any]] = field(default_factory=dict)
     details: list[dict[str, Any]] = field(default_factory=list)
     extracted_repeats: list[Any] = field(default_factory=list)
-    messages: list[dict[str, Any]] = field(default_factory=list)
-    """Of a dialog: the messages of its last round, of the first repeat."""
+    prompts: list[str] = field(default_factory=list)
+    messages: list[list[dict[str, Any]]] = field(default_factory=list)
+    """Of a dialog: for each repeat the messages of its last round."""
+    tools: list[dict[str, Any]] = field(default_factory=list)
+    max_rounds_reached: bool = False
     escaped: bool = False
     """Whether lone surrogates are written as `\\udXXX` in this line, and each backslash doubled: see samples.py."""
 

@@ -50,6 +50,10 @@ class CodeTask(GenerativeTask):
         """The code of an answer as a program: where an answer continues the prompt, both together."""
         return code
 
+    def samples(self) -> Sequence[Sample]:
+        """With the ids of the data, such as HumanEval/0."""
+        return [Sample(str(sample.doc["task_id"]), sample.doc) for sample in super().samples()]
+
     def prepare(self, samples: Sequence[Sample], settings: RenderSettings) -> None:
         require_imports(self.tests(sample.doc) for sample in samples)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from mill.api.errors import DataError
 from mill.api.message import Context
@@ -176,6 +176,12 @@ class GeneratedChoiceTask(Task):
             values["consistency"] = float(None not in chosen and len(set(chosen)) == 1)
             values["position_spread"] = Opaque(self._by_letter(sample, answer, right))
         return values
+
+    def details(self, sample: Sample, responses: Sequence[Response]) -> dict[str, Any]:
+        if len(responses) < 2:
+            return {}
+        choices, chosen = self._listed(sample).choices, self._chosen(sample, responses)
+        return {"chosen_by_order": [None if index is None else named_choice(choices, index) for index in chosen]}
 
     def _by_letter(self, sample: Sample, answer: int | None, right: Sequence[float]) -> dict[str, float]:
         """The share of right answers by the letter that the right choice had."""

@@ -285,6 +285,8 @@ def test_collect_gives_the_long_table_in_four_forms(mill: Mill, tmp_path: Path) 
 def test_ls_shows_tasks_models_and_runs(mill: Mill) -> None:
     assert "mmlu_high_school_physics" in mill("ls", "tasks", "high_school_phys")[1]
     assert "hellaswag" not in mill("ls", "tasks", "high_school_phys")[1]
+    named = mill("ls", "tasks", "GSM8K*", "--format", "csv")[1].splitlines()[1:]
+    assert named and all(line.startswith("gsm8k") for line in named)
     models = mill("ls", "models")[1]
     assert "huggingface, transformers" in models and "(core)" in models
     toy(mill, "--limit", "2", "--output_dir", "out")
@@ -634,8 +636,8 @@ def test_empty_and_filtered_answers_are_counted_beside_the_score(mill: Mill, tmp
     )
     code, out, _ = mill("eval", "odd[path=x]", "toy_gen", "--task_paths", f"odd.py,{TOY}", "--limit", "8", "--quiet")
     assert code == 0
-    assert "4 of 8 answers are empty; an instruct model may need --apply_chat_template" in out
-    assert "4 of 8 answers were withheld by the server's content filter" in out
+    assert "4 of 8 samples have an empty answer; an instruct model may need --apply_chat_template" in out
+    assert "4 of 8 samples have an answer that the server's content filter withheld" in out
 
 
 @pytest.mark.parametrize("second", ["--num_prompts", "--num-prompts"])

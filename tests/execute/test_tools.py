@@ -69,7 +69,7 @@ def test_an_agent_answers_after_its_rounds_and_each_round_holds_those_before(tmp
     for one in scored:
         *calling, last = one.record.responses[0]
         assert calling and all(response.tool_calls for response in calling) and not last.tool_calls
-        roles = [message["role"] for message in one.record.messages]
+        roles = [message["role"] for message in one.record.messages[0]]
         expected = ["system", "user"]
         for response in calling:
             expected += ["assistant", *["tool"] * len(response.tool_calls)]

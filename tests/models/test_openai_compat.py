@@ -232,9 +232,10 @@ def test_a_server_without_prompt_scoring_is_detected() -> None:
     with FaultServer(lambda *_: text("x")) as server:
         model = open_ready(server)
     assert not model.capabilities.serves(LOGLIKELIHOOD) and model.capabilities.serves(GENERATE)
-    assert model.warnings() == [
-        "the server returns no log-probabilities of a prompt: it ignores `prompt_logprobs` and `echo`"
-    ]
+    assert (
+        model.no_logprobs == "the server returns no log-probabilities of a prompt: it ignores `prompt_logprobs` and `echo`"
+    )
+    assert model.warnings() == []  # a run that generates text does not need them
 
 
 def test_a_text_without_context_starts_from_bos_where_its_id_is_given() -> None:

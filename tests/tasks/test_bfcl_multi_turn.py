@@ -167,7 +167,7 @@ def test_a_turn_ends_with_an_answer_and_each_round_has_the_rounds_before(tmp_pat
     outcome = evaluated(tmp_path, system_prompt="Be brief.")
     (scored,) = outcome.scored.values()
     first = scored[0].record
-    assert [message["role"] for message in first.messages] == [
+    assert [message["role"] for message in first.messages[0]] == [
         "system", "user", "assistant", "tool", "tool", "assistant", "tool", "assistant", "user", "assistant", "tool",
     ]  # fmt: skip
     assert [len(response.tool_calls) for response in first.responses[0]] == [2, 1, 0, 1, 0]

@@ -14,7 +14,7 @@ import pytest
 
 from mill.api.errors import CannotServe, DataError
 from mill.api.message import Message
-from mill.api.model import ModelCapabilities
+from mill.api.model import MillModel
 from mill.api.request import GENERATE
 from mill.api.response import Response
 from mill.api.task import Opaque, RenderSettings, Sample, Task
@@ -439,14 +439,11 @@ def test_a_benchmark_by_letter_has_the_members_and_areas_of_the_benchmark() -> N
 
 
 def test_the_refusal_of_a_task_without_a_form_by_letter_names_none() -> None:
-    class Hosted:
-        model_name, capabilities = "gpt", ModelCapabilities()
-
-        def warnings(self) -> list[str]:
-            return []
+    class Hosted(MillModel):
+        model_name = "gpt"
 
     with pytest.raises(CannotServe) as caught:
-        _served(make_task("wikitext"), Hosted(), select(["wikitext"]))  # type: ignore[arg-type]
+        _served(make_task("wikitext"), Hosted(), select(["wikitext"]))
     assert "generates the letter" not in str(caught.value)
 
 

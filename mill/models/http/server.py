@@ -89,11 +89,10 @@ class ServerModel(MillModel):
     def variables(self) -> Sequence[str]:
         return self._variables
 
-    def _warn(self, text: str, *, log: bool = True) -> None:
+    def _warn(self, text: str) -> None:
         """Log a warning, and keep it for the manifest. Scrubbed, since a server may repeat the key in its messages."""
         text = scrub(text)
-        if log:
-            warn(text)
+        warn(text)
         if text not in self._warnings:
             self._warnings.append(text)
 

@@ -12,7 +12,7 @@ from mill.api.errors import CannotServe
 from mill.api.request import Request
 from mill.models.http.client import Client
 from mill.models.http.failures import Failure
-from mill.models.tokens.chat_template import EFFORT, THINKING, wanted
+from mill.models.tokens.chat_template import EFFORT, THINKING, refuse_plain_text
 
 _DIALOG = [{"role": "user", "content": "Count."}]
 _ROUTES = (("/apply-template", "prompt"), ("/tokenize", "tokens"))  # of llama-server and of vLLM
@@ -24,8 +24,7 @@ def effective_fields(client: Client, model: str, request: Request, who: str) -> 
     variables = dict(request.options.get("chat_template_kwargs", {}))
     effort = request.options.get(EFFORT)
     fields: dict[str, Any] = {"chat_template_kwargs": variables} if variables else {}
-    if isinstance(request.context, str) and wanted(request):
-        raise CannotServe(f"{' and '.join(wanted(request))} need a chat template: add --apply_chat_template")
+    refuse_plain_text(request)
     plain = _rendered(client, model, {})
     if plain is None:
         return {**fields, **({EFFORT: effort} if effort else {})}, False

@@ -167,14 +167,14 @@ class OpenAICompatModel(ServerModel):
             self.chat = self.use_chat_template = self._accepts_chat = True
             return False
         if self._route is None:
-            self._warn(NO_ROUTE, log=False)  # a task that needs log-probabilities is refused with this reason
+            self.no_logprobs = NO_ROUTE
             return False
         try:
             self.client.probe("POST", "/tokenize", {"model": self.model, "prompt": "a"})
             self._tokenizes = True
         except Failure:
             if not isinstance(self._route, routes.Echo):
-                self._warn(NO_ROUTE, log=False)
+                self.no_logprobs = NO_ROUTE
                 return False
             self._warn(f"{self.base_url} has no /tokenize: continuations are found by character offsets")
         self._has_next_tokens = self._tokenizes and routes.names_next_tokens(self.client, self.model)

@@ -41,8 +41,7 @@ def template_variables(request: Request, template: str) -> dict[str, Any]:
 
 def check_variables(request: Request, template: str, who: str) -> None:
     """Refuse variables that the template does not use, and an effort that has no effect on it."""
-    if isinstance(request.context, str) and wanted(request):
-        raise CannotServe(f"{' and '.join(wanted(request))} need a chat template: add --apply_chat_template")
+    refuse_plain_text(request)
     unused = [name for name in request.options.get("chat_template_kwargs", {}) if not uses(template, name)]
     if unused:
         raise CannotServe(f"the chat template of {who} does not use {_names(unused)} of chat_template_kwargs")
@@ -61,6 +60,14 @@ def check_variables(request: Request, template: str, who: str) -> None:
 
 def takes_tools(template: str) -> bool:
     return uses(template, "tools")
+
+
+def refuse_plain_text(request: Request) -> None:
+    """Refuse options that concern the chat template where the request does not go through one."""
+    names = wanted(request)
+    if names and isinstance(request.context, str):
+        need = "needs" if len(names) == 1 else "need"
+        raise CannotServe(f"{' and '.join(names)} {need} a chat template: add --apply_chat_template")
 
 
 def wanted(request: Request) -> list[str]:

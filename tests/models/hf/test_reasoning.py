@@ -105,7 +105,7 @@ def test_variables_reach_the_template_and_are_refused_where_it_does_not_use_them
     plain = with_template(tiny_model, tmp_path / "plain", TURNS)
     with pytest.raises(CannotServe, match="has no effect"):
         plain.check(low)
-    with pytest.raises(CannotServe, match="need a chat template"):
+    with pytest.raises(CannotServe, match="reasoning_effort needs a chat template"):
         effort.check(RenderSettings(reasoning_effort="low").served(Request(GENERATE, "text", options=generation_options())))
 
 

@@ -1,0 +1,152 @@
+"""`mill show`: what a person reads of one sample, in runs of agents, of several prompts and of plain questions."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mill.cli.main import run as main
+from mill.runs.folder import RunFolder, find_runs
+from mill.runs.rescore import score_again
+
+TESTS = Path(__file__).parents[1]
+Show = Callable[..., str]
+
+
+@pytest.fixture(autouse=True)
+def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("mill_file_")]:
+        del sys.modules[name]
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def show(capsys: pytest.CaptureFixture[str]) -> Show:
+    def shown(folder: RunFolder, *words: str, code: int = 0) -> str:
+        capsys.readouterr()
+        assert main(["show", str(folder.path), *words]) == code
+        captured = capsys.readouterr()
+        return captured.err if code else captured.out
+
+    return shown
+
+
+def evaluate(*words: str) -> RunFolder:
+    assert main(["eval", *words, "--output_dir", "out", "--quiet"]) == 0
+    (folder,) = find_runs(Path("out"))
+    return folder
+
+
+def agent(*words: str) -> RunFolder:
+    return evaluate("toy-agent[path=toy]", "toy_agent", "--limit", "12", "--task_paths", str(TESTS / "toy_agent.py"), *words)
+
+
+def rows(folder: RunFolder, task: str) -> dict[str, dict[str, Any]]:
+    lines = folder.samples_file(task).read_text().splitlines()
+    return {row["id"]: row for row in map(json.loads, lines)}
+
+
+def test_an_agent_has_its_tools_rounds_calls_and_results(show: Show) -> None:
+    folder = agent()
+    for name, row in rows(folder, "toy_agent").items():
+        text = show(folder, "toy_agent", name)
+        assert "[tools]\nadd(a, b): Adds.\ntick(): Counts.\n" in text
+        responses = row["responses"][0]
+        for number, response in enumerate(responses, 1):
+            assert f"[round {number}: assistant]" in text
+            for call, result in zip(response.get("tool_calls", []), response.get("tool_results", []), strict=True):
+                assert f"[call] {call['name']}({call['arguments']})" in text
+                outcome = "" if result["outcome"] == "ok" else f" ({result['outcome']})"
+                assert f"[tool {call['name']}{outcome}]\n{result['output']}" in text
+        assert "[reasoning]\nthree tools were enough\n[end of reasoning]" in text
+        assert f"exact_match: {row['values']['exact_match'][0]}" in text
+
+
+def test_each_repeat_of_a_dialog_has_the_results_of_its_own_calls(show: Show) -> None:
+    folder = agent("--repeats", "3", "--gen_kwargs", "temperature=1")
+    row = next(
+        row
+        for row in rows(folder, "toy_agent").values()
+        if len({json.dumps([one.get("tool_results") for one in repeat]) for repeat in row["responses"]}) == 3
+    )
+    for repeat, responses in enumerate(row["responses"]):
+        text = show(folder, "toy_agent", row["id"], "--repeat", str(repeat))
+        results = [result for response in responses for result in response.get("tool_results", [])]
+        assert text.count("\n[tool ") == len(results)
+        at = 0
+        for result in results:
+            at = text.index(f"]\n{result['output']}\n", at) + 1
+    assert "--repeat 3: sample" in show(folder, "toy_agent", row["id"], "--repeat", "3", code=2)
+
+
+def test_a_dialog_that_ended_at_the_limit_of_rounds_says_so(show: Show, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = agent("--max_rounds", "2")
+    printed = capsys.readouterr().out
+    limited = "12 of 12 samples have a dialog that ended at the limit of rounds before it was over: raise --max_rounds"
+    assert f"{limited} (samples 0, 1, 2, 3, 4, ...)" in printed
+    assert "[the dialog ended at the limit of rounds]" in show(folder, "toy_agent", "0")
+    assert folder.results().tasks["toy_agent"].max_rounds_reached == [str(number) for number in range(12)]
+    assert score_again(folder).tasks[0].max_rounds_reached == [str(number) for number in range(12)]
+
+
+def test_a_dialog_that_is_over_does_not(show: Show) -> None:
+    folder = agent("--max_rounds", "7")
+    assert "limit of rounds" not in show(folder, "toy_agent", "0")
+    assert folder.results().tasks["toy_agent"].max_rounds_reached == []
+
+
+MODEL = '''
+import re
+
+from mill.api.model import MillModel, ModelCapabilities
+from mill.api.registry import register_model
+
+
+@register_model("lettered")
+class Lettered(MillModel):
+    """Answers with the letter of the second choice and its text."""
+
+    capabilities = ModelCapabilities(supports_chat_template=True)
+    model_name = "lettered"
+
+    def _generate_batch(self, batch, gen_kwargs):
+        return [f"B. {re.search(r'^B. (.*)$', request.text, flags=re.MULTILINE)[1]}" for request in batch]
+'''
+
+
+def test_each_order_of_choices_has_its_prompt_and_response(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, show: Show
+) -> None:
+    data = tmp_path / "data/ai2_arc/ARC-Easy/test.jsonl"
+    data.parent.mkdir(parents=True)
+    choices = {"text": ["milk", "stone", "air"], "label": ["A", "B", "C"]}
+    data.write_text(json.dumps({"question": "What is hard?", "choices": choices, "answerKey": "B"}) + "\n")
+    monkeypatch.setenv("MILL_DATA", str(tmp_path / "data"))
+    (tmp_path / "model.py").write_text(MODEL)
+    folder = evaluate("lettered", "arc_easy_gen", "--permutations", "3", "--task_paths", "model.py")
+    text = show(folder, "arc_easy_gen", "0")
+    parts = text.split("[prompt ")[1:]
+    assert [part[:6] for part in parts] == ["1 of 3", "2 of 3", "3 of 3"]
+    for part in parts:
+        second = part.partition("\nB. ")[2].partition("\n")[0]
+        assert f"[response]\nB. {second}\n" in part
+    assert 'chosen_by_order: ["' in text
+    assert sorted(rows(folder, "arc_easy_gen")["0"]["details"][0]["chosen_by_order"]) == ["air", "milk", "stone"]
+
+
+def test_without_an_id_the_samples_are_listed(show: Show) -> None:
+    folder = agent()
+    lines = show(folder).splitlines()
+    assert {"id", "exact_match", "rounds", "response"} <= set(lines[0].split())
+    assert sum(line.split()[:1] == [str(number)] for number in range(12) for line in lines) == 12
+
+
+def test_unknown_tasks_and_samples_are_refused(show: Show) -> None:
+    folder = agent()
+    assert "toy_agents" in show(folder, "toy_agents", code=2)
+    assert "`mill show" in show(folder, "toy_agent", "no-such-sample", code=2)
