@@ -36,6 +36,18 @@ def shallow(folder: Path, layers: int = 4) -> Path:
     return folder
 
 
+def with_thinking_tokens(folder: Path) -> Path:
+    """The same weights with a tokenizer that has the tags, which vLLM's parser needs: two unused tokens are renamed."""
+    folder.mkdir()
+    for file in MODEL.iterdir():
+        if file.suffix == ".json":
+            text = file.read_text().replace("<jupyter_start>", "<think>").replace("<jupyter_text>", "</think>")
+            (folder / file.name).write_text(text)
+        else:
+            (folder / file.name).symlink_to(file)
+    return folder
+
+
 def conform(python: Path | str, *arguments: str) -> str:
     command = [str(python), "-m", "mill", "conform", *arguments]
     done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=900)

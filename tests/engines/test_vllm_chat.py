@@ -14,7 +14,7 @@ from mill.api.request import GENERATE, MULTI_ROUND, Request, generation_options
 from mill.api.task import RenderSettings
 from mill.api.tools import Tool, ToolCall
 from mill.models.openai_compat import OpenAICompatModel
-from tests.engines.prepared import ENVIRONMENT, MODEL, engine
+from tests.engines.prepared import ENVIRONMENT, engine, with_thinking_tokens
 from tests.servers import free_port, serving
 
 DIALOG = (Message("user", "Count to three."),)
@@ -42,18 +42,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenAICompatMode
         model = OpenAICompatModel("smollm2", f"http://127.0.0.1:{port}", chat=True)
         model.ready(240)
         yield model
-
-
-def with_thinking_tokens(folder: Path) -> Path:
-    """The same weights with a tokenizer that has the tags, which vLLM's parser needs: two unused tokens are renamed."""
-    folder.mkdir()
-    for file in MODEL.iterdir():
-        if file.suffix == ".json":
-            text = file.read_text().replace("<jupyter_start>", "<think>").replace("<jupyter_text>", "</think>")
-            (folder / file.name).write_text(text)
-        else:
-            (folder / file.name).symlink_to(file)
-    return folder
 
 
 def request(settings: RenderSettings | None = None, kind: str = GENERATE, **more: object) -> Request:

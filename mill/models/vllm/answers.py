@@ -12,11 +12,12 @@ from mill.models.hf.multimodal import MediaRow
 from mill.models.tokens.next_tokens import requested_top_logprobs
 from mill.models.tokens.reasoning import decoded_text, marks_of, read_text, reasoning_tokens, special_marks, tags_of
 from mill.models.tokens.rows import Row
+from mill.models.vllm.parsers import Parsers
 
 SAMPLED_LOGPROBS = 20  # vLLM's default maximum for a token
 
 
-def sampling(request: Request, *, stops: bool = True) -> Any:
+def sampling(request: Request, *, stops: bool = True, skip_special_tokens: bool = True) -> Any:
     """Without `stops` the engine generates to the end of the answer, which mill cuts: they may be in the reasoning too."""
     from vllm import SamplingParams
 
@@ -29,25 +30,37 @@ def sampling(request: Request, *, stops: bool = True) -> Any:
         temperature=options["temperature"],
         stop=[*options["until"]] or None if stops else None,
         logprobs=options.get("logprobs"),
+        skip_special_tokens=skip_special_tokens,
         **sampled,
     )
 
 
-def as_text(request: Request, output: Any, tokenizer: Any, truncated: int = 0, *, opened: bool = False) -> Response:
-    completion, tags = output.outputs[0], tags_of(request)
-    answer = read_text(request, _text(completion, tokenizer, request), request.options["until"], opened=opened)
-    reasons = tags is not None and answer.reasoning is not None
+def as_text(
+    request: Request, output: Any, tokenizer: Any, parsers: Parsers, truncated: int = 0, *, opened: bool = False
+) -> Response:
+    completion, stops = output.outputs[0], request.options["until"]
+    if parsers:
+        answer = parsers.read(request, completion.text, stops, tokenizer, opened=opened)
+    else:
+        answer = read_text(request, _text(completion, tokenizer, request), stops, opened=opened)
     return Response(
         text=answer.text,
         reasoning=answer.reasoning,
         tool_calls=answer.tool_calls,
-        reasoning_tokens=reasoning_tokens(tokenizer, completion.token_ids, tags) if tags and reasons else None,
+        reasoning_tokens=_reasoning_tokens(request, completion.token_ids, tokenizer, parsers) if answer.reasoning else None,
         finish_reason="stop" if answer.stopped else completion.finish_reason,
         tokens=with_top_logprobs(completion.token_ids, completion.logprobs) if completion.logprobs else None,
         prompt_tokens=len(output.prompt_token_ids),
         output_tokens=len(completion.token_ids),
         truncated_tokens=truncated,
     )
+
+
+def _reasoning_tokens(request: Request, ids: Sequence[int], tokenizer: Any, parsers: Parsers) -> int | None:
+    if parsers.reasoning:
+        return parsers.reasoning_tokens(request, ids, tokenizer)
+    tags = tags_of(request)
+    return reasoning_tokens(tokenizer, ids, tags) if tags is not None else None
 
 
 def _text(completion: Any, tokenizer: Any, request: Request) -> str:

@@ -29,6 +29,7 @@ from mill.models.vllm.answers import (
     top_logprobs_of,
     with_top_logprobs,
 )
+from mill.models.vllm.parsers import Parsers
 
 MAX_BATCH = 512  # requests a call: enough for continuous batching, few enough to record responses early
 
@@ -50,6 +51,8 @@ class VLLMModel(MediaModel):
         add_bos_token: bool | None = None,
         modalities: list[str] | tuple[str, ...] = TEXT_ONLY,
         video_frames: int = DEFAULT_VIDEO_FRAMES,
+        reasoning_parser: str | None = None,
+        tool_call_parser: str | None = None,
         **engine: Any,
     ) -> None:
         self.source = loading.locate(path, revision)
@@ -63,6 +66,7 @@ class VLLMModel(MediaModel):
             **engine,
         }
         self.modalities, self.video_frames = modalities, video_frames
+        self.parsers = Parsers(reasoning_parser, tool_call_parser)
         self._llm: Any = None
         self._reasons = False
         """Whether an answer began with reasoning: stop strings are then applied here, to the answer alone."""
@@ -79,6 +83,7 @@ class VLLMModel(MediaModel):
             "engine": engine,
             "use_chat_template": self.use_chat_template,
             "add_bos_token": self.add_bos_token,
+            **self.parsers.names,
         }
 
     @cached_property
@@ -100,6 +105,7 @@ class VLLMModel(MediaModel):
         if self._llm is None:
             from vllm import LLM
 
+            self.parsers.check(self.tokenizer)
             arguments = {**self.source.arguments(), **self.engine, "trust_remote_code": self.trust_remote_code}
             try:
                 self._llm = LLM(model=arguments.pop("pretrained_model_name_or_path"), disable_log_stats=True, **arguments)
@@ -129,6 +135,10 @@ class VLLMModel(MediaModel):
     def has_chat_template(self) -> bool:
         owner = self.processor if self.multimodal else self.tokenizer
         return bool(owner.chat_template)  # known without the engine
+
+    def check(self, request: Request) -> None:
+        self.parsers.check_request(request)
+        super().check(request)
 
     def clean(self) -> None:
         if self._llm is not None:
@@ -174,7 +184,7 @@ class VLLMModel(MediaModel):
 
     def _generate(self, batch: list[Unit]) -> list[list[Response]]:
         prompts: list[Prompt] = [unit.data for unit in batch]
-        params = [sampling(prompt.request, stops=not (self._reasons or prompt.opened)) for prompt in prompts]
+        params = [self._sampling(prompt.request, stops=not (self._reasons or prompt.opened)) for prompt in prompts]
         outputs = self._call([prompt.ids for prompt in prompts], params)
         responses = [self._response(prompt, output) for prompt, output in zip(prompts, outputs, strict=True)]
         early = [index for index, prompt in enumerate(prompts) if self._stopped_too_early(prompt.request, responses[index])]
@@ -187,7 +197,13 @@ class VLLMModel(MediaModel):
         return [[response] for response in responses]
 
     def _response(self, prompt: Prompt, output: Any) -> Response:
-        return as_text(prompt.request, output, self.tokenizer, prompt.truncated, opened=prompt.opened)
+        return as_text(prompt.request, output, self.tokenizer, self.parsers, prompt.truncated, opened=prompt.opened)
+
+    def _sampling(self, request: Request, *, stops: bool) -> Any:
+        if not self.parsers:
+            return sampling(request, stops=stops)
+        skip = self.parsers.skips_special_tokens(request, self.tokenizer)
+        return sampling(request, stops=stops and not self.parsers.reasoning, skip_special_tokens=skip)
 
     def _stopped_too_early(self, request: Request, response: Response) -> bool:
         return not self._reasons and stopped_too_early(request, response)
@@ -208,9 +224,9 @@ class VLLMModel(MediaModel):
         return text.removeprefix(bos) if adds_bos else text
 
     def _generate_rows(self, rows: list[MediaRow], decoded: list[Any]) -> list[list[Response]]:
-        outputs = self._call_media(rows, decoded, [sampling(row.request) for row in rows])
+        outputs = self._call_media(rows, decoded, [self._sampling(row.request, stops=True) for row in rows])
         return [
-            [as_text(row.request, output, self.tokenizer, opened=opens_reasoning(row.request, row.text))]
+            [as_text(row.request, output, self.tokenizer, self.parsers, opened=opens_reasoning(row.request, row.text))]
             for row, output in zip(rows, outputs, strict=True)
         ]
 
