@@ -73,7 +73,10 @@ def _list(rows: Mapping[str, Mapping[str, Any]], records: Mapping[str, SampleRec
         values = [_cell((row.get("values") or {}).get(metric)) for metric in metrics]
         rounds = str(len(record.responses[0])) if record.messages and record.responses else ""
         cells.append([name, *values, rounds, one_line(str(row.get("error") or row.get("response") or ""))[:_SHOWN]])
-    print_table("", ("id", *metrics, "rounds", "response"), cells, numbers=(*metrics, "rounds"))
+    columns = ["id", *metrics, "rounds", "response"]
+    if not any(row[-2] for row in cells):
+        columns, cells = [*columns[:-2], columns[-1]], [[*row[:-2], row[-1]] for row in cells]
+    print_table("", columns, cells, numbers=(*metrics, "rounds"))
 
 
 def _cell(values: Any) -> str:

@@ -88,7 +88,7 @@ def _content(message: Mapping[str, Any]) -> str:
 
 
 def _summary(record: SampleRecord, row: Mapping[str, Any], repeat: int) -> str:
-    values = {name: found[repeat] if len(found) > repeat else found for name, found in (row.get("values") or {}).items()}
+    values = {name: found[min(repeat, len(found) - 1)] for name, found in (row.get("values") or {}).items() if found}
     explained = row.get("details") or []
     details = explained[repeat] if repeat < len(explained) else {}
     repeats = row.get("extracted_repeats") or [row.get("extracted")]
