@@ -167,13 +167,17 @@ def compare_tools(tasks: Sequence[FunctionCallTask], theirs: dict[str, dict[str,
     return different
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+def read_options(about: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=about.split("\n")[0])
     parser.add_argument("--bfcl_python", required=True)
     parser.add_argument("--n", type=int, default=500)
     parser.add_argument("--all", action="store_true")
     parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> int:
+    options = read_options(__doc__)
     load_builtin()
     tasks = [task for name in CATEGORIES if isinstance(task := make_task(f"bfcl_{name}"), FunctionCallTask)]
     answers = all_answers(tasks, options.seed)

@@ -13,7 +13,6 @@ there is one.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import random
@@ -33,6 +32,7 @@ from mill.tasks.bfcl.multi_turn import DIALOGS, MultiTurnTask, split_turns
 from mill.tasks.load import load_builtin, make_task
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from benchmarks.bfcl_agreement import read_options
 from tests.bfcl_dialogs import EITHER, MISTAKES, RIGHT, Dialog, responses, right_dialog
 
 # Runs in the peer's process; argv is (plan file, result file). Results of the model's calls are collected where its checker
@@ -199,12 +199,7 @@ def compare_tools(tasks: Sequence[MultiTurnTask], theirs: dict[str, Any]) -> int
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--bfcl_python", required=True)
-    parser.add_argument("--n", type=int, default=500)
-    parser.add_argument("--all", action="store_true")
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
+    options = read_options(__doc__)
     load_builtin()
     tasks = [task for name in DIALOGS if isinstance(task := make_task(f"bfcl_{name}"), MultiTurnTask)]
     answers = all_answers(tasks, options.seed)

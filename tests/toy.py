@@ -54,6 +54,20 @@ class ToyModel(MillModel):
         return -float(self._note(request) % 997)
 
 
+class ToyToolModel(ToyModel):
+    """Calls tools: a subclass says which."""
+
+    def __init__(self, path: str, batch_size: int = 4) -> None:
+        super().__init__(path, batch_size)
+        self.capabilities = ModelCapabilities(supports_chat_template=True, supports_tools=True)
+
+    def _generate_batch(self, batch: list[Request], gen_kwargs: dict[str, Any]) -> list[Response]:
+        return [self._one(request) for request in batch]
+
+    def _one(self, request: Request) -> Response:
+        raise NotImplementedError
+
+
 class ToyTask(Task):
     task_type = TaskType.GENERATIVE_QA
     metrics = {"exact_match": "mean"}

@@ -6,16 +6,14 @@ import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from mill.api.model import ModelCapabilities
 from mill.api.registry import register_model, register_task
 from mill.api.request import Request
 from mill.api.response import Response
 from mill.api.task import Sample, Value
 from mill.api.tools import ToolCall
 from mill.tasks.agent import AgentTask, FunctionTool, text_parameters
-from tests.toy import ToyModel
+from tests.toy import ToyToolModel
 
 CALLS = (
     (ToolCall.parse("add", '{"a": "1", "b": "2"}'),),
@@ -30,15 +28,8 @@ CALLS = (
 
 
 @register_model("toy-agent")
-class ToyAgent(ToyModel):
+class ToyAgent(ToyToolModel):
     """Calls a tool two or three times, each chosen by the prompt, and then answers."""
-
-    def __init__(self, path: str, batch_size: int = 4) -> None:
-        super().__init__(path, batch_size)
-        self.capabilities = ModelCapabilities(supports_chat_template=True, supports_tools=True)
-
-    def _generate_batch(self, batch: list[Request], gen_kwargs: dict[str, Any]) -> list[Response]:
-        return [self._one(request) for request in batch]
 
     def _one(self, request: Request) -> Response:
         drawn = self._note(request)

@@ -7,13 +7,12 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-from mill.api.model import ModelCapabilities
 from mill.api.registry import register_model
 from mill.api.request import Request
 from mill.api.response import Response
 from mill.api.tools import ToolCall
 from mill.tasks.bfcl.simulation import CODE, MODULES
-from tests.toy import ToyModel
+from tests.toy import ToyToolModel
 
 TICKETS = """
 from bfcl_eval.eval_checker.multi_turn_eval.func_source_code.long_context import MORE
@@ -96,15 +95,8 @@ def as_wheel(folder: Path) -> Path:
 
 
 @register_model("toy-caller")
-class ToyCaller(ToyModel):
+class ToyCaller(ToyToolModel):
     """Makes the calls of the last message with calls, one list after another, and answers after the last."""
-
-    def __init__(self, path: str, batch_size: int = 4) -> None:
-        super().__init__(path, batch_size)
-        self.capabilities = ModelCapabilities(supports_chat_template=True, supports_tools=True)
-
-    def _generate_batch(self, batch: list[Request], gen_kwargs: dict[str, Any]) -> list[Response]:
-        return [self._one(request) for request in batch]
 
     def _one(self, request: Request) -> Response:
         self._note(request)

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import random
 import sys
-import time
 from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -25,8 +22,7 @@ from mill.runs.prepare import prepare
 from mill.runs.rescore import score_again
 from mill.tasks.agent import call_id, tool_turns
 from mill.tasks.load import load_files, make_task, select
-from tests.outcomes import assert_same_end, recorded
-from tests.runs.faults import ROOT, computed, kill, start, stderr_of, until_first_response
+from tests.runs.faults import ROOT, assert_resumes_after_kills
 
 AGENT = ROOT / "tests/toy_agent.py"
 SPEC = "toy-agent[path=toy]"
@@ -96,23 +92,7 @@ def test_a_dialog_ends_at_the_most_rounds_without_executing_the_last_calls(tmp_p
 
 
 def test_an_agent_run_killed_at_random_moments_ends_like_an_undisturbed_one(tmp_path: Path) -> None:
-    how: dict[str, Any] = {"tasks": "toy_agent", "model": SPEC, "file": AGENT}
-    whole, log, out = tmp_path / "whole", tmp_path / "log", tmp_path / "out"
-    assert start(whole, log, **how).wait(60) == 0, stderr_of(log)
-    dice = random.Random(5)
-    for _ in range(4):
-        log.write_text("")
-        process = start(out, log, delay=0.02, **how)
-        until_first_response(process, log)
-        time.sleep(dice.uniform(0.0, 0.5))
-        assert process.poll() is None, stderr_of(log)
-        kill(process)
-    known = recorded(out)
-    assert 0 < len(known) < len(recorded(whole))
-    log.write_text("")
-    assert start(out, log, **how).wait(60) == 0, stderr_of(log)
-    assert not set(computed(log)) & set(known), "a recorded round was computed again"
-    assert_same_end(out, whole)
+    assert_resumes_after_kills(tmp_path, kills=4, delay=0.02, within=0.5, tasks="toy_agent", model=SPEC, file=AGENT)
 
 
 def test_a_tool_that_answered_is_not_called_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.outcomes import recorded
+from tests.outcomes import assert_same_end, recorded
 
 TOY = Path(__file__).parent.parent / "toy.py"
 ROOT = TOY.parent.parent
@@ -87,3 +88,25 @@ def resume(out: Path, log: Path, *options: str, **how: Any) -> None:
 def leftovers(out: Path) -> list[Path]:
     """Files that only matter while a process works: drafts and heartbeats."""
     return [file for file in [*out.rglob(".*"), *out.glob("*/*/working/*")] if file.is_file()]
+
+
+def assert_resumes_after_kills(folder: Path, *, kills: int, delay: float, within: float, **how: Any) -> Path:
+    """A run that is killed at random moments and resumed ends like an undisturbed one, and computes nothing twice; its
+    output folder."""
+    whole, log, out = folder / "whole", folder / "log", folder / "out"
+    assert start(whole, log, **how).wait(PATIENCE_S) == 0, stderr_of(log)
+    dice = random.Random(5)
+    for _ in range(kills):
+        log.write_text("")
+        process = start(out, log, delay=delay, **how)
+        until_first_response(process, log)
+        time.sleep(dice.uniform(0.0, within))
+        assert process.poll() is None, stderr_of(log)
+        kill(process)
+    known = recorded(out)
+    assert 0 < len(known) < len(recorded(whole))
+    log.write_text("")
+    assert start(out, log, **how).wait(PATIENCE_S) == 0, stderr_of(log)
+    assert not set(computed(log)) & set(known), "a recorded response was computed again"
+    assert_same_end(out, whole)
+    return out

@@ -29,8 +29,8 @@ from mill.tasks.bfcl.multi_turn import DIALOGS, MORE_FUNCTIONS, MOST_STEPS, Mult
 from mill.tasks.bfcl.simulation import expected_call
 from mill.tasks.load import load_files, make_task, select
 from tests.bfcl_dialogs import MISTAKES, RIGHT, responses, right_dialog
-from tests.outcomes import assert_same_end, recorded, samples, scores
-from tests.runs.faults import ROOT, computed, kill, start, stderr_of, until_first_response
+from tests.outcomes import samples, scores
+from tests.runs.faults import ROOT, assert_resumes_after_kills
 from tests.toy_bfcl import as_wheel, dialog, opens, user, write_package
 
 GIVEN = {name: os.environ[name] for name in ("MILL_BFCL", "MILL_DATA") if os.environ.get(name)}
@@ -325,22 +325,7 @@ def test_a_run_killed_at_random_moments_ends_like_an_undisturbed_one(package: Pa
         package, BASE, rows, [[[call, "open_ticket('x')", "close_ticket(1)"], ["list_tickets()"]] for call in calls]
     )
     how: dict[str, Any] = {"tasks": "bfcl_multi_turn_base", "model": "toy-caller[path=toy]", "file": MODEL}
-    whole, log, out = tmp_path / "whole", tmp_path / "log", tmp_path / "out"
-    assert start(whole, log, **how).wait(60) == 0, stderr_of(log)
-    dice = random.Random(5)
-    for _ in range(3):
-        log.write_text("")
-        process = start(out, log, delay=0.05, **how)
-        until_first_response(process, log)
-        time.sleep(dice.uniform(0.0, 0.6))
-        assert process.poll() is None, stderr_of(log)
-        kill(process)
-    known = recorded(out)
-    assert 0 < len(known) < len(recorded(whole))
-    log.write_text("")
-    assert start(out, log, **how).wait(60) == 0, stderr_of(log)
-    assert not set(computed(log)) & set(known), "a recorded round was computed again"
-    assert_same_end(out, whole)
+    out = assert_resumes_after_kills(tmp_path, kills=3, delay=0.05, within=0.6, **how)
     assert scores(out)["tasks"]["bfcl_multi_turn_base"]["metrics"]["acc"]["value"] == 1.0
 
 
