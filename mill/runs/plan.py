@@ -109,6 +109,7 @@ def plan_tasks(
         raise SpecError("no task is given: `mill ls tasks` lists them")
     for task in selection.tasks:
         hooks.check_attributes(task)
+    refuse_unused(selection, settings)
     framed = settings.apply_chat_template
     chat = framed or model.use_chat_template
     settings = replace(settings, apply_chat_template=chat)
@@ -146,6 +147,20 @@ def refuse_early(selection: Selection, backend: str) -> None:
     everything = ModelCapabilities(modalities={"text", "image", "video", "audio"}, kinds=info.kinds)
     for task in selection.tasks:
         serve(task, everything, f"the backend {backend}", _alternatives(task, selection))
+
+
+def refuse_unused(selection: Selection, settings: RenderSettings) -> None:
+    """Refuse options that none of the tasks uses."""
+    served = [rendering for task in selection.tasks for rendering in renderings(task)]
+    if settings.max_rounds is not None and not any(task.multi_round for task in served):
+        raise SpecError(f"--max_rounds has no effect: {_none_of(selection)} a dialog")
+    if settings.max_tool_output is not None and not any(task.multi_round and task.executes_tools for task in served):
+        raise SpecError(f"--max_tool_output has no effect: {_none_of(selection)} a dialog with tools")
+
+
+def _none_of(selection: Selection) -> str:
+    names = [task.name for task in selection.tasks]
+    return f"{names[0]} is not" if len(names) == 1 else f"none of the {len(names)} tasks is"
 
 
 def _as_dialog(task: Task, request: Request) -> Request:

@@ -99,8 +99,16 @@ def _supervise(folders: str, limits: dict[int, int]) -> int:
     elif late:
         _report(TIMED_OUT, b"", text)
     else:
-        _report(FAILED, reported or _ending(ended), text)
+        _report(FAILED, _reason(reported, token) or _ending(ended), text)
     return 0
+
+
+def _reason(reported: bytes, token: bytes) -> bytes:
+    """What a failed program reports. The token beside other text is that of one process among several that ended, or of a
+    program that wrote there itself."""
+    if token in reported:
+        return b"the program's result is malformed: it was written more than once"
+    return reported[: 4 * _SHOWN]  # none of a token that the limit cuts off
 
 
 def _start_program(given: int, results: int, output: int, folders: str, limits: dict[int, int]) -> int:
