@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from mill.api.response import Response
 from mill.api.task import RenderSettings
 from mill.api.tools import Tool, ToolCall
 from mill.models.http import client
+from mill.models.openai_compat.stream import StreamedAnswer
 from mill.models.spec.open import open_model
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -132,6 +134,55 @@ def test_streamed_tool_calls_are_put_together() -> None:
     end = json.dumps({"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]})
     response, _ = respond(events(*lines, end), stream=True, tools=(ADD,))
     assert response.tool_calls == (ToolCall.parse("add", '{"a": 2, "b": 2}', "a"), ToolCall.parse("add", '{"a": 7}', "b"))
+
+
+def streamed(*parts: Any) -> Response:
+    """The response to a stream with each of these parts of calls in an event of its own."""
+    lines = [json.dumps({"choices": [{"index": 0, "delta": {"tool_calls": [part]}}]}) for part in parts]
+    end = json.dumps({"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]})
+    return respond(events(*lines, end), stream=True, tools=(ADD,))[0]
+
+
+def part(arguments: str, index: Any = None, name: str | None = "add", **more: Any) -> dict[str, Any]:
+    return {"index": index, "function": {"name": name, "arguments": arguments}, **more}
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [part('{"a": 1}', -1), part('{"a": 2}', 7)],
+        [part('{"a": 1}', 3), part('{"a": 2}', 10**30)],
+        [part('{"a": 2}', 10**30), part('{"a": 1}', -(10**30))],
+        [part('{"a": 1}', 0, id="x"), part('{"a": 2}', 0, id="y")],  # one index for all calls
+        [part('{"a": 1}', id="x"), part('{"a": 2}', id="y")],
+        [part('{"a": 1}'), part('{"a": 2}')],
+        [part('{"a": ', id="x"), part("1}", name=None), part('{"a": ', id="y"), part("2}", name=None)],
+        [part('{"a": ', 0, id="x"), part("1}", 0, id="x"), part('{"a": ', 1, id="y"), part("2}", 1)],  # the name each time
+        [part('{"a": ', 0), part("1}", 0), part('{"a": 2}', 1)],
+        [part("", 0, id="x"), part('{"a": 1}', 0, name=None, id="z"), part('{"a": 2}', 1)],  # another id each time
+    ],
+)
+def test_streamed_tool_calls_with_odd_indices_stay_apart(parts: list[dict[str, Any]]) -> None:
+    response = streamed(*parts)
+    assert response.error is None
+    assert [(call.name, call.arguments) for call in response.tool_calls] == [("add", {"a": 1}), ("add", {"a": 2})]
+
+
+@pytest.mark.parametrize("index", ["0", 1.5, [0], {}, True])
+def test_an_index_that_is_no_number_is_an_error(index: Any) -> None:
+    response = streamed(part("{}", index))
+    assert response.error is not None and "tool_calls[0].index: expected int" in response.error
+
+
+def test_a_call_in_very_many_parts_is_put_together_at_once() -> None:
+    answer, pieces = StreamedAnswer(), 200_000
+    event = {"choices": [{"index": 0, "delta": {"tool_calls": [part("x" * 8, 0, name=None)]}}]}
+    started = time.process_time()
+    for _ in range(pieces):
+        answer.feed(event)
+    answer.feed({"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]})
+    (call,) = answer.whole()["choices"][0]["message"]["tool_calls"]
+    assert len(call["function"]["arguments"]) == 8 * pieces and time.process_time() - started < 20
 
 
 def test_a_stream_that_ends_in_the_middle_of_a_call_is_an_error() -> None:
