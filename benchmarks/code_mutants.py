@@ -1,4 +1,5 @@
-"""How many wrong programs fail the tests of code tasks: canonical solutions with a single mutation.
+"""How many wrong programs fail the tests of code tasks: functions that return nothing, and canonical solutions with a single
+mutation.
 
     MILL_DATA=... python benchmarks/code_mutants.py [--tasks humaneval,mbpp] [--limit 100] [--mutants 4] [--show]
 
@@ -76,6 +77,10 @@ def chosen_mutants(task: CodeTask, samples: Sequence[Sample], count: int) -> Ite
         yield from ((sample, one) for one in random.Random(sample.id).sample(every, min(count, len(every))))
 
 
+def _nothing(task: CodeTask, sample: Sample) -> str:
+    return f"def {task.entry_point(sample.doc)}(*given, **named):\n    return None"
+
+
 def passed(task: CodeTask, programs: Sequence[tuple[Sample, str]]) -> list[bool]:
     answered = [(sample, [Response(text=f"```python\n{program}\n```")]) for sample, program in programs]
     task.prepare_scoring(answered)
@@ -97,14 +102,16 @@ def main() -> None:
         samples = list(task.samples())[: options.limit]
         started = time.perf_counter()
         right = passed(task, [(sample, task.target_code(sample.doc)) for sample in samples])
+        empty = passed(task, [(sample, _nothing(task, sample)) for sample in samples])
         task.timeout = options.timeout or task.timeout
         wrong = list(chosen_mutants(task, samples, options.mutants))
         survived = [one for one, yes in zip(wrong, passed(task, wrong), strict=True) if yes]
-        share = 1 - len(survived) / len(wrong)
+        share = 1 - len(survived) / max(1, len(wrong))
         seconds = time.perf_counter() - started
         print(
-            f"{name}: {sum(right)} of {len(right)} canonical solutions pass; {len(wrong) - len(survived)} of {len(wrong)} "
-            f"mutants fail ({100 * share:.1f} %); {seconds:.0f} s",
+            f"{name}: {sum(right)} of {len(right)} canonical solutions pass; {sum(empty)} of {len(empty)} functions that "
+            f"return nothing pass; {len(wrong) - len(survived)} of {len(wrong)} mutants fail ({100 * share:.1f} %); "
+            f"{seconds:.0f} s",
             flush=True,
         )
         for sample, program in survived if options.show else ():

@@ -327,6 +327,11 @@ class Task(ABC):
         return None
 
     @property
+    def executes_tools(self) -> bool:
+        """Whether calls of its dialogs are executed."""
+        return type(self).call_tool is not Task.call_tool
+
+    @property
     def multi_round(self) -> bool:
         return self.kind == MULTI_ROUND
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, get_args
 
 OK, ERROR, TIMED_OUT, UNKNOWN, MALFORMED = "ok", "error", "timed out", "unknown tool", "malformed"
-OUTCOMES = (OK, ERROR, TIMED_OUT, UNKNOWN, MALFORMED)
+CallOutcome = Literal["ok", "error", "timed out", "unknown tool", "malformed"]
+OUTCOMES = get_args(CallOutcome)
 MOST_CALLS = 64  # of one response: the others are refused
 
 

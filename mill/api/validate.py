@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, Literal, NoReturn, TypeVar, overload
 
 from mill.api.errors import DataError, MillError
 from mill.api.storage import read_bytes
@@ -22,11 +22,12 @@ Number = float | Literal["NaN", "Infinity", "-Infinity"]
 _FIELD = re.compile(r"(.*?) - at `([^`]*)`$", re.DOTALL)
 
 
-def parse_json(raw: str | bytes, where: object, error: type[MillError] = DataError) -> Any:
-    """JSON of any shape. Invalid JSON, or JSON nested deeper than Python can read, is refused."""
+def parse_json(raw: str | bytes, where: object, error: type[MillError] = DataError, *, strict: bool = False) -> Any:
+    """JSON of any shape. Invalid JSON, or JSON nested deeper than Python can read, is refused; with `strict` also NaN and
+    Infinity as numbers, which Python reads and writes and JSON does not have."""
     try:
         text = raw if isinstance(raw, str) else raw.decode("utf-8", "surrogatepass")
-        return json.loads(text)
+        return json.loads(text, parse_constant=_refuse_constant) if strict else json.loads(text)
     except (ValueError, RecursionError) as cause:
         raise error(f"{where} is not valid JSON: {_one_line(cause)}") from cause
 
@@ -64,6 +65,10 @@ def _field_error(message: str) -> str:
     text = text.replace("`", "")
     text = text[:1].lower() + text[1:]
     return f"{field}: {text}" if field else text
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number of JSON")
 
 
 def _one_line(error: BaseException) -> str:

@@ -9,6 +9,7 @@ import click
 
 from mill.cli.options import option, options, split_paths
 from mill.cli.values import FilePath
+from mill.options.definitions import refuse_unused_image
 from mill.options.switches import apply_switches
 from mill.report.scores import print_outcome
 from mill.runs.folder import RunFolder
@@ -29,6 +30,7 @@ def command(run: str, repeat_metrics: list[str] | None, task_paths: tuple[list[s
       mill score results/SmolLM2-135M-Instruct-1a2b3c4d/default
       mill score results/SmolLM2-135M-Instruct-1a2b3c4d/repeats-10 --repeat_metrics pass@1,pass@3,maj@5
     """
+    refuse_unused_image(switches["sandbox"], switches["sandbox_image"])
     apply_switches(switches)
     load_builtin()
     load_files(tuple(split_paths(task_paths)))

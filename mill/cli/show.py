@@ -46,8 +46,8 @@ def command(run: str, task: str | None, sample_id: str | None, repeat: int, form
     if name not in names:
         raise UnknownName("task of this run", name, names, hint=f"it has {', '.join(names[:20])}")
     file = folder.samples_file(name)
+    records = {str(record.sample.id): record for record in read_samples(file)}  # which checks every line
     rows = {str(row["id"]): row for row in _rows(file)}
-    records = {str(record.sample.id): record for record in read_samples(file)}
     if sample_id is None:
         _list(rows, records)
         return 0

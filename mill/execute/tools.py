@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from mill.api.batching import describe
+from mill.api.errors import RunError
 from mill.api.request import MULTI_ROUND, Request
 from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample, Task
@@ -32,6 +33,11 @@ def waits_for_tools(request: Request) -> bool:
 
 
 def attach(request: Request, results: Sequence[ToolResult]) -> None:
+    """Raises where results were recorded that are not those of the calls."""
+    calls = len(request.resps[0].tool_calls)
+    if len(results) != calls:
+        found = f"the record has {len(results)} tool_results for the {calls} tool_calls of the response {request.key}"
+        raise RunError(f"{found}: move its file away to compute them again")
     request.resps[:] = [replace(request.resps[0], tool_results=tuple(results))]
 
 

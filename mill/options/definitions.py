@@ -13,10 +13,10 @@ from mill.api.files import check_path
 from mill.api.reasoning import read_tags
 from mill.api.request import LARGEST_SEED, NUMBER_OPTIONS, option_name
 from mill.api.request import check_options as check_decoding
-from mill.api.task import MAX_PERMUTATIONS, MAX_ROUNDS, RenderSettings
-from mill.options.option import hints
+from mill.api.task import MAX_PERMUTATIONS, MAX_ROUNDS, MOST, RenderSettings
+from mill.options.option import hints, shown
 from mill.options.text import parse_pairs, read_list
-from mill.sandbox.container import DEFAULT_IMAGE
+from mill.sandbox.container import DEFAULT_IMAGE, Container
 
 if TYPE_CHECKING:
     from mill.execute.choose import ExecutorChoice
@@ -39,10 +39,26 @@ def check_gen_kwargs(given: Mapping[Any, Any]) -> None:
             raise SpecError(f"the decoding option {name} must be a number, not the text {value!r}")
 
 
+# What `apply_chat_template` takes beside variables, and what mill or the package sets in every chat template.
+_SET_BY_MILL = (
+    "add_generation_prompt", "chat_template", "continue_final_message", "conversation", "conversations", "max_length",
+    "messages", "padding", "processor_kwargs", "raise_exception", "return_assistant_tokens_mask", "return_dict",
+    "return_tensors", "self", "strftime_now", "tokenize", "tokenizer_kwargs", "tools", "truncation",
+)  # fmt: skip
+
+
 def check_variables(given: Mapping[Any, Any]) -> None:
     for name in parse_pairs(given):
         if not str(name).isidentifier():
-            raise SpecError(f"chat_template_kwargs: {name!r} is no name of a variable")
+            raise SpecError(f"{name!r} is no name of a variable")
+        if name in _SET_BY_MILL or name.startswith("__"):
+            raise SpecError(f"{shown(name)} is no variable of the chat template alone: mill sets it, or its package does")
+
+
+def check_image(name: str) -> None:
+    """The name goes into a command line: one that begins with - would be an option there."""
+    if name.startswith("-") or not name.isprintable() or any(sign.isspace() for sign in name):
+        raise SpecError(f"{shown(name)} is no name of an image")
 
 
 def read_tag_list(text: str) -> list[str]:
@@ -56,6 +72,11 @@ def check_tags(given: Any) -> None:
 def check_paths(given: str | list[str]) -> None:
     for path in [given] if isinstance(given, str) else given:
         check_path(path)
+
+
+def refuse_unused_image(sandbox: str | None, image: str | None) -> None:
+    if image is not None and sandbox != Container.name:
+        raise SpecError(f"--sandbox_image {shown(image)} has no effect without --sandbox {Container.name}")
 
 
 class RunOptions(msgspec.Struct, kw_only=True, frozen=True):
@@ -157,10 +178,16 @@ class RunOptions(msgspec.Struct, kw_only=True, frozen=True):
             "--confirm_run_unsafe_code."
         ),
     ] = "bubblewrap"
-    sandbox_image: Annotated[Text, Meta(description="The image of --sandbox docker.")] = DEFAULT_IMAGE
+    sandbox_image: Annotated[
+        Text | None,
+        Meta(description="The image of --sandbox docker.", extra=hints(check=check_image, default=DEFAULT_IMAGE)),
+    ] = None
     wait: Annotated[float, Meta(ge=0, description="Seconds to wait for a server to start.")] = 0.0
     fresh: Annotated[bool, Meta(description="Recompute everything into a new run; reuse no recorded answers.")] = False
     quiet: Annotated[bool, Meta(description="Show no progress.")] = False
+
+    def __post_init__(self) -> None:
+        refuse_unused_image(self.sandbox, self.sandbox_image)
 
     @property
     def decoding(self) -> dict[str, Any]:
@@ -253,7 +280,7 @@ class EvalOptions(RunOptions, kw_only=True, frozen=True):
         Meta(description="Most rounds of a dialog with tools.", extra=hints(default="the task's own")),
     ] = None
     max_tool_output: Annotated[
-        Count | None,
+        Annotated[int, Meta(ge=1, le=MOST)] | None,
         Meta(description="Most characters of a tool's output that the model gets.", extra=hints(default="the task's own")),
     ] = None
     executor: Annotated[

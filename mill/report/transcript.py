@@ -54,9 +54,10 @@ def _dialog(messages: Sequence[Mapping[str, Any]], responses: Sequence[Response]
 
 def _tool(tool: Mapping[str, Any]) -> str:
     """Its name with those of its parameters, and the first line of its description."""
-    function = tool.get("function", {})
-    parameters = ", ".join(function.get("parameters", {}).get("properties", {}))
-    return f"{function.get('name')}({parameters}): {str(function.get('description')).strip().partition(chr(10))[0]}"
+    function = tool["function"]
+    properties = function.get("parameters", {}).get("properties", {})
+    parameters = ", ".join(map(str, properties)) if isinstance(properties, Mapping) else ""
+    return f"{function['name']}({parameters}): {function.get('description', '').strip().partition(chr(10))[0]}"
 
 
 def _outcome(rounds: Mapping[int, Response], index: int) -> str:

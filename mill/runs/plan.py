@@ -109,6 +109,7 @@ def plan_tasks(
         raise SpecError("no task is given: `mill ls tasks` lists them")
     for task in selection.tasks:
         hooks.check_attributes(task)
+    refuse_unused(selection, settings)
     framed = settings.apply_chat_template
     chat = framed or model.use_chat_template
     settings = replace(settings, apply_chat_template=chat)
@@ -138,19 +139,31 @@ def plan_tasks(
     return plans
 
 
-def refuse_early(selection: Selection, backend: str, settings: RenderSettings | None = None) -> None:
-    """Refuse what a built-in backend can never serve, and options that no form of a task takes, before the backend's package
-    is imported or its server reached."""
-    if settings is not None and settings.choice_options:
-        for task in selection.tasks:
-            if not any(form.takes_choice_options for form in renderings(task)):
-                _refuse_choice_options(task, settings)
+def refuse_early(selection: Selection, backend: str) -> None:
+    """Refuse what a built-in backend can never serve, before its package is imported or its server reached."""
     info = backend_info(backend)
     if info is None:
         return
     everything = ModelCapabilities(modalities={"text", "image", "video", "audio"}, kinds=info.kinds)
     for task in selection.tasks:
         serve(task, everything, f"the backend {backend}", _alternatives(task, selection))
+
+
+def refuse_unused(selection: Selection, settings: RenderSettings) -> None:
+    """Refuse options that none of the tasks uses, or one of them cannot take, before the model is opened."""
+    for task in selection.tasks if settings.choice_options else ():
+        if not any(form.takes_choice_options for form in renderings(task)):
+            _refuse_choice_options(task, settings)
+    served = [rendering for task in selection.tasks for rendering in renderings(task)]
+    if settings.max_rounds is not None and not any(task.multi_round for task in served):
+        raise SpecError(f"--max_rounds has no effect: {_none_of(selection)} a dialog")
+    if settings.max_tool_output is not None and not any(task.multi_round and task.executes_tools for task in served):
+        raise SpecError(f"--max_tool_output has no effect: {_none_of(selection)} a dialog with tools")
+
+
+def _none_of(selection: Selection) -> str:
+    names = [task.name for task in selection.tasks]
+    return f"{names[0]} is not" if len(names) == 1 else f"none of the {len(names)} tasks is"
 
 
 def _as_dialog(task: Task, request: Request) -> Request:

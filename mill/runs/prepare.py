@@ -17,7 +17,7 @@ from mill.runs import manifest
 from mill.runs.evaluate import Run
 from mill.runs.folder import MANIFEST, RESULTS, RunFolder, check_writable, newest_generation, run_folder
 from mill.runs.judging import JudgeRunner, check_prompts, open_judge, refuse_without_judge
-from mill.runs.plan import plan_tasks, refuse_early
+from mill.runs.plan import plan_tasks, refuse_early, refuse_unused
 from mill.runs.record import Record
 from mill.runs.schema import BenchmarkResult, SessionEntry, StartedManifest, TaskEntry, TaskResult
 from mill.runs.shared import read_entries
@@ -47,7 +47,8 @@ def prepare(
     """
     check_writable(output_dir)
     resolved = resolve_spec(parse_spec(spec) if isinstance(spec, str) else spec)
-    refuse_early(selection, resolved.backend, settings)
+    refuse_early(selection, resolved.backend)
+    refuse_unused(selection, settings)
     chat = True if settings.apply_chat_template else chat
     resolved, chat = split_chat_template(resolved, chat, _chat_option(chat))
     settings = replace(settings, apply_chat_template=bool(chat))

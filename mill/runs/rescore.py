@@ -84,10 +84,15 @@ def _answered(
 ) -> list[SampleRecord]:
     """The samples of a task with the responses of the record; those that only the samples file has stay."""
     samples = [_with_responses(task, _with_target(task, sample), record, settings) for sample in read]
+    file = folder.samples_file(task.name).name
     missing = sum(from_file for _, from_file in samples)
     if missing:
         lacks = f"the record lacks responses of {missing} of {len(samples)} samples of {task.name}"
-        warn(f"{folder.path}: {lacks}; {folder.samples_file(task.name).name} has them")
+        warn(f"{folder.path}: {lacks}; {file} has them")
+    different = sum(_differ(before, after) for before, (after, _) in zip(read, samples, strict=True))
+    if different:
+        which = f"{different} of {len(samples)} samples of {task.name} have other responses in {file} than in the record"
+        warn(f"{folder.path}: {which}: those of the record are scored, and {file} is written again")
     return [sample for sample, _ in samples]
 
 
@@ -116,6 +121,23 @@ def _with_responses(task: Task, sample: SampleRecord, record: Record, settings: 
     if _count(again.responses) < _count(sample.responses):  # fewer responses never replace more
         return sample, True
     return again, bool(used)
+
+
+def _differ(before: SampleRecord, after: SampleRecord) -> bool:
+    """Whether the samples file has another answer than the record for a request that both have."""
+    known = _answers(after)
+    return any(known.get(key, answer) != answer for key, answer in _answers(before).items())
+
+
+def _answers(sample: SampleRecord) -> dict[str, tuple[object, ...]]:
+    """What was answered under each key, but for errors, which a later answer replaces, and for measurements."""
+    return {
+        key: (one.text, one.score, one.label, one.reasoning, one.tool_calls, one.tool_results)
+        for keys, given in zip(sample.keys, sample.responses, strict=True)
+        if len(keys) == len(given)
+        for key, one in zip(keys, given, strict=True)
+        if not one.failed
+    }
 
 
 def _looked_up(sample: SampleRecord, lookup: Callable[[str], Response | None]) -> SampleRecord:

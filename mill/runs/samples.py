@@ -222,7 +222,7 @@ def read_samples(file: Path) -> list[SampleRecord]:
         for number, (_, line) in enumerate(read_lines(file), 1):
             if line.strip():
                 where = f"{file}, line {number},"
-                sample = _read_line(parse_json(line, where, RunError), where)
+                sample = _read_line(parse_json(line, where, RunError, strict=True), where)
                 if sample.sample.id in samples:
                     raise RunError(f"{where} is a second line of sample {sample.sample.id}: remove one of them")
                 samples[sample.sample.id] = sample
@@ -241,8 +241,15 @@ def _read_line(line: Any, where: str) -> SampleRecord:
     if len(given) != len(keys) or any(len(repeat) > len(names) for repeat, names in zip(given, keys, strict=True)):
         raise RunError(f"{where} is not valid: responses: a response for each of the keys is needed")
     responses = [[read_response(response, where) for response in repeat] for repeat in given]
+    for number, repeat in enumerate(responses):
+        for index, response in enumerate(repeat):
+            if response.tool_results and len(response.tool_results) != len(response.tool_calls):
+                path = f"responses[{number}][{index}].tool_results"
+                raise RunError(f"{where} is not valid: {path}: a result for each of the calls is needed")
     sample = Sample(line["id"], line["doc"])
     sent, judgements = line["prompt"], line.get("judgements", [])
+    if judgements and len(judgements) != len(keys):
+        raise RunError(f"{where} is not valid: judgements: a list for each repeat is needed")
     prompt = line.get("unrendered") or sent
     shown = {name: line[name] for name in ("prompts", "messages", "tools", "max_rounds_reached") if name in line}
     return SampleRecord(

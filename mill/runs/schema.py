@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 from mill.api.errors import RunError
 from mill.api.response import Response, encode_float
+from mill.api.tools import CallOutcome
 from mill.api.validate import Number, convert
 from mill.execute.executor import Tally
 from mill.metrics.estimate import Estimate
@@ -218,8 +219,58 @@ class ToolCallEntry:
 class ToolResultEntry:
     name: str
     output: str
-    outcome: str
+    outcome: CallOutcome
     id: str = ""
+
+
+@dataclass
+class ContentEntry:
+    """A part of a message: a text, or the name of an image, video or audio."""
+
+    type: Literal["text", "image", "video", "audio"]
+    text: str = ""
+    image: str = ""
+    video: str = ""
+    audio: str = ""
+
+
+@dataclass
+class CalledFunction:
+    name: str
+    arguments: str
+
+
+@dataclass
+class MessageCall:
+    """A call of a tool in a message, in OpenAI's format."""
+
+    function: CalledFunction
+    id: str = ""
+
+
+@dataclass
+class MessageEntry:
+    """A message, as `Message.to_json` writes it."""
+
+    role: str
+    content: str | list[ContentEntry]
+    tool_calls: list[MessageCall] = field(default_factory=list)
+    tool_call_id: str = ""
+    name: str = ""
+
+
+@dataclass
+class DescribedFunction:
+    name: str
+    description: str = ""
+    parameters: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class ToolEntry:
+    """A tool that the model may call, as `Tool.to_dict` writes it."""
+
+    function: DescribedFunction
 
 
 @dataclass
@@ -257,11 +308,16 @@ class RecordLine:
     deterministic: bool = False
 
 
+ValueEntry = float | str | list[Number] | dict[str, Number] | None
+"""A metric's value of one repeat: a number, a pair of numbers, or, of a task that sums up its values itself, what is shown
+of them. A number that is not finite is a text."""
+
+
 @dataclass
 class SampleLine:
-    """What is read back of a line of samples/*.jsonl; `keys` and `responses` have a list for each repeat.
+    """What is read of a line of samples/*.jsonl; `keys` and `responses` have a list for each repeat.
 
-    The other columns of a line are for people: see sample_rows.py.
+    The other columns of a line are for other programs: see sample_rows.py.
     """
 
     id: str | int
@@ -274,16 +330,21 @@ class SampleLine:
     unrendered: str | None = None
     """The prompt before the chat template; None where that is the prompt."""
     judgements: list[list[str | None]] = field(default_factory=list)
-    values: dict[str, list[Any]] = field(default_factory=dict)
+    values: dict[str, list[ValueEntry]] = field(default_factory=dict)
     details: list[dict[str, Any]] = field(default_factory=list)
     extracted_repeats: list[Any] = field(default_factory=list)
     prompts: list[str] = field(default_factory=list)
-    messages: list[list[dict[str, Any]]] = field(default_factory=list)
+    messages: list[list[MessageEntry]] = field(default_factory=list)
     """Of a dialog: for each repeat the messages of its last round."""
-    tools: list[dict[str, Any]] = field(default_factory=list)
+    tools: list[ToolEntry] = field(default_factory=list)
     max_rounds_reached: bool = False
     escaped: bool = False
     """Whether lone surrogates are written as `\\udXXX` in this line, and each backslash doubled: see samples.py."""
+    task: str = ""
+    error: str | None = None
+    response: str | None = None
+    reasoning: str | None = None
+    reasoning_tokens: Number | None = None
 
 
 @dataclass

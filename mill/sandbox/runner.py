@@ -33,6 +33,9 @@ _POLL_S = 0.0005
 _NO_MORE = 3  # exit code of a supervisor that no program came to
 _CLONE_NEWNS, _CLONE_NEWIPC, _CLONE_NEWPID = 0x20000, 0x8000000, 0x20000000
 _PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS, _SECCOMP_MODE_FILTER = 4, 22, 38, 2
+_PR_SET_CHILD_SUBREAPER = 36
+_ADOPTS = sys.platform == "linux"  # whether a process can adopt those whose parent ended
+_ADOPTED_S = 5.0  # for them to end
 # add_key, request_key, keyctl, shmget, semget, msgget, ptrace, process_vm_readv and writev, memfd_create, bpf,
 # perf_event_open, userfaultfd, unshare, setns, mount, io_uring_setup
 _REFUSED_CALLS = {
@@ -61,7 +64,7 @@ def serve() -> None:
         resource.RLIMIT_NPROC: int(processes),
     }
     folders = f"size={size},nr_inodes={files},mode=0777" if int(files) else ""
-    if folders:
+    if folders or _ADOPTS:
         import ctypes  # noqa: F401  once, instead of in each child
     code = 0
     while code == 0:
@@ -75,6 +78,8 @@ def _supervise(folders: str, limits: dict[int, int]) -> int:
     printed, output = os.pipe()
     if folders:
         _call_libc("unshare", _CLONE_NEWNS | _CLONE_NEWIPC | _CLONE_NEWPID)
+    elif _ADOPTS:
+        _call_libc("prctl", _PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     init = os.fork()
     if init == 0:
         _leave(lambda: _start_program(given, results, output, folders, limits))
@@ -92,6 +97,8 @@ def _supervise(folders: str, limits: dict[int, int]) -> int:
     reported, text = _read_both(from_program, printed, most_output, deadline)
     ended = _end(init, deadline if len(reported) < _MOST_BYTES else 0.0)
     late = time.monotonic() >= deadline
+    if not folders and _ADOPTS:
+        _end_adopted()
     if first != _READY:
         _report(BROKEN, first + reported or b"the processes of a program did not start")
     elif reported == token:
@@ -99,8 +106,16 @@ def _supervise(folders: str, limits: dict[int, int]) -> int:
     elif late:
         _report(TIMED_OUT, b"", text)
     else:
-        _report(FAILED, reported or _ending(ended), text)
+        _report(FAILED, _reason(reported, token) or _ending(ended), text)
     return 0
+
+
+def _reason(reported: bytes, token: bytes) -> bytes:
+    """What a failed program reports, without the token: several processes of it may have come to an end."""
+    text = reported.replace(token, b"")[: 4 * _SHOWN]  # so short that it has no part of a token that was cut off
+    if token not in reported:
+        return text
+    return b"the program's result is malformed: it was written more than once" + (b" (%b)" % text if text else b"")
 
 
 def _start_program(given: int, results: int, output: int, folders: str, limits: dict[int, int]) -> int:
@@ -226,6 +241,30 @@ def _end(child: int, deadline: float) -> int:
         os.kill(child, signal.SIGKILL)
         _, status = os.waitpid(child, 0)
     return os.waitstatus_to_exitcode(status)
+
+
+def _end_adopted() -> None:
+    """End what a program left running where no namespace does it. This process adopts them, also those with a session of
+    their own."""
+    deadline = time.monotonic() + _ADOPTED_S
+    with contextlib.suppress(ChildProcessError):  # there are no more
+        while time.monotonic() < deadline:
+            if os.waitpid(-1, os.WNOHANG)[0]:
+                continue
+            for child in _children():
+                with contextlib.suppress(OSError):
+                    os.kill(child, signal.SIGKILL)
+            time.sleep(_POLL_S)
+
+
+def _children() -> list[int]:
+    found = []
+    for process in os.scandir("/proc"):
+        with contextlib.suppress(OSError, ValueError), io.FileIO(f"{process.path}/stat") as file:
+            parent = file.read().rpartition(b")")[2].split()[1]
+            if int(parent) == os.getpid():
+                found.append(int(process.name))
+    return found
 
 
 def _in_child(function: Callable[[], int]) -> int:

@@ -134,6 +134,44 @@ def test_streamed_tool_calls_are_put_together() -> None:
     assert response.tool_calls == (ToolCall.parse("add", '{"a": 2, "b": 2}', "a"), ToolCall.parse("add", '{"a": 7}', "b"))
 
 
+def streamed(*parts: Any) -> Response:
+    """The response to a stream with each of these parts of calls in an event of its own."""
+    lines = [json.dumps({"choices": [{"index": 0, "delta": {"tool_calls": [part]}}]}) for part in parts]
+    end = json.dumps({"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]})
+    return respond(events(*lines, end), stream=True, tools=(ADD,))[0]
+
+
+def part(arguments: str, index: Any = None, name: str | None = "add", **more: Any) -> dict[str, Any]:
+    return {"index": index, "function": {"name": name, "arguments": arguments}, **more}
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [part('{"a": 1}', -1), part('{"a": 2}', 7)],
+        [part('{"a": 1}', 3), part('{"a": 2}', 10**30)],
+        [part('{"a": 2}', 10**30), part('{"a": 1}', -(10**30))],
+        [part('{"a": 1}', 0, id="x"), part('{"a": 2}', 0, id="y")],  # one index for all calls
+        [part('{"a": 1}', id="x"), part('{"a": 2}', id="y")],
+        [part('{"a": 1}'), part('{"a": 2}')],
+        [part('{"a": ', id="x"), part("1}", name=None), part('{"a": ', id="y"), part("2}", name=None)],
+        [part('{"a": ', 0, id="x"), part("1}", 0, id="x"), part('{"a": ', 1, id="y"), part("2}", 1)],  # the name each time
+        [part('{"a": ', 0), part("1}", 0), part('{"a": 2}', 1)],
+        [part("", 0, id="x"), part('{"a": 1}', 0, name=None, id="z"), part('{"a": 2}', 1)],  # another id each time
+    ],
+)
+def test_streamed_tool_calls_with_odd_indices_stay_apart(parts: list[dict[str, Any]]) -> None:
+    response = streamed(*parts)
+    assert response.error is None
+    assert [(call.name, call.arguments) for call in response.tool_calls] == [("add", {"a": 1}), ("add", {"a": 2})]
+
+
+@pytest.mark.parametrize("index", ["0", 1.5, [0], {}, True])
+def test_an_index_that_is_no_number_is_an_error(index: Any) -> None:
+    response = streamed(part("{}", index))
+    assert response.error is not None and "tool_calls[0].index: expected int" in response.error
+
+
 def test_a_stream_that_ends_in_the_middle_of_a_call_is_an_error() -> None:
     part = {"index": 0, "id": "a", "function": {"name": "add", "arguments": '{"a": 2, '}}
     line = json.dumps({"choices": [{"index": 0, "delta": {"tool_calls": [part]}}]})

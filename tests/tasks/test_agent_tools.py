@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import re
+import socket
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,9 +18,11 @@ from mill.api.registry import register_model
 from mill.api.request import Request
 from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample
-from mill.api.tools import ToolCall
+from mill.api.tools import ERROR, ToolCall
+from mill.execute.tools import execute
 from mill.runs.prepare import prepare
 from mill.sandbox import chosen_sandbox
+from mill.tasks.agent import FunctionTool
 from mill.tasks.agent_tools import bash_tool, file_tools, python_tool
 from mill.tasks.gsm8k_python import GSM8KPython
 from mill.tasks.load import Selection
@@ -53,6 +60,74 @@ def test_bash_runs_a_command_apart() -> None:
         bash(command="exit 3")
     with pytest.raises(RuntimeError, match="exit code"):
         bash(command="cat /etc/shadow")
+
+
+@isolated
+@pytest.mark.parametrize(
+    ("command", "found"),
+    [
+        ("yes", "TimeoutError: it took more than 2 s; it printed: y"),
+        ("yes >&2", "TimeoutError: it took more than 2 s; it printed: y"),
+        ("head -c 10000000 /dev/zero | tr '\\0' x", "x" * 2**16),
+        ("echo x > /usr/planted", "RuntimeError: RuntimeError: exit code 1; it printed: .*Read-only file system"),
+        ("ln -s /etc/shadow link; cat link", "RuntimeError: .*No such file"),
+        ("cat ../../../etc/shadow", "RuntimeError: .*No such file"),
+        ("mknod disk b 8 0", "RuntimeError: .*not permitted"),
+        ("exec 3<>/dev/tcp/127.0.0.1/{port}", "RuntimeError: .*Connection refused"),
+        ("exec 3<>/dev/udp/8.8.8.8/53", "RuntimeError: .*Network is unreachable"),
+        ("kill -9 $PPID", "RuntimeError: ended early with SIGKILL"),
+        ("cat", r"\(it printed nothing\)"),
+        ("", r"\(it printed nothing\)"),
+        ("echo a\x00b", "RuntimeError: ValueError: embedded null byte"),
+        ("echo \ud800", "RuntimeError: UnicodeEncodeError"),
+        (f"echo {'x' * 200_000}", "RuntimeError: .*Argument list too long"),
+        ("printf '\\377'", "\ufffd"),
+    ],
+)
+def test_a_hostile_command_gives_a_text_in_time(command: str, found: str) -> None:
+    started = time.monotonic()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        command = command.replace("{port}", str(server.getsockname()[1]))
+        try:
+            output = bash_tool(timeout=2).function(command=command)
+        except Exception as error:
+            output = f"{type(error).__name__}: {error}"
+    assert re.match(found, output, re.DOTALL) and len(output) < 70_000, output[:300]
+    assert time.monotonic() - started < 20
+
+
+@isolated
+@pytest.mark.parametrize("command", ["(setsid {sleep} &)", "nohup {sleep} & disown", "{sleep} & wait"])
+def test_a_background_process_of_a_command_ends_with_it(command: str) -> None:
+    seconds = f"61.{os.getpid()}"
+    sleep = f"sleep {seconds} >/dev/null 2>&1"
+    with contextlib.suppress(TimeoutError):
+        bash_tool(timeout=1).function(command=command.replace("{sleep}", sleep))
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline and seconds in _command_lines():
+        time.sleep(0.05)
+    assert seconds not in _command_lines()
+
+
+def _command_lines() -> str:
+    lines = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            lines.append(file.read_text(errors="replace"))
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    "name", ["../notes.txt", "./notes.txt", "/dev/zero", "/etc/passwd", "notes.txt/", 3, None, ["x"], {}]
+)
+def test_no_other_file_is_read(name: Any) -> None:
+    result = execute(Files("files"), Sample("0", {}), ToolCall.parse("read_file", {"name": name}))
+    assert result.outcome == ERROR and "milk" not in result.output and "\n" not in result.output
+
+
+class Files(GSM8KPython):
+    def tools(self, sample: Sample) -> Sequence[FunctionTool]:
+        return file_tools({"notes.txt": "buy milk"})
 
 
 def test_files_are_read_by_name_alone() -> None:

@@ -3,12 +3,39 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass, field
 from typing import Any
 
+from mill.api.tools import ToolCall
 from mill.models.http import Failure
 from mill.models.http.values import shaped
 from mill.models.openai_compat.finish import read_finish
-from mill.models.openai_compat.schema import ChatMessage, Choice, Completion, first_choice
+from mill.models.openai_compat.schema import CalledTool, ChatMessage, Choice, Completion, first_choice
+
+
+@dataclass
+class _Call:
+    """A call of a tool, as far as it has come."""
+
+    name: str = ""
+    id: str = ""
+    arguments: list[str] = field(default_factory=list)
+
+    def followed_by(self, part: CalledTool) -> bool:
+        """Whether a part of the same index is of the next call. Some servers repeat the name in every part."""
+        if not self.name or not part.function.name:
+            return False
+        if self.id and part.id:
+            return part.id != self.id
+        if part.index is not None or not self.arguments or not self.arguments[-1].rstrip().endswith("}"):
+            return False
+        return ToolCall.parse("", "".join(self.arguments)).arguments is not None
+
+    def add(self, part: CalledTool) -> None:
+        self.name, self.id = part.function.name or self.name, part.id or self.id
+        given = part.function.arguments
+        if given is not None:
+            self.arguments.append(given if isinstance(given, str) else json.dumps(given))
 
 
 class StreamedAnswer:
@@ -18,7 +45,7 @@ class StreamedAnswer:
     def __init__(self) -> None:
         self._texts: list[str] = []
         self._reasoning: list[str] = []
-        self._calls: dict[int, dict[str, str]] = {}
+        self._calls: dict[int, list[_Call]] = {}
         self._finish: str | None = None
         self._usage: Any = None
         self._model: Any = None
@@ -38,15 +65,14 @@ class StreamedAnswer:
         return bool(text or reasoning or called)
 
     def _feed_calls(self, choice: Choice) -> bool:
-        """A call comes in parts, by its index: the name and the id once, the arguments piece by piece."""
+        """A call comes in parts, by its index: the name and the id once, the arguments piece by piece. Some servers give no
+        index, or the same one to all calls: there another one begins with its name."""
         parts = (choice.delta.tool_calls if choice.delta is not None else None) or []
         for position, part in enumerate(parts):
-            index = position if part.index is None else part.index
-            call = self._calls.setdefault(index, {"name": "", "id": "", "arguments": ""})
-            call["name"] = part.function.name or call["name"]
-            call["id"] = part.id or call["id"]
-            given = part.function.arguments
-            call["arguments"] += given if isinstance(given, str) else "" if given is None else json.dumps(given)
+            calls = self._calls.setdefault(position if part.index is None else part.index, [_Call()])
+            if calls[-1].followed_by(part):
+                calls.append(_Call())
+            calls[-1].add(part)
         return bool(parts)
 
     def whole(self) -> dict[str, Any]:
@@ -55,8 +81,9 @@ class StreamedAnswer:
         message: dict[str, Any] = {"content": "".join(self._texts), "reasoning_content": "".join(self._reasoning) or None}
         if self._calls:
             message["tool_calls"] = [
-                {"id": call["id"], "function": {"name": call["name"], "arguments": call["arguments"]}}
-                for _, call in sorted(self._calls.items())
+                {"id": call.id, "function": {"name": call.name, "arguments": "".join(call.arguments)}}
+                for index in sorted(self._calls)
+                for call in self._calls[index]
             ]
         choice = {"index": 0, "message": message, "finish_reason": self._finish}
         return {"choices": [choice], "usage": self._usage, "model": self._model}

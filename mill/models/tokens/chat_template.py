@@ -6,13 +6,17 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from mill.api.errors import CannotServe
+from mill.api.errors import CannotServe, ModelError
 from mill.api.message import Message
 from mill.api.request import Request
 
 THINKING = ("enable_thinking", "thinking")  # what templates call the switch for reasoning
 EFFORT = "reasoning_effort"
 TEMPLATE_OPTIONS = ("chat_template_kwargs", EFFORT)
+
+
+class TemplateFailed(ModelError):
+    """A chat template that raises an exception for the messages of a request, such as for a role that it does not know."""
 
 
 def template_text(chat_template: Any) -> str:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from mill.api.batching import BatchLimits, Completed, Hook, Unit, as_response
+from mill.api.errors import CannotServe
 from mill.api.model import MillModel
 from mill.api.request import LOGLIKELIHOOD, Request
 from mill.api.response import Response
 from mill.api.warnings import warn
-from mill.models.tokens.chat_template import check_variables, takes_tools, wanted
+from mill.models.tokens.chat_template import TemplateFailed, check_variables, takes_tools, wanted
 from mill.models.tokens.pairs import TokenPair
 from mill.models.tokens.prompted_tools import WARNING
 
@@ -41,6 +42,11 @@ class TokenModel(MillModel):
         super().check(request)
         if wanted(request):
             check_variables(request, self.tokens.template, self.model_name)
+        if not request.media:
+            try:
+                self.rendered_prompt(request)
+            except TemplateFailed as error:
+                raise CannotServe(f"{self.model_name}: {error}") from error
         if request.tools and not takes_tools(self.tokens.template) and not self._describes_tools:
             self._describes_tools = True
             warn(f"{self.model_name}: {WARNING}")
@@ -53,6 +59,29 @@ class TokenModel(MillModel):
             return None  # only the processor knows
         texts = [self.tokens.rendered(request) + request.continuation for request in requests]
         return sum(map(len, self.tokens.encode_all(texts)))
+
+    def _tracked(self, kind: str, requests: Sequence[Request]) -> Generator[Completed, None, None]:
+        """A request that the chat template cannot render is an error of its own; the others are computed."""
+        done: set[int] = set()
+        try:
+            for request, response in super()._tracked(kind, requests):
+                done.add(id(request))
+                yield request, response
+        except TemplateFailed:
+            left = [request for request in requests if id(request) not in done]
+            errors = [self._template_error(request) for request in left]
+            failed = [(one, Response(error=error)) for one, error in zip(left, errors, strict=True) if error is not None]
+            if not failed:
+                raise
+            yield from failed
+            yield from super()._tracked(kind, [one for one, error in zip(left, errors, strict=True) if error is None])
+
+    def _template_error(self, request: Request) -> str | None:
+        try:
+            self.rendered_prompt(request)
+        except TemplateFailed as error:
+            return str(error)
+        return None
 
     def _stream_checked(self, kind: str, units: Sequence[Unit], hook: Hook, limits: BatchLimits) -> Iterator[Completed]:
         """Run units; a response without what its kind needs, or with NaN, becomes its request's error."""

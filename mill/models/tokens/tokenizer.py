@@ -6,11 +6,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mill.api.batching import Unit
+from mill.api.batching import Unit, describe
 from mill.api.errors import ModelError
 from mill.api.message import Context, Message
 from mill.api.request import Request
-from mill.models.tokens.chat_template import takes_tools, template_text, template_variables, tool_fields, wanted
+from mill.models.tokens.chat_template import (
+    TemplateFailed,
+    takes_tools,
+    template_text,
+    template_variables,
+    tool_fields,
+    wanted,
+)
 from mill.models.tokens.pairs import TokenPair, make_pair, move_spaces, with_prefix
 from mill.models.tokens.prompted_tools import describe_tools
 from mill.models.tokens.reasoning import opens_reasoning
@@ -95,15 +102,18 @@ class Tokens:
         turns = [{"role": message.role, "content": self._content(message), **tool_fields(message)} for message in context]
         owner = self.tokenizer if self.processor is None else self.processor
         is_open = turns[-1]["role"] == "assistant"
-        return str(
-            owner.apply_chat_template(
-                turns,
-                tokenize=False,
-                add_generation_prompt=not is_open,
-                continue_final_message=is_open,
-                **variables,
+        try:
+            return str(
+                owner.apply_chat_template(
+                    turns,
+                    tokenize=False,
+                    add_generation_prompt=not is_open,
+                    continue_final_message=is_open,
+                    **variables,
+                )
             )
-        )
+        except Exception as error:  # a template is third-party code
+            raise TemplateFailed(f"the chat template cannot render the messages: {describe(error)}") from error
 
     @property
     def has_template(self) -> bool:

@@ -1,0 +1,73 @@
+"""`--sandbox none`: nothing that a program started or wrote is left behind, whether it ends, fails or times out."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mill.sandbox import choose_sandbox, run_python
+from mill.tasks.agent_tools import bash_tool
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc")
+
+NAME = f"mill-left-{os.getpid()}"
+# A process with a session of its own, whose parent has ended.
+DAEMON = f"""
+import os, time
+if os.fork() == 0:
+    os.setsid()
+    for _ in range(3):
+        os.fork()
+    os.execv("/usr/bin/sleep", ["{NAME}", "60"])
+time.sleep(0.3)
+"""
+
+
+@pytest.fixture(autouse=True)
+def unisolated() -> Iterator[None]:
+    choose_sandbox("none")
+    yield
+    choose_sandbox("bubblewrap")
+
+
+def left() -> list[str]:
+    found = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if file.read_text(errors="replace").startswith(NAME):
+                found.append(file.parent.name)
+        except OSError:
+            continue
+    return found
+
+
+@pytest.mark.parametrize(
+    ("ending", "outcome"), [("", "passed"), ("raise ValueError", "failed"), ("while True: pass", "timed out")]
+)
+def test_no_process_is_left(ending: str, outcome: str) -> None:
+    assert run_python(DAEMON + ending, timeout=2).outcome == outcome
+    assert left() == []
+
+
+def test_no_process_of_a_bash_call_is_left() -> None:
+    bash = bash_tool(timeout=2).function
+    assert bash(command=f"(exec -a {NAME} setsid sleep 60 >/dev/null 2>&1 &); echo started") == "started\n"
+    time.sleep(0.1)
+    assert left() == []
+
+
+def test_no_folder_is_left() -> None:
+    def folders() -> set[Path]:
+        return set(Path(tempfile.gettempdir()).glob("mill-*"))
+
+    before = folders()
+    program = "import os\nos.mkdir('a')\nopen('a/b', 'w').close()\nos.chmod('a', 0)\nos.chmod('.', 0)\n"
+    assert run_python(program + "while True: pass", timeout=1).outcome == "timed out"
+    assert run_python(program, timeout=5).passed
+    assert folders() <= before
