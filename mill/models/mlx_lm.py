@@ -30,6 +30,8 @@ STOP_CHECK_INTERVAL = 8  # decoded tokens between checks for a stop string
 class MlxModel(TokenModel):
     """The model is downloaded and loaded at its first use."""
 
+    renders_before_loading = False
+
     def __init__(
         self,
         path: str,

@@ -24,6 +24,8 @@ MakeUnits = Callable[[Sequence[Request], Sequence[TokenPair]], list[Unit]]
 class TokenModel(MillModel):
     """A subclass provides `tokens`, and defines how pairs become units and how units are computed."""
 
+    renders_before_loading = True
+    """Whether `tokens` needs neither weights nor a running engine."""
     _describes_tools = False
 
     @property
@@ -33,6 +35,11 @@ class TokenModel(MillModel):
     def has_chat_template(self) -> bool:
         return self.tokens.has_template
 
+    @property
+    def chat_template(self) -> str:
+        """Its text; several templates of one model as one text."""
+        return self.tokens.template
+
     def rendered_prompt(self, request: Request) -> str:
         if isinstance(request.context, str) and not self.use_chat_template:
             return request.context
@@ -41,13 +48,13 @@ class TokenModel(MillModel):
     def check(self, request: Request) -> None:
         super().check(request)
         if wanted(request):
-            check_variables(request, self.tokens.template, self.model_name)
-        if not request.media:
+            check_variables(request, self.chat_template, self.model_name)
+        if not request.media and self.renders_before_loading:
             try:
                 self.rendered_prompt(request)
             except TemplateFailed as error:
                 raise CannotServe(f"{self.model_name}: {error}") from error
-        if request.tools and not takes_tools(self.tokens.template) and not self._describes_tools:
+        if request.tools and not takes_tools(self.chat_template) and not self._describes_tools:
             self._describes_tools = True
             warn(f"{self.model_name}: {WARNING}")
 

@@ -16,6 +16,7 @@ from mill.models import memory
 from mill.models.hf import loading
 from mill.models.hf.media_model import DEFAULT_VIDEO_FRAMES, TEXT_ONLY, MediaModel
 from mill.models.hf.multimodal import MediaRow
+from mill.models.tokens.chat_template import template_text
 from mill.models.tokens.reasoning import opens_reasoning, stopped_too_early
 from mill.models.tokens.rows import Row, row_units
 from mill.models.tokens.tokenizer import Prompt, Tokens, prompt_units
@@ -36,6 +37,8 @@ MAX_BATCH = 512  # requests a call: enough for continuous batching, few enough t
 
 class VLLMModel(MediaModel):
     """The engine starts at the first request. All other arguments are passed to vLLM's `LLM`."""
+
+    renders_before_loading = False
 
     def __init__(
         self,
@@ -133,8 +136,12 @@ class VLLMModel(MediaModel):
         _ = self.tokens
 
     def has_chat_template(self) -> bool:
-        owner = self.processor if self.multimodal else self.tokenizer
-        return bool(owner.chat_template)  # known without the engine
+        return bool(self.chat_template)
+
+    @property
+    def chat_template(self) -> str:
+        """Known without the engine."""
+        return template_text((self.processor if self.multimodal else self.tokenizer).chat_template)
 
     def check(self, request: Request) -> None:
         self.parsers.check_request(request)
