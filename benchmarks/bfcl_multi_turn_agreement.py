@@ -136,7 +136,8 @@ def executed(task: MultiTurnTask, sample: Sample, dialog: Dialog) -> tuple[list[
     found: list[Response] = []
     known = {tool.name for tool in task.tools(sample)}
     outputs = []
-    for response in responses(dialog):
+    for generated in responses(dialog):
+        response = replace(generated, tool_results=())
         for call in response.tool_calls:
             result = execute(task, sample, call, [*found, response])
             response = replace(response, tool_results=(*response.tool_results, result))

@@ -8,7 +8,7 @@ from typing import Any
 
 from mill.api.response import Response
 from mill.api.task import Sample
-from mill.api.tools import ToolCall
+from mill.api.tools import OK, ToolCall, ToolResult
 from mill.tasks.bfcl.multi_turn import MOST_STEPS
 from mill.tasks.bfcl.simulation import expected_call
 from tests.bfcl_answers import perturbed_value
@@ -30,11 +30,16 @@ def right_dialog(sample: Sample) -> Dialog:
     return [turn if len(turn) <= MOST_STEPS else [[call for step in turn for call in step]] for turn in dialog]
 
 
+def step_response(*calls: ToolCall) -> Response:
+    """A response whose calls were executed."""
+    return Response(text="", tool_calls=calls, tool_results=tuple(ToolResult(call.name, "", OK) for call in calls))
+
+
 def responses(dialog: Dialog) -> list[Response]:
     """What the model generates, turn by turn. A turn ends without an answer where its last response cannot be parsed."""
     found: list[Response] = []
     for turn in dialog:
-        found += [Response(text="", tool_calls=tuple(step)) for step in turn]
+        found += [step_response(*step) for step in turn]
         if not turn or (all(call.arguments is not None for call in turn[-1]) and len(turn) <= MOST_STEPS):
             found.append(Response(text="Done."))
     return found

@@ -7,7 +7,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
 
@@ -16,6 +16,7 @@ from mill.api.constructor import bound_arguments
 from mill.api.errors import CannotServe, MillError, ModelBroken, ModelError
 from mill.api.files import source_digest
 from mill.api.progress import Progress, TokenCount
+from mill.api.reasoning import tags_of
 from mill.api.request import CLASSIFY, GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, ZERO_SHOT, Request
 from mill.api.response import Response
 from mill.api.secrets import is_secret, redact_addresses
@@ -308,12 +309,25 @@ class MillModel(ABC):
             answers = hooks[kind]([unit.requests[0] for unit in batch])
             if isinstance(answers, (str, bytes)) or not isinstance(answers, Sequence):
                 raise ModelError(f"the backend's hook for {kind} returned {type(answers).__name__}, not a list of answers")
-            return [[as_response(answer, kind)] for answer in answers]
+            responses = [as_response(answer, kind) for answer in answers]
+            if kind in (GENERATE, MULTI_ROUND) and len(responses) == len(batch):  # else they are refused
+                pairs = zip(batch, responses, strict=True)
+                responses = [_split(unit.requests[0], response) for unit, response in pairs]
+            return [[response] for response in responses]
 
         return call
 
     def _cannot(self, kind: str) -> CannotServe:
         return CannotServe(f"{self.model_name} ({type(self).__name__}) does not answer {kind} requests")
+
+
+def _split(request: Request, response: Response) -> Response:
+    """A text with reasoning in it, where the backend did not take it apart itself."""
+    tags = tags_of(request)
+    if tags is None or response.reasoning is not None or not isinstance(response.text, str):
+        return response
+    reasoning, text = tags.split(response.text)
+    return response if reasoning is None else replace(response, reasoning=reasoning, text=text)
 
 
 def identity_of(model: MillModel) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mill.api.errors import SpecError
+from mill.api.request import Request
 
 EFFORTS = ("none", "low", "medium", "high")
 OFF = "none"
@@ -38,6 +39,12 @@ class ReasoningTags:
 
 
 DEFAULT_TAGS = ReasoningTags()
+
+
+def tags_of(request: Request) -> ReasoningTags | None:
+    """The tags of the reasoning; None where the user wants it in the answer."""
+    given = request.options.get("reasoning_tags")
+    return DEFAULT_TAGS if given is None else ReasoningTags(*given) if given else None
 
 
 def read_tags(given: Any) -> tuple[str, ...]:

@@ -197,6 +197,8 @@ class Task(ABC):
     """The name of its rendering by the generated letter, which a model without log-probabilities can run."""
     metrics: Mapping[str, str] = {}
     """Metric name -> how its sample values are aggregated (a registered metric)."""
+    diagnostics: tuple[str, ...] = ()
+    """Metrics that describe answers and do not score them: there is no pass@k, avg@k or maj@k of them."""
     open_metrics: bool = False
     """Whether `score` decides which metrics there are; `aggregate` then sums up those that `metrics` does not name."""
     own_prompts: bool = False

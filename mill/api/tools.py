@@ -36,6 +36,14 @@ class ToolCall:
     text: str = ""
     id: str = ""
 
+    def __post_init__(self) -> None:
+        """A call that is made in Python has its arguments alone, as an object or as a JSON text. The text is what is
+        recorded."""
+        if isinstance(self.arguments, str) or (self.arguments and not self.text):
+            made = ToolCall.parse(self.name, self.arguments, self.id)
+            object.__setattr__(self, "arguments", made.arguments)
+            object.__setattr__(self, "text", made.text)
+
     @classmethod
     def parse(cls, name: str, arguments: Any, call_id: str = "") -> ToolCall:
         """A call whose arguments are a JSON text, or an object already; anything else is malformed."""

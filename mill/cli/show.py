@@ -31,7 +31,8 @@ TEXT, JSON = "text", "json"
 def command(run: str, task: str | None, sample_id: str | None, repeat: int, form: str) -> int:
     """Show the sample ID of TASK in the folder RUN: prompt, reasoning, tool calls with their results, answer and scores.
 
-    Without ID it lists the samples of the task; TASK may be left out where the run has one task.
+    Without ID it lists the samples of the task, with up to three of its metrics. TASK may be left out where the run has one
+    task.
 
     \b
     Examples:
@@ -42,6 +43,8 @@ def command(run: str, task: str | None, sample_id: str | None, repeat: int, form
     names = list(folder.manifest()["tasks"])
     if task is None and len(names) != 1:
         raise SpecError(f"the run has {len(names)} tasks, name one of them: {', '.join(names[:20])}")
+    if task is not None and task not in names and len(names) == 1 and sample_id is None:
+        task, sample_id = None, task  # the id alone
     name = names[0] if task is None else task
     if name not in names:
         raise UnknownName("task of this run", name, names, hint=f"it has {', '.join(names[:20])}")
@@ -49,7 +52,10 @@ def command(run: str, task: str | None, sample_id: str | None, repeat: int, form
     records = {str(record.sample.id): record for record in read_samples(file)}  # which checks every line
     rows = {str(row["id"]): row for row in _rows(file)}
     if sample_id is None:
-        _list(rows, records)
+        if form == JSON:
+            echo_data(json_text(list(rows.values()), indent=2) + "\n")
+        else:
+            _list(rows, records)
         return 0
     if sample_id not in records:
         raise UnknownName(f"sample of {name}", sample_id, records, hint=f"`mill show {run} {name}` lists them")
@@ -72,7 +78,8 @@ def _list(rows: Mapping[str, Mapping[str, Any]], records: Mapping[str, SampleRec
         row = rows[name]
         values = [_cell((row.get("values") or {}).get(metric)) for metric in metrics]
         rounds = str(len(record.responses[0])) if record.messages and record.responses else ""
-        cells.append([name, *values, rounds, one_line(str(row.get("error") or row.get("response") or ""))[:_SHOWN]])
+        text = row.get("error") or row.get("response") or row.get("extracted") or ""
+        cells.append([name, *values, rounds, one_line(str(text))[:_SHOWN]])
     columns = ["id", *metrics, "rounds", "response"]
     if not any(row[-2] for row in cells):
         columns, cells = [*columns[:-2], columns[-1]], [[*row[:-2], row[-1]] for row in cells]
@@ -80,4 +87,5 @@ def _list(rows: Mapping[str, Mapping[str, Any]], records: Mapping[str, SampleRec
 
 
 def _cell(values: Any) -> str:
-    return " ".join(str(value) for value in values) if isinstance(values, list) else ""
+    """The values of all repeats."""
+    return " ".join(f"{value:.4g}" if isinstance(value, float) else str(value) for value in values or ())

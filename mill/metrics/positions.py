@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from mill.api.registry import register_metric
 from mill.api.task import Opaque
+from mill.metrics.aggregate import mean
 from mill.metrics.estimate import NOTHING, Estimate, around
 from mill.metrics.paired import bounded_mean, inside
 
@@ -16,8 +17,12 @@ _FEWEST = 0.5  # of the questions of the most frequent letter; the accuracy of r
 
 @register_metric("share")
 def share(samples: Sequence[Sequence[float]]) -> Estimate:
-    """The mean over samples of values between 0 and 1, such as the shares of several requests; the error is over samples."""
-    return bounded_mean([sum(repeats) / len(repeats) for repeats in samples])
+    """The mean over samples of values between 0 and 1, such as the shares of several requests; the error is over samples.
+
+    Where all values are 0 or 1 the interval is that of a proportion, as that of their mean would be.
+    """
+    values = [sum(repeats) / len(repeats) for repeats in samples]
+    return mean([[value] for value in values]) if set(values) <= {0.0, 1.0} else bounded_mean(values)
 
 
 @register_metric("position_spread")

@@ -80,8 +80,8 @@ def value_of(
 ) -> float | None:
     """The metric of one question, from the values of its answers.
 
-    `answers` are those extracted from the texts, for maj@k; `ratings` those of a judge, for best@k. Ties are decided by the
-    seed. None where the question has nothing to compute it from.
+    `answers` are those extracted from the texts, for maj@k, with None for one that cannot be read; `ratings` those of a
+    judge, for best@k. Ties are decided by the seed. None where the question has nothing to compute it from.
     """
     if len(values) < metric.k:
         return None
@@ -92,7 +92,7 @@ def value_of(
             return None
         return pass_at(round(sum(values)), len(values), metric.k)
     if metric.kind == MAJ:
-        return _majority(values, answers, metric.k, seed) if any(answer is not None for answer in answers) else None
+        return _majority(values, answers, metric.k, seed) if answers else None
     return _best(values, ratings, metric.k, seed) if any(rating is not None for rating in ratings) else None
 
 

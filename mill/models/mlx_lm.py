@@ -11,6 +11,7 @@ from typing import Any
 from mill.api.batching import BatchLimits, Completed, Unit, describe
 from mill.api.errors import ModelError
 from mill.api.model import ModelCapabilities
+from mill.api.reasoning import tags_of
 from mill.api.request import ALL, GENERATE, LOGLIKELIHOOD, MULTI_ROUND, Request
 from mill.api.response import Response
 from mill.compat.mlx import model_folder, rope_overrides
@@ -19,7 +20,7 @@ from mill.models.spec.fingerprint import folder_digest, weights_size
 from mill.models.spec.remote_code import announce_remote_code
 from mill.models.tokens.generated import TokenLogprobs, as_tokens
 from mill.models.tokens.pairs import TokenPair
-from mill.models.tokens.reasoning import GeneratedText, decoded_text, marks_of, read_text, reasoning_tokens, tags_of
+from mill.models.tokens.reasoning import GeneratedText, decoded_text, marks_of, read_text, reasoning_tokens
 from mill.models.tokens.token_model import TokenModel
 from mill.models.tokens.tokenizer import Prompt, Tokens, prompt_units
 

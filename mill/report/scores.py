@@ -75,7 +75,11 @@ def warnings(task: TaskResult) -> list[str]:
         lines.append(f"{task.filtered} of {task.n} samples have an answer that the server's content filter withheld")
     if task.errors:
         lines.append(f"{task.errors} of {task.n} samples failed and have no score:")
-        lines += [f"  sample {failure['id']}: {failure['error']}" for failure in task.failures]
+        by_error: dict[str, list[str | int]] = {}
+        for failure in task.failures:
+            by_error.setdefault(failure["error"], []).append(failure["id"])
+        for error, ids in by_error.items():
+            lines.append(f"  {f'sample {ids[0]}' if len(ids) == 1 else f'{len(ids)} ({_named(ids)})'}: {error}")
         if task.errors > len(task.failures):
             lines.append(f"  and {task.errors - len(task.failures)} more")
     return lines
@@ -90,7 +94,7 @@ def _unfinished(task: TaskResult) -> list[str]:
         inside = f"{len(reasoning)} of {task.n} samples have an answer that ended inside its reasoning: raise --max_tokens"
         lines.append(f"{f'{ended}; ' if task.cut_short else ''}{inside} ({_named(reasoning)})")
     elif task.cut_short:
-        lines.append(ended)
+        lines.append(f"{ended}; --max_tokens sets it")
     if limited:
         dialogs = f"{len(limited)} of {task.n} samples have a dialog that ended at the limit of rounds before it was over"
         lines.append(f"{dialogs}: raise --max_rounds ({_named(limited)})")

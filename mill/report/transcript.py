@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from mill.api.tools import OK
 from mill.runs.samples import SampleRecord
 
 _RULE = "-" * 60
+_SHOWN = 100  # characters of the description of a tool
 
 
 def transcript(record: SampleRecord, row: Mapping[str, Any], repeat: int = 0) -> str:
@@ -18,7 +20,8 @@ def transcript(record: SampleRecord, row: Mapping[str, Any], repeat: int = 0) ->
     responses = record.responses[repeat] if repeat < len(record.responses) else []
     blocks = [f"{row.get('task', '')} / {record.sample.id}" + (f" / repeat {repeat}" if len(record.responses) > 1 else "")]
     messages = record.messages[repeat] if repeat < len(record.messages) else []
-    blocks += [_block("tools", "\n".join(map(_tool, record.tools)))] if record.tools else []
+    for title, tools in (("tools", record.tools), ("tools added in a later round", record.added_tools)):
+        blocks += [_block(title, "\n".join(map(_tool, tools)))] if tools else []
     blocks += _dialog(messages, responses) if messages else _single(record, responses)
     blocks += ["[the dialog ended at the limit of rounds]"] if record.max_rounds_reached else []
     return f"\n{_RULE}\n".join([*blocks, _summary(record, row, repeat)]) + "\n"
@@ -27,12 +30,25 @@ def transcript(record: SampleRecord, row: Mapping[str, Any], repeat: int = 0) ->
 def _single(record: SampleRecord, responses: Sequence[Response]) -> Iterator[str]:
     several = len(record.prompts) == len(responses) > 1
     if not several:
-        yield _block("prompt", record.sent or record.prompt)
+        yield from _prompt("prompt", record.sent or record.prompt)
     for index, response in enumerate(responses):
         if several:
-            yield _block(f"prompt {index + 1} of {len(responses)}", record.prompts[index])
+            yield from _prompt(f"prompt {index + 1} of {len(responses)}", record.prompts[index])
         continuation = record.continuations[index] if index < len(record.continuations) else None
         yield _block("response" if continuation is None else f"choice {continuation!r}", _answer(response))
+
+
+def _prompt(title: str, text: str) -> Iterator[str]:
+    """A prompt; where a server applied the chat template, its messages by role instead of their JSON."""
+    try:
+        messages = json.loads(text) if text.startswith('[{"role": ') else None
+    except ValueError:
+        messages = None
+    if not isinstance(messages, list) or not all(isinstance(one, Mapping) for one in messages):
+        yield _block(title, text)
+        return
+    for message in messages:
+        yield _block(f"{title}: {message.get('role')}", _content(message))
 
 
 def _dialog(messages: Sequence[Mapping[str, Any]], responses: Sequence[Response]) -> Iterator[str]:
@@ -57,7 +73,8 @@ def _tool(tool: Mapping[str, Any]) -> str:
     function = tool["function"]
     properties = function.get("parameters", {}).get("properties", {})
     parameters = ", ".join(map(str, properties)) if isinstance(properties, Mapping) else ""
-    return f"{function['name']}({parameters}): {function.get('description', '').strip().partition(chr(10))[0]}"
+    about = function.get("description", "").strip().partition("\n")[0]
+    return f"{function['name']}({parameters}): {about if len(about) <= _SHOWN else f'{about[:_SHOWN]}...'}"
 
 
 def _outcome(rounds: Mapping[int, Response], index: int) -> str:

@@ -24,9 +24,15 @@ def with_repeat_metrics(
     if wanted is None:
         wanted = default_metrics(repeats)
     judged = set(task.judge.metrics) if task.judge is not None else set()
-    means = [name for name in _numeric(scored) if name not in judged]
+    means = [name for name in _numeric(scored) if name not in judged and name not in task.diagnostics]
     binary = {name for name in means if all(value in (0.0, 1.0) for one in scored for value in one.values.get(name, ()))}
-    return [_with_values(one, means, binary, judged, wanted) for one in scored] if wanted and means else list(scored)
+    if not wanted or not means:
+        return list(scored)
+    extracting = any(answer is not None for one in scored for answer in one.extracted_repeats)
+    return [
+        _with_values(one, means, binary, judged, wanted, votes=extracting or task.extracts(one.record.sample))
+        for one in scored
+    ]
 
 
 def _numeric(scored: Sequence[ScoredSample]) -> list[str]:
@@ -45,8 +51,15 @@ def _numbers(values: Sequence[Value]) -> bool:
 
 
 def _with_values(
-    one: ScoredSample, means: Sequence[str], binary: set[str], judged: set[str], wanted: Sequence[RepeatMetric]
+    one: ScoredSample,
+    means: Sequence[str],
+    binary: set[str],
+    judged: set[str],
+    wanted: Sequence[RepeatMetric],
+    *,
+    votes: bool,
 ) -> ScoredSample:
+    """`votes` is whether the task extracts answers: a question with none that can be read is wrong, not left out."""
     if one.error is not None:
         return one
     rating = next((one.values[name] for name in one.values if name in judged), [])
@@ -58,7 +71,7 @@ def _with_values(
             if (metric.kind in (PASS, MAJ) and name not in binary) or (metric.kind == BEST and not ratings):
                 continue
             values = [float(value) for value in one.values[name] if isinstance(value, (int, float))]
-            answers = one.extracted_repeats if metric.kind == MAJ else ()
+            answers = one.extracted_repeats if metric.kind == MAJ and votes else ()
             value = value_of(metric, values, answers=answers, ratings=ratings, seed=f"{metric}/{one.record.sample.id}")
             if value is not None:
                 found[metric.name(name)] = [value]

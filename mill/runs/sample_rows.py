@@ -11,10 +11,11 @@ choices, chosen, choice_logprobs, correct   of multiple choice by log-probabilit
 <metric>                    the sample's value of each metric, the mean over repeats; null where it has none
 error, finish_reason, prompt_tokens, output_tokens, seconds, reasoning_tokens (among the output tokens, where counted)
 truncated_reasoning         whether a response ended inside of its reasoning, without an answer
-max_rounds_reached          whether a dialog ended at the limit of rounds before it was over; missing where it did not
+max_rounds_reached          of a dialog: whether one of its repeats ended at the limit of rounds before it was over
 responses, values, ...      every response and value of every repeat; `mill score` reads these
 prompts                     where a sample has responses to different prompts, such as orders of choices: one for each
-messages, tools             of a dialog: the messages of the last round for each repeat, and the tools that the model got
+tools, added_tools          the tools that the model got, and those that came in a later round of a dialog
+messages                    of a dialog: the messages of the last round for each repeat
 details                     for each repeat why it has its values, such as the error of a program; missing for most tasks
 
 `response` and the columns after it are those of the first repeat. Numbers that are not finite are null in flat columns.
@@ -76,7 +77,8 @@ def sample_row(run: Mapping[str, str], task: str, scored: ScoredSample) -> dict[
         **({"prompts": record.prompts} if record.prompts else {}),
         **({"messages": record.messages} if any(record.messages) else {}),
         **({"tools": record.tools} if record.tools else {}),
-        **({"max_rounds_reached": True} if record.max_rounds_reached else {}),
+        **({"added_tools": record.added_tools} if record.added_tools else {}),
+        **({"max_rounds_reached": record.max_rounds_reached} if record.messages else {}),
         **({"details": [dict(repeat) for repeat in scored.details]} if scored.details else {}),
         "keys": record.keys,
         "doc": record.sample.doc,

@@ -48,7 +48,9 @@ class SampleRecord:
     messages: list[list[dict[str, Any]]] = field(default_factory=list)
     """Of a dialog: for each repeat those of the last round, for people who read the sample."""
     tools: list[dict[str, Any]] = field(default_factory=list)
-    """Those of its prompt."""
+    """Those of its first request."""
+    added_tools: list[dict[str, Any]] = field(default_factory=list)
+    """Of a dialog: those that came in a later round."""
     max_rounds_reached: bool = False
     """Whether a dialog ended at the limit of rounds before it was over."""
 
@@ -130,7 +132,8 @@ def from_state(state: SampleState, sent: Sequence[str] = ()) -> SampleRecord:
         sent=sent[-1] if sent else "",
         prompts=list(sent) if len(sent) > 1 else [],
         messages=[_messages(rounds[-1]) for rounds in state.rounds],
-        tools=[tool.to_dict() for tool in shown[-1].tools],
+        tools=[tool.to_dict() for tool in state.first_request.tools],
+        added_tools=[tool.to_dict() for tool in shown[-1].tools if tool not in state.first_request.tools],
         max_rounds_reached=state.ended_at_limit(),
     )
 
@@ -251,7 +254,9 @@ def _read_line(line: Any, where: str) -> SampleRecord:
     if judgements and len(judgements) != len(keys):
         raise RunError(f"{where} is not valid: judgements: a list for each repeat is needed")
     prompt = line.get("unrendered") or sent
-    shown = {name: line[name] for name in ("prompts", "messages", "tools", "max_rounds_reached") if name in line}
+    shown = {
+        name: line[name] for name in ("prompts", "messages", "tools", "added_tools", "max_rounds_reached") if name in line
+    }
     return SampleRecord(
         sample, line["target"], prompt, line["continuations"], keys, responses, judgements, sent=sent, **shown
     )

@@ -337,6 +337,7 @@ class SampleLine:
     messages: list[list[MessageEntry]] = field(default_factory=list)
     """Of a dialog: for each repeat the messages of its last round."""
     tools: list[ToolEntry] = field(default_factory=list)
+    added_tools: list[ToolEntry] = field(default_factory=list)
     max_rounds_reached: bool = False
     escaped: bool = False
     """Whether lone surrogates are written as `\\udXXX` in this line, and each backslash doubled: see samples.py."""

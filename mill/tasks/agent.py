@@ -31,6 +31,7 @@ class AgentTask(Task):
     """The system message."""
     generation: Mapping[str, Any] = {}
     max_rounds = 8
+    diagnostics = ("tool_calls", "failed_calls")
     metrics: Mapping[str, str] = {"exact_match": "mean", "tool_calls": "count", "failed_calls": "count"}
 
     @abstractmethod

@@ -57,6 +57,8 @@ class GeneratedChoiceTask(Task):
 
     version: int | str = 2  # 1 was another rendering, of ARC alone
 
+    diagnostics = ("unreadable", "consistency")
+
     def __init__(self, name: str, questions: ChoiceQuestions) -> None:
         super().__init__(name)
         self.questions = questions

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,17 @@ from mill.api.labels import Labels
 from mill.api.message import Message
 from mill.api.model import MillModel, ModelCapabilities
 from mill.api.registry import models, register_model
-from mill.api.request import CLASSIFY, GENERATE, KINDS, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, ZERO_SHOT, Request
+from mill.api.request import (
+    CLASSIFY,
+    GENERATE,
+    KINDS,
+    LOGLIKELIHOOD,
+    MULTI_ROUND,
+    ROLLING,
+    ZERO_SHOT,
+    Request,
+    generation_options,
+)
 from mill.api.response import Response
 
 
@@ -286,3 +297,23 @@ def test_the_default_identity_is_class_name_and_arguments() -> None:
     identity = model.identity()
     assert (identity["model"], identity["arguments"]) == ("bare/model", {"path": "a", "layers": 3})
     assert identity["class"].endswith("Bare")
+
+
+def test_reasoning_in_the_text_of_a_backend_is_taken_apart() -> None:
+    class Thinking(MillModel):
+        model_name = "thinking"
+
+        def _generate_batch(self, batch: list[Request], gen_kwargs: dict[str, Any]) -> list[str | Response]:
+            return [
+                "<think>why</think>because",
+                Response(text="<think>no end"),
+                Response(text="</think> is a tag", reasoning="own"),
+                "plain",
+            ]
+
+    options = generation_options()
+    requests = [Request(GENERATE, str(number), options=options) for number in range(4)]
+    found = [(one.reasoning, one.text) for one in Thinking().generate_until(requests)]
+    assert found == [("why", "because"), ("no end", ""), ("own", "</think> is a tag"), (None, "plain")]
+    other = [replace(one, options={**options, "reasoning_tags": ()}) for one in requests]
+    assert Thinking().generate_until(other)[0].text == "<think>why</think>because"

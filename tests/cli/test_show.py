@@ -10,9 +10,13 @@ from typing import Any
 
 import pytest
 
+from mill.api.response import Response
+from mill.api.task import Sample
 from mill.cli.main import run as main
+from mill.report.transcript import transcript
 from mill.runs.folder import RunFolder, find_runs
 from mill.runs.rescore import score_again
+from mill.runs.samples import SampleRecord
 
 TESTS = Path(__file__).parents[1]
 Show = Callable[..., str]
@@ -144,6 +148,25 @@ def test_without_an_id_the_samples_are_listed(show: Show) -> None:
     lines = show(folder).splitlines()
     assert {"id", "exact_match", "rounds", "response"} <= set(lines[0].split())
     assert sum(line.split()[:1] == [str(number)] for number in range(12) for line in lines) == 12
+
+
+def test_an_id_alone_is_enough_where_the_run_has_one_task(show: Show) -> None:
+    folder = agent()
+    assert show(folder, "3") == show(folder, "toy_agent", "3")
+
+
+def test_all_samples_as_json(show: Show) -> None:
+    folder = agent()
+    listed = json.loads(show(folder, "--format", "json"))
+    assert [row["id"] for row in listed] == [str(number) for number in range(12)]
+    assert listed[3] == json.loads(show(folder, "toy_agent", "3", "--format", "json"))
+
+
+def test_messages_of_a_server_are_shown_by_role() -> None:
+    sent = json.dumps([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "def f():\n    pass"}])
+    record = SampleRecord(Sample("1", {}), None, "", [], [["k"]], [[Response(text="yes")]], sent=sent)
+    text = transcript(record, {"task": "t", "id": "1", "values": {}})
+    assert "[prompt: system]\nBe brief." in text and "[prompt: user]\ndef f():\n    pass\n" in text
 
 
 def test_unknown_tasks_and_samples_are_refused(show: Show) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from mill.api.errors import SpecError
 from mill.metrics.aggregate import mean
+from mill.metrics.positions import share
 from mill.metrics.repeats import RepeatMetric, pass_at, read_repeat_metrics, value_of
 
 
@@ -75,10 +76,14 @@ def test_best_at_k_follows_the_judge() -> None:
     assert value_of(RepeatMetric("best", 2), values, ratings=[None, None, None]) is None
 
 
+def test_a_question_without_a_readable_answer_is_wrong_by_majority() -> None:
+    assert value_of(RepeatMetric("maj", 2), [1.0, 0.0], answers=[None, None]) == 0.0
+
+
 def test_what_cannot_be_computed_is_none() -> None:
     assert value_of(RepeatMetric("pass", 3), [1.0, 0.0]) is None
     assert value_of(RepeatMetric("pass", 1), [0.5, 0.0]) is None
-    assert value_of(RepeatMetric("maj", 2), [1.0, 0.0], answers=[None, None]) is None
+    assert value_of(RepeatMetric("maj", 2), [1.0, 0.0], answers=[]) is None  # the task extracts no answers
     assert value_of(RepeatMetric("avg", 2), [1.0, 0.0, 1.0]) == 0.5
 
 
@@ -107,3 +112,9 @@ def test_the_standard_error_is_that_of_a_bootstrap_over_questions(kind: str) -> 
     assert estimate.stderr == pytest.approx(bootstrap, rel=0.05)
     naive = math.sqrt(right.mean() * (1 - right.mean()) / right.size)
     assert estimate.stderr is not None and estimate.stderr > 1.5 * naive
+
+
+def test_values_of_0_and_1_have_the_interval_of_their_mean() -> None:
+    for rows in ([[0.0]] * 5, [[0.0]] * 2, [[1.0], [0.0], [1.0]]):
+        assert share(rows) == mean(rows)
+    assert share([[0.5], [0.0], [1.0]]) != mean([[0.5], [0.0], [1.0]])

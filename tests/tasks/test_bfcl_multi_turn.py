@@ -11,6 +11,7 @@ import random
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from mill.runs.prepare import prepare
 from mill.tasks.bfcl.multi_turn import DIALOGS, MORE_FUNCTIONS, MOST_STEPS, MultiTurnTask
 from mill.tasks.bfcl.simulation import expected_call
 from mill.tasks.load import load_files, make_task, select
-from tests.bfcl_dialogs import MISTAKES, RIGHT, responses, right_dialog
+from tests.bfcl_dialogs import MISTAKES, RIGHT, responses, right_dialog, step_response
 from tests.outcomes import samples, scores
 from tests.runs.faults import ROOT, assert_resumes_after_kills
 from tests.toy_bfcl import as_wheel, dialog, opens, user, write_package
@@ -75,7 +76,8 @@ def outputs(outcome: Outcome) -> list[list[str]]:
 
 
 def answered(*calls: tuple[str, Any]) -> Response:
-    return Response(text="", tool_calls=tuple(ToolCall.parse(*call) for call in calls))
+    """A response whose calls were executed."""
+    return step_response(*(ToolCall.parse(name, arguments) for name, arguments in calls))
 
 
 DONE = Response(text="Done.")
@@ -241,7 +243,9 @@ def test_a_dialog_ends_where_a_turn_has_too_many_steps(package: Path, tmp_path: 
     (scored,) = evaluated(tmp_path / "out").scored.values()
     assert [len(one.record.responses[0]) for one in scored] == [MOST_STEPS + 3, MOST_STEPS + 1]
     assert [one.values["acc"] for one in scored] == [[1.0], [0.0]]
-    assert list(scored[1].details) == [{"reason": "the dialog ended in turn 1 of 2"}]
+    assert list(scored[1].details) == [
+        {"reason": "the dialog ended in turn 1 of 2: it had more than 20 responses with calls"}
+    ]
 
 
 def test_what_a_call_gives_the_model(package: Path) -> None:
@@ -305,6 +309,10 @@ BOTH = '{"tickets": ["first", "a"]}'
         ([["list_tickets()"], []], [answered(LIST), DONE, answered(A), DONE], ""),  # the last turn is not judged
         ([["list_tickets()"], ["list_tickets()"]], [answered(LIST), DONE], "the dialog ended in turn 1 of 2"),
         ([["list_tickets()"]], [answered(LIST)], ""),  # the last response allowed has a call
+        ([["list_tickets()"]], [replace(answered(LIST), tool_results=())],
+         'no call up to turn 1 gave {"tickets": ["first"]}'),  # not executed, after the limit of rounds
+        ([["list_tickets()"]], [answered(("list_tickets", "{")), DONE],
+         "the arguments of a call are not a JSON object in turn 1"),
     ],
 )  # fmt: skip
 def test_rules(package: Path, expected: list[list[str]], turns: list[Response], reason: str) -> None:

@@ -367,6 +367,19 @@ def test_permutations_show_a_model_that_knows_the_answer(science: Path, capsys: 
     assert metrics("shuffle_choices=True-permutations=4") == expected
 
 
+def test_repeats_count_unreadable_answers_as_wrong_and_have_metrics_of_the_accuracy_alone(
+    science: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (science.parent / "model.py").write_text(MODEL.replace("f\"The answer is ({found[1] if found else 'A'}).\"", "'?'"))
+    words = ["--repeats", "2", "--gen_kwargs", "temperature=1"]
+    assert evaluated(capsys, "biased", "arc_easy_gen", *words)[0] == 0
+    (folder,) = find_runs(Path("out"))
+    (task,) = folder.results().tasks.values()
+    assert set(task.metrics) == {"acc", "unreadable", "acc,pass@2", "acc,maj@2"}
+    found = {name: (estimate.value, estimate.n) for name, estimate in task.metrics.items()}
+    assert found["acc,maj@2"] == (0.0, 12) and found["unreadable"] == (1.0, 12)
+
+
 def test_each_setting_is_a_run_of_its_own_and_runs_without_them_are_named_as_before(
     science: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

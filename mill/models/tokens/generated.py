@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from mill.api.reasoning import tags_of
 from mill.api.response import Response, Token
-from mill.models.tokens.reasoning import decoded_text, marks_of, read_text, reasoning_tokens, tags_of
+from mill.models.tokens.reasoning import decoded_text, marks_of, read_text, reasoning_tokens
 from mill.models.tokens.tokenizer import Prompt
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mill.api.reasoning import DEFAULT_TAGS, ReasoningTags
+from mill.api.reasoning import ReasoningTags, tags_of
 from mill.api.request import Request
 from mill.api.response import Response
 from mill.api.tools import ToolCall
@@ -24,12 +24,6 @@ class GeneratedText:
     reasoning: str | None = None
     stopped: bool = False
     tool_calls: tuple[ToolCall, ...] = ()
-
-
-def tags_of(request: Request) -> ReasoningTags | None:
-    """The tags of the reasoning; None where the user wants it in the answer."""
-    given = request.options.get("reasoning_tags")
-    return DEFAULT_TAGS if given is None else ReasoningTags(*given) if given else None
 
 
 def opens_reasoning(request: Request, prompt: str) -> bool:

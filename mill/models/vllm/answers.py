@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from mill.api.message import VIDEO
+from mill.api.reasoning import tags_of
 from mill.api.request import Request
 from mill.api.response import Response, Token
 from mill.models.hf.multimodal import MediaRow
 from mill.models.tokens.next_tokens import requested_top_logprobs
-from mill.models.tokens.reasoning import decoded_text, marks_of, read_text, reasoning_tokens, special_marks, tags_of
+from mill.models.tokens.reasoning import decoded_text, marks_of, read_text, reasoning_tokens, special_marks
 from mill.models.tokens.rows import Row
 from mill.models.vllm.parsers import Parsers
 

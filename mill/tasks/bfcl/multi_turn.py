@@ -118,7 +118,8 @@ class MultiTurnTask(Task):
         """
         turns, expected = _begun(responses), sample.doc["ground_truth"]
         if len(turns) < len(expected):
-            return f"the dialog ended in turn {len(turns)} of {len(expected)}"
+            ended = f"the dialog ended in turn {len(turns)} of {len(expected)}"
+            return f"{ended}: it had more than {MOST_STEPS} responses with calls" if len(turns[-1]) > MOST_STEPS else ended
         namespace = self._code.namespace()
         own, wanted = self._start(sample, namespace), self._start(sample, namespace)
         results: list[str] = []
@@ -129,7 +130,8 @@ class MultiTurnTask(Task):
             if not needed:
                 continue
             if not steps:
-                return f"no call in turn {number}"
+                malformed = any(response.tool_calls for response in turn)
+                return f"{'the arguments of a call are not a JSON object' if malformed else 'no call'} in turn {number}"
             if different := own.difference(wanted):
                 return f"{different} is not as expected after turn {number}"
             if missing := _missing(needed, results):
@@ -157,10 +159,12 @@ def _is_step(response: Response) -> bool:
 
 
 def _executed(response: Response) -> list[ToolCall]:
-    """The calls of a response that changed the state: one that timed out did so on instances that are gone."""
-    timed_out = {index for index, result in enumerate(response.tool_results) if result.outcome == TIMED_OUT}
-    calls = response.tool_calls[:MOST_CALLS] if _is_step(response) else ()
-    return [call for index, call in enumerate(calls) if index not in timed_out]
+    """The calls of a response that changed the state: not those after the limit of rounds, which have no results; one that
+    timed out changed instances that are gone."""
+    if not _is_step(response):
+        return []
+    called = zip(response.tool_calls[:MOST_CALLS], response.tool_results, strict=False)
+    return [call for call, result in called if result.outcome != TIMED_OUT]
 
 
 def _run(simulation: Simulation, call: ToolCall) -> str:

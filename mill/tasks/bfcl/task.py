@@ -66,6 +66,10 @@ class FunctionCallTask(Task):
     def score(self, sample: Sample, responses: Sequence[Response]) -> dict[str, Value]:
         return {"acc": float(not self.wrong(sample, responses[0]))}
 
+    def details(self, sample: Sample, responses: Sequence[Response]) -> dict[str, Any]:
+        reason = self.wrong(sample, responses[0])
+        return {"reason": reason} if reason else {}
+
     def wrong(self, sample: Sample, response: Response) -> str:
         """Why a response is wrong; empty where it is right."""
         calls = response.tool_calls
