@@ -17,8 +17,9 @@ from mill.api.errors import CannotServe
 from mill.api.labels import Labels
 from mill.api.message import IMAGE, Media, Message
 from mill.api.model import MillModel
-from mill.api.request import GENERATE, LOGLIKELIHOOD, ROLLING, ZERO_SHOT, Request, generation_options
+from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, ZERO_SHOT, Request, generation_options
 from mill.api.response import Response
+from mill.api.tools import Tool, ToolCall
 from mill.tasks.shapes import PAIRS, class_name, draw
 
 PROMPT = "The capital of France is"
@@ -215,6 +216,32 @@ def begun_answer(model: MillModel) -> str:
     return f"{begun!r} and {text!r}"
 
 
+def tools(model: MillModel) -> str:
+    """A model may call badly or not at all. What it calls must be recorded whole, and the dialog must go on with results."""
+    if not model.capabilities.supports_tools:
+        raise NotApplicable("takes no tools")
+    if not model.has_chat_template():
+        raise NotApplicable("has no chat template")
+    number = {"type": "number"}
+    add = Tool("add", "Adds two numbers.", {"type": "object", "properties": {"a": number, "b": number}})
+    question = Message("user", "What is 2 + 3? Use the tool.")
+    call = ToolCall("add", {"a": 2, "b": 3}, id="call00000")
+    result = Message("tool", "5", tool_call_id=call.id, name=call.name)
+    dialogs = [(question,), (question, Message("assistant", "", tool_calls=(call,)), result)]
+    options = generation_options(max_gen_toks=24)
+    requests = [Request(MULTI_ROUND, dialog, options=options, tools=(add,)) for dialog in dialogs]
+    try:
+        model.check(requests[0])
+    except CannotServe as why:  # such as a server without a parser of calls
+        raise NotApplicable(str(why)) from why
+    found = responses(model, MULTI_ROUND, requests)
+    for response in found:
+        text_of(response)
+        stored = Response.from_dict(json.loads(json.dumps(response.to_dict()))).tool_calls
+        expect(stored == response.tool_calls, f"the calls {response.tool_calls} are recorded as {stored}")
+    return f"{len(found[0].tool_calls)} calls"
+
+
 def greedy_flag(model: MillModel) -> str:
     text = text_of(generate(model, PROMPT, max_gen_toks=1)[0])
     if not text.strip():
@@ -321,6 +348,7 @@ CHECKS: Sequence[tuple[str, Check]] = (
     ("draws differ", sampled),
     ("dialog", dialog),
     ("answer begun in the prompt", begun_answer),
+    ("tools", tools),
     ("greedy flag", greedy_flag),
     ("log-probabilities add up", chain),
     ("choices together and alone", choices_together),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from mill.api.request import Request
 from mill.api.response import Response
+from mill.api.tools import ToolCall
 from mill.cli.main import run
 from mill.execute.conformance import CHECKS, conform
 from mill.models.hf import TransformersModel
@@ -93,6 +95,27 @@ def test_a_broken_backend_fails_the_checks_that_its_fault_breaks_and_no_others(
 ) -> None:
     outcomes = checks_by_outcome(tiny(tiny_model, kind))
     assert (outcomes["fail"], outcomes["skip"]) == (failed, NOT_FOR_TEXT_MODELS)
+
+
+class CallingModel(TransformersModel):
+    """Calls the tool; where it is `broken` the text of the call is not that of its arguments."""
+
+    broken = False
+
+    def stream_responses(self, kind: str, requests: Sequence[Request]) -> Any:
+        for request, response in super().stream_responses(kind, requests):
+            call = ToolCall("add", {"a": 2}, text='{"a": 3}' if self.broken else "")
+            yield request, replace(response, tool_calls=(call,)) if request.tools else response
+
+
+class BrokenCalls(CallingModel):
+    broken = True
+
+
+@pytest.mark.parametrize(("kind", "outcome"), [(CallingModel, "pass"), (BrokenCalls, "fail")])
+def test_calls_of_tools_are_recorded_whole(tiny_model: Path, kind: type[TransformersModel], outcome: str) -> None:
+    (result,) = (result for result in conform(tiny(tiny_model, kind)) if result.check == "tools")
+    assert result.outcome == outcome, result.detail
 
 
 class NoCounts(TransformersModel):
