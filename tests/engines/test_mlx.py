@@ -13,7 +13,7 @@ from tests.servers import free_port, serving
 def test_mlx_lm_conforms(tmp_path: Path) -> None:
     python = engine("mlx") / "python"
     out = conform(python, f"mlx-lm[path={shallow(tmp_path / 'shallow')},max_context_length=256]")
-    assert "18 passed, 0 failed, 1 skipped" in out
+    assert "19 passed, 0 failed, 1 skipped" in out
 
 
 def test_vllm_mlx_conforms_in_the_kinds_it_serves(tmp_path: Path) -> None:
@@ -21,7 +21,7 @@ def test_vllm_mlx_conforms_in_the_kinds_it_serves(tmp_path: Path) -> None:
     model = str(shallow(tmp_path / "shallow"))
     with serving(ENVIRONMENT, str(binary), "serve", model, "--host", "127.0.0.1", "--port", str(port)):
         out = conform(sys.executable, f"vllm-mlx[base_url=http://127.0.0.1:{port}]", "--wait", "60")
-    assert "10 passed, 0 failed, 9 skipped" in out
+    assert "11 passed, 0 failed, 9 skipped" in out
 
 
 SHARED_PREFIXES = """

