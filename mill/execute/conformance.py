@@ -217,7 +217,7 @@ def begun_answer(model: MillModel) -> str:
 
 
 def tools(model: MillModel) -> str:
-    """A model may call badly or not at all. What it calls must be recorded whole, and the dialog must go on with results."""
+    """A model may call badly or not at all. Its calls must be recorded whole, and the dialog must continue with results."""
     if not model.capabilities.supports_tools:
         raise NotApplicable("takes no tools")
     if not model.has_chat_template():

@@ -30,7 +30,7 @@ class SimulationPool:
         except queue.Empty:
             process = _SimulationProcess(self._sources)
         try:
-            answer = process.ask(job, self.timeout)
+            answer = process.run(job, self.timeout)
         except BaseException:
             process.end()
             raise
@@ -54,7 +54,7 @@ class _SimulationProcess:
         self._received = b""
         self._send(sources)
 
-    def ask(self, job: Mapping[str, Any], timeout: float) -> dict[str, Any]:
+    def run(self, job: Mapping[str, Any], timeout: float) -> dict[str, Any]:
         self._send(job)
         assert self._process.stdout is not None
         deadline = time.monotonic() + timeout

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -74,6 +75,7 @@ def _limit_memory() -> None:
 def main() -> None:
     _limit_memory()
     code = ApiCode(json.loads(sys.stdin.readline()))
+    output = os.fdopen(os.dup(1), "wb")
     for line in sys.stdin:
         job = json.loads(line)
         given = (code, job["doc"], job["long_context"])
@@ -82,9 +84,8 @@ def main() -> None:
             answer = {"answer": found}
         except Exception as error:
             answer = {"error": f"{type(error).__name__}: {error}"}
-        # Surrogates are escaped by json, so that any result can be written.
-        sys.stdout.write(json.dumps(answer) + "\n")
-        sys.stdout.flush()
+        output.write(json.dumps(answer).encode() + b"\n")  # surrogates are escaped
+        output.flush()
 
 
 if __name__ == "__main__":
