@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ FIRST = ("responses", 0, 0)
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("whole")
+    for name in [name for name in sys.modules if name.startswith("mill_file_")]:  # to be loaded again
+        del sys.modules[name]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TOY_N", "6")
         assert mill(arguments(out, "toy_agent", "--quiet", model="toy-agent[path=toy]", file=AGENT)) == 0
