@@ -78,7 +78,8 @@ def compare(command: str, subjects: Sequence[Subject], config: CheckConfig, *, f
     ]
     warnings += [f"{subjects[0].label}: {warning}" for warning in free[0].warnings()] + _template_warnings(subjects, config)
     settings = {**shown_settings(config.settings), "limit": config.limit, "forced_tokens": forced_tokens}
-    return Check(command, config.tasks, variants, subjects[0].label, settings, warnings)
+    run = str(free[0].run.folder.path)
+    return Check(command, config.tasks, variants, subjects[0].label, settings, warnings, baseline_run=run)
 
 
 def _ignored_metrics(task: Task, run: CompletedRun) -> list[str]:
@@ -108,7 +109,7 @@ def compare_runs(first: Path, second: Path, given: Sequence[str | None] = (None,
     for label, side in zip(labels, answers, strict=True):
         variant.warnings += [f"{label}: {warning}" for warning in truncation_warnings(side)]
     tasks = sorted({answer.task for answer in answers[0]} & {answer.task for answer in answers[1]})
-    return Check("compare", tasks, [variant], labels[0], {"runs": [str(first), str(second)]})
+    return Check("compare", tasks, [variant], labels[0], {"runs": [str(first), str(second)]}, baseline_run=str(first))
 
 
 def _run_label(folder: RunFolder) -> str:

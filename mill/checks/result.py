@@ -58,6 +58,8 @@ class Check:
     warnings: list[str] = field(default_factory=list)
     created: str = field(default_factory=lambda: time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
     version: int = VERSION
+    baseline_run: str = ""
+    """The folder of the baseline's run, where it is not one of the variants."""
 
     @property
     def name(self) -> str:

@@ -131,3 +131,4 @@ class CheckFile(Struct):
     warnings: list[str] = []
     created: str = ""
     baseline: str = ""
+    baseline_run: str = ""

@@ -39,7 +39,7 @@ def collect(output_dir: Path) -> list[dict[str, Any]]:
             continue
         models[str(folder.path)] = manifest["model"]
         rows += score_rows(manifest["model"]["name"], folder, results.tasks.values(), results.benchmarks.values())
-    arguments = _distinguishing_arguments(models)
+    arguments = distinguishing_arguments(models)
     return [{**row, "model_args": arguments[row["run"]]} for row in rows]
 
 
@@ -77,7 +77,7 @@ def _estimate_columns(estimate: Estimate) -> dict[str, float | int | None]:
     return {"value": estimate.value, "stderr": estimate.stderr, "low": estimate.low, "high": estimate.high, "n": estimate.n}
 
 
-def _distinguishing_arguments(models: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+def distinguishing_arguments(models: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     """For each run, the backend and arguments in which it differs from runs of another model with the same name.
 
     Models that differ in none of them, such as other weights in the same folder, have the name of their folder.

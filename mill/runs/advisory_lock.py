@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from mill.api.errors import RunError
@@ -93,12 +92,38 @@ class _Heartbeat:
                     self.write()
 
 
-@dataclass
-class _Others:
-    """The heartbeats of other processes: the last beat of each, and when it changed by this process's clock."""
+class LivenessWatcher:
+    """Which processes work on a run: the last beat of each, and when it changed by this process's clock."""
 
-    own: _Heartbeat
-    _beats: dict[str, tuple[int | None, float]] = field(default_factory=dict)
+    def __init__(self, run: Path) -> None:
+        self.folder = run / WORKING
+        self._beats: dict[str, tuple[int | None, float]] = {}
+
+    def entries(self) -> Iterator[tuple[Path, WorkingEntry]]:
+        """All heartbeat files, also those of processes that have ended."""
+        for file in sorted(self.folder.glob("*.json")):
+            with contextlib.suppress(RunError, FileNotFoundError):  # removed, or written by another version
+                yield file, read_file(file, WorkingEntry, RunError)
+
+    def alive(self) -> list[WorkingEntry]:
+        """The processes at work, not those that wait for the lock."""
+        return [entry for file, entry in self.entries() if entry.working and not self.is_dead(file.stem, entry)]
+
+    def is_dead(self, name: str, entry: WorkingEntry) -> bool:
+        if entry.machine == _machine():
+            return _born(entry.pid) != entry.born
+        beat, seen = self._beats.get(name, (None, 0.0))
+        if beat != entry.beat:
+            self._beats[name] = (entry.beat, time.monotonic())
+            return False
+        return time.monotonic() - seen > SILENCE_S
+
+
+class _Others:
+    """The heartbeats of other processes on the same tasks."""
+
+    def __init__(self, own: _Heartbeat) -> None:
+        self.own, self._watcher = own, LivenessWatcher(own.folder.parent)
 
     def ahead(self) -> str | None:
         """A process that works on one of these tasks or has waited longer for them; None when there is none."""
@@ -112,25 +137,13 @@ class _Others:
         return any(entry.working for _, entry in self._alive())
 
     def _alive(self) -> Iterator[tuple[str, WorkingEntry]]:
-        for file in sorted(self.own.folder.glob("*.json")):
-            if file.stem == self.own.name:
+        for file, entry in self._watcher.entries():
+            if file.stem == self.own.name or not set(entry.tasks) & set(self.own.tasks):
                 continue
-            with contextlib.suppress(RunError, FileNotFoundError):  # removed, or written by another version
-                entry = read_file(file, WorkingEntry, RunError)
-                if set(entry.tasks) & set(self.own.tasks):
-                    if self._is_dead(file.stem, entry):
-                        file.unlink(missing_ok=True)
-                    else:
-                        yield file.stem, entry
-
-    def _is_dead(self, name: str, entry: WorkingEntry) -> bool:
-        if entry.machine == _machine():
-            return _born(entry.pid) != entry.born
-        beat, seen = self._beats.get(name, (None, 0.0))
-        if beat != entry.beat:
-            self._beats[name] = (entry.beat, time.monotonic())
-            return False
-        return time.monotonic() - seen > SILENCE_S
+            if self._watcher.is_dead(file.stem, entry):
+                file.unlink(missing_ok=True)
+            else:
+                yield file.stem, entry
 
 
 def _machine() -> str:

@@ -236,8 +236,7 @@ def read_samples(file: Path) -> list[SampleRecord]:
 
 def _read_line(line: Any, where: str) -> SampleRecord:
     checked(line, SampleLine, where)
-    if line.get("escaped"):
-        line = _mapped(line, _unescape)
+    line = unescaped(line)
     keys, given = line["keys"], line["responses"]
     if not keys or not all(keys):
         raise RunError(f"{where} is not valid: keys: a list of keys for each repeat is needed")
@@ -260,6 +259,11 @@ def _read_line(line: Any, where: str) -> SampleRecord:
     return SampleRecord(
         sample, line["target"], prompt, line["continuations"], keys, responses, judgements, sent=sent, **shown
     )
+
+
+def unescaped(line: Any) -> Any:
+    """A line whose lone surrogates were written out, with them; any other line as it is."""
+    return _mapped(line, _unescape) if line.get("escaped") else line
 
 
 def _mapped(data: Any, change: Callable[[str], str]) -> Any:

@@ -1,0 +1,58 @@
+"""`mill view [FOLDER]`: runs and checks in a browser."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+
+import click
+
+from mill.api.errors import SpecError
+from mill.api.printing import echo
+from mill.cli.values import FilePath
+
+SHORTEST_TOKEN = 16
+EXAMPLES = """
+\b
+Examples:
+  mill view                                   (the runs and checks below ./results)
+  mill view results --port 8080 --no_browser
+  mill view logs                              (logs of lm-eval --log_samples and of inspect_ai, too)
+  mill view results --export site --runs 'SmolLM2*'
+  mill view results --host 0.0.0.0 --token "$(openssl rand -hex 16)"
+"""
+
+
+@click.command("view", epilog=EXAMPLES)
+@click.argument("folder", type=FilePath(), default="results")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port of the server. [default: a free one]")
+@click.option("--no_browser", is_flag=True, help="Print the address, and do not open it.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; another one needs --token.")
+@click.option("--token", default=None, help=f"Token in the address, {SHORTEST_TOKEN} characters or more. [default: a random one]")
+@click.option("--export", type=FilePath(), default=None, help="Write a static copy to this folder instead, and end.")
+@click.option("--runs", default=None, help="With --export: the runs to write, by the start of their names, separated by commas.")
+def command(
+    folder: str, port: int, no_browser: bool, host: str, token: str | None, export: str | None, runs: str | None
+) -> int:
+    """Look at the runs and checks below FOLDER in a browser: scores, comparisons, samples, tokens, load and checks.
+
+    The server listens on this machine alone and only reads. The address that it prints has a token: whoever has the address
+    can read the results. Ctrl-C ends it.
+    """
+    from mill.view.security import is_loopback
+
+    if runs is not None and export is None:
+        raise SpecError("--runs is for --export; the pages list all runs")
+    if not is_loopback(host) and token is None:
+        raise SpecError(f"--host {host} makes the results readable from other machines: give a --token as well")
+    if token is not None and (len(token) < SHORTEST_TOKEN or not token.isascii() or not token.replace("-", "").replace("_", "").isalnum()):
+        raise SpecError(f"--token: {SHORTEST_TOKEN} or more letters, digits, - or _ are needed")
+    if export is not None:
+        from mill.view.export import export_site
+
+        pages = export_site(Path(folder), Path(export), [name for name in (runs or "").split(",") if name])
+        echo(f"written: {pages}; open it in a browser, from disk or from any web server")
+        return 0
+    from mill.view.serve import serve
+
+    return serve(Path(folder), host=host, port=port, token=token or secrets.token_urlsafe(18), browser=not no_browser)

@@ -1,0 +1,240 @@
+"""What the pages request, by the path below /api/: functions of a viewer and the parameters of the URL."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from mill import __version__
+from mill.api.errors import SpecError
+from mill.view import check_queries, comparing, queries, search, tokens, usage
+from mill.view.commands import reproducing_command
+from mill.view.filters import read_filter
+from mill.view.index import ResultsIndex
+from mill.view.live import LiveProgress
+from mill.view.run_info import RunInfo, run_labels
+from mill.view.sample_line import STATUSES
+from mill.view.shorten import Shortener
+from mill.view.text_diff import diff_words
+
+Parameters = Mapping[str, str]
+_SHOWN_METRICS = 3
+
+
+@dataclass
+class Viewer:
+    """An index, and what is known of the runs at work."""
+
+    index: ResultsIndex
+    live: LiveProgress = field(default_factory=LiveProgress)
+
+
+def state(viewer: Viewer, given: Parameters) -> dict[str, Any]:
+    """All runs and checks, and how far the index is."""
+    index = viewer.index
+    counts, labels = _all_counts(index), run_labels(index.runs.values())
+    none = {**dict.fromkeys(STATUSES, 0), "damaged": 0, "requests": 0}
+    return {
+        "mill": __version__,
+        "folder": str(index.root),
+        "version": index.state.version,
+        "syncing": index.state.syncing,
+        "indexed": [index.state.bytes_done, index.state.bytes_total],
+        "search": search.search_progress(index),
+        "warnings": index.state.warnings[:50],
+        "runs": [_run_entry(viewer, run, counts.get(run.uid, none), labels[run.uid]) for run in index.runs.values()],
+        "checks": check_queries.list_checks(index),
+    }
+
+
+def _all_counts(index: ResultsIndex) -> dict[str, dict[str, int]]:
+    counts: dict[str, dict[str, int]] = {}
+    for row in index.database.connection().execute("SELECT run, statuses, damaged, requests FROM files"):
+        entry = counts.setdefault(row["run"], {**dict.fromkeys(STATUSES, 0), "damaged": 0, "requests": 0})
+        for name, count in json.loads(row["statuses"] or "{}").items():
+            entry[name] += count
+        entry["damaged"] += row["damaged"] or 0
+        entry["requests"] += row["requests"] or 0
+    return counts
+
+
+def _run_entry(viewer: Viewer, run: RunInfo, counts: Mapping[str, int], label: str) -> dict[str, Any]:
+    sessions = run.manifest.get("sessions", [])
+    last = sessions[-1] if sessions else {}
+    results = {**run.results.benchmarks, **run.results.tasks}
+    scores = [
+        {"name": name, "metric": metric, "value": _number(estimate.value), "low": estimate.low, "high": estimate.high}
+        for name, result in results.items()
+        for metric, estimate in list(result.metrics.items())[:1]
+    ]
+    return {
+        "uid": run.uid,
+        "name": run.name,
+        "label": label,
+        "model": run.model,
+        "backend": run.manifest.get("model", {}).get("backend", ""),
+        "tool": run.tool,
+        "settings": run.settings,
+        "tasks": run.tasks,
+        "of_check": run.of_check,
+        "error": run.error,
+        "counts": dict(counts),
+        "started": last.get("started", ""),
+        "ended": last.get("ended", ""),
+        "seconds": sum(float(session.get("seconds") or 0.0) for session in sessions),
+        "scores": scores[:_SHOWN_METRICS],
+        "more_scores": max(0, len(scores) - _SHOWN_METRICS),
+        "live": viewer.live.of(run, counts["requests"]) if run.tool == "mill" else None,
+    }
+
+
+def _number(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def run(viewer: Viewer, given: Parameters) -> dict[str, Any]:
+    """One run: manifest, warnings, scores."""
+    info = queries.find_run(viewer.index, given.get("run", ""))
+    warnings = [warning for result in info.results.tasks.values() for warning in result.warnings]
+    sessions = info.manifest.get("sessions", [])
+    warnings += [text for session in sessions[-1:] for text in session.get("warnings", [])]
+    return {
+        "uid": info.uid,
+        "name": info.name,
+        "path": str(info.path),
+        "tool": info.tool,
+        "manifest": Shortener()(dict(info.manifest)),
+        "settings": info.settings,
+        "warnings": list(dict.fromkeys(warnings)),
+        "counts": queries.status_counts(viewer.index, info.uid),
+        "failures": {name: result.failures for name, result in info.results.tasks.items() if result.failures},
+    }
+
+
+def scores(viewer: Viewer, given: Parameters) -> dict[str, Any]:
+    runs = [uid for uid in given.get("runs", "").split(",") if uid]
+    return queries.score_table(viewer.index, runs)
+
+
+def categories(viewer: Viewer, given: Parameters) -> dict[str, Any]:
+    """The categories of a task in each of several runs."""
+    runs = [uid for uid in given.get("runs", "").split(",") if uid]
+    return {
+        "runs": {
+            uid: queries.categories(viewer.index, uid, given.get("task", ""))
+            for uid in runs
+            if given.get("task", "") in queries.find_run(viewer.index, uid).tasks
+        }
+    }
+
+
+def samples(viewer: Viewer, given: Parameters) -> dict[str, Any]:
+    return queries.list_samples(viewer.index, read_filter(given))
+
+
+def sample(viewer: Viewer, given: Parameters) -> dict[str, Any]:
+    chosen = read_filter(given)
+    task, name = given.get("t", ""), given.get("id", "")
+    line, shorten = queries.read_sample(viewer.index, chosen.run, task, name), Shortener()
+    return {
+        "sample": shorten(line),
+        "cut": shorten.cut,
+        "tokens": _bounded_tokens(tokens.token_table(line)),
+        "neighbours": queries.neighbours(viewer.index, chosen, name, task),
+        "command": reproducing_command(queries.find_run(viewer.index, chosen.run), task, name),
+    }
+
+
+def _bounded_tokens(table: list[dict[str, Any]]) -> dict[str, Any]:
+    shorten = Shortener()
+    rows = shorten(table)
+    return {"rows": rows, "cut": shorten.cut}
+
+
+def compare(viewer: Viewer, given: Parameters) -> dict[str, Any]:
+    return comparing.compare_summary(viewer.index, comparing.read_pair_filter(given))
+
+
+def pairs(viewer: Viewer, given: Parameters) -> dict[str, Any]:
+    return comparing.list_pairs(viewer.index, comparing.read_pair_filter(given))
+
+
+def pair(viewer: Viewer, given: Parameters) -> dict[str, Any]:
+    """Two samples side by side: both lines, the diff of their texts, and where they diverge."""
+    index, chosen = viewer.index, comparing.read_pair_filter(given)
+    task, name = given.get("t", ""), given.get("id", "")
+    found, first, second = comparing.find_pair(index, chosen, task, name)
+    lines, shorten = [queries.read_line(index, row) for row in (first, second)], Shortener()
+    texts = [str(line.get("response") or "") for line in lines]
+    divergence = tokens.divergence_of(*lines)
+    return {
+        "a": shorten(lines[0]),
+        "b": shorten(lines[1]),
+        "cut": shorten.cut,
+        "cell": comparing.CELLS[found["cell"]],
+        "margin": found["margin"],
+        "divergence": vars(divergence) if divergence is not None else None,
+        "diff": shorten(diff_words(*texts)) if texts[0] != texts[1] else None,
+        "neighbours": comparing.pair_neighbours(index, chosen, found),
+        "commands": [reproducing_command(queries.find_run(index, uid), task, name) for uid in (chosen.a, chosen.b)],
+    }
+
+
+def sample_tokens(viewer: Viewer, given: Parameters) -> dict[str, Any]:
+    found = tokens.sample_tokens(
+        viewer.index, given.get("a", ""), given.get("b", ""), given.get("t", ""), given.get("id", "")
+    )
+    return {**found, "tokens": _bounded_tokens(found["tokens"])}
+
+
+def worst_tokens(viewer: Viewer, given: Parameters) -> dict[str, Any]:
+    if given.get("b"):
+        return tokens.worst_pairs(viewer.index, given.get("a", ""), given["b"])
+    return tokens.worst_tokens(viewer.index, given.get("a", ""), given.get("task", ""))
+
+
+def load(viewer: Viewer, given: Parameters) -> dict[str, Any]:
+    """Latency, tokens and cost of several runs, with prices per million tokens."""
+    prices = [_price(given, name) for name in ("price_in", "price_out")]
+    runs = [uid for uid in given.get("runs", "").split(",") if uid]
+    return {"runs": [usage.usage_of(viewer.index, uid, *prices) for uid in runs]}
+
+
+def _price(given: Parameters, name: str) -> float:
+    try:
+        price = float(given.get(name) or 0.0)
+    except ValueError:
+        price = math.nan
+    if not 0 <= price < math.inf:
+        raise SpecError(f"{name}={given.get(name, '')[:20]}: a price of a million tokens is needed, such as 0.15")
+    return price
+
+
+def check(viewer: Viewer, given: Parameters) -> dict[str, Any]:
+    fail_on, require = given.get("fail_on", "").strip(), given.get("require", "").strip()
+    return check_queries.show_check(viewer.index, given.get("check", ""), fail_on, require)
+
+
+def trend(viewer: Viewer, given: Parameters) -> dict[str, Any]:
+    return check_queries.metric_over_time(viewer.index, given.get("metric", "match_rate"))
+
+
+ENDPOINTS: dict[str, Callable[[Viewer, Parameters], dict[str, Any]]] = {
+    "state": state,
+    "run": run,
+    "scores": scores,
+    "categories": categories,
+    "samples": samples,
+    "sample": sample,
+    "compare": compare,
+    "pairs": pairs,
+    "pair": pair,
+    "tokens": sample_tokens,
+    "worst": worst_tokens,
+    "load": load,
+    "check": check,
+    "trend": trend,
+}

@@ -1,0 +1,286 @@
+"""The index over a result folder: which runs, checks and logs there are, and a row for each of their samples.
+
+Texts stay in the samples files: a row has scalar columns and the position of its line. `sync` reads what changed since the
+last call; the index of an unchanged folder is taken from the cache.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mill.api.errors import MillError, RunError
+from mill.api.storage import open_regular, read_lines
+from mill.api.warnings import warn
+from mill.view.database import Database
+from mill.view.other_logs import OtherLog, convert_log
+from mill.view.run_info import RunInfo, file_signature, read_run, run_signature, uid_of
+from mill.view.sample_line import METRIC_COLUMNS, STATUSES, read_head
+from mill.view.sample_line import indexed as columns_of
+from mill.view.scan import scan
+
+_BATCH = 5_000
+_INSERT = (
+    "INSERT INTO samples (file, offset, length, key, name, category, status, flags, prompt_tokens, output_tokens, seconds, "
+    "margin, worst, worst_at, prompt_key, answer_key, {}) VALUES ({})"
+).format(", ".join(f"v{number}" for number in range(METRIC_COLUMNS)), ", ".join("?" * (16 + METRIC_COLUMNS)))
+_HEAD = 1024  # bytes by which a file that grew is recognized
+
+
+@dataclass
+class IndexState:
+    """What the pages show of the index itself. `version` grows with every change of what they show."""
+
+    version: int = 0
+    syncing: bool = False
+    bytes_done: int = 0
+    bytes_total: int = 0
+    warnings: list[str] = field(default_factory=list)
+
+
+@dataclass
+class _SamplesFile:
+    """A samples file as it is now."""
+
+    run: str
+    task: str
+    path: Path
+    signature: tuple[int, int, int]
+
+
+class ResultsIndex:
+    """`runs` and `checks` are replaced by `sync`, never changed, so that other threads may read them at any time."""
+
+    def __init__(self, root: Path, *, cache: Path | None = None) -> None:
+        if not root.exists():
+            raise RunError(f"{root} does not exist; `mill eval` and the checks write results")
+        self.root = root
+        self.database = Database(root, cache)
+        self.runs: dict[str, RunInfo] = {}
+        self.checks: dict[str, Path] = {}
+        self.state = IndexState()
+        self._check_signatures: dict[str, Any] = {}
+        self._syncing = threading.Lock()
+
+    def sync(self) -> bool:
+        """Read what changed; True if anything did. A folder that disappeared leaves an empty index."""
+        with self._syncing:
+            self.state.syncing = True
+            try:
+                return self._sync()
+            finally:
+                self.state.syncing = False
+
+    def close(self) -> None:
+        self.database.close()
+
+    def _sync(self) -> bool:
+        found = scan(self.root)
+        runs = [self._run(path) for path in found.runs]
+        runs += [run for log in found.logs if (run := self._converted(log)) is not None]
+        checks = {uid_of(str(file.parent.relative_to(self.root) if file.parent != self.root else file)): file for file in found.checks}
+        signatures = {uid: file_signature(file) for uid, file in checks.items()}
+        changed = {run.uid: run.signature for run in runs} != {uid: run.signature for uid, run in self.runs.items()}
+        changed |= signatures != self._check_signatures
+        self.runs = {run.uid: run for run in runs}
+        self.checks, self._check_signatures = checks, signatures
+        warnings = [*found.skipped, *(f"{run.name}: {run.error}" for run in runs if run.error)]
+        self.state.warnings = warnings
+        if changed:
+            self.state.version += 1  # the list of runs can be shown while their samples are read
+        if self._sync_files():
+            self.state.version += 1
+            changed = True
+        return changed
+
+    def _run(self, path: Path) -> RunInfo:
+        known = self.runs.get(uid_of(str(path.relative_to(self.root)) if path != self.root else path.name))
+        if known is not None and known.path == path and known.signature == run_signature(path) and not known.error:
+            return known
+        return read_run(path, self.root)
+
+    def _converted(self, log: OtherLog) -> RunInfo | None:
+        """The log of another tool as a run in the cache; None where it cannot be read, which is reported."""
+        origin = str(log.path.relative_to(self.root)) if log.path != self.root else log.path.name
+        stamp = json.dumps([[str(file), file_signature(file)] for file in log.files])
+        target = self.database.folder / "logs" / hashlib.blake2b(stamp.encode(), digest_size=10).hexdigest()
+        done = target / "converted"
+        if not done.exists():
+            try:
+                convert_log(log, target)
+                done.write_text("")
+            except (MillError, OSError) as error:
+                warn(f"left out: {error}")
+                return None
+        known = self.runs.get(uid_of(origin))
+        if known is not None and known.path == target:
+            return known
+        return read_run(target, self.root, tool=log.tool, origin=origin)
+
+    def _sync_files(self) -> bool:
+        """Index the samples files that are new or changed, and forget those that are gone."""
+        current = {(file.run, file.task): file for file in self._files()}
+        connection = self.database.connection()
+        known = {(row["run"], row["task"]): row for row in connection.execute("SELECT * FROM files")}
+        gone = [row["id"] for name, row in known.items() if name not in current]
+        stale = [
+            file
+            for name, file in current.items()
+            if name not in known
+            or (known[name]["size"], known[name]["mtime"], known[name]["inode"]) != file.signature
+            or known[name]["path"] != str(file.path)
+        ]
+        if gone:
+            with self.database.change() as change:
+                for number in gone:
+                    _forget(change, number)
+        self.state.bytes_done, self.state.bytes_total = 0, sum(file.signature[0] for file in stale)
+        for file in stale:
+            with contextlib.suppress(FileNotFoundError):  # removed meanwhile: the next sync forgets it
+                self._index(file, known.get((file.run, file.task)))
+        return bool(gone or stale)
+
+    def _files(self) -> Iterator[_SamplesFile]:
+        for run in self.runs.values():
+            for task in run.tasks:
+                path = run.folder.samples_file(task)
+                signature = file_signature(path)
+                if signature is not None:
+                    yield _SamplesFile(run.uid, task, path, signature)
+
+    def _index(self, file: _SamplesFile, known: Any) -> None:
+        """One transaction for each file: readers see the old rows or the new ones."""
+        start = _appended_from(file, known)
+        with self.database.change() as change:
+            if known is not None and start == 0:
+                _forget(change, known["id"])
+            reader = _FileReader(change, file, known if start else None)
+            for count, offset in enumerate(reader.read(start), 1):
+                if count % _BATCH == 0:
+                    self.state.bytes_done += offset - start
+                    start = offset
+            reader.finish()
+        self.state.bytes_done += file.signature[0] - start
+
+
+def _appended_from(file: _SamplesFile, known: Any) -> int:
+    """From which byte on a file is to be read: its old end if lines were only appended, else 0."""
+    if known is None or known["inode"] != file.signature[2] or known["size"] >= file.signature[0]:
+        return 0
+    end = known["end"]
+    with contextlib.suppress(RunError, OSError), open_regular(file.path) as handle:
+        head = handle.read(_HEAD)
+        handle.seek(max(0, end - 1))
+        if head[: len(known["head"])] == known["head"] and (end == 0 or handle.read(1) == b"\n"):
+            return int(end)
+    return 0
+
+
+def _forget(change: Any, number: int) -> None:
+    row = change.execute("SELECT first, last FROM files WHERE id = ?", (number,)).fetchone()
+    if row is not None and row["first"] is not None:
+        change.execute("DELETE FROM samples WHERE id BETWEEN ? AND ? AND file = ?", (row["first"], row["last"], number))
+    change.execute("DELETE FROM files WHERE id = ?", (number,))
+
+
+class _FileReader:
+    """Reads the lines of one file into rows. A line that is no sample is counted, and a last line without its newline is
+    left for the next time."""
+
+    def __init__(self, change: Any, file: _SamplesFile, known: Any) -> None:
+        self.change, self.file = change, file
+        self.end = int(known["end"]) if known is not None else 0
+        self.damaged = int(known["damaged"]) if known is not None else 0
+        self.requests = int(known["requests"]) if known is not None else 0
+        self.metrics: list[str] = json.loads(known["metrics"]) if known is not None else []
+        self.statuses = dict(json.loads(known["statuses"])) if known is not None else dict.fromkeys(STATUSES, 0)
+        self.id = int(known["id"]) if known is not None else self._new_file()
+        self.first: int | None = known["first"] if known is not None else None
+        self.last: int | None = known["last"] if known is not None else None
+        self._names: dict[str, int] = {}
+        self._seen: set[int] = set()
+        self._rows: list[tuple[Any, ...]] = []
+
+    def _new_file(self) -> int:
+        values = (self.file.run, self.file.task, str(self.file.path))
+        return int(self.change.execute("INSERT INTO files (run, task, path) VALUES (?, ?, ?)", values).lastrowid)
+
+    def read(self, start: int) -> Iterator[int]:
+        """Yields the end of each line."""
+        for offset, line in read_lines(self.file.path, start):
+            if not line.endswith(b"\n"):
+                break
+            self.end = offset + len(line)
+            if line.strip():
+                self._add(offset, line)
+            yield self.end
+
+    def _add(self, offset: int, line: bytes) -> None:
+        try:
+            head = read_head(line)
+        except ValueError:
+            self.damaged += 1
+            return
+        self.metrics += [name for name in head.values if name not in self.metrics][: METRIC_COLUMNS - len(self.metrics)]
+        one = columns_of(head, line, self.metrics)
+        key = one.key
+        while key in self._seen:  # samples with the same data: the second is paired with the second of another run
+            key += 1
+        self._seen.add(key)
+        self.requests += sum(map(len, head.keys))
+        self.statuses[STATUSES[one.status]] += 1
+        values = (*one.values, *(None,) * (METRIC_COLUMNS - len(one.values)))
+        columns = (one.flags, one.prompt_tokens, one.output_tokens, one.seconds, one.margin, one.worst, one.worst_at)
+        name = one.name.encode("utf-8", "backslashreplace").decode()
+        place = (self.id, offset, len(line), key, name, self._name(one.category), one.status)
+        self._rows.append((*place, *columns, one.prompt_key, one.answer_key, *values))
+        if len(self._rows) >= _BATCH:
+            self._flush()
+
+    def _name(self, text: str) -> int:
+        found = self._names.get(text)
+        if found is None:
+            clean = text.encode("utf-8", "backslashreplace").decode()
+            self.change.execute("INSERT OR IGNORE INTO names (text) VALUES (?)", (clean,))
+            found = self._names[text] = self.change.execute("SELECT id FROM names WHERE text = ?", (clean,)).fetchone()[0]
+        return found
+
+    def _flush(self) -> None:
+        if self._rows:
+            self.change.executemany(_INSERT, self._rows)
+            self.last = self.change.execute("SELECT max(id) FROM samples").fetchone()[0]
+            self.first = self.first if self.first is not None else self.last - len(self._rows) + 1
+            self._rows.clear()
+
+    def finish(self) -> None:
+        self._flush()
+        with open_regular(self.file.path) as handle:
+            head = handle.read(min(_HEAD, self.end))
+        size, mtime, inode = self.file.signature
+        self.change.execute(
+            "UPDATE files SET size = ?, mtime = ?, inode = ?, head = ?, end = ?, damaged = ?, requests = ?, metrics = ?, "
+            "statuses = ?, first = ?, last = ? WHERE id = ?",
+            (
+                size, mtime, inode, head, self.end, self.damaged, self.requests, json.dumps(self.metrics),
+                json.dumps(self.statuses), self.first, self.last, self.id,
+            ),
+        )  # fmt: skip
+
+
+def sync_forever(index: ResultsIndex, stopped: threading.Event, on_change: Any, *, every_s: float = 1.0) -> None:
+    """Keep an index up to date until `stopped`. A folder with much to look at is looked at less often."""
+    while not stopped.is_set():
+        began = time.monotonic()
+        try:
+            if index.sync():
+                on_change()
+        except (MillError, OSError) as error:
+            index.state.warnings = [str(error)]
+        stopped.wait(max(every_s, 10 * (time.monotonic() - began)))

@@ -1,0 +1,210 @@
+"""Questions to the index, as the pages and `mill.load` need them: plain dictionaries, ready for JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from mill.api.errors import RunError, UnknownName
+from mill.api.storage import open_regular
+from mill.api.validate import parse_json
+from mill.metrics.aggregate import mean
+from mill.metrics.paired import rate
+from mill.runs.samples import unescaped
+from mill.view.filters import SORTS, Clause, SampleFilter, cursor_of, order_clause, search_query
+from mill.view.index import ResultsIndex
+from mill.view.run_info import RunInfo
+from mill.view.sample_line import FAILED, FLAGS, GRADED, RIGHT, STATUSES, WRONG
+
+_COLUMNS = (
+    "samples.id, file, name, category, status, flags, prompt_tokens, output_tokens, seconds, margin, worst, worst_at, "
+    "v0, v1, v2, v3, v4, v5"
+)
+
+
+def find_run(index: ResultsIndex, uid: str) -> RunInfo:
+    if uid not in index.runs:
+        raise UnknownName("run", uid[:60], index.runs, hint="it may have been removed or moved: the list of runs has all")
+    return index.runs[uid]
+
+
+def files_of(index: ResultsIndex, run: str, task: str = "") -> dict[int, Any]:
+    """The samples files of a run by their number, or that of one task."""
+    rows = index.database.connection().execute("SELECT * FROM files WHERE run = ? ORDER BY id", (run,)).fetchall()
+    found = {row["id"]: row for row in rows if not task or row["task"] == task}
+    if task and not found:
+        tasks = [row["task"] for row in rows]
+        raise UnknownName("task of this run", task[:80], tasks, hint=f"it has {', '.join(tasks[:20])}")
+    return found
+
+
+def status_counts(index: ResultsIndex, run: str) -> dict[str, int]:
+    """How many samples are right, wrong, failed and so on, and how many lines are damaged."""
+    counts = {**dict.fromkeys(STATUSES, 0), "damaged": 0, "requests": 0}
+    query = "SELECT statuses, damaged, requests FROM files WHERE run = ?"
+    for row in index.database.connection().execute(query, (run,)):
+        for name, count in json.loads(row["statuses"] or "{}").items():
+            counts[name] += count
+        counts["damaged"] += row["damaged"] or 0
+        counts["requests"] += row["requests"] or 0
+    return counts
+
+
+def list_samples(index: ResultsIndex, chosen: SampleFilter) -> dict[str, Any]:
+    """A page of samples, how many there are, and the cursor of the next page."""
+    files = files_of(index, find_run(index, chosen.run).uid, chosen.task)
+    rows, connection = _rows(index, chosen, files), index.database.connection()
+    clause = samples_where(chosen, files)
+    total = connection.execute(f"SELECT count(*) FROM samples WHERE {clause.text}", clause.parameters).fetchone()[0]
+    more = len(rows) > chosen.page.limit
+    rows = rows[: chosen.page.limit]
+    column = SORTS[chosen.page.sort]
+    return {
+        "total": total,
+        "rows": [_listed(row, files) for row in rows],
+        "next": cursor_of(rows[-1][column], rows[-1]["id"]) if more else None,
+        "metrics": {files[number]["task"]: json.loads(files[number]["metrics"] or "[]") for number in files},
+    }
+
+
+def _rows(index: ResultsIndex, chosen: SampleFilter, files: Mapping[int, Any]) -> list[Any]:
+    """The rows of a page, and one more where there is a next page."""
+    clause = samples_where(chosen, files)
+    order = order_clause(clause, SORTS[chosen.page.sort], "id", chosen.page)
+    query = f"SELECT {_COLUMNS} FROM samples WHERE {clause.text} ORDER BY {order} LIMIT ?"
+    rows = index.database.connection().execute(query, (*clause.parameters, chosen.page.limit + 1)).fetchall()
+    names = category_names(index, {row["category"] for row in rows})
+    return [{**dict(row), "category_name": names[row["category"]]} for row in rows]
+
+
+def category_names(index: ResultsIndex, numbers: set[int]) -> dict[int, str]:
+    query = f"SELECT id, text FROM names WHERE id IN ({', '.join('?' * len(numbers))})"
+    return {row["id"]: row["text"] for row in index.database.connection().execute(query, tuple(numbers))}
+
+
+def samples_where(chosen: SampleFilter, files: Mapping[int, Any]) -> Clause:
+    """Samples of one file have adjacent numbers, so a range of them is read in order instead of through the index."""
+    clause, known = Clause(), [row for row in files.values() if row["first"] is not None]
+    if not known:
+        clause.add("0")
+        return clause
+    clause.add("id BETWEEN ? AND ?", min(row["first"] for row in known), max(row["last"] for row in known))
+    clause.add(f"+file IN ({', '.join('?' * len(known))})", *(row["id"] for row in known))
+    if chosen.category is not None:
+        clause.add("category = (SELECT id FROM names WHERE text = ?)", chosen.category)
+    if chosen.statuses:
+        clause.add(f"status IN ({', '.join('?' * len(chosen.statuses))})", *map(STATUSES.index, chosen.statuses))
+    for flag in chosen.flags:
+        clause.add("flags & ?", FLAGS[flag])
+    if query := search_query(chosen.search):
+        clause.add("id IN (SELECT rowid FROM texts WHERE texts MATCH ?)", query)
+    return clause
+
+
+def _listed(row: Mapping[str, Any], files: Mapping[int, Any]) -> dict[str, Any]:
+    file = files[row["file"]]
+    metrics = json.loads(file["metrics"] or "[]")
+    return {
+        "task": file["task"],
+        "id": row["name"],
+        "category": row["category_name"],
+        "status": STATUSES[row["status"]],
+        "flags": [name for name, bit in FLAGS.items() if row["flags"] & bit and name != "logprobs"],
+        "values": {name: row[f"v{number}"] for number, name in enumerate(metrics)},
+        **{name: row[name] for name in ("prompt_tokens", "output_tokens", "seconds", "margin", "worst", "worst_at")},
+    }
+
+
+def read_sample(index: ResultsIndex, run: str, task: str, name: str) -> dict[str, Any]:
+    """The whole line of a sample, as the run wrote it."""
+    return read_line(index, sample_row(index, run, task, name))
+
+
+def sample_row(index: ResultsIndex, run: str, task: str, name: str) -> Any:
+    files = files_of(index, find_run(index, run).uid, task)
+    query = "SELECT * FROM samples WHERE file = ? AND name = ?"
+    row = index.database.connection().execute(query, (*files, name)).fetchone()
+    if row is None:
+        raise UnknownName("sample", name[:80], (), hint=f"{task} of this run has none with this id")
+    return row
+
+
+def read_line(index: ResultsIndex, row: Any) -> dict[str, Any]:
+    """The line of a row of the index; a file that changed meanwhile has another line there."""
+    path, raw = raw_line(index, row)
+    data = parse_json(raw, f"{path} at byte {row['offset']}", RunError)
+    if not isinstance(data, dict) or str(data.get("id")).encode("utf-8", "backslashreplace").decode() != row["name"]:
+        raise RunError(f"{path} has changed: the index is being brought up to date")
+    return unescaped(data)
+
+
+def raw_line(index: ResultsIndex, row: Any) -> tuple[str, bytes]:
+    path = index.database.connection().execute("SELECT path FROM files WHERE id = ?", (row["file"],)).fetchone()["path"]
+    try:
+        with open_regular(Path(path)) as handle:
+            handle.seek(row["offset"])
+            return path, handle.read(row["length"])
+    except OSError as error:
+        raise RunError(f"cannot read {path}: {error.strerror}") from error
+
+
+def neighbours(index: ResultsIndex, chosen: SampleFilter, name: str, task: str) -> dict[str, Any]:
+    """The samples before and after one, in the order of a list with the same filter."""
+    row = sample_row(index, chosen.run, task, name)
+    files = files_of(index, chosen.run, chosen.task)
+    here = replace(chosen.page, after=(row[SORTS[chosen.page.sort]], row["id"]), limit=1)
+    found = {}
+    for side, backwards in (("previous", True), ("next", False)):
+        rows = _rows(index, replace(chosen, page=replace(here, backwards=backwards)), files)[:1]
+        found[side] = {"task": files[rows[0]["file"]]["task"], "id": rows[0]["name"]} if rows else None
+    return found
+
+
+def categories(index: ResultsIndex, run: str, task: str) -> list[dict[str, Any]]:
+    """The categories of a task, with the mean of each metric and its interval."""
+    files = files_of(index, run, task)
+    (file,) = files.values()
+    metrics = json.loads(file["metrics"] or "[]")
+    connection, found = index.database.connection(), list[dict[str, Any]]()
+    clause = samples_where(SampleFilter(run), files)
+    query = (
+        f"SELECT names.text AS category, count(*) AS n, sum(status = {FAILED}) AS failed, sum(status = {RIGHT}) AS right, "
+        f"sum(status = {WRONG}) AS wrong, sum(status = {GRADED}) AS graded FROM samples JOIN names ON names.id = category "
+        f"WHERE {clause.text.replace('id BETWEEN', 'samples.id BETWEEN')} GROUP BY category ORDER BY names.text"
+    )
+    for row in connection.execute(query, clause.parameters):
+        entry = {name: row[name] for name in ("category", "n", "failed")}
+        if row["graded"]:
+            values = [[value] for value in _category_values(index, files, row["category"])]
+            entry["estimate"] = vars(mean(values)) if values else None
+        else:
+            scored = row["right"] + row["wrong"]
+            entry["estimate"] = vars(rate(row["right"], scored)) if scored else None
+        found.append({**entry, "metric": metrics[0] if metrics else ""})
+    return found
+
+
+def _category_values(index: ResultsIndex, files: Mapping[int, Any], category: str) -> list[float]:
+    clause = samples_where(SampleFilter("", category=category), files)
+    query = f"SELECT v0 FROM samples WHERE {clause.text} AND v0 IS NOT NULL"
+    return [row[0] for row in index.database.connection().execute(query, clause.parameters)]
+
+
+def score_table(index: ResultsIndex, runs: Sequence[str]) -> dict[str, Any]:
+    """The scores of runs side by side: a row for each metric of each task and benchmark, a cell for each run."""
+    chosen = [find_run(index, uid) for uid in runs]
+    rows: dict[tuple[str, str, str], dict[str, Any]] = {}
+    for run in chosen:
+        for kind, entries in (("benchmark", run.results.benchmarks), ("task", run.results.tasks)):
+            for name, result in entries.items():
+                for metric, estimate in result.metrics.items():
+                    row = rows.setdefault((kind, name, metric), {"kind": kind, "name": name, "metric": metric, "cells": {}})
+                    more = {"errors": result.errors, "total": result.total}
+                    row["cells"][run.uid] = {**vars(estimate), **more}
+                    if kind == "task":
+                        row["n_shots"] = result.n_shots  # type: ignore[union-attr]
+    owners = {task: mean.benchmark for run in chosen for mean in run.results.benchmarks.values() for task in mean.tasks}
+    return {"rows": [{**row, "benchmark": owners.get(row["name"], "")} for row in rows.values()], "runs": list(runs)}

@@ -1,0 +1,125 @@
+"""A run as the viewer lists it: its manifest and results, and which process works on it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mill.api.errors import MillError
+from mill.api.task import RenderSettings
+from mill.report.collect import distinguishing_arguments
+from mill.runs.folder import MANIFEST, RESULTS, RunFolder
+from mill.runs.schema import Results
+
+MILL = "mill"
+Signature = tuple[tuple[int, int, int] | None, ...]
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """`uid` names the run in URLs: a hash of its path below the folder that is viewed. `error` is why it cannot be read."""
+
+    uid: str
+    name: str
+    path: Path
+    signature: Signature
+    tool: str = MILL
+    origin: str = ""
+    """The log of another tool that the run was converted from."""
+    manifest: Mapping[str, Any] = field(default_factory=dict)
+    results: Results = field(default_factory=Results)
+    error: str = ""
+
+    @property
+    def folder(self) -> RunFolder:
+        return RunFolder(self.path)
+
+    @property
+    def model(self) -> str:
+        return str(self.manifest.get("model", {}).get("name", self.name))
+
+    @property
+    def tasks(self) -> list[str]:
+        return list(self.manifest.get("tasks", {}))
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Those that differ from their defaults."""
+        given = self.manifest.get("settings", {})
+        if self.tool != MILL:
+            return dict(given)
+        defaults = {name: _plain(value) for name, value in vars(RenderSettings()).items()}
+        return {name: value for name, value in given.items() if value != defaults.get(name)}
+
+    @property
+    def of_check(self) -> bool:
+        """Whether only a check made it, such as for texts that were scored."""
+        return bool(self.manifest.get("condition"))
+
+
+def run_labels(runs: Iterable[RunInfo]) -> dict[str, str]:
+    """A name for each run that no other run has: the model, and the arguments or settings in which it differs."""
+    listed = list(runs)
+    arguments = distinguishing_arguments({str(run.path): run.manifest.get("model") or {"name": run.name} for run in listed})
+    labels = {run.uid: " ".join(filter(None, (short_name(run.model), arguments[str(run.path)]))) for run in listed}
+    taken = Counter(labels.values())
+    for run in listed:
+        if taken[labels[run.uid]] > 1:
+            labels[run.uid] += f" ({run.path.name if run.tool == MILL else run.name})"
+    return labels
+
+
+def short_name(model: str) -> str:
+    """The last part of a path or of a hub name."""
+    return model.rstrip("/").rpartition("/")[2] or model
+
+
+def _plain(value: Any) -> Any:
+    """As JSON has it."""
+    if isinstance(value, tuple):
+        return list(value)
+    return dict(value) if isinstance(value, Mapping) else value
+
+
+def read_run(path: Path, root: Path, *, tool: str = MILL, origin: str = "") -> RunInfo:
+    """A run that cannot be read has the reason instead of its content."""
+    shown = origin or str(path.relative_to(root) if path.is_relative_to(root) and path != root else path.name)
+    base: dict[str, Any] = {
+        "uid": uid_of(shown),
+        "name": shown,
+        "path": path,
+        "signature": run_signature(path),
+        "tool": tool,
+        "origin": origin,
+    }
+    folder = RunFolder(path)
+    try:
+        manifest = folder.manifest()
+    except (MillError, OSError) as error:
+        return RunInfo(**base, error=str(error))
+    try:
+        return RunInfo(**base, manifest=manifest, results=folder.results())
+    except (MillError, OSError) as error:
+        return RunInfo(**base, manifest=manifest, error=str(error))
+
+
+def run_signature(path: Path) -> Signature:
+    return tuple(file_signature(path / name) for name in (MANIFEST, RESULTS))
+
+
+def file_signature(file: Path) -> tuple[int, int, int] | None:
+    """What changes when the file does; None where there is none."""
+    try:
+        found = os.stat(file, follow_symlinks=False)
+    except (OSError, ValueError):
+        return None
+    return found.st_size, found.st_mtime_ns, found.st_ino
+
+
+def uid_of(name: str) -> str:
+    return hashlib.blake2b(name.encode("utf-8", "backslashreplace"), digest_size=5).hexdigest()

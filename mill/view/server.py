@@ -1,0 +1,172 @@
+"""The web server of `mill view`: static pages, the API, a stream of updates, and offline reports. It only reads."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import threading
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from mill.api.errors import MillError
+from mill.api.storage import json_text, utf8
+from mill.report import html as report_html
+from mill.view.api import ENDPOINTS, Viewer
+from mill.view.index import ResultsIndex, sync_forever
+from mill.view.queries import raw_line, sample_row
+from mill.view.search import build_search
+from mill.view.security import HEADERS, guard
+
+STATIC = Path(__file__).with_name("static")
+SHARED = {"report.css": Path(report_html.__file__).with_name("style.css")}  # the look of reports is that of the pages
+TYPES = {".html": "text/html", ".js": "text/javascript", ".mjs": "text/javascript", ".css": "text/css"}
+EVENT_S = 1.0  # between looks at running runs
+THREADS = 4
+VIEWER: web.AppKey[Viewer] = web.AppKey("viewer", Viewer)
+POOL: web.AppKey[ThreadPoolExecutor] = web.AppKey("pool", ThreadPoolExecutor)
+STOPPED: web.AppKey[threading.Event] = web.AppKey("stopped", threading.Event)
+
+
+def make_app(index: ResultsIndex, token: str, host: str = "127.0.0.1") -> web.Application:
+    app = web.Application(middlewares=[guard(token, host)])
+    app[VIEWER], app[STOPPED] = Viewer(index), threading.Event()
+    app[POOL] = ThreadPoolExecutor(THREADS, thread_name_prefix="mill-view")
+    app.router.add_get("/api/raw", _raw)
+    app.router.add_get("/api/{name}", _api)
+    app.router.add_get("/events", _events)
+    app.router.add_get("/report/{kind}/{uid}", _report)
+    app.router.add_get("/{path:.*}", _static)
+    app.cleanup_ctx.append(_background)
+    return app
+
+
+async def _background(app: web.Application) -> AsyncIterator[None]:
+    """Two threads: one follows the folder, the other makes its texts searchable."""
+    index, stopped, changed = app[VIEWER].index, app[STOPPED], threading.Event()
+    changed.set()
+
+    def searching() -> None:
+        while not stopped.is_set():
+            if changed.wait(0.5):
+                changed.clear()
+                with contextlib.suppress(MillError, OSError):
+                    build_search(index, stopped)
+
+    threads = [
+        threading.Thread(target=sync_forever, args=(index, stopped, changed.set), daemon=True),
+        threading.Thread(target=searching, daemon=True),
+    ]
+    for thread in threads:
+        thread.start()
+    yield
+    stopped.set()
+    for thread in threads:
+        thread.join(timeout=5)
+    app[POOL].shutdown(wait=False, cancel_futures=True)
+    index.close()
+
+
+async def _in_thread(request: web.Request, function: Any, *arguments: Any) -> Any:
+    return await asyncio.get_running_loop().run_in_executor(request.app[POOL], function, *arguments)
+
+
+async def _api(request: web.Request) -> web.Response:
+    endpoint = ENDPOINTS.get(request.match_info["name"])
+    if endpoint is None:
+        return _error(404, "there is no such page")
+    given = {name: value for name, value in request.query.items() if name != "token"}
+    try:
+        return await _in_thread(request, lambda: _json(endpoint(request.app[VIEWER], given)))
+    except MillError as error:
+        return _error(400, str(error))
+    except OSError as error:
+        return _error(400, f"the files cannot be read: {error.strerror or error}")
+
+
+def _json(data: Any) -> web.Response:
+    """Lone surrogates and NaN, which JSON in UTF-8 does not have, are written out as text."""
+    try:
+        body = msgspec.json.encode(data)
+    except (UnicodeEncodeError, TypeError, ValueError):
+        body = utf8(json_text(data))
+    return web.Response(body=body, content_type="application/json", charset="utf-8")
+
+
+def _error(status: int, message: str) -> web.Response:
+    return web.json_response({"error": message}, status=status)
+
+
+async def _raw(request: web.Request) -> web.Response:
+    """The line of a sample as the file has it, for download: it is never shown as a page."""
+    index, given = request.app[VIEWER].index, request.query
+
+    def read() -> bytes:
+        row = sample_row(index, given.get("run", ""), given.get("t", ""), given.get("id", ""))
+        return raw_line(index, row)[1]
+
+    try:
+        body = await _in_thread(request, read)
+    except MillError as error:
+        return _error(400, str(error))
+    headers = {"Content-Disposition": 'attachment; filename="sample.json"'}
+    return web.Response(body=body, content_type="application/json", headers=headers)
+
+
+async def _events(request: web.Request) -> web.StreamResponse:
+    """Server-sent events: the version of the index, and the progress of running runs, whenever one of them changes."""
+    viewer = request.app[VIEWER]
+    headers = {**HEADERS, "Content-Type": "text/event-stream"}
+    response = web.StreamResponse(headers=headers)
+    await response.prepare(request)
+    last = ""
+    with contextlib.suppress(ConnectionError):
+        while not request.app[STOPPED].is_set():
+            text = json.dumps(await _in_thread(request, _update, viewer))
+            if text != last:
+                await response.write(f"data: {text}\n\n".encode())
+                last = text
+            else:
+                await response.write(b": \n\n")  # a closed page is noticed
+            await asyncio.sleep(EVENT_S)
+    return response
+
+
+def _update(viewer: Viewer) -> dict[str, Any]:
+    state = ENDPOINTS["state"](viewer, {})
+    live = {run["uid"]: run["live"] for run in state["runs"] if run["live"]}
+    names = ("version", "syncing", "indexed", "search")
+    return {**{name: state[name] for name in names}, "live": live}
+
+
+async def _report(request: web.Request) -> web.Response:
+    """The offline report of a check, with the policy that allows its own script and style alone."""
+    from mill.view.check_queries import find_check
+
+    index, uid = request.app[VIEWER].index, request.match_info["uid"]
+    try:
+        page = await _in_thread(request, lambda: report_html.report_page([find_check(index, uid)]))
+    except MillError as error:
+        return _error(400, str(error))
+    response = web.Response(text=page, content_type="text/html")
+    response.headers["Content-Security-Policy"] = "frame-ancestors 'none'"  # the page itself has a stricter one
+    return response
+
+
+async def _static(request: web.Request) -> web.StreamResponse:
+    """Files of the front end; any other path is refused."""
+    name = request.match_info["path"] or "index.html"
+    file = SHARED.get(name, STATIC / name)
+    try:
+        inside = name in SHARED or file.resolve().is_relative_to(STATIC.resolve())
+        known = inside and file.suffix in TYPES and file.is_file()
+    except (OSError, ValueError):  # a name that no file system has
+        known = False
+    if not known:
+        return _error(404, "there is no such page")
+    return web.Response(body=file.read_bytes(), content_type=TYPES[file.suffix], charset="utf-8")

@@ -1,0 +1,137 @@
+// What all screens share: elements, the URL as state, requests, and how values are written.
+import { h, Fragment } from "./vendor/preact.mjs";
+import { useEffect, useRef, useState } from "./vendor/hooks.mjs";
+import htm from "./vendor/htm.mjs";
+
+export const html = htm.bind(h);
+export { Fragment };
+
+// --- The URL: #/screen?name=value. Every filter is in it, so that a page survives a reload and can be shared.
+
+export const readRoute = () => {
+  const [path, query = ""] = location.hash.replace(/^#\/?/, "").split("?");
+  return { screen: path || "runs", params: Object.fromEntries(new URLSearchParams(query)) };
+};
+
+const filled = (params) => Object.entries(params).filter(([, value]) => value !== "" && value != null && value !== false);
+
+export const href = (screen, params = {}) => {
+  const query = new URLSearchParams(filled(params)).toString();
+  return `#/${screen}${query ? `?${query}` : ""}`;
+};
+
+export const go = (screen, params) => { location.hash = href(screen, params); };
+
+// Changes of a filter replace the entry in the history: "back" leaves the screen instead of undoing each letter.
+export const setParams = (changes) => {
+  const { screen, params } = readRoute();
+  history.replaceState(null, "", href(screen, { ...params, ...changes }));
+  window.dispatchEvent(new HashChangeEvent("hashchange"));
+};
+
+export const useRoute = () => {
+  const [route, set] = useState(readRoute);
+  useEffect(() => {
+    const update = () => set(readRoute());
+    addEventListener("hashchange", update);
+    return () => removeEventListener("hashchange", update);
+  }, []);
+  return route;
+};
+
+// --- Requests
+
+const token = new URLSearchParams(location.search).get("token") || "";
+const withToken = (path, params = {}) => `${path}?${new URLSearchParams([...filled(params), ["token", token]])}`;
+
+// A static copy has its own source of answers.
+export const source = {
+  isStatic: false,
+  async get(name, params, signal) {
+    const response = await fetch(withToken(`api/${name}`, params), { signal });
+    const data = await response.json().catch(() => ({ error: `the server answered ${response.status}` }));
+    if (!response.ok) throw new Error(data.error || `the server answered ${response.status}`);
+    return data;
+  },
+  events(onUpdate, onLost) {
+    const stream = new EventSource(withToken("events"));
+    stream.onmessage = (event) => onUpdate(JSON.parse(event.data));
+    stream.onerror = onLost;
+    return () => stream.close();
+  },
+  file: (path, params) => withToken(path, params),
+};
+
+// The answer to a request. The last one stays while a new one is on its way, so that a page does not flicker.
+export const useApi = (name, params, version = 0) => {
+  const [state, set] = useState({ data: null, error: "", loading: true });
+  const key = JSON.stringify([name, params]);
+  const shown = useRef("");
+  useEffect(() => {
+    if (!name) return undefined;
+    const controller = new AbortController();
+    set((old) => ({ ...old, loading: true }));
+    source.get(name, params, controller.signal).then(
+      (data) => { shown.current = key; set({ data, error: "", loading: false }); },
+      (error) => {
+        if (error.name === "AbortError") return;
+        set((old) => ({ data: shown.current === key ? old.data : null, error: error.message, loading: false }));
+      },
+    );
+    return () => controller.abort();
+  }, [key, version]);
+  return state;
+};
+
+// --- Keys. Not while a person types, and not with Ctrl or another modifier.
+
+export const useKeys = (keys) => {
+  const current = useRef(keys);
+  current.current = keys;
+  useEffect(() => {
+    const press = (event) => {
+      const typing = event.target.closest?.("input, textarea, select");
+      if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
+      const action = current.current[event.key];
+      if (action) { event.preventDefault(); action(); }
+    };
+    addEventListener("keydown", press);
+    return () => removeEventListener("keydown", press);
+  }, []);
+};
+
+// --- How values are written
+
+export const number = (value) => {
+  if (value == null) return "–";
+  if (typeof value !== "number") return String(value);
+  if (Number.isInteger(value) && Math.abs(value) < 1e15) return value.toLocaleString("en");
+  const size = Math.abs(value);
+  return size >= 1000 ? value.toLocaleString("en", { maximumFractionDigits: 0 })
+    : size >= 0.001 ? value.toFixed(size >= 100 ? 1 : size >= 10 ? 2 : 3) : value.toExponential(1);
+};
+
+export const percent = (value, digits = 1) => (value == null ? "–" : `${(100 * value).toFixed(digits)} %`);
+
+export const duration = (seconds) => {
+  if (seconds == null) return "–";
+  if (seconds < 1) return `${Math.round(1000 * seconds)} ms`;
+  if (seconds < 60) return `${seconds.toFixed(seconds < 10 ? 2 : 1)} s`;
+  const minutes = Math.floor(seconds / 60);
+  return minutes < 60 ? `${minutes} min ${Math.round(seconds % 60)} s` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
+};
+
+export const pValue = (p) => (p == null ? "–" : p < 0.001 ? p.toExponential(1) : p.toFixed(3));
+
+export const counted = (count, noun) => `${count.toLocaleString("en")} ${noun}${count === 1 ? "" : "s"}`;
+
+// Characters that change how other text is shown, or that cannot be seen, are written as escapes.
+const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff]|\p{Cs}/gu;
+export const visible = (text) => String(text ?? "").replace(HIDDEN, (found) => {
+  const code = found.charCodeAt(0);
+  return code < 256 ? `\\x${code.toString(16).padStart(2, "0")}` : `\\u${code.toString(16).padStart(4, "0")}`;
+});
+
+export const plain = (value) => (typeof value === "string" ? value : JSON.stringify(value, null, 1) ?? "");
+
+export const words = (name) => String(name).replaceAll("_", " ");

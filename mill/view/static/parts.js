@@ -1,0 +1,93 @@
+// Elements that several screens use.
+import { html, number, plain, setParams, useKeys, visible, words, counted } from "./lib.js";
+import { useEffect, useRef, useState } from "./vendor/hooks.mjs";
+
+export const Failure = ({ text }) => html`<p class="failure" role="alert">${visible(text)}</p>`;
+
+export const Waiting = ({ what = "Loading" }) => html`<p class="loading" role="status">${what}…</p>`;
+
+// The answer of a request, or what is known instead of it.
+export const Answer = ({ of, children }) => html`
+  ${of.error && html`<${Failure} text=${of.error} />`}
+  ${of.data ? children(of.data) : of.loading && !of.error ? html`<${Waiting} />` : null}`;
+
+const STATUS = { right: "✓", wrong: "✗", failed: "!", pending: "…", graded: "~", unscored: "·" };
+export const Status = ({ name }) => html`<span class=${`tag st-${name}`}><span aria-hidden="true">${STATUS[name] || ""}</span> ${words(name)}</span>`;
+
+export const Text = ({ text, label }) => html`<pre tabindex="0" aria-label=${label}>${visible(text)}</pre>`;
+
+// A header that sorts by its column, and back.
+export const SortHeader = ({ name, column, sort, desc, numeric, children }) => {
+  const active = sort === column;
+  const next = { sort: column, desc: active && !desc ? "1" : "", after: "" };
+  return html`<th scope="col" class=${numeric ? "number" : ""} aria-sort=${active ? (desc ? "descending" : "ascending") : "none"}>
+    <button class="sort" onClick=${() => setParams(next)}>${children || name}<span aria-hidden="true">${active ? (desc ? " ▼" : " ▲") : ""}</span></button></th>`;
+};
+
+export const Copy = ({ text, children }) => {
+  const [copied, set] = useState(false);
+  const copy = async () => {
+    try {
+      await navigator.clipboard.writeText(text);
+    } catch { // no permission, or a page from disk
+      const area = document.createElement("textarea");
+      area.value = text;
+      document.body.append(area);
+      area.select();
+      document.execCommand("copy");
+      area.remove();
+    }
+    set(true);
+    setTimeout(() => set(false), 1500);
+  };
+  return html`<button class="copy-button" onClick=${copy}>${copied ? "Copied" : children}</button>`;
+};
+
+export const Choice = ({ label, value, options, onChange, all }) => html`<label>${label}
+  <select value=${value ?? ""} onChange=${(event) => onChange(event.target.value)}>
+    ${all != null && html`<option value="">${all}</option>`}
+    ${options.map((one) => {
+      const [name, text] = Array.isArray(one) ? one : [one, words(one)];
+      return html`<option value=${name} selected=${name === value}>${visible(text)}</option>`;
+    })}
+  </select></label>`;
+
+// A field that reports what was typed once the person pauses.
+export const Search = ({ value, onChange, label = "Search", placeholder = "words in prompts and answers" }) => {
+  const [text, set] = useState(value || "");
+  const timer = useRef(0), field = useRef(null);
+  useEffect(() => set(value || ""), [value]);
+  useKeys({ "/": () => field.current?.focus() });
+  const type = (event) => {
+    const typed = event.target.value;
+    set(typed);
+    clearTimeout(timer.current);
+    timer.current = setTimeout(() => onChange(typed), 250);
+  };
+  return html`<label>${label}<input type="search" ref=${field} value=${text} onInput=${type} placeholder=${placeholder} maxlength="200" /></label>`;
+};
+
+// A value between the ends of its interval, on a scale that all rows share.
+export const Interval = ({ low, value, high, from = 0, to = 1, colour = 0, title }) => {
+  const at = (x) => 100 * Math.min(1, Math.max(0, (x - from) / (to - from || 1)));
+  if (value == null) return html`<svg class="interval" viewBox="0 0 100 12" aria-hidden="true"></svg>`;
+  return html`<svg class=${`interval c${colour % 6}`} viewBox="0 0 100 12" preserveAspectRatio="none" role="img" aria-label=${title}>
+    <title>${title}</title>
+    ${from < 0 && to > 0 && html`<line class="zero" x1=${at(0)} x2=${at(0)} y1="0" y2="12" />`}
+    ${low != null && high != null && html`<line class="whisker" x1=${at(low)} x2=${at(high)} y1="6" y2="6" />`}
+    <line class="point" x1=${at(value)} x2=${at(value)} y1="1.5" y2="10.5" /></svg>`;
+};
+
+export const Bar = ({ share, kind = "" }) => html`<span class=${`bar ${kind}`} aria-hidden="true"><i style=${{ width: `${100 * Math.min(1, Math.max(0, share || 0))}%` }}></i></span>`;
+
+export const Values = ({ values }) => Object.entries(values || {}).map(([name, value]) => html`<span class="value"><b>${words(name)}</b> ${number(value)}</span>`);
+
+export const Json = ({ data, label }) => html`<pre tabindex="0" aria-label=${label}>${visible(plain(data))}</pre>`;
+
+export const Cut = ({ cut }) => (cut && (cut.characters || cut.items)
+  ? html`<p class="note">Not shown here: ${[cut.characters && counted(cut.characters, "character"), cut.items && counted(cut.items, "entry").replace("entrys", "entries")].filter(Boolean).join(" and ")}. The raw line has everything.</p>` : null);
+
+// A drawing that the server made with the charts of the report; all text in it is escaped there.
+export const Chart = ({ svg }) => html`<div class="drawing" dangerouslySetInnerHTML=${{ __html: svg }}></div>`;
+
+export const runLabel = (state, uid) => state.runs.find((run) => run.uid === uid)?.label ?? uid;

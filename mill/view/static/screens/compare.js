@@ -1,0 +1,102 @@
+// Two runs: what became right or wrong, whether that is noise, and the pairs behind every number.
+import { counted, href, html, number, percent, pValue, setParams, useApi, visible } from "../lib.js";
+import { Answer, Choice, Interval, Search, SortHeader, Status } from "../parts.js";
+import { useEffect, useState } from "../vendor/hooks.mjs";
+
+export const PAIR_FILTERS = ["a", "b", "task", "category", "cell", "changed", "margin", "q", "sort", "desc"];
+export const pairFilterOf = (params) => Object.fromEntries(PAIR_FILTERS.map((name) => [name, params[name]]).filter(([, value]) => value != null && value !== ""));
+export const CELLS = { both_right: "both right", regression: "regression", improvement: "improvement", both_wrong: "both wrong", other: "not 0 or 1" };
+const MARGINS = [0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2];
+
+const CellButton = ({ name, data, params }) => {
+  const on = params.cell === name;
+  return html`<button class=${`cell-button k-${name}`} aria-pressed=${on} onClick=${() => setParams({ cell: on ? "" : name, after: "" })}>
+    <b>${number(data.cells[name])}</b> ${CELLS[name]}</button>`;
+};
+
+const Table = ({ data, labels, params }) => html`<table class="two-by-two"><caption>${number(data.n)} pairs; a cell is a filter</caption>
+  <thead><tr><td></td><th scope="col">${visible(labels[1])} right</th><th scope="col">${visible(labels[1])} wrong</th></tr></thead>
+  <tbody><tr><th scope="row">${visible(labels[0])} right</th><td><${CellButton} name="both_right" data=${data} params=${params} /></td><td><${CellButton} name="regression" data=${data} params=${params} /></td></tr>
+  <tr><th scope="row">${visible(labels[0])} wrong</th><td><${CellButton} name="improvement" data=${data} params=${params} /></td><td><${CellButton} name="both_wrong" data=${data} params=${params} /></td></tr></tbody></table>
+  ${data.cells.other > 0 && html`<p><${CellButton} name="other" data=${data} params=${params} /></p>`}`;
+
+const Margin = ({ value, noMargin }) => {
+  const at = Math.max(0, MARGINS.findIndex((margin) => margin >= (Number(value) || 0)));
+  return html`<label class="slider">Hide near-ties below a margin of <output>${MARGINS[at]} nats</output>
+    <input type="range" min="0" max=${MARGINS.length - 1} step="1" value=${at} aria-valuetext=${`${MARGINS[at]} nats`} onInput=${(event) => setParams({ margin: MARGINS[event.target.value] || "" })} />
+    ${noMargin > 0 && html`<small>${counted(noMargin, "changed pair")} without a known margin stay${noMargin === 1 ? "s" : ""}</small>`}</label>`;
+};
+
+const groupKeys = { category: (one) => `${one.task}/${one.category}`, n: (one) => one.n, lost: (one) => Math.abs(one.lost?.value ?? 0), p: (one) => -one.p_corrected, changed: (one) => one.changed / one.n };
+
+const Groups = ({ data, params }) => {
+  if (data.groups.length < 2) return null;
+  const key = groupKeys[params.by || "lost"] || groupKeys.lost;
+  const rows = [...data.groups].sort((x, y) => (key(x) < key(y) ? 1 : key(x) > key(y) ? -1 : 0));
+  const Header = ({ name, children }) => html`<th scope="col" class=${name === "category" ? "" : "number"} aria-sort=${(params.by || "lost") === name ? "descending" : "none"}><button class="sort" onClick=${() => setParams({ by: name })}>${children}</button></th>`;
+  return html`<h2>Tasks and categories</h2><div class="scroll wide"><table class="list"><thead><tr>
+    <${Header} name="category">Category</${Header}><${Header} name="n">Pairs</${Header}><${Header} name="changed">Changed</${Header}><th scope="col" class="number">Worse / better</th><${Header} name="lost">Accuracy lost</${Header}><${Header} name="p">p, corrected</${Header}></tr></thead>
+    <tbody>${rows.slice(0, 200).map((one) => html`<tr key=${`${one.task}/${one.category}`}><th scope="row"><a href=${href("compare", { ...pairFilterOf(params), task: one.task, category: one.category })}>${visible(one.task)}${one.category ? ` / ${visible(one.category)}` : ""}</a></th>
+      <td class="number">${number(one.n)}</td><td class="number">${percent(one.changed / one.n)}</td><td class="number">${number(one.cells.regression)} / ${number(one.cells.improvement)}</td>
+      <td class="number">${one.lost ? html`${percent(one.lost.value)}<small>${percent(one.lost.low)} to ${percent(one.lost.high)}</small><${Interval} ...${one.lost} from=${-1} to=${1} title=${`${percent(one.lost.low)} to ${percent(one.lost.high)}`} />` : "–"}</td>
+      <td class="number">${pValue(one.p_corrected)}<small>p ${pValue(one.p)}</small></td></tr>`)}</tbody></table></div>
+    <p class="note">p: McNemar's exact test; corrected by Holm's method for ${data.groups.length} categories.${rows.length > 200 ? ` The first 200 of ${rows.length}.` : ""}</p>`;
+};
+
+const Pairs = ({ params, state }) => {
+  const filter = pairFilterOf(params);
+  const key = JSON.stringify(filter) + state.version;
+  const [pages, setPages] = useState({ key, cursors: [] });
+  const cursors = pages.key === key ? pages.cursors : [];
+  const first = useApi("pairs", filter, state.version);
+  const next = useApi(cursors.length ? "pairs" : null, { ...filter, after: cursors.at(-1) }, state.version);
+  const [rows, setRows] = useState([]);
+  useEffect(() => setRows([]), [key]);
+  useEffect(() => { if (next.data && !next.loading && cursors.length) setRows((old) => [...old, ...next.data.rows]); }, [next.data]);
+  const sorting = { sort: params.sort, desc: params.desc };
+  return html`<${Answer} of=${first}>${(data) => {
+    const all = [...data.rows, ...rows];
+    const more = cursors.length && next.data && !next.loading ? next.data.next : cursors.length ? null : data.next;
+    return html`<p class="note" role="status">${counted(data.total, "pair")}</p>
+      ${data.total > 0 && html`<div class="scroll wide"><table class="list"><caption class="hidden">Pairs</caption><thead><tr><th scope="col">Sample</th>
+        <${SortHeader} column="category" ...${sorting}>Task</${SortHeader}><${SortHeader} column="cell" ...${sorting}>Result</${SortHeader}><th scope="col">Answers</th>
+        <${SortHeader} column="difference" numeric ...${sorting}>Difference</${SortHeader}><${SortHeader} column="margin" numeric ...${sorting}>Margin</${SortHeader}></tr></thead>
+        <tbody>${all.map((row) => html`<tr key=${`${row.task}/${row.id}`}><th scope="row"><a href=${href("pair", { ...filter, t: row.task, id: row.id })}>${visible(row.id)}</a></th>
+          <td>${visible(row.task)}${row.category && html`<small>${visible(row.category)}</small>`}</td>
+          <td><span class=${`tag k-${row.cell}`}>${CELLS[row.cell]}</span>${row.statuses.includes("failed") && html` <${Status} name="failed" />`}</td>
+          <td>${row.changed ? "changed" : "same"}${row.other_prompt ? ", other prompt" : ""}</td>
+          <td class="number">${row.values[0] != null && row.values[1] != null ? number(row.values[1] - row.values[0]) : "–"}</td><td class="number">${number(row.margin)}</td></tr>`)}</tbody></table></div>`}
+      ${more && html`<p><button onClick=${() => setPages({ key, cursors: [...cursors, more] })}>Show more</button> <span class="note">${number(all.length)} of ${number(data.total)}</span></p>`}`;
+  }}</${Answer}>`;
+};
+
+export const Compare = ({ params, state }) => {
+  const runs = state.runs.map((run) => [run.uid, run.label]);
+  const labels = [params.a, params.b].map((uid) => state.runs.find((run) => run.uid === uid)?.label ?? "?");
+  const ready = params.a && params.b && params.a !== params.b;
+  const { cell, changed, q, sort, desc, ...summary } = pairFilterOf(params);
+  const answer = useApi(ready ? "compare" : null, summary, state.version);
+  const tasks = (state.runs.find((run) => run.uid === params.a)?.tasks || []).filter((task) => state.runs.find((run) => run.uid === params.b)?.tasks.includes(task));
+  return html`<h1>Compare</h1>
+    <div class="filters"><${Choice} label="Baseline" all="choose" value=${params.a} options=${runs} onChange=${(a) => setParams({ a })} />
+      <${Choice} label="with" all="choose" value=${params.b} options=${runs} onChange=${(b) => setParams({ b })} />
+      ${ready && html`<button onClick=${() => setParams({ a: params.b, b: params.a })}>Swap</button> <a href=${href("tokens", { a: params.a, b: params.b })}>Worst tokens</a>`}</div>
+    ${!ready && html`<p class="note">${params.a && params.a === params.b ? "A run is not compared with itself: choose another one." : "Choose two runs."}</p>`}
+    ${ready && html`<${Answer} of=${answer}>${(data) => html`
+      ${(data.sentences || []).map((text) => html`<p class="verdict">${visible(text)}</p>`)}
+      <div class="columns"><div><${Table} data=${data} labels=${labels} params=${params} /></div>
+        <div><dl class="facts-list"><dt>Accuracy</dt><dd>${data.accuracy ? html`${percent(data.accuracy[0])} → ${percent(data.accuracy[1])}` : "–"}</dd>
+          <dt>Accuracy lost</dt><dd>${data.lost ? html`${percent(data.lost.value)} (${percent(data.lost.low)} to ${percent(data.lost.high)})` : "–"}</dd>
+          <dt>McNemar's p</dt><dd>${pValue(data.p)}</dd><dt>Changed answers</dt><dd>${number(data.changed)} of ${number(data.n)}</dd>
+          ${data.unpaired > 0 && html`<dt>Not compared</dt><dd>${counted(data.unpaired, "sample")} that only one run has</dd>`}
+          ${data.other_prompt > 0 && html`<dt>Other prompts</dt><dd class="bad">${counted(data.other_prompt, "pair")}: the same data, rendered with other settings</dd>`}</dl>
+        <${Margin} value=${params.margin} noMargin=${data.no_margin} /></div></div>
+      <${Groups} data=${data} params=${params} />`}</${Answer}>
+      <h2>Pairs</h2><div class="filters" role="search">
+        <${Choice} label="Task" all="all" value=${params.task} options=${tasks.map((task) => [task, task])} onChange=${(task) => setParams({ task, category: "" })} />
+        <${Choice} label="Result" all="all" value=${params.cell} options=${Object.entries(CELLS)} onChange=${(value) => setParams({ cell: value })} />
+        <label><input type="checkbox" checked=${!!params.changed} onChange=${(event) => setParams({ changed: event.target.checked ? "1" : "" })} /> changed answers</label>
+        <${Search} value=${params.q} onChange=${(value) => setParams({ q: value })} />
+        ${params.category != null && html`<span class="tag">category ${visible(params.category || "(none)")} <button class="link" aria-label="Show all categories" onClick=${() => setParams({ category: "" })}>×</button></span>`}</div>
+      <${Pairs} params=${params} state=${state} />`}`;
+};

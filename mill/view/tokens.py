@@ -1,0 +1,198 @@
+"""Tokens of responses with their log-probabilities, of one run or of two side by side."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mill.api.errors import MillError, RunError
+from mill.api.response import Response, Token, encode_float
+from mill.checks.answers import Answer
+from mill.checks.pairing import Divergence, find_divergence
+from mill.metrics.divergence import bounded_gap
+from mill.metrics.similarity import common_start
+from mill.runs.schema import read_response
+from mill.view.filters import Page, SampleFilter
+from mill.view.index import ResultsIndex
+from mill.view.queries import files_of, find_run, list_samples, read_line, sample_row
+from mill.view.run_info import RunInfo
+
+FORCED = "forced"  # the task of the texts that a check lets both engines score
+MOST_TEXTS = 500  # whose tokens are compared for the list of the worst
+MOST_LISTED = 100
+_CONTEXT = 40  # characters before a listed token
+
+
+def response_of(line: Mapping[str, Any]) -> Response | None:
+    """The last response of the first repeat, which is the one that a sample shows."""
+    repeats = line.get("responses") or [[]]
+    try:
+        return read_response(repeats[0][-1], "the sample") if repeats[0] else None
+    except MillError:
+        return None
+
+
+def scored_response(line: Mapping[str, Any]) -> Response | None:
+    """The response whose tokens are shown: the generated text, else the choice with the highest log-probability."""
+    try:
+        found = [read_response(one, "the sample") for one in (line.get("responses") or [[]])[0]]
+    except MillError:
+        return None
+    known = [one for one in found if one.tokens]
+    if not known:
+        return None
+    scored = [one for one in known if one.score is not None]
+    return max(scored, key=lambda one: one.score or -math.inf) if scored and len(scored) == len(known) else known[-1]
+
+
+def divergence_of(first: Mapping[str, Any], second: Mapping[str, Any]) -> Divergence | None:
+    """Where the texts of two samples diverge; None where one has none, or both are the same."""
+    answers = [_answer(line) for line in (first, second)]
+    if None in answers or answers[0].text == answers[1].text:  # type: ignore[union-attr]
+        return None
+    return find_divergence(answers[0], answers[1])  # type: ignore[arg-type]
+
+
+def _answer(line: Mapping[str, Any]) -> Answer | None:
+    response = response_of(line)
+    if response is None or response.text is None:
+        return None
+    tokens = response.tokens
+    if response.reasoning is not None and tokens is not None:
+        tokens = None if response.reasoning_tokens is None else tokens[response.reasoning_tokens :]
+    return Answer("", str(line.get("id")), "", "", None, response.text, tokens=tokens)
+
+
+def token_table(line: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The tokens of one run's response."""
+    response = scored_response(line)
+    names = _texts(response.tokens or ()) if response is not None else {}
+    return [_entry(token, names) for token in (response.tokens or ())] if response is not None else []
+
+
+def paired_tokens(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The tokens of the first run, as far as both runs have computed them after the same tokens: with both log-probabilities
+    and the KL between the two, a lower bound by the top_logprobs that are known."""
+    sides = [scored_response(line) for line in (first, second)]
+    tokens = [side.tokens or () if side is not None else () for side in sides]
+    if not tokens[0] or not tokens[1]:
+        return []
+    names = _texts((*tokens[0], *tokens[1]))
+    same = common_start([token.name for token in tokens[0]], [token.name for token in tokens[1]])
+    return [
+        _pair_entry(tokens[0][at], tokens[1][at], names, diverged=at >= same)
+        for at in range(min(same + 1, len(tokens[0]), len(tokens[1])))
+    ]
+
+
+def _pair_entry(a: Token, b: Token, names: Mapping[int, str], *, diverged: bool) -> dict[str, Any]:
+    """Where the tokens differ, the second engine's log-probability of the first's token is among its alternatives, or
+    unknown."""
+    other = dict(b.top).get(a.name) if diverged else b.logprob
+    entry = {**_entry(a, names), "other": None if other is None else encode_float(other), "diverged": diverged}
+    entry["other_top"] = [_alternative(name, value, names) for name, value in b.top]
+    if diverged:
+        entry["other_text"] = b.text
+    if other is not None and a.top and b.top:
+        entry["kl"] = encode_float(bounded_gap(dict(a.top), dict(b.top), a.name, a.logprob, other).kl)
+    return entry
+
+
+def _entry(token: Token, names: Mapping[int, str]) -> dict[str, Any]:
+    top = [_alternative(name, value, names) for name, value in token.top]
+    return {"id": token.id, "text": token.text, "logprob": encode_float(token.logprob), "top": top}
+
+
+def _alternative(name: int | str, value: float, names: Mapping[int, str]) -> list[Any]:
+    """An engine that names alternatives by id gives no texts of them: other tokens of the sample may have it."""
+    return [names.get(name, f"#{name}") if isinstance(name, int) else name, encode_float(value)]
+
+
+def _texts(tokens: Sequence[Token]) -> dict[int, str]:
+    return {token.id: token.text for token in tokens if token.id is not None}
+
+
+def forced_pair(index: ResultsIndex, a: RunInfo, b: RunInfo) -> tuple[RunInfo, RunInfo] | None:
+    """The runs in which a check let both models score the same texts; None where there are none."""
+    candidates = [run for run in index.runs.values() if run.of_check and FORCED in run.tasks]
+    of_a = [run for run in candidates if run.path.parent.name == a.path.parent.name]
+    of_b = [run for run in candidates if run.path.parent.name == b.path.parent.name]
+    hashes = {run.manifest["tasks"][FORCED].get("data_hash"): run for run in of_b}
+    pairs = [(run, hashes[data]) for run in of_a if (data := run.manifest["tasks"][FORCED].get("data_hash")) in hashes]
+    return pairs[-1] if pairs else None
+
+
+def sample_tokens(index: ResultsIndex, run: str, other: str, task: str, name: str) -> dict[str, Any]:
+    """The tokens of a sample, and those that both runs computed where there are two."""
+    line = read_line(index, sample_row(index, run, task, name))
+    if not other:
+        return {"tokens": token_table(line), "forced": False}
+    forced = forced_pair(index, find_run(index, run), find_run(index, other))
+    if forced is not None:
+        found = _forced_tokens(index, forced, f"{task}/{name}")
+        if found:
+            return {"tokens": found, "forced": True}
+    return {"tokens": paired_tokens(line, read_line(index, sample_row(index, other, task, name))), "forced": False}
+
+
+def _forced_tokens(index: ResultsIndex, pair: tuple[RunInfo, RunInfo], name: str) -> list[dict[str, Any]]:
+    try:
+        lines = [read_line(index, sample_row(index, run.uid, FORCED, name)) for run in pair]
+    except RunError:
+        return []
+    return paired_tokens(*lines)
+
+
+def worst_tokens(index: ResultsIndex, run: str, task: str = "") -> dict[str, Any]:
+    """The tokens to which a run gave the lowest log-probability, the worst of each sample."""
+    page = Page("worst_token", limit=MOST_LISTED)
+    listed = list_samples(index, SampleFilter(run, task, flags=("logprobs",), page=page))
+    rows = []
+    for sample in listed["rows"]:
+        tokens = token_table(read_line(index, sample_row(index, run, sample["task"], sample["id"])))
+        at = sample["worst_at"]
+        if at is not None and at < len(tokens):
+            rows.append({**_place(sample["task"], sample["id"], tokens, at), **tokens[at]})
+    return {"rows": rows, "texts": listed["total"], "of": listed["total"]}
+
+
+def worst_pairs(index: ResultsIndex, a: str, b: str) -> dict[str, Any]:
+    """The positions with the largest KL between two runs, over the texts that both scored, else over their own texts as far
+    as they are the same."""
+    first, second = find_run(index, a), find_run(index, b)
+    forced = forced_pair(index, first, second)
+    runs = (forced[0].uid, forced[1].uid) if forced else (a, b)
+    rows: list[dict[str, Any]] = []
+    looked_at = total = 0
+    sides = [{row["task"]: row for row in files_of(index, uid).values()} for uid in runs]
+    for task in [name for name in sides[0] if name in sides[1]]:
+        query = (
+            "SELECT x.id AS a, y.id AS b FROM samples x CROSS JOIN samples y INDEXED BY samples_by_key "
+            "ON y.file = ? AND y.key = x.key WHERE x.id BETWEEN ? AND ? AND +x.file = ? AND x.flags & 32 AND y.flags & 32"
+        )
+        file, other = sides[0][task], sides[1][task]
+        found = index.database.connection().execute(query, (other["id"], file["first"], file["last"], file["id"])).fetchall()
+        total += len(found)
+        for row in found[: MOST_TEXTS - looked_at]:
+            looked_at += 1
+            lines = [_line(index, number) for number in (row["a"], row["b"])]
+            tokens = paired_tokens(*lines)
+            name = str(lines[0]["id"])
+            shown = tuple(name.split("/", 1)) if forced and "/" in name else (task, name)
+            rows += [
+                {**_place(shown[0], shown[1], tokens, at), **token}
+                for at, token in enumerate(tokens)
+                if isinstance(token.get("kl"), float)
+            ]
+    rows.sort(key=lambda row: -row["kl"])
+    return {"rows": rows[:MOST_LISTED], "texts": looked_at, "of": total, "forced": forced is not None}
+
+
+def _line(index: ResultsIndex, number: int) -> dict[str, Any]:
+    return read_line(index, index.database.connection().execute("SELECT * FROM samples WHERE id = ?", (number,)).fetchone())
+
+
+def _place(task: str, name: str, tokens: Sequence[Mapping[str, Any]], at: int) -> dict[str, Any]:
+    before = "".join(token["text"] for token in tokens[max(0, at - _CONTEXT) : at])
+    return {"task": task, "sample": name, "position": at + 1, "before": before[-_CONTEXT:]}
