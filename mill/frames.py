@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from mill.api.constructor import Unidentified
-from mill.api.errors import MissingPackage, SpecError
+from mill.api.errors import SpecError, import_pandas
 from mill.api.model import MillModel
 from mill.api.task import RenderSettings, Task
 from mill.api.warnings import warn
@@ -89,7 +89,7 @@ def evaluate(model: Model, tasks: Tasks, **options: Any) -> Evaluation:
     `options` are those of `mill eval` by their names: limit, n_shots, gen_kwargs, output_dir and so on. `judge` may be a
     Spec. A model that is open already takes none of the options about opening a model, such as batch_size.
     """
-    pandas = _pandas("mill.evaluate")
+    pandas = import_pandas("mill.evaluate")
     _check_arguments([model], tasks)
     values = read_all(options, _EVALUATE, "argument", skip=("judge",) if isinstance(options.get("judge"), Spec) else ())
     given = EvalOptions(**{"quiet": True, **merge(values)})
@@ -104,10 +104,12 @@ def evaluate(model: Model, tasks: Tasks, **options: Any) -> Evaluation:
         model.ready(given.wait)
         judging = open_judge(judge, selection, output_dir) if judge is not None else None
         how: dict[str, Any] = {"limit": given.limit, "fresh": given.fresh, "judging": judging}
+        how |= {"sample_ids": given.sample_ids}
         run = plan_run(_spec_of(model), model, selection, given.settings, output_dir=output_dir, **how)
     else:
         spec = make_spec(model, base_url=given.base_url or "") if isinstance(model, str) else model
         how = {"limit": given.limit, "fresh": given.fresh, "wait": given.wait, "exact": given.exact, "judge": judge}
+        how |= {"sample_ids": given.sample_ids}
         how |= {"batch_size": given.fixed_batch_size, "choice": given.choice, "chat": given.apply_chat_template}
         run = prepare(spec, selection, given.settings, output_dir=output_dir, **how)
     run.repeat_metrics = read_repeat_metrics(given.repeat_metrics, given.repeats, judged=judge is not None)
@@ -139,7 +141,7 @@ def compare(
     prompt suite is `numerics`. Prompts go through the chat template if every model has one, unless `chat` decides it.
     `check.variants[i].verdict` summarizes each candidate in a sentence.
     """
-    pandas = _pandas("mill.compare")
+    pandas = import_pandas("mill.compare")
     models = [a, *(b if isinstance(b, Sequence) and not isinstance(b, str) else [b])]
     _check_arguments(models, [] if tasks is None else tasks)
     given = CheckOptions(**{"quiet": True, **merge(read_all(options, _COMPARE, "argument"))})
@@ -218,14 +220,6 @@ def _refuse_for_open_model(values: Mapping[str, Any]) -> None:
     refused = next((name for name in _FOR_OPENING if name in values), None)
     if refused:
         raise SpecError(f"{refused} is for a model that mill opens; this model is open already: set it there")
-
-
-def _pandas(what: str) -> Any:
-    try:
-        import pandas
-    except ImportError:
-        raise MissingPackage(what, "pandas", "frames") from None
-    return pandas
 
 
 def _selection(tasks: Tasks) -> Selection:

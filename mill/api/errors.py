@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 
 class MillError(Exception):
@@ -39,6 +40,15 @@ class MissingPackage(MillError):
 def install_command(extra: str) -> str:
     """The command that installs an extra, in a clone of the repository."""
     return f'pip install -e ".[{extra}]"'
+
+
+def import_pandas(what: str) -> Any:
+    """pandas, for a function that returns data frames."""
+    try:
+        import pandas
+    except ImportError:
+        raise MissingPackage(what, "pandas", "frames") from None
+    return pandas
 
 
 class CannotServe(MillError):

@@ -78,8 +78,8 @@ def compare(command: str, subjects: Sequence[Subject], config: CheckConfig, *, f
     ]
     warnings += [f"{subjects[0].label}: {warning}" for warning in free[0].warnings()] + _template_warnings(subjects, config)
     settings = {**shown_settings(config.settings), "limit": config.limit, "forced_tokens": forced_tokens}
-    run = str(free[0].run.folder.path)
-    return Check(command, config.tasks, variants, subjects[0].label, settings, warnings, baseline_run=run)
+    baseline_run = str(free[0].run.folder.path)
+    return Check(command, config.tasks, variants, subjects[0].label, settings, warnings, baseline_run=baseline_run)
 
 
 def _ignored_metrics(task: Task, run: CompletedRun) -> list[str]:

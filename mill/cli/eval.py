@@ -41,9 +41,9 @@ Examples:
   mill eval --config run.yaml --dry_run
 """
 SHOWN = (
-    "output_dir", "limit", "n_shots", "same_shots", "seed", "repeats", "repeat_metrics", "batch_size", "task_paths",
-    "gen_kwargs", "max_tokens", "system_prompt", "cot", "shuffle_choices", "permutations", "apply_chat_template",
-    "reasoning_effort", "chat_template_kwargs", "reasoning_tags", "max_rounds", "max_tool_output",
+    "output_dir", "limit", "sample_ids", "n_shots", "same_shots", "seed", "repeats", "repeat_metrics", "batch_size",
+    "task_paths", "gen_kwargs", "max_tokens", "system_prompt", "cot", "shuffle_choices", "permutations",
+    "apply_chat_template", "reasoning_effort", "chat_template_kwargs", "reasoning_tags", "max_rounds", "max_tool_output",
 )  # fmt: skip
 SHOWN_LAST = (
     "dry_run", "base_url", "no_remote_code", "confirm_run_unsafe_code", "sandbox", "sandbox_image", "wait", "judge",
@@ -96,6 +96,7 @@ def evaluate(options: EvalOptions) -> int:
             settings,
             output_dir=Path(options.output_dir),
             limit=options.limit,
+            sample_ids=options.sample_ids,
             fresh=options.fresh,
             batch_size=options.fixed_batch_size,
             wait=options.wait,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from pathlib import Path
 
@@ -11,7 +12,6 @@ from mill.api.errors import SpecError
 from mill.api.printing import echo
 from mill.cli.values import FilePath
 
-SHORTEST_TOKEN = 16
 EXAMPLES = """
 \b
 Examples:
@@ -28,9 +28,9 @@ Examples:
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port of the server. [default: a free one]")
 @click.option("--no_browser", is_flag=True, help="Print the address, and do not open it.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; another one needs --token.")
-@click.option("--token", default=None, help=f"Token in the address, {SHORTEST_TOKEN} characters or more. [default: a random one]")
+@click.option("--token", default=None, help="Token in the address, 16 characters or more. [default: a random one]")
 @click.option("--export", type=FilePath(), default=None, help="Write a static copy to this folder instead, and end.")
-@click.option("--runs", default=None, help="With --export: the runs to write, by the start of their names, separated by commas.")
+@click.option("--runs", default=None, help="With --export: which runs, by patterns of their names such as 'SmolLM2*'.")
 def command(
     folder: str, port: int, no_browser: bool, host: str, token: str | None, export: str | None, runs: str | None
 ) -> int:
@@ -45,8 +45,8 @@ def command(
         raise SpecError("--runs is for --export; the pages list all runs")
     if not is_loopback(host) and token is None:
         raise SpecError(f"--host {host} makes the results readable from other machines: give a --token as well")
-    if token is not None and (len(token) < SHORTEST_TOKEN or not token.isascii() or not token.replace("-", "").replace("_", "").isalnum()):
-        raise SpecError(f"--token: {SHORTEST_TOKEN} or more letters, digits, - or _ are needed")
+    if token is not None and not re.fullmatch("[A-Za-z0-9_-]{16,}", token):
+        raise SpecError("--token: 16 or more letters, digits, - or _ are needed")
     if export is not None:
         from mill.view.export import export_site
 

@@ -225,6 +225,14 @@ class EvalOptions(RunOptions, kw_only=True, frozen=True):
             extra=hints(from_text=read_list),
         ),
     ] = []
+    sample_ids: Annotated[
+        list[Text],
+        Meta(
+            description="Only the samples with these ids, comma-separated, within the limit.",
+            examples=[["17", "42"]],
+            extra=hints(from_text=read_list),
+        ),
+    ] = []
     same_shots: Annotated[
         bool, Meta(description="The first few-shot examples for every question, instead of a draw for each.")
     ] = False

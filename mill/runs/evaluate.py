@@ -29,6 +29,7 @@ from mill.runs.judging import (
     judge_failures,
     judgement_warnings,
 )
+from mill.runs.media_files import store_unnamed
 from mill.runs.multi_rank import check_same_plan, run_share
 from mill.runs.plan import TaskPlan
 from mill.runs.record import Record
@@ -201,6 +202,7 @@ class Run:
         means = summarize_benchmarks(results, self.benchmarks)
         for name in write_results(self.folder, results, self.benchmarks):
             write_samples(self.folder, self.model.model_name, name, scored[name])
+        store_unnamed(self.folder, (one for state in self.states for one in prompt_requests(state)[-1].media))
         self._refuse_removed()
         return Outcome(
             self.model.model_name,

@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -101,9 +101,16 @@ def resolve_limit(limit: int | float | None, total: int) -> int:
 
 
 def plan_tasks(
-    model: MillModel, selection: Selection, settings: RenderSettings, limit: int | float | None
+    model: MillModel,
+    selection: Selection,
+    settings: RenderSettings,
+    limit: int | float | None,
+    sample_ids: Collection[str] = (),
 ) -> list[TaskPlan]:
-    """Check every task against the model, load its data and render its requests. All refusals happen here."""
+    """Check every task against the model, load its data and render its requests. All refusals happen here.
+
+    With `sample_ids`, only these samples run; tasks that have none of them are left out.
+    """
     limit = parse_limit(limit)
     if not selection.tasks:
         raise SpecError("no task is given: `mill ls tasks` lists them")
@@ -124,7 +131,9 @@ def plan_tasks(
     for _, task in served:
         if task.multi_round and not model.has_chat_template():
             raise CannotServe(f"{task.name} is a dialog, and {model.model_name} has no chat template")
-    plans = [_plan(requested.name, task, settings, limit) for requested, task in served]
+    plans = [_plan(requested.name, task, settings, limit, sample_ids) for requested, task in served]
+    if sample_ids:
+        plans = _with_samples(plans, sample_ids)
     for plan in plans if framed else ():
         for state in plan.states:
             state.requests[:] = [_as_dialog(plan.task, request) for request in state.requests]
@@ -199,11 +208,25 @@ def _refuse_choice_options(task: Task, settings: RenderSettings) -> None:
         raise SpecError(f"{what}: not for {task.name}{instead}")
 
 
-def _plan(requested: str, task: Task, settings: RenderSettings, limit: int | float | None) -> TaskPlan:
+def _with_samples(plans: Sequence[TaskPlan], sample_ids: Collection[str]) -> list[TaskPlan]:
+    """The plans that have one of the samples; an id that no task has is refused."""
+    found = {str(state.sample.id) for plan in plans for state in plan.states}
+    missing = [name for name in sample_ids if name not in found]
+    if missing:
+        names = ", ".join(plan.task.name for plan in plans[:5])
+        raise SpecError(f"--sample_ids {missing[0][:80]}: no sample of {names} within the limit has this id")
+    return [plan for plan in plans if plan.states]
+
+
+def _plan(
+    requested: str, task: Task, settings: RenderSettings, limit: int | float | None, sample_ids: Collection[str] = ()
+) -> TaskPlan:
     hooks.call(task, "configure()", lambda: task.configure(settings))
     samples = hooks.read_samples(task)
     hooks.check_metrics(task)
     chosen = samples[: resolve_limit(limit, len(samples))]
+    if sample_ids:
+        chosen = [sample for sample in chosen if str(sample.id) in sample_ids]
     hooks.call(task, "prepare()", lambda: task.prepare(chosen, settings))
     states = [SampleState.of(task, sample, settings) for sample in chosen]
     for sample in chosen:

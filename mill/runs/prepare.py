@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from mill.api.errors import RunError
 from mill.api.model import MillModel, identity_of
@@ -31,6 +33,7 @@ def prepare(
     *,
     output_dir: Path,
     limit: int | float | None = None,
+    sample_ids: Collection[str] = (),
     fresh: bool = False,
     batch_size: int | None = None,
     wait: float = 0.0,
@@ -59,7 +62,8 @@ def prepare(
     model.ready(wait)
     check_servers(resolved, model, wait)
     judging = open_judge(judge, selection, output_dir, wait=wait) if judge is not None else None
-    run = plan_run(resolved, model, selection, settings, output_dir=output_dir, limit=limit, fresh=fresh, judging=judging)
+    how: dict[str, Any] = {"limit": limit, "sample_ids": sample_ids, "fresh": fresh, "judging": judging}
+    run = plan_run(resolved, model, selection, settings, output_dir=output_dir, **how)
     run.choice = choice or ExecutorChoice()
     run.choice.check(resolved)
     return run
@@ -77,6 +81,7 @@ def plan_run(
     *,
     output_dir: Path,
     limit: int | float | None = None,
+    sample_ids: Collection[str] = (),
     fresh: bool = False,
     condition: str = "",
     judging: JudgeRunner | None = None,
@@ -88,7 +93,7 @@ def plan_run(
     """
     if judging is None:
         refuse_without_judge(selection.tasks)
-    plans = plan_tasks(model, selection, settings, limit)
+    plans = plan_tasks(model, selection, settings, limit, sample_ids)
     run = record_run(spec, model, settings, output_dir=output_dir, fresh=fresh, condition=condition, judging=judging)
     run.plans, run.benchmarks = plans, selection.benchmarks
     if judging is not None:

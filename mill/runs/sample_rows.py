@@ -15,6 +15,7 @@ max_rounds_reached          of a dialog: whether one of its repeats ended at the
 responses, values, ...      every response and value of every repeat; `mill score` reads these
 prompts                     where a sample has responses to different prompts, such as orders of choices: one for each
 tools, added_tools          the tools that the model got, and those that came in a later round of a dialog
+media                       images, audio and videos of the prompt: type, name (a path, where there is one) and digest
 messages                    of a dialog: the messages of the last round for each repeat
 details                     for each repeat why it has its values, such as the error of a program; missing for most tasks
 
@@ -78,6 +79,7 @@ def sample_row(run: Mapping[str, str], task: str, scored: ScoredSample) -> dict[
         **({"messages": record.messages} if any(record.messages) else {}),
         **({"tools": record.tools} if record.tools else {}),
         **({"added_tools": record.added_tools} if record.added_tools else {}),
+        **({"media": record.media} if record.media else {}),
         **({"max_rounds_reached": record.max_rounds_reached} if record.messages else {}),
         **({"details": [dict(repeat) for repeat in scored.details]} if scored.details else {}),
         "keys": record.keys,

@@ -19,10 +19,12 @@ from mill.api.task import Opaque, Sample, Task, Value
 from mill.api.validate import parse_json
 from mill.execute.sample_state import SampleState
 from mill.runs.folder import RunFolder
+from mill.runs.media_files import media_entries
 from mill.runs.sample_rows import run_columns, sample_row
 from mill.runs.schema import SampleLine, checked, read_response
 from mill.tasks import hooks
 
+_SHOWN = ("prompts", "messages", "tools", "added_tools", "media", "max_rounds_reached")  # for people who read the sample
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -51,6 +53,8 @@ class SampleRecord:
     """Those of its first request."""
     added_tools: list[dict[str, Any]] = field(default_factory=list)
     """Of a dialog: those that came in a later round."""
+    media: list[dict[str, str]] = field(default_factory=list)
+    """The images, audio and videos of its prompt; see media_files.py."""
     max_rounds_reached: bool = False
     """Whether a dialog ended at the limit of rounds before it was over."""
 
@@ -134,6 +138,7 @@ def from_state(state: SampleState, sent: Sequence[str] = ()) -> SampleRecord:
         messages=[_messages(rounds[-1]) for rounds in state.rounds],
         tools=[tool.to_dict() for tool in state.first_request.tools],
         added_tools=[tool.to_dict() for tool in shown[-1].tools if tool not in state.first_request.tools],
+        media=media_entries(shown[-1].media),
         max_rounds_reached=state.ended_at_limit(),
     )
 
@@ -253,9 +258,7 @@ def _read_line(line: Any, where: str) -> SampleRecord:
     if judgements and len(judgements) != len(keys):
         raise RunError(f"{where} is not valid: judgements: a list for each repeat is needed")
     prompt = line.get("unrendered") or sent
-    shown = {
-        name: line[name] for name in ("prompts", "messages", "tools", "added_tools", "max_rounds_reached") if name in line
-    }
+    shown = {name: line[name] for name in _SHOWN if name in line}
     return SampleRecord(
         sample, line["target"], prompt, line["continuations"], keys, responses, judgements, sent=sent, **shown
     )

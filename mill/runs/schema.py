@@ -235,6 +235,15 @@ class ContentEntry:
 
 
 @dataclass
+class MediaEntry:
+    """An image, video or audio of a prompt; `digest` is that of its content."""
+
+    type: Literal["image", "video", "audio"]
+    name: str
+    digest: str
+
+
+@dataclass
 class CalledFunction:
     name: str
     arguments: str
@@ -338,6 +347,7 @@ class SampleLine:
     """Of a dialog: for each repeat the messages of its last round."""
     tools: list[ToolEntry] = field(default_factory=list)
     added_tools: list[ToolEntry] = field(default_factory=list)
+    media: list[MediaEntry] = field(default_factory=list)
     max_rounds_reached: bool = False
     escaped: bool = False
     """Whether lone surrogates are written as `\\udXXX` in this line, and each backslash doubled: see samples.py."""

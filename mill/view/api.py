@@ -10,6 +10,7 @@ from typing import Any
 
 from mill import __version__
 from mill.api.errors import SpecError
+from mill.runs.schema import BenchmarkResult, TaskResult
 from mill.view import check_queries, comparing, queries, search, tokens, usage
 from mill.view.commands import reproducing_command
 from mill.view.filters import read_filter
@@ -64,7 +65,7 @@ def _all_counts(index: ResultsIndex) -> dict[str, dict[str, int]]:
 def _run_entry(viewer: Viewer, run: RunInfo, counts: Mapping[str, int], label: str) -> dict[str, Any]:
     sessions = run.manifest.get("sessions", [])
     last = sessions[-1] if sessions else {}
-    results = {**run.results.benchmarks, **run.results.tasks}
+    results: dict[str, TaskResult | BenchmarkResult] = {**run.results.benchmarks, **run.results.tasks}
     scores = [
         {"name": name, "metric": metric, "value": _number(estimate.value), "low": estimate.low, "high": estimate.high}
         for name, result in results.items()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -57,7 +58,8 @@ def show_check(index: ResultsIndex, uid: str, fail_on: str = "", require: str = 
     check = find_check(index, uid)
     rules = parse_rules(fail_on or None, require or None)
     outcomes = [
-        {"rule": one.rule.text, "option": one.rule.option, "variant": one.variant, "status": one.status, "reason": one.reason}
+        {"rule": one.rule.text, "option": one.rule.option}
+        | {"variant": one.variant, "status": one.status, "reason": one.reason}
         for one in judge(check, rules)
     ]
     names = [name for name in METRICS if any(name in variant.metrics for variant in check.variants)]
@@ -136,14 +138,10 @@ def _plain(name: str, estimate: Estimate) -> dict[str, Any]:
 def _trend(metric: str, series: dict[str, list[dict[str, Any]]]) -> str:
     """A line for each series over the times at which checks were made."""
     times = sorted({point["created"] for points in series.values() for point in points})
-    drawn: list[Series] = []
-    for number, (name, points) in enumerate(series.items()):
-        placed = [
-            Point(times.index(point["created"]), point["value"], point["low"], point["high"], f"{name}, {point['created']}: {point['text']}")
-            for point in points
-            if isinstance(point["value"], float)
-        ]
-        drawn.append(Series(name, [_finite(point) for point in placed], number))
+    drawn = [
+        Series(name, [_point(name, point, times.index(point["created"])) for point in points if _is_finite(point)], number)
+        for number, (name, points) in enumerate(series.items())
+    ]
     values = [bound for line in drawn for point in line.points for bound in (point.bottom, point.top)]
     if not values:
         return ""
@@ -152,11 +150,14 @@ def _trend(metric: str, series: dict[str, list[dict[str, Any]]]) -> str:
     return str(line_chart(title(metric), x, Axis("", low, high), drawn))
 
 
-def _finite(point: Point) -> Point:
-    bounds = [bound if isinstance(bound, float) else None for bound in (point.low, point.high)]
-    return Point(point.x, point.y, bounds[0], bounds[1], point.tooltip)
+def _is_finite(point: Mapping[str, Any]) -> bool:
+    return isinstance(point["value"], float)  # NaN and infinity are texts
+
+
+def _point(name: str, point: Mapping[str, Any], x: int) -> Point:
+    low, high = (bound if isinstance(bound, float) else None for bound in (point["low"], point["high"]))
+    return Point(x, point["value"], low, high, f"{name}, {point['created']}: {point['text']}")
 
 
 def _day(created: str) -> str:
     return created[5:16].replace("T", " ")
-

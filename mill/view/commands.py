@@ -15,7 +15,7 @@ _SWITCHES = ("apply_chat_template", "fewshot_as_multiturn", "same_shots", "cot",
 def reproducing_command(run: RunInfo, task: str, sample: str) -> str:
     """Computes the sample in a folder of its own, so that nothing recorded is used. Empty for runs of other tools, and for
     texts that only a check scores."""
-    if run.tool != MILL or run.of_check or not run.manifest.get("model"):
+    if run.tool != MILL or run.of_check or "," in sample or not run.manifest.get("model"):
         return ""
     requested = run.manifest["tasks"].get(task, {}).get("requested") or task
     words = ["mill", "eval", _spec(run.manifest["model"]), requested, *_options(run.settings)]

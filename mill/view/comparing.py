@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mill.api.errors import RunError, SpecError, UnknownName
@@ -33,7 +33,8 @@ _PAIR = f"""
     INSERT INTO pairs (comparison, file, a, b, category, cell, changed, other_prompt, margin, difference)
     SELECT ?, x.file, x.id, y.id, x.category,
         CASE ({_IS_RIGHT.format("x")}) * 2 + ({_IS_RIGHT.format("y")})
-            WHEN 3 THEN {BOTH_RIGHT} WHEN 2 THEN {REGRESSION} WHEN 1 THEN {IMPROVEMENT} WHEN 0 THEN {BOTH_WRONG} ELSE {OTHER} END,
+            WHEN 3 THEN {BOTH_RIGHT} WHEN 2 THEN {REGRESSION} WHEN 1 THEN {IMPROVEMENT} WHEN 0 THEN {BOTH_WRONG}
+            ELSE {OTHER} END,
         x.answer_key != y.answer_key, x.prompt_key != y.prompt_key, x.margin, y.v0 - x.v0
     FROM samples x CROSS JOIN samples y INDEXED BY samples_by_key ON y.file = ? AND y.key = x.key
     WHERE x.id BETWEEN ? AND ? AND +x.file = ?
@@ -57,7 +58,7 @@ class PairFilter:
     changed: bool = False
     least_margin: float = 0.0
     search: str = ""
-    page: Page = Page()
+    page: Page = field(default_factory=Page)
 
 
 def read_pair_filter(given: Mapping[str, str]) -> PairFilter:
@@ -215,9 +216,9 @@ def _rows(index: ResultsIndex, chosen: PairFilter, number: int) -> list[Any]:
 def _where(index: ResultsIndex, chosen: PairFilter, number: int) -> Clause:
     clause = Clause()
     clause.add("+comparison = ?", number)
-    first, last = index.database.connection().execute(
-        "SELECT min(id), max(id) FROM pairs WHERE comparison = ?", (number,)
-    ).fetchone()
+    first, last = (
+        index.database.connection().execute("SELECT min(id), max(id) FROM pairs WHERE comparison = ?", (number,)).fetchone()
+    )
     clause.add("pairs.id BETWEEN ? AND ?", first or 0, last or 0)
     if chosen.task:
         clause.add("pairs.file = ?", *files_of(index, chosen.a, chosen.task))

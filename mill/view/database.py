@@ -33,11 +33,11 @@ CREATE TABLE samples (
 CREATE INDEX samples_by_key ON samples (file, key);
 CREATE INDEX samples_by_name ON samples (file, name);
 CREATE TABLE comparisons (
-    id INTEGER PRIMARY KEY AUTOINCREMENT, a TEXT, b TEXT, files TEXT, unpaired INTEGER, margins INTEGER DEFAULT 0, UNIQUE (a, b)
+    id INTEGER PRIMARY KEY AUTOINCREMENT, a TEXT, b TEXT, files TEXT, unpaired INTEGER, UNIQUE (a, b)
 );
 CREATE TABLE pairs (
-    id INTEGER PRIMARY KEY AUTOINCREMENT, comparison INTEGER, file INTEGER, a INTEGER, b INTEGER, category INTEGER, cell INTEGER,
-    changed INTEGER, other_prompt INTEGER, margin REAL, difference REAL
+    id INTEGER PRIMARY KEY AUTOINCREMENT, comparison INTEGER, file INTEGER, a INTEGER, b INTEGER, category INTEGER,
+    cell INTEGER, changed INTEGER, other_prompt INTEGER, margin REAL, difference REAL
 );
 CREATE INDEX pairs_by_comparison ON pairs (comparison, cell);
 CREATE VIRTUAL TABLE texts USING fts5(prompt, response, content='', detail='column', tokenize='unicode61');

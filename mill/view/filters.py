@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,7 +44,7 @@ class SampleFilter:
     statuses: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
     search: str = ""
-    page: Page = Page()
+    page: Page = field(default_factory=Page)
 
 
 def read_filter(given: Mapping[str, str]) -> SampleFilter:
@@ -65,7 +65,7 @@ def read_page(given: Mapping[str, str], sorts: Mapping[str, str]) -> Page:
     limit = given.get("limit", "100")
     if not limit.isdecimal() or not 1 <= int(limit[:6]) <= MOST_ROWS:
         raise SpecError(f"limit={limit[:20]}: a number from 1 to {MOST_ROWS} is needed")
-    after = _cursor(given["after"]) if given.get("after") else None
+    after = read_cursor(given["after"]) if given.get("after") else None
     return Page(sort, given.get("desc") == "1", int(limit), after)
 
 
@@ -78,7 +78,7 @@ def read_names(text: str, known: Sequence[str] | Mapping[str, Any], kind: str) -
     return names
 
 
-def _cursor(text: str) -> tuple[Any, int]:
+def read_cursor(text: str) -> tuple[Any, int]:
     """As `cursor_of` writes it."""
     value, _, number = text.rpartition("~")
     kind, _, rest = value.partition(":")
@@ -94,6 +94,19 @@ def cursor_of(value: Any, number: int) -> str:
     """The position of a row: `n:NUMBER~ID` or `t:TEXT~ID` by its value in the sorted column, `~ID` where it has none."""
     kind = "" if value is None else f"n:{value!r}" if isinstance(value, (int, float)) else f"t:{value}"
     return f"{kind}~{number}"
+
+
+def all_rows(query: Callable[[Page], Mapping[str, Any]], limit: int | None = None) -> list[dict[str, Any]]:
+    """The rows of a whole list, page by page."""
+    rows: list[dict[str, Any]] = []
+    after = None
+    while limit is None or len(rows) < limit:
+        found = query(Page(limit=MOST_ROWS, after=after))
+        rows += found["rows"]
+        if found["next"] is None:
+            break
+        after = read_cursor(found["next"])
+    return rows[:limit]
 
 
 @dataclass
@@ -139,4 +152,4 @@ def search_query(text: str) -> str:
     """
     words = [word for word in text.replace('"', " ").replace("\0", " ").split() if any(map(str.isalnum, word))]
     quoted = [f'"{word}"' for word in words]
-    return " ".join(quoted[:-1] + [f"{quoted[-1]}*"]) if quoted else ""
+    return " ".join([*quoted[:-1], f"{quoted[-1]}*"]) if quoted else ""

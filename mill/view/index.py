@@ -85,7 +85,7 @@ class ResultsIndex:
         found = scan(self.root)
         runs = [self._run(path) for path in found.runs]
         runs += [run for log in found.logs if (run := self._converted(log)) is not None]
-        checks = {uid_of(str(file.parent.relative_to(self.root) if file.parent != self.root else file)): file for file in found.checks}
+        checks = {uid_of(self._name(file)): file for file in found.checks}
         signatures = {uid: file_signature(file) for uid, file in checks.items()}
         changed = {run.uid: run.signature for run in runs} != {uid: run.signature for uid, run in self.runs.items()}
         changed |= signatures != self._check_signatures
@@ -100,15 +100,19 @@ class ResultsIndex:
             changed = True
         return changed
 
+    def _name(self, path: Path) -> str:
+        """The path below the folder that is viewed, which names it in URLs."""
+        return str(path.relative_to(self.root)) if path != self.root else path.name
+
     def _run(self, path: Path) -> RunInfo:
-        known = self.runs.get(uid_of(str(path.relative_to(self.root)) if path != self.root else path.name))
+        known = self.runs.get(uid_of(self._name(path)))
         if known is not None and known.path == path and known.signature == run_signature(path) and not known.error:
             return known
         return read_run(path, self.root)
 
     def _converted(self, log: OtherLog) -> RunInfo | None:
         """The log of another tool as a run in the cache; None where it cannot be read, which is reported."""
-        origin = str(log.path.relative_to(self.root)) if log.path != self.root else log.path.name
+        origin = self._name(log.path)
         stamp = json.dumps([[str(file), file_signature(file)] for file in log.files])
         target = self.database.folder / "logs" / hashlib.blake2b(stamp.encode(), digest_size=10).hexdigest()
         done = target / "converted"

@@ -17,11 +17,13 @@ from mill.runs.samples import unescaped
 from mill.view.filters import SORTS, Clause, SampleFilter, cursor_of, order_clause, search_query
 from mill.view.index import ResultsIndex
 from mill.view.run_info import RunInfo
-from mill.view.sample_line import FAILED, FLAGS, GRADED, RIGHT, STATUSES, WRONG
+from mill.view.sample_line import FAILED, FLAGS, GRADED, RIGHT, STATUSES, WRONG, read_texts
 
+EXCERPT = 120
+LONGEST_LISTED = 1_000_000
 _COLUMNS = (
-    "samples.id, file, name, category, status, flags, prompt_tokens, output_tokens, seconds, margin, worst, worst_at, "
-    "v0, v1, v2, v3, v4, v5"
+    "samples.id, file, offset, length, name, category, status, flags, prompt_tokens, output_tokens, seconds, margin, "
+    "worst, worst_at, v0, v1, v2, v3, v4, v5"
 )
 
 
@@ -64,7 +66,7 @@ def list_samples(index: ResultsIndex, chosen: SampleFilter) -> dict[str, Any]:
     column = SORTS[chosen.page.sort]
     return {
         "total": total,
-        "rows": [_listed(row, files) for row in rows],
+        "rows": [{**_listed(row, files), **excerpt(index, row)} for row in rows],
         "next": cursor_of(rows[-1][column], rows[-1]["id"]) if more else None,
         "metrics": {files[number]["task"]: json.loads(files[number]["metrics"] or "[]") for number in files},
     }
@@ -118,6 +120,18 @@ def _listed(row: Mapping[str, Any], files: Mapping[int, Any]) -> dict[str, Any]:
     }
 
 
+def excerpt(index: ResultsIndex, row: Mapping[str, Any]) -> dict[str, Any]:
+    """The start of the response and the target, for lists; very long samples have none there."""
+    if row["length"] > LONGEST_LISTED:
+        return {"response": None, "target": None}
+    try:
+        texts = read_texts(raw_line(index, row)[1])
+    except (RunError, ValueError):  # the file changes: the next version of the list has it
+        return {"response": None, "target": None}
+    answer = texts.error or texts.response or texts.chosen
+    return {name: text[:EXCERPT] if text else text for name, text in (("response", answer), ("target", texts.target))}
+
+
 def read_sample(index: ResultsIndex, run: str, task: str, name: str) -> dict[str, Any]:
     """The whole line of a sample, as the run wrote it."""
     return read_line(index, sample_row(index, run, task, name))
@@ -138,7 +152,8 @@ def read_line(index: ResultsIndex, row: Any) -> dict[str, Any]:
     data = parse_json(raw, f"{path} at byte {row['offset']}", RunError)
     if not isinstance(data, dict) or str(data.get("id")).encode("utf-8", "backslashreplace").decode() != row["name"]:
         raise RunError(f"{path} has changed: the index is being brought up to date")
-    return unescaped(data)
+    found: dict[str, Any] = unescaped(data)
+    return found
 
 
 def raw_line(index: ResultsIndex, row: Any) -> tuple[str, bytes]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -115,7 +114,7 @@ def run_signature(path: Path) -> Signature:
 def file_signature(file: Path) -> tuple[int, int, int] | None:
     """What changes when the file does; None where there is none."""
     try:
-        found = os.stat(file, follow_symlinks=False)
+        found = file.lstat()
     except (OSError, ValueError):
         return None
     return found.st_size, found.st_mtime_ns, found.st_ino

@@ -179,19 +179,27 @@ def _hash(text: bytes) -> int:
 
 
 class SampleLineTexts(msgspec.Struct, gc=False):
+    """The texts of a line that lists and the search show."""
+
     prompt: str = ""
+    target: str | None = None
     response: str | None = None
     reasoning: str | None = None
     chosen: str | None = None
+    error: str | None = None
+
+    @property
+    def written(self) -> str:
+        """Everything that the model wrote."""
+        return "\n".join(filter(None, (self.reasoning, self.response, self.chosen)))
 
 
 _decode_texts = msgspec.json.Decoder(SampleLineTexts).decode
 
 
-def read_texts(line: bytes) -> tuple[str, str]:
-    """The prompt, and everything that the model wrote; raises ValueError for a line that is no sample."""
+def read_texts(line: bytes) -> SampleLineTexts:
+    """Raises ValueError for a line that is no sample."""
     try:
-        texts = _decode_texts(line)
+        return _decode_texts(line)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise ValueError(str(error)) from error
-    return texts.prompt, "\n".join(filter(None, (texts.reasoning, texts.response, texts.chosen)))

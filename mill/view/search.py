@@ -54,10 +54,10 @@ def _texts(index: ResultsIndex, rows: list[Any]) -> Iterator[tuple[int, str, str
     """A line that cannot be read has no words."""
     for row in rows:
         try:
-            prompt, response = read_texts(raw_line(index, row)[1])
+            texts = read_texts(raw_line(index, row)[1])
         except (MillError, ValueError):
-            prompt = response = ""
-        yield row["id"], _bounded(prompt), _bounded(response)
+            continue
+        yield row["id"], _bounded(texts.prompt), _bounded(texts.written)
 
 
 def _bounded(text: str) -> str:

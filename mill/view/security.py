@@ -7,6 +7,7 @@ import ipaddress
 from collections.abc import Awaitable, Callable
 
 from aiohttp import web
+from aiohttp.typedefs import Middleware
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -33,7 +34,7 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def guard(token: str, host: str) -> Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]:
+def guard(token: str, host: str) -> Middleware:
     """A middleware. The Host header must be an address or a name of this server: a page elsewhere whose name was pointed at
     this address (DNS rebinding) sends its own. Pages and scripts have no data and need no token; everything else does."""
 

@@ -19,6 +19,7 @@ from mill.api.storage import json_text, utf8
 from mill.report import html as report_html
 from mill.view.api import ENDPOINTS, Viewer
 from mill.view.index import ResultsIndex, sync_forever
+from mill.view.media import read_media
 from mill.view.queries import raw_line, sample_row
 from mill.view.search import build_search
 from mill.view.security import HEADERS, guard
@@ -38,6 +39,7 @@ def make_app(index: ResultsIndex, token: str, host: str = "127.0.0.1") -> web.Ap
     app[VIEWER], app[STOPPED] = Viewer(index), threading.Event()
     app[POOL] = ThreadPoolExecutor(THREADS, thread_name_prefix="mill-view")
     app.router.add_get("/api/raw", _raw)
+    app.router.add_get("/api/media", _media)
     app.router.add_get("/api/{name}", _api)
     app.router.add_get("/events", _events)
     app.router.add_get("/report/{kind}/{uid}", _report)
@@ -82,11 +84,12 @@ async def _api(request: web.Request) -> web.Response:
         return _error(404, "there is no such page")
     given = {name: value for name, value in request.query.items() if name != "token"}
     try:
-        return await _in_thread(request, lambda: _json(endpoint(request.app[VIEWER], given)))
+        response: web.Response = await _in_thread(request, lambda: _json(endpoint(request.app[VIEWER], given)))
     except MillError as error:
         return _error(400, str(error))
     except OSError as error:
         return _error(400, f"the files cannot be read: {error.strerror or error}")
+    return response
 
 
 def _json(data: Any) -> web.Response:
@@ -116,6 +119,18 @@ async def _raw(request: web.Request) -> web.Response:
         return _error(400, str(error))
     headers = {"Content-Disposition": 'attachment; filename="sample.json"'}
     return web.Response(body=body, content_type="application/json", headers=headers)
+
+
+async def _media(request: web.Request) -> web.Response:
+    """An image, audio or video of a sample."""
+    given = {"number": "0", **request.query}
+    try:
+        number = int(given["number"]) if given["number"].isdecimal() and len(given["number"]) < 6 else -1
+        names = (given.get("run", ""), given.get("t", ""), given.get("id", ""))
+        body, kind = await _in_thread(request, read_media, request.app[VIEWER].index, *names, number)
+    except MillError as error:
+        return _error(400, str(error))
+    return web.Response(body=body, content_type=kind)
 
 
 async def _events(request: web.Request) -> web.StreamResponse:

@@ -30,7 +30,7 @@ const Check = ({ params, state }) => {
       ${one.run && data.baseline_run && html` <a href=${href("compare", { a: data.baseline_run, b: one.run })}>Compare its samples</a>`}
       ${one.run && !data.baseline_run && html` <a href=${href("samples", { run: one.run })}>Its samples</a>`}</p>
       ${(one.sentences || []).map((text) => html`<p>${visible(text)}</p>`)}`)}
-    <${Rules} params=${params} outcomes=${data.outcomes} />
+    ${!source.isStatic && html`<${Rules} params=${params} outcomes=${data.outcomes} />`}
     <h3>Metrics</h3><div class="scroll wide"><table class="list"><thead><tr><th scope="col">Metric</th>${data.variants.map((one) => html`<th scope="col" class="number">${visible(one.label)}</th>`)}</tr></thead>
       <tbody>${data.metrics.map((metric) => html`<tr><th scope="row" title=${metric.about}><a href=${href("checks", { metric: metric.name })}>${metric.title}</a></th>${data.variants.map((one) => {
         const found = one.metrics[metric.name];

@@ -15,7 +15,7 @@ const Rows = ({ rows, params, metrics }) => rows.map((row) => html`<tr key=${`${
   ${metrics.map((name) => html`<td class="number">${number(row.values[name])}</td>`)}
   <td class="number">${number(row.prompt_tokens)}</td><td class="number">${number(row.output_tokens)}</td>
   <td class="number">${row.seconds == null ? "–" : duration(row.seconds)}</td>
-  <td class="number">${number(row.margin)}</td></tr>`);
+  <td class="number">${number(row.margin)}</td><td class="excerpt">${visible(row.response)}</td><td class="excerpt">${visible(row.target)}</td></tr>`);
 
 export const Samples = ({ params, state }) => {
   const run = params.run || state.runs.find((one) => !one.of_check)?.uid;
@@ -52,7 +52,7 @@ export const Samples = ({ params, state }) => {
           ${metrics.map((name) => (column(name) ? html`<${SortHeader} column=${column(name)} numeric ...${sorting}>${words(name)}</${SortHeader}>` : html`<th scope="col" class="number">${words(name)}</th>`))}
           <${SortHeader} column="prompt_tokens" numeric ...${sorting}>Prompt tokens</${SortHeader}><${SortHeader} column="output_tokens" numeric ...${sorting}>Output tokens</${SortHeader}>
           <${SortHeader} column="seconds" numeric ...${sorting}>Time</${SortHeader}><${SortHeader} column="margin" numeric ...${sorting}>Margin</${SortHeader}>
-          </tr></thead><tbody><${Rows} rows=${rows} params=${{ ...params, run }} metrics=${metrics} /></tbody></table></div>
+          <th scope="col">Response</th><th scope="col">Target</th></tr></thead><tbody><${Rows} rows=${rows} params=${{ ...params, run }} metrics=${metrics} /></tbody></table></div>
           ${next && html`<p><button disabled=${!!more.wanted} onClick=${() => setMore((old) => ({ ...old, key, wanted: next }))}>Show more</button> <span class="note">${number(rows.length)} of ${number(data.total)}</span></p>`}`}`;
     }}</${Answer}>`;
 };

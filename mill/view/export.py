@@ -1,0 +1,208 @@
+"""`mill view --export`: a static copy of runs and checks that opens from disk or from any web server.
+
+Every answer that the pages may request is written as a script in `data/`; filters and sorting happen in the browser.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from fnmatch import fnmatch
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+from mill.api.errors import MillError, RunError, SpecError
+from mill.api.storage import json_text, utf8, write_atomically
+from mill.report import html as report_html
+from mill.view import api, check_queries, comparing, queries
+from mill.view.bundle import bundle
+from mill.view.comparing import PairFilter
+from mill.view.filters import Page, SampleFilter, all_rows
+from mill.view.index import ResultsIndex
+from mill.view.media import read_media
+from mill.view.run_info import RunInfo, run_labels
+from mill.view.sample_line import FLAGS, STATUSES
+
+STATIC = Path(__file__).with_name("static")
+MARKER = "mill-view.txt"  # in the folder: it is a copy that may be replaced
+MOST_SAMPLES = 50_000
+MOST_PAIRS = 12  # ordered pairs of runs; beyond that, runs are compared with the first alone
+CHUNK = 20  # samples in one file
+MARGINS = (0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2)  # the steps of the slider
+POLICY = (
+    "default-src 'none'; script-src 'self' file:; style-src 'self' file:; img-src 'self' file: data:; "
+    "media-src 'self' file:; base-uri 'none'; form-action 'none'"
+)
+_SUFFIXES = {"jpeg": "jpg", "mpeg": "mp3"}
+
+
+def export_site(folder: Path, target: Path, patterns: Sequence[str]) -> Path:
+    """Write the copy, and return its first page. `patterns` choose runs by their labels or folders."""
+    _refuse_target(target)
+    index = ResultsIndex(folder)
+    try:
+        index.sync()
+        _Export(index, target, _chosen(index, patterns)).write()
+    finally:
+        index.close()
+    return target / "index.html"
+
+
+def _refuse_target(target: Path) -> None:
+    """A folder with other content is never written to, and an earlier copy is replaced."""
+    if target.exists() and not target.is_dir():
+        raise SpecError(f"--export {target}: it is a file, and a folder is needed")
+    if target.is_dir() and any(target.iterdir()) and not (target / MARKER).exists():
+        raise SpecError(f"--export {target}: the folder is not empty; name a new one")
+
+
+def _chosen(index: ResultsIndex, patterns: Sequence[str]) -> list[RunInfo]:
+    labels = run_labels(index.runs.values())
+    runs = [run for run in index.runs.values() if not run.of_check and not run.error]
+    if patterns:
+        unused = [one for one in patterns if not any(_matches(one, run, labels) for run in runs)]
+        if unused:
+            raise SpecError(f"--runs {unused[0]}: no run is called so; there are {', '.join(sorted(labels.values())[:10])}")
+        runs = [run for run in runs if any(_matches(one, run, labels) for one in patterns)]
+    if not runs and not index.checks:
+        raise RunError(f"{index.root} has no run and no check to export")
+    total = sum(sum(queries.status_counts(index, run.uid)[name] for name in STATUSES) for run in runs)
+    if total > MOST_SAMPLES:
+        raise SpecError(f"the runs have {total:,} samples, and a copy has at most {MOST_SAMPLES:,}: choose some with --runs")
+    return runs
+
+
+def _matches(pattern: str, run: RunInfo, labels: dict[str, str]) -> bool:
+    return any(fnmatch(name, pattern) or name.startswith(pattern) for name in (labels[run.uid], run.name, run.uid))
+
+
+class _Export:
+    def __init__(self, index: ResultsIndex, target: Path, runs: Sequence[RunInfo]) -> None:
+        self.index, self.target, self.runs = index, target, list(runs)
+        self.viewer = api.Viewer(index)
+
+    def write(self) -> None:
+        for name in ("data", "media", "reports"):
+            shutil.rmtree(self.target / name, ignore_errors=True)
+        self._file(MARKER, "A static copy of results, written by `mill view --export`.\n")
+        self._pages()
+        self._overview()
+        for run in self.runs:
+            self._run(run.uid)
+        uids = [run.uid for run in self.runs]
+        pairs = list(permutations(uids, 2))
+        for a, b in pairs if len(pairs) <= MOST_PAIRS else [(uids[0], uid) for uid in uids[1:]]:
+            self._pair(a, b)
+        self._checks()
+
+    def _file(self, name: str, content: str | bytes) -> None:
+        write_atomically(self.target / name, content, root=self.target, sync=False)
+
+    def _data(self, name: str, data: Any) -> None:
+        self._file(f"data/{name}.js", b"millData(" + utf8(json_text(name)) + b", " + utf8(json_text(data)) + b");\n")
+
+    def _pages(self) -> None:
+        page = (STATIC / "index.html").read_text(encoding="utf-8")
+        page = page.replace('<script type="module" src="app.js">', '<script defer src="app.js">')
+        page = page.replace("<title>", f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n<title>')
+        self._file("index.html", page)
+        self._file("app.js", bundle(STATIC, "static.js"))
+        self._file("style.css", (STATIC / "style.css").read_bytes())
+        self._file("report.css", Path(report_html.__file__).with_name("style.css").read_bytes())
+        for licence in sorted((STATIC / "vendor").glob("LICENSE.*")):
+            self._file(licence.name, licence.read_bytes())
+
+    def _overview(self) -> None:
+        uids = [run.uid for run in self.runs]
+        state = api.state(self.viewer, {})
+        state |= {"folder": self.index.root.name, "syncing": False, "warnings": [], "search": {"done": 0, "total": 0}}
+        state["runs"] = [{**run, "live": None} for run in state["runs"] if run["uid"] in uids]
+        self._data("state", state)
+        self._data("scores", queries.score_table(self.index, uids))
+        self._data("load", {one["run"]: one for one in api.load(self.viewer, {"runs": ",".join(uids)})["runs"]})
+        found = {}
+        for run in self.runs:
+            found[run.uid] = {task: queries.categories(self.index, run.uid, task) for task in self._tasks(run)}
+        self._data("categories", found)
+
+    def _tasks(self, run: RunInfo) -> list[str]:
+        return [row["task"] for row in queries.files_of(self.index, run.uid).values()]
+
+    def _run(self, uid: str) -> None:
+        chosen = SampleFilter(uid)
+        flagged = {name: {(row["task"], row["id"]) for row in self._rows(replace(chosen, flags=(name,)))} for name in FLAGS}
+        rows = [
+            {**row, "all_flags": [name for name in FLAGS if (row["task"], row["id"]) in flagged[name]]}
+            for row in self._rows(chosen)
+        ]
+        metrics = queries.list_samples(self.index, replace(chosen, page=Page(limit=1)))["metrics"]
+        self._data(f"samples-{uid}", {"rows": rows, "metrics": metrics, "size": CHUNK})
+        for number, part in enumerate(_chunks(rows)):
+            self._data(f"sample-{uid}-{number}", [self._sample(uid, row) for row in part])
+        self._data(f"worst-{uid}", api.worst_tokens(self.viewer, {"a": uid}))
+
+    def _rows(self, chosen: SampleFilter) -> list[dict[str, Any]]:
+        return all_rows(lambda page: queries.list_samples(self.index, replace(chosen, page=page)))
+
+    def _sample(self, uid: str, row: dict[str, Any]) -> dict[str, Any]:
+        found = api.sample(self.viewer, {"run": uid, "t": row["task"], "id": row["id"]})
+        del found["neighbours"]
+        self._copy_media(found["sample"], uid, row)
+        return found
+
+    def _copy_media(self, sample: dict[str, Any], uid: str, row: dict[str, Any]) -> None:
+        """Each image, audio or video once; one that cannot be read any more is left out."""
+        for number, entry in enumerate(sample.get("media") or ()):
+            try:
+                content, kind = read_media(self.index, uid, row["task"], row["id"], number)
+            except MillError:
+                continue
+            suffix = kind.rpartition("/")[2]
+            name = f"media/{re.sub('[^0-9a-f]', '', str(entry['digest']))}.{_SUFFIXES.get(suffix, suffix)}"
+            if not (self.target / name).exists():
+                self._file(name, content)
+            entry["url"] = name
+
+    def _pair(self, a: str, b: str) -> None:
+        tasks = [task for task in self._tasks(self.index.runs[a]) if task in self._tasks(self.index.runs[b])]
+        if not tasks:
+            return
+        chosen = PairFilter(a, b)
+        rows = all_rows(lambda page: comparing.list_pairs(self.index, replace(chosen, page=page)))
+        self._data(f"pairs-{a}-{b}", {"rows": rows, "size": CHUNK})
+        steps = {}
+        for margin in MARGINS:
+            one = replace(chosen, least_margin=float(margin))
+            of_tasks = {task: comparing.compare_summary(self.index, replace(one, task=task)) for task in tasks}
+            steps[str(margin)] = {"all": comparing.compare_summary(self.index, one), "tasks": of_tasks}
+        self._data(f"compare-{a}-{b}", steps)
+        for number, part in enumerate(_chunks(rows)):
+            self._data(f"pair-{a}-{b}-{number}", [self._one_pair(a, b, row) for row in part])
+        self._data(f"worst-{a}-{b}", api.worst_tokens(self.viewer, {"a": a, "b": b}))
+
+    def _one_pair(self, a: str, b: str, row: dict[str, Any]) -> dict[str, Any]:
+        given = {"a": a, "b": b, "t": row["task"], "id": row["id"]}
+        found = api.pair(self.viewer, given)
+        del found["neighbours"]
+        self._copy_media(found["a"], a, row)
+        return {**found, "tokens": api.sample_tokens(self.viewer, given)}
+
+    def _checks(self) -> None:
+        measured: set[str] = set()
+        for uid in self.index.checks:
+            try:
+                shown = check_queries.show_check(self.index, uid)
+            except MillError:
+                continue  # the list of checks has the reason
+            measured |= {metric["name"] for metric in shown["metrics"]}
+            self._data(f"check-{uid}", shown)
+            self._file(f"reports/{uid}.html", report_html.report_page([check_queries.find_check(self.index, uid)]))
+        self._data("trends", {name: check_queries.metric_over_time(self.index, name) for name in sorted(measured)})
+
+
+def _chunks(rows: Sequence[dict[str, Any]]) -> Iterator[Sequence[dict[str, Any]]]:
+    for start in range(0, len(rows), CHUNK):
+        yield rows[start : start + CHUNK]

@@ -1,0 +1,144 @@
+"""`mill.load("results")`: result folders as data frames, by the same queries as the viewer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING, Any
+
+from mill.api.errors import SpecError, UnknownName, import_pandas
+from mill.report.collect import COLUMNS, score_rows
+from mill.view.comparing import PairFilter, compare_summary, list_pairs
+from mill.view.filters import SampleFilter, all_rows
+from mill.view.index import ResultsIndex
+from mill.view.queries import list_samples, read_sample
+from mill.view.run_info import RunInfo, run_labels
+from mill.view.search import build_search
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+_LOST = {"lost": "value", "low": "low", "high": "high"}
+
+
+class LoadedResults:
+    """The runs below a folder, also logs of lm-eval and inspect_ai. `refresh` reads what changed since.
+
+    Runs are named by their labels (the column `run` of `runs`), by their folders below the one that was loaded, or by the
+    start of either, where no other run has it.
+    """
+
+    def __init__(self, index: ResultsIndex) -> None:
+        self._index = index
+        self.refresh()
+
+    def __repr__(self) -> str:
+        return f"LoadedResults of {self._index.root}: {len(self._index.runs)} runs, {len(self._index.checks)} checks"
+
+    def refresh(self) -> None:
+        self._index.sync()
+        self._labels = run_labels(self._index.runs.values())
+
+    @property
+    def runs(self) -> pd.DataFrame:
+        """A row for each run: label, model, backend, settings, tasks, folder."""
+        rows = [
+            {
+                "run": self._labels[run.uid],
+                "model": run.model,
+                "backend": run.manifest.get("model", {}).get("backend", ""),
+                "tool": run.tool,
+                "settings": run.settings,
+                "tasks": run.tasks,
+                "error": run.error,
+                "path": str(run.path),
+            }
+            for run in self._index.runs.values()
+        ]
+        return _pandas().DataFrame(rows)
+
+    @property
+    def scores(self) -> pd.DataFrame:
+        """A row for each metric of each task and benchmark, with the columns of `mill collect` and the label of the run."""
+        rows = [
+            {"label": self._labels[run.uid], **row}
+            for run in self._index.runs.values()
+            for row in score_rows(run.model, run.folder, run.results.tasks.values(), run.results.benchmarks.values())
+        ]
+        return _pandas().DataFrame(rows, columns=["label", *COLUMNS])
+
+    def samples(
+        self,
+        run: str,
+        task: str = "",
+        *,
+        status: str | Sequence[str] = (),
+        category: str | None = None,
+        search: str = "",
+        limit: int | None = None,
+    ) -> pd.DataFrame:
+        """The samples of a run as its files have them, a row for each; the filters are those of the viewer.
+
+        `status` is right, wrong, graded, unscored, failed or pending, or several of them.
+        """
+        statuses = (status,) if isinstance(status, str) and status else tuple(status)
+        uid = self._find(run).uid
+        chosen = SampleFilter(uid, task, category, statuses, search=search)
+        if search:
+            self._build_search()
+        found = all_rows(lambda page: list_samples(self._index, replace(chosen, page=page)), limit)
+        rows = [read_sample(self._index, uid, row["task"], row["id"]) for row in found]
+        return _pandas().DataFrame(rows)
+
+    def compare(self, a: str, b: str, task: str = "") -> pd.DataFrame:
+        """The samples that two runs share: a row for each with both results, and how the answer changed."""
+        chosen = PairFilter(self._find(a).uid, self._find(b).uid, task)
+        rows = []
+        for row in all_rows(lambda page: list_pairs(self._index, replace(chosen, page=page))):
+            (value_a, value_b), (status_a, status_b) = row.pop("values"), row.pop("statuses")
+            rows.append({**row, "status_a": status_a, "status_b": status_b, "value_a": value_a, "value_b": value_b})
+        return _pandas().DataFrame(rows)
+
+    def significance(self, a: str, b: str) -> pd.DataFrame:
+        """A row for each task and category: accuracy lost with its interval, McNemar's p, and Holm's correction of it."""
+        groups = compare_summary(self._index, PairFilter(self._find(a).uid, self._find(b).uid))["groups"]
+        rows = [
+            {
+                **{name: group[name] for name in ("task", "category", "n", "changed")},
+                **group["cells"],
+                **{name: (group["lost"] or {}).get(key) for name, key in _LOST.items()},
+                "p": group["p"],
+                "p_corrected": group["p_corrected"],
+            }
+            for group in groups
+        ]
+        return _pandas().DataFrame(rows)
+
+    def _find(self, name: str) -> RunInfo:
+        runs = self._index.runs.values()
+        for matches in (
+            [run for run in runs if name in (run.uid, run.name, self._labels[run.uid])],
+            [run for run in runs if run.name.startswith(name) or self._labels[run.uid].startswith(name)],
+        ):
+            if len(matches) == 1:
+                return matches[0]
+            if matches:
+                found = ", ".join(self._labels[run.uid] for run in matches[:5])
+                raise SpecError(f"{len(matches)} runs are called {name!r}: {found}")
+        raise UnknownName("run", name, self._labels.values(), hint="the column `run` of `.runs` has the names")
+
+    def _build_search(self) -> None:
+        build_search(self._index, Event())
+
+
+def load(folder: str | Path) -> LoadedResults:
+    """The runs and checks below a folder, indexed as for `mill view`."""
+    _pandas()
+    return LoadedResults(ResultsIndex(Path(folder)))
+
+
+def _pandas() -> Any:
+    return import_pandas("mill.load")
