@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +17,7 @@ from mill.view.commands import reproducing_command
 from mill.view.filters import read_filter
 from mill.view.index import ResultsIndex
 from mill.view.live import LiveProgress
+from mill.view.pairs import CELLS
 from mill.view.run_info import RunInfo, run_labels
 from mill.view.sample_line import STATUSES
 from mill.view.shorten import Shortener
@@ -23,6 +25,7 @@ from mill.view.text_diff import diff_words
 
 Parameters = Mapping[str, str]
 _SHOWN_METRICS = 3
+_QUIET_S = 1.0
 
 
 @dataclass
@@ -31,6 +34,12 @@ class Viewer:
 
     index: ResultsIndex
     live: LiveProgress = field(default_factory=LiveProgress)
+    requested: float = 0.0
+    """When the last request came, by the monotonic clock."""
+
+    def busy(self) -> bool:
+        """Whether a person is at work, so that work in the background waits."""
+        return time.monotonic() - self.requested < _QUIET_S
 
 
 def state(viewer: Viewer, given: Parameters) -> dict[str, Any]:
@@ -175,7 +184,7 @@ def pair(viewer: Viewer, given: Parameters) -> dict[str, Any]:
         "a": shorten(lines[0]),
         "b": shorten(lines[1]),
         "cut": shorten.cut,
-        "cell": comparing.CELLS[found["cell"]],
+        "cell": CELLS[found["cell"]],
         "margin": found["margin"],
         "divergence": vars(divergence) if divergence is not None else None,
         "diff": shorten(diff_words(*texts)) if texts[0] != texts[1] else None,

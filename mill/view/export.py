@@ -23,6 +23,7 @@ from mill.view.comparing import PairFilter
 from mill.view.filters import Page, SampleFilter, all_rows
 from mill.view.index import ResultsIndex
 from mill.view.media import read_media
+from mill.view.pairs import MARGINS
 from mill.view.run_info import RunInfo, run_labels
 from mill.view.sample_line import FLAGS, STATUSES
 
@@ -31,7 +32,6 @@ MARKER = "mill-view.txt"  # in the folder: it is a copy that may be replaced
 MOST_SAMPLES = 50_000
 MOST_PAIRS = 12  # ordered pairs of runs; beyond that, runs are compared with the first alone
 CHUNK = 20  # samples in one file
-MARGINS = (0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2)  # the steps of the slider
 POLICY = (
     "default-src 'none'; script-src 'self' file:; style-src 'self' file:; img-src 'self' file: data:; "
     "media-src 'self' file:; base-uri 'none'; form-action 'none'"
@@ -175,9 +175,9 @@ class _Export:
         self._data(f"pairs-{a}-{b}", {"rows": rows, "size": CHUNK})
         steps = {}
         for margin in MARGINS:
-            one = replace(chosen, least_margin=float(margin))
+            one = replace(chosen, least_margin=margin)
             of_tasks = {task: comparing.compare_summary(self.index, replace(one, task=task)) for task in tasks}
-            steps[str(margin)] = {"all": comparing.compare_summary(self.index, one), "tasks": of_tasks}
+            steps[f"{margin:g}"] = {"all": comparing.compare_summary(self.index, one), "tasks": of_tasks}
         self._data(f"compare-{a}-{b}", steps)
         for number, part in enumerate(_chunks(rows)):
             self._data(f"pair-{a}-{b}-{number}", [self._one_pair(a, b, row) for row in part])

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import threading
+import time
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -58,7 +59,7 @@ async def _background(app: web.Application) -> AsyncIterator[None]:
             if changed.wait(0.5):
                 changed.clear()
                 with contextlib.suppress(MillError, OSError):
-                    build_search(index, stopped)
+                    build_search(index, stopped, app[VIEWER].busy)
 
     threads = [
         threading.Thread(target=sync_forever, args=(index, stopped, changed.set), daemon=True),
@@ -83,6 +84,7 @@ async def _api(request: web.Request) -> web.Response:
     if endpoint is None:
         return _error(404, "there is no such page")
     given = {name: value for name, value in request.query.items() if name != "token"}
+    request.app[VIEWER].requested = time.monotonic()
     try:
         response: web.Response = await _in_thread(request, lambda: _json(endpoint(request.app[VIEWER], given)))
     except MillError as error:
