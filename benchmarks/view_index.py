@@ -24,7 +24,7 @@ from typing import Any
 
 TOKEN = "0123456789abcdef-view"
 TASKS = ("arithmetic", "history", "law", "medicine")
-WORDS = tuple(
+WORDS = ("river", "stone", "paper", "light", "engine", "market", "garden", "winter", "number", "answer", "reason")
     [
         "river",
         "stone",

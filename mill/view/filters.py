@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -148,8 +149,14 @@ def order_clause(clause: Clause, column: str, number: str, page: Page) -> str:
 def search_query(text: str) -> str:
     """The words of a search as an FTS5 query: all of them must be there, the last may be the start of a word.
 
-    Quotes keep FTS5's own operators out of it.
+    Words are split where FTS5 splits texts, and quoted, so that none is an operator of its own.
     """
-    words = [word for word in text.replace('"', " ").replace("\0", " ").split() if any(map(str.isalnum, word))]
+    words = "".join(char if _in_word(char) else " " for char in text).split()
     quoted = [f'"{word}"' for word in words]
     return " ".join([*quoted[:-1], f"{quoted[-1]}*"]) if quoted else ""
+
+
+def _in_word(char: str) -> bool:
+    """Letters, numbers and private characters, as FTS5's tokenizer unicode61 has them."""
+    kind = unicodedata.category(char)
+    return kind[0] in "LN" or kind == "Co"
