@@ -152,7 +152,7 @@ def sample(viewer: Viewer, given: Parameters) -> dict[str, Any]:
     return {
         "sample": shorten(line),
         "cut": shorten.cut,
-        "tokens": _bounded_tokens(tokens.token_table(line)),
+        "tokens": _bounded_tokens(tokens.token_table(line, queries.find_run(viewer.index, chosen.run))),
         "neighbours": queries.neighbours(viewer.index, chosen, name, task),
         "command": reproducing_command(queries.find_run(viewer.index, chosen.run), task, name),
     }

@@ -9,7 +9,7 @@ import pytest
 import mill
 from mill.api.errors import MillError
 from mill.report.collect import collect
-from tests.view.conftest import lines_of
+from tests.view.conftest import evaluate, lines_of
 
 
 def test_scores_are_those_of_collect(results: Path) -> None:
@@ -53,11 +53,10 @@ def test_runs_are_named_by_the_start_of_their_label(results: Path) -> None:
 
 
 def test_a_name_of_several_runs_is_refused(results: Path, tmp_path: Path) -> None:
-    from tests.view.conftest import evaluate
-
     evaluate(tmp_path, "toy[path=one]", "toy_gen")
     evaluate(tmp_path, "toy[path=one]", "toy_gen", "--seed", "3")
     loaded = mill.load(tmp_path)
-    with pytest.raises(MillError, match="2 runs are called 'one'"):
-        loaded.samples("one")
+    with pytest.raises(MillError, match="2 runs are called 'on'"):
+        loaded.samples("on")
+    assert len(loaded.samples("one")) == 40  # exactly the label of one of them
     assert len(loaded.samples(next(name for name in loaded.runs["run"] if "seed" in name))) == 40

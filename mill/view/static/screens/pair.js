@@ -13,7 +13,7 @@ const Side = ({ diff, side, label, first }) => {
     if (part.same != null) return visible(part.same);
     const begins = !found;
     found = true;
-    if (part[side] != null) return html`<mark ref=${begins ? first : null} class=${begins ? "first" : ""}>${visible(part[side])}</mark>`;
+    if (part[side]) return html`<mark ref=${begins ? first : null} class=${begins ? "first" : ""}>${visible(part[side])}</mark>`;
     return begins ? html`<mark ref=${first} class="first gap"></mark>` : null;
   })}</pre>`;
 };
