@@ -38,7 +38,7 @@ class Viewer:
     """When the last request came, by the monotonic clock."""
 
     def busy(self) -> bool:
-        """Whether a person is at work, so that work in the background waits."""
+        """Whether pages send requests, so that work in the background waits."""
         return time.monotonic() - self.requested < _QUIET_S
 
 

@@ -52,7 +52,7 @@ PRAGMA user_version = {VERSION};
 
 
 class Database:
-    """Connections to one file, one for each thread. A damaged file, or one of another version, is made anew."""
+    """Connections to one file, one for each thread. A damaged file, or one of another version, is replaced."""
 
     def __init__(self, root: Path, folder: Path | None = None) -> None:
         name = hashlib.blake2b(str(root.resolve()).encode("utf-8", "backslashreplace"), digest_size=8).hexdigest()

@@ -252,8 +252,8 @@ class _FileReader:
         values = (*one.values, *(None,) * (METRIC_COLUMNS - len(one.values)))
         columns = (one.flags, one.prompt_tokens, one.output_tokens, one.seconds, one.margin, one.worst, one.worst_at)
         name = one.name.encode("utf-8", "backslashreplace").decode()
-        place = (self.id, offset, len(line), key, name, self._name(one.category), one.status)
-        self._rows.append((*place, *columns, one.prompt_key, one.answer_key, *values))
+        position = (self.id, offset, len(line), key, name, self._name(one.category), one.status)
+        self._rows.append((*position, *columns, one.prompt_key, one.answer_key, *values))
         if len(self._rows) >= _BATCH:
             self._flush()
 
@@ -288,7 +288,7 @@ class _FileReader:
 
 
 def sync_forever(index: ResultsIndex, stopped: threading.Event, on_change: Any, *, every_s: float = 1.0) -> None:
-    """Keep an index up to date until `stopped`. A folder with much to look at is looked at less often."""
+    """Keep an index up to date until `stopped`. A large folder is checked less often."""
     while not stopped.is_set():
         began = time.monotonic()
         try:

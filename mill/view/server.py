@@ -28,7 +28,7 @@ from mill.view.security import HEADERS, guard
 STATIC = Path(__file__).with_name("static")
 SHARED = {"report.css": Path(report_html.__file__).with_name("style.css")}  # the look of reports is that of the pages
 TYPES = {".html": "text/html", ".js": "text/javascript", ".mjs": "text/javascript", ".css": "text/css"}
-EVENT_S = 1.0  # between looks at running runs
+EVENT_S = 1.0  # between updates of running runs
 THREADS = 4
 VIEWER: web.AppKey[Viewer] = web.AppKey("viewer", Viewer)
 POOL: web.AppKey[ThreadPoolExecutor] = web.AppKey("pool", ThreadPoolExecutor)

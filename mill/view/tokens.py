@@ -181,7 +181,7 @@ def worst_tokens(index: ResultsIndex, run: str, task: str = "") -> dict[str, Any
         tokens = token_table(read_line(index, sample_row(index, run, sample["task"], sample["id"])), find_run(index, run))
         at = sample["worst_at"]
         if at is not None and at < len(tokens):
-            rows.append({**_place(sample["task"], sample["id"], tokens, at), **tokens[at]})
+            rows.append({**_located(sample["task"], sample["id"], tokens, at), **tokens[at]})
     return {"rows": rows, "texts": listed["total"], "of": listed["total"]}
 
 
@@ -209,7 +209,7 @@ def worst_pairs(index: ResultsIndex, a: str, b: str) -> dict[str, Any]:
             name = str(lines[0]["id"])
             shown = tuple(name.split("/", 1)) if forced and "/" in name else (task, name)
             rows += [
-                {**_place(shown[0], shown[1], tokens, at), **token}
+                {**_located(shown[0], shown[1], tokens, at), **token}
                 for at, token in enumerate(tokens)
                 if isinstance(token.get("kl"), float)
             ]
@@ -221,6 +221,6 @@ def _line(index: ResultsIndex, number: int) -> dict[str, Any]:
     return read_line(index, index.database.connection().execute("SELECT * FROM samples WHERE id = ?", (number,)).fetchone())
 
 
-def _place(task: str, name: str, tokens: Sequence[Mapping[str, Any]], at: int) -> dict[str, Any]:
+def _located(task: str, name: str, tokens: Sequence[Mapping[str, Any]], at: int) -> dict[str, Any]:
     before = "".join(token["text"] for token in tokens[max(0, at - _CONTEXT) : at])
     return {"task": task, "sample": name, "position": at + 1, "before": before[-_CONTEXT:]}

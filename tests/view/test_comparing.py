@@ -7,8 +7,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from scipy.stats import binomtest
-from statsmodels.stats.multitest import multipletests
+from scipy.stats import binomtest  # type: ignore[import-untyped]
+from statsmodels.stats.multitest import multipletests  # type: ignore[import-untyped]
 
 from mill.api.errors import MillError
 from mill.metrics.paired import holm
