@@ -25,22 +25,6 @@ from typing import Any
 TOKEN = "0123456789abcdef-view"
 TASKS = ("arithmetic", "history", "law", "medicine")
 WORDS = ("river", "stone", "paper", "light", "engine", "market", "garden", "winter", "number", "answer", "reason")
-    [
-        "river",
-        "stone",
-        "paper",
-        "light",
-        "engine",
-        "market",
-        "garden",
-        "winter",
-        "number",
-        "answer",
-        "question",
-        "reason",
-        "because",
-    ]
-)
 LETTERS = "ABCD"
 
 

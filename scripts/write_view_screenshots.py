@@ -63,7 +63,7 @@ def main() -> None:
                 for name, route in found.items():
                     page.goto(address + route)
                     page.wait_for_selector("h1")
-                    page.wait_for_function("!document.querySelector('.loading')")
+                    page.wait_for_selector(".loading", state="detached")
                     page.wait_for_timeout(300)  # charts and intervals
                     picture = Image.open(io.BytesIO(page.screenshot()))
                     small = picture.convert("P", palette=Image.Palette.ADAPTIVE, colors=COLOURS)
