@@ -164,7 +164,9 @@ def add() -> Tool:
 def tools_outputs() -> Iterator[ModelOutput]:
     calls = [{"x": 20, "y": 22}, {"x": -1, "y": 1}]
     for number, arguments in enumerate(calls):
-        call = ModelOutput.for_tool_call("mockllm/model", "add", arguments, tool_call_id=f"call-{number}", content="Let me see.")
+        call = ModelOutput.for_tool_call(
+            "mockllm/model", "add", arguments, tool_call_id=f"call-{number}", content="Let me see."
+        )
         call.usage = ModelUsage(input_tokens=30, output_tokens=10, total_tokens=40)
         yield call
         yield answer(f"The result is {arguments['x'] + arguments['y']}", reasoning="it is added", tokens=(90, 8, 3))
@@ -172,7 +174,9 @@ def tools_outputs() -> Iterator[ModelOutput]:
 
 def tools_log() -> Path:
     samples = [Sample(id=1, input="Add 20 and 22.", target="42"), Sample(id=2, input="Add -1 and 1.", target="42")]
-    return run(Task(dataset=samples, name="tools", solver=[use_tools(add()), generate()], scorer=includes()), tools_outputs())
+    return run(
+        Task(dataset=samples, name="tools", solver=[use_tools(add()), generate()], scorer=includes()), tools_outputs()
+    )
 
 
 def image_log() -> Path:
@@ -183,7 +187,9 @@ def image_log() -> Path:
         ChatMessageAssistant(content="blue"),
         ChatMessageUser(content=[ContentText(text="And this?"), ContentImage(image=png())]),
     ]
-    task = Task(dataset=[Sample(id="red", input=messages, target="red")], name="colours", solver=generate(), scorer=includes())
+    task = Task(
+        dataset=[Sample(id="red", input=messages, target="red")], name="colours", solver=generate(), scorer=includes()
+    )
     return run(task, [answer("It is red.")], form="json")
 
 
