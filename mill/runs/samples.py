@@ -223,7 +223,7 @@ def write_lines(folder: RunFolder, task: str, lines: Iterable[str]) -> None:
 
 
 def row_line(data: Mapping[str, Any]) -> str:
-    """A row as JSON. Lone surrogates are written out and the line is marked: DuckDB reads no line that has them as escapes of JSON."""
+    """A row as JSON. Lone surrogates are written out and the line is marked: DuckDB reads no line with their escapes."""
     text = json_text(data)
     return json_text({**_mapped(data, _escape), "escaped": True}) if _SURROGATE.search(text) else text
 

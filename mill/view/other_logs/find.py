@@ -57,7 +57,8 @@ def identify_log(file: Path) -> OtherLog | None:
     tool = _tool(file)
     if tool != LM_EVAL:
         return None if tool is None else OtherLog(tool, file, (file,))
-    return _with_samples(file, _samples_by_date(file.parent, os.listdir(file.parent)).get(_date(file), []))
+    names = [other.name for other in file.parent.iterdir()]
+    return _with_samples(file, _samples_by_date(file.parent, names).get(_date(file), []))
 
 
 def task_of(samples_file: Path) -> str:

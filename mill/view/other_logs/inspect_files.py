@@ -86,7 +86,8 @@ class JsonLogFile(InspectFile):
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        self._copy: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  closed by __exit__
+        self._copy: IO[bytes] = tempfile.TemporaryFile()
+        self._copied = 0
         self._epochs: dict[str, dict[int, tuple[int, int]]] = {}
         try:
             with open_regular(file) as handle:
@@ -99,7 +100,7 @@ class JsonLogFile(InspectFile):
         self._copy.close()
 
     def _read_members(self, stream: JsonStream) -> dict[str, Any]:
-        members = {}
+        members: dict[str, Any] = {}
         for name in stream.members():
             if name == "samples":
                 for index, (sample, text) in enumerate(stream.elements()):
@@ -114,8 +115,8 @@ class JsonLogFile(InspectFile):
         epoch = found.get("epoch")
         raw = text.encode("utf-8", "surrogatepass")
         epochs = self._epochs.setdefault(str(found.get("id", f"samples[{index}]")), {})
-        epochs[epoch if isinstance(epoch, int) else 1] = (self._copy.tell(), len(raw))
-        self._copy.write(raw)
+        epochs[epoch if isinstance(epoch, int) else 1] = (self._copied, len(raw))
+        self._copied += self._copy.write(raw)
 
     @property
     def sample_names(self) -> list[str]:

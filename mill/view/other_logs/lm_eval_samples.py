@@ -152,7 +152,8 @@ def _choices(contexts: Sequence[str], continuations: Sequence[str], config: Mapp
     if len(set(continuations[:count])) > 1 or count == 1:
         delimiter = str(config.get("target_delimiter", " "))
         return [continuation.removeprefix(delimiter) for continuation in continuations[:count]]
-    shared = len(os.path.commonprefix(list(contexts[:count])))  # the choices are parts of the prompts
+    first, last = min(contexts[:count]), max(contexts[:count])  # the choices are parts of the prompts
+    shared = next((index for index, one in enumerate(first) if one != last[index]), len(first))
     return [context[shared:] for context in contexts[:count]]
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import base64
+import os
 import shutil
+import signal
 import struct
+import subprocess
+import sys
 import tempfile
 import zlib
-import os
-import signal
-import sys
-import subprocess
 from collections.abc import Iterable, Iterator
 from itertools import repeat
 from pathlib import Path
