@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("lm_eval")
 
 from mill.cli.main import run as main
+from mill.runs.schema import BenchmarkResult, TaskResult
 from mill.view.other_logs import find_logs
 from tests.bridges.made_tasks import DATA, write_tasks
 from tests.view.conversion import Converted, converted
@@ -80,7 +81,8 @@ def test_a_log_is_found_with_its_samples(log: Path) -> None:
 def test_every_metric_is_lm_evals_own(log: Path, run: Converted) -> None:
     theirs = json.loads(log.read_text())["results"]
     compared = 0
-    for name, result in {**run.results.tasks, **run.results.benchmarks}.items():
+    ours: dict[str, TaskResult | BenchmarkResult] = {**run.results.tasks, **run.results.benchmarks}
+    for name, result in ours.items():
         own = {key: value for key, value in theirs[name].items() if "," in key and "_stderr," not in key}
         assert {key.removesuffix(",none"): value for key, value in own.items()} == {
             metric: estimate.value for metric, estimate in result.metrics.items()

@@ -197,11 +197,11 @@ def nested_deeper(data: Any, levels: int) -> bool:
     """Whether lists and objects are nested deeper than so many levels."""
     level = [data]
     for _ in range(levels):
-        level = [part for one in level if isinstance(one, (Mapping, list, tuple)) for part in _parts(one)]
+        level = [part for one in level if isinstance(one, (dict, list, tuple)) for part in _parts(one)]
         if not level:
             return False
     return True
 
 
 def _parts(one: Any) -> Iterable[Any]:
-    return one.values() if isinstance(one, Mapping) else one
+    return one.values() if isinstance(one, dict) else one

@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from itertools import repeat
 from pathlib import Path
+from typing import Any
 
 import anyio
 from inspect_ai import Epochs, Task, eval
@@ -64,7 +65,7 @@ def answer(text: str, stop: str = "stop", *, reasoning: str = "", tokens: tuple[
     return output
 
 
-def run(task: Task, outputs: Iterable[ModelOutput], *, form: str = "eval", **options: object) -> Path:
+def run(task: Task, outputs: Iterable[ModelOutput], *, form: str = "eval", **options: Any) -> Path:
     """The log of a task, written to a temporary folder. One sample runs at a time, so that the outputs have an order."""
     folder = Path(tempfile.mkdtemp())
     following = iter(outputs)
@@ -221,7 +222,7 @@ def failing(how: str):  # type: ignore[no-untyped-def]
     return solve
 
 
-def errors_log(how: str = "error", **options: object) -> Path:
+def errors_log(how: str = "error", **options: Any) -> Path:
     samples = [Sample(input=f"Say {number}.", target=str(number)) for number in (1, 2, 3)]
     task = Task(dataset=samples, name="errors", solver=failing(how), scorer=includes())
     return run(task, repeat(answer("1")), **options)
