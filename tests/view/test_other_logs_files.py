@@ -351,6 +351,18 @@ def test_odd_lines_of_lm_eval(tmp_path: Path) -> None:
     assert run.results.tasks["sums"].warnings[0].startswith("2 samples cannot be read")
 
 
+def test_lines_that_do_not_name_their_filter(tmp_path: Path) -> None:
+    """As of lm-eval 0.4.3: the lines of a document are in the order of the task's filters."""
+    results = {**RESULTS, "configs": {"sums": {"filter_list": [{"name": "strict"}, {"name": "flexible"}]}}}
+    lines = [LINE, {**LINE, "doc_id": 1}, {**LINE, "acc": 0.0, "filtered_resps": ["3"]}, {**LINE, "doc_id": 1, "acc": 0.5}]
+    rows = converted(lm_eval_log(tmp_path, results, *lines), tmp_path / "run").rows("sums")
+    assert [row["values"] for row in rows.values()] == [
+        {"acc,strict": [1.0], "acc,flexible": [0.0]},
+        {"acc,strict": [1.0], "acc,flexible": [0.5]},
+    ]
+    assert rows["0"]["extracted"] == "2"
+
+
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 64])
 def test_json_is_read_in_chunks_of_any_size(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(json_stream, "_CHUNK", size)

@@ -23,6 +23,7 @@ _FIELDS = {*LmEvalSample.__struct_fields__, "doc_hash", "prompt_hash", "target_h
 _NO_FILTER = "none"
 
 Line = tuple[int, int]  # number and offset
+Read = tuple[LmEvalSample, Mapping[str, Any]]  # a line, and all of its fields
 
 
 def read_lm_eval_samples(file: Path, task: str, config: Mapping[str, Any]) -> Iterator[ConvertedSample | BrokenSample]:
@@ -36,15 +37,26 @@ def read_lm_eval_samples(file: Path, task: str, config: Mapping[str, Any]) -> It
     with handle:
         for lines in documents.values():
             try:
-                by_filter: dict[str, tuple[LmEvalSample, Mapping[str, Any]]] = {}
-                for line in lines:
-                    found = _read(handle, file, line)
-                    if found[0].filter in by_filter:
-                        yield BrokenSample(f"{file}, line {line[0]}, is a second line of document {found[0].doc_id}")
-                    by_filter.setdefault(found[0].filter, found)
-                yield _sample(list(by_filter.values()), task, config)
+                found = [_read(handle, file, line) for line in lines]
+                names = _filters(found, config)
+                yield _sample({name: one for name, one in zip(names, found, strict=True) if name is not None}, task, config)
             except (RunError, RecursionError) as error:
                 yield BrokenSample(str(error))
+                continue
+            for (number, _), name in zip(lines, names, strict=True):
+                if name is None:
+                    yield BrokenSample(f"{file}, line {number}, is a second line of its document")
+
+
+def _filters(found: Sequence[Read], config: Mapping[str, Any]) -> list[str | None]:
+    """The filter of each line of a document; None for a second line with the same one."""
+    listed = config.get("filter_list")
+    order = [one.get("name") for one in listed if isinstance(one, Mapping)] if isinstance(listed, list) else []
+    names: list[str | None] = []
+    for index, (sample, _) in enumerate(found):
+        own = sample.filter if sample.filter is not None else order[index] if index < len(order) else _NO_FILTER
+        names.append(None if str(own) in names else str(own))
+    return names
 
 
 def _documents(file: Path) -> tuple[dict[str, list[Line]], list[BrokenSample]]:
@@ -68,7 +80,7 @@ def _doc_id(line: bytes, where: str) -> str:
     return str(convert(parse_json(line, where, RunError), LmEvalSample, where, RunError).doc_id)
 
 
-def _read(handle: IO[bytes], file: Path, line: Line) -> tuple[LmEvalSample, Mapping[str, Any]]:
+def _read(handle: IO[bytes], file: Path, line: Line) -> Read:
     number, offset = line
     where = f"{file}, line {number},"
     try:
@@ -82,11 +94,9 @@ def _read(handle: IO[bytes], file: Path, line: Line) -> tuple[LmEvalSample, Mapp
     return found, raw
 
 
-def _sample(
-    lines: Sequence[tuple[LmEvalSample, Mapping[str, Any]]], task: str, config: Mapping[str, Any]
-) -> ConvertedSample:
-    """A document from its lines, one for each filter. Requests and responses are the same in all of them."""
-    first, _ = lines[0]
+def _sample(lines: Mapping[str, Read], task: str, config: Mapping[str, Any]) -> ConvertedSample:
+    """A document from its lines, by filter. Requests and responses are the same in all of them."""
+    first, _ = next(iter(lines.values()))
     arguments = _arguments(first)
     responses = [[_response(arguments[index], one) for one in _repeats(given)] for index, given in enumerate(first.resps)]
     repeats = min(map(len, responses))
@@ -186,15 +196,15 @@ def _extracted(sample: LmEvalSample, arguments: Sequence[Sequence[Any]]) -> Any:
     return found if isinstance(found, (str, int, float)) else str(found)
 
 
-def _values(lines: Sequence[tuple[LmEvalSample, Mapping[str, Any]]]) -> dict[str, list[Value]]:
+def _values(lines: Mapping[str, Read]) -> dict[str, list[Value]]:
     """The metrics of a document, named as in the results: `acc`, or `exact_match,strict-match` with a filter."""
     values: dict[str, list[Value]] = {}
-    for sample, raw in lines:
+    for filter_name, (sample, raw) in lines.items():
         names = sample.metrics if sample.metrics is not None else [name for name in raw if name not in _FIELDS]
         for name in names:
             if name in raw:
-                named = name if sample.filter == _NO_FILTER else f"{name},{sample.filter}"
-                values.setdefault(named, [_value(raw[name])])
+                named = name if filter_name == _NO_FILTER else f"{name},{filter_name}"
+                values[named] = [_value(raw[name])]
     return values
 
 
