@@ -199,6 +199,7 @@ def test_files_that_vanish_or_are_cut(tmp_path: Path) -> None:
         ({**SAMPLE, "scores": {"match": {"value": {"a": []}}}}, "scores"),
         ({**SAMPLE, "id": None}, "id: expected"),
         ({**SAMPLE, "events": [{"event": "model", "output": 3}]}, "output: expected object, got int"),
+        ({**SAMPLE, "attachments": {"a": "b"}, "events": 3}, "events: expected array"),
         (SAMPLE, "a second sample 1"),
     ],
 )

@@ -123,16 +123,20 @@ def _resolved(data: Any, where: str) -> Any:
             return {name: resolve(value) for name, value in one.items()}
         return [resolve(value) for value in one] if isinstance(one, list) else one
 
-    events = [event for event in data.get("events") or () if isinstance(event, dict) and event.get("event") == "model"]
+    events = data.get("events")
+    calls = [event for event in events if _is_model_call(event)] if isinstance(events, list) else events
     needed = {name: value for name, value in data.items() if name not in ("attachments", "events", "events_data", "store")}
-    return {**resolve(needed), "events": [{**event, "input": [], "call": None} for event in events]}
+    return {**resolve(needed), "events": calls}
+
+
+def _is_model_call(event: Any) -> bool:
+    return isinstance(event, dict) and event.get("event") == "model"
 
 
 def _model_calls(sample: InspectSample, where: str) -> dict[str, InspectModelEvent]:
     """The calls of models by the message that they generated; those of graders generated none of the sample's."""
-    events = [event for event in sample.events if isinstance(event, dict) and event.get("event") == "model"]
     calls = {}
-    for event in events:
+    for event in filter(_is_model_call, sample.events or ()):
         call: InspectModelEvent = convert(event, InspectModelEvent, f"{where} event", RunError)
         for choice in call.output.choices[:1]:
             if choice.message.id:

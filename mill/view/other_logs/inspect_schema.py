@@ -191,7 +191,7 @@ class InspectSample(Struct):
     output: InspectOutput = field(default_factory=InspectOutput)
     scores: dict[str, InspectScore] | None = None
     metadata: dict[str, Any] | None = None
-    events: list[Any] = []
+    events: list[Any] | None = None
     total_time: float | None = None
     uuid: str | None = None
     error: InspectError | None = None

@@ -39,8 +39,8 @@ class LmEvalSample(Struct):
     """A line of samples_TASK_DATE.jsonl: a document with one of the task's filters. Metrics are further fields.
 
     `arguments` and `resps` have an entry for each request; an entry of `resps` has a response for each repeat. Numbers
-    in responses are texts. Older versions, such as 0.4.3, do not name the filter: the lines of a document are in the order of the
-    task's filters.
+    in responses are texts. Older versions, such as 0.4.3, do not name the filter: the lines of a document are in the order
+    of the task's filters.
     """
 
     doc_id: int | str
