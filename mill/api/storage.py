@@ -96,10 +96,12 @@ def write_atomically(file: Path, content: Content, *, root: Path | None = None, 
                 handle.flush()
                 os.fsync(handle.fileno())
         draft.replace(file)
-    except (OSError, ValueError) as error:
+    except BaseException as error:
         if draft is not None:
             with contextlib.suppress(OSError):
                 draft.unlink()  # a full disk needs the space
+        if not isinstance(error, (OSError, ValueError)):
+            raise
         raise RunError(f"cannot write {file}: {getattr(error, 'strerror', None) or error}") from error
 
 

@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from mill.api.batching import describe
 from mill.api.errors import RunError
 from mill.api.request import GENERATE, LOGLIKELIHOOD, Request
 from mill.api.response import Response
-from mill.api.storage import json_text, read_lines, write_atomically
+from mill.api.secrets import scrub
+from mill.api.storage import json_text, read_lines, utf8, write_atomically
 from mill.api.task import Opaque, Sample, Task, Value
 from mill.api.validate import parse_json
 from mill.execute.sample_state import SampleState
@@ -213,12 +214,21 @@ def _number(name: str, found: Mapping[str, Value]) -> Value:
 def write_samples(folder: RunFolder, model: str, task: str, scored: Iterable[ScoredSample]) -> None:
     """The samples of a task, as lines of its file in a run's folder; `model` is the model's name."""
     run = run_columns(model, folder)
-    lines = "".join(f"{_line(sample_row(run, task, one))}\n" for one in scored)
-    write_atomically(folder.samples_file(task), lines, root=folder.root)
+    write_lines(folder, task, (row_line(sample_row(run, task, one)) for one in scored))
 
 
-def _line(data: Mapping[str, Any]) -> str:
-    """Lone surrogates are written out and the line is marked: DuckDB reads no line that has them as escapes of JSON."""
+def write_lines(folder: RunFolder, task: str, lines: Iterable[str]) -> None:
+    """The file of a task's samples from its lines, of which one at a time is in memory."""
+
+    def fill(handle: IO[bytes]) -> None:
+        for line in lines:
+            handle.write(utf8(f"{scrub(line)}\n"))
+
+    write_atomically(folder.samples_file(task), fill, root=folder.root)
+
+
+def row_line(data: Mapping[str, Any]) -> str:
+    """A row as JSON. Lone surrogates are written out and the line is marked: DuckDB reads no line with their escapes."""
     text = json_text(data)
     return json_text({**_mapped(data, _escape), "escaped": True}) if _SURROGATE.search(text) else text
 

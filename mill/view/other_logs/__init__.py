@@ -1,17 +1,6 @@
-from dataclasses import dataclass
-from pathlib import Path
+"""Results of other tools (lm-eval, inspect_ai) as runs of mill."""
 
+from mill.view.other_logs.convert import convert_log
+from mill.view.other_logs.find import OtherLog, find_logs, identify_log
 
-@dataclass(frozen=True)
-class OtherLog:
-    tool: str
-    path: Path
-    files: tuple[Path, ...]
-
-
-def identify_log(file: Path) -> OtherLog | None:
-    return None
-
-
-def convert_log(log: OtherLog, target: Path) -> None:
-    pass
+__all__ = ["OtherLog", "convert_log", "find_logs", "identify_log"]
