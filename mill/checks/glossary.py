@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from mill.metrics.estimate import Estimate
+
 RATE, NATS, SECONDS, FACTOR, NUMBER = "rate", "nats", "seconds", "factor", "number"
 
 
 @dataclass(frozen=True)
 class MetricInfo:
-    """`low` and `high` bound the possible values; `interval` is False for metrics without one, such as percentiles;
+    """`low` and `high` bound the possible values; `interval` is False for metrics without one, such as maxima;
     `tested` marks metrics with a p-value."""
 
     title: str
@@ -92,10 +94,10 @@ METRICS: dict[str, MetricInfo] = {
     "kl_mean": MetricInfo(
         "KL mean", NATS, "KL divergence from the baseline's next-token distribution, after the same tokens"
     ),
-    "kl_median": _plain("KL median", NATS, "50 % of positions are below"),
-    "kl_p90": _plain("KL p90", NATS, "90 % of positions are below"),
-    "kl_p95": _plain("KL p95", NATS, "95 % of positions are below"),
-    "kl_p99": _plain("KL p99", NATS, "99 % of positions are below"),
+    "kl_median": MetricInfo("KL median", NATS, "50 % of positions are below"),
+    "kl_p90": MetricInfo("KL p90", NATS, "90 % of positions are below"),
+    "kl_p95": MetricInfo("KL p95", NATS, "95 % of positions are below"),
+    "kl_p99": MetricInfo("KL p99", NATS, "99 % of positions are below"),
     "kl_max": _plain("KL max", NATS, "the largest value of a position"),
     "delta_p_rms": _rate("RMS of delta p", "root mean square change of the probability of the scored token"),
     "top1_agreement": _rate("same top token", "positions where both engines rank the same token first"),
@@ -175,6 +177,16 @@ def format_value(name: str, value: float | None) -> str:
     if kind == FACTOR:
         return f"{value:.4f}"
     return f"{value:.3f}" if abs(value) < 100 else f"{value:,.0f}"
+
+
+def format_interval(name: str, estimate: Estimate, between: str = "to") -> str:
+    """The interval in brackets, empty where there is none. The upper end may be open: few texts do not bound a percentile."""
+    if estimate.low is None or estimate.high is None:
+        return ""
+    low = format_value(name, estimate.low)
+    if estimate.high == math.inf and math.isfinite(estimate.value):
+        return f"(at least {low})"
+    return f"({low} {between} {format_value(name, estimate.high)})"
 
 
 def counted(count: int, noun: str) -> str:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mill.checks.glossary import counted, format_value, title
+from mill.checks.glossary import counted, format_interval, format_value, title
 from mill.checks.result import Variant
 from mill.metrics.estimate import Estimate
 from mill.metrics.paired import Z95, mcnemar, rate_difference
@@ -124,8 +124,7 @@ def _margin(name: str, variant: Variant) -> float:
 
 def _test_text(name: str, estimate: Estimate, p: float) -> str:
     text = f"{title(name)} {format_value(name, estimate.value)}"
-    if estimate.low is not None and estimate.high is not None:
-        text += f" ({format_value(name, estimate.low)} to {format_value(name, estimate.high)})"
+    text = " ".join(filter(None, (text, format_interval(name, estimate))))
     return text if math.isnan(p) else f"{text}, p = {p:.2g}"
 
 

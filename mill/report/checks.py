@@ -8,7 +8,7 @@ from typing import Any
 
 from mill.api.printing import one_line, printable
 from mill.checks.gate import RuleOutcome
-from mill.checks.glossary import METRICS, counted, format_value, title
+from mill.checks.glossary import METRICS, counted, format_interval, format_value, title
 from mill.checks.pairing import EMPTY, FAILED
 from mill.checks.result import Check, Variant
 from mill.checks.verdict import first_sentences
@@ -82,12 +82,10 @@ def _cell(variant: Variant, name: str, between: str) -> Cell:
     estimate = variant.metrics.get(name)
     if estimate is None:
         return "-", ""
-    extra = []
-    if estimate.low is not None and estimate.high is not None:
-        extra.append(f"({format_value(name, estimate.low)} {between} {format_value(name, estimate.high)})")
+    extra = [format_interval(name, estimate, between)]
     if name in variant.p_values and not math.isnan(variant.p_values[name]):
         extra.append(f"p={variant.p_values[name]:.2g}")
-    return format_value(name, estimate.value), " ".join(extra)
+    return format_value(name, estimate.value), " ".join(filter(None, extra))
 
 
 def task_table(check: Check, variant: Variant) -> tuple[list[str], list[list[str]]]:
