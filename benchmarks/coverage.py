@@ -144,7 +144,11 @@ def intervals(trials: int) -> list[tuple[str, list[float]]]:
     for spread in (0.5, 1.0):
         for share, quantile in ((0.5, 0.0), (0.9, 1.2815515655446004), (0.99, 2.3263478740408408)):
             truth = math.exp(quantile * math.sqrt(spread**2 + 0.25))
-            add(f"KL p{100 * share:.0f} over n texts of 32 (log-normal, {spread})", partial(_percentile, spread, share), truth)
+            add(
+                f"KL p{100 * share:.0f} over n texts of 32 (log-normal, {spread})",
+                partial(_percentile, spread, share),
+                truth,
+            )
     add("kappa of two raters, n ratings", lambda n: kappa(ratings(n)), 0.6)
     return rows
 

@@ -128,6 +128,33 @@ METRICS: dict[str, MetricInfo] = {
     "first_token_p99": _plain("time to first token p99", SECONDS, "99 % of answers are faster"),
 }
 
+SEVERITIES = "severities"  # the row of counts by severity, which is no metric
+GROUPS: dict[str, tuple[str, ...]] = {
+    "failures": (
+        "failure_rate", "nonfinite_rate", "retry_rate", "empty_rate", "cut_rate", "filtered_rate", "unpaired_rate",
+        "unscored_rate",
+    ),
+    "load": (
+        "requests_per_s", "tokens_per_s", "latency_p50", "latency_p95", "latency_p99", "first_token_p50", "first_token_p95",
+        "first_token_p99",
+    ),
+    "repeats": (
+        "identical_rate", "most_common_share", "distinct_outputs", "logprob_noise_max", "reasoning_identical_rate",
+    ),
+    "text": (
+        "match_rate", "clear_divergence_rate", "divergence_margin", "first_divergence", "similarity", SEVERITIES,
+        "reasoning_match_rate", "reasoning_similarity",
+    ),
+    "answers": (
+        "acc_drop", "acc_baseline", "acc", "score_drop", "score_baseline", "score", "flip_rate", "regression_rate",
+        "improvement_rate", "logprob_shift", "logprob_shift_max",
+    ),
+    "distributions": (
+        "kl_mean", "top1_agreement", "ppl_ratio", "kl_median", "kl_p90", "kl_p95", "kl_p99", "kl_max", "delta_p_rms",
+    ),
+}  # fmt: skip
+"""The rows of tables, in their order: what matters most is first in each group."""
+
 FORMER_NAMES = {
     "first_parting": "first_divergence",
     "parting_margin": "divergence_margin",

@@ -10,10 +10,9 @@ from pathlib import Path
 
 from mill import __version__
 from mill.api.storage import write_atomically
-from mill.checks.glossary import METRICS
 from mill.checks.result import Check
 from mill.checks.verdict import first_sentences
-from mill.report.checks import details, metric_rows
+from mill.report.checks import details, explanations, metric_groups
 from mill.report.html.plots import charts
 from mill.report.html.samples import sample_list
 from mill.report.html.tag import Html, joined, tag
@@ -67,6 +66,7 @@ def _section(check: Check) -> Html:
         tag("h2", f"{check.command} on {', '.join(check.tasks)}"),
         tag("p", tag("b", labels), against, f" · {check.created}", class_="sub"),
         [tag("p", sentence, class_="verdict") for sentence in first_sentences(check.variants)],
+        [tag("p", paragraph, class_="explained") for paragraph in explanations(check)],
         _table(check),
         tag("ul", warnings, [tag("li", warning) for warning in check.warnings], class_="warnings"),
         tag("div", charts(check), class_="charts"),
@@ -76,12 +76,12 @@ def _section(check: Check) -> Html:
 
 
 def _table(check: Check) -> Html:
-    about = {info.title: info.about for info in METRICS.values()}
+    columns = len(check.variants) + 1
     head = tag("tr", tag("th"), [tag("th", variant.label) for variant in check.variants])
-    rows = [
-        tag("tr", tag("th", name, title=about.get(name)), [_cell(*cell) for cell in cells])
-        for name, cells in metric_rows(check.variants)
-    ]
+    rows: list[Html] = []
+    for group, members in metric_groups(check.variants):
+        rows.append(tag("tr", tag("th", group, colspan=columns), class_="group"))
+        rows += [tag("tr", tag("th", row.title, title=row.about), [_cell(*cell) for cell in row.cells]) for row in members]
     return tag("div", tag("table", tag("thead", head), tag("tbody", rows), class_="metrics"), class_="scroll")
 
 
