@@ -207,7 +207,7 @@ def format_value(name: str, value: float | None) -> str:
 
 
 def format_interval(name: str, estimate: Estimate, between: str = "to") -> str:
-    """The interval in brackets, empty where there is none. The upper end may be open: few texts do not bound a percentile."""
+    """In brackets, empty where there is none. The upper end may be open: few texts do not bound a percentile."""
     if estimate.low is None or estimate.high is None:
         return ""
     low = format_value(name, estimate.low)

@@ -56,6 +56,10 @@ class Check:
     baseline: str = ""
     settings: dict[str, Any] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
+    baseline_model: str = ""
+    baseline_backend: str = ""
+    baseline_run: str = ""
+    """Those of a baseline that is not one of the variants."""
     created: str = field(default_factory=lambda: time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
     version: int = VERSION
 

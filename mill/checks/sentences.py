@@ -70,7 +70,7 @@ def _accuracy(variant: Variant) -> list[str]:
 
 def within_margin(drop: Estimate) -> bool:
     """Whether the interval of a lost accuracy is within the margin that counts as unchanged."""
-    return drop.low is not None and drop.high is not None and -MARGIN <= drop.low and drop.high <= MARGIN
+    return drop.low is not None and drop.high is not None and drop.low >= -MARGIN and drop.high <= MARGIN
 
 
 def _score(variant: Variant) -> list[str]:
@@ -145,7 +145,8 @@ def _reach(check: Check, variant: Variant) -> list[str]:
     """What so many samples cannot show, and how many would."""
     found = _measured(variant, "acc_drop")
     if found is None:
-        if _measured(variant, "score_drop") or "ppl_ratio" in variant.metrics and "forced_texts" not in variant.counts:
+        documents = "ppl_ratio" in variant.metrics and "forced_texts" not in variant.counts
+        if documents or "acc_drop" in variant.metrics or "score_drop" in variant.metrics:
             return []
         return ["These samples have no gold answers, so they cannot show whether accuracy changed: use --tasks."]
     n, (_, level) = found[0].n, significance_tests(variant)

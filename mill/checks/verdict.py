@@ -92,7 +92,7 @@ def _tests(variant: Variant) -> list[Finding]:
 
 def significance_tests(variant: Variant) -> tuple[list[str], float]:
     """The metrics that are tested, and the level of each test: they share the 5 % (Bonferroni)."""
-    measured = [name for name in ("acc_drop", "score_drop", "ppl_ratio") if name in variant.metrics]
+    measured: list[str] = [name for name in ("acc_drop", "score_drop", "ppl_ratio") if name in variant.metrics]
     names = [name for name in measured if name not in variant.unmeasured and name in variant.p_values]
     return names, SIGNIFICANT / max(1, len(names))
 

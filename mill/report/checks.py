@@ -1,4 +1,4 @@
-"""Checks on the terminal and in Markdown: the verdict, then every metric with its interval, a column for each variant."""
+"""Checks on the terminal: the verdict, then every metric with its interval, a column for each variant."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mill.api.printing import one_line, printable
-from mill.checks.gate import RuleOutcome
+from mill.api.printing import printable
 from mill.checks.glossary import GROUPS, METRICS, SEVERITIES, counted, format_interval, format_value, title
 from mill.checks.pairing import EMPTY, FAILED
 from mill.checks.result import Check, Variant
@@ -183,35 +182,3 @@ def details(variant: Variant) -> list[str]:
     errors = variant.series.get("errors") or []
     lines += [f"sample {entry['id']}: {entry['error']}" for entry in errors[:MAX_ERRORS]]
     return lines + variant.warnings
-
-
-def summary_markdown(check: Check, outcomes: Sequence[RuleOutcome] = ()) -> str:
-    """The check as GitHub-flavoured Markdown, with the outcomes of its rules."""
-    lines = [f"### mill {_escape(check.command)}: {_escape(', '.join(check.tasks))}", ""]
-    lines += [f"**{_escape(sentence)}**  " for sentence in first_sentences(check.variants)] + [""]
-    lines += [f"{_escape(paragraph)}\n" for paragraph in explanations(check)]
-    lines += [
-        f"- `{outcome.rule.option} {outcome.rule.text}`: {outcome.status} ({_escape(outcome.message)})"
-        for outcome in outcomes
-    ]
-    lines += [""] if outcomes else []
-    if check.against:
-        lines += [f"Baseline: **{_escape(check.baseline)}**", ""]
-    lines += ["| metric | " + " | ".join(_escape(variant.label) for variant in check.variants) + " |"]
-    lines += ["| --- |" + " ---: |" * len(check.variants)]
-    for group, rows in metric_groups(check.variants):
-        lines.append(f"| **{group}** |" + " |" * len(check.variants))
-        lines += ["| " + " | ".join(map(_escape, row.texts)) + " |" for row in rows]
-    for variant in check.variants:
-        columns, rows = task_table(check, variant)
-        if rows:
-            lines += ["", "| " + " | ".join(map(_escape, columns)) + " |", "| --- |" + " ---: |" * (len(columns) - 1)]
-            lines += ["| " + " | ".join(map(_escape, row)) + " |" for row in rows]
-    warnings = [f"- {_escape(variant.label)}: {_escape(line)}" for variant in check.variants for line in details(variant)]
-    return "\n".join([*lines, "", *warnings, *(f"- {_escape(warning)}" for warning in check.warnings), ""])
-
-
-def _escape(text: str) -> str:
-    """Escape names and messages, so that nothing in them is Markdown or HTML."""
-    text = one_line(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return "".join(f"\\{char}" if char in "\\|*_`[]#!~" else char for char in text)
