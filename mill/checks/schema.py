@@ -36,7 +36,7 @@ class DivergenceFile(Struct):
     tokens: tuple[TokenFile | None, TokenFile | None] | None = None
 
 
-class ChoiceFile(Struct):
+class ComparedChoice(Struct):
     """A choice of multiple choice, with its log-probability on both sides."""
 
     text: str
@@ -61,7 +61,7 @@ class ComparedRow(Struct):
     divergence: DivergenceFile | None = None
     kl: dict[str, Number] | None = None
     kl_positions: list[Number] | None = None
-    choices: list[ChoiceFile] | None = None
+    choices: list[ComparedChoice] | None = None
 
 
 class RepeatedRow(Struct):

@@ -64,7 +64,7 @@ def _accuracy(variant: Variant) -> list[str]:
     if within_margin(drop):
         return [f"Accuracy is unchanged: {from_to}, and the whole interval of the loss {interval} is within one point."]
     if not worse + better:
-        return [f"No accuracy change detected: {counted(drop.n, 'answer')}, none became wrong or right {interval}."]
+        return [f"No accuracy change detected: none of {drop.n} answers became wrong or right (lost {interval[1:-1]})."]
     return [f"No accuracy change detected: {from_to}, {changed}, which may be chance (lost {interval[1:-1]}, p = {p:.2g})."]
 
 
@@ -110,6 +110,8 @@ def _texts(variant: Variant) -> list[str]:
         return [f"{text}. An engine returns no top_logprobs, so whether rounding alone explains that is unknown."]
     if near == diverged:
         return [f"{text}, all of them first at a near-tie of the two best tokens: rounding alone explains that."]
+    if not near:
+        return [f"{text}, none of them first at a near-tie of the two best tokens: rounding alone does not explain that."]
     clear = diverged - near
     return [f"{text}: {near} first at a near-tie, which rounding alone explains, and {clear} where the choice was clear."]
 

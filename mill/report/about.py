@@ -54,6 +54,8 @@ def check_about(check: Check, file: Path | None = None) -> list[tuple[str, About
     for label, run, model, backend in sides:
         about = _of_run(run, file) or [("model", _short(model)), ("backend", _short(backend))]
         found.append((label, [(name, value) for name, value in about if value]))
+    if len({dict(about).get("settings") for _, about in found}) < 2:  # those of the check
+        found = [(label, [fact for fact in about if fact[0] != "settings"]) for label, about in found]
     if found and all(about == found[0][1] for _, about in found):
         found = [("", found[0][1])]
     return [(label, about) for label, about in found if about]

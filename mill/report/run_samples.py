@@ -18,12 +18,13 @@ MAX_CHARS = 4000  # of a text
 MAX_ERRORS = 20  # different errors of a task
 FIRST_IDS = 5  # samples that are named for an error
 MAX_CHOICES = 26
-FAILED, WRONG, RIGHT, SCORED = "failed", "wrong", "right", "scored"
+FAILED, WRONG, RIGHT, SCORED, UNANSWERED = "failed", "wrong", "right", "scored", "unanswered"
 
 
 @dataclass(frozen=True)
 class ShownSample:
-    """A sample as a report shows it; the texts are cut. `kind` is failed, wrong, right, or scored for other values."""
+    """A sample as a report shows it; the texts are cut. `kind` is failed, wrong, right, scored for other values, or
+    unanswered in a run that was not finished."""
 
     id: str
     category: str
@@ -50,6 +51,7 @@ class TaskSamples:
     error_counts: dict[str, int] = field(default_factory=dict)
     other_errors: int = 0
     """Samples whose error is none of the listed ones."""
+    unanswered: int = 0
 
     def failure_lines(self, task: str) -> list[str]:
         """Each error with its count and the first samples that have it."""
@@ -58,7 +60,8 @@ class TaskSamples:
             count = self.error_counts[error]
             named = f"{', '.join(ids)}{', ...' if count > len(ids) else ''}"
             lines.append(f"{task}: {count} of {self.total} samples failed ({named}): {error}")
-        return [*lines, f"{task}: {self.other_errors} more failed with other errors"] if self.other_errors else lines
+        lines += [f"{task}: {self.other_errors} more failed with other errors"] if self.other_errors else []
+        return [*lines, f"{task}: {self.unanswered} of {self.total} samples are not answered"] if self.unanswered else lines
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -77,7 +80,9 @@ def read_task_samples(file: Path, most: int = MAX_SAMPLES) -> TaskSamples:
 def _counted(file: Path, found: TaskSamples) -> Iterator[Mapping[str, Any]]:
     for _, row in read_rows(file):
         found.total += 1
-        if error := row.get("error"):
+        if not any(row["responses"]):
+            found.unanswered += 1
+        elif error := row.get("error"):
             error = cut(str(error))
             if error in found.errors or len(found.errors) < MAX_ERRORS:
                 ids = found.errors.setdefault(error, [])
@@ -90,7 +95,7 @@ def _counted(file: Path, found: TaskSamples) -> Iterator[Mapping[str, Any]]:
 
 def _rank(row: Mapping[str, Any]) -> float:
     """Failed samples first, then by the first metric that is a number, the worst first; then all others."""
-    if row.get("error"):
+    if _kind(row) == FAILED:
         return -math.inf
     value = _main_value(row)
     return math.inf if value is None else value
@@ -105,6 +110,8 @@ def _main_value(row: Mapping[str, Any]) -> float | None:
 
 
 def _kind(row: Mapping[str, Any]) -> str:
+    if not any(row["responses"]):
+        return UNANSWERED
     if row.get("error"):
         return FAILED
     value = _main_value(row)

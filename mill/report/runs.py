@@ -57,7 +57,7 @@ class RunSection:
         ended = [str(session.get("ended", "")) for session in self.manifest["sessions"]][-1:]
         how = f" The last session {_ENDED.get(ended[0], 'did not end')}." if ended else " No session has ended yet."
         what = f"it has no {RESULTS}" if not self.results.tasks else f"{', '.join(missing)} {_have(missing)} no score"
-        return f"This run was not finished: {what}.{how} The same `mill eval` command resumes it."
+        return f"This run was not finished: {what}.{how} The same command resumes it."
 
     @property
     def main_scores(self) -> str:

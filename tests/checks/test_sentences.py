@@ -40,7 +40,7 @@ def test_few_prompts_without_a_change() -> None:
     loss = detectable_loss(12, 0.5 / 14)
     assert loss is not None and round(100 * loss) == 65
     assert explained(graded(0, 0, 12)) == (
-        "No accuracy change detected: 12 answers, none became wrong or right (-24.2 % to 24.2 %). "
+        "No accuracy change detected: none of 12 answers became wrong or right (lost -24.2 % to 24.2 %). "
         "With 12 samples a drop below 65 points could go unseen (McNemar's test at 5 %, found in 80 % of cases): "
         "to find one of 2 points use --tasks hellaswag_gen --limit 1900."
     )
@@ -102,7 +102,11 @@ def test_texts_that_differ_without_logprobs_and_without_gold() -> None:
 
 @pytest.mark.parametrize(
     ("near", "text"),
-    [(4, "rounding alone explains that."), (1, "1 first at a near-tie, which rounding alone explains, and 3")],
+    [
+        (4, "rounding alone explains that."),
+        (0, "rounding alone does not explain that."),
+        (1, "1 first at a near-tie, which rounding alone explains, and 3"),
+    ],
 )
 def test_near_ties_are_noise(near: int, text: str) -> None:
     counts = {"samples": 60, "diverged": 4, "near_ties": near}

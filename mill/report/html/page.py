@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -26,13 +27,13 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{}';
 
 def write_report(items: Sequence[Check | Section], file: Path, *, root: Path | None = None) -> Path:
     """`root` is the folder that the user gave, if mill chose the file below it."""
-    sections = [check_section(item) if isinstance(item, Check) else item for item in items]
-    write_atomically(file, report_page(sections), root=root)
+    write_atomically(file, report_page(items), root=root)
     return file
 
 
-def report_page(sections: Sequence[Section]) -> str:
+def report_page(items: Sequence[Check | Section]) -> str:
     """One section for each check and run, below an index where there are several."""
+    sections = [check_section(item) if isinstance(item, Check) else item for item in items]
     title = heading(sections)
     head = tag(
         "head",
@@ -115,12 +116,17 @@ def _check_body(check: Check) -> list[Html]:
     warnings = [tag("li", tag("b", variant.label), ": ", line) for variant in check.variants for line in details(variant)]
     return [
         *(tag("p", sentence, class_="verdict") for sentence in first_sentences(check.variants)),
-        *(tag("p", paragraph, class_="explained") for paragraph in explanations(check)),
+        *(tag("p", _with_options(paragraph), class_="explained") for paragraph in explanations(check)),
         _table(check),
         tag("ul", warnings, [tag("li", warning) for warning in check.warnings], class_="warnings"),
         tag("div", charts(check), class_="charts"),
         sample_list(check),
     ]
+
+
+def _with_options(text: str) -> Html:
+    """Options of the command line as code, which is not broken at its hyphens."""
+    return joined(*(tag("code", part) if part.startswith("--") else part for part in re.split(r"(--[a-z_]+)", text)))
 
 
 def _table(check: Check) -> Html:

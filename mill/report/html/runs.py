@@ -123,7 +123,8 @@ def _side(sample: ShownSample) -> list[Html]:
     head: list[str] = ["response"]
     if sample.extracted is not None:
         head += [" → ", tag("code", sample.extracted)]
-    body = tag("p", sample.error, class_="error") if sample.error is not None else tag("pre", sample.response or "")
+    text = sample.response if sample.response is not None or not sample.choices else sample.extracted  # the choice
+    body = tag("p", sample.error, class_="error") if sample.error is not None else tag("pre", text or "")
     sides = [tag("div", tag("h5", head), body, class_="side")]
     if sample.reasoning is not None:
         sides.insert(0, tag("div", tag("h5", "reasoning"), tag("pre", sample.reasoning), class_="side"))
