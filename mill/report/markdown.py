@@ -77,8 +77,6 @@ def run_markdown(run: RunSection) -> str:
         rows = [list(map(escape, row)) for row in score_table(run.tasks, run.benchmarks, "–")]
         lines += [*_table(COLUMNS, rows, numbers=NUMBERS), ""]
     lines += [f"- {escape(warning)}" for warning in run.warnings]
-    for task, found in run.samples.items():
-        lines += [f"- {escape(line)}" for line in found.failure_lines(task)]
     lines += [_about_line("", run.about), f"- run: {escape(str(run.path))}, {escape(run.when)}", ""]
     for task, found in run.samples.items():
         shown = found.shown[:SAMPLES]

@@ -128,7 +128,7 @@ def _shown(row: Mapping[str, Any]) -> ShownSample:
         target=_text(row.get("target")),
         response=_text(row.get("response")),
         reasoning=_text(row.get("reasoning")),
-        extracted=_text(row.get("extracted")),
+        extracted=_text(row.get("chosen") if row.get("extracted") is None else row["extracted"]),
         values={cut(name): cut(text) for name, text in values.items()},
         choices=_choices(row),
         error=_text(row.get("error")),

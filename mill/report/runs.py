@@ -73,7 +73,10 @@ class RunSection:
 
     @property
     def warnings(self) -> list[str]:
-        return result_warnings(self.tasks, self.benchmarks)
+        """Those of the results, and each error with its count; the samples have all errors, the results the first ones."""
+        counted = any(found.total for found in self.samples.values())
+        failures = [line for task, found in self.samples.items() for line in found.failure_lines(task)]
+        return [*result_warnings(self.tasks, self.benchmarks, failures=not counted), *failures]
 
     def to_dict(self) -> dict[str, Any]:
         return {

@@ -56,12 +56,14 @@ def score_warnings(outcome: Outcome) -> list[str]:
     return lines + [f"{name} is not scored again: {reason}" for name, reason in outcome.left_out.items()]
 
 
-def result_warnings(tasks: Sequence[TaskResult], benchmarks: Sequence[BenchmarkResult]) -> list[str]:
-    """What several tasks share is one line."""
+def result_warnings(
+    tasks: Sequence[TaskResult], benchmarks: Sequence[BenchmarkResult], *, failures: bool = True
+) -> list[str]:
+    """What several tasks share is one line. `failures` is whether failed samples are listed."""
     shared = Counter(line for task in tasks for line in dict.fromkeys(task.warnings))
     common = {line: count for line, count in shared.items() if count >= SHARED}
     lines = [f"{count} tasks: {line}" for line, count in common.items()]
-    lines += [f"{task.task}: {line}" for task in tasks for line in warnings(task) if line not in common]
+    lines += [f"{task.task}: {line}" for task in tasks for line in warnings(task, failures) if line not in common]
     return lines + [f"{mean.benchmark}: no value of {', '.join(mean.missing)}" for mean in benchmarks if mean.missing]
 
 
@@ -70,7 +72,7 @@ def model_warnings(outcome: Outcome) -> list[str]:
     return [f"{outcome.model}: {line}" for line in outcome.warnings]
 
 
-def warnings(task: TaskResult) -> list[str]:
+def warnings(task: TaskResult, failures: bool = True) -> list[str]:
     """Warnings of the task, truncated prompts, truncated, empty and filtered answers, and failed samples."""
     lines = list(task.warnings)
     if task.errors < task.n and not any(estimate.n for estimate in task.metrics.values()):
@@ -83,7 +85,7 @@ def warnings(task: TaskResult) -> list[str]:
         lines.append(f"{empty}; an instruct model may need --apply_chat_template")
     if task.filtered:
         lines.append(f"{task.filtered} of {task.n} samples have an answer that the server's content filter withheld")
-    if task.errors:
+    if task.errors and failures:
         lines.append(f"{task.errors} of {task.n} samples failed and have no score:")
         for error, ids in failures_by_error(task).items():
             lines.append(f"  {f'sample {ids[0]}' if len(ids) == 1 else f'{len(ids)} ({_named(ids)})'}: {error}")

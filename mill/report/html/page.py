@@ -101,15 +101,15 @@ def _section(section: Section, row: IndexRow) -> Html:
 def _about(models: Sequence[tuple[str, About]], settings: str = "") -> Html:
     """A line for each model: what it is, where it is, and what served it."""
     lines = [
-        tag("li", [tag("b", label), ": "] if label else [], joined(*(_fact(*fact) for fact in about)))
+        tag("li", [tag("b", label), ": "] if label else [], *(_fact(*fact, first=fact is about[0]) for fact in about))
         for label, about in models
     ]
-    lines += [tag("li", _fact("settings of the check", settings))] if settings else []
+    lines += [tag("li", _fact("settings of the check", settings, first=True))] if settings else []
     return tag("ul", lines, class_="about")
 
 
-def _fact(name: str, value: str) -> Html:
-    return tag("span", tag("i", f"{name} "), value, class_="fact")
+def _fact(name: str, value: str, *, first: bool) -> Html:
+    return joined("" if first else " · ", tag("i", f"{name} "), value)
 
 
 def _check_body(check: Check) -> list[Html]:

@@ -21,8 +21,7 @@ TASK, CATEGORY, MEAN = 0, 1, 2  # colours
 
 def run_body(run: RunSection) -> list[Html]:
     """What follows the heading of a run's section."""
-    failures = [line for task, found in run.samples.items() for line in found.failure_lines(task)]
-    lines = [*run.warnings, *failures]
+    lines = run.warnings
     return [
         *([tag("p", run.unfinished, class_="verdict")] if run.unfinished else []),
         *([_scores(run)] if run.tasks else []),
