@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from scipy import stats
+from scipy import stats  # type: ignore[import-untyped]
 
 from mill.checks.answers import Answer
 from mill.checks.compare import compared

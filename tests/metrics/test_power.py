@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import stats  # type: ignore[import-untyped]
 
 from mill.metrics.paired import mcnemar
 from mill.metrics.power import POWER, detectable_loss, needed_samples, power
