@@ -158,8 +158,9 @@ def _reach(check: Check, variant: Variant) -> list[str]:
     loss = detectable_loss(n, gains, level)
     if loss is not None and loss <= WANTED:
         return [f"With {counted(n, 'sample')} a drop of {_points(loss)} would be found."]
-    if loss is None:
-        unseen = f"With {counted(n, 'sample')} no drop would be found, however large"
+    right = _measured(variant, "acc_baseline")
+    if loss is None or (right is not None and loss > right[0].value):
+        unseen = f"With {counted(n, 'sample')} even the loss of all right answers could go unseen"
     else:
         chance = f"McNemar's test at {100 * level:.2g} %, found in {100 * POWER:.0f} % of cases"
         unseen = f"With {counted(n, 'sample')} a drop below {_points(loss)} could go unseen ({chance})"

@@ -76,7 +76,13 @@ def test_enough_samples_without_a_change_leave_nothing_to_say() -> None:
 
 
 def test_five_samples_show_nothing() -> None:
-    assert "With 5 samples no drop would be found, however large" in explained(graded(0, 0, 5))
+    assert "With 5 samples even the loss of all right answers could go unseen: to find" in explained(graded(0, 0, 5))
+
+
+def test_a_model_that_is_mostly_wrong_has_little_to_lose() -> None:
+    """Of 12 samples a loss of 65 points would be found, and there are 8 to lose."""
+    mostly_wrong = graded(0, 0, 12, metrics={"acc_baseline": rate(1, 12), "acc": rate(1, 12)})
+    assert "With 12 samples even the loss of all right answers could go unseen" in explained(mostly_wrong)
 
 
 def test_the_level_is_shared_with_the_other_tests() -> None:
