@@ -56,10 +56,12 @@ class Check:
     baseline: str = ""
     settings: dict[str, Any] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
+    baseline_model: str = ""
+    baseline_backend: str = ""
+    baseline_run: str = ""
+    """Those of a baseline that is not one of the variants."""
     created: str = field(default_factory=lambda: time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
     version: int = VERSION
-    baseline_run: str = ""
-    """The folder of the baseline's run, where it is not one of the variants."""
 
     @property
     def name(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -236,22 +236,28 @@ def row_line(data: Mapping[str, Any]) -> str:
 def read_samples(file: Path) -> list[SampleRecord]:
     """Samples as a run wrote them, with their responses. Two lines of one sample are refused."""
     samples: dict[str | int, SampleRecord] = {}
+    for where, line in read_rows(file):
+        sample = _read_line(line, where)
+        if sample.sample.id in samples:
+            raise RunError(f"{where} is a second line of sample {sample.sample.id}: remove one of them")
+        samples[sample.sample.id] = sample
+    return list(samples.values())
+
+
+def read_rows(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The lines of a samples file, one at a time, each with the words that name it in a message."""
     try:
         for number, (_, line) in enumerate(read_lines(file), 1):
             if line.strip():
                 where = f"{file}, line {number},"
-                sample = _read_line(parse_json(line, where, RunError, strict=True), where)
-                if sample.sample.id in samples:
-                    raise RunError(f"{where} is a second line of sample {sample.sample.id}: remove one of them")
-                samples[sample.sample.id] = sample
+                row = parse_json(line, where, RunError, strict=True)
+                checked(row, SampleLine, where)
+                yield where, unescaped(row)
     except FileNotFoundError:
         raise RunError(f"cannot read {file}: there is no such file; `mill eval` writes it") from None
-    return list(samples.values())
 
 
 def _read_line(line: Any, where: str) -> SampleRecord:
-    checked(line, SampleLine, where)
-    line = unescaped(line)
     keys, given = line["keys"], line["responses"]
     if not keys or not all(keys):
         raise RunError(f"{where} is not valid: keys: a list of keys for each repeat is needed")
