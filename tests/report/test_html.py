@@ -1,7 +1,6 @@
 """The HTML report in a real browser: charts, filters, and that no text of a model becomes markup.
 
-Needs `pip install playwright` and a Chromium on PATH (Debian: `apt-get install --no-install-recommends chromium
-fonts-dejavu-core`). Every page is opened offline, and must load nothing but itself and log nothing."""
+Every page is opened offline, and must load nothing but itself and log nothing."""
 
 from __future__ import annotations
 
@@ -11,9 +10,8 @@ import json
 import math
 import random
 import re
-import shutil
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +32,9 @@ from mill.metrics.divergence import Gap
 from mill.metrics.estimate import Estimate, around
 from mill.metrics.paired import rate
 from mill.report.html import write_report
+from tests.browsing import Watch, chromium, needs_chromium, sync_api
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: no browser to open reports in")
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on PATH to open reports in")
+pytestmark = needs_chromium
 
 GIB = 2**30
 Open = Callable[..., Any]
@@ -216,35 +213,8 @@ ALL = [*CHARTS]
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    with sync_api.sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+    with chromium() as started:
         yield started
-        started.close()
-
-
-@dataclass
-class Watch:
-    """What pages log, and requests that are not allowed."""
-
-    problems: list[str] = field(default_factory=list)
-    allowed: set[str] = field(default_factory=set)
-
-    def new_page(self, context: Any) -> Any:
-        page = context.new_page()
-        page.set_default_timeout(10_000)
-        page.on("console", lambda message: self.problems.append(f"{message.type}: {message.text}"))
-        page.on("pageerror", lambda error: self.problems.append(f"error: {error}"))
-        page.on("dialog", self.dismiss)
-        page.on("request", self.check_request)
-        return page
-
-    def dismiss(self, dialog: Any) -> None:
-        self.problems.append(f"dialog: {dialog.message}")
-        dialog.dismiss()
-
-    def check_request(self, request: Any) -> None:
-        if request.url not in self.allowed:
-            self.problems.append(f"request: {request.url}")
 
 
 @pytest.fixture(scope="module")
@@ -277,8 +247,8 @@ def open_report(browser: Any, plain_page: tuple[Any, Watch], tmp_path: Path) -> 
         context.close()
     watch.allowed = {"about:blank"}
     shared.goto("about:blank")
-    problems, watch.problems, watch.allowed = watch.problems, [], set()
-    assert problems == []
+    watch.allowed = set()
+    assert watch.take() == []
 
 
 def texts(page: Any, selector: str) -> list[str]:
