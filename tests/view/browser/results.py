@@ -20,7 +20,7 @@ CHOICES, TEXTS, IMAGES = "quiz.jsonl", "stories.jsonl", "images.jsonl"
 WORDS = "the quick brown fox jumps over the lazy dog what is the answer it is yes no".split()
 CATEGORIES = ("animals", "numbers", "colours & light")
 LONG = "quiz-long"
-NOISE, WEIGHTS = 0.02, "model.safetensors"
+NOISE, WEIGHTS = 0.03, "model.safetensors"
 N_CHOICES, N_TEXTS = 45, 12
 COMPARE_LOGPROBS = 10  # that `mill compare` requests
 
@@ -111,7 +111,7 @@ def make_noisy(folder: Path) -> None:
     import torch
     from safetensors.torch import load_file, save_file
 
-    torch.manual_seed(3)
+    torch.manual_seed(4)
     weights = {name: value + NOISE * torch.randn_like(value) for name, value in load_file(folder / WEIGHTS).items()}
     save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
 
