@@ -56,6 +56,8 @@ MARKER_OF_PATH = {
     "schedule/test_slurm.py": "cluster",
     "security/test_code.py": "weights",
     "tasks/test_media_tasks.py": "weights",
+    "view/browser": "browser",
+    "view/test_security.py": "slow",
     "bridges": "slow",  # lm-eval takes ten seconds to import
     "checks/test_gate_faults.py": "slow",
     "checks/test_total.py": "slow",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeVar, overload
 
@@ -20,6 +21,8 @@ Number = float | Literal["NaN", "Infinity", "-Infinity"]
 """A float as mill writes it to JSON, which has no NaN and no infinity; `float()` reads it."""
 
 _FIELD = re.compile(r"(.*?) - at `([^`]*)`$", re.DOTALL)
+_used_kinds: set[Any] = set()
+_first_use = threading.Lock()
 
 
 def parse_json(raw: str | bytes, where: object, error: type[MillError] = DataError, *, strict: bool = False) -> Any:
@@ -41,11 +44,25 @@ def convert(data: Any, kind: Any, where: object, error: type[MillError] = DataEr
     import msgspec
 
     try:
-        return msgspec.convert(data, kind)
+        return _convert(data, kind)
     except UnicodeEncodeError as cause:  # msgspec's error for a lone surrogate in a name
         raise error(f"{where} is not valid: a name or a number has an invalid character") from cause
     except (msgspec.ValidationError, OverflowError, RecursionError) as cause:
         raise error(f"{where} is not valid: {_field_error(str(cause))}") from cause
+
+
+def _convert(data: Any, kind: Any) -> Any:
+    """The first use of a type is alone: msgspec then stores what it knows of the type, and another thread that reads it half
+    done crashes the process."""
+    import msgspec
+
+    if kind in _used_kinds:
+        return msgspec.convert(data, kind)
+    with _first_use:
+        try:
+            return msgspec.convert(data, kind)
+        finally:
+            _used_kinds.add(kind)
 
 
 @overload

@@ -45,7 +45,8 @@ class Viewer:
 def state(viewer: Viewer, given: Parameters) -> dict[str, Any]:
     """All runs and checks, and how far the index is."""
     index = viewer.index
-    counts, labels = _all_counts(index), run_labels(index.runs.values())
+    runs = list(index.runs.values())  # once: another thread replaces them
+    counts, labels = _all_counts(index), run_labels(runs)
     none = {**dict.fromkeys(STATUSES, 0), "damaged": 0, "requests": 0}
     return {
         "mill": __version__,
@@ -55,7 +56,7 @@ def state(viewer: Viewer, given: Parameters) -> dict[str, Any]:
         "indexed": [index.state.bytes_done, index.state.bytes_total],
         "search": search.search_progress(index),
         "warnings": index.state.warnings[:50],
-        "runs": [_run_entry(viewer, run, counts.get(run.uid, none), labels[run.uid]) for run in index.runs.values()],
+        "runs": [_run_entry(viewer, run, counts.get(run.uid, none), labels[run.uid]) for run in runs],
         "checks": check_queries.list_checks(index),
     }
 

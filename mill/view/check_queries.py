@@ -25,9 +25,9 @@ def _read(file: Path, signature: Any) -> Check:
 
 
 def find_check(index: ResultsIndex, uid: str) -> Check:
-    if uid not in index.checks:
+    file = index.checks.get(uid)
+    if file is None:
         raise UnknownName("check", uid[:60], index.checks, hint="it may have been removed or moved")
-    file = index.checks[uid]
     return _read(file, file_signature(file))
 
 
@@ -102,8 +102,8 @@ def _uid_of_run(index: ResultsIndex, path: str) -> str:
     if not path:
         return ""
     wanted = Path(path).parts[-2:]
-    found = [run.uid for run in index.runs.values() if run.path.parts[-2:] == wanted]
-    return found[0] if len(found) == 1 else next((uid for uid in found if str(index.runs[uid].path) == path), "")
+    found = [run for run in index.runs.values() if run.path.parts[-2:] == wanted]
+    return found[0].uid if len(found) == 1 else next((run.uid for run in found if str(run.path) == path), "")
 
 
 def metric_over_time(index: ResultsIndex, metric: str) -> dict[str, Any]:

@@ -28,9 +28,10 @@ _COLUMNS = (
 
 
 def find_run(index: ResultsIndex, uid: str) -> RunInfo:
-    if uid not in index.runs:
-        raise UnknownName("run", uid[:60], index.runs, hint="it may have been removed or moved: the list of runs has all")
-    return index.runs[uid]
+    runs = index.runs  # once: another thread replaces them
+    if uid not in runs:
+        raise UnknownName("run", uid[:60], runs, hint="it may have been removed or moved: the list of runs has all")
+    return runs[uid]
 
 
 def files_of(index: ResultsIndex, run: str, task: str = "") -> dict[int, Any]:

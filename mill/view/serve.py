@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import sys
@@ -11,6 +12,7 @@ import webbrowser
 from pathlib import Path
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from mill.api.errors import SpecError
 from mill.api.printing import echo
@@ -18,8 +20,14 @@ from mill.view.index import ResultsIndex
 from mill.view.server import make_app
 
 
+def _is_own_error(record: logging.LogRecord) -> bool:
+    """False for requests that are no HTTP, such as those of a port scanner: they are refused, and no traceback is shown."""
+    return record.exc_info is None or not isinstance(record.exc_info[1], HttpProcessingError)
+
+
 def serve(folder: Path, *, host: str, port: int, token: str, browser: bool) -> int:
     index = ResultsIndex(folder)
+    logging.getLogger("aiohttp.server").addFilter(_is_own_error)
     try:
         asyncio.run(_serve(index, host, port, token, browser=browser))
     except KeyboardInterrupt:

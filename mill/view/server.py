@@ -33,11 +33,12 @@ THREADS = 4
 VIEWER: web.AppKey[Viewer] = web.AppKey("viewer", Viewer)
 POOL: web.AppKey[ThreadPoolExecutor] = web.AppKey("pool", ThreadPoolExecutor)
 STOPPED: web.AppKey[threading.Event] = web.AppKey("stopped", threading.Event)
+CLOSING: web.AppKey[asyncio.Event] = web.AppKey("closing", asyncio.Event)
 
 
 def make_app(index: ResultsIndex, token: str, host: str = "127.0.0.1") -> web.Application:
     app = web.Application(middlewares=[guard(token, host)])
-    app[VIEWER], app[STOPPED] = Viewer(index), threading.Event()
+    app[VIEWER], app[STOPPED], app[CLOSING] = Viewer(index), threading.Event(), asyncio.Event()
     app[POOL] = ThreadPoolExecutor(THREADS, thread_name_prefix="mill-view")
     app.router.add_get("/api/raw", _raw)
     app.router.add_get("/api/media", _media)
@@ -46,7 +47,13 @@ def make_app(index: ResultsIndex, token: str, host: str = "127.0.0.1") -> web.Ap
     app.router.add_get("/report/{kind}/{uid}", _report)
     app.router.add_get("/{path:.*}", _static)
     app.cleanup_ctx.append(_background)
+    app.on_shutdown.append(_close_streams)
     return app
+
+
+async def _close_streams(app: web.Application) -> None:
+    """Streams of updates end by themselves, before the server would cancel them."""
+    app[CLOSING].set()
 
 
 async def _background(app: web.Application) -> AsyncIterator[None]:
@@ -137,20 +144,21 @@ async def _media(request: web.Request) -> web.Response:
 
 async def _events(request: web.Request) -> web.StreamResponse:
     """Server-sent events: the version of the index, and the progress of running runs, whenever one of them changes."""
-    viewer = request.app[VIEWER]
+    viewer, closing = request.app[VIEWER], request.app[CLOSING]
     headers = {**HEADERS, "Content-Type": "text/event-stream"}
     response = web.StreamResponse(headers=headers)
     await response.prepare(request)
     last = ""
     with contextlib.suppress(ConnectionError):
-        while not request.app[STOPPED].is_set():
+        while not closing.is_set():
             text = json.dumps(await _in_thread(request, _update, viewer))
             if text != last:
                 await response.write(f"data: {text}\n\n".encode())
                 last = text
             else:
                 await response.write(b": \n\n")  # a closed page is noticed
-            await asyncio.sleep(EVENT_S)
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(closing.wait(), EVENT_S)
     return response
 
 

@@ -207,14 +207,21 @@ def worst_pairs(index: ResultsIndex, a: str, b: str) -> dict[str, Any]:
             lines = [_line(index, number) for number in (row["a"], row["b"])]
             tokens = paired_tokens(lines[0], lines[1], runs)
             name = str(lines[0]["id"])
-            shown = tuple(name.split("/", 1)) if forced and "/" in name else (task, name)
+            shown = _forced_sample(name, find_run(index, a).tasks) if forced else (task, name)
             rows += [
-                {**_located(shown[0], shown[1], tokens, at), **token}
+                {**_located(*shown, tokens, at), **token}
                 for at, token in enumerate(tokens)
                 if isinstance(token.get("kl"), float)
             ]
     rows.sort(key=lambda row: -row["kl"])
     return {"rows": rows[:MOST_LISTED], "texts": looked_at, "of": total, "forced": forced is not None}
+
+
+def _forced_sample(name: str, tasks: Sequence[str]) -> tuple[str, str]:
+    """Task and sample of a forced text, which is named TASK/SAMPLE: both may have slashes, so that the task decides."""
+    found = [task for task in tasks if name.startswith(f"{task}/")]
+    task = max(found, key=len, default=name.partition("/")[0])
+    return task, name[len(task) + 1 :]
 
 
 def _line(index: ResultsIndex, number: int) -> dict[str, Any]:

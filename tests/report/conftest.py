@@ -1,12 +1,8 @@
-"""A browser for reports. Needs `pip install playwright` and a Chromium on PATH (Debian: `apt-get install
---no-install-recommends chromium fonts-dejavu-core`). Every page is opened offline, and must load nothing but itself and log
-nothing."""
+"""A browser for reports. Every page is opened offline, and must load nothing but itself and log nothing."""
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,53 +15,26 @@ Open = Callable[..., Any]
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    sync_api = pytest.importorskip(
-        "playwright.sync_api", reason="playwright is not installed: no browser to open reports in"
-    )
-    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if chromium is None:
-        pytest.skip("no Chromium on PATH to open reports in")
-    with sync_api.sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+    from tests.browsing import CHROMIUM, chromium  # skips where playwright is not installed
+
+    if CHROMIUM is None:
+        pytest.skip("no Chromium on PATH to open pages in")
+    with chromium() as started:
         yield started
-        started.close()
-
-
-@dataclass
-class Watch:
-    """What pages log, and requests that are not allowed."""
-
-    problems: list[str] = field(default_factory=list)
-    allowed: set[str] = field(default_factory=set)
-
-    def new_page(self, context: Any) -> Any:
-        page = context.new_page()
-        page.set_default_timeout(10_000)
-        page.on("console", lambda message: self.problems.append(f"{message.type}: {message.text}"))
-        page.on("pageerror", lambda error: self.problems.append(f"error: {error}"))
-        page.on("dialog", self.dismiss)
-        page.on("request", self.check_request)
-        return page
-
-    def dismiss(self, dialog: Any) -> None:
-        self.problems.append(f"dialog: {dialog.message}")
-        dialog.dismiss()
-
-    def check_request(self, request: Any) -> None:
-        if request.url not in self.allowed:
-            self.problems.append(f"request: {request.url}")
 
 
 @pytest.fixture(scope="module")
-def plain_page(browser: Any) -> Iterator[tuple[Any, Watch]]:
+def plain_page(browser: Any) -> Iterator[tuple[Any, Any]]:
     """One page for all tests without special options: a new one takes longer than most of them."""
+    from tests.browsing import Watch
+
     watch, context = Watch(), browser.new_context(offline=True)
     yield watch.new_page(context), watch
     context.close()
 
 
 @pytest.fixture
-def open_report(browser: Any, plain_page: tuple[Any, Watch], tmp_path: Path) -> Iterator[Open]:
+def open_report(browser: Any, plain_page: tuple[Any, Any], tmp_path: Path) -> Iterator[Open]:
     """Opens a report of checks, or a file, as a page that must log nothing and load nothing else."""
     shared, watch = plain_page
     contexts = []
@@ -86,5 +55,5 @@ def open_report(browser: Any, plain_page: tuple[Any, Watch], tmp_path: Path) -> 
         context.close()
     watch.allowed = {"about:blank"}
     shared.goto("about:blank")
-    problems, watch.problems, watch.allowed = watch.problems, [], set()
-    assert problems == []
+    watch.allowed = set()
+    assert watch.take() == []

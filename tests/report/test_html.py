@@ -30,6 +30,7 @@ from mill.metrics.divergence import Gap
 from mill.metrics.estimate import Estimate, around
 from mill.metrics.paired import rate
 from mill.report.html import write_report
+from tests.browsing import sync_api
 
 GIB = 2**30
 Open = Callable[..., Any]
@@ -772,7 +773,6 @@ def test_an_issue_is_copied_as_markdown_that_survives_backticks(open_report: Ope
     shown = sample(page, "broken", "Q4_K_M")
     page.evaluate("() => { window.setTimeout = (work, wait) => { window.later = work; window.wait = wait; }; }")
     shown.locator(".copy").click()
-    sync_api = pytest.importorskip("playwright.sync_api")
     sync_api.expect(shown.locator(".copy")).to_have_text("Copied")
     assert page.evaluate("window.wait") == 1500
     page.evaluate("window.later()")

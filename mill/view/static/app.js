@@ -97,7 +97,7 @@ const App = () => {
       <a class="brand" href=${href("runs")}>mill</a>
       <nav aria-label="Screens">${NAVIGATION.map(([name, title]) => html`<a href=${href(name, links[name])} aria-current=${name === section ? "page" : null}>${title}</a>`)}</nav>
       ${state && html`<${Progress} state=${state} lost=${lost} />`}
-      <button onClick=${nextTheme} aria-label=${`Theme: ${theme || "as the system"}`}>${theme ? capitalized(theme) : "Auto"}</button>
+      <button onClick=${nextTheme} aria-label=${`Theme: ${themeName(theme)}`}>${themeName(theme)}</button>
       <button onClick=${() => setHelp(true)} aria-label="Keys">?</button>
     </header>
     ${help && html`<${Help} close=${() => setHelp(false)} />`}
@@ -110,7 +110,7 @@ const App = () => {
     ${state && html`<footer>${visible(state.folder)} · mill ${state.mill}</footer>`}`;
 };
 
-const capitalized = (text) => text[0].toUpperCase() + text.slice(1);
+const themeName = (theme) => ({ light: "Light", dark: "Dark" })[theme] || "Auto";
 
 export const start = () => {
   const root = document.getElementById("app");

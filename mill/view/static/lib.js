@@ -49,7 +49,10 @@ export const source = {
   isStatic: false,
   async get(name, params, signal) {
     const response = await fetch(withToken(`api/${name}`, params), { signal });
-    const data = await response.json().catch(() => ({ error: `the server answered ${response.status}` }));
+    const data = await response.json().catch((failure) => {
+      if (failure.name === "AbortError") throw failure; // another request has replaced this one
+      throw new Error(`the server answered ${response.status} with what is no JSON`);
+    });
     if (!response.ok) throw new Error(data.error || `the server answered ${response.status}`);
     return data;
   },

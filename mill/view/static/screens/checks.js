@@ -13,8 +13,8 @@ const Rules = ({ params, outcomes }) => {
   return html`<h3>Rules</h3><form class="filters" onSubmit=${apply}>
       <label>--fail_on<input value=${fail} onInput=${(event) => setFail(event.target.value)} placeholder="flip_rate>0.02" maxlength="500" /></label>
       <label>--require<input value=${require} onInput=${(event) => setRequire(event.target.value)} placeholder="acc_drop<0.01" maxlength="500" /></label><button>Apply</button></form>
-    ${outcomes.length > 0 && html`<table class="list"><caption class="hidden">Outcomes of rules</caption><thead><tr><th scope="col">Rule</th><th scope="col">Model</th><th scope="col">Outcome</th><th scope="col">Why</th></tr></thead>
-      <tbody>${outcomes.map((one) => html`<tr><th scope="row"><code>${one.option} ${visible(one.rule)}</code></th><td>${visible(one.variant)}</td><td><span class=${`tag rule-${one.status}`}>${MARKS[one.status]}</span></td><td>${visible(one.reason)}</td></tr>`)}</tbody></table>`}`;
+    ${outcomes.length > 0 && html`<div class="scroll wide"><table class="list"><caption class="hidden">Outcomes of rules</caption><thead><tr><th scope="col">Rule</th><th scope="col">Model</th><th scope="col">Outcome</th><th scope="col">Why</th></tr></thead>
+      <tbody>${outcomes.map((one) => html`<tr><th scope="row"><code>${one.option} ${visible(one.rule)}</code></th><td>${visible(one.variant)}</td><td><span class=${`tag rule-${one.status}`}>${MARKS[one.status]}</span></td><td>${visible(one.reason)}</td></tr>`)}</tbody></table></div>`}`;
 };
 
 const Check = ({ params, state }) => {

@@ -1,0 +1,204 @@
+"""All screens: reloaded, by keyboard alone, in both themes, on a phone and on a wide display, and with axe-core."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.browsing import needs_chromium, sync_api
+from tests.view.browser.conftest import check_uid
+from tests.view.browser.results import CHOICES, LONG, TEXTS, ResultFiles
+
+pytestmark = needs_chromium
+expect = sync_api.expect
+TITLES = ["Runs", "Scores", "Compare", "Samples", "Tokens", "Load and cost", "Checks"]
+AXE = """async () => {
+    const found = await axe.run(document, { resultTypes: ["violations"] });
+    return found.violations.filter((one) => ["serious", "critical"].includes(one.impact))
+        .map((one) => `${one.id}: ${one.nodes.slice(0, 4).map((node) => node.html.slice(0, 160) + " " + node.failureSummary.slice(0, 200)).join(" | ")}`);
+}"""
+WIDER = """() => [document.scrollingElement.scrollWidth - innerWidth, [...document.querySelectorAll("main *")]
+    .filter((one) => !one.closest(".scroll > *, .chart > *, pre > *") && one.getBoundingClientRect().right > innerWidth + 1)
+    .map((one) => one.outerHTML.slice(0, 120))]"""
+
+SCREENS = ["runs", "scores", "categories", "compare", "pair", "texts", "samples", "sample", "long", "dialog", "worst", "tokens", "load", "checks", "check"]  # fmt: skip
+
+
+def address(results: ResultFiles, uids: dict[str, str], name: str) -> tuple[str, dict[str, str]]:
+    """The route of a screen with content, and its parameters."""
+    a, b, both = uids["base"], uids["other"], f"{uids['base']},{uids['other']}"
+    choices, texts = results.runs["base"].task(CHOICES), results.runs["base"].task(TEXTS)
+    compared = {"a": uids["base compared"], "b": uids["other compared"]}
+    routes: dict[str, tuple[str, dict[str, str]]] = {
+        "runs": ("runs", {"checks": "1"}),
+        "scores": ("scores", {"runs": both}),
+        "categories": ("scores", {"runs": both, "task": choices}),
+        "compare": ("compare", {"a": a, "b": b, "cell": "both_wrong", "margin": "0.1"}),
+        "pair": ("pair", {"a": a, "b": b, "t": choices, "id": "quiz-3"}),
+        "texts": ("pair", {"a": a, "b": b, "t": texts, "id": "story-2"}),
+        "samples": ("samples", {"run": a, "status": "wrong", "sort": "margin", "desc": "1"}),
+        "sample": ("sample", {"run": a, "t": texts, "id": "story-1"}),
+        "long": ("sample", {"run": a, "t": choices, "id": LONG}),
+        "dialog": ("sample", {"run": uids["agent"], "t": "toy_agent", "id": "0"}),
+        "worst": ("tokens", compared),
+        "tokens": ("tokens", {**compared, "t": texts, "id": "story-2", "at": "1"}),
+        "load": ("load", {"runs": both, "price_in": "1"}),
+        "checks": ("checks", {"metric": "failure_rate"}),
+        "check": ("checks", {"check": check_uid(results, "compare"), "fail_on": "match_rate<0.9"}),
+    }
+    return routes[name]
+
+
+def open_screen(screens: Any, results: ResultFiles, uids: dict[str, str], name: str, **options: Any) -> Any:
+    route, params = address(results, uids, name)
+    page = screens.open(route, **options, **params)
+    settled(page)
+    return page
+
+
+def settled(page: Any) -> None:
+    expect(page.locator("main h1")).to_be_visible()
+    expect(page.locator(".loading")).to_have_count(0)
+
+
+def content(page: Any) -> str:
+    return str(page.locator("main").inner_text())
+
+
+@pytest.mark.parametrize("name", SCREENS)
+def test_a_screen_reloads_to_the_same_content(screens: Any, results: ResultFiles, uids: dict[str, str], name: str) -> None:
+    page = open_screen(screens, results, uids, name)
+    before, url = content(page), page.url
+    assert len(before) > 100
+    page.reload()
+    settled(page)
+    assert (content(page), page.url) == (before, url)
+
+
+@pytest.fixture(scope="session")
+def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The source of axe-core."""
+    npm = shutil.which("npm")
+    if npm is None:
+        pytest.skip("npm is not installed, so that axe-core cannot be fetched")
+    folder = tmp_path_factory.mktemp("npm")
+    command = [npm, "install", "--prefix", str(folder), "--no-save", "--no-audit", "--no-fund", "axe-core@4"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    except subprocess.TimeoutExpired:
+        pytest.skip("npm did not fetch axe-core within two minutes")
+    file: Path = folder / "node_modules/axe-core/axe.min.js"
+    if done.returncode or not file.is_file():
+        pytest.skip(f"npm cannot fetch axe-core: {done.stderr.strip()[-200:]}")
+    return file.read_text()
+
+
+def test_axe_finds_nothing_serious_in_either_theme(
+    screens: Any, results: ResultFiles, uids: dict[str, str], axe: str
+) -> None:
+    found = {}
+    for name in SCREENS:
+        page = open_screen(screens, results, uids, name)
+        page.evaluate(f"() => {{ {axe} }}")
+        for theme in ("light", "dark"):
+            page.emulate_media(color_scheme=theme)
+            if problems := page.evaluate(AXE):
+                found[name, theme] = problems
+    screens.page.emulate_media(color_scheme=None)
+    assert found == {}
+
+
+@pytest.mark.parametrize("name", SCREENS)
+def test_no_width_needs_sideways_scrolling(screens: Any, results: ResultFiles, uids: dict[str, str], name: str) -> None:
+    page = open_screen(screens, results, uids, name)
+    for width in (360, 1400, 3840):
+        page.set_viewport_size({"width": width, "height": 900})
+        assert page.evaluate(WIDER) == [0, []], width
+
+
+def luminance(colour: str) -> float:
+    red, green, blue = map(int, re.findall(r"\d+", colour)[:3])
+    return (0.2126 * red + 0.7152 * green + 0.0722 * blue) / 255
+
+
+def test_the_theme_is_chosen_and_kept(screens: Any) -> None:
+    page = screens.open("runs", options={"color_scheme": "light"})
+
+    def background() -> float:
+        return luminance(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+
+    expect(page.get_by_role("heading", name="Runs")).to_be_visible()
+    assert background() > 0.8
+    page.keyboard.press("t")
+    page.keyboard.press("t")
+    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+    assert background() < 0.2
+    page.reload()
+    expect(page.get_by_role("heading", name="Runs")).to_be_visible()
+    assert background() < 0.2
+    page.get_by_role("button", name="Theme: Dark").click()
+    expect(page.locator("html")).to_have_attribute("data-theme", "")
+    assert background() > 0.8
+
+
+def test_digits_open_the_screens_in_their_order(screens: Any) -> None:
+    page = screens.open("runs")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Runs")
+    for digit in (2, 3, 4, 5, 6, 7, 1):
+        page.keyboard.press(str(digit))
+        expect(page.get_by_role("heading", level=1)).to_have_text(TITLES[digit - 1])
+        expect(page.locator("nav a[aria-current=page]")).to_have_text(TITLES[digit - 1])
+        expect(page.locator("main")).to_be_focused()
+
+
+def test_the_list_of_keys_opens_and_closes(screens: Any) -> None:
+    page = screens.open("runs")
+    expect(page.get_by_role("heading", name="Runs")).to_be_visible()
+    for _ in range(2):
+        page.keyboard.press("?")
+        expect(page.get_by_role("dialog")).to_be_visible()
+        page.keyboard.press("Escape")
+        expect(page.get_by_role("dialog")).to_have_count(0)
+
+
+def test_typed_text_is_no_key(screens: Any) -> None:
+    page = screens.open("runs")
+    expect(page.get_by_role("heading", name="Runs")).to_be_visible()
+    page.keyboard.press("/")
+    expect(page.get_by_label("Filter")).to_be_focused()
+    page.keyboard.type("2t?")
+    expect(page.get_by_label("Filter")).to_have_value("2t?")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Runs")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+
+
+def press_until(page: Any, label: str, *, most: int = 60) -> None:
+    """Tab until the focused element has this name."""
+    name = "() => (document.activeElement.ariaLabel || document.activeElement.innerText || '').trim()"
+    for _ in range(most):
+        page.keyboard.press("Tab")
+        if page.evaluate(name).startswith(label):
+            return
+    raise AssertionError(f"Tab does not reach {label}")
+
+
+def test_two_runs_are_compared_by_keyboard_alone(screens: Any) -> None:
+    page = screens.open("runs")
+    expect(page.get_by_role("heading", name="Runs")).to_be_visible()
+    page.locator(".skip").focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("main")).to_be_focused()
+    for name in ("base", "other"):
+        press_until(page, f"Choose {name} (logprobs=5")
+        page.keyboard.press("Space")
+    press_until(page, "Compare 2 runs")
+    page.keyboard.press("Enter")
+    expect(page.locator(".two-by-two")).to_be_visible()
+    press_until(page, "1")  # the first cell with a count that begins so
+    page.keyboard.press("Enter")
+    expect(page.locator('.cell-button[aria-pressed="true"]')).to_have_count(1)

@@ -1,0 +1,123 @@
+"""Tokens with their log-probabilities: of a sample, of two runs, and the worst of all samples."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+from tests.browsing import needs_chromium, sync_api
+from tests.view.browser.conftest import check_uid
+from tests.view.browser.results import TEXTS, ResultFiles
+from tests.view.browser.shown import number, params, rows
+
+pytestmark = needs_chromium
+expect = sync_api.expect
+Stored = list[Any]  # a token in the file: id, text, log-probability, alternatives
+
+
+def tokens_of(sample: dict[str, Any]) -> list[Stored]:
+    return list(sample["responses"][0][-1]["tokens"])
+
+
+def alternatives(page: Any, side: int) -> list[list[str]]:
+    return [row[1:3] for row in rows(page, f".panel table.alternatives >> nth={side}")]
+
+
+def test_a_click_on_a_token_shows_its_alternatives(screens: Any, results: ResultFiles, uids: dict[str, str]) -> None:
+    sample = results.runs["base"].samples(TEXTS)[0]
+    page = screens.open("sample", run=uids["base"], t=sample["task"], id=sample["id"])
+    stored = tokens_of(sample)
+    shown = page.locator(".token-text button.token")
+    expect(shown).to_have_count(len(stored))
+    for at in (0, 5):
+        shown.nth(at).click()
+        expect(page.locator(".panel")).to_contain_text(f"log-probability {number(stored[at][2])}")
+        assert alternatives(page, 0) == [[number(math.exp(value)), number(value)] for _, value in stored[at][3]]
+    assert len(stored[0][3]) == 5
+    shown.nth(5).click()
+    expect(page.locator(".panel")).to_have_count(0)
+
+
+def forced_samples(results: ResultFiles, model: str) -> dict[str, dict[str, Any]]:
+    """The texts of the baseline that `mill compare` let a model score."""
+    (file,) = results.root.glob(f"checks/runs/{model}-*/*condition=forced*/samples/forced.jsonl")
+    return {one["id"]: one for one in map(json.loads, file.read_text().splitlines())}
+
+
+def test_both_runs_show_their_log_probability_of_a_token(screens: Any, results: ResultFiles, uids: dict[str, str]) -> None:
+    sample = results.runs["base compared"].samples(TEXTS)[2]
+    page = screens.open("pair", a=uids["base compared"], b=uids["other compared"], t=sample["task"], id=sample["id"])
+    page.locator(".filters").get_by_role("link", name="Tokens").click()
+    expect(page.get_by_label("Tint by")).to_have_value("kl")
+    expect(page.get_by_text("The baseline's text, scored by both runs.")).to_be_visible()
+    first, second = (
+        tokens_of(forced_samples(results, name)[f"{sample['task']}/{sample['id']}"]) for name in ("base", "other")
+    )
+    shown = page.locator(".token-text button.token")
+    expect(shown).to_have_count(len(first))
+    for at in (0, len(first) - 1):
+        shown.nth(at).click()
+        expect(page.locator(".panel p").first).to_contain_text(f"log-probability {number(first[at][2])}")
+        expect(page.locator(".panel p").first).to_contain_text(f" {number(second[at][2])}")
+        for side, stored in enumerate((first, second)):
+            assert alternatives(page, side) == [[number(math.exp(value)), number(value)] for _, value in stored[at][3]]
+    page.get_by_label("Tint by").select_option("logprob")
+    assert params(page)["by"] == "logprob"
+
+
+def test_the_worst_tokens_are_those_with_the_lowest_log_probability(
+    screens: Any, results: ResultFiles, uids: dict[str, str]
+) -> None:
+    page = screens.open("tokens", a=uids["base"])
+    expect(page.get_by_role("heading", name="Worst tokens")).to_be_visible()
+    worst = []
+    for sample in results.runs["base"].samples(TEXTS):
+        value, at = min((token[2], at) for at, token in enumerate(tokens_of(sample)))
+        worst.append((value, sample["id"], at + 1))
+    worst.sort()
+    expect(page.locator("table.list tbody tr")).to_have_count(len(worst))
+    shown = rows(page)
+    assert [row[3] for row in shown] == [number(value) for value, _, _ in worst]
+    assert [(row[1].split()[-1], row[2]) for row in shown] == [(name, str(at)) for _, name, at in worst]
+    page.locator("tbody button.link").first.click()
+    expect(page.locator(".panel")).to_contain_text(f"log-probability {number(worst[0][0])}")
+    page.locator("tbody a").first.click()
+    expect(page.locator('.token[aria-pressed="true"]')).to_have_count(1)
+    assert params(page)["at"] == str(worst[0][2])
+
+
+def test_tokens_that_a_check_scored_are_compared_by_kl(screens: Any, results: ResultFiles, uids: dict[str, str]) -> None:
+    """`mill compare` let both models score the same texts: the KL that the check computed from whole
+    distributions is at least that of the alternatives which the samples have."""
+    page = screens.open("tokens", a=uids["base compared"], b=uids["other compared"])
+    expect(page.get_by_text("Largest KL over texts that both runs scored")).to_be_visible()
+    shown = rows(page)
+    metrics = results.check("compare")["variants"][0]["metrics"]
+    values = [float(row[3]) for row in shown]
+    assert values == sorted(values, reverse=True)
+    assert len(shown) == min(100, metrics["kl_mean"]["n"])
+    assert 0 < values[0] <= metrics["kl_max"]["value"]
+    sides = [forced_samples(results, name) for name in ("base", "other")]
+    for row in shown[:20]:
+        name, at = row[1].replace(" ", "/"), int(row[2]) - 1
+        assert row[4:6] == [number(tokens_of(side[name])[at][2]) for side in sides]
+    page.locator("tbody a").first.click()
+    expect(page.locator('.token[aria-pressed="true"]')).to_have_count(1)
+    page.go_back()
+    page.locator("tbody button.link").first.click()
+    assert page.locator(".panel table.alternatives").count() == 2
+
+
+def test_a_run_without_log_probabilities_says_how_they_are_recorded(screens: Any, uids: dict[str, str]) -> None:
+    page = screens.open("tokens", a=uids["failing"])
+    expect(page.get_by_text("--gen_kwargs logprobs=5")).to_be_visible()
+
+
+def test_a_check_leads_to_its_tokens(screens: Any, results: ResultFiles, uids: dict[str, str]) -> None:
+    page = screens.open("checks", check=check_uid(results, "compare"))
+    page.get_by_role("link", name="Compare its samples").click()
+    expect(page.locator(".two-by-two")).to_be_visible()
+    assert params(page) == {"a": uids["base compared"], "b": uids["other compared"]}
+    page.get_by_role("link", name="Worst tokens").click()
+    expect(page.get_by_text("Largest KL over texts that both runs scored")).to_be_visible()

@@ -1,0 +1,201 @@
+"""Who may read what `mill view` serves, by plain HTTP: tokens, hosts, origins, methods, paths, headers."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote, urlsplit
+
+import pytest
+
+from tests.launching import MILL, ended, environment, run, start, toy
+from tests.view.serving import Served, serving
+
+SECRET = "root of all evil"
+
+
+@dataclass
+class Reply:
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def error(self) -> str:
+        return str(json.loads(self.body)["error"])
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("served")
+    assert run(toy(folder / "results", "toy_gen"), TOY_N="3")[0] == 0
+    (folder / "secret.js").write_text(SECRET)
+    with serving(folder / "results", tmp_path_factory.mktemp("cache")) as found:
+        yield found
+
+
+def get(served: Served, path: str, *, method: str = "GET", **headers: str) -> Reply:
+    """A request exactly as it is given: no path is normalized, and every header can be replaced."""
+    host = urlsplit(served.root).netloc
+    connection = http.client.HTTPConnection(host, timeout=20)
+    given = {"Host": host} | {name.replace("_", "-"): value for name, value in headers.items()}
+    connection.putrequest(method, path, skip_host=True)
+    for name, value in given.items():
+        connection.putheader(name, value)
+    connection.endheaders()
+    reply = connection.getresponse()
+    found = Reply(reply.status, dict(reply.getheaders()), reply.read())
+    connection.close()
+    return found
+
+
+def test_the_data_needs_the_token(served: Served) -> None:
+    assert get(served, f"/api/state?token={served.token}").status == 200
+    for path in ("/api/state", "/events", "/report/check/0", "/api/raw", "/api/media", "/api/nothing"):
+        for query in ("", "?token=", f"?token={served.token[:-1]}", f"?token={served.token}x", f"?token={quote('é')}"):
+            reply = get(served, path + query)
+            assert reply.status == 401, path + query
+            assert "token" in reply.error
+            assert served.token not in reply.body.decode()
+
+
+def test_pages_without_data_need_no_token(served: Served) -> None:
+    for path in ("/", "/app.js", "/style.css", "/report.css", "/screens/runs.js"):
+        assert get(served, path).status == 200, path
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.nip.io", "localhost.evil.example", ""])
+def test_another_host_is_refused(served: Served, host: str) -> None:
+    """A page elsewhere whose name points at this machine: DNS rebinding."""
+    for path in ("/", f"/api/state?token={served.token}"):
+        assert get(served, path, Host=host).status == 403
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
+def test_names_of_this_machine_are_accepted(served: Served, host: str) -> None:
+    assert get(served, f"/api/state?token={served.token}", Host=f"{host}:{urlsplit(served.root).port}").status == 200
+
+
+@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://127.0.0.1:1", "https://127.0.0.1"])
+def test_another_origin_is_refused(served: Served, origin: str) -> None:
+    assert get(served, f"/api/state?token={served.token}", Origin=origin).status == 403
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_requests_of_other_sites_are_refused(served: Served, site: str) -> None:
+    assert get(served, f"/api/state?token={served.token}", Sec_Fetch_Site=site).status == 403
+
+
+def test_the_pages_own_requests_are_accepted(served: Served) -> None:
+    own = {"Origin": served.root.rstrip("/"), "Sec_Fetch_Site": "same-origin"}
+    assert get(served, f"/api/state?token={served.token}", **own).status == 200
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"])
+def test_nothing_but_reading_is_possible(served: Served, method: str) -> None:
+    assert get(served, f"/api/state?token={served.token}", method=method).status == 405
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/../secret.js",
+        "/%2e%2e/secret.js",
+        "/..%2fsecret.js",
+        "/%2e%2e%2fsecret.js",
+        "/..%5csecret.js",
+        "/screens/../../server.py",
+        "/screens/..%2f..%2f..%2f..%2fpyproject.toml",
+        "/..%2fserver.py",
+        "//etc/passwd",
+        "/%2fetc%2fpasswd",
+        "/vendor/LICENSE.htm",
+        "/vendor/README.md",
+        "/%00",
+        f"/{'a' * 5000}",
+    ],
+)
+def test_no_path_leaves_the_folder_of_the_pages(served: Served, path: str) -> None:
+    reply = get(served, path)
+    assert reply.status in (400, 404)
+    assert SECRET.encode() not in reply.body
+    assert b"root:" not in reply.body
+
+
+def test_a_path_of_an_api_is_no_file(served: Served) -> None:
+    for path in ("/api/../app.js", "/api/..%2fapp.js", f"/api/..%2f..%2fsecret?token={served.token}"):
+        assert SECRET.encode() not in get(served, path).body
+    for name in ("run", "samples", "sample", "compare", "pair", "tokens", "worst", "load", "check", "categories", "scores"):
+        for given in ("../../etc/passwd", "%00", "%F0%9F%98%80", "%ED%A0%80", "a" * 3000, "' OR 1=1 --"):
+            values = "&".join(f"{key}={quote(given, safe='%')}" for key in ("run", "runs", "a", "t", "id", "check", "task"))
+            reply = get(served, f"/api/{name}?{values}&token={served.token}")
+            assert reply.status in (200, 400), (name, given, reply.body[:200])
+            assert b"Traceback" not in reply.body
+
+
+def test_what_is_no_http_is_refused_without_a_traceback(served: Served) -> None:
+    """`serving` asserts that nothing was logged."""
+    found = urlsplit(served.root)
+    for request in (
+        b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET /" + b"a" * 20_000 + b" HTTP/1.1\r\n\r\n",
+    ):
+        with socket.create_connection((found.hostname, found.port), timeout=20) as connection:
+            connection.sendall(request)
+            assert b" 400 " in connection.recv(100)
+
+
+@pytest.mark.parametrize("path", ["/", "/app.js", "/nothing", "/api/state", "/api/state?token="])
+def test_every_reply_has_the_headers(served: Served, path: str) -> None:
+    headers = get(served, f"{path}{served.token}" if path.endswith("=") else path).headers
+    policy = dict(part.strip().partition(" ")[::2] for part in headers["Content-Security-Policy"].split(";"))
+    assert policy["default-src"] == "'none'"
+    assert policy["script-src"] == policy["style-src"] == policy["connect-src"] == "'self'"
+    assert policy["frame-ancestors"] == policy["base-uri"] == policy["form-action"] == "'none'"
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert headers["Referrer-Policy"] == "no-referrer"
+    assert headers["Cross-Origin-Resource-Policy"] == "same-origin"
+    assert headers["Cache-Control"] == "no-store"
+    assert "Access-Control-Allow-Origin" not in headers
+
+
+def refused(*options: str) -> str:
+    """The one line with which `mill view` ends."""
+    process = start([sys.executable, *MILL, "view", *options, "--no_browser"], **environment())
+    code, stderr = ended(process, 60)
+    assert code == 2
+    (line,) = stderr.strip().splitlines()
+    return line
+
+
+def test_other_machines_need_a_token(tmp_path: Path) -> None:
+    assert "--token" in refused(str(tmp_path), "--host", "0.0.0.0")
+    assert "16 or more" in refused(str(tmp_path), "--host", "0.0.0.0", "--token", "short")
+
+
+def test_a_server_on_all_addresses_has_the_given_token_and_is_called_by_addresses_alone(tmp_path: Path) -> None:
+    token = "0123456789abcdef"
+    with serving(tmp_path, tmp_path, "--host", "0.0.0.0", "--token", token) as everywhere:
+        assert everywhere.token == token
+        assert get(everywhere, f"/api/state?token={token}").status == 200
+        assert get(everywhere, f"/api/state?token={token}", Host="192.0.2.7:8080").status == 200
+        assert get(everywhere, f"/api/state?token={token}", Host="evil.example").status == 403
+        assert get(everywhere, "/api/state").status == 401
+
+
+def test_a_port_in_use_is_one_line(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        assert port in refused(str(tmp_path), "--port", port)
+
+
+def test_a_folder_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+    assert "does not exist" in refused(str(tmp_path / "none"))
