@@ -79,13 +79,14 @@ def run(task: Task, outputs: Iterable[ModelOutput], *, form: str = "eval", **opt
 
 
 def store(file: Path, name: str) -> None:
-    """Stores a log without the paths of this machine, which errors have in their tracebacks."""
+    """Stores a log without the paths of this machine, which errors have in them."""
     log = read_eval_log(str(file))
     log.eval.revision = None
     log.eval.model_args = {"custom_outputs": "<function>", "api_key": "sk-not-a-key"}
     for error in (log.error, *(sample.error for sample in log.samples or [])):
         if error:
             error.traceback = error.traceback_ansi = "Traceback"
+            error.message = "CancelledError()" if error.message.startswith("CancelledError") else error.message
     for sample in log.samples or []:
         sample.events = [event for event in sample.events if event.event in ("model", "tool")]
     write_eval_log(log, str(HERE / name))
