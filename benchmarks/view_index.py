@@ -137,20 +137,17 @@ def interactions(runs: list[str], count: int) -> list[tuple[str, str, dict[str, 
         listing = {"run": run, "task": task, "sort": sort, "desc": draw.choice(["", "1"]), **category}
         status = draw.choice(["", "right", "wrong"])
         pair = {"a": runs[0], "b": runs[1], "task": task, "cell": draw.choice(["", "regression", "improvement"])}
-        found.append(
-            draw.choice(
-                [
-                    ("list", "samples", {**listing, "status": status}),
-                    ("list", "samples", {**listing, "status": status}),
-                    ("sample", "sample", {**listing, "t": task or TASKS[0], "id": str(draw.randrange(1000))}),
-                    ("pairs", "pairs", {**pair, "sort": draw.choice(["order", "margin", "difference"]), "margin": 0.1}),
-                    ("compare", "compare", {"a": runs[0], "b": runs[1], "margin": draw.choice([0, 0.1, 0.5]), "task": task}),
-                    ("pair", "pair", {**pair, "cell": "", "t": task or TASKS[0], "id": str(draw.randrange(1000))}),
-                    ("categories", "categories", {"runs": run, "task": task or TASKS[0]}),
-                    ("scores", "scores", {"runs": ",".join(runs)}),
-                ]
-            )
-        )
+        kinds: list[tuple[str, str, dict[str, Any]]] = [
+            ("list", "samples", {**listing, "status": status}),
+            ("list", "samples", {**listing, "status": status}),
+            ("sample", "sample", {**listing, "t": task or TASKS[0], "id": str(draw.randrange(1000))}),
+            ("pairs", "pairs", {**pair, "sort": draw.choice(["order", "margin", "difference"]), "margin": 0.1}),
+            ("compare", "compare", {"a": runs[0], "b": runs[1], "margin": draw.choice([0, 0.1, 0.5]), "task": task}),
+            ("pair", "pair", {**pair, "cell": "", "t": task or TASKS[0], "id": str(draw.randrange(1000))}),
+            ("categories", "categories", {"runs": run, "task": task or TASKS[0]}),
+            ("scores", "scores", {"runs": ",".join(runs)}),
+        ]
+        found.append(draw.choice(kinds))
     return found
 
 

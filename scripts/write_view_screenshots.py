@@ -15,12 +15,12 @@ import sys
 from pathlib import Path
 
 from PIL import Image
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import ViewportSize, sync_playwright
 
 import mill
 
 DOCS = Path(__file__).parents[1] / "docs" / "view"
-SIZE = {"width": 1200, "height": 760}
+SIZE: ViewportSize = {"width": 1200, "height": 760}
 COLOURS = 96  # of the palette: the files stay small
 
 

@@ -14,9 +14,8 @@ from mill.api.response import encode_float
 from mill.api.storage import read_bytes, slug, write_atomically
 from mill.api.validate import convert, parse_json
 from mill.checks.glossary import METRICS
-from mill.metrics.estimate import Estimate
+from mill.metrics.estimate import Estimate, read_estimate
 from mill.runs.folder import short_hash
-from mill.runs.results import read_estimate
 
 FILE, FOLDER, VERSION = "check.json", "checks", 2
 ROUNDING = 1e-6

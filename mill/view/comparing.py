@@ -7,13 +7,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mill.api.errors import SpecError, UnknownName
-from mill.metrics.paired import holm, mcnemar, rate_difference
+from mill.checks.measurements import NEAR_TIE
+from mill.checks.result import Check, Variant
+from mill.checks.sentences import explain
+from mill.metrics.paired import holm, mcnemar, rate, rate_difference
 from mill.view.filters import Clause, Page, cursor_of, order_clause, read_names, read_page, search_query
 from mill.view.index import ResultsIndex
 from mill.view.pairs import CELLS, COUNTS, JOINED, MARGINS, comparison
 from mill.view.queries import category_names, files_of
 from mill.view.sample_line import STATUSES
 
+FLIPS = ("regression", "improvement")
 SORTS = {
     "order": "pairs.id",
     "category": "pairs.category",
@@ -75,11 +79,13 @@ def _stored_counts(index: ResultsIndex, chosen: PairFilter, stored: Any) -> list
     connection = index.database.connection()
     clause = _where(index, chosen, stored)
     if chosen.least_margin not in MARGINS:
-        query = f"SELECT file, category, cell, {COUNTS} FROM pairs WHERE {clause.text} GROUP BY file, category, cell"
+        near = f"coalesce(sum(margin < {NEAR_TIE}), 0) AS near"
+        query = f"SELECT file, category, cell, {COUNTS}, {near} FROM pairs WHERE {clause.text} GROUP BY file, category, cell"
         return connection.execute(query, clause.parameters).fetchall()
     query = (
         "SELECT file, category, cell, sum(n) AS n, sum(changed) AS changed, sum(other_prompt) AS other_prompt, "
-        "sum(no_margin) AS no_margin, sum(difference) AS difference, sum(valued) AS valued FROM pair_counts "
+        "sum(no_margin) AS no_margin, sum(difference) AS difference, sum(valued) AS valued, "
+        f"sum(CASE WHEN step <= {MARGINS.index(NEAR_TIE)} THEN n ELSE 0 END) AS near FROM pair_counts "
         "WHERE comparison = ? AND step > ? GROUP BY file, category, cell"
     )
     rows = connection.execute(query, (stored["id"], MARGINS.index(chosen.least_margin))).fetchall()
@@ -105,7 +111,39 @@ def _summary(index: ResultsIndex, everything: PairFilter, stored: Any) -> dict[s
     ]
     for entry, corrected in zip(listed, holm([entry["p"] for entry in listed]), strict=True):
         entry["p_corrected"] = corrected
-    return {**_counts(rows), "unpaired": stored["unpaired"], "groups": listed}
+    counts = _counts(rows)
+    sentences = [*_verdict(counts, everything), *_near_ties(rows)]
+    return {**counts, "unpaired": stored["unpaired"], "groups": listed, "sentences": sentences}
+
+
+def _verdict(counts: Mapping[str, Any], chosen: PairFilter) -> list[str]:
+    """What a check would report of these pairs, in plain sentences."""
+    cells = counts["cells"]
+    n = sum(cells.values()) - cells["other"]
+    if not n:
+        return []
+    worse, better = cells["regression"], cells["improvement"]
+    metrics = {
+        "acc_baseline": rate(cells["both_right"] + worse, n),
+        "acc": rate(cells["both_right"] + better, n),
+        "acc_drop": rate_difference(worse, better, n),
+    }
+    found = {"samples": counts["n"], "regressions": worse, "improvements": better}
+    variant = Variant(chosen.b, metrics=metrics, p_values={"acc_drop": counts["p"]}, counts=found)
+    return explain(Check("compare", [chosen.task or "all tasks"], [variant], chosen.a, {"limit": n}), variant)
+
+
+def _near_ties(rows: Sequence[Any]) -> list[str]:
+    """How many answers that became right or wrong were decided by a small margin."""
+    flips = [row for row in rows if CELLS[row["cell"]] in FLIPS]
+    total, known = sum(row["n"] for row in flips), sum(row["n"] - row["no_margin"] for row in flips)
+    if not known:
+        return []
+    near = sum(row["near"] for row in flips)
+    of = f"{total}" if known == total else f"{known} (of {total}) with a known margin"
+    return [
+        f"Of the answers that became right or wrong, {near} of {of} were at a near-tie: rounding alone may explain these."
+    ]
 
 
 def _counts(rows: Sequence[Any]) -> dict[str, Any]:
@@ -202,14 +240,13 @@ def pair_neighbours(index: ResultsIndex, chosen: PairFilter, pair: Any) -> dict[
     stored = comparison(index, chosen.a, chosen.b)
     column = SORTS[chosen.page.sort].partition(".")[2]
     page = replace(chosen.page, after=(pair[column], pair["id"]), limit=1)
-    flips = ("regression", "improvement")
     files = files_of(index, chosen.a)
 
     def nearest(one: PairFilter) -> dict[str, str] | None:
         rows = _rows(index, one, stored)[:1]
         return {"task": files[rows[0]["file"]]["task"], "id": rows[0]["name"]} if rows else None
 
-    flipped = replace(chosen, cells=flips, page=page)
+    flipped = replace(chosen, cells=FLIPS, page=page)
     return {
         "previous": nearest(replace(chosen, page=replace(page, backwards=True))),
         "next": nearest(replace(chosen, page=page)),

@@ -16,18 +16,19 @@ from typing import Any
 
 from mill.api.errors import MillError, RunError, SpecError
 from mill.api.storage import json_text, utf8, write_atomically
-from mill.report import html as report_html
 from mill.view import api, check_queries, comparing, queries
 from mill.view.bundle import bundle
 from mill.view.comparing import PairFilter
 from mill.view.filters import Page, SampleFilter, all_rows
 from mill.view.index import ResultsIndex
 from mill.view.media import read_media
+from mill.view.overview import Viewer, overview
 from mill.view.pairs import MARGINS
+from mill.view.report import offline_report
 from mill.view.run_info import RunInfo, run_labels
 from mill.view.sample_line import FLAGS, STATUSES
+from mill.view.server import REPORT_CSS, STATIC
 
-STATIC = Path(__file__).with_name("static")
 MARKER = "mill-view.txt"  # in the folder: it is a copy that may be replaced
 MOST_SAMPLES = 50_000
 MOST_PAIRS = 12  # ordered pairs of runs; beyond that, runs are compared with the first alone
@@ -82,7 +83,7 @@ def _matches(pattern: str, run: RunInfo, labels: dict[str, str]) -> bool:
 class _Export:
     def __init__(self, index: ResultsIndex, target: Path, runs: Sequence[RunInfo]) -> None:
         self.index, self.target, self.runs = index, target, list(runs)
-        self.viewer = api.Viewer(index)
+        self.viewer = Viewer(index)
 
     def write(self) -> None:
         for name in ("data", "media", "reports"):
@@ -111,13 +112,13 @@ class _Export:
         self._file("index.html", page)
         self._file("app.js", bundle(STATIC, "static.js"))
         self._file("style.css", (STATIC / "style.css").read_bytes())
-        self._file("report.css", Path(report_html.__file__).with_name("style.css").read_bytes())
+        self._file("report.css", REPORT_CSS.read_bytes())
         for licence in sorted((STATIC / "vendor").glob("LICENSE.*")):
             self._file(licence.name, licence.read_bytes())
 
     def _overview(self) -> None:
         uids = [run.uid for run in self.runs]
-        state = api.state(self.viewer, {})
+        state = overview(self.viewer)
         state |= {"folder": self.index.root.name, "syncing": False, "warnings": [], "search": {"done": 0, "total": 0}}
         state["runs"] = [{**run, "live": None} for run in state["runs"] if run["uid"] in uids]
         self._data("state", state)
@@ -199,7 +200,7 @@ class _Export:
                 continue  # the list of checks has the reason
             measured |= {metric["name"] for metric in shown["metrics"]}
             self._data(f"check-{uid}", shown)
-            self._file(f"reports/{uid}.html", report_html.report_page([check_queries.find_check(self.index, uid)]))
+            self._file(f"reports/{uid}.html", offline_report(self.index, "check", uid))
         self._data("trends", {name: check_queries.metric_over_time(self.index, name) for name in sorted(measured)})
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from mill.api.errors import SpecError, UnknownName, import_pandas
 from mill.report.collect import COLUMNS, score_rows
-from mill.view.check_queries import list_checks
+from mill.view.check_list import list_checks
 from mill.view.comparing import PairFilter, compare_summary, list_pairs
 from mill.view.filters import SampleFilter, all_rows
 from mill.view.index import ResultsIndex

@@ -20,13 +20,6 @@ _BATCH = 500
 _PAUSE_S = 0.2
 
 
-def search_progress(index: ResultsIndex) -> dict[str, int]:
-    """How many samples can be searched, of how many."""
-    query = "SELECT coalesce(sum(max(0, min(searched, last) - first + 1)), 0), coalesce(sum(last - first + 1), 0) FROM files"
-    done, total = index.database.connection().execute(query).fetchone()
-    return {"done": done, "total": total}
-
-
 def build_search(index: ResultsIndex, stopped: threading.Event, busy: Callable[[], bool] = lambda: False) -> None:
     """Add all samples that are not in the search index yet, in short transactions so that nothing waits for it, and not
     while the server is `busy` with requests."""

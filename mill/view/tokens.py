@@ -209,7 +209,7 @@ def worst_pairs(index: ResultsIndex, a: str, b: str) -> dict[str, Any]:
             name = str(lines[0]["id"])
             shown = _forced_sample(name, find_run(index, a).tasks) if forced else (task, name)
             rows += [
-                {**_located(*shown, tokens, at), **token}
+                {**_located(shown[0], shown[1], tokens, at), **token}
                 for at, token in enumerate(tokens)
                 if isinstance(token.get("kl"), float)
             ]

@@ -32,7 +32,7 @@ const Check = ({ params, state }) => {
       ${(one.sentences || []).map((text) => html`<p>${visible(text)}</p>`)}`)}
     ${!source.isStatic && html`<${Rules} params=${params} outcomes=${data.outcomes} />`}
     <h3>Metrics</h3><div class="scroll wide"><table class="list"><thead><tr><th scope="col">Metric</th>${data.variants.map((one) => html`<th scope="col" class="number">${visible(one.label)}</th>`)}</tr></thead>
-      <tbody>${data.metrics.map((metric) => html`<tr><th scope="row" title=${metric.about}><a href=${href("checks", { metric: metric.name })}>${metric.title}</a></th>${data.variants.map((one) => {
+      <tbody>${data.metrics.map((metric, at) => html`${metric.group !== data.metrics[at - 1]?.group && html`<tr class="group"><th scope="colgroup" colspan=${data.variants.length + 1}>${metric.group}</th></tr>`}<tr><th scope="row" title=${metric.about}><a href=${href("checks", { metric: metric.name })}>${metric.title}</a></th>${data.variants.map((one) => {
         const found = one.metrics[metric.name];
         return html`<td class="number">${found ? html`${found.text}${found.interval && html`<small>${found.interval}</small>`}${one.p_values[metric.name] != null && html`<small>p ${typeof one.p_values[metric.name] === "number" ? one.p_values[metric.name].toPrecision(2) : "–"}</small>`}` : "–"}</td>`;
       })}</tr>`)}</tbody></table></div>
