@@ -107,6 +107,7 @@ class _Export:
 
     def _pages(self) -> None:
         page = (STATIC / "index.html").read_text(encoding="utf-8")
+        page = re.sub('<link rel="modulepreload".*\n', "", page)
         page = page.replace('<script type="module" src="app.js">', '<script defer src="app.js">')
         page = page.replace("<title>", f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n<title>')
         self._file("index.html", page)

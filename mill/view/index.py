@@ -20,7 +20,7 @@ from mill.api.errors import MillError, RunError
 from mill.api.storage import open_regular, read_lines
 from mill.api.warnings import warn
 from mill.view.database import Database
-from mill.view.other_logs import OtherLog, convert_log
+from mill.view.other_logs.find import OtherLog
 from mill.view.run_info import RunInfo, file_signature, read_run, run_signature, uid_of
 from mill.view.sample_line import METRIC_COLUMNS, STATUSES, read_head
 from mill.view.sample_line import indexed as columns_of
@@ -126,6 +126,8 @@ class ResultsIndex:
         target = self.database.folder / "logs" / hashlib.blake2b(stamp.encode(), digest_size=10).hexdigest()
         done = target / "converted"
         if not done.exists():
+            from mill.view.other_logs.convert import convert_log  # it imports much, and most folders have no such logs
+
             try:
                 convert_log(log, target)
                 done.write_text("")

@@ -28,6 +28,7 @@ TYPES = {".html": "text/html", ".js": "text/javascript", ".mjs": "text/javascrip
 EVENT_S = 1.0  # between updates of running runs
 CHECK_S = 0.1  # between checks for another version of the index
 THREADS = 4
+_FIRST_PAGE_S = 1.0
 VIEWER: web.AppKey[Viewer] = web.AppKey("viewer", Viewer)
 POOL: web.AppKey[ThreadPoolExecutor] = web.AppKey("pool", ThreadPoolExecutor)
 STOPPED: web.AppKey[threading.Event] = web.AppKey("stopped", threading.Event)
@@ -60,6 +61,7 @@ async def _background(app: web.Application) -> AsyncIterator[None]:
     changed.set()
 
     def searching() -> None:
+        stopped.wait(_FIRST_PAGE_S)
         from mill.view import api  # noqa: F401  the first page needs little; what the others need is imported after it
         from mill.view.search import build_search
 

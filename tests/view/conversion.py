@@ -10,7 +10,8 @@ from typing import Any
 from mill.runs.folder import RunFolder
 from mill.runs.samples import SampleRecord, read_samples
 from mill.runs.schema import Results
-from mill.view.other_logs import convert_log, identify_log
+from mill.view.other_logs.convert import convert_log
+from mill.view.other_logs.find import identify_log
 
 LOGS = Path(__file__).parent / "logs"
 

@@ -15,7 +15,9 @@ from typing import Any
 import pytest
 
 from mill.api.errors import RunError
-from mill.view.other_logs import convert_log, find_logs, identify_log, inspect_samples, json_stream
+from mill.view.other_logs import inspect_samples, json_stream
+from mill.view.other_logs.convert import convert_log
+from mill.view.other_logs.find import find_logs, identify_log
 from mill.view.other_logs.find import OtherLog
 from mill.view.other_logs.json_stream import JsonStream
 from mill.view.other_logs.zip_members import ZipMembers

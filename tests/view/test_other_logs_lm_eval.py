@@ -12,7 +12,7 @@ pytest.importorskip("lm_eval")
 
 from mill.cli.main import run as main
 from mill.runs.schema import BenchmarkResult, TaskResult
-from mill.view.other_logs import find_logs
+from mill.view.other_logs.find import find_logs
 from tests.bridges.made_tasks import DATA, write_tasks
 from tests.view.conversion import Converted, converted
 
