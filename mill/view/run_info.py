@@ -56,9 +56,15 @@ class RunInfo:
         return {name: value for name, value in given.items() if value != defaults.get(name)}
 
     @property
+    def condition(self) -> dict[str, str]:
+        """What a check measured with the run, such as the number of requests in flight."""
+        found = self.manifest.get("condition")
+        return {"condition": found} if found else {}
+
+    @property
     def of_check(self) -> bool:
         """Whether only a check made it, such as for texts that were scored."""
-        return bool(self.manifest.get("condition"))
+        return bool(self.condition)
 
 
 def run_labels(runs: Iterable[RunInfo]) -> dict[str, str]:
@@ -67,7 +73,7 @@ def run_labels(runs: Iterable[RunInfo]) -> dict[str, str]:
     arguments = distinguishing_arguments({str(run.path): run.manifest.get("model") or {"name": run.name} for run in listed})
     labels = {run.uid: " ".join(filter(None, (short_name(run.model), arguments[str(run.path)]))) for run in listed}
     for same in _groups(listed, labels):
-        flat = {run.uid: _flat(run.settings) for run in same}
+        flat = {run.uid: _flat({**run.settings, **run.condition}) for run in same}
         names = {name for settings in flat.values() for name in settings}
         differing = [name for name in sorted(names) if len({str(settings.get(name)) for settings in flat.values()}) > 1]
         for run in same:
