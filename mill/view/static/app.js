@@ -2,7 +2,7 @@
 import { counted, go, href, html, source, useKeys, useRoute, visible } from "./lib.js";
 import { Failure, Waiting } from "./parts.js";
 import { render } from "./vendor/preact.mjs";
-import { useEffect, useRef, useState } from "./vendor/hooks.mjs";
+import { useEffect, useErrorBoundary, useRef, useState } from "./vendor/hooks.mjs";
 import { Checks } from "./screens/checks.js";
 import { Compare } from "./screens/compare.js";
 import { Load } from "./screens/load.js";
@@ -68,6 +68,13 @@ const Help = ({ close }) => {
     <form method="dialog"><button>Close</button></form></dialog>`;
 };
 
+// Files of other people may have values of any type, where a screen expects a list: the rest of the page goes on.
+const Guarded = ({ route, children }) => {
+  const [failure, reset] = useErrorBoundary();
+  useEffect(() => { if (failure) reset(); }, [route]);
+  return failure ? html`<${Failure} text=${`This cannot be shown, because its data are not as expected: ${failure.message}`} />` : children;
+};
+
 const App = () => {
   const route = useRoute();
   const { state, error, lost } = useServer();
@@ -105,7 +112,7 @@ const App = () => {
       ${error && html`<${Failure} text=${error} />`}
       ${state && state.warnings.map((text) => html`<p class="note warning">${visible(text)}</p>`)}
       ${!Screen ? html`<${Failure} text=${`there is no screen ${route.screen}`} />`
-        : state ? html`<${Screen} params=${route.params} state=${state} />` : !error && html`<${Waiting} what="Reading the folder" />`}
+        : state ? html`<${Guarded} route=${route}><${Screen} params=${route.params} state=${state} /></${Guarded}>` : !error && html`<${Waiting} what="Reading the folder" />`}
     </main>
     ${state && html`<footer>${visible(state.folder)} · mill ${state.mill}</footer>`}`;
 };

@@ -19,7 +19,7 @@ expect = sync_api.expect
 
 
 def count_is(page: Any, count: int) -> None:
-    expect(page.get_by_text(f"{count} samples", exact=True)).to_be_visible()
+    expect(page.get_by_text(f"{count} sample{'s' * (count != 1)}", exact=True)).to_be_visible()
 
 
 def shown_ids(page: Any) -> list[str]:
@@ -73,6 +73,7 @@ def test_search_finds_words_in_prompts_and_in_answers(screens: Any, results: Res
     count_is(page, 1)
     assert shown_ids(page) == ["story-11"]
     assert params(page)["q"] == "story 11"
+    expect(page.get_by_label("Search")).to_be_focused()
     wanted = [one["id"] for one in results.runs["base"].samples(CHOICES) if one["chosen"] == "the fox"]
     in_prompt = [one["id"] for one in results.runs["base"].samples("") if "the fox" in one["prompt"]]
     found = results.runs["failing"].samples("toy_gen")

@@ -14,7 +14,7 @@ const State = ({ run }) => {
   if (run.error) return html`<span class="bad">${visible(run.error)}</span>`;
   if (run.live) return html`<${Live} live=${run.live} />`;
   const { counts } = run;
-  const parts = [counts.pending && `${number(counts.pending)} not answered`, counts.damaged && `${number(counts.damaged)} damaged lines`].filter(Boolean);
+  const parts = [counts.pending && `${number(counts.pending)} not answered`, counts.damaged && counted(counts.damaged, "damaged line")].filter(Boolean);
   return html`<span>${counted(answered(counts), "sample")}${parts.length ? `, ${parts.join(", ")}` : ""}</span>
     ${counts.failed > 0 && html` <a class="bad" href=${href("samples", { run: run.uid, status: "failed" })}>${number(counts.failed)} failed</a>`}
     ${run.ended && !["finished", "-"].includes(run.ended) && html` <span class="tag">${run.ended}</span>`}`;

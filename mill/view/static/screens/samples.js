@@ -1,5 +1,5 @@
 // The samples of a run: a table with filters, in pages.
-import { duration, html, href, number, setParams, useApi, visible, words } from "../lib.js";
+import { counted, duration, html, href, number, setParams, useApi, visible, words } from "../lib.js";
 import { Answer, Choice, Search, SortHeader, Status } from "../parts.js";
 import { useEffect, useState } from "../vendor/hooks.mjs";
 
@@ -46,7 +46,7 @@ export const Samples = ({ params, state }) => {
       const next = more.key === key && more.loaded ? more.next : data.next;
       const metrics = [...new Set(rows.flatMap((row) => Object.keys(row.values)))].slice(0, 4);
       const column = (name) => { const lists = Object.values(data.metrics); const at = lists[0]?.indexOf(name); return lists.every((list) => list.indexOf(name) === at) ? `v${at}` : null; };
-      return html`<p class="note" role="status">${number(data.total)} samples${params.q && state.search.done < state.search.total ? `, of those searched so far (${Math.floor((100 * state.search.done) / state.search.total)} %)` : ""}</p>
+      return html`<p class="note" role="status">${counted(data.total, "sample")}${params.q && state.search.done < state.search.total ? `, of those searched so far (${Math.floor((100 * state.search.done) / state.search.total)} %)` : ""}</p>
         ${data.total === 0 ? html`<p class="note">No sample fits these filters.</p>` : html`<div class="scroll wide"><table class="list samples-table"><caption class="hidden">Samples</caption><thead><tr>
           <${SortHeader} column="id" ...${sorting}>Sample</${SortHeader}><${SortHeader} column="category" ...${sorting}>Task</${SortHeader}><${SortHeader} column="status" ...${sorting}>Result</${SortHeader}>
           ${metrics.map((name) => (column(name) ? html`<${SortHeader} column=${column(name)} numeric ...${sorting}>${words(name)}</${SortHeader}>` : html`<th scope="col" class="number">${words(name)}</th>`))}
