@@ -101,7 +101,7 @@ def paired_tokens(
     first: Mapping[str, Any], second: Mapping[str, Any], runs: tuple[RunInfo, RunInfo]
 ) -> list[dict[str, Any]]:
     """The tokens of the first run, as far as both runs have computed them after the same tokens: with both log-probabilities
-    and the KL between the two. That is exact where whole distributions are recorded, else a lower bound."""
+    and the KL between the two. That is `exact` where whole distributions are recorded, else a lower bound."""
     sides = [scored_response(line) for line in (first, second)]
     if sides[0] is None or sides[1] is None:
         return []
@@ -113,7 +113,7 @@ def paired_tokens(
         size = min(rows_a.shape[1], rows_b.shape[1])  # the embedding may be padded with tokens that no text has
         gaps = exact_gaps(rows_a[:, :size], rows_b[:, :size], [token.id or 0 for token in a])
         for entry, gap in zip(entries, gaps, strict=True):
-            entry["kl"] = encode_float(gap.kl)
+            entry |= {"kl": encode_float(gap.kl), "exact": gap.exact}
     return entries
 
 

@@ -17,8 +17,7 @@ import pytest
 from mill.api.errors import RunError
 from mill.view.other_logs import inspect_samples, json_stream
 from mill.view.other_logs.convert import convert_log
-from mill.view.other_logs.find import find_logs, identify_log
-from mill.view.other_logs.find import OtherLog
+from mill.view.other_logs.find import OtherLog, find_logs, identify_log
 from mill.view.other_logs.json_stream import JsonStream
 from mill.view.other_logs.zip_members import ZipMembers
 from tests.view.conversion import LOGS, Converted, converted

@@ -50,7 +50,7 @@ def hostile_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         response = {**base["responses"][0][0], "text": text}
         return json.dumps({**base, "id": name, "response": text, "responses": [[response]], "doc": {"x": name}, **more})
 
-    everywhere = {name: HOSTILE for name in ("prompt", "target", "category", "extracted", "chosen", "finish_reason", "reasoning")}
+    everywhere = dict.fromkeys(("prompt", "target", "category", "extracted", "chosen", "finish_reason", "reasoning"), HOSTILE)
     everywhere |= {"choices": [HOSTILE, "b"], "choice_logprobs": [-1.0, -2.0], "values": {HOSTILE: [1.0]}}  # type: ignore[dict-item]
     messages = [[{"role": HOSTILE, "content": HOSTILE, "name": HOSTILE, "tool_calls": [{"name": HOSTILE, "arguments": HOSTILE}]}]]
     with file.open("a") as handle:

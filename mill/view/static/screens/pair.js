@@ -1,6 +1,6 @@
 // One sample in two runs, side by side, with the words in which the answers differ.
 import { go, href, html, number, plain, useApi, useKeys, visible } from "../lib.js";
-import { Answer, Copy, Cut, Text } from "../parts.js";
+import { Answer, Copy, Cut, pairLabels, Text } from "../parts.js";
 import { Choices, Details, Prompt, Response, Values, responseText } from "../sample_parts.js";
 import { Media } from "../media.js";
 import { useRef } from "../vendor/hooks.mjs";
@@ -33,7 +33,7 @@ export const Pair = ({ params, state }) => {
     mark.current?.scrollIntoView({ block: "center" });
   });
   useKeys({ n: () => open(near.next), p: () => open(near.previous), f: () => open(near.next_flip), d: jump });
-  const labels = [params.a, params.b].map((uid) => state.runs.find((run) => run.uid === uid)?.label ?? uid);
+  const labels = pairLabels(state, params.a, params.b);
   return html`<p class="crumbs"><a href=${href("compare", filter)}>${visible(labels[0])} and ${visible(labels[1])}</a> › ${visible(params.t)}</p>
     <div class="title"><h1>${visible(params.id)}</h1><span class="actions">
       <button disabled=${!near.previous} onClick=${() => open(near.previous)}>Previous <kbd>p</kbd></button><button disabled=${!near.next} onClick=${() => open(near.next)}>Next <kbd>n</kbd></button>
