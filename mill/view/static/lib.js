@@ -103,6 +103,23 @@ export const useKeys = (keys) => {
   }, []);
 };
 
+// Steps to a neighbour of what is shown. A key that comes while its answer is on the way counts once it is there.
+export const useSteps = (answer, open) => {
+  const waiting = useRef("");
+  const near = answer.data?.neighbours || {};
+  const step = (name) => {
+    if (answer.loading) waiting.current = name;
+    else if (near[name]) open(near[name]);
+  };
+  useEffect(() => {
+    if (answer.loading || !waiting.current) return;
+    const name = waiting.current;
+    waiting.current = "";
+    step(name);
+  }, [answer.loading]);
+  return [near, step];
+};
+
 // --- How values are written
 
 export const number = (value) => {
