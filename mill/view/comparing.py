@@ -94,6 +94,8 @@ def comparison(index: ResultsIndex, a: str, b: str) -> Any:
         return stored
     with index.database.change() as change:
         stored = _stored(index, a, b)
+        if stored is not None and stored["files"] == used:  # another thread has just made it
+            return stored
         if stored is not None:  # of an earlier state of the runs
             change.execute("DELETE FROM pairs WHERE comparison = ?", (stored["id"],))
             change.execute("DELETE FROM comparisons WHERE id = ?", (stored["id"],))
@@ -105,7 +107,7 @@ def comparison(index: ResultsIndex, a: str, b: str) -> Any:
             change.execute(_PAIR, (number, second["id"], first["first"], first["last"], first["id"]))
         pairs = change.execute("SELECT count(*) FROM pairs WHERE comparison = ?", (number,)).fetchone()[0]
         change.execute("UPDATE comparisons SET unpaired = ? WHERE id = ?", (samples - 2 * pairs, number))
-    _look_up_margins(index, number)
+        _look_up_margins(index, change, number)
     return _stored(index, a, b)
 
 
@@ -114,8 +116,10 @@ def _stored(index: ResultsIndex, a: str, b: str) -> Any:
     return index.database.connection().execute(query, (a, b)).fetchone()
 
 
-def _look_up_margins(index: ResultsIndex, number: Any) -> None:
-    """The margins of generated texts that changed, flips first: they are in the samples, not in the index."""
+def _look_up_margins(index: ResultsIndex, change: Any, number: Any) -> None:
+    """The margins of generated texts that changed, flips first: they are in the samples, not in the index.
+
+    In the transaction that makes the pairs, so that no other thread counts pairs without their margins."""
     query = (
         f"SELECT pairs.id, x.file AS file_a, x.offset AS offset_a, x.length AS length_a, x.name AS name_a, "
         f"y.file AS file_b, y.offset AS offset_b, y.length AS length_b, y.name AS name_b FROM {_JOINED} "
@@ -123,13 +127,12 @@ def _look_up_margins(index: ResultsIndex, number: Any) -> None:
         f"ORDER BY cell IN ({REGRESSION}, {IMPROVEMENT}) DESC LIMIT ?"
     )
     found = []
-    for row in index.database.connection().execute(query, (number, MOST_MARGINS)).fetchall():
+    for row in change.execute(query, (number, MOST_MARGINS)).fetchall():
         sides = [{name: row[f"{name}_{side}"] for name in ("file", "offset", "length", "name")} for side in "ab"]
         divergence = divergence_of(*(read_line(index, side) for side in sides))
         if divergence is not None and divergence.margin is not None:
             found.append((divergence.margin, row["id"]))
-    with index.database.change() as change:
-        change.executemany("UPDATE pairs SET margin = ? WHERE id = ?", found)
+    change.executemany("UPDATE pairs SET margin = ? WHERE id = ?", found)
 
 
 def compare_summary(index: ResultsIndex, chosen: PairFilter) -> dict[str, Any]:
