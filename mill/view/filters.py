@@ -151,8 +151,8 @@ def order_clause(clause: Clause, column: str, number: str, page: Page) -> str:
 def search_query(text: str) -> str:
     """The words of a search as an FTS5 query: all of them must be there, the last may be the start of a word.
 
-    Words end where those of the index do, so that `don't` is two words: the index has no positions, and FTS5 would refuse the
-    phrase. Quotes keep FTS5's own operators out of it.
+    Words end where those of the index do, so that `don't` is two words: the index has no positions, and FTS5 would refuse
+    the phrase. Quotes keep FTS5's own operators out of it.
     """
     quoted = [f'"{word}"' for word in _WORD.findall(unicodedata.normalize("NFC", text))]
     return " ".join([*quoted[:-1], f"{quoted[-1]}*"]) if quoted else ""

@@ -179,9 +179,9 @@ def worst_pairs(index: ResultsIndex, a: str, b: str) -> dict[str, Any]:
             lines = [_line(index, number) for number in (row["a"], row["b"])]
             tokens = paired_tokens(*lines)
             name = str(lines[0]["id"])
-            shown = _forced_sample(name, first.tasks) if forced else (task, name)
+            shown_task, sample = _forced_sample(name, first.tasks) if forced else (task, name)
             rows += [
-                {**_place(*shown, tokens, at), **token}
+                {**_place(shown_task, sample, tokens, at), **token}
                 for at, token in enumerate(tokens)
                 if isinstance(token.get("kl"), float)
             ]

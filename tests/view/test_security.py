@@ -141,8 +141,12 @@ def test_a_path_of_an_api_is_no_file(served: Served) -> None:
 def test_what_is_no_http_is_refused_without_a_traceback(served: Served) -> None:
     """`serving` asserts that nothing was logged."""
     found = urlsplit(served.root)
-    for request in (b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"GET /" + b"a" * 20_000 + b" HTTP/1.1\r\n\r\n"):
-        with socket.create_connection((found.hostname, found.port), timeout=20) as connection:
+    for request in (
+        b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET /" + b"a" * 20_000 + b" HTTP/1.1\r\n\r\n",
+    ):
+        with socket.create_connection((found.hostname, found.port or 0), timeout=20) as connection:
             connection.sendall(request)
             assert b" 400 " in connection.recv(100)
 

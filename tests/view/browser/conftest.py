@@ -56,7 +56,9 @@ class Screens:
     address: str
     contexts: list[Any]
 
-    def open(self, screen: str, width: int = 1400, height: int = 900, options: dict[str, Any] | None = None, **params: Any) -> Any:
+    def open(
+        self, screen: str, width: int = 1400, height: int = 900, options: dict[str, Any] | None = None, **params: Any
+    ) -> Any:
         page = self.page
         if options is not None:
             self.contexts.append(self.browser.new_context(**options))

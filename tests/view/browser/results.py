@@ -17,7 +17,7 @@ from tests.vlm import make_llava
 
 TESTS = Path(__file__).parents[2]
 CHOICES, TEXTS, IMAGES = "quiz.jsonl", "stories.jsonl", "images.jsonl"
-WORDS = "the quick brown fox jumps over the lazy dog what is the answer it is yes no".split()
+TEXT = "the quick brown fox jumps over the lazy dog what is the answer it is yes no"
 CATEGORIES = ("animals", "numbers", "colours & light")
 LONG = "quiz-long"
 NOISE, WEIGHTS = 0.03, "model.safetensors"
@@ -120,7 +120,7 @@ def write_data(folder: Path) -> None:
     draw = random.Random(7)
 
     def words(count: int) -> str:
-        return " ".join(draw.choices(WORDS, k=count))
+        return " ".join(draw.choices(TEXT.split(), k=count))
 
     quiz = [
         {
@@ -137,7 +137,12 @@ def write_data(folder: Path) -> None:
         {"id": f"story-{number}", "prompt": f"{words(6)} story {number}", "answer": words(3)} for number in range(N_TEXTS)
     ]
     pictures = [
-        {"id": f"image-{number}", "prompt": "what is in this picture ?", "answer": "a dog", "image": draw_image(folder, number)}
+        {
+            "id": f"image-{number}",
+            "prompt": "what is in this picture ?",
+            "answer": "a dog",
+            "image": draw_image(folder, number),
+        }
         for number in range(3)
     ]
     for name, rows in ((CHOICES, quiz), (TEXTS, stories), (IMAGES, pictures)):

@@ -32,7 +32,11 @@ def test_runs_are_columns_and_metrics_are_rows(screens: Any, results: ResultFile
     found = 0
     for task, metrics in ((CHOICES, ("acc", "acc_norm")), (TEXTS, ("exact_match", "includes"))):
         for metric in metrics:
-            row = next(row for (name, shown_metric), row in shown.items() if name.endswith(task) and shown_metric == metric.replace("_", " "))
+            row = next(
+                row
+                for (name, shown_metric), row in shown.items()
+                if name.endswith(task) and shown_metric == metric.replace("_", " ")
+            )
             first, second = values(results, task, metric)
             for cell, one in zip(row[1:3], (first, second), strict=True):
                 assert cell.split("\n")[0] == number(one["value"])
@@ -48,7 +52,9 @@ def test_runs_are_columns_and_metrics_are_rows(screens: Any, results: ResultFile
     assert params(page)["runs"] == uids["base"]
 
 
-def test_a_task_opens_its_categories_and_a_category_its_samples(screens: Any, results: ResultFiles, uids: dict[str, str]) -> None:
+def test_a_task_opens_its_categories_and_a_category_its_samples(
+    screens: Any, results: ResultFiles, uids: dict[str, str]
+) -> None:
     page = open_two(screens, uids)
     page.get_by_role("link", name=CHOICES).first.click()
     expect(page.get_by_role("heading", name="Categories of")).to_be_visible()
@@ -81,7 +87,10 @@ def test_rows_are_sorted_by_their_difference(screens: Any, results: ResultFiles,
     for task, metric in ((CHOICES, "acc"), (CHOICES, "acc_norm"), (TEXTS, "exact_match"), (TEXTS, "includes")):
         first, second = values(results, task, metric)
         sizes[task, metric.replace("_", " ")] = abs(second["value"] - first["value"])
-    order = [next(key for key in sizes if row[0].split("\n")[-2].endswith(key[0]) and row[0].endswith(f"\n{key[1]}")) for row in rows(page)]
+    order = [
+        next(key for key in sizes if row[0].split("\n")[-2].endswith(key[0]) and row[0].endswith(f"\n{key[1]}"))
+        for row in rows(page)
+    ]
     assert [sizes[key] for key in order] == sorted(sizes.values(), reverse=True)
     assert sizes[order[0]] > sizes[order[-1]]
     assert params(page)["sort"] == "difference"
