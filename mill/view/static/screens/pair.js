@@ -24,7 +24,7 @@ const LongSide = ({ text, char, label, first }) => html`<pre class="diff" tabind
 export const Pair = ({ params, state }) => {
   const filter = pairFilterOf(params);
   const answer = useApi("pair", { ...filter, t: params.t, id: params.id }, state.version);
-  const near = answer.data?.neighbours || {};
+  const near = (answer.current && answer.data.neighbours) || {}; // a key pressed early must not go on from the sample before
   const marks = [useRef(null), useRef(null)];
   const open = (one) => one && go("pair", { ...filter, t: one.task, id: one.id });
   const jump = () => marks.forEach((mark) => {

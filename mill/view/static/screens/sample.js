@@ -10,7 +10,7 @@ const orderText = (params) => (params.q || params.status || params.task || param
 
 export const Sample = ({ params, state }) => {
   const answer = useApi("sample", { ...filterOf(params), t: params.t, id: params.id }, state.version);
-  const near = answer.data?.neighbours || {};
+  const near = (answer.current && answer.data.neighbours) || {}; // a key pressed early must not go on from the sample before
   const open = (one) => one && go("sample", { ...filterOf(params), t: one.task, id: one.id });
   useKeys({ n: () => open(near.next), p: () => open(near.previous) });
   const run = state.runs.find((one) => one.uid === params.run);
