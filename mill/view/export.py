@@ -31,7 +31,7 @@ from mill.view.server import REPORT_CSS, STATIC
 
 MARKER = "mill-view.txt"  # in the folder: it is a copy that may be replaced
 MOST_SAMPLES = 50_000
-MOST_PAIRS = 12  # ordered pairs of runs; beyond that, runs are compared with the first alone
+MOST_PAIRS = 12  # ordered pairs of runs; beyond that, each run is compared with one other
 CHUNK = 20  # samples in one file
 POLICY = (
     "default-src 'none'; script-src 'self' file:; style-src 'self' file:; img-src 'self' file: data:; "
@@ -93,11 +93,19 @@ class _Export:
         self._overview()
         for run in self.runs:
             self._run(run.uid)
-        uids = [run.uid for run in self.runs]
-        pairs = list(permutations(uids, 2))
-        for a, b in pairs if len(pairs) <= MOST_PAIRS else [(uids[0], uid) for uid in uids[1:]]:
+        for a, b in self._pairs():
             self._pair(a, b)
         self._checks()
+
+    def _pairs(self) -> list[tuple[str, str]]:
+        """All pairs of runs with a task in common; of many, each run with the first one that shares a task with it."""
+        pairs = [(a.uid, b.uid) for a, b in permutations(self.runs, 2) if set(self._tasks(a)) & set(self._tasks(b))]
+        if len(pairs) <= MOST_PAIRS:
+            return pairs
+        first: dict[str, str] = {}
+        for a, b in pairs:
+            first.setdefault(b, a)
+        return [(a, b) for b, a in first.items()]
 
     def _file(self, name: str, content: str | bytes) -> None:
         write_atomically(self.target / name, content, root=self.target, sync=False)
@@ -170,8 +178,6 @@ class _Export:
 
     def _pair(self, a: str, b: str) -> None:
         tasks = [task for task in self._tasks(self.index.runs[a]) if task in self._tasks(self.index.runs[b])]
-        if not tasks:
-            return
         chosen = PairFilter(a, b)
         rows = all_rows(lambda page: comparing.list_pairs(self.index, replace(chosen, page=page)))
         self._data(f"pairs-{a}-{b}", {"rows": rows, "size": CHUNK})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import sqlite3
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -98,6 +99,8 @@ async def _api(request: web.Request) -> web.Response:
         return _error(400, str(error))
     except OSError as error:
         return _error(400, f"the files cannot be read: {error.strerror or error}")
+    except sqlite3.Error as error:
+        return _error(400, f"the index cannot answer: {error}")
     return response
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mill.api.errors import MillError, RunError
+from mill.api.errors import MillError
 from mill.api.response import Response, Token, encode_float
 from mill.checks.answers import Answer
 from mill.checks.pairing import Divergence, find_divergence
@@ -167,7 +167,7 @@ def sample_tokens(index: ResultsIndex, run: str, other: str, task: str, name: st
 def _forced_tokens(index: ResultsIndex, pair: tuple[RunInfo, RunInfo], name: str) -> list[dict[str, Any]]:
     try:
         lines = [read_line(index, sample_row(index, run.uid, FORCED, name)) for run in pair]
-    except RunError:
+    except MillError:  # the check did not let the models score this one
         return []
     return paired_tokens(lines[0], lines[1], pair)
 

@@ -146,7 +146,7 @@ def test_what_is_no_http_is_refused_without_a_traceback(served: Served) -> None:
         b"GET / HTTP/9.9\r\n\r\n",
         b"GET /" + b"a" * 20_000 + b" HTTP/1.1\r\n\r\n",
     ):
-        with socket.create_connection((found.hostname, found.port), timeout=20) as connection:
+        with socket.create_connection((found.hostname, found.port or 0), timeout=20) as connection:
             connection.sendall(request)
             assert b" 400 " in connection.recv(100)
 

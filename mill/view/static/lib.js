@@ -65,7 +65,8 @@ export const source = {
   file: (path, params) => withToken(path, params),
 };
 
-// The answer to a request. The last one stays while a new one is on its way, so that a page does not flicker.
+// The answer to a request. The last one stays while a new one is on its way, so that a page does not flicker; `current` is
+// whether it is the answer to these parameters.
 export const useApi = (name, params, version = 0) => {
   const [state, set] = useState({ data: null, error: "", loading: true });
   const key = JSON.stringify([name, params]);
@@ -83,7 +84,7 @@ export const useApi = (name, params, version = 0) => {
     );
     return () => controller.abort();
   }, [key, version]);
-  return state;
+  return { ...state, current: state.data != null && shown.current === key };
 };
 
 // --- Keys. Not while a person types, and not with Ctrl or another modifier.

@@ -29,15 +29,21 @@ const page = (rows, { after, limit }) => {
 };
 
 const STATUSES = ["pending", "failed", "right", "wrong", "graded", "unscored"];
-const wordsOf = (text) => (text || "").toLowerCase().split(/\s+/).filter(Boolean);
+// Words as the search of the server has them: letters and digits without accents, in lower case.
+const wordsOf = (text) => (text || "").normalize("NFD").replace(/\p{M}/gu, "").toLowerCase().match(/[\p{L}\p{N}]+/gu) || [];
+
+// All words are in the texts; the last may be the start of one.
+const hasWords = (texts, words) => {
+  const found = wordsOf(texts.join(" ")), known = new Set(found), last = words.at(-1);
+  return words.slice(0, -1).every((word) => known.has(word)) && found.some((word) => word.startsWith(last));
+};
 
 // The samples of a run that have all words, by the texts in the files of its samples.
 const matching = async (run, count, words) => {
   const found = new Set();
   for (let at = 0; at * count.size < count.total; at += 1) {
     for (const { sample } of await load(`sample-${run}-${at}`)) {
-      const text = `${sample.prompt} ${sample.reasoning ?? ""} ${sample.response ?? ""} ${sample.chosen ?? ""}`.toLowerCase();
-      if (words.every((word) => text.includes(word))) found.add(`${sample.task}/${sample.id}`);
+      if (hasWords([sample.prompt, sample.reasoning, sample.response, sample.chosen].filter(Boolean), words)) found.add(`${sample.task}/${sample.id}`);
     }
   }
   return found;

@@ -17,25 +17,7 @@ from tests.vlm import make_llava
 
 TESTS = Path(__file__).parents[2]
 CHOICES, TEXTS, IMAGES = "quiz.jsonl", "stories.jsonl", "images.jsonl"
-WORDS = [
-    "the",
-    "quick",
-    "brown",
-    "fox",
-    "jumps",
-    "over",
-    "the",
-    "lazy",
-    "dog",
-    "what",
-    "is",
-    "the",
-    "answer",
-    "it",
-    "is",
-    "yes",
-    "no",
-]
+TEXT = "the quick brown fox jumps over the lazy dog what is the answer it is yes no"
 CATEGORIES = ("animals", "numbers", "colours & light")
 LONG = "quiz-long"
 NOISE, WEIGHTS = 0.03, "model.safetensors"
@@ -138,7 +120,7 @@ def write_data(folder: Path) -> None:
     draw = random.Random(7)
 
     def words(count: int) -> str:
-        return " ".join(draw.choices(WORDS, k=count))
+        return " ".join(draw.choices(TEXT.split(), k=count))
 
     quiz = [
         {

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
-from statsmodels.stats.contingency_tables import mcnemar
-from statsmodels.stats.multitest import multipletests
+from statsmodels.stats.contingency_tables import mcnemar  # type: ignore[import-untyped]
+from statsmodels.stats.multitest import multipletests  # type: ignore[import-untyped]
 
+from mill.view.comparing import PairFilter, compare_summary
+from mill.view.index import ResultsIndex
 from tests.browsing import needs_chromium, sync_api
 from tests.view.browser.results import CATEGORIES, CHOICES, TEXTS, ResultFiles
 from tests.view.browser.shown import number, params, percent, rows
@@ -155,6 +159,19 @@ def test_a_pair_shows_the_choices_of_both_runs(
         chosen = [row[0] for row in shown if " chosen" in row[0] and "by the other" not in row[0]]
         assert [text.split(" chosen")[0] for text in chosen] == [sample["chosen"]]
     assert "target" in sides.first.locator("tr.chosen").inner_text()
+
+
+def test_threads_that_compare_at_once_count_the_same_pairs(
+    results: ResultFiles, uids: dict[str, str], tmp_path: Path
+) -> None:
+    """The near-tie filter needs the margins of texts, which are looked up when two runs are first compared."""
+    index = ResultsIndex(results.root, cache=tmp_path)
+    index.sync()
+    chosen = PairFilter(uids["base"], uids["other"], least_margin=0.1)
+    with ThreadPoolExecutor(4) as pool:
+        counts = {found["n"] for found in pool.map(lambda _: compare_summary(index, chosen), range(8))}
+    index.close()
+    assert len(counts) == 1
 
 
 def story_pair(results: ResultFiles) -> tuple[dict[str, Any], dict[str, Any], int]:

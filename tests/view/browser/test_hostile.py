@@ -1,4 +1,4 @@
-"""Samples of a hostile model: nothing that it wrote runs, is loaded or changes how other text is shown, whatever its size."""
+"""Samples of a hostile model: nothing that it wrote runs, is loaded or hides other text, whatever its size."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ SHOWN = r"\x1b[31mred\x1b[0m \x00\x07 \u202eright to left\u202c \ufeff\u200b \ud
 LARGE, HUGE = 10_000_000, 100_000_000
 MOST_TEXT = 100_000  # characters of one text that a page shows
 ODD: dict[str, Any] = {
-    "prompt": 5, "response": {"type": "img", "props": {"src": "x"}}, "choices": "abc", "messages": 7, "media": "x", "target": [1],
+    "prompt": 5, "response": {"type": "img", "props": {"src": "x"}}, "choices": "abc", "messages": 7, "media": "x",
     "responses": [[{"text": 5, "tokens": "no", "tool_calls": 3}]], "details": 3, "judgements": 4, "tools": 9, "doc": None,
-    "extracted": {"__html": HOSTILE}, "reasoning": 6, "choice_logprobs": [],
+    "extracted": {"__html": HOSTILE}, "reasoning": 6, "choice_logprobs": [], "target": [1],
 }  # fmt: skip
 
 
@@ -50,18 +50,26 @@ def hostile_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         response = {**base["responses"][0][0], "text": text}
         return json.dumps({**base, "id": name, "response": text, "responses": [[response]], "doc": {"x": name}, **more})
 
-    everywhere = dict.fromkeys(("prompt", "target", "category", "extracted", "chosen", "finish_reason", "reasoning"), HOSTILE)
-    everywhere |= {"choices": [HOSTILE, "b"], "choice_logprobs": [-1.0, -2.0], "values": {HOSTILE: [1.0]}}  # type: ignore[dict-item]
-    messages = [[{"role": HOSTILE, "content": HOSTILE, "name": HOSTILE, "tool_calls": [{"name": HOSTILE, "arguments": HOSTILE}]}]]
+    texts = ("prompt", "target", "category", "extracted", "chosen", "finish_reason", "reasoning")
+    everywhere: dict[str, Any] = dict.fromkeys(texts, HOSTILE)
+    everywhere |= {"choices": [HOSTILE, "b"], "choice_logprobs": [-1.0, -2.0], "values": {HOSTILE: [1.0]}}
+    messages = [
+        [{"role": HOSTILE, "content": HOSTILE, "name": HOSTILE, "tool_calls": [{"name": HOSTILE, "arguments": HOSTILE}]}]
+    ]
     with file.open("a") as handle:
         handle.write(line("markup", HOSTILE, doc={HOSTILE: [HOSTILE]}, **everywhere) + "\n")
         handle.write(line(HOSTILE, HOSTILE) + "\n")
-        handle.write(line("dialog", HOSTILE, messages=messages, tools=[{HOSTILE: HOSTILE}], details=[{HOSTILE: HOSTILE}]) + "\n")
+        handle.write(
+            line("dialog", HOSTILE, messages=messages, tools=[{HOSTILE: HOSTILE}], details=[{HOSTILE: HOSTILE}]) + "\n"
+        )
         # As runs write a lone surrogate, which UTF-8 does not have.
         written = CONTROL.replace("\ud800", "\\ud800")
         handle.write(line("control", written, prompt=written, target=written, category=written, escaped=True) + "\n")
         handle.write(line("error", "", error=HOSTILE + written) + "\n")
-        media = [{"type": "image", "name": "/etc/passwd", "digest": "0" * 32}, {"type": HOSTILE, "name": HOSTILE, "digest": "x"}]
+        media = [
+            {"type": "image", "name": "/etc/passwd", "digest": "0" * 32},
+            {"type": HOSTILE, "name": HOSTILE, "digest": "x"},
+        ]
         handle.write(line("media", "text", media=media) + "\n")
         handle.write(line("odd", "text", **ODD) + "\n")
         handle.write(line("large", "a<b>" * (LARGE // 4)) + "\n")
@@ -104,9 +112,13 @@ def is_harmless(page: Any) -> None:
     assert page.evaluate("window.hacked") is None
     assert page.locator("script, style, iframe, object, embed, base").count() == 1
     assert page.locator("link:not([rel=modulepreload])").count() == 3
-    links = page.locator("main [href], main [src]").evaluate_all("all => all.map(one => one.getAttribute('href') ?? one.getAttribute('src'))")
+    links = page.locator("main [href], main [src]").evaluate_all(
+        "all => all.map(one => one.getAttribute('href') ?? one.getAttribute('src'))"
+    )
     assert [link for link in links if not link.startswith(("#/", "api/", "report/"))] == []
-    script = "[...document.querySelectorAll('*')].flatMap(one => one.getAttributeNames()).filter(name => name.startsWith('on'))"
+    script = (
+        "[...document.querySelectorAll('*')].flatMap(one => one.getAttributeNames()).filter(name => name.startsWith('on'))"
+    )
     assert page.evaluate(script) == []
 
 

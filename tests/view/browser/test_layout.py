@@ -11,73 +11,30 @@ from typing import Any
 import pytest
 
 from tests.browsing import needs_chromium, sync_api
-from tests.view.browser.conftest import check_uid
-from tests.view.browser.results import CHOICES, LONG, TEXTS, ResultFiles
+from tests.view.browser.results import ResultFiles
+from tests.view.browser.routes import SCREENS, content_of, open_route, settle
 
 pytestmark = needs_chromium
 expect = sync_api.expect
 TITLES = ["Runs", "Scores", "Compare", "Samples", "Tokens", "Load and cost", "Checks"]
 AXE = """async () => {
     const found = await axe.run(document, { resultTypes: ["violations"] });
-    return found.violations.filter((one) => ["serious", "critical"].includes(one.impact))
-        .map((one) => `${one.id}: ${one.nodes.slice(0, 4).map((node) => node.html.slice(0, 160) + " " + node.failureSummary.slice(0, 200)).join(" | ")}`);
+    const serious = found.violations.filter((one) => ["serious", "critical"].includes(one.impact));
+    return serious.flatMap((one) => one.nodes.slice(0, 4).map((node) => `${one.id}: ${node.html} ${node.failureSummary}`));
 }"""
 WIDER = """() => [document.scrollingElement.scrollWidth - innerWidth, [...document.querySelectorAll("main *")]
     .filter((one) => !one.closest(".scroll > *, .chart > *, pre > *") && one.getBoundingClientRect().right > innerWidth + 1)
     .map((one) => one.outerHTML.slice(0, 120))]"""
 
-SCREENS = ["runs", "scores", "categories", "compare", "pair", "texts", "samples", "sample", "long", "dialog", "worst", "tokens", "load", "checks", "check"]  # fmt: skip
-
-
-def address(results: ResultFiles, uids: dict[str, str], name: str) -> tuple[str, dict[str, str]]:
-    """The route of a screen with content, and its parameters."""
-    a, b, both = uids["base"], uids["other"], f"{uids['base']},{uids['other']}"
-    choices, texts = results.runs["base"].task(CHOICES), results.runs["base"].task(TEXTS)
-    compared = {"a": uids["base compared"], "b": uids["other compared"]}
-    routes: dict[str, tuple[str, dict[str, str]]] = {
-        "runs": ("runs", {"checks": "1"}),
-        "scores": ("scores", {"runs": both}),
-        "categories": ("scores", {"runs": both, "task": choices}),
-        "compare": ("compare", {"a": a, "b": b, "cell": "both_wrong", "margin": "0.1"}),
-        "pair": ("pair", {"a": a, "b": b, "t": choices, "id": "quiz-3"}),
-        "texts": ("pair", {"a": a, "b": b, "t": texts, "id": "story-2"}),
-        "samples": ("samples", {"run": a, "status": "wrong", "sort": "margin", "desc": "1"}),
-        "sample": ("sample", {"run": a, "t": texts, "id": "story-1"}),
-        "long": ("sample", {"run": a, "t": choices, "id": LONG}),
-        "dialog": ("sample", {"run": uids["agent"], "t": "toy_agent", "id": "0"}),
-        "worst": ("tokens", compared),
-        "tokens": ("tokens", {**compared, "t": texts, "id": "story-2", "at": "1"}),
-        "load": ("load", {"runs": both, "price_in": "1"}),
-        "checks": ("checks", {"metric": "failure_rate"}),
-        "check": ("checks", {"check": check_uid(results, "compare"), "fail_on": "match_rate<0.9"}),
-    }
-    return routes[name]
-
-
-def open_screen(screens: Any, results: ResultFiles, uids: dict[str, str], name: str, **options: Any) -> Any:
-    route, params = address(results, uids, name)
-    page = screens.open(route, **options, **params)
-    settled(page)
-    return page
-
-
-def settled(page: Any) -> None:
-    expect(page.locator("main h1")).to_be_visible()
-    expect(page.locator(".loading")).to_have_count(0)
-
-
-def content(page: Any) -> str:
-    return str(page.locator("main").inner_text())
-
 
 @pytest.mark.parametrize("name", SCREENS)
 def test_a_screen_reloads_to_the_same_content(screens: Any, results: ResultFiles, uids: dict[str, str], name: str) -> None:
-    page = open_screen(screens, results, uids, name)
-    before, url = content(page), page.url
+    page = open_route(screens, results, uids, name)
+    before, url = content_of(page), page.url
     assert len(before) > 100
     page.reload()
-    settled(page)
-    assert (content(page), page.url) == (before, url)
+    settle(page)
+    assert (content_of(page), page.url) == (before, url)
 
 
 @pytest.fixture(scope="session")
@@ -103,7 +60,7 @@ def test_axe_finds_nothing_serious_in_either_theme(
 ) -> None:
     found = {}
     for name in SCREENS:
-        page = open_screen(screens, results, uids, name)
+        page = open_route(screens, results, uids, name)
         page.evaluate(f"() => {{ {axe} }}")
         for theme in ("light", "dark"):
             page.emulate_media(color_scheme=theme)
@@ -115,7 +72,7 @@ def test_axe_finds_nothing_serious_in_either_theme(
 
 @pytest.mark.parametrize("name", SCREENS)
 def test_no_width_needs_sideways_scrolling(screens: Any, results: ResultFiles, uids: dict[str, str], name: str) -> None:
-    page = open_screen(screens, results, uids, name)
+    page = open_route(screens, results, uids, name)
     for width in (360, 1400, 3840):
         page.set_viewport_size({"width": width, "height": 900})
         assert page.evaluate(WIDER) == [0, []], width

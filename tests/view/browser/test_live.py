@@ -53,7 +53,7 @@ def test_a_run_appears_grows_is_killed_goes_on_and_ends(live: Any, folder: Path)
         expect(page.get_by_text("1 run at work")).to_be_visible()
         first = int(re.findall(PROGRESS, progress.inner_text())[0][0])
         page.wait_for_function(
-            "count => Number(document.querySelector('.live span:last-child').innerText.split(' ')[0]) > count", arg=first
+            "(count) => Number(document.querySelector('.live span:last-child').innerText.split(' ')[0]) > count", arg=first
         )
         done, total = map(int, re.findall(PROGRESS, progress.inner_text())[0])
         assert first < done < 60

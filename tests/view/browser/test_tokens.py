@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.browsing import needs_chromium, sync_api
 from tests.view.browser.conftest import check_uid
-from tests.view.browser.results import TEXTS, ResultFiles
+from tests.view.browser.results import CHOICES, TEXTS, ResultFiles
 from tests.view.browser.shown import number, params, rows
 
 pytestmark = needs_chromium
@@ -112,6 +112,15 @@ def test_tokens_that_a_check_scored_are_compared_by_kl(screens: Any, results: Re
 def test_a_run_without_log_probabilities_says_how_they_are_recorded(screens: Any, uids: dict[str, str]) -> None:
     page = screens.open("tokens", a=uids["failing"])
     expect(page.get_by_text("--gen_kwargs logprobs=5")).to_be_visible()
+
+
+def test_a_sample_that_no_check_scored_has_the_tokens_of_the_runs(
+    screens: Any, results: ResultFiles, uids: dict[str, str]
+) -> None:
+    """`mill compare` scored texts of one task; the choices of the other have no tokens, which is no error."""
+    page = screens.open("tokens", a=uids["base"], b=uids["other"], t=results.runs["base"].task(CHOICES), id="quiz-3")
+    expect(page.get_by_text("--gen_kwargs logprobs=5")).to_be_visible()
+    expect(page.get_by_role("alert")).to_have_count(0)
 
 
 def test_a_check_leads_to_its_tokens(screens: Any, results: ResultFiles, uids: dict[str, str]) -> None:

@@ -1,0 +1,135 @@
+"""`mill view --export`: the copy shows what the server shows, from disk and from a web server, without the result folder."""
+
+from __future__ import annotations
+
+import functools
+import re
+import threading
+from collections.abc import Callable, Iterator
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.browsing import needs_chromium, sync_api
+from tests.launching import run
+from tests.view.browser.results import CHOICES, IMAGES, ResultFiles
+from tests.view.browser.routes import SCREENS, content_of, open_route
+from tests.view.browser.shown import params
+
+pytestmark = needs_chromium
+expect = sync_api.expect
+TABLES = "() => [...document.querySelectorAll('main table')].map(table => table.innerText)"
+
+
+@pytest.fixture(scope="module")
+def site(results: ResultFiles, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("export")
+    cache = str(tmp_path_factory.mktemp("cache"))
+    code, stderr = run(["view", str(results.root), "--export", str(folder / "site")], MILL_CACHE=cache)
+    assert code == 0, stderr
+    return folder / "site"
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    def log_message(self, *values: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def web(site: Path) -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(QuietHandler, directory=str(site)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_address[1]}/"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def disk(make_screens: Callable[[str], Any], site: Path) -> Any:
+    return make_screens((site / "index.html").as_uri())
+
+
+@pytest.mark.parametrize("name", SCREENS)
+def test_the_copy_shows_the_tables_of_the_server(
+    disk: Any, screens: Any, results: ResultFiles, uids: dict[str, str], name: str
+) -> None:
+    served = open_route(screens, results, uids, name)
+    expected = [table for table in served.evaluate(TABLES) if "Outcome" not in table]  # rules need the server
+    heading = served.get_by_role("heading", level=1).inner_text()
+    copied = open_route(disk, results, uids, name)
+    assert copied.get_by_role("heading", level=1).inner_text() == heading
+    assert copied.evaluate(TABLES) == expected
+    assert len(content_of(copied)) > 100
+
+
+def test_the_copy_opens_from_a_web_server(
+    make_screens: Callable[[str], Any], web: str, results: ResultFiles, uids: dict[str, str]
+) -> None:
+    screens = make_screens(web)
+    for name in ("runs", "compare", "sample", "check"):
+        page = open_route(screens, results, uids, name)
+        expect(page.get_by_role("alert")).to_have_count(0)
+        assert len(page.evaluate(TABLES)) > 0
+
+
+def searched(sample: dict[str, Any]) -> str:
+    return f"{sample['prompt']} {sample['chosen']}"
+
+
+def test_filters_and_keys_work_in_the_copy(disk: Any, results: ResultFiles, uids: dict[str, str]) -> None:
+    base = results.runs["base"]
+    page = disk.open("samples", run=uids["base"], task=base.task(CHOICES), status="right")
+    wanted = [one["id"] for one in base.samples(CHOICES) if one["acc"] == 1]
+    expect(page.locator(".samples-table tbody tr")).to_have_count(len(wanted))
+    page.get_by_label("Search").fill("number 4")
+    found = [one["id"] for one in base.samples(CHOICES) if one["acc"] == 1 and re.search(r"\b4", searched(one))]
+    expect(page.locator(".samples-table tbody tr")).to_have_count(len(found))
+    page.get_by_label("Search").fill("")
+    expect(page.locator(".samples-table tbody tr")).to_have_count(len(wanted))
+    page.get_by_role("link", name=wanted[0], exact=True).click()
+    expect(page.get_by_role("button", name="Next")).to_be_enabled()
+    page.keyboard.press("n")
+    expect(page.get_by_role("heading", level=1)).to_have_text(wanted[1])
+    page.keyboard.press("3")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Compare")
+    assert params(page)["a"] == uids["base"]
+
+
+def test_images_are_copied(disk: Any, site: Path, results: ResultFiles, uids: dict[str, str]) -> None:
+    samples = results.runs["sight"].samples(IMAGES)
+    copied = {file.read_bytes() for file in (site / "media").iterdir()}
+    assert copied == {Path(one["media"][0]["name"]).read_bytes() for one in samples}
+    page = disk.open("sample", run=uids["sight"], t=samples[2]["task"], id=samples[2]["id"])
+    page.wait_for_function("() => document.querySelector('.media img')?.complete")
+    assert page.locator(".media img").evaluate("one => [one.naturalWidth, one.naturalHeight]") == [40, 30]
+
+
+def test_the_offline_report_of_a_check_is_in_the_copy(disk: Any, results: ResultFiles, uids: dict[str, str]) -> None:
+    page = open_route(disk, results, uids, "check")
+    with page.context.expect_page() as opened:
+        page.get_by_role("link", name="offline report").click()
+    (variant,) = results.check("compare")["variants"]
+    expect(opened.value.locator("body")).to_contain_text(variant["verdict"])
+    opened.value.close()
+
+
+def test_a_run_that_was_not_exported_is_one_line(
+    make_screens: Callable[[str], Any], results: ResultFiles, uids: dict[str, str], tmp_path: Path
+) -> None:
+    site = tmp_path / "site"
+    assert run(["view", str(results.root), "--export", str(site), "--runs", "failing"], MILL_CACHE=str(tmp_path))[0] == 0
+    screens = make_screens((site / "index.html").as_uri())
+    page = screens.open("runs")
+    expect(page.locator("tbody tr")).to_have_count(1)
+    page = screens.open("samples", run=uids["base"])
+    expect(page.get_by_role("alert")).to_contain_text("not among the exported runs")
+    screens.watch.forgive("ERR_FILE_NOT_FOUND")
+
+
+def test_a_folder_with_other_files_is_refused(results: ResultFiles, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    code, stderr = run(["view", str(results.root), "--export", str(tmp_path)])
+    assert (code, len(stderr.strip().splitlines())) == (2, 1)
+    assert [file.name for file in tmp_path.iterdir()] == ["notes.txt"]
