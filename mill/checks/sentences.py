@@ -181,7 +181,7 @@ def _suggestion(check: Check, needed: int) -> str:
     limit = check.settings.get("limit")
     larger = isinstance(limit, int) and not set(check.tasks) & set(SUITES)
     tasks = "" if larger else f"--tasks {LARGE_TASK} "
-    return f"{purpose} use {tasks}--limit {math.ceil(size / len(check.tasks)) if larger else size}"
+    return f"{purpose} use {tasks}--limit {math.ceil(size / max(1, len(check.tasks))) if larger else size}"
 
 
 def _load(check: Check, variant: Variant) -> list[str]:

@@ -30,7 +30,7 @@ COMMANDS = {
     "stress": ("mill.cli.stress", "The same prompts under growing load."),
     "determinism": ("mill.cli.determinism", "The same prompts several times."),
     "gate": ("mill.cli.gate", "Test saved checks against rules; exit code 3 when one is broken."),
-    "report": ("mill.cli.report", "Saved checks as a page, a table or data."),
+    "report": ("mill.cli.report", "Saved checks and runs as a page, a table or data."),
     "view": ("mill.cli.view", "Runs and checks in a browser: scores, comparisons, samples, tokens."),
     "show": ("mill.cli.show", "One sample of a run, with its reasoning and tool calls."),
     "ls": ("mill.cli.ls", "List models, packaged configs, tasks or runs."),

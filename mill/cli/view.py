@@ -41,6 +41,10 @@ def command(
     """
     from mill.view.security import is_loopback
 
+    if not folder:
+        raise SpecError("FOLDER is empty: name a folder of results")
+    if export is not None and (port or no_browser or token or host != "127.0.0.1"):
+        raise SpecError("--export starts no server: leave out --port, --no_browser, --host and --token")
     if runs is not None and export is None:
         raise SpecError("--runs is for --export; the pages list all runs")
     if not is_loopback(host) and token is None:

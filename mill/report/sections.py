@@ -39,7 +39,7 @@ def find_sections(path: Path) -> list[Section]:
     if not path.exists():
         raise RunError(f"{path} does not exist")
     files = sorted(path.rglob(FILE), key=lambda file: (file.lstat().st_mtime, file))
-    checks = [_read_check(file) for file in files]
+    checks = [check for file in files if (check := _check_or_warn(file)) is not None]
     compared = {run for section in checks for run in _runs_of(section.check)}
     below = [RunFolder(manifest.parent, path) for manifest in sorted(path.glob(f"*/{MANIFEST}"))] + find_runs(path)
     runs = [run for folder in below if _name(folder.path) not in compared and (run := _read_or_warn(folder)) is not None]
@@ -50,6 +50,14 @@ def find_sections(path: Path) -> list[Section]:
 
 def _read_check(path: Path) -> CheckSection:
     return check_section(read_check(path), path / FILE if path.is_dir() else path)
+
+
+def _check_or_warn(file: Path) -> CheckSection | None:
+    try:
+        return _read_check(file)
+    except RunError as error:  # one damaged check does not hide the others
+        warn(f"left out: {error}")
+        return None
 
 
 def _runs_of(check: Check) -> list[tuple[str, ...]]:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 from mill import __version__
@@ -110,6 +111,7 @@ class Session:
             "ended": ended,
             "host": socket.gethostname(),
             "command": redact_command(sys.argv),
+            "cwd": str(Path.cwd()),
             **asdict(tally),
             "warnings": list(warnings),
             "paths": dict(paths),

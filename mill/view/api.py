@@ -123,7 +123,9 @@ def load(viewer: Viewer, given: Parameters) -> dict[str, Any]:
     """Latency, tokens and cost of several runs, with prices per million tokens."""
     prices = [_price(given, name) for name in ("price_in", "price_out")]
     runs = [uid for uid in given.get("runs", "").split(",") if uid]
-    return {"runs": [usage.usage_of(viewer.index, uid, *prices) for uid in runs]}
+    task = given.get("task", "")
+    chosen = [uid for uid in runs if not task or task in queries.find_run(viewer.index, uid).tasks]
+    return {"runs": [usage.usage_of(viewer.index, uid, prices[0], prices[1], task) for uid in chosen]}
 
 
 def _price(given: Parameters, name: str) -> float:

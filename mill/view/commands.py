@@ -18,12 +18,17 @@ def reproducing_command(run: RunInfo, task: str, sample: str) -> str:
     if run.tool != MILL or run.of_check or "," in sample or not run.manifest.get("model"):
         return ""
     requested = run.manifest["tasks"].get(task, {}).get("requested") or task
-    words = ["mill", "eval", _spec(run.manifest["model"]), requested, *_options(run.settings)]
+    words = ["mill", "eval", _spec(run), requested, *_options(run.settings)]
     return shlex.join([*words, "--sample_ids", sample, "--output_dir", "one-sample", "--fresh"])
 
 
-def _spec(model: dict[str, Any]) -> str:
-    arguments = ",".join(f"{name}={_value(value)}" for name, value in (model.get("arguments") or {}).items())
+def _spec(run: RunInfo) -> str:
+    """A relative path of the model becomes absolute, so that the command works in any folder."""
+    model = run.manifest["model"]
+    given = dict(model.get("arguments") or {})
+    if run.model_path is not None:
+        given["path"] = run.model_path.absolute()
+    arguments = ",".join(f"{name}={_value(value)}" for name, value in given.items())
     return f"{model.get('backend', '')}[{arguments}]"
 
 

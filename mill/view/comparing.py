@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -14,7 +16,7 @@ from mill.metrics.paired import holm, mcnemar, rate, rate_difference
 from mill.view.filters import Clause, Page, cursor_of, order_clause, read_names, read_page, search_query
 from mill.view.index import ResultsIndex
 from mill.view.pairs import CELLS, COUNTS, JOINED, MARGINS, comparison
-from mill.view.queries import category_names, files_of
+from mill.view.queries import category_names, excerpt, files_of, find_run
 from mill.view.sample_line import STATUSES
 
 FLIPS = ("regression", "improvement")
@@ -27,7 +29,9 @@ SORTS = {
 }
 _LISTED = (
     "pairs.id, pairs.file, pairs.a, pairs.b, pairs.category, cell, changed, other_prompt, pairs.margin, difference, "
-    "x.name, x.status AS status_a, y.status AS status_b, x.v0 AS value_a, y.v0 AS value_b"
+    "flipped, value_a, value_b, x.name, x.status AS status_a, y.status AS status_b, "
+    "x.file AS file_a, x.offset AS offset_a, x.length AS length_a, "
+    "y.file AS file_b, y.offset AS offset_b, y.length AS length_b"
 )
 
 
@@ -41,6 +45,8 @@ class PairFilter:
     category: str | None = None
     cells: tuple[str, ...] = ()
     changed: bool = False
+    metric: str = ""
+    """Empty for the first one of each task."""
     least_margin: float = 0.0
     search: str = ""
     page: Page = field(default_factory=Page)
@@ -50,7 +56,9 @@ def read_pair_filter(given: Mapping[str, str]) -> PairFilter:
     try:
         margin = float(given.get("margin") or 0.0)
     except ValueError:
-        raise SpecError(f"margin={given['margin'][:20]}: a number is needed") from None
+        margin = math.nan
+    if not 0 <= margin < math.inf:
+        raise SpecError(f"margin={given['margin'][:20]}: a number of nats is needed, such as 0.1")
     return PairFilter(
         given.get("a", ""),
         given.get("b", ""),
@@ -58,6 +66,7 @@ def read_pair_filter(given: Mapping[str, str]) -> PairFilter:
         given.get("category"),
         read_names(given.get("cell", ""), CELLS, "cell"),
         given.get("changed") == "1",
+        given.get("metric", ""),
         margin,
         given.get("q", "").strip(),
         read_page(given, SORTS),
@@ -66,12 +75,19 @@ def read_pair_filter(given: Mapping[str, str]) -> PairFilter:
 
 def compare_summary(index: ResultsIndex, chosen: PairFilter) -> dict[str, Any]:
     """The 2×2 of right and wrong with McNemar's test, in all and for each category, corrected by Holm's method."""
-    stored = comparison(index, chosen.a, chosen.b)
-    everything = replace(chosen, cells=(), changed=False, search="", page=Page())
+    stored = comparison(index, chosen.a, chosen.b, chosen.metric)
+    everything = replace(chosen, cells=(), changed=False, search="", page=Page(), least_margin=0.0)
     known = index.remembered.get((stored["id"], everything))
     if known is None:
         known = index.remember((stored["id"], everything), _summary(index, everything, stored))
-    return {**known}
+    return {**known, "above": _above(index, replace(everything, least_margin=chosen.least_margin), stored)}
+
+
+def _above(index: ResultsIndex, chosen: PairFilter, stored: Any) -> dict[str, int]:
+    """The pairs of each cell that the near-tie slider leaves in the list. The tests are over all pairs: without those that
+    changed at a small margin, they would be over a selection."""
+    rows = _stored_counts(index, chosen, stored)
+    return {name: sum(row["n"] for row in rows if row["cell"] == number) for number, name in enumerate(CELLS)}
 
 
 def _stored_counts(index: ResultsIndex, chosen: PairFilter, stored: Any) -> list[Any]:
@@ -83,8 +99,9 @@ def _stored_counts(index: ResultsIndex, chosen: PairFilter, stored: Any) -> list
         query = f"SELECT file, category, cell, {COUNTS}, {near} FROM pairs WHERE {clause.text} GROUP BY file, category, cell"
         return connection.execute(query, clause.parameters).fetchall()
     query = (
-        "SELECT file, category, cell, sum(n) AS n, sum(changed) AS changed, sum(other_prompt) AS other_prompt, "
-        "sum(no_margin) AS no_margin, sum(difference) AS difference, sum(valued) AS valued, "
+        "SELECT file, category, cell, sum(n) AS n, sum(changed) AS changed, sum(flipped) AS flipped, "
+        "sum(other_prompt) AS other_prompt, sum(no_margin) AS no_margin, sum(difference) AS difference, "
+        "sum(valued) AS valued, "
         f"sum(CASE WHEN step <= {MARGINS.index(NEAR_TIE)} THEN n ELSE 0 END) AS near FROM pair_counts "
         "WHERE comparison = ? AND step > ? GROUP BY file, category, cell"
     )
@@ -109,14 +126,20 @@ def _summary(index: ResultsIndex, everything: PairFilter, stored: Any) -> dict[s
         {"task": files[file]["task"], "category": names[category], **_counts(found)}
         for (file, category), found in groups.items()
     ]
-    for entry, corrected in zip(listed, holm([entry["p"] for entry in listed]), strict=True):
+    for entry in listed:
+        entry["p_corrected"] = None
+    tested = [entry for entry in listed if entry["p"] is not None]
+    for entry, corrected in zip(tested, holm([entry["p"] for entry in tested]), strict=True):
         entry["p_corrected"] = corrected
     counts = _counts(rows)
-    sentences = [*_verdict(counts, everything), *_near_ties(rows)]
-    return {**counts, "unpaired": stored["unpaired"], "groups": listed, "sentences": sentences}
+    tasks = list(dict.fromkeys(entry["task"] for entry in listed))
+    sentences = [*_verdict(index, counts, everything, tasks), *_near_ties(rows)]
+    names_of = [json.loads(row["metrics"] or "[]") for row in files.values() if row["task"] in tasks]
+    metrics = list(dict.fromkeys(name for one in names_of for name in one))
+    return {**counts, "metrics": metrics, "unpaired": stored["unpaired"], "groups": listed, "sentences": sentences}
 
 
-def _verdict(counts: Mapping[str, Any], chosen: PairFilter) -> list[str]:
+def _verdict(index: ResultsIndex, counts: Mapping[str, Any], chosen: PairFilter, tasks: Sequence[str]) -> list[str]:
     """What a check would report of these pairs, in plain sentences."""
     cells = counts["cells"]
     n = sum(cells.values()) - cells["other"]
@@ -130,7 +153,10 @@ def _verdict(counts: Mapping[str, Any], chosen: PairFilter) -> list[str]:
     }
     found = {"samples": counts["n"], "regressions": worse, "improvements": better}
     variant = Variant(chosen.b, metrics=metrics, p_values={"acc_drop": counts["p"]}, counts=found)
-    return explain(Check("compare", [chosen.task or "all tasks"], [variant], chosen.a, {"limit": n}), variant)
+    planned = find_run(index, chosen.a).manifest.get("tasks", {})
+    limited = any(planned[task]["n"] < planned[task]["total"] for task in tasks if task in planned)
+    settings = {"limit": n if limited else None}
+    return explain(Check("compare", list(tasks), [variant], chosen.a, settings), variant)
 
 
 def _near_ties(rows: Sequence[Any]) -> list[str]:
@@ -155,8 +181,9 @@ def _counts(rows: Sequence[Any]) -> dict[str, Any]:
         "cells": cells,
         "accuracy": [(cells["both_right"] + cells[name]) / n for name in ("regression", "improvement")] if n else None,
         "lost": vars(rate_difference(cells["regression"], cells["improvement"], n)) if n else None,
-        "p": mcnemar(cells["regression"], cells["improvement"]),
+        "p": mcnemar(cells["regression"], cells["improvement"]) if n else None,
         "changed": sum(row["changed"] for row in rows),
+        "flipped": sum(row["flipped"] for row in rows),
         "other_prompt": sum(row["other_prompt"] for row in rows),
         "no_margin": sum(row["no_margin"] for row in rows),
         "mean_difference": sum(row["difference"] or 0.0 for row in rows) / valued if valued else None,
@@ -165,7 +192,7 @@ def _counts(rows: Sequence[Any]) -> dict[str, Any]:
 
 def list_pairs(index: ResultsIndex, chosen: PairFilter) -> dict[str, Any]:
     """A page of pairs, how many there are, and the cursor of the next page."""
-    stored = comparison(index, chosen.a, chosen.b)
+    stored = comparison(index, chosen.a, chosen.b, chosen.metric)
     rows, files = _rows(index, chosen, stored), files_of(index, chosen.a)
     clause = _where(index, chosen, stored)
     query = f"SELECT count(*) FROM pairs WHERE {clause.text}"
@@ -174,9 +201,15 @@ def list_pairs(index: ResultsIndex, chosen: PairFilter) -> dict[str, Any]:
     page, column = rows[: chosen.page.limit], SORTS[chosen.page.sort].partition(".")[2]
     return {
         "total": total,
-        "rows": [_listed(row, files, names) for row in page],
+        "rows": [{**_listed(row, files, names), "responses": _responses(index, row)} for row in page],
         "next": cursor_of(page[-1][column], page[-1]["id"]) if len(rows) > len(page) else None,
     }
+
+
+def _responses(index: ResultsIndex, row: Any) -> list[str | None]:
+    """The start of both answers."""
+    sides = [{name: row[f"{name}_{side}"] for name in ("file", "offset", "length")} for side in "ab"]
+    return [excerpt(index, side)["response"] for side in sides]
 
 
 def _listed(row: Any, files: Mapping[int, Any], names: Mapping[int, str]) -> dict[str, Any]:
@@ -186,6 +219,7 @@ def _listed(row: Any, files: Mapping[int, Any], names: Mapping[int, str]) -> dic
         "category": names[row["category"]],
         "cell": CELLS[row["cell"]],
         "changed": bool(row["changed"]),
+        "flipped": bool(row["flipped"]),
         "other_prompt": bool(row["other_prompt"]),
         "margin": row["margin"],
         "statuses": [STATUSES[row["status_a"]], STATUSES[row["status_b"]]],
@@ -224,7 +258,7 @@ def _where(index: ResultsIndex, chosen: PairFilter, stored: Any) -> Clause:
 
 def find_pair(index: ResultsIndex, chosen: PairFilter, task: str, name: str) -> tuple[Any, Any, Any]:
     """The pair of a sample of the first run, and the rows of both samples."""
-    stored = comparison(index, chosen.a, chosen.b)
+    stored = comparison(index, chosen.a, chosen.b, chosen.metric)
     connection = index.database.connection()
     (file,) = files_of(index, chosen.a, task)
     first = connection.execute("SELECT * FROM samples WHERE file = ? AND name = ?", (file, name)).fetchone()
@@ -237,7 +271,7 @@ def find_pair(index: ResultsIndex, chosen: PairFilter, task: str, name: str) -> 
 
 def pair_neighbours(index: ResultsIndex, chosen: PairFilter, pair: Any) -> dict[str, Any]:
     """The pairs before and after one in the order of the list, and the next one whose answer flipped."""
-    stored = comparison(index, chosen.a, chosen.b)
+    stored = comparison(index, chosen.a, chosen.b, chosen.metric)
     column = SORTS[chosen.page.sort].partition(".")[2]
     page = replace(chosen.page, after=(pair[column], pair["id"]), limit=1)
     files = files_of(index, chosen.a)

@@ -16,33 +16,35 @@ from mill.api.errors import RunError
 from mill.api.storage import cache_folder
 from mill.view.sample_line import METRIC_COLUMNS
 
-VERSION = 1
+VERSION = 2
 _VALUES = ", ".join(f"v{number} REAL" for number in range(METRIC_COLUMNS))
 _SCHEMA = f"""
 CREATE TABLE files (
     id INTEGER PRIMARY KEY AUTOINCREMENT, run TEXT NOT NULL, task TEXT NOT NULL, path TEXT NOT NULL,
-    size INTEGER, mtime INTEGER, inode INTEGER, head BLOB, end INTEGER, damaged INTEGER, requests INTEGER,
+    size INTEGER, mtime INTEGER, inode INTEGER, checksum INTEGER, end INTEGER, damaged INTEGER, requests INTEGER,
     metrics TEXT, statuses TEXT, first INTEGER, last INTEGER, searched INTEGER DEFAULT 0, UNIQUE (run, task)
 );
 CREATE TABLE names (id INTEGER PRIMARY KEY, text TEXT UNIQUE);
 CREATE TABLE samples (
     id INTEGER PRIMARY KEY AUTOINCREMENT, file INTEGER NOT NULL, offset INTEGER, length INTEGER, key INTEGER, name TEXT,
     category INTEGER, status INTEGER, flags INTEGER, prompt_tokens REAL, output_tokens REAL, seconds REAL, margin REAL,
-    worst REAL, worst_at INTEGER, prompt_key INTEGER, answer_key INTEGER, {_VALUES}
+    worst REAL, worst_at INTEGER, prompt_key INTEGER, answer_key INTEGER, extracted_key INTEGER, {_VALUES}
 );
 CREATE INDEX samples_by_key ON samples (file, key);
 CREATE INDEX samples_by_name ON samples (file, name);
 CREATE TABLE comparisons (
-    id INTEGER PRIMARY KEY AUTOINCREMENT, a TEXT, b TEXT, files TEXT, unpaired INTEGER, first INTEGER, last INTEGER,
-    UNIQUE (a, b)
+    id INTEGER PRIMARY KEY AUTOINCREMENT, a TEXT, b TEXT, metric TEXT, files TEXT, unpaired INTEGER,
+    first INTEGER, last INTEGER,
+    UNIQUE (a, b, metric)
 );
 CREATE TABLE pairs (
     id INTEGER PRIMARY KEY AUTOINCREMENT, comparison INTEGER, file INTEGER, a INTEGER, b INTEGER, category INTEGER,
-    cell INTEGER, changed INTEGER, other_prompt INTEGER, margin REAL, difference REAL
+    cell INTEGER, changed INTEGER, flipped INTEGER, other_prompt INTEGER, margin REAL, value_a REAL, value_b REAL,
+    difference REAL
 );
 CREATE TABLE pair_counts (
     comparison INTEGER, file INTEGER, category INTEGER, cell INTEGER, step INTEGER, n INTEGER, changed INTEGER,
-    other_prompt INTEGER, no_margin INTEGER, difference REAL, valued INTEGER
+    flipped INTEGER, other_prompt INTEGER, no_margin INTEGER, difference REAL, valued INTEGER
 );
 CREATE INDEX pair_counts_by_comparison ON pair_counts (comparison);
 CREATE INDEX pairs_by_first ON pairs (comparison, a);
@@ -64,8 +66,7 @@ class Database:
         try:
             self._create()
         except sqlite3.DatabaseError:
-            self._remove()
-            self._create()
+            self.rebuild()
 
     def connection(self) -> sqlite3.Connection:
         found: sqlite3.Connection | None = getattr(self._local, "connection", None)
@@ -92,6 +93,11 @@ class Database:
                 connection.close()
         self._open.clear()
 
+    def rebuild(self) -> None:
+        """Start again with an empty index, as after damage to the file."""
+        self._remove()
+        self._create()
+
     def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(self.path, timeout=60, isolation_level=None, check_same_thread=False)
         self._open.append(connection)
@@ -114,8 +120,11 @@ class Database:
     def _remove(self) -> None:
         self.close()
         self._local = threading.local()
-        for suffix in ("", "-wal", "-shm"):
-            self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
+        try:
+            for suffix in ("", "-wal", "-shm"):
+                self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
+        except OSError as error:
+            raise RunError(f"the index {self.path} cannot be replaced: {error.strerror}") from error
 
 
 def _writable(folder: Path) -> Path:

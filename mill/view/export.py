@@ -166,6 +166,7 @@ class _Export:
     def _copy_media(self, sample: dict[str, Any], uid: str, row: dict[str, Any]) -> None:
         """Each image, audio or video once; one that cannot be read any more is left out."""
         for number, entry in enumerate(sample.get("media") or ()):
+            entry.pop("url", None)
             try:
                 content, kind = read_media(self.index, uid, row["task"], row["id"], number)
             except MillError:

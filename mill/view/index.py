@@ -9,8 +9,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import sqlite3
 import threading
 import time
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,9 +32,9 @@ _BATCH = 5_000
 _MOST_REMEMBERED = 500
 _INSERT = (
     "INSERT INTO samples (file, offset, length, key, name, category, status, flags, prompt_tokens, output_tokens, seconds, "
-    "margin, worst, worst_at, prompt_key, answer_key, {}) VALUES ({})"
-).format(", ".join(f"v{number}" for number in range(METRIC_COLUMNS)), ", ".join("?" * (16 + METRIC_COLUMNS)))
-_HEAD = 1024  # bytes by which a file that grew is recognized
+    "margin, worst, worst_at, prompt_key, answer_key, extracted_key, {}) VALUES ({})"
+).format(", ".join(f"v{number}" for number in range(METRIC_COLUMNS)), ", ".join("?" * (17 + METRIC_COLUMNS)))
+_BLOCK = 1 << 20
 
 
 @dataclass
@@ -62,6 +64,8 @@ class ResultsIndex:
     def __init__(self, root: Path, *, cache: Path | None = None) -> None:
         if not root.exists():
             raise RunError(f"{root} does not exist; `mill eval` and the checks write results")
+        if root.is_file() and not any((*(found := scan(root)).checks, *found.logs)):
+            raise RunError(f"{root} is neither a folder of results nor a log of lm-eval or inspect_ai")
         self.root = root
         self.database = Database(root, cache)
         self.runs: dict[str, RunInfo] = {}
@@ -69,6 +73,7 @@ class ResultsIndex:
         self.state = IndexState()
         self.remembered: dict[Any, Any] = {}
         self._check_signatures: dict[str, Any] = {}
+        self._left_out: list[str] = []
         self._syncing = threading.Lock()
 
     def sync(self) -> bool:
@@ -91,7 +96,7 @@ class ResultsIndex:
         self.database.close()
 
     def _sync(self) -> bool:
-        found = scan(self.root)
+        found, self._left_out = scan(self.root), list[str]()
         runs = [self._run(path) for path in found.runs]
         runs += [run for log in found.logs if (run := self._converted(log)) is not None]
         checks = {uid_of(self._name(file)): file for file in found.checks}
@@ -100,8 +105,7 @@ class ResultsIndex:
         changed |= signatures != self._check_signatures
         self.runs = {run.uid: run for run in runs}
         self.checks, self._check_signatures = checks, signatures
-        warnings = [*found.skipped, *(f"{run.name}: {run.error}" for run in runs if run.error)]
-        self.state.warnings = warnings
+        self.state.warnings = [*found.skipped, *self._left_out, *(warning for run in runs for warning in run.warnings)]
         if changed:
             self.state.version += 1  # the list of runs can be shown while their samples are read
         if self._sync_files():
@@ -133,6 +137,7 @@ class ResultsIndex:
                 done.write_text("")
             except (MillError, OSError) as error:
                 warn(f"left out: {error}")
+                self._left_out.append(f"left out: {error}")
                 return None
         known = self.runs.get(uid_of(origin))
         if known is not None and known.path == target:
@@ -157,18 +162,28 @@ class ResultsIndex:
                 for number in gone:
                     _forget(change, number)
         self.state.bytes_done, self.state.bytes_total = 0, sum(file.signature[0] for file in stale)
+        read = 0
         for file in stale:
-            with contextlib.suppress(FileNotFoundError):  # removed meanwhile: the next sync forgets it
+            try:
                 self._index(file, known.get((file.run, file.task)))
-        return bool(gone or stale)
+                read += 1
+            except FileNotFoundError:  # removed meanwhile: the next sync forgets it
+                continue
+            except (MillError, OSError) as error:  # one bad file does not hide the others
+                self.state.warnings.append(str(error))
+        return bool(gone or read)
 
     def _files(self) -> Iterator[_SamplesFile]:
         for run in self.runs.values():
             for task in run.tasks:
                 path = run.folder.samples_file(task)
                 signature = file_signature(path)
-                if signature is not None:
-                    yield _SamplesFile(run.uid, task, path, signature)
+                if signature is None:
+                    continue
+                if path.is_symlink() or path.parent.is_symlink():
+                    self.state.warnings.append(f"{path} is a link, which is not followed")
+                    continue
+                yield _SamplesFile(run.uid, task, path, signature)
 
     def _index(self, file: _SamplesFile, known: Any) -> None:
         """One transaction for each file: readers see the old rows or the new ones."""
@@ -186,15 +201,17 @@ class ResultsIndex:
 
 
 def _appended_from(file: _SamplesFile, known: Any) -> int:
-    """From which byte on a file is to be read: its old end if lines were only appended, else 0."""
+    """From which byte on a file is to be read: its old end if lines were only appended, else 0.
+
+    The old part is read again, but not parsed: a file that was rewritten in place may be longer than before.
+    """
     if known is None or known["inode"] != file.signature[2] or known["size"] >= file.signature[0]:
         return 0
-    end = known["end"]
+    left, checksum = int(known["end"]), 0
     with contextlib.suppress(RunError, OSError), open_regular(file.path) as handle:
-        head = handle.read(_HEAD)
-        handle.seek(max(0, end - 1))
-        if head[: len(known["head"])] == known["head"] and (end == 0 or handle.read(1) == b"\n"):
-            return int(end)
+        while left and (block := handle.read(min(left, _BLOCK))):
+            checksum, left = zlib.crc32(block, checksum), left - len(block)
+        return int(known["end"]) if not left and checksum == known["checksum"] else 0
     return 0
 
 
@@ -212,6 +229,7 @@ class _FileReader:
     def __init__(self, change: Any, file: _SamplesFile, known: Any) -> None:
         self.change, self.file = change, file
         self.end = int(known["end"]) if known is not None else 0
+        self.checksum = int(known["checksum"]) if known is not None else 0
         self.damaged = int(known["damaged"]) if known is not None else 0
         self.requests = int(known["requests"]) if known is not None else 0
         self.metrics: list[str] = json.loads(known["metrics"]) if known is not None else []
@@ -232,7 +250,7 @@ class _FileReader:
         for offset, line in read_lines(self.file.path, start):
             if not line.endswith(b"\n"):
                 break
-            self.end = offset + len(line)
+            self.end, self.checksum = offset + len(line), zlib.crc32(line, self.checksum)
             if line.strip():
                 self._add(offset, line)
             yield self.end
@@ -255,7 +273,7 @@ class _FileReader:
         columns = (one.flags, one.prompt_tokens, one.output_tokens, one.seconds, one.margin, one.worst, one.worst_at)
         name = one.name.encode("utf-8", "backslashreplace").decode()
         position = (self.id, offset, len(line), key, name, self._name(one.category), one.status)
-        self._rows.append((*position, *columns, one.prompt_key, one.answer_key, *values))
+        self._rows.append((*position, *columns, one.prompt_key, one.answer_key, one.extracted_key, *values))
         if len(self._rows) >= _BATCH:
             self._flush()
 
@@ -276,14 +294,12 @@ class _FileReader:
 
     def finish(self) -> None:
         self._flush()
-        with open_regular(self.file.path) as handle:
-            head = handle.read(min(_HEAD, self.end))
         size, mtime, inode = self.file.signature
         self.change.execute(
-            "UPDATE files SET size = ?, mtime = ?, inode = ?, head = ?, end = ?, damaged = ?, requests = ?, metrics = ?, "
-            "statuses = ?, first = ?, last = ? WHERE id = ?",
+            "UPDATE files SET size = ?, mtime = ?, inode = ?, checksum = ?, end = ?, damaged = ?, requests = ?, "
+            "metrics = ?, statuses = ?, first = ?, last = ? WHERE id = ?",
             (
-                size, mtime, inode, head, self.end, self.damaged, self.requests, json.dumps(self.metrics),
+                size, mtime, inode, self.checksum, self.end, self.damaged, self.requests, json.dumps(self.metrics),
                 json.dumps(self.statuses), self.first, self.last, self.id,
             ),
         )  # fmt: skip
@@ -296,6 +312,10 @@ def sync_forever(index: ResultsIndex, stopped: threading.Event, on_change: Any, 
         try:
             if index.sync():
                 on_change()
+        except sqlite3.DatabaseError as error:
+            warn(f"the index is made again: {error}")
+            with contextlib.suppress(MillError, sqlite3.Error):
+                index.database.rebuild()
         except (MillError, OSError) as error:
             index.state.warnings = [str(error)]
         stopped.wait(max(every_s, 10 * (time.monotonic() - began)))

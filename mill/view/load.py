@@ -12,10 +12,11 @@ from mill.api.errors import SpecError, UnknownName, import_pandas
 from mill.report.collect import COLUMNS, score_rows
 from mill.view.check_list import list_checks
 from mill.view.comparing import PairFilter, compare_summary, list_pairs
-from mill.view.filters import SampleFilter, all_rows
+from mill.view.filters import SampleFilter, all_rows, read_names
 from mill.view.index import ResultsIndex
 from mill.view.queries import list_samples, read_sample
 from mill.view.run_info import RunInfo, run_labels
+from mill.view.sample_line import STATUSES
 from mill.view.search import build_search
 
 if TYPE_CHECKING:
@@ -28,8 +29,9 @@ _LOST = {"lost": "value", "low": "low", "high": "high"}
 class LoadedResults:
     """The runs below a folder, also logs of lm-eval and inspect_ai. `refresh` reads what changed since.
 
-    Runs are named by their labels (the column `run` of `runs`), by their folders below the one that was loaded, or by the
-    start of either, where no other run has it.
+    `runs`, `scores` and `checks` are data frames; `samples(run, task)` has the samples of a run, `compare(a, b)` the pairs
+    of two runs, and `significance(a, b)` their tests by category. Runs are named by their labels (the column `run`), by
+    their folders below the one that was loaded, or by the start of either, where no other run has it.
     """
 
     def __init__(self, index: ResultsIndex) -> None:
@@ -64,13 +66,14 @@ class LoadedResults:
 
     @property
     def scores(self) -> pd.DataFrame:
-        """A row for each metric of each task and benchmark, with the columns of `mill collect` and the label of the run."""
+        """A row for each metric of each task and benchmark, with the columns of `mill collect`; `run` is the run's label,
+        and `path` its folder."""
         rows = [
-            {"label": self._labels[run.uid], **row}
+            {**row, "run": self._labels[run.uid], "path": row["run"]}
             for run in self._index.runs.values()
             for row in score_rows(run.model, run.folder, run.results.tasks.values(), run.results.benchmarks.values())
         ]
-        return _pandas().DataFrame(rows, columns=["label", *COLUMNS])
+        return _pandas().DataFrame(rows, columns=["run", *(name for name in COLUMNS if name != "run"), "path"])
 
     @property
     def checks(self) -> pd.DataFrame:
@@ -96,7 +99,8 @@ class LoadedResults:
 
         `status` is right, wrong, graded, unscored, failed or pending, or several of them.
         """
-        statuses = (status,) if isinstance(status, str) and status else tuple(status)
+        given = status if isinstance(status, str) else ",".join(status)
+        statuses = read_names(given, STATUSES, "status")
         uid = self._find(run).uid
         chosen = SampleFilter(uid, task, category, statuses, search=search)
         if search:

@@ -19,6 +19,7 @@ from mill.view.sample_line import STATUSES
 
 _SHOWN_METRICS = 3
 _QUIET_S = 1.0
+_MOST_WARNINGS = 50
 
 
 @dataclass
@@ -48,10 +49,15 @@ def overview(viewer: Viewer) -> dict[str, Any]:
         "syncing": index.state.syncing,
         "indexed": [index.state.bytes_done, index.state.bytes_total],
         "search": search_progress(index),
-        "warnings": index.state.warnings[:50],
+        "warnings": _bounded(index.state.warnings),
         "runs": [_run_entry(viewer, run, counts.get(run.uid, none), labels[run.uid]) for run in runs],
         "checks": list_checks(index),
     }
+
+
+def _bounded(warnings: list[str]) -> list[str]:
+    more = len(warnings) - _MOST_WARNINGS
+    return [*warnings[:_MOST_WARNINGS], *([f"and {more} more warnings"] if more > 0 else [])]
 
 
 def _all_counts(index: ResultsIndex) -> dict[str, dict[str, int]]:

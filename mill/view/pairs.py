@@ -11,7 +11,7 @@ from typing import Any
 from mill.api.errors import RunError, SpecError
 from mill.view.index import ResultsIndex
 from mill.view.queries import files_of, find_run, read_line
-from mill.view.sample_line import FAILED, RIGHT, TOKENS, WRONG
+from mill.view.sample_line import FAILED, PENDING, TOKENS
 from mill.view.tokens import divergence_of
 
 BOTH_RIGHT, REGRESSION, IMPROVEMENT, BOTH_WRONG, OTHER = range(5)
@@ -20,61 +20,84 @@ MARGINS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)  # steps of the slide
 MOST_MARGINS = 1_000  # changed texts whose divergence is looked up when two runs are first compared
 JOINED = "pairs JOIN samples x ON x.id = pairs.a JOIN samples y ON y.id = pairs.b"
 COUNTS = (
-    "count(*) AS n, sum(changed) AS changed, sum(other_prompt) AS other_prompt, "
+    "count(*) AS n, sum(changed) AS changed, sum(flipped) AS flipped, sum(other_prompt) AS other_prompt, "
     "sum(changed AND margin IS NULL) AS no_margin, sum(difference) AS difference, count(difference) AS valued"
 )
 _STEP = " ".join(f"WHEN margin < {margin} THEN {number}" for number, margin in enumerate(MARGINS))
-_IS_RIGHT = f"CASE {{0}}.status WHEN {RIGHT} THEN 1 WHEN {WRONG} THEN 0 WHEN {FAILED} THEN 0 END"
+_IS_RIGHT = f"CASE WHEN {{0}}.status = {FAILED} THEN 0 WHEN {{0}}.{{1}} = 1 THEN 1 WHEN {{0}}.{{1}} = 0 THEN 0 END"
 _PAIR = f"""
-    INSERT INTO pairs (comparison, file, a, b, category, cell, changed, other_prompt, margin, difference)
+    INSERT INTO pairs (
+        comparison, file, a, b, category, cell, changed, flipped, other_prompt, margin, value_a, value_b, difference
+    )
     SELECT ?, x.file, x.id, y.id, x.category,
-        CASE ({_IS_RIGHT.format("x")}) * 2 + ({_IS_RIGHT.format("y")})
+        CASE ({{right_a}}) * 2 + ({{right_b}})
             WHEN 3 THEN {BOTH_RIGHT} WHEN 2 THEN {REGRESSION} WHEN 1 THEN {IMPROVEMENT} WHEN 0 THEN {BOTH_WRONG}
             ELSE {OTHER} END,
-        x.answer_key != y.answer_key, x.prompt_key != y.prompt_key, x.margin, y.v0 - x.v0
+        x.answer_key != y.answer_key, x.extracted_key != y.extracted_key, x.prompt_key != y.prompt_key,
+        x.margin, x.{{a}}, y.{{b}}, y.{{b}} - x.{{a}}
     FROM samples x CROSS JOIN samples y INDEXED BY samples_by_key ON y.file = ? AND y.key = x.key
-    WHERE x.id BETWEEN ? AND ? AND +x.file = ?
+    WHERE x.id BETWEEN ? AND ? AND +x.file = ? AND x.status != {PENDING} AND y.status != {PENDING}
 """
 
 
-def comparison(index: ResultsIndex, a: str, b: str) -> Any:
-    """The stored comparison of two runs, made where there is none or a run has changed since."""
+def comparison(index: ResultsIndex, a: str, b: str, metric: str = "") -> Any:
+    """The stored comparison of two runs by a metric, made where there is none or a run has changed since. Without a metric
+    each task is compared by its first one; samples without an answer yet are not compared."""
     if find_run(index, a).uid == find_run(index, b).uid:
         raise SpecError("a run is not compared with itself: choose another one")
     sides = [{row["task"]: row for row in files_of(index, uid).values()} for uid in (a, b)]
-    tasks = [task for task in sides[0] if task in sides[1]]
+    columns = {task: _columns(sides[0][task], sides[1][task], metric) for task in sides[0] if task in sides[1]}
+    tasks = [task for task, found in columns.items() if found is not None]
+    if columns and not tasks:
+        raise RunError(f"no task that both runs have is scored by {metric[:60]}")
     if not tasks:
         names = [", ".join(list(side)[:5]) or "none" for side in sides]
         raise RunError(f"the two runs have no task in common: one has {names[0]}, the other {names[1]}")
     used = json.dumps([[side[task]["id"], side[task]["last"]] for task in tasks for side in sides])
-    stored = _stored(index, a, b)
+    stored = _stored(index, a, b, metric)
     if stored is not None and stored["files"] == used:
         return stored
     with index.database.change() as change:
-        stored = _stored(index, a, b)
+        stored = _stored(index, a, b, metric)
         if stored is not None and stored["files"] == used:  # another thread has just made it
             return stored
         if stored is not None:  # of an earlier state of the runs
             for table, column in (("pairs", "comparison"), ("pair_counts", "comparison"), ("comparisons", "id")):
                 change.execute(f"DELETE FROM {table} WHERE {column} = ?", (stored["id"],))
-        number = change.execute("INSERT INTO comparisons (a, b, files) VALUES (?, ?, ?)", (a, b, used)).lastrowid
+        number = change.execute(
+            "INSERT INTO comparisons (a, b, metric, files) VALUES (?, ?, ?, ?)", (a, b, metric, used)
+        ).lastrowid
         samples = 0
         for task in tasks:
             first, second = sides[0][task], sides[1][task]
             samples += sum(sum(json.loads(side["statuses"]).values()) for side in (first, second))
-            change.execute(_PAIR, (number, second["id"], first["first"], first["last"], first["id"]))
+            query = _PAIR.format(**_sql_names(columns[task]))
+            change.execute(query, (number, second["id"], first["first"], first["last"], first["id"]))
         count = "SELECT count(*), coalesce(min(id), 0), coalesce(max(id), 0) FROM pairs WHERE comparison = ?"
         pairs, start, end = change.execute(count, (number,)).fetchone()
         update = "UPDATE comparisons SET unpaired = ?, first = ?, last = ? WHERE id = ?"
         change.execute(update, (samples - 2 * pairs, start, end, number))
         _look_up_margins(index, change, number)
         _count_pairs(change, number, start, end)
-    return _stored(index, a, b)
+    return _stored(index, a, b, metric)
 
 
-def _stored(index: ResultsIndex, a: str, b: str) -> Any:
-    query = "SELECT * FROM comparisons WHERE a = ? AND b = ?"
-    return index.database.connection().execute(query, (a, b)).fetchone()
+def _columns(first: Any, second: Any, metric: str) -> tuple[str, str] | None:
+    """The columns of a metric in the rows of both files; None where one does not have it."""
+    if not metric:
+        return "v0", "v0"
+    names = [json.loads(file["metrics"] or "[]") for file in (first, second)]
+    return (f"v{names[0].index(metric)}", f"v{names[1].index(metric)}") if all(metric in one for one in names) else None
+
+
+def _sql_names(columns: tuple[str, str] | None) -> dict[str, str]:
+    a, b = columns or ("v0", "v0")
+    return {"a": a, "b": b, "right_a": _IS_RIGHT.format("x", a), "right_b": _IS_RIGHT.format("y", b)}
+
+
+def _stored(index: ResultsIndex, a: str, b: str, metric: str) -> Any:
+    query = "SELECT * FROM comparisons WHERE a = ? AND b = ? AND metric = ?"
+    return index.database.connection().execute(query, (a, b, metric)).fetchone()
 
 
 def _look_up_margins(index: ResultsIndex, change: Any, number: Any) -> None:

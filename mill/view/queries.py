@@ -44,11 +44,10 @@ def files_of(index: ResultsIndex, run: str, task: str = "") -> dict[int, Any]:
     return found
 
 
-def status_counts(index: ResultsIndex, run: str) -> dict[str, int]:
+def status_counts(index: ResultsIndex, run: str, task: str = "") -> dict[str, int]:
     """How many samples are right, wrong, failed and so on, and how many lines are damaged."""
     counts = {**dict.fromkeys(STATUSES, 0), "damaged": 0, "requests": 0}
-    query = "SELECT statuses, damaged, requests FROM files WHERE run = ?"
-    for row in index.database.connection().execute(query, (run,)):
+    for row in files_of(index, run, task).values():
         for name, count in json.loads(row["statuses"] or "{}").items():
             counts[name] += count
         counts["damaged"] += row["damaged"] or 0
@@ -162,7 +161,7 @@ def read_sample(index: ResultsIndex, run: str, task: str, name: str) -> dict[str
 def sample_row(index: ResultsIndex, run: str, task: str, name: str) -> Any:
     files = files_of(index, find_run(index, run).uid, task)
     query = "SELECT * FROM samples WHERE file = ? AND name = ?"
-    row = index.database.connection().execute(query, (*files, name)).fetchone()
+    row = index.database.connection().execute(query, (*files, name)).fetchone() if len(files) == 1 else None
     if row is None:
         raise UnknownName("sample", name[:80], (), hint=f"{task} of this run has none with this id")
     return row

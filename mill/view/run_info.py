@@ -43,6 +43,19 @@ class RunInfo:
         return str(self.manifest.get("model", {}).get("name", self.name))
 
     @property
+    def model_path(self) -> Path | None:
+        """The folder or file of a local model, also where the run named it from its own working folder."""
+        given = ((self.manifest.get("model") or {}).get("arguments") or {}).get("path")
+        if not isinstance(given, str) or not given:
+            return None
+        sessions = self.manifest.get("sessions") or [{}]
+        folders = [Path(str(session["cwd"])) for session in sessions[-1:] if session.get("cwd")]
+        try:
+            return next((path for path in [*(folder / given for folder in folders), Path(given)] if path.exists()), None)
+        except (OSError, ValueError):  # a name that no file system has
+            return None
+
+    @property
     def tasks(self) -> list[str]:
         return list(self.manifest.get("tasks", {}))
 
@@ -54,6 +67,14 @@ class RunInfo:
             return dict(given)
         defaults = {name: _plain(value) for name, value in vars(RenderSettings()).items()}
         return {name: value for name, value in given.items() if value != defaults.get(name)}
+
+    @property
+    def warnings(self) -> list[str]:
+        """Why it cannot be read, and of a log of another tool what of it cannot."""
+        found = [self.error] if self.error else []
+        if self.tool != MILL:
+            found += [text for entry in self.manifest.get("tasks", {}).values() for text in entry.get("warnings", [])]
+        return [f"{self.name}: {text}" for text in found]
 
     @property
     def condition(self) -> dict[str, str]:
@@ -72,7 +93,11 @@ def run_labels(runs: Iterable[RunInfo]) -> dict[str, str]:
     listed = list(runs)
     arguments = distinguishing_arguments({str(run.path): run.manifest.get("model") or {"name": run.name} for run in listed})
     labels = {run.uid: " ".join(filter(None, (short_name(run.model), arguments[str(run.path)]))) for run in listed}
-    for same in _groups(listed, labels):
+    for run in listed:
+        if run.tool != MILL:  # one log has one model and few tasks
+            more = "" if len(run.tasks) < 3 else f" and {len(run.tasks) - 2} more"
+            labels[run.uid] = f"{short_name(run.model)}: {', '.join(run.tasks[:2])}{more}"
+    for same in _groups([run for run in listed if run.tool == MILL], labels):
         flat = {run.uid: _flat({**run.settings, **run.condition}) for run in same}
         names = {name for settings in flat.values() for name in settings}
         differing = [name for name in sorted(names) if len({str(settings.get(name)) for settings in flat.values()}) > 1]

@@ -49,7 +49,7 @@ class SampleLineHead(msgspec.Struct, gc=False):
     truncated: bool = False
     truncated_reasoning: bool = False
     max_rounds_reached: bool = False
-    choice_logprobs: list[float | None] = []
+    choice_logprobs: list[float | None] | None = None
     values: dict[str, list[Any]] = {}
     responses: msgspec.Raw = _Decoded()
     keys: list[list[str]] = []
@@ -73,6 +73,8 @@ class IndexedSample(NamedTuple):
     prompt_key: int
     """Checksums of what was sent and answered: two samples that are paired already are compared by them."""
     answer_key: int
+    extracted_key: int
+    """0 where no answer is extracted."""
     values: tuple[float | None, ...]
 
 
@@ -108,6 +110,7 @@ def indexed(head: SampleLineHead, line: bytes, metrics: Sequence[str]) -> Indexe
         worst_at=worst_at,
         prompt_key=zlib.crc32(head.prompt),
         answer_key=zlib.crc32(_answer(head)),
+        extracted_key=zlib.crc32(head.extracted) if bytes(head.extracted) not in _ABSENT else 0,
         values=values,
     )
 
@@ -153,9 +156,9 @@ def _value(head: SampleLineHead, metric: str, line: bytes) -> float | None:
     return None
 
 
-def _margin(scores: Sequence[float | None]) -> float | None:
+def _margin(scores: Sequence[float | None] | None) -> float | None:
     """By how much the best choice beats the second, in nats: how near to a tie the answer was."""
-    known = sorted((score for score in scores if score is not None), reverse=True)
+    known = sorted((score for score in scores or () if score is not None), reverse=True)
     return known[0] - known[1] if len(known) > 1 and math.isfinite(known[0] - known[1]) else None
 
 

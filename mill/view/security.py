@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+import re
 from collections.abc import Awaitable, Callable
 
 from aiohttp import web
@@ -62,7 +63,7 @@ def _refusal(request: web.Request, token: str, host: str) -> tuple[int, str] | N
         return 405, "the viewer only reads: GET is the one method"
     name = _host_name(request.headers.get("Host", ""))
     if not _allowed_host(name, host):
-        return 403, f"this server is not called {name[:80]!r}"
+        return 403, "this server has another name"
     origin = request.headers.get("Origin")
     if origin is not None and origin != f"{request.scheme}://{request.headers.get('Host', '')}":
         return 403, "requests of other sites are refused"
@@ -89,7 +90,6 @@ def _allowed_host(name: str, host: str) -> bool:
 
 
 def _host_name(header: str) -> str:
-    """Without the port."""
-    if header.startswith("["):
-        return header[1:].partition("]")[0]
-    return header.rpartition(":")[0] if header.count(":") == 1 else header
+    """Without the port; empty for a header that is no name and port."""
+    found = re.fullmatch(r"(?:\[([0-9a-fA-F:.]+)\]|([A-Za-z0-9.-]+))(?::\d{1,5})?", header)
+    return (found[1] or found[2]) if found else ""

@@ -8,7 +8,7 @@ import json
 import sqlite3
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from aiohttp import web
 
 from mill.api.errors import MillError
 from mill.api.storage import json_text, utf8
+from mill.api.warnings import warn
 from mill.view.index import ResultsIndex, sync_forever
 from mill.view.overview import Viewer, overview
 from mill.view.security import HEADERS, guard
@@ -93,14 +94,22 @@ async def _in_thread(request: web.Request, function: Any, *arguments: Any) -> An
 async def _api(request: web.Request) -> web.Response:
     given = {name: value for name, value in request.query.items() if name != "token"}
     request.app[VIEWER].requested = time.monotonic()
+    return await _attempt(request, _answered, request.app[VIEWER], request.match_info["name"], given)
+
+
+async def _attempt(request: web.Request, function: Callable[..., web.Response], *arguments: Any) -> web.Response:
+    """The response of a function that runs in a thread, or one line about what went wrong."""
     try:
-        response: web.Response = await _in_thread(request, _answered, request.app[VIEWER], request.match_info["name"], given)
+        response: web.Response = await _in_thread(request, function, *arguments)
     except MillError as error:
         return _error(400, str(error))
     except OSError as error:
         return _error(400, f"the files cannot be read: {error.strerror or error}")
     except sqlite3.Error as error:
-        return _error(400, f"the index cannot answer: {error}")
+        return _error(503, f"the index cannot be read: {error}; it is made again")
+    except Exception as error:  # files of someone else may have any content: the page gets a line, and so does the terminal
+        warn(f"{request.path}: unexpected {type(error).__name__}: {error}")
+        return _error(500, f"unexpected {type(error).__name__}: {str(error)[:200]}")
     return response
 
 
@@ -129,32 +138,28 @@ async def _raw(request: web.Request) -> web.Response:
     """The line of a sample as the file has it, for download: it is never shown as a page."""
     index, given = request.app[VIEWER].index, request.query
 
-    def read() -> bytes:
+    def read() -> web.Response:
         from mill.view.queries import raw_line, sample_row
 
         row = sample_row(index, given.get("run", ""), given.get("t", ""), given.get("id", ""))
-        return raw_line(index, row)[1]
+        headers = {"Content-Disposition": 'attachment; filename="sample.json"'}
+        return web.Response(body=raw_line(index, row)[1], content_type="application/json", headers=headers)
 
-    try:
-        body = await _in_thread(request, read)
-    except MillError as error:
-        return _error(400, str(error))
-    headers = {"Content-Disposition": 'attachment; filename="sample.json"'}
-    return web.Response(body=body, content_type="application/json", headers=headers)
+    return await _attempt(request, read)
 
 
 async def _media(request: web.Request) -> web.Response:
     """An image, audio or video of a sample."""
-    from mill.view.media import read_media
+    index, given = request.app[VIEWER].index, {"number": "0", **request.query}
 
-    given = {"number": "0", **request.query}
-    try:
+    def read() -> web.Response:
+        from mill.view.media import read_media
+
         number = int(given["number"]) if given["number"].isdecimal() and len(given["number"]) < 6 else -1
-        names = (given.get("run", ""), given.get("t", ""), given.get("id", ""))
-        body, kind = await _in_thread(request, read_media, request.app[VIEWER].index, *names, number)
-    except MillError as error:
-        return _error(400, str(error))
-    return web.Response(body=body, content_type=kind)
+        body, kind = read_media(index, given.get("run", ""), given.get("t", ""), given.get("id", ""), number)
+        return web.Response(body=body, content_type=kind)
+
+    return await _attempt(request, read)
 
 
 async def _events(request: web.Request) -> web.StreamResponse:
@@ -194,16 +199,16 @@ def _update(viewer: Viewer) -> dict[str, Any]:
 
 async def _report(request: web.Request) -> web.Response:
     """The offline report of a check or a run, with the policy that allows its own script and style alone."""
-    from mill.view.report import offline_report
-
     index, names = request.app[VIEWER].index, request.match_info
-    try:
-        page = await _in_thread(request, offline_report, index, names["kind"], names["uid"])
-    except MillError as error:
-        return _error(400, str(error))
-    response = web.Response(text=page, content_type="text/html")
-    response.headers["Content-Security-Policy"] = "frame-ancestors 'none'"  # the page itself has a stricter one
-    return response
+
+    def read() -> web.Response:
+        from mill.view.report import offline_report
+
+        response = web.Response(text=offline_report(index, names["kind"], names["uid"]), content_type="text/html")
+        response.headers["Content-Security-Policy"] = "frame-ancestors 'none'"  # the page itself has a stricter one
+        return response
+
+    return await _attempt(request, read)
 
 
 async def _static(request: web.Request) -> web.StreamResponse:

@@ -28,22 +28,19 @@ _ALTERNATIVES = 10
 _CONTEXT = 40  # characters before a listed token
 
 
-def response_of(line: Mapping[str, Any]) -> Response | None:
-    """The last response of the first repeat, which is the one that a sample shows."""
-    repeats = line.get("responses") or [[]]
+def responses_of(line: Mapping[str, Any]) -> list[Response]:
+    """The responses of the first repeat; none where they are not valid, as in a file of someone else."""
+    repeats = line.get("responses")
+    first = repeats[0] if isinstance(repeats, list) and repeats else []
     try:
-        return read_response(repeats[0][-1], "the sample") if repeats[0] else None
+        return [read_response(one, "the sample") for one in first] if isinstance(first, list) else []
     except MillError:
-        return None
+        return []
 
 
 def scored_response(line: Mapping[str, Any]) -> Response | None:
     """The response whose tokens are shown: the generated text, else the choice with the highest log-probability."""
-    try:
-        found = [read_response(one, "the sample") for one in (line.get("responses") or [[]])[0]]
-    except MillError:
-        return None
-    known = [one for one in found if one.tokens]
+    known = [one for one in responses_of(line) if one.tokens]
     if not known:
         return None
     scored = [one for one in known if one.score is not None]
@@ -59,13 +56,14 @@ def divergence_of(first: Mapping[str, Any], second: Mapping[str, Any]) -> Diverg
 
 
 def _answer(line: Mapping[str, Any]) -> Answer | None:
-    response = response_of(line)
-    if response is None or response.text is None:
+    responses = responses_of(line)
+    if not responses or responses[-1].text is None:
         return None
+    response = responses[-1]
     tokens = response.tokens
     if response.reasoning is not None and tokens is not None:
         tokens = None if response.reasoning_tokens is None else tokens[response.reasoning_tokens :]
-    return Answer("", str(line.get("id")), "", "", None, response.text, tokens=tokens)
+    return Answer("", str(line.get("id")), "", "", None, response.text or "", tokens=tokens)
 
 
 def token_table(line: Mapping[str, Any], run: RunInfo) -> list[dict[str, Any]]:

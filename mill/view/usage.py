@@ -17,10 +17,10 @@ BINS = 40
 PER_PRICE = 1_000_000  # prices are per million tokens
 
 
-def usage_of(index: ResultsIndex, run: str, price_in: float = 0.0, price_out: float = 0.0) -> dict[str, Any]:
+def usage_of(index: ResultsIndex, run: str, price_in: float = 0.0, price_out: float = 0.0, task: str = "") -> dict[str, Any]:
     """`cost` is None without prices; per right answer, None where no answer is right."""
-    info, counts = find_run(index, run), status_counts(index, run)
-    sums, times = _sums(index, run), _times(index, run)
+    info, counts = find_run(index, run), status_counts(index, run, task)
+    sums, times = _sums(index, run, task), _times(index, run, task)
     cost = (sums["prompt_tokens"] * price_in + sums["output_tokens"] * price_out) / PER_PRICE
     right = counts["right"]
     tokens = sums["prompt_tokens"] + sums["output_tokens"]
@@ -44,8 +44,8 @@ def usage_of(index: ResultsIndex, run: str, price_in: float = 0.0, price_out: fl
     }
 
 
-def _sums(index: ResultsIndex, run: str) -> dict[str, Any]:
-    clause = samples_where(index, SampleFilter(run), files_of(index, run))
+def _sums(index: ResultsIndex, run: str, task: str) -> dict[str, Any]:
+    clause = samples_where(index, SampleFilter(run), files_of(index, run, task))
     query = (
         "SELECT coalesce(sum(prompt_tokens), 0) AS prompt_tokens, coalesce(sum(output_tokens), 0) AS output_tokens, "
         f"count(prompt_tokens) AS counted FROM samples WHERE {clause.text}"
@@ -53,20 +53,20 @@ def _sums(index: ResultsIndex, run: str) -> dict[str, Any]:
     return dict(index.database.connection().execute(query, clause.parameters).fetchone())
 
 
-def _times(index: ResultsIndex, run: str) -> dict[str, Any]:
+def _times(index: ResultsIndex, run: str, task: str) -> dict[str, Any]:
     """Quantiles and a histogram of the seconds of an answer."""
-    key = ("times", run, index.state.version)
+    key = ("times", run, task, index.state.version)
     known: dict[str, Any] | None = index.remembered.get(key)
     if known is not None:
         return known
-    seconds = _seconds(index, run)
+    seconds = _seconds(index, run, task)
     quantiles = {name: _quantile(seconds, share) for name, share in QUANTILES.items()} if seconds else {}
     found = {"latency": quantiles, "timed": len(seconds), "histogram": _histogram(seconds)}
     return {**index.remember(key, found)}
 
 
-def _seconds(index: ResultsIndex, run: str) -> list[float]:
-    clause = samples_where(index, SampleFilter(run), files_of(index, run))
+def _seconds(index: ResultsIndex, run: str, task: str) -> list[float]:
+    clause = samples_where(index, SampleFilter(run), files_of(index, run, task))
     query = f"SELECT json_group_array(seconds) FROM samples WHERE {clause.text} AND seconds IS NOT NULL"
     text: str = index.database.connection().execute(query, clause.parameters).fetchone()[0]
     return sorted(msgspec.json.decode(text, type=list[float]))  # one text is read faster than a row for each number

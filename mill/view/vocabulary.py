@@ -28,10 +28,10 @@ class TokenTexts:
 
 
 def _tokenizer_of(run: RunInfo | None) -> Any:
-    path = ((run.manifest.get("model") or {}).get("arguments") or {}).get("path") if run is not None else None
-    if not isinstance(path, str) or not path:
+    path = run.model_path if run is not None else None
+    if path is None:
         return None
-    file = Path(path) / _FILE
+    file = path / _FILE
     signature = file_signature(file)
     return _load(file, signature) if signature is not None and signature[0] <= LARGEST else None
 

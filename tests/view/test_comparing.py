@@ -67,8 +67,53 @@ def test_near_ties_can_be_hidden(index: ResultsIndex, results: Path) -> None:
     for margin in ("0.5", "0.4999999"):  # a step of the slider, whose counts are stored, and one that is not
         found = list_pairs(index, read_pair_filter(given(index, task="toy_choice", margin=margin)))
         assert [row["id"] for row in found["rows"]] == wanted
-        assert compare_summary(index, read_pair_filter(given(index, task="toy_choice", margin=margin)))["n"] == len(wanted)
+        summary = compare_summary(index, read_pair_filter(given(index, task="toy_choice", margin=margin)))
+        assert sum(summary["above"].values()) == len(wanted)
+        assert summary["n"] == 40  # the tests are over all pairs
     assert 0 < len(wanted) < 40
+
+
+def test_runs_are_compared_by_any_metric_that_they_share(index: ResultsIndex) -> None:
+    found = compare_summary(index, read_pair_filter(given(index, metric="acc")))
+    assert {group["task"] for group in found["groups"]} == {"toy_choice"}
+    assert found["cells"] == compare_summary(index, read_pair_filter(given(index, task="toy_choice")))["cells"]
+    with pytest.raises(MillError, match="no task that both runs have is scored by nonsense"):
+        compare_summary(index, read_pair_filter(given(index, metric="nonsense")))
+
+
+@pytest.mark.parametrize("margin", ["x", "nan", "-1", "inf"])
+def test_a_margin_is_a_number_of_nats(margin: str) -> None:
+    with pytest.raises(MillError, match="nats"):
+        read_pair_filter({"margin": margin})
+
+
+def test_changed_answers_are_not_changed_texts(results: Path, tmp_path: Path) -> None:
+    """Two texts from which the same answer is read are one answer."""
+    folder = Path(shutil.copytree(results, tmp_path / "results"))
+    for model, extracted in (("one", "5"), ("two", "5")):
+        (file,) = folder.glob(f"{model}-*/default/samples/toy_gen.jsonl")
+        lines = [json.loads(line) for line in file.read_text().splitlines()]
+        changed = [{**line, "extracted": extracted, "response": f"{model} says so", "error": None} for line in lines]
+        changed[0]["extracted"] = model
+        file.write_text("".join(json.dumps(line) + "\n" for line in changed))
+    index = ResultsIndex(folder, cache=tmp_path / "index")
+    index.sync()
+    found = compare_summary(index, read_pair_filter(given(index, task="toy_gen")))
+    assert (found["changed"], found["flipped"]) == (40, 1)
+    index.close()
+
+
+def test_samples_without_an_answer_are_not_compared(results: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(results, tmp_path / "results"))
+    (file,) = folder.glob("two-*/default/samples/toy_gen.jsonl")
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    unanswered = [{**line, "error": "not answered", "values": {}} for line in lines]
+    file.write_text("".join(json.dumps(line) + "\n" for line in unanswered))
+    index = ResultsIndex(folder, cache=tmp_path / "index")
+    index.sync()
+    found = compare_summary(index, read_pair_filter(given(index, task="toy_gen")))
+    assert (found["n"], found["unpaired"], found["p"], found["sentences"]) == (0, 80, None, [])
+    index.close()
 
 
 def test_the_next_flip_is_found_from_anywhere(index: ResultsIndex, results: Path) -> None:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import sqlite3
+import time
 from pathlib import Path
+from threading import Event, Thread
 
 import pytest
 
 from mill.api.errors import MillError
 from mill.view.filters import SampleFilter
-from mill.view.index import ResultsIndex
+from mill.view.index import ResultsIndex, sync_forever
 from mill.view.queries import list_samples, read_sample, status_counts
 from tests.view.conftest import lines_of, uid_of_model
 
@@ -75,6 +78,61 @@ def rows_of(index: ResultsIndex, uid: str) -> list[dict[str, int | str]]:
         "WHERE files.run = ? AND files.task = 'toy_gen'"
     )
     return [{"rowid": row["number"], "id": row["name"]} for row in index.database.connection().execute(query, (uid,))]
+
+
+def test_a_file_that_was_rewritten_in_place_and_grew_is_read_again(results: Path, tmp_path: Path) -> None:
+    folder = copied(results, tmp_path)
+    index = ResultsIndex(folder, cache=tmp_path / "index")
+    index.sync()
+    file, uid = samples_file(folder, "one", "toy_gen"), uid_of_model(index, "one")
+    lines = lines_of(folder, "one", "toy_gen")
+    right = [{**line, "values": {"exact_match": [1.0]}} for line in [*lines, {**lines[0], "id": "more", "doc": {"x": 1}}]]
+    with file.open("r+") as handle:  # the same inode
+        handle.write("".join(json.dumps(line) + "\n" for line in right))
+    index.sync()
+    assert list_samples(index, SampleFilter(uid, "toy_gen", statuses=("right",)))["total"] == 41
+    index.close()
+
+
+@pytest.mark.parametrize("kind", ["device", "folder", "link"])
+def test_one_bad_samples_file_does_not_hide_the_others(results: Path, tmp_path: Path, kind: str) -> None:
+    folder = copied(results, tmp_path)
+    file = samples_file(folder, "one", "toy_gen")
+    file.unlink()
+    if kind == "folder":
+        file.mkdir()
+    else:
+        file.symlink_to("/dev/zero" if kind == "device" else samples_file(folder, "two", "toy_gen"))
+    index = ResultsIndex(folder, cache=tmp_path / "index")
+    index.sync()
+    assert status_counts(index, uid_of_model(index, "two"))["failed"] == 11
+    assert status_counts(index, uid_of_model(index, "one"))["right"] > 0  # of its other tasks
+    assert any("toy_gen.jsonl" in warning for warning in index.state.warnings)
+    index.close()
+
+
+def test_damage_to_the_index_is_mended_while_it_is_open(results: Path, tmp_path: Path) -> None:
+    index = ResultsIndex(results, cache=tmp_path)
+    index.sync()
+    with index.database.path.open("r+b") as handle:
+        handle.seek(4096)
+        handle.write(os.urandom(40_000))
+    stopped = Event()
+    index.close()
+    index = ResultsIndex(results, cache=tmp_path)
+    thread = Thread(target=sync_forever, args=(index, stopped, lambda: None), kwargs={"every_s": 0.05})
+    thread.start()
+    try:
+        for _ in range(200):
+            with contextlib.suppress(sqlite3.Error, MillError):
+                if list_samples(index, SampleFilter(uid_of_model(index, "one"), "toy_gen"))["total"] == 40:
+                    break
+            time.sleep(0.05)
+        assert list_samples(index, SampleFilter(uid_of_model(index, "one"), "toy_gen"))["total"] == 40
+    finally:
+        stopped.set()
+        thread.join()
+        index.close()
 
 
 def test_a_replaced_file_is_read_anew(results: Path, tmp_path: Path) -> None:

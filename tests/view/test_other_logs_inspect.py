@@ -26,7 +26,7 @@ def test_metrics_are_those_of_inspect_ai(tmp_path: Path) -> None:
     """match is right in one epoch of the first and in one of the second sample: a mean of 1/3, and of 2/3 at best."""
     run = converted(LOGS / "epochs.eval", tmp_path / "run")
     result = run.results.tasks["sums"]
-    assert columns(result, "match") == pytest.approx([1 / 3, 1 / 6, 1 / 3 - 4.302653 / 6, 1 / 3 + 4.302653 / 6, 3])
+    assert columns(result, "match") == pytest.approx([1 / 3, 1 / 6, 0.0, 1.0, 3])  # Student's, within 0 and 1
     assert columns(result, "match@max") == pytest.approx([2 / 3, 1 / 3, 0.0942993, 0.9915962, 3])  # Clopper-Pearson
     assert columns(result, "style/length") == [pytest.approx(58 / 6), None, None, None, 3]  # 15, 15, 0 and 10, 8, 10
     assert result.metrics["style/length/std"].value == pytest.approx(4.0722639)

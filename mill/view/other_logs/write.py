@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from mill.api.errors import RunError
@@ -78,8 +78,14 @@ class SampleCounts:
     truncated_reasoning: list[str | int] = field(default_factory=list)
     max_rounds_reached: list[str | int] = field(default_factory=list)
     seen: set[str] = field(default_factory=set)
+    ranges: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """The smallest and the largest value of each metric."""
 
     def add(self, scored: ScoredSample) -> None:
+        for name, values in scored.values.items():
+            numbers = [float(value) for value in values if isinstance(value, (int, float))]
+            low, high = self.ranges.get(name, (math.inf, -math.inf))
+            self.ranges[name] = min(low, *numbers, math.inf), max(high, *numbers, -math.inf)
         record = scored.record
         self.n += 1
         self.responses += sum(map(len, record.responses))
@@ -111,6 +117,13 @@ def tool_estimate(value: float, stderr: float | None, n: int) -> Estimate:
     return estimate
 
 
+def _within_scale(estimate: Estimate, values: tuple[float, float] | None) -> Estimate:
+    """The interval of a mean of values between 0 and 1 has no other ones."""
+    if values is None or not 0 <= values[0] <= values[1] <= 1 or estimate.low is None or estimate.high is None:
+        return estimate
+    return replace(estimate, low=max(0.0, estimate.low), high=min(1.0, estimate.high))
+
+
 def write_task(folder: RunFolder, model: str, task: TaskLog) -> tuple[TaskEntry, TaskResult, SampleCounts]:
     """Write the samples of a task; its entries in manifest.json and results.json. Broken samples are counted."""
     counts = SampleCounts()
@@ -136,7 +149,7 @@ def write_task(folder: RunFolder, model: str, task: TaskLog) -> tuple[TaskEntry,
         errors=counts.errors,
         truncated=0,
         cut_short=counts.cut_short,
-        metrics=task.metrics,
+        metrics={name: _within_scale(one, counts.ranges.get(name)) for name, one in task.metrics.items()},
         warnings=task.warnings,
         failures=counts.failures,
         data_hash=task.data_hash,

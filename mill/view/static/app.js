@@ -91,7 +91,7 @@ const App = () => {
     ...Object.fromEntries(NAVIGATION.map(([name], number) => [String(number + 1), () => go(name, links[name])])),
     t: nextTheme, "?": () => setHelp(true),
   });
-  const Screen = SCREENS[route.screen];
+  const Screen = Object.hasOwn(SCREENS, route.screen) ? SCREENS[route.screen] : null;
   const section = WITHIN[route.screen] || route.screen;
   useEffect(() => {
     document.title = `mill: ${NAVIGATION.find(([name]) => name === section)?.[1] || "view"}`;

@@ -9,5 +9,5 @@ const Part = ({ part, url }) => {
 
 export const Media = ({ sample, params }) => {
   if (!sample.media?.length) return null;
-  return html`<h3>Media</h3>${sample.media.map((part, index) => html`<${Part} part=${part} url=${part.url || source.file("api/media", { run: params.run || params.a, t: params.t, id: params.id, number: index })} />`)}`;
+  return html`<h3>Media</h3>${sample.media.map((part, index) => html`<${Part} part=${part} url=${(source.isStatic && part.url) || source.file("api/media", { run: params.run || params.a, t: params.t, id: params.id, number: index })} />`)}`;
 };

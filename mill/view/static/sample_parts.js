@@ -1,12 +1,12 @@
 // The parts of a sample: prompt, choices, dialog, answer, scores. Used for one sample and for two side by side.
-import { html, number, plain, visible, words } from "./lib.js";
+import { counted, html, number, plain, visible, words } from "./lib.js";
 import { Bar, Json, Text } from "./parts.js";
 
 const FOLDED = 1500; // characters of a prompt from which on its start is folded
 const SHOWN = 600;
 
 const messagesOf = (prompt) => {
-  if (!prompt?.startsWith('[{"role":')) return null;
+  if (typeof prompt !== "string" || !prompt.startsWith('[{"role":')) return null;
   try {
     const found = JSON.parse(prompt);
     return Array.isArray(found) && found.every((one) => one && typeof one === "object") ? found : null;
@@ -44,7 +44,7 @@ export const Prompt = ({ sample, repeat = 0 }) => {
   const early = messages?.slice(0, -1) || [];
   return html`<h3>Prompt</h3>${messages ? html`
     ${early.length > 1 ? html`<details class="fold"><summary>${early.length} earlier messages</summary>${early.map((one) => html`<${Message} message=${one} />`)}</details>` : early.map((one) => html`<${Message} message=${one} />`)}
-    <${Message} message=${messages.at(-1)} />` : html`<${Folded} text=${sample.prompt || ""} />`}`;
+    <${Message} message=${messages.at(-1)} />` : html`<${Folded} text=${plain(sample.prompt ?? "")} />`}`;
 };
 
 // Choices with their log-probabilities; a longer bar is a larger share of the probability of all choices.
@@ -90,5 +90,5 @@ export const Details = ({ sample, repeat = 0 }) => html`
   ${sample.details?.[repeat] && Object.keys(sample.details[repeat]).length > 0 && html`<h3>Why it has these values</h3>
     <table class="facts-table"><tbody>${Object.entries(sample.details[repeat]).map(([name, value]) => html`<tr><th scope="row">${visible(words(name))}</th><td><pre>${visible(plain(value))}</pre></td></tr>`)}</tbody></table>`}
   ${sample.judgements?.[repeat]?.length > 0 && html`<h3>Judgements</h3>${sample.judgements[repeat].map((text) => html`<${Text} text=${text ?? "(the judge failed)"} label="judgement" />`)}`}
-  ${sample.tools?.length > 0 && html`<details class="fold"><summary>${sample.tools.length} tools</summary><${Json} data=${sample.tools} label="tools" /></details>`}
+  ${sample.tools?.length > 0 && html`<details class="fold"><summary>${counted(sample.tools.length, "tool")}</summary><${Json} data=${sample.tools} label="tools" /></details>`}
   <details class="fold"><summary>data of the sample</summary><${Json} data=${sample.doc} label="data" /></details>`;

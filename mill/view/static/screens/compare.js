@@ -3,7 +3,7 @@ import { counted, href, html, number, percent, pValue, setParams, useApi, visibl
 import { Answer, Choice, Interval, pairLabels, Search, SortHeader, Status } from "../parts.js";
 import { useEffect, useState } from "../vendor/hooks.mjs";
 
-export const PAIR_FILTERS = ["a", "b", "task", "category", "cell", "changed", "margin", "q", "sort", "desc"];
+export const PAIR_FILTERS = ["a", "b", "task", "category", "cell", "changed", "metric", "margin", "q", "sort", "desc"];
 export const pairFilterOf = (params) => Object.fromEntries(PAIR_FILTERS.map((name) => [name, params[name]]).filter(([, value]) => value != null && value !== ""));
 export const CELLS = { both_right: "both right", regression: "regression", improvement: "improvement", both_wrong: "both wrong", other: "not 0 or 1" };
 const MARGINS = [0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2];
@@ -20,14 +20,15 @@ const Table = ({ data, labels, params }) => html`<table class="two-by-two"><capt
   <tr><th scope="row">${visible(labels[0])} wrong</th><td><${CellButton} name="improvement" data=${data} params=${params} /></td><td><${CellButton} name="both_wrong" data=${data} params=${params} /></td></tr></tbody></table>
   ${data.cells.other > 0 && html`<p><${CellButton} name="other" data=${data} params=${params} /></p>`}`;
 
-const Margin = ({ value, noMargin }) => {
+const Margin = ({ value, noMargin, above, flips }) => {
   const at = Math.max(0, MARGINS.findIndex((margin) => margin >= (Number(value) || 0)));
   return html`<label class="slider">Hide near-ties below a margin of <output>${MARGINS[at]} nats</output>
     <input type="range" min="0" max=${MARGINS.length - 1} step="1" value=${at} aria-valuetext=${`${MARGINS[at]} nats`} onInput=${(event) => setParams({ margin: MARGINS[event.target.value] || "" })} />
+    ${value ? html`<small>${number(above.regression + above.improvement)} of ${counted(flips, "answer")} that became right or wrong stay${above.regression + above.improvement === 1 ? "s" : ""} in the list below; the tests are over all pairs</small>` : ""}
     ${noMargin > 0 && html`<small>${counted(noMargin, "changed pair")} without a known margin stay${noMargin === 1 ? "s" : ""}</small>`}</label>`;
 };
 
-const groupKeys = { category: (one) => `${one.task}/${one.category}`, n: (one) => one.n, lost: (one) => Math.abs(one.lost?.value ?? 0), p: (one) => -one.p_corrected, changed: (one) => one.changed / one.n };
+const groupKeys = { category: (one) => `${one.task}/${one.category}`, n: (one) => one.n, lost: (one) => Math.abs(one.lost?.value ?? 0), p: (one) => -(one.p_corrected ?? 2), changed: (one) => one.changed / one.n };
 
 const Groups = ({ data, params }) => {
   if (data.groups.length < 2) return null;
@@ -35,7 +36,7 @@ const Groups = ({ data, params }) => {
   const rows = [...data.groups].sort((x, y) => (key(x) < key(y) ? 1 : key(x) > key(y) ? -1 : 0));
   const Header = ({ name, children }) => html`<th scope="col" class=${name === "category" ? "" : "number"} aria-sort=${(params.by || "lost") === name ? "descending" : "none"}><button class="sort" onClick=${() => setParams({ by: name })}>${children}</button></th>`;
   return html`<h2>Tasks and categories</h2><div class="scroll wide"><table class="list"><thead><tr>
-    <${Header} name="category">Category</${Header}><${Header} name="n">Pairs</${Header}><${Header} name="changed">Changed</${Header}><th scope="col" class="number">Worse / better</th><${Header} name="lost">Accuracy lost</${Header}><${Header} name="p">p, corrected</${Header}></tr></thead>
+    <${Header} name="category">Task and category</${Header}><${Header} name="n">Pairs</${Header}><${Header} name="changed">Texts changed</${Header}><th scope="col" class="number">Worse / better</th><${Header} name="lost">Accuracy lost</${Header}><${Header} name="p">p, corrected</${Header}></tr></thead>
     <tbody>${rows.slice(0, 200).map((one) => html`<tr key=${`${one.task}/${one.category}`}><th scope="row"><a href=${href("compare", { ...pairFilterOf(params), task: one.task, category: one.category })}>${visible(one.task)}${one.category ? ` / ${visible(one.category)}` : ""}</a></th>
       <td class="number">${number(one.n)}</td><td class="number">${percent(one.changed / one.n)}</td><td class="number">${number(one.cells.regression)} / ${number(one.cells.improvement)}</td>
       <td class="number">${one.lost ? html`${percent(one.lost.value)}<small>${percent(one.lost.low)} to ${percent(one.lost.high)}</small><${Interval} ...${one.lost} from=${-1} to=${1} title=${`${percent(one.lost.low)} to ${percent(one.lost.high)}`} />` : "–"}</td>
@@ -43,7 +44,7 @@ const Groups = ({ data, params }) => {
     <p class="note">p: McNemar's exact test; corrected by Holm's method for ${data.groups.length} categories.${rows.length > 200 ? ` The first 200 of ${rows.length}.` : ""}</p>`;
 };
 
-const Pairs = ({ params, state }) => {
+const Pairs = ({ params, state, labels }) => {
   const filter = pairFilterOf(params);
   const key = JSON.stringify(filter) + state.version;
   const [pages, setPages] = useState({ key, cursors: [] });
@@ -60,12 +61,12 @@ const Pairs = ({ params, state }) => {
     return html`<p class="note" role="status">${counted(data.total, "pair")}</p>
       ${data.total > 0 && html`<div class="scroll wide"><table class="list"><caption class="hidden">Pairs</caption><thead><tr><th scope="col">Sample</th>
         <${SortHeader} column="category" ...${sorting}>Task</${SortHeader}><${SortHeader} column="cell" ...${sorting}>Result</${SortHeader}><th scope="col">Answers</th>
-        <${SortHeader} column="difference" numeric ...${sorting}>Difference</${SortHeader}><${SortHeader} column="margin" numeric ...${sorting}>Margin</${SortHeader}></tr></thead>
+        <${SortHeader} column="difference" numeric ...${sorting}>Difference</${SortHeader}><${SortHeader} column="margin" numeric ...${sorting}>Margin</${SortHeader}><th scope="col">${visible(labels[0])}</th><th scope="col">${visible(labels[1])}</th></tr></thead>
         <tbody>${all.map((row) => html`<tr key=${`${row.task}/${row.id}`}><th scope="row"><a href=${href("pair", { ...filter, t: row.task, id: row.id })}>${visible(row.id)}</a></th>
           <td>${visible(row.task)}${row.category && html`<small>${visible(row.category)}</small>`}</td>
           <td><span class=${`tag k-${row.cell}`}>${CELLS[row.cell]}</span>${row.statuses.includes("failed") && html` <${Status} name="failed" />`}</td>
-          <td>${row.changed ? "changed" : "same"}${row.other_prompt ? ", other prompt" : ""}</td>
-          <td class="number">${row.values[0] != null && row.values[1] != null ? number(row.values[1] - row.values[0]) : "–"}</td><td class="number">${number(row.margin)}</td></tr>`)}</tbody></table></div>`}
+          <td>${row.flipped ? "answer changed" : row.changed ? "text changed" : "same"}${row.other_prompt ? ", other prompt" : ""}</td>
+          <td class="number">${row.values[0] != null && row.values[1] != null ? number(row.values[1] - row.values[0]) : "–"}</td><td class="number">${number(row.margin)}</td><td class="excerpt">${visible(row.responses[0])}</td><td class="excerpt">${visible(row.responses[1])}</td></tr>`)}</tbody></table></div>`}
       ${more && html`<p><button onClick=${() => setPages({ key, cursors: [...cursors, more] })}>Show more</button> <span class="note">${number(all.length)} of ${number(data.total)}</span></p>`}`;
   }}</${Answer}>`;
 };
@@ -80,6 +81,7 @@ export const Compare = ({ params, state }) => {
   return html`<h1>Compare</h1>
     <div class="filters"><${Choice} label="Baseline" all="choose" value=${params.a} options=${runs} onChange=${(a) => setParams({ a })} />
       <${Choice} label="with" all="choose" value=${params.b} options=${runs} onChange=${(b) => setParams({ b })} />
+      ${answer.data?.metrics?.length > 1 && html`<${Choice} label="by" all="each task's first metric" value=${params.metric} options=${answer.data.metrics} onChange=${(metric) => setParams({ metric })} />`}
       ${ready && html`<button onClick=${() => setParams({ a: params.b, b: params.a })}>Swap</button> <a href=${href("tokens", { a: params.a, b: params.b })}>Worst tokens</a>`}</div>
     ${!ready && html`<p class="note">${params.a && params.a === params.b ? "A run is not compared with itself: choose another one." : "Choose two runs."}</p>`}
     ${ready && html`<${Answer} of=${answer}>${(data) => html`
@@ -87,16 +89,16 @@ export const Compare = ({ params, state }) => {
       <div class="columns"><div><${Table} data=${data} labels=${labels} params=${params} /></div>
         <div><dl class="facts-list"><dt>Accuracy</dt><dd>${data.accuracy ? html`${percent(data.accuracy[0])} → ${percent(data.accuracy[1])}` : "–"}</dd>
           <dt>Accuracy lost</dt><dd>${data.lost ? html`${percent(data.lost.value)} (${percent(data.lost.low)} to ${percent(data.lost.high)})` : "–"}</dd>
-          <dt>McNemar's p</dt><dd>${pValue(data.p)}</dd><dt>Changed answers</dt><dd>${number(data.changed)} of ${number(data.n)}</dd>
-          ${data.unpaired > 0 && html`<dt>Not compared</dt><dd>${counted(data.unpaired, "sample")} that only one run has</dd>`}
+          <dt>McNemar's p</dt><dd>${pValue(data.p)}</dd><dt>Changed answers</dt><dd>${number(data.flipped)} of ${number(data.n)}</dd><dt>Changed texts</dt><dd>${number(data.changed)} of ${number(data.n)}</dd>
+          ${data.unpaired > 0 && html`<dt>Not compared</dt><dd>${counted(data.unpaired, "sample")} that one run does not have, or has no answer to</dd>`}
           ${data.other_prompt > 0 && html`<dt>Other prompts</dt><dd class="bad">${counted(data.other_prompt, "pair")}: the same data, rendered with other settings</dd>`}</dl>
-        <${Margin} value=${params.margin} noMargin=${data.no_margin} /></div></div>
+        <${Margin} value=${params.margin} noMargin=${data.no_margin} above=${data.above} flips=${data.cells.regression + data.cells.improvement} /></div></div>
       <${Groups} data=${data} params=${params} />`}</${Answer}>
       <h2>Pairs</h2><div class="filters" role="search">
         <${Choice} label="Task" all="all" value=${params.task} options=${tasks.map((task) => [task, task])} onChange=${(task) => setParams({ task, category: "" })} />
         <${Choice} label="Result" all="all" value=${params.cell} options=${Object.entries(CELLS)} onChange=${(value) => setParams({ cell: value })} />
-        <label><input type="checkbox" checked=${!!params.changed} onChange=${(event) => setParams({ changed: event.target.checked ? "1" : "" })} /> changed answers</label>
+        <label><input type="checkbox" checked=${!!params.changed} onChange=${(event) => setParams({ changed: event.target.checked ? "1" : "" })} /> changed texts</label>
         <${Search} value=${params.q} onChange=${(value) => setParams({ q: value })} />
         ${params.category != null && html`<span class="tag">category ${visible(params.category || "(none)")} <button class="link" aria-label="Show all categories" onClick=${() => setParams({ category: "" })}>×</button></span>`}</div>
-      <${Pairs} params=${params} state=${state} />`}`;
+      <${Pairs} params=${params} state=${state} labels=${labels} />`}`;
 };

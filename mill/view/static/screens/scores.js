@@ -1,7 +1,10 @@
 // Scores of the chosen runs side by side: tasks and benchmarks with their intervals, and the categories of a task.
 import { href, html, number, setParams, useApi, visible, words } from "../lib.js";
 import { Answer, Choice, Interval, Search, SortHeader } from "../parts.js";
-import { RunPicker } from "./run_picker.js";
+import { newest, RunPicker } from "./run_picker.js";
+import { useState } from "../vendor/hooks.mjs";
+
+const ROWS = 300; // shown at once
 
 const range = (estimates) => {
   const values = estimates.flatMap((one) => [one.low, one.value, one.high]).filter((value) => typeof value === "number");
@@ -50,7 +53,8 @@ const Categories = ({ task, runs, state, version }) => {
 export const Scores = ({ params, state }) => {
   const known = state.runs.filter((run) => !run.of_check);
   const chosen = (params.runs || "").split(",").filter((uid) => state.runs.some((run) => run.uid === uid));
-  const runs = chosen.length ? chosen : known.slice(0, 8).map((run) => run.uid);
+  const runs = chosen.length ? chosen : newest(known, 8);
+  const [most, setMost] = useState(ROWS);
   const answer = useApi("scores", { runs: runs.join(",") }, state.version);
   const label = (uid) => state.runs.find((run) => run.uid === uid)?.label;
   const wanted = (params.name || "").toLowerCase();
@@ -75,12 +79,13 @@ export const Scores = ({ params, state }) => {
           <${SortHeader} column="name" ...${sorting}>Task</${SortHeader}>
           ${runs.map((uid) => html`<${SortHeader} column=${uid} numeric ...${sorting}>${visible(label(uid))}</${SortHeader}>`)}
           ${two && html`<${SortHeader} column="difference" numeric ...${sorting}>Difference</${SortHeader}><${SortHeader} column="deviation" numeric ...${sorting}>In standard errors</${SortHeader}>`}
-        </tr></thead><tbody>${rows.map((row) => html`<tr key=${`${row.kind}/${row.name}/${row.metric}`} class=${row.kind}>
+        </tr></thead><tbody>${rows.slice(0, most).map((row) => html`<tr key=${`${row.kind}/${row.name}/${row.metric}`} class=${row.kind}>
           <th scope="row">${row.kind === "task" ? html`<a href=${href("scores", { runs: runs.join(","), task: row.name })}>${visible(row.name)}</a>` : html`${visible(row.name)} <span class="tag">mean</span>`}
             <small>${words(row.metric)}${row.n_shots ? `, ${row.n_shots}-shot` : ""}</small></th>
           ${runs.map((uid, column) => html`<${Cell} one=${row.cells[uid]} colour=${column} scale=${range(scales[row.metric])} link=${href("samples", { run: uid, task: row.kind === "task" ? row.name : "" })} />`)}
           ${two && html`<td class="number">${difference(row, runs) == null ? "–" : html`<a href=${href("compare", { a: runs[0], b: runs[1], task: row.kind === "task" ? row.name : "" })}>${difference(row, runs) > 0 ? "+" : ""}${number(difference(row, runs))}</a>`}</td>
             <td class="number">${number(deviation(row, runs))}</td>`}</tr>`)}</tbody></table></div>
+          ${rows.length > most && html`<p><button onClick=${() => setMost(most + ROWS)}>Show more</button> <span class="note">${number(most)} of ${number(rows.length)} rows</span></p>`}
           ${two && html`<p class="note">Standard errors as if the two runs had other samples; <a href=${href("compare", { a: runs[0], b: runs[1] })}>Compare</a> pairs them, which shows smaller changes.</p>`}`}
         ${params.task && html`<${Categories} task=${params.task} runs=${runs} state=${state} version=${state.version} />`}`;
     }}</${Answer}>`;
