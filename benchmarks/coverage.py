@@ -31,6 +31,7 @@ from mill.metrics.paired import (
     rate,
     rate_difference,
 )
+from mill.metrics.quantiles import clustered_percentiles
 
 SIZES = (2, 3, 5, 10, 30, 100, 1000)
 Draw = Callable[[int], Estimate]
@@ -110,6 +111,10 @@ def _mean_divergence(spread: float, n: int) -> Estimate:
     return positive_mean(skewed(n, spread))
 
 
+def _percentile(spread: float, share: float, n: int) -> Estimate:
+    return clustered_percentiles(skewed(n, spread), {"": share})[""]
+
+
 def intervals(trials: int) -> list[tuple[str, list[float]]]:
     rows = [(f"rate (exact), p = {p}", exact_rate(p)) for p in (0.5, 0.7, 0.9, 0.95, 0.97, 0.99)]
 
@@ -136,6 +141,14 @@ def intervals(trials: int) -> list[tuple[str, list[float]]]:
     for spread in (0.5, 1.0):
         truth = math.exp((spread**2 + 0.25) / 2)
         add(f"KL mean over n texts of 32 (log-normal, {spread})", partial(_mean_divergence, spread), truth)
+    for spread in (0.5, 1.0):
+        for share, quantile in ((0.5, 0.0), (0.9, 1.2815515655446004), (0.99, 2.3263478740408408)):
+            truth = math.exp(quantile * math.sqrt(spread**2 + 0.25))
+            add(
+                f"KL p{100 * share:.0f} over n texts of 32 (log-normal, {spread})",
+                partial(_percentile, spread, share),
+                truth,
+            )
     add("kappa of two raters, n ratings", lambda n: kappa(ratings(n)), 0.6)
     return rows
 

@@ -77,6 +77,7 @@ MARKER_OF_PATH = {
     "runs/test_advisory_lock.py": "slow",
     "security/test_files.py": "slow",
     "security/test_keys.py": "slow",
+    "view/test_other_logs_lm_eval.py": "slow",  # lm-eval takes ten seconds to import
 }
 
 

@@ -25,6 +25,7 @@ ALLOWED: dict[str, set[str]] = {
     "runs": {"api", "metrics", "models", "tasks", "execute", "sandbox"},
     "checks": {"api", "metrics", "models", "tasks", "execute", "runs"},
     "report": {"api", "metrics", "models", "tasks", "execute", "runs", "checks"},
+    "view": {"api", "metrics", "models", "tasks", "execute", "runs", "checks", "report"},
     "schedule": {"api", "metrics", "models", "tasks", "execute", "runs", "checks"},
     "options": {"api", "models", "execute", "checks", "sandbox"},
     "sandbox": {"api"},
@@ -43,6 +44,7 @@ ALLOWED: dict[str, set[str]] = {
         "suites",
         "options",
         "bridges",
+        "view",
     },
 }
 

@@ -96,10 +96,12 @@ def write_atomically(file: Path, content: Content, *, root: Path | None = None, 
                 handle.flush()
                 os.fsync(handle.fileno())
         draft.replace(file)
-    except (OSError, ValueError) as error:
+    except BaseException as error:
         if draft is not None:
             with contextlib.suppress(OSError):
                 draft.unlink()  # a full disk needs the space
+        if not isinstance(error, (OSError, ValueError)):
+            raise
         raise RunError(f"cannot write {file}: {getattr(error, 'strerror', None) or error}") from error
 
 
@@ -163,3 +165,11 @@ def unique_name() -> str:
 def slug(text: str) -> str:
     """A name that is safe as a file name anywhere."""
     return re.sub(r"[^A-Za-z0-9._=-]+", "_", text).strip("._") or "_"
+
+
+def cache_folder() -> Path:
+    """The folder of files that mill can recreate: MILL_CACHE, or a folder in the user's cache."""
+    given = os.environ.get("MILL_CACHE")
+    if given:
+        return Path(given)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mill"

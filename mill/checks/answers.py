@@ -50,6 +50,8 @@ class Answer:
     tokens: tuple[Token, ...] | None = None
     scores: tuple[float, ...] = ()
     units: float = 0.0
+    choices: tuple[str, ...] = ()
+    """The choices of multiple choice by log-probability, in the order of `scores`."""
     error: str | None = None
     seconds: float | None = None
     first_token_s: float | None = None
@@ -111,6 +113,7 @@ def _answer(task: Task, scored: ScoredSample) -> Answer:
         tokens=_answer_tokens(responses[-1]) if form == TEXT and responses else None,
         scores=() if form == TEXT else tuple(response.score for response in responses if response.score is not None),
         units=next((float(value[1]) for value in values.values() if isinstance(value, (tuple, list))), 0.0),
+        choices=tuple(scored.choices) if form == CHOICE else (),
         error=error,
         seconds=_total([response.seconds for response in responses]),
         first_token_s=responses[0].first_token_s if responses else None,

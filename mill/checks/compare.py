@@ -11,7 +11,7 @@ from typing import Any
 from mill.api.errors import RunError
 from mill.api.response import Token
 from mill.api.task import Task
-from mill.checks.answers import read_answers
+from mill.checks.answers import Answer, read_answers
 from mill.checks.excerpts import excerpt, excerpts_around
 from mill.checks.forced import NAME, ForcedGaps, forced_texts, read_gaps, top_logprobs_of
 from mill.checks.glossary import counted
@@ -35,6 +35,7 @@ from mill.tasks.forced import ForcedTask, ForcedText
 from mill.tasks.suite import ANSWERED
 
 ROW_TOP_LOGPROBS = 3  # of the token at a divergence
+ROW_CHOICES, CHOICE_CHARS = 26, 300  # of a sample, and of one of its choices
 
 
 def compare(command: str, subjects: Sequence[Subject], config: CheckConfig, *, forced_tokens: int) -> Check:
@@ -78,8 +79,10 @@ def compare(command: str, subjects: Sequence[Subject], config: CheckConfig, *, f
     ]
     warnings += [f"{subjects[0].label}: {warning}" for warning in free[0].warnings()] + _template_warnings(subjects, config)
     settings = {**shown_settings(config.settings), "limit": config.limit, "forced_tokens": forced_tokens}
-    baseline_run = str(free[0].run.folder.path)
-    return Check(command, config.tasks, variants, subjects[0].label, settings, warnings, baseline_run=baseline_run)
+    check = Check(command, config.tasks, variants, subjects[0].label, settings, warnings)
+    check.baseline_model, check.baseline_backend = subjects[0].model.model_name, subjects[0].spec.backend
+    check.baseline_run = str(runs[0].folder.path)
+    return check
 
 
 def _ignored_metrics(task: Task, run: CompletedRun) -> list[str]:
@@ -104,12 +107,15 @@ def compare_runs(first: Path, second: Path, given: Sequence[str | None] = (None,
         why = "same tasks, but different data" if pairing.different_data else "different tasks"
         raise RunError(f"{first} and {second} have no sample in common: {why}")
     variant = compared(labels[1], pairing, None)
-    variant.run = str(second)
+    models = [folder.manifest()["model"] for folder in folders]
+    variant.run, variant.model, variant.backend = str(second), models[1]["name"], models[1].get("backend", "")
     variant.warnings.append("recorded runs: no text was scored by both models, so there is no KL")
     for label, side in zip(labels, answers, strict=True):
         variant.warnings += [f"{label}: {warning}" for warning in truncation_warnings(side)]
     tasks = sorted({answer.task for answer in answers[0]} & {answer.task for answer in answers[1]})
-    return Check("compare", tasks, [variant], labels[0], {"runs": [str(first), str(second)]}, baseline_run=str(first))
+    check = Check("compare", tasks, [variant], labels[0], {"runs": [str(first), str(second)]}, baseline_run=str(first))
+    check.baseline_model, check.baseline_backend = models[0]["name"], models[0].get("backend", "")
+    return check
 
 
 def _run_label(folder: RunFolder) -> str:
@@ -240,12 +246,22 @@ def row_of(pair: AnswerPair, gaps: ForcedGaps | None) -> dict[str, Any]:
                 _token_entry(a.tokens, pair.divergence.token),
                 _token_entry(b.tokens, pair.divergence.token),
             ]
+    if choices := _choice_entries(a, b):
+        row["choices"] = choices
     text_gaps = gaps.texts.get(f"{a.task}/{a.id}") if gaps else None
     if text_gaps:
         values = [gap.kl for gap in text_gaps]
         row["kl"] = {"mean": mean_of(values).value, "max": largest(values), "median": percentile(values, 0.5)}
         row["kl_positions"] = values
     return row
+
+
+def _choice_entries(a: Answer, b: Answer) -> list[dict[str, Any]]:
+    """The choices with their log-probabilities on both sides; none where a side lacks some, as after a failure."""
+    if len(a.choices) < 2 or not len(a.choices) == len(a.scores) == len(b.scores):
+        return []
+    found = list(zip(a.choices, a.scores, b.scores, strict=True))[:ROW_CHOICES]
+    return [{"text": excerpt(text, CHOICE_CHARS), "logprobs": [first, second]} for text, first, second in found]
 
 
 def _token_entry(tokens: Sequence[Token], number: int) -> dict[str, Any] | None:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 MAX_CHARS = 4000  # of a prompt or an answer
 
 
-def excerpt(text: str) -> str:
-    return text if len(text) <= MAX_CHARS else f"{text[:MAX_CHARS]} […]"
+def excerpt(text: str, most: int = MAX_CHARS) -> str:
+    return text if len(text) <= most else f"{text[:most]} […]"
 
 
 def excerpts_around(texts: Sequence[str], char: int) -> tuple[list[str], int]:

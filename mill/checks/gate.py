@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from mill.api.errors import MillError, SpecError, UnknownName, nearest
-from mill.checks.glossary import FORMER_NAMES, MEASURED, METRICS, counted, format_value
+from mill.checks.glossary import FORMER_NAMES, MEASURED, METRICS, counted, format_interval, format_value
 from mill.checks.measurements import FORCED
 from mill.checks.result import Check, Variant
 from mill.metrics.estimate import Estimate
@@ -135,9 +135,8 @@ class Rule:
         return "the texts are too few" if self.metric in FORCED else f"n = {estimate.n} is too few"
 
     def _measured(self, estimate: Estimate) -> str:
-        text = f"{self.metric} is {format_value(self.metric, estimate.value)}"
-        if estimate.low is not None and estimate.high is not None:
-            text += f" ({format_value(self.metric, estimate.low)} to {format_value(self.metric, estimate.high)})"
+        measured = (f"{self.metric} is {format_value(self.metric, estimate.value)}", format_interval(self.metric, estimate))
+        text = " ".join(filter(None, measured))
         sign = f", which is {self.compare} {self.bound:g}"
         return text + (sign if not self.required and self._holds(estimate.value) else "")
 

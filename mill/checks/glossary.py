@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from mill.metrics.estimate import Estimate
+
 RATE, NATS, SECONDS, FACTOR, NUMBER = "rate", "nats", "seconds", "factor", "number"
 
 
 @dataclass(frozen=True)
 class MetricInfo:
-    """`low` and `high` bound the possible values; `interval` is False for metrics without one, such as percentiles;
+    """`low` and `high` bound the possible values; `interval` is False for metrics without one, such as maxima;
     `tested` marks metrics with a p-value."""
 
     title: str
@@ -92,10 +94,10 @@ METRICS: dict[str, MetricInfo] = {
     "kl_mean": MetricInfo(
         "KL mean", NATS, "KL divergence from the baseline's next-token distribution, after the same tokens"
     ),
-    "kl_median": _plain("KL median", NATS, "50 % of positions are below"),
-    "kl_p90": _plain("KL p90", NATS, "90 % of positions are below"),
-    "kl_p95": _plain("KL p95", NATS, "95 % of positions are below"),
-    "kl_p99": _plain("KL p99", NATS, "99 % of positions are below"),
+    "kl_median": MetricInfo("KL median", NATS, "50 % of positions are below"),
+    "kl_p90": MetricInfo("KL p90", NATS, "90 % of positions are below"),
+    "kl_p95": MetricInfo("KL p95", NATS, "95 % of positions are below"),
+    "kl_p99": MetricInfo("KL p99", NATS, "99 % of positions are below"),
     "kl_max": _plain("KL max", NATS, "the largest value of a position"),
     "delta_p_rms": _rate("RMS of delta p", "root mean square change of the probability of the scored token"),
     "top1_agreement": _rate("same top token", "positions where both engines rank the same token first"),
@@ -125,6 +127,33 @@ METRICS: dict[str, MetricInfo] = {
     "first_token_p95": _plain("time to first token p95", SECONDS, "95 % of answers are faster"),
     "first_token_p99": _plain("time to first token p99", SECONDS, "99 % of answers are faster"),
 }
+
+SEVERITIES = "severities"  # the row of counts by severity, which is no metric
+GROUPS: dict[str, tuple[str, ...]] = {
+    "failures": (
+        "failure_rate", "nonfinite_rate", "retry_rate", "empty_rate", "cut_rate", "filtered_rate", "unpaired_rate",
+        "unscored_rate",
+    ),
+    "load": (
+        "requests_per_s", "tokens_per_s", "latency_p50", "latency_p95", "latency_p99", "first_token_p50", "first_token_p95",
+        "first_token_p99",
+    ),
+    "repeats": (
+        "identical_rate", "most_common_share", "distinct_outputs", "logprob_noise_max", "reasoning_identical_rate",
+    ),
+    "text": (
+        "match_rate", "clear_divergence_rate", "divergence_margin", "first_divergence", "similarity", SEVERITIES,
+        "reasoning_match_rate", "reasoning_similarity",
+    ),
+    "answers": (
+        "acc_drop", "acc_baseline", "acc", "score_drop", "score_baseline", "score", "flip_rate", "regression_rate",
+        "improvement_rate", "logprob_shift", "logprob_shift_max",
+    ),
+    "distributions": (
+        "kl_mean", "top1_agreement", "ppl_ratio", "kl_median", "kl_p90", "kl_p95", "kl_p99", "kl_max", "delta_p_rms",
+    ),
+}  # fmt: skip
+"""The rows of tables, in their order: what matters most is first in each group."""
 
 FORMER_NAMES = {
     "first_parting": "first_divergence",
@@ -175,6 +204,16 @@ def format_value(name: str, value: float | None) -> str:
     if kind == FACTOR:
         return f"{value:.4f}"
     return f"{value:.3f}" if abs(value) < 100 else f"{value:,.0f}"
+
+
+def format_interval(name: str, estimate: Estimate, between: str = "to") -> str:
+    """In brackets, empty where there is none. The upper end may be open: few texts do not bound a percentile."""
+    if estimate.low is None or estimate.high is None:
+        return ""
+    low = format_value(name, estimate.low)
+    if estimate.high == math.inf and math.isfinite(estimate.value):
+        return f"(at least {low})"
+    return f"({low} {between} {format_value(name, estimate.high)})"
 
 
 def counted(count: int, noun: str) -> str:

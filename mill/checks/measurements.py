@@ -27,11 +27,11 @@ from mill.metrics.paired import (
     mean_difference,
     mean_of,
     p_of_zero,
-    percentile,
     positive_mean,
     rate,
     rate_difference,
 )
+from mill.metrics.quantiles import clustered_percentiles
 from mill.metrics.similarity import similarity
 
 NEAR_TIE = 0.1  # nats: below this margin rounding alone may swap the two best tokens
@@ -241,8 +241,7 @@ def forced_measurements(texts: Sequence[Sequence[Gap]]) -> Measurements:
         return measured
     values, n = [gap.kl for gap in gaps], len(gaps)
     measured.estimates["kl_mean"] = positive_mean([[gap.kl for gap in text] for text in texts])
-    for name, share in KL_SHARES.items():
-        measured.estimates[name] = around(percentile(values, share), None, n)
+    measured.estimates |= clustered_percentiles([[gap.kl for gap in text] for text in texts], KL_SHARES)
     measured.estimates["kl_max"] = around(largest(values), None, n)
     squares = clustered_mean([[gap.delta_p**2 for gap in text] for text in texts])
     measured.estimates["delta_p_rms"] = _root(inside(squares))

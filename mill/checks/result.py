@@ -14,9 +14,8 @@ from mill.api.response import encode_float
 from mill.api.storage import read_bytes, slug, write_atomically
 from mill.api.validate import convert, parse_json
 from mill.checks.glossary import METRICS
-from mill.metrics.estimate import Estimate
+from mill.metrics.estimate import Estimate, read_estimate
 from mill.runs.folder import short_hash
-from mill.runs.results import read_estimate
 
 FILE, FOLDER, VERSION = "check.json", "checks", 2
 ROUNDING = 1e-6
@@ -56,10 +55,12 @@ class Check:
     baseline: str = ""
     settings: dict[str, Any] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
+    baseline_model: str = ""
+    baseline_backend: str = ""
+    baseline_run: str = ""
+    """Those of a baseline that is not one of the variants."""
     created: str = field(default_factory=lambda: time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
     version: int = VERSION
-    baseline_run: str = ""
-    """The folder of the baseline's run, where it is not one of the variants."""
 
     @property
     def name(self) -> str:

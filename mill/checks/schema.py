@@ -36,6 +36,13 @@ class DivergenceFile(Struct):
     tokens: tuple[TokenFile | None, TokenFile | None] | None = None
 
 
+class ComparedChoice(Struct):
+    """A choice of multiple choice, with its log-probability on both sides."""
+
+    text: str
+    logprobs: tuple[Number, Number]
+
+
 class ComparedRow(Struct):
     """A sample answered by two engines."""
 
@@ -54,6 +61,7 @@ class ComparedRow(Struct):
     divergence: DivergenceFile | None = None
     kl: dict[str, Number] | None = None
     kl_positions: list[Number] | None = None
+    choices: list[ComparedChoice] | None = None
 
 
 class RepeatedRow(Struct):
@@ -131,4 +139,6 @@ class CheckFile(Struct):
     warnings: list[str] = []
     created: str = ""
     baseline: str = ""
+    baseline_model: str = ""
+    baseline_backend: str = ""
     baseline_run: str = ""

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mill.checks.glossary import counted, format_value, title
+from mill.checks.glossary import counted, format_interval, format_value, title
 from mill.checks.result import Variant
 from mill.metrics.estimate import Estimate
 from mill.metrics.paired import Z95, mcnemar, rate_difference
@@ -85,11 +85,16 @@ def _faults(variant: Variant) -> list[Finding]:
 
 
 def _tests(variant: Variant) -> list[Finding]:
-    """Significance tests of lost accuracy, lost score and perplexity, which share the 5 % (Bonferroni)."""
-    tested = [name for name in ("acc_drop", "score_drop", "ppl_ratio") if name in variant.metrics]
-    tested = [name for name in tested if name not in variant.unmeasured]
-    names = [name for name in tested if name in variant.p_values]
-    return [_test(variant, name, SIGNIFICANT / len(names)) for name in names]
+    """Significance tests of lost accuracy, lost score and perplexity."""
+    names, level = significance_tests(variant)
+    return [_test(variant, name, level) for name in names]
+
+
+def significance_tests(variant: Variant) -> tuple[list[str], float]:
+    """The metrics that are tested, and the level of each test: they share the 5 % (Bonferroni)."""
+    measured: list[str] = [name for name in ("acc_drop", "score_drop", "ppl_ratio") if name in variant.metrics]
+    names = [name for name in measured if name not in variant.unmeasured and name in variant.p_values]
+    return names, SIGNIFICANT / max(1, len(names))
 
 
 def _test(variant: Variant, name: str, level: float) -> Finding:
@@ -124,8 +129,7 @@ def _margin(name: str, variant: Variant) -> float:
 
 def _test_text(name: str, estimate: Estimate, p: float) -> str:
     text = f"{title(name)} {format_value(name, estimate.value)}"
-    if estimate.low is not None and estimate.high is not None:
-        text += f" ({format_value(name, estimate.low)} to {format_value(name, estimate.high)})"
+    text = " ".join(filter(None, (text, format_interval(name, estimate))))
     return text if math.isnan(p) else f"{text}, p = {p:.2g}"
 
 
@@ -137,10 +141,10 @@ def _needed(name: str, variant: Variant, margin: float, level: float) -> str:
     worse, better = variant.counts.get("regressions", 0), variant.counts.get("improvements", 0)
     if abs(estimate.value) > margin:
         needed = _needed_to_differ(worse, better, estimate.n, level)
-        return f"; about {_rounded(needed)} samples would show whether a change of this size is real" if needed else ""
+        return f"; about {rounded(needed)} samples would show whether a change of this size is real" if needed else ""
     needed = _needed_to_agree(worse, better, estimate.n, margin)
     points = counted(round(100 * margin), "point")
-    return f"; about {_rounded(needed)} samples would show whether it is within {points}" if needed else ""
+    return f"; about {rounded(needed)} samples would show whether it is within {points}" if needed else ""
 
 
 def _needed_to_differ(worse: int, better: int, n: int, level: float) -> int:
@@ -168,7 +172,8 @@ def _next_size(n: int) -> int:
     return math.ceil(n * 1.02) + 1
 
 
-def _rounded(count: int) -> str:
+def rounded(count: int) -> str:
+    """Up to two digits: what is estimated is not exact."""
     digits = max(0, len(str(count)) - 2)
     return f"{math.ceil(count / 10**digits) * 10**digits:,}"
 

@@ -121,7 +121,8 @@ def select_prompts(prompts: list[str] | None, tasks: list[str] | None, default: 
 
 def finish(prepared: PreparedCheck, make: Callable[[], Check]) -> int:
     """Make a check, show it, save it, and test it against its rules."""
-    from mill.report.checks import print_check, summary_markdown
+    from mill.report.checks import print_check
+    from mill.report.markdown import summary_markdown
 
     try:
         check = make()

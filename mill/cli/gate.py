@@ -14,8 +14,8 @@ from mill.checks.result import find_checks, read_check
 from mill.checks.verdict import first_sentences
 from mill.cli.check_options import add_summary, rule_options
 from mill.cli.values import FilePath
-from mill.report.checks import summary_markdown
 from mill.report.junit import as_junit
+from mill.report.markdown import summary_markdown
 
 EXAMPLES = """
 \b

@@ -1,22 +1,25 @@
-"""`mill report DIR`: saved checks as a page, a table, or data."""
+"""`mill report DIR`: saved checks and runs as a page, a table, or data."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
+from mill.api.errors import RunError
 from mill.api.printing import echo, echo_data
-from mill.api.storage import write_atomically
+from mill.api.storage import json_text, write_atomically
 from mill.checks.gate import Rule, judge, parse_rules
-from mill.checks.result import Check, find_checks, read_check
 from mill.cli.values import FilePath
+from mill.report.sections import CheckSection, Section, find_sections, only_checks
 
 SUFFIXES = {"html": ".html", "json": ".json", "md": ".md", "junit": ".xml"}
 EXAMPLES = """
 \b
 Examples:
-  mill report results                             (every check below, as one page)
+  mill report results                             (every check and run below, as one page)
+  mill report results/SmolLM2-135M-Instruct-1a2b3c4d/default
   mill report results/checks/compare-a-b-1234 --format md
   mill report results --format junit --fail_on "flip_rate>0.02" --output checks.xml
 """
@@ -33,12 +36,12 @@ Examples:
 @click.option("--fail_on", default=None, help="Rules, whose outcomes md and junit show. `mill gate` sets the exit code.")
 @click.option("--require", default=None, help="Rules that the interval must show.")
 def command(folder: str, form: str, output: str | None, fail_on: str | None, require: str | None) -> int:
-    """Render the checks of FOLDER, with the outcomes of rules where they are given (md, junit). The page needs no network
-    and no model."""
+    """Render the checks and evaluation runs of FOLDER: a check, a run, or a folder of them, with an index where there are
+    several. Checks have the outcomes of rules where they are given (md, junit); runs have their scores, failures and up to
+    200 samples of each task. The page needs no network and no model."""
     path = Path(folder)
     rules = parse_rules(fail_on, require)
-    checks = [read_check(file) for file in find_checks(path)]
-    text = _rendered(checks, form, rules)
+    text = _rendered(path, find_sections(path), form, rules)
     if output == "-":
         echo_data(text if text.endswith("\n") else f"{text}\n")
         return 0
@@ -49,17 +52,22 @@ def command(folder: str, form: str, output: str | None, fail_on: str | None, req
     return 0
 
 
-def _rendered(checks: list[Check], form: str, rules: list[Rule]) -> str:
-    from mill.report.checks import summary_markdown
+def _rendered(path: Path, sections: Sequence[Section], form: str, rules: list[Rule]) -> str:
     from mill.report.html import report_page
     from mill.report.junit import as_junit
+    from mill.report.markdown import report_markdown
 
     if form == "html":
-        return report_page(checks)
+        return report_page(sections)
     if form == "md":
-        return "\n".join(summary_markdown(check, judge(check, rules)) for check in checks)
-    if form == "junit":
-        return as_junit([(check, judge(check, rules)) for check in checks])
-    if len(checks) == 1:
-        return checks[0].to_json()
-    return "[\n" + ",\n".join(check.to_json() for check in checks) + "]\n"
+        return report_markdown(sections, lambda check: judge(check, rules))
+    if form == "json":
+        texts = [
+            section.check.to_json() if isinstance(section, CheckSection) else json_text(section.to_dict(), indent=1) + "\n"
+            for section in sections
+        ]
+        return texts[0] if len(texts) == 1 else "[\n" + ",\n".join(texts) + "]\n"
+    checks = only_checks(sections)
+    if not checks:
+        raise RunError(f"{path} has evaluation runs and no check; junit is the form of checks: use html, md or json")
+    return as_junit([(check, judge(check, rules)) for check in checks])

@@ -34,10 +34,10 @@ Examples:
 def command(
     folder: str, port: int, no_browser: bool, host: str, token: str | None, export: str | None, runs: str | None
 ) -> int:
-    """Look at the runs and checks below FOLDER in a browser: scores, comparisons, samples, tokens, load and checks.
+    """Show the runs and checks below FOLDER in a browser: scores, comparisons, samples, tokens, load and checks.
 
-    The server listens on this machine alone and only reads. The address that it prints has a token: whoever has the address
-    can read the results. Ctrl-C ends it.
+    The server listens on this machine alone and only reads. The address that it prints has a token: with this address,
+    anyone on this machine can read the results. Ctrl-C ends it.
     """
     from mill.view.security import is_loopback
 

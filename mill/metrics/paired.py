@@ -123,7 +123,7 @@ def clustered_mean(groups: Sequence[Sequence[float]]) -> Estimate:
     average = _mean([value for group in groups for value in group])
     if len(groups) < 2 or not math.isfinite(average):
         return around(average, None, n)
-    return around(average, _clustered_error(groups, average), n, len(groups) - 1)
+    return around(average, clustered_error(groups, average), n, len(groups) - 1)
 
 
 def positive_mean(groups: Sequence[Sequence[float]]) -> Estimate:
@@ -151,7 +151,7 @@ def clustered_rate(groups: Sequence[Sequence[float]]) -> Estimate:
     low, high = exact_interval(min(p, 1.0) * effective, effective)
     # At least as long as the interval of equal values.
     low, high = min(low, exact_interval(least, least)[0]), max(high, exact_interval(0, least)[1])
-    return Estimate(p, _clustered_error(groups, p) if len(groups) > 1 else None, low, high, n)
+    return Estimate(p, clustered_error(groups, p) if len(groups) > 1 else None, low, high, n)
 
 
 def _effective_size(groups: Sequence[Sequence[float]]) -> float:
@@ -161,10 +161,11 @@ def _effective_size(groups: Sequence[Sequence[float]]) -> float:
     typical = max(1, round(n / len(groups)))
     smoothed = [*groups, [0.0] * typical, [1.0] * typical]
     q = sum(map(math.fsum, smoothed)) / sum(map(len, smoothed))
-    return min(float(n), q * (1 - q) / _clustered_error(smoothed, q) ** 2)
+    return min(float(n), q * (1 - q) / clustered_error(smoothed, q) ** 2)
 
 
-def _clustered_error(groups: Sequence[Sequence[float]], average: float) -> float:
+def clustered_error(groups: Sequence[Sequence[float]], average: float) -> float:
+    """The standard error of a mean over all values, from the sums of independent groups."""
     residuals = [math.fsum(group) - average * len(group) for group in groups]
     k = len(groups)
     return math.hypot(*residuals) * math.sqrt(k / (k - 1)) / sum(map(len, groups))

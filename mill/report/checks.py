@@ -1,16 +1,17 @@
-"""Checks on the terminal and in Markdown: the verdict, then every metric with its interval, a column for each variant."""
+"""Checks on the terminal: the verdict, then every metric with its interval, a column for each variant."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from mill.api.printing import one_line, printable
-from mill.checks.gate import RuleOutcome
-from mill.checks.glossary import METRICS, counted, format_value, title
+from mill.api.printing import printable
+from mill.checks.glossary import GROUPS, METRICS, SEVERITIES, counted, format_interval, format_value, title
 from mill.checks.pairing import EMPTY, FAILED
 from mill.checks.result import Check, Variant
+from mill.checks.sentences import explain
 from mill.checks.verdict import first_sentences
 from mill.metrics.similarity import TIERS
 from mill.report.tables import console, dash, print_table
@@ -43,7 +44,12 @@ def print_check(check: Check) -> None:
 
 
 def _joined(variants: list[Variant]) -> list[list[str]]:
-    return [[name, *(" ".join(filter(None, cell)) for cell in cells)] for name, cells in metric_rows(variants, dash())]
+    """The rows below the name of their group, which is a row by itself."""
+    rows: list[list[str]] = []
+    for group, members in metric_groups(variants, dash()):
+        rows.append([group.upper(), *[""] * len(variants)])
+        rows += [row.texts for row in members]
+    return rows
 
 
 def _fitting(variants: list[Variant], width: int) -> list[list[Variant]]:
@@ -60,18 +66,54 @@ def _fitting(variants: list[Variant], width: int) -> list[list[Variant]]:
     return groups
 
 
+def explanations(check: Check) -> list[str]:
+    """A paragraph for each variant, with its label where there are several."""
+    several, paragraphs = len(check.variants) > 1, []
+    for variant in check.variants:
+        if sentences := explain(check, variant):
+            paragraphs.append(" ".join([*([f"{variant.label}:"] if several else []), *sentences]))
+    return paragraphs
+
+
 Cell = tuple[str, str]  # a value, and its interval with the p-value
 
 
-def metric_rows(variants: list[Variant], between: str = "–") -> list[tuple[str, list[Cell]]]:
-    """A row for each metric that a variant has, in the order of the glossary."""
-    names = [name for name in METRICS if any(_is_shown(variant, name) for variant in variants)]
-    rows = [(title(name), [_cell(variant, name, between) for variant in variants]) for name in names]
+@dataclass(frozen=True)
+class MetricRow:
+    """A row of the table, with a cell for each variant."""
+
+    title: str
+    cells: list[Cell]
+    about: str
+
+    @property
+    def texts(self) -> list[str]:
+        return [self.title, *(" ".join(filter(None, cell)) for cell in self.cells)]
+
+
+def metric_groups(variants: Sequence[Variant], between: str = "–") -> list[tuple[str, list[MetricRow]]]:
+    """The rows of the table in their groups, without those that no variant has: what failed, then what changed."""
+    found = []
+    for group, names in GROUPS.items():
+        rows = [row for name in names if (row := _row(variants, name, between)) is not None]
+        found += [(group, rows)] if rows else []
+    return found
+
+
+def _row(variants: Sequence[Variant], name: str, between: str) -> MetricRow | None:
+    if name == SEVERITIES:
+        return _severities(variants)
+    if not any(_is_shown(variant, name) for variant in variants):
+        return None
+    return MetricRow(title(name), [_cell(variant, name, between) for variant in variants], METRICS[name].about)
+
+
+def _severities(variants: Sequence[Variant]) -> MetricRow | None:
     tiers = [tier for tier, _ in TIERS] + [EMPTY, FAILED]
-    if any(f"severity_{tier}" in variant.counts for variant in variants for tier in tiers):
-        counts = [" / ".join(str(variant.counts.get(f"severity_{tier}", 0)) for tier in tiers) for variant in variants]
-        rows.append((" / ".join(tiers), [(text, "") for text in counts]))
-    return rows
+    if not any(f"severity_{tier}" in variant.counts for variant in variants for tier in tiers):
+        return None
+    counts = [" / ".join(str(variant.counts.get(f"severity_{tier}", 0)) for tier in tiers) for variant in variants]
+    return MetricRow(" / ".join(tiers), [(text, "") for text in counts], "samples by how much their answer changed")
 
 
 def _is_shown(variant: Variant, name: str) -> bool:
@@ -82,12 +124,10 @@ def _cell(variant: Variant, name: str, between: str) -> Cell:
     estimate = variant.metrics.get(name)
     if estimate is None:
         return "-", ""
-    extra = []
-    if estimate.low is not None and estimate.high is not None:
-        extra.append(f"({format_value(name, estimate.low)} {between} {format_value(name, estimate.high)})")
+    extra = [format_interval(name, estimate, between)]
     if name in variant.p_values and not math.isnan(variant.p_values[name]):
         extra.append(f"p={variant.p_values[name]:.2g}")
-    return format_value(name, estimate.value), " ".join(extra)
+    return format_value(name, estimate.value), " ".join(filter(None, extra))
 
 
 def task_table(check: Check, variant: Variant) -> tuple[list[str], list[list[str]]]:
@@ -142,34 +182,3 @@ def details(variant: Variant) -> list[str]:
     errors = variant.series.get("errors") or []
     lines += [f"sample {entry['id']}: {entry['error']}" for entry in errors[:MAX_ERRORS]]
     return lines + variant.warnings
-
-
-def summary_markdown(check: Check, outcomes: Sequence[RuleOutcome] = ()) -> str:
-    """The check as GitHub-flavoured Markdown, with the outcomes of its rules."""
-    lines = [f"### mill {_escape(check.command)}: {_escape(', '.join(check.tasks))}", ""]
-    lines += [f"**{_escape(sentence)}**  " for sentence in first_sentences(check.variants)] + [""]
-    lines += [
-        f"- `{outcome.rule.option} {outcome.rule.text}`: {outcome.status} ({_escape(outcome.message)})"
-        for outcome in outcomes
-    ]
-    lines += [""] if outcomes else []
-    if check.against:
-        lines += [f"Baseline: **{_escape(check.baseline)}**", ""]
-    lines += ["| metric | " + " | ".join(_escape(variant.label) for variant in check.variants) + " |"]
-    lines += ["| --- |" + " ---: |" * len(check.variants)]
-    for name, cells in metric_rows(check.variants):
-        texts = [name, *(" ".join(filter(None, cell)) for cell in cells)]
-        lines.append("| " + " | ".join(map(_escape, texts)) + " |")
-    for variant in check.variants:
-        columns, rows = task_table(check, variant)
-        if rows:
-            lines += ["", "| " + " | ".join(map(_escape, columns)) + " |", "| --- |" + " ---: |" * (len(columns) - 1)]
-            lines += ["| " + " | ".join(map(_escape, row)) + " |" for row in rows]
-    warnings = [f"- {_escape(variant.label)}: {_escape(line)}" for variant in check.variants for line in details(variant)]
-    return "\n".join([*lines, "", *warnings, *(f"- {_escape(warning)}" for warning in check.warnings), ""])
-
-
-def _escape(text: str) -> str:
-    """Escape names and messages, so that nothing in them is Markdown or HTML."""
-    text = one_line(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return "".join(f"\\{char}" if char in "\\|*_`[]#!~" else char for char in text)

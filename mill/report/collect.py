@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from mill.api.warnings import warn
 from mill.metrics.estimate import Estimate
 from mill.report.tables import Listing, number
 from mill.runs.folder import RunFolder, find_runs
+from mill.runs.model_labels import distinguishing_arguments
 from mill.runs.schema import BenchmarkResult, TaskResult, failed_samples
 
 COLUMNS = (
@@ -75,37 +76,6 @@ def _rows(names: Mapping[str, Any], result: TaskResult | BenchmarkResult) -> lis
 def _estimate_columns(estimate: Estimate) -> dict[str, float | int | None]:
     """`n` is the number of samples with a value: failed samples do not count."""
     return {"value": estimate.value, "stderr": estimate.stderr, "low": estimate.low, "high": estimate.high, "n": estimate.n}
-
-
-def distinguishing_arguments(models: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """For each run, the backend and arguments in which it differs from runs of another model with the same name.
-
-    Models that differ in none of them, such as other weights in the same folder, have the name of their folder.
-    """
-    by_name: dict[str, dict[str, list[str]]] = {}  # model name -> model folder -> runs
-    for run, model in models.items():
-        by_name.setdefault(model["name"], {}).setdefault(Path(run).parent.name, []).append(run)
-    texts = dict.fromkeys(models, "")
-    for folders in by_name.values():
-        if len(folders) < 2:
-            continue
-        described = [_described(models[runs[0]]) for runs in folders.values()]
-        differing = _differing(described)
-        labels = [", ".join(f"{name}={entry[name]}" for name in differing if name in entry) for entry in described]
-        for (folder, runs), label in zip(folders.items(), labels, strict=True):
-            clash = labels.count(label) > 1
-            texts |= dict.fromkeys(runs, ", ".join(filter(None, (label, folder if clash else ""))))
-    return texts
-
-
-def _described(model: Mapping[str, Any]) -> dict[str, Any]:
-    arguments = model.get("arguments")
-    return {"backend": model.get("backend", ""), **(arguments if isinstance(arguments, dict) else {})}
-
-
-def _differing(described: Sequence[Mapping[str, Any]]) -> list[str]:
-    names = dict.fromkeys(name for arguments in described for name in arguments)
-    return [name for name in names if any(arguments.get(name) != described[0].get(name) for arguments in described)]
 
 
 def shown_columns(rows: list[dict[str, Any]]) -> tuple[str, ...]:

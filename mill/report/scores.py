@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from mill.metrics.estimate import NOTHING, Estimate
 from mill.report.tables import console, dash, number, print_table
@@ -13,18 +13,11 @@ from mill.runs.schema import BenchmarkResult, TaskResult, failed_samples
 COLUMNS = ("task", "shots", "metric", "value", "stderr", "95 % interval", "n", "failed")
 SHARED = 3  # tasks that have the same warning, for one line
 MOST_NAMED = 5  # samples in a line
-_NUMBERS = ("shots", "value", "stderr", "95 % interval", "n", "failed")
+NUMBERS = ("shots", "value", "stderr", "95 % interval", "n", "failed")
 
 
 def print_outcome(outcome: Outcome) -> None:
-    rows = []
-    for task in outcome.tasks:
-        rows += _rows(task.task, str(task.n_shots), task.metrics, task.total, task)
-        for category, metrics in task.categories.items():
-            rows += _rows(f"- {category}", "", metrics, max(metric.n for metric in metrics.values()), None)
-    for mean in outcome.benchmarks:
-        rows += _rows(f"{mean.benchmark} ({_mean_of(mean)})", "", mean.metrics, mean.total, mean)
-    print_table(outcome.model, COLUMNS, rows, numbers=_NUMBERS)
+    print_table(outcome.model, COLUMNS, score_table(outcome.tasks, outcome.benchmarks, dash()), numbers=NUMBERS)
     out = console()
     for line in [*score_warnings(outcome), *model_warnings(outcome)]:
         out.print(line, markup=False, soft_wrap=True)
@@ -39,20 +32,39 @@ def print_outcome(outcome: Outcome) -> None:
     out.print(f"results: {outcome.folder.path}", markup=False, soft_wrap=True)
 
 
-def _mean_of(mean: BenchmarkResult) -> str:
+def score_table(tasks: Iterable[TaskResult], benchmarks: Iterable[BenchmarkResult], between: str) -> list[list[str]]:
+    """Rows of `COLUMNS`: the tasks with their categories, then the means of benchmarks. `between` joins an interval."""
+    rows = []
+    for task in tasks:
+        rows += _rows(task.task, str(task.n_shots), task.metrics, task.total, task, between)
+        for category, metrics in task.categories.items():
+            total = max((metric.n for metric in metrics.values()), default=0)
+            rows += _rows(f"- {category}", "", metrics, total, None, between)
+    for mean in benchmarks:
+        rows += _rows(f"{mean.benchmark} ({mean_of(mean)})", "", mean.metrics, mean.total, mean, between)
+    return rows
+
+
+def mean_of(mean: BenchmarkResult) -> str:
     count = len(mean.tasks)
     return f"mean of {count}" if not mean.missing else f"mean of {count - len(mean.missing)} of {count}"
 
 
 def score_warnings(outcome: Outcome) -> list[str]:
-    """What a reader of the scores must know, each line with the name of its task or benchmark. What several tasks share is
-    one line."""
-    shared = Counter(line for task in outcome.tasks for line in dict.fromkeys(task.warnings))
+    """What a reader of the scores must know, each line with the name of its task or benchmark."""
+    lines = result_warnings(outcome.tasks, outcome.benchmarks)
+    return lines + [f"{name} is not scored again: {reason}" for name, reason in outcome.left_out.items()]
+
+
+def result_warnings(
+    tasks: Sequence[TaskResult], benchmarks: Sequence[BenchmarkResult], *, failures: bool = True
+) -> list[str]:
+    """What several tasks share is one line. `failures` is whether failed samples are listed."""
+    shared = Counter(line for task in tasks for line in dict.fromkeys(task.warnings))
     common = {line: count for line, count in shared.items() if count >= SHARED}
     lines = [f"{count} tasks: {line}" for line, count in common.items()]
-    lines += [f"{task.task}: {line}" for task in outcome.tasks for line in warnings(task) if line not in common]
-    lines += [f"{mean.benchmark}: no value of {', '.join(mean.missing)}" for mean in outcome.benchmarks if mean.missing]
-    return lines + [f"{name} is not scored again: {reason}" for name, reason in outcome.left_out.items()]
+    lines += [f"{task.task}: {line}" for task in tasks for line in warnings(task, failures) if line not in common]
+    return lines + [f"{mean.benchmark}: no value of {', '.join(mean.missing)}" for mean in benchmarks if mean.missing]
 
 
 def model_warnings(outcome: Outcome) -> list[str]:
@@ -60,7 +72,7 @@ def model_warnings(outcome: Outcome) -> list[str]:
     return [f"{outcome.model}: {line}" for line in outcome.warnings]
 
 
-def warnings(task: TaskResult) -> list[str]:
+def warnings(task: TaskResult, failures: bool = True) -> list[str]:
     """Warnings of the task, truncated prompts, truncated, empty and filtered answers, and failed samples."""
     lines = list(task.warnings)
     if task.errors < task.n and not any(estimate.n for estimate in task.metrics.values()):
@@ -73,16 +85,21 @@ def warnings(task: TaskResult) -> list[str]:
         lines.append(f"{empty}; an instruct model may need --apply_chat_template")
     if task.filtered:
         lines.append(f"{task.filtered} of {task.n} samples have an answer that the server's content filter withheld")
-    if task.errors:
+    if task.errors and failures:
         lines.append(f"{task.errors} of {task.n} samples failed and have no score:")
-        by_error: dict[str, list[str | int]] = {}
-        for failure in task.failures:
-            by_error.setdefault(failure["error"], []).append(failure["id"])
-        for error, ids in by_error.items():
+        for error, ids in failures_by_error(task).items():
             lines.append(f"  {f'sample {ids[0]}' if len(ids) == 1 else f'{len(ids)} ({_named(ids)})'}: {error}")
         if task.errors > len(task.failures):
             lines.append(f"  and {task.errors - len(task.failures)} more")
     return lines
+
+
+def failures_by_error(task: TaskResult) -> dict[str, list[str | int]]:
+    """The samples of each error, those that the results list."""
+    by_error: dict[str, list[str | int]] = {}
+    for failure in task.failures:
+        by_error.setdefault(failure["error"], []).append(failure["id"])
+    return by_error
 
 
 def _unfinished(task: TaskResult) -> list[str]:
@@ -106,14 +123,19 @@ def _named(ids: Sequence[str | int]) -> str:
 
 
 def _rows(
-    name: str, shots: str, metrics: dict[str, Estimate], total: int, result: TaskResult | BenchmarkResult | None
+    name: str,
+    shots: str,
+    metrics: dict[str, Estimate],
+    total: int,
+    result: TaskResult | BenchmarkResult | None,
+    between: str,
 ) -> list[list[str]]:
     """`n` is the number of samples with a value of the metric; `result` has the numbers of failed ones. A task without any
     metric has a row, too."""
     rows = []
     for index, (metric, estimate) in enumerate((metrics or {"": NOTHING}).items()):
         count = str(estimate.n) if estimate.n == total else f"{estimate.n}/{total}"
-        interval = "-" if estimate.low is None else f"{number(estimate.low, 3)}{dash()}{number(estimate.high, 3)}"
+        interval = "-" if estimate.low is None else f"{number(estimate.low, 3)}{between}{number(estimate.high, 3)}"
         failed = "" if result is None else str(failed_samples(result, metric))
         cells = [metric, number(estimate.value), number(estimate.stderr), interval, count, failed]
         rows.append([name if index == 0 else "", shots if index == 0 else "", *cells])

@@ -1,4 +1,4 @@
-"""The images, audio and videos of samples, so that they can be looked at after the run.
+"""The images, audio and videos of samples, so that `mill view` can show them after the run.
 
 A sample names each with the digest of its content. Those of files are read from there again. What has no file, such as an
 image that a task has drawn, is copied to `media/<digest>` in the run's folder, up to a limit.
@@ -26,7 +26,7 @@ def media_entries(media: Iterable[Media]) -> list[dict[str, str]]:
 
 
 def store_unnamed(folder: RunFolder, media: Iterable[Media]) -> None:
-    """Copy what cannot be read again from a file; a copy that fails costs a picture in the viewer, never the run."""
+    """Copy what cannot be read again from a file; a copy that fails costs an image in the viewer, never the run."""
     target = folder.path / FOLDER
     stored = sum(file.stat().st_size for file in target.glob("*")) if target.is_dir() else 0
     for one in media:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import mill.metrics  # noqa: F401  registers the built-in metrics
 from mill.api.batching import describe
@@ -290,10 +289,3 @@ def _pooled(benchmark: Benchmark, metric: str, lookup: Mapping[str, TaskResult |
         entry = lookup[name]
         parts.append(_pooled(entry, metric, lookup) if isinstance(entry, Benchmark) else entry.metrics[metric])
     return pool(parts, weighted=benchmark.weighted)
-
-
-def read_estimate(data: Mapping[str, Any]) -> Estimate:
-    def read(name: str) -> float | None:
-        return None if data[name] is None else float(data[name])
-
-    return Estimate(float(data["value"]), read("stderr"), read("low"), read("high"), int(data["n"]))

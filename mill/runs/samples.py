@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from mill.api.batching import describe
 from mill.api.errors import RunError
 from mill.api.request import GENERATE, LOGLIKELIHOOD, Request
 from mill.api.response import Response
-from mill.api.storage import json_text, read_lines, write_atomically
+from mill.api.secrets import scrub
+from mill.api.storage import json_text, read_lines, utf8, write_atomically
 from mill.api.task import Opaque, Sample, Task, Value
 from mill.api.validate import parse_json
 from mill.execute.sample_state import SampleState
@@ -213,12 +214,21 @@ def _number(name: str, found: Mapping[str, Value]) -> Value:
 def write_samples(folder: RunFolder, model: str, task: str, scored: Iterable[ScoredSample]) -> None:
     """The samples of a task, as lines of its file in a run's folder; `model` is the model's name."""
     run = run_columns(model, folder)
-    lines = "".join(f"{_line(sample_row(run, task, one))}\n" for one in scored)
-    write_atomically(folder.samples_file(task), lines, root=folder.root)
+    write_lines(folder, task, (row_line(sample_row(run, task, one)) for one in scored))
 
 
-def _line(data: Mapping[str, Any]) -> str:
-    """Lone surrogates are written out and the line is marked: DuckDB reads no line that has them as escapes of JSON."""
+def write_lines(folder: RunFolder, task: str, lines: Iterable[str]) -> None:
+    """The file of a task's samples from its lines, of which one at a time is in memory."""
+
+    def fill(handle: IO[bytes]) -> None:
+        for line in lines:
+            handle.write(utf8(f"{scrub(line)}\n"))
+
+    write_atomically(folder.samples_file(task), fill, root=folder.root)
+
+
+def row_line(data: Mapping[str, Any]) -> str:
+    """A row as JSON. Lone surrogates are written out and the line is marked: DuckDB reads no line with their escapes."""
     text = json_text(data)
     return json_text({**_mapped(data, _escape), "escaped": True}) if _SURROGATE.search(text) else text
 
@@ -226,22 +236,28 @@ def _line(data: Mapping[str, Any]) -> str:
 def read_samples(file: Path) -> list[SampleRecord]:
     """Samples as a run wrote them, with their responses. Two lines of one sample are refused."""
     samples: dict[str | int, SampleRecord] = {}
+    for where, line in read_rows(file):
+        sample = _read_line(line, where)
+        if sample.sample.id in samples:
+            raise RunError(f"{where} is a second line of sample {sample.sample.id}: remove one of them")
+        samples[sample.sample.id] = sample
+    return list(samples.values())
+
+
+def read_rows(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The lines of a samples file, one at a time, each with the words that name it in a message."""
     try:
         for number, (_, line) in enumerate(read_lines(file), 1):
             if line.strip():
                 where = f"{file}, line {number},"
-                sample = _read_line(parse_json(line, where, RunError, strict=True), where)
-                if sample.sample.id in samples:
-                    raise RunError(f"{where} is a second line of sample {sample.sample.id}: remove one of them")
-                samples[sample.sample.id] = sample
+                row = parse_json(line, where, RunError, strict=True)
+                checked(row, SampleLine, where)
+                yield where, unescaped(row)
     except FileNotFoundError:
         raise RunError(f"cannot read {file}: there is no such file; `mill eval` writes it") from None
-    return list(samples.values())
 
 
 def _read_line(line: Any, where: str) -> SampleRecord:
-    checked(line, SampleLine, where)
-    line = unescaped(line)
     keys, given = line["keys"], line["responses"]
     if not keys or not all(keys):
         raise RunError(f"{where} is not valid: keys: a list of keys for each repeat is needed")

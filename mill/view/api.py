@@ -2,99 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
-from mill import __version__
 from mill.api.errors import SpecError
-from mill.runs.schema import BenchmarkResult, TaskResult
-from mill.view import check_queries, comparing, queries, search, tokens, usage
+from mill.view import check_queries, comparing, queries, tokens, usage
 from mill.view.commands import reproducing_command
 from mill.view.filters import read_filter
-from mill.view.index import ResultsIndex
-from mill.view.live import LiveProgress
-from mill.view.run_info import RunInfo, run_labels
-from mill.view.sample_line import STATUSES
+from mill.view.overview import Viewer
+from mill.view.pairs import CELLS
 from mill.view.shorten import Shortener
 from mill.view.text_diff import diff_words
 
 Parameters = Mapping[str, str]
-_SHOWN_METRICS = 3
-
-
-@dataclass
-class Viewer:
-    """An index, and what is known of the runs at work."""
-
-    index: ResultsIndex
-    live: LiveProgress = field(default_factory=LiveProgress)
-
-
-def state(viewer: Viewer, given: Parameters) -> dict[str, Any]:
-    """All runs and checks, and how far the index is."""
-    index = viewer.index
-    runs = list(index.runs.values())  # once: another thread replaces them
-    counts, labels = _all_counts(index), run_labels(runs)
-    none = {**dict.fromkeys(STATUSES, 0), "damaged": 0, "requests": 0}
-    return {
-        "mill": __version__,
-        "folder": str(index.root),
-        "version": index.state.version,
-        "syncing": index.state.syncing,
-        "indexed": [index.state.bytes_done, index.state.bytes_total],
-        "search": search.search_progress(index),
-        "warnings": index.state.warnings[:50],
-        "runs": [_run_entry(viewer, run, counts.get(run.uid, none), labels[run.uid]) for run in runs],
-        "checks": check_queries.list_checks(index),
-    }
-
-
-def _all_counts(index: ResultsIndex) -> dict[str, dict[str, int]]:
-    counts: dict[str, dict[str, int]] = {}
-    for row in index.database.connection().execute("SELECT run, statuses, damaged, requests FROM files"):
-        entry = counts.setdefault(row["run"], {**dict.fromkeys(STATUSES, 0), "damaged": 0, "requests": 0})
-        for name, count in json.loads(row["statuses"] or "{}").items():
-            entry[name] += count
-        entry["damaged"] += row["damaged"] or 0
-        entry["requests"] += row["requests"] or 0
-    return counts
-
-
-def _run_entry(viewer: Viewer, run: RunInfo, counts: Mapping[str, int], label: str) -> dict[str, Any]:
-    sessions = run.manifest.get("sessions", [])
-    last = sessions[-1] if sessions else {}
-    results: dict[str, TaskResult | BenchmarkResult] = {**run.results.benchmarks, **run.results.tasks}
-    scores = [
-        {"name": name, "metric": metric, "value": _number(estimate.value), "low": estimate.low, "high": estimate.high}
-        for name, result in results.items()
-        for metric, estimate in list(result.metrics.items())[:1]
-    ]
-    return {
-        "uid": run.uid,
-        "name": run.name,
-        "label": label,
-        "model": run.model,
-        "backend": run.manifest.get("model", {}).get("backend", ""),
-        "tool": run.tool,
-        "settings": run.settings,
-        "tasks": run.tasks,
-        "of_check": run.of_check,
-        "error": run.error,
-        "counts": dict(counts),
-        "started": last.get("started", ""),
-        "ended": last.get("ended", ""),
-        "seconds": sum(float(session.get("seconds") or 0.0) for session in sessions),
-        "scores": scores[:_SHOWN_METRICS],
-        "more_scores": max(0, len(scores) - _SHOWN_METRICS),
-        "live": viewer.live.of(run, counts["requests"]) if run.tool == "mill" else None,
-    }
-
-
-def _number(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 def run(viewer: Viewer, given: Parameters) -> dict[str, Any]:
@@ -144,7 +65,7 @@ def sample(viewer: Viewer, given: Parameters) -> dict[str, Any]:
     return {
         "sample": shorten(line),
         "cut": shorten.cut,
-        "tokens": _bounded_tokens(tokens.token_table(line)),
+        "tokens": _bounded_tokens(tokens.token_table(line, queries.find_run(viewer.index, chosen.run))),
         "neighbours": queries.neighbours(viewer.index, chosen, name, task),
         "command": reproducing_command(queries.find_run(viewer.index, chosen.run), task, name),
     }
@@ -176,7 +97,7 @@ def pair(viewer: Viewer, given: Parameters) -> dict[str, Any]:
         "a": shorten(lines[0]),
         "b": shorten(lines[1]),
         "cut": shorten.cut,
-        "cell": comparing.CELLS[found["cell"]],
+        "cell": CELLS[found["cell"]],
         "margin": found["margin"],
         "divergence": vars(divergence) if divergence is not None else None,
         "diff": shorten(diff_words(*texts)) if texts[0] != texts[1] else None,
@@ -225,7 +146,6 @@ def trend(viewer: Viewer, given: Parameters) -> dict[str, Any]:
 
 
 ENDPOINTS: dict[str, Callable[[Viewer, Parameters], dict[str, Any]]] = {
-    "state": state,
     "run": run,
     "scores": scores,
     "categories": categories,

@@ -1,26 +1,23 @@
-"""Two runs sample by sample: which answers changed, which became right or wrong, and whether that is noise.
-
-Pairs are made once for two runs and stored in the index, so that filters and sorting read a narrow table.
-"""
+"""Two runs sample by sample: which answers changed, which became right or wrong, and whether that is noise."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mill.api.errors import RunError, SpecError, UnknownName
-from mill.metrics.paired import holm, mcnemar, rate_difference
+from mill.api.errors import SpecError, UnknownName
+from mill.checks.measurements import NEAR_TIE
+from mill.checks.result import Check, Variant
+from mill.checks.sentences import explain
+from mill.metrics.paired import holm, mcnemar, rate, rate_difference
 from mill.view.filters import Clause, Page, cursor_of, order_clause, read_names, read_page, search_query
 from mill.view.index import ResultsIndex
-from mill.view.queries import category_names, files_of, find_run, read_line
-from mill.view.sample_line import FAILED, RIGHT, STATUSES, TOKENS, WRONG
-from mill.view.tokens import divergence_of
+from mill.view.pairs import CELLS, COUNTS, JOINED, MARGINS, comparison
+from mill.view.queries import category_names, files_of
+from mill.view.sample_line import STATUSES
 
-BOTH_RIGHT, REGRESSION, IMPROVEMENT, BOTH_WRONG, OTHER = range(5)
-CELLS = ("both_right", "regression", "improvement", "both_wrong", "other")
-MOST_MARGINS = 1_000  # changed texts whose divergence is looked up when two runs are first compared
+FLIPS = ("regression", "improvement")
 SORTS = {
     "order": "pairs.id",
     "category": "pairs.category",
@@ -28,22 +25,10 @@ SORTS = {
     "margin": "pairs.margin",
     "difference": "pairs.difference",
 }
-_IS_RIGHT = f"CASE {{0}}.status WHEN {RIGHT} THEN 1 WHEN {WRONG} THEN 0 WHEN {FAILED} THEN 0 END"
-_PAIR = f"""
-    INSERT INTO pairs (comparison, file, a, b, category, cell, changed, other_prompt, margin, difference)
-    SELECT ?, x.file, x.id, y.id, x.category,
-        CASE ({_IS_RIGHT.format("x")}) * 2 + ({_IS_RIGHT.format("y")})
-            WHEN 3 THEN {BOTH_RIGHT} WHEN 2 THEN {REGRESSION} WHEN 1 THEN {IMPROVEMENT} WHEN 0 THEN {BOTH_WRONG}
-            ELSE {OTHER} END,
-        x.answer_key != y.answer_key, x.prompt_key != y.prompt_key, x.margin, y.v0 - x.v0
-    FROM samples x CROSS JOIN samples y INDEXED BY samples_by_key ON y.file = ? AND y.key = x.key
-    WHERE x.id BETWEEN ? AND ? AND +x.file = ?
-"""
 _LISTED = (
     "pairs.id, pairs.file, pairs.a, pairs.b, pairs.category, cell, changed, other_prompt, pairs.margin, difference, "
     "x.name, x.status AS status_a, y.status AS status_b, x.v0 AS value_a, y.v0 AS value_b"
 )
-_JOINED = "pairs JOIN samples x ON x.id = pairs.a JOIN samples y ON y.id = pairs.b"
 
 
 @dataclass(frozen=True)
@@ -79,74 +64,43 @@ def read_pair_filter(given: Mapping[str, str]) -> PairFilter:
     )
 
 
-def comparison(index: ResultsIndex, a: str, b: str) -> Any:
-    """The stored comparison of two runs, made where there is none or a run has changed since."""
-    if find_run(index, a).uid == find_run(index, b).uid:
-        raise SpecError("a run is not compared with itself: choose another one")
-    sides = [{row["task"]: row for row in files_of(index, uid).values()} for uid in (a, b)]
-    tasks = [task for task in sides[0] if task in sides[1]]
-    if not tasks:
-        names = [", ".join(list(side)[:5]) or "none" for side in sides]
-        raise RunError(f"the two runs have no task in common: one has {names[0]}, the other {names[1]}")
-    used = json.dumps([[side[task]["id"], side[task]["last"]] for task in tasks for side in sides])
-    stored = _stored(index, a, b)
-    if stored is not None and stored["files"] == used:
-        return stored
-    with index.database.change() as change:
-        stored = _stored(index, a, b)
-        if stored is not None and stored["files"] == used:  # another thread has just made it
-            return stored
-        if stored is not None:  # of an earlier state of the runs
-            change.execute("DELETE FROM pairs WHERE comparison = ?", (stored["id"],))
-            change.execute("DELETE FROM comparisons WHERE id = ?", (stored["id"],))
-        number = change.execute("INSERT INTO comparisons (a, b, files) VALUES (?, ?, ?)", (a, b, used)).lastrowid
-        samples = 0
-        for task in tasks:
-            first, second = sides[0][task], sides[1][task]
-            samples += sum(sum(json.loads(side["statuses"]).values()) for side in (first, second))
-            change.execute(_PAIR, (number, second["id"], first["first"], first["last"], first["id"]))
-        pairs = change.execute("SELECT count(*) FROM pairs WHERE comparison = ?", (number,)).fetchone()[0]
-        change.execute("UPDATE comparisons SET unpaired = ? WHERE id = ?", (samples - 2 * pairs, number))
-        _look_up_margins(index, change, number)
-    return _stored(index, a, b)
-
-
-def _stored(index: ResultsIndex, a: str, b: str) -> Any:
-    query = "SELECT * FROM comparisons WHERE a = ? AND b = ?"
-    return index.database.connection().execute(query, (a, b)).fetchone()
-
-
-def _look_up_margins(index: ResultsIndex, change: Any, number: Any) -> None:
-    """The margins of generated texts that changed, flips first: they are in the samples, not in the index.
-
-    In the transaction that makes the pairs, so that no other thread counts pairs without their margins."""
-    query = (
-        f"SELECT pairs.id, x.file AS file_a, x.offset AS offset_a, x.length AS length_a, x.name AS name_a, "
-        f"y.file AS file_b, y.offset AS offset_b, y.length AS length_b, y.name AS name_b FROM {_JOINED} "
-        f"WHERE comparison = ? AND changed AND pairs.margin IS NULL AND x.flags & {TOKENS} AND y.flags & {TOKENS} "
-        f"ORDER BY cell IN ({REGRESSION}, {IMPROVEMENT}) DESC LIMIT ?"
-    )
-    found = []
-    for row in change.execute(query, (number, MOST_MARGINS)).fetchall():
-        sides = [{name: row[f"{name}_{side}"] for name in ("file", "offset", "length", "name")} for side in "ab"]
-        divergence = divergence_of(*(read_line(index, side) for side in sides))
-        if divergence is not None and divergence.margin is not None:
-            found.append((divergence.margin, row["id"]))
-    change.executemany("UPDATE pairs SET margin = ? WHERE id = ?", found)
-
-
 def compare_summary(index: ResultsIndex, chosen: PairFilter) -> dict[str, Any]:
     """The 2×2 of right and wrong with McNemar's test, in all and for each category, corrected by Holm's method."""
     stored = comparison(index, chosen.a, chosen.b)
-    everything = replace(chosen, cells=(), changed=False, search="")
-    clause = _where(index, everything, stored["id"])
+    everything = replace(chosen, cells=(), changed=False, search="", page=Page())
+    known = index.remembered.get((stored["id"], everything))
+    if known is None:
+        known = index.remember((stored["id"], everything), _summary(index, everything, stored))
+    return {**known}
+
+
+def _stored_counts(index: ResultsIndex, chosen: PairFilter, stored: Any) -> list[Any]:
+    """A row for each category and cell. A margin between two steps is counted from the pairs themselves."""
+    connection = index.database.connection()
+    clause = _where(index, chosen, stored)
+    if chosen.least_margin not in MARGINS:
+        near = f"coalesce(sum(margin < {NEAR_TIE}), 0) AS near"
+        query = f"SELECT file, category, cell, {COUNTS}, {near} FROM pairs WHERE {clause.text} GROUP BY file, category, cell"
+        return connection.execute(query, clause.parameters).fetchall()
     query = (
-        "SELECT file, category, cell, count(*) AS n, sum(changed) AS changed, sum(other_prompt) AS other_prompt, "
-        "sum(changed AND margin IS NULL) AS no_margin, sum(difference) AS difference, count(difference) AS valued "
-        f"FROM pairs WHERE {clause.text} GROUP BY file, category, cell"
+        "SELECT file, category, cell, sum(n) AS n, sum(changed) AS changed, sum(other_prompt) AS other_prompt, "
+        "sum(no_margin) AS no_margin, sum(difference) AS difference, sum(valued) AS valued, "
+        f"sum(CASE WHEN step <= {MARGINS.index(NEAR_TIE)} THEN n ELSE 0 END) AS near FROM pair_counts "
+        "WHERE comparison = ? AND step > ? GROUP BY file, category, cell"
     )
-    rows = index.database.connection().execute(query, clause.parameters).fetchall()
-    files = files_of(index, chosen.a)
+    rows = connection.execute(query, (stored["id"], MARGINS.index(chosen.least_margin))).fetchall()
+    files = files_of(index, chosen.a, chosen.task)
+    names = category_names(index, {row["category"] for row in rows})
+    return [
+        row
+        for row in rows
+        if row["file"] in files and (chosen.category is None or names[row["category"]] == chosen.category)
+    ]
+
+
+def _summary(index: ResultsIndex, everything: PairFilter, stored: Any) -> dict[str, Any]:
+    rows = _stored_counts(index, everything, stored)
+    files = files_of(index, everything.a)
     names = category_names(index, {row["category"] for row in rows})
     groups: dict[tuple[int, int], list[Any]] = {}
     for row in rows:
@@ -157,7 +111,39 @@ def compare_summary(index: ResultsIndex, chosen: PairFilter) -> dict[str, Any]:
     ]
     for entry, corrected in zip(listed, holm([entry["p"] for entry in listed]), strict=True):
         entry["p_corrected"] = corrected
-    return {**_counts(rows), "unpaired": stored["unpaired"], "groups": listed}
+    counts = _counts(rows)
+    sentences = [*_verdict(counts, everything), *_near_ties(rows)]
+    return {**counts, "unpaired": stored["unpaired"], "groups": listed, "sentences": sentences}
+
+
+def _verdict(counts: Mapping[str, Any], chosen: PairFilter) -> list[str]:
+    """What a check would report of these pairs, in plain sentences."""
+    cells = counts["cells"]
+    n = sum(cells.values()) - cells["other"]
+    if not n:
+        return []
+    worse, better = cells["regression"], cells["improvement"]
+    metrics = {
+        "acc_baseline": rate(cells["both_right"] + worse, n),
+        "acc": rate(cells["both_right"] + better, n),
+        "acc_drop": rate_difference(worse, better, n),
+    }
+    found = {"samples": counts["n"], "regressions": worse, "improvements": better}
+    variant = Variant(chosen.b, metrics=metrics, p_values={"acc_drop": counts["p"]}, counts=found)
+    return explain(Check("compare", [chosen.task or "all tasks"], [variant], chosen.a, {"limit": n}), variant)
+
+
+def _near_ties(rows: Sequence[Any]) -> list[str]:
+    """How many answers that became right or wrong were decided by a small margin."""
+    flips = [row for row in rows if CELLS[row["cell"]] in FLIPS]
+    total, known = sum(row["n"] for row in flips), sum(row["n"] - row["no_margin"] for row in flips)
+    if not known:
+        return []
+    near = sum(row["near"] for row in flips)
+    of = f"{total}" if known == total else f"{known} (of {total}) with a known margin"
+    return [
+        f"Of the answers that became right or wrong, {near} of {of} were at a near-tie: rounding alone may explain these."
+    ]
 
 
 def _counts(rows: Sequence[Any]) -> dict[str, Any]:
@@ -180,8 +166,8 @@ def _counts(rows: Sequence[Any]) -> dict[str, Any]:
 def list_pairs(index: ResultsIndex, chosen: PairFilter) -> dict[str, Any]:
     """A page of pairs, how many there are, and the cursor of the next page."""
     stored = comparison(index, chosen.a, chosen.b)
-    rows, files = _rows(index, chosen, stored["id"]), files_of(index, chosen.a)
-    clause = _where(index, chosen, stored["id"])
+    rows, files = _rows(index, chosen, stored), files_of(index, chosen.a)
+    clause = _where(index, chosen, stored)
     query = f"SELECT count(*) FROM pairs WHERE {clause.text}"
     total = index.database.connection().execute(query, clause.parameters).fetchone()[0]
     names = category_names(index, {row["category"] for row in rows})
@@ -207,22 +193,19 @@ def _listed(row: Any, files: Mapping[int, Any], names: Mapping[int, str]) -> dic
     }
 
 
-def _rows(index: ResultsIndex, chosen: PairFilter, number: int) -> list[Any]:
+def _rows(index: ResultsIndex, chosen: PairFilter, stored: Any) -> list[Any]:
     """The narrow table is sorted first; only the rows of the page are joined with their samples."""
-    clause = _where(index, chosen, number)
+    clause = _where(index, chosen, stored)
     order = order_clause(clause, SORTS[chosen.page.sort], "pairs.id", chosen.page)
     inner = f"SELECT id FROM pairs WHERE {clause.text} ORDER BY {order} LIMIT ?"
-    query = f"SELECT {_LISTED} FROM {_JOINED} WHERE pairs.id IN ({inner}) ORDER BY {order}"
+    query = f"SELECT {_LISTED} FROM {JOINED} WHERE pairs.id IN ({inner}) ORDER BY {order}"
     return index.database.connection().execute(query, (*clause.parameters, chosen.page.limit + 1)).fetchall()
 
 
-def _where(index: ResultsIndex, chosen: PairFilter, number: int) -> Clause:
+def _where(index: ResultsIndex, chosen: PairFilter, stored: Any) -> Clause:
+    """Pairs of one comparison have adjacent numbers."""
     clause = Clause()
-    clause.add("+comparison = ?", number)
-    first, last = (
-        index.database.connection().execute("SELECT min(id), max(id) FROM pairs WHERE comparison = ?", (number,)).fetchone()
-    )
-    clause.add("pairs.id BETWEEN ? AND ?", first or 0, last or 0)
+    clause.add("pairs.id BETWEEN ? AND ?", stored["first"], stored["last"])
     if chosen.task:
         clause.add("pairs.file = ?", *files_of(index, chosen.a, chosen.task))
     if chosen.category is not None:
@@ -254,18 +237,18 @@ def find_pair(index: ResultsIndex, chosen: PairFilter, task: str, name: str) -> 
 
 def pair_neighbours(index: ResultsIndex, chosen: PairFilter, pair: Any) -> dict[str, Any]:
     """The pairs before and after one in the order of the list, and the next one whose answer flipped."""
+    stored = comparison(index, chosen.a, chosen.b)
     column = SORTS[chosen.page.sort].partition(".")[2]
     page = replace(chosen.page, after=(pair[column], pair["id"]), limit=1)
-    flips = ("regression", "improvement")
-    wanted = {
-        "previous": replace(chosen, page=replace(page, backwards=True)),
-        "next": replace(chosen, page=page),
-        "next_flip": replace(chosen, cells=flips, page=page),
-        "first_flip": replace(chosen, cells=flips, page=replace(page, after=None)),
+    files = files_of(index, chosen.a)
+
+    def nearest(one: PairFilter) -> dict[str, str] | None:
+        rows = _rows(index, one, stored)[:1]
+        return {"task": files[rows[0]["file"]]["task"], "id": rows[0]["name"]} if rows else None
+
+    flipped = replace(chosen, cells=FLIPS, page=page)
+    return {
+        "previous": nearest(replace(chosen, page=replace(page, backwards=True))),
+        "next": nearest(replace(chosen, page=page)),
+        "next_flip": nearest(flipped) or nearest(replace(flipped, page=replace(page, after=None))),  # from the start again
     }
-    files, found = files_of(index, chosen.a), dict[str, Any]()
-    for name, one in wanted.items():
-        rows = _rows(index, one, pair["comparison"])[:1]
-        found[name] = {"task": files[rows[0]["file"]]["task"], "id": rows[0]["name"]} if rows else None
-    first = found.pop("first_flip")
-    return {**found, "next_flip": found["next_flip"] or first}

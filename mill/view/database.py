@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from mill.api.errors import RunError
-from mill.models.spec.fingerprint import cache_folder
+from mill.api.storage import cache_folder
 from mill.view.sample_line import METRIC_COLUMNS
 
 VERSION = 1
@@ -33,20 +33,26 @@ CREATE TABLE samples (
 CREATE INDEX samples_by_key ON samples (file, key);
 CREATE INDEX samples_by_name ON samples (file, name);
 CREATE TABLE comparisons (
-    id INTEGER PRIMARY KEY AUTOINCREMENT, a TEXT, b TEXT, files TEXT, unpaired INTEGER, UNIQUE (a, b)
+    id INTEGER PRIMARY KEY AUTOINCREMENT, a TEXT, b TEXT, files TEXT, unpaired INTEGER, first INTEGER, last INTEGER,
+    UNIQUE (a, b)
 );
 CREATE TABLE pairs (
     id INTEGER PRIMARY KEY AUTOINCREMENT, comparison INTEGER, file INTEGER, a INTEGER, b INTEGER, category INTEGER,
     cell INTEGER, changed INTEGER, other_prompt INTEGER, margin REAL, difference REAL
 );
-CREATE INDEX pairs_by_comparison ON pairs (comparison, cell);
+CREATE TABLE pair_counts (
+    comparison INTEGER, file INTEGER, category INTEGER, cell INTEGER, step INTEGER, n INTEGER, changed INTEGER,
+    other_prompt INTEGER, no_margin INTEGER, difference REAL, valued INTEGER
+);
+CREATE INDEX pair_counts_by_comparison ON pair_counts (comparison);
+CREATE INDEX pairs_by_first ON pairs (comparison, a);
 CREATE VIRTUAL TABLE texts USING fts5(prompt, response, content='', detail='column', tokenize='unicode61');
 PRAGMA user_version = {VERSION};
 """
 
 
 class Database:
-    """Connections to one file, one for each thread. A damaged file, or one of another version, is made anew."""
+    """Connections to one file, one for each thread. A damaged file, or one of another version, is replaced."""
 
     def __init__(self, root: Path, folder: Path | None = None) -> None:
         name = hashlib.blake2b(str(root.resolve()).encode("utf-8", "backslashreplace"), digest_size=8).hexdigest()

@@ -16,22 +16,23 @@ from typing import Any
 
 from mill.api.errors import MillError, RunError, SpecError
 from mill.api.storage import json_text, utf8, write_atomically
-from mill.report import html as report_html
 from mill.view import api, check_queries, comparing, queries
 from mill.view.bundle import bundle
 from mill.view.comparing import PairFilter
 from mill.view.filters import Page, SampleFilter, all_rows
 from mill.view.index import ResultsIndex
 from mill.view.media import read_media
+from mill.view.overview import Viewer, overview
+from mill.view.pairs import MARGINS
+from mill.view.report import offline_report
 from mill.view.run_info import RunInfo, run_labels
 from mill.view.sample_line import FLAGS, STATUSES
+from mill.view.server import REPORT_CSS, STATIC
 
-STATIC = Path(__file__).with_name("static")
 MARKER = "mill-view.txt"  # in the folder: it is a copy that may be replaced
 MOST_SAMPLES = 50_000
 MOST_PAIRS = 12  # ordered pairs of runs; beyond that, each run is compared with one other
 CHUNK = 20  # samples in one file
-MARGINS = (0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2)  # the steps of the slider
 POLICY = (
     "default-src 'none'; script-src 'self' file:; style-src 'self' file:; img-src 'self' file: data:; "
     "media-src 'self' file:; base-uri 'none'; form-action 'none'"
@@ -82,7 +83,7 @@ def _matches(pattern: str, run: RunInfo, labels: dict[str, str]) -> bool:
 class _Export:
     def __init__(self, index: ResultsIndex, target: Path, runs: Sequence[RunInfo]) -> None:
         self.index, self.target, self.runs = index, target, list(runs)
-        self.viewer = api.Viewer(index)
+        self.viewer = Viewer(index)
 
     def write(self) -> None:
         for name in ("data", "media", "reports"):
@@ -114,18 +115,19 @@ class _Export:
 
     def _pages(self) -> None:
         page = (STATIC / "index.html").read_text(encoding="utf-8")
+        page = re.sub('<link rel="modulepreload".*\n', "", page)
         page = page.replace('<script type="module" src="app.js">', '<script defer src="app.js">')
         page = page.replace("<title>", f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n<title>')
         self._file("index.html", page)
         self._file("app.js", bundle(STATIC, "static.js"))
         self._file("style.css", (STATIC / "style.css").read_bytes())
-        self._file("report.css", Path(report_html.__file__).with_name("style.css").read_bytes())
+        self._file("report.css", REPORT_CSS.read_bytes())
         for licence in sorted((STATIC / "vendor").glob("LICENSE.*")):
             self._file(licence.name, licence.read_bytes())
 
     def _overview(self) -> None:
         uids = [run.uid for run in self.runs]
-        state = api.state(self.viewer, {})
+        state = overview(self.viewer)
         state |= {"folder": self.index.root.name, "syncing": False, "warnings": [], "search": {"done": 0, "total": 0}}
         state["runs"] = [{**run, "live": None} for run in state["runs"] if run["uid"] in uids]
         self._data("state", state)
@@ -181,9 +183,9 @@ class _Export:
         self._data(f"pairs-{a}-{b}", {"rows": rows, "size": CHUNK})
         steps = {}
         for margin in MARGINS:
-            one = replace(chosen, least_margin=float(margin))
+            one = replace(chosen, least_margin=margin)
             of_tasks = {task: comparing.compare_summary(self.index, replace(one, task=task)) for task in tasks}
-            steps[str(margin)] = {"all": comparing.compare_summary(self.index, one), "tasks": of_tasks}
+            steps[f"{margin:g}"] = {"all": comparing.compare_summary(self.index, one), "tasks": of_tasks}
         self._data(f"compare-{a}-{b}", steps)
         for number, part in enumerate(_chunks(rows)):
             self._data(f"pair-{a}-{b}-{number}", [self._one_pair(a, b, row) for row in part])
@@ -205,7 +207,7 @@ class _Export:
                 continue  # the list of checks has the reason
             measured |= {metric["name"] for metric in shown["metrics"]}
             self._data(f"check-{uid}", shown)
-            self._file(f"reports/{uid}.html", report_html.report_page([check_queries.find_check(self.index, uid)]))
+            self._file(f"reports/{uid}.html", offline_report(self.index, "check", uid))
         self._data("trends", {name: check_queries.metric_over_time(self.index, name) for name in sorted(measured)})
 
 

@@ -20,13 +20,14 @@ from mill.api.errors import MillError, RunError
 from mill.api.storage import open_regular, read_lines
 from mill.api.warnings import warn
 from mill.view.database import Database
-from mill.view.other_logs import OtherLog, convert_log
+from mill.view.other_logs.find import OtherLog
 from mill.view.run_info import RunInfo, file_signature, read_run, run_signature, uid_of
 from mill.view.sample_line import METRIC_COLUMNS, STATUSES, read_head
 from mill.view.sample_line import indexed as columns_of
 from mill.view.scan import scan
 
 _BATCH = 5_000
+_MOST_REMEMBERED = 500
 _INSERT = (
     "INSERT INTO samples (file, offset, length, key, name, category, status, flags, prompt_tokens, output_tokens, seconds, "
     "margin, worst, worst_at, prompt_key, answer_key, {}) VALUES ({})"
@@ -66,6 +67,7 @@ class ResultsIndex:
         self.runs: dict[str, RunInfo] = {}
         self.checks: dict[str, Path] = {}
         self.state = IndexState()
+        self.remembered: dict[Any, Any] = {}
         self._check_signatures: dict[str, Any] = {}
         self._syncing = threading.Lock()
 
@@ -77,6 +79,13 @@ class ResultsIndex:
                 return self._sync()
             finally:
                 self.state.syncing = False
+
+    def remember(self, key: Any, answer: Any) -> Any:
+        """Keep an answer that took long, under a key that changes with the data."""
+        if len(self.remembered) >= _MOST_REMEMBERED:
+            self.remembered = {}
+        self.remembered[key] = answer
+        return answer
 
     def close(self) -> None:
         self.database.close()
@@ -117,6 +126,8 @@ class ResultsIndex:
         target = self.database.folder / "logs" / hashlib.blake2b(stamp.encode(), digest_size=10).hexdigest()
         done = target / "converted"
         if not done.exists():
+            from mill.view.other_logs.convert import convert_log  # it imports much, and most folders have no such logs
+
             try:
                 convert_log(log, target)
                 done.write_text("")
@@ -243,8 +254,8 @@ class _FileReader:
         values = (*one.values, *(None,) * (METRIC_COLUMNS - len(one.values)))
         columns = (one.flags, one.prompt_tokens, one.output_tokens, one.seconds, one.margin, one.worst, one.worst_at)
         name = one.name.encode("utf-8", "backslashreplace").decode()
-        place = (self.id, offset, len(line), key, name, self._name(one.category), one.status)
-        self._rows.append((*place, *columns, one.prompt_key, one.answer_key, *values))
+        position = (self.id, offset, len(line), key, name, self._name(one.category), one.status)
+        self._rows.append((*position, *columns, one.prompt_key, one.answer_key, *values))
         if len(self._rows) >= _BATCH:
             self._flush()
 
@@ -279,7 +290,7 @@ class _FileReader:
 
 
 def sync_forever(index: ResultsIndex, stopped: threading.Event, on_change: Any, *, every_s: float = 1.0) -> None:
-    """Keep an index up to date until `stopped`. A folder with much to look at is looked at less often."""
+    """Keep an index up to date until `stopped`. A large folder is checked less often."""
     while not stopped.is_set():
         began = time.monotonic()
         try:

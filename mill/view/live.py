@@ -66,6 +66,6 @@ def _count_lines(growth: _Growth, folder: Path) -> None:
                 handle.seek(growth.ends.get(file.name, 0))
                 while block := handle.read(_BLOCK):
                     growth.lines += block.count(b"\n")
-                    growth.ends[file.name] = handle.tell()
+                    growth.ends[file.name] = growth.ends.get(file.name, 0) + len(block)
         except (OSError, RunError):  # removed meanwhile
             continue

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from mill.api.errors import SpecError, UnknownName, import_pandas
 from mill.report.collect import COLUMNS, score_rows
+from mill.view.check_list import list_checks
 from mill.view.comparing import PairFilter, compare_summary, list_pairs
 from mill.view.filters import SampleFilter, all_rows
 from mill.view.index import ResultsIndex
@@ -44,10 +45,11 @@ class LoadedResults:
 
     @property
     def runs(self) -> pd.DataFrame:
-        """A row for each run: label, model, backend, settings, tasks, folder."""
+        """A row for each run: label, uid (in the addresses of `mill view`), model, backend, settings, tasks, folder."""
         rows = [
             {
                 "run": self._labels[run.uid],
+                "uid": run.uid,
                 "model": run.model,
                 "backend": run.manifest.get("model", {}).get("backend", ""),
                 "tool": run.tool,
@@ -69,6 +71,16 @@ class LoadedResults:
             for row in score_rows(run.model, run.folder, run.results.tasks.values(), run.results.benchmarks.values())
         ]
         return _pandas().DataFrame(rows, columns=["label", *COLUMNS])
+
+    @property
+    def checks(self) -> pd.DataFrame:
+        """A row for each model of each check, with its verdict; newest first."""
+        rows = [
+            {**{name: check[name] for name in ("uid", "command", "tasks", "created", "baseline")}, **variant}
+            for check in list_checks(self._index)
+            for variant in check.get("variants", ())
+        ]
+        return _pandas().DataFrame(rows)
 
     def samples(
         self,

@@ -14,7 +14,7 @@ from mill.api.validate import parse_json
 from mill.metrics.aggregate import mean
 from mill.metrics.paired import rate
 from mill.runs.samples import unescaped
-from mill.view.filters import SORTS, Clause, SampleFilter, cursor_of, order_clause, search_query
+from mill.view.filters import SORTS, Clause, Page, SampleFilter, cursor_of, order_clause, search_query
 from mill.view.index import ResultsIndex
 from mill.view.run_info import RunInfo
 from mill.view.sample_line import FAILED, FLAGS, GRADED, RIGHT, STATUSES, WRONG, read_texts
@@ -59,9 +59,8 @@ def status_counts(index: ResultsIndex, run: str) -> dict[str, int]:
 def list_samples(index: ResultsIndex, chosen: SampleFilter) -> dict[str, Any]:
     """A page of samples, how many there are, and the cursor of the next page."""
     files = files_of(index, find_run(index, chosen.run).uid, chosen.task)
-    rows, connection = _rows(index, chosen, files), index.database.connection()
-    clause = samples_where(chosen, files)
-    total = connection.execute(f"SELECT count(*) FROM samples WHERE {clause.text}", clause.parameters).fetchone()[0]
+    rows = _rows(index, chosen, files)
+    total = _count(index, chosen, files)
     more = len(rows) > chosen.page.limit
     rows = rows[: chosen.page.limit]
     column = SORTS[chosen.page.sort]
@@ -75,7 +74,7 @@ def list_samples(index: ResultsIndex, chosen: SampleFilter) -> dict[str, Any]:
 
 def _rows(index: ResultsIndex, chosen: SampleFilter, files: Mapping[int, Any]) -> list[Any]:
     """The rows of a page, and one more where there is a next page."""
-    clause = samples_where(chosen, files)
+    clause = samples_where(index, chosen, files)
     order = order_clause(clause, SORTS[chosen.page.sort], "id", chosen.page)
     query = f"SELECT {_COLUMNS} FROM samples WHERE {clause.text} ORDER BY {order} LIMIT ?"
     rows = index.database.connection().execute(query, (*clause.parameters, chosen.page.limit + 1)).fetchall()
@@ -83,19 +82,41 @@ def _rows(index: ResultsIndex, chosen: SampleFilter, files: Mapping[int, Any]) -
     return [{**dict(row), "category_name": names[row["category"]]} for row in rows]
 
 
+def _count(index: ResultsIndex, chosen: SampleFilter, files: Mapping[int, Any]) -> int:
+    """How many samples fit: from the counts of the files where these are enough, and remembered where they are not."""
+    if chosen.category is None and not chosen.flags and not search_query(chosen.search):
+        counts = [json.loads(row["statuses"] or "{}") for row in files.values()]
+        return sum(count for one in counts for name, count in one.items() if name in (chosen.statuses or STATUSES))
+    key = ("count", replace(chosen, page=Page()), index.state.version, search_stamp(index) if chosen.search else 0)
+    known = index.remembered.get(key)
+    if known is None:
+        clause = samples_where(index, chosen, files)
+        query = f"SELECT count(*) FROM samples WHERE {clause.text}"
+        known = index.remember(key, index.database.connection().execute(query, clause.parameters).fetchone()[0])
+    return int(known)
+
+
+def search_stamp(index: ResultsIndex) -> int:
+    """Grows as more texts can be searched."""
+    return int(index.database.connection().execute("SELECT coalesce(sum(searched), 0) FROM files").fetchone()[0])
+
+
 def category_names(index: ResultsIndex, numbers: set[int]) -> dict[int, str]:
     query = f"SELECT id, text FROM names WHERE id IN ({', '.join('?' * len(numbers))})"
     return {row["id"]: row["text"] for row in index.database.connection().execute(query, tuple(numbers))}
 
 
-def samples_where(chosen: SampleFilter, files: Mapping[int, Any]) -> Clause:
+def samples_where(index: ResultsIndex, chosen: SampleFilter, files: Mapping[int, Any]) -> Clause:
     """Samples of one file have adjacent numbers, so a range of them is read in order instead of through the index."""
     clause, known = Clause(), [row for row in files.values() if row["first"] is not None]
     if not known:
         clause.add("0")
         return clause
-    clause.add("id BETWEEN ? AND ?", min(row["first"] for row in known), max(row["last"] for row in known))
-    clause.add(f"+file IN ({', '.join('?' * len(known))})", *(row["id"] for row in known))
+    first, last = min(row["first"] for row in known), max(row["last"] for row in known)
+    clause.add("id BETWEEN ? AND ?", first, last)
+    overlapping = "SELECT count(*) FROM files WHERE first <= ? AND last >= ?"
+    if index.database.connection().execute(overlapping, (last, first)).fetchone()[0] > len(known):
+        clause.add(f"+file IN ({', '.join('?' * len(known))})", *(row["id"] for row in known))
     if chosen.category is not None:
         clause.add("category = (SELECT id FROM names WHERE text = ?)", chosen.category)
     if chosen.statuses:
@@ -180,12 +201,19 @@ def neighbours(index: ResultsIndex, chosen: SampleFilter, name: str, task: str) 
 
 
 def categories(index: ResultsIndex, run: str, task: str) -> list[dict[str, Any]]:
-    """The categories of a task, with the mean of each metric and its interval."""
+    """The categories of a task, with the mean of its first metric and the interval of it."""
     files = files_of(index, run, task)
+    (file,) = files.values()
+    key = ("categories", file["id"], file["last"])
+    known: list[dict[str, Any]] | None = index.remembered.get(key)
+    return known if known is not None else index.remember(key, _categories(index, files))
+
+
+def _categories(index: ResultsIndex, files: Mapping[int, Any]) -> list[dict[str, Any]]:
     (file,) = files.values()
     metrics = json.loads(file["metrics"] or "[]")
     connection, found = index.database.connection(), list[dict[str, Any]]()
-    clause = samples_where(SampleFilter(run), files)
+    clause = samples_where(index, SampleFilter(), files)
     query = (
         f"SELECT names.text AS category, count(*) AS n, sum(status = {FAILED}) AS failed, sum(status = {RIGHT}) AS right, "
         f"sum(status = {WRONG}) AS wrong, sum(status = {GRADED}) AS graded FROM samples JOIN names ON names.id = category "
@@ -204,7 +232,7 @@ def categories(index: ResultsIndex, run: str, task: str) -> list[dict[str, Any]]
 
 
 def _category_values(index: ResultsIndex, files: Mapping[int, Any], category: str) -> list[float]:
-    clause = samples_where(SampleFilter("", category=category), files)
+    clause = samples_where(index, SampleFilter("", category=category), files)
     query = f"SELECT v0 FROM samples WHERE {clause.text} AND v0 IS NOT NULL"
     return [row[0] for row in index.database.connection().execute(query, clause.parameters)]
 

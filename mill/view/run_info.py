@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from mill.api.errors import MillError
 from mill.api.task import RenderSettings
-from mill.report.collect import distinguishing_arguments
 from mill.runs.folder import MANIFEST, RESULTS, RunFolder
+from mill.runs.model_labels import distinguishing_arguments
 from mill.runs.schema import Results
 
 MILL = "mill"
+_LONGEST_VALUE = 40
 Signature = tuple[tuple[int, int, int] | None, ...]
 
 
@@ -56,9 +56,15 @@ class RunInfo:
         return {name: value for name, value in given.items() if value != defaults.get(name)}
 
     @property
+    def condition(self) -> dict[str, str]:
+        """What a check measured with the run, such as the number of requests in flight."""
+        found = self.manifest.get("condition")
+        return {"condition": found} if found else {}
+
+    @property
     def of_check(self) -> bool:
         """Whether only a check made it, such as for texts that were scored."""
-        return bool(self.manifest.get("condition"))
+        return bool(self.condition)
 
 
 def run_labels(runs: Iterable[RunInfo]) -> dict[str, str]:
@@ -66,11 +72,33 @@ def run_labels(runs: Iterable[RunInfo]) -> dict[str, str]:
     listed = list(runs)
     arguments = distinguishing_arguments({str(run.path): run.manifest.get("model") or {"name": run.name} for run in listed})
     labels = {run.uid: " ".join(filter(None, (short_name(run.model), arguments[str(run.path)]))) for run in listed}
-    taken = Counter(labels.values())
-    for run in listed:
-        if taken[labels[run.uid]] > 1:
+    for same in _groups(listed, labels):
+        flat = {run.uid: _flat({**run.settings, **run.condition}) for run in same}
+        names = {name for settings in flat.values() for name in settings}
+        differing = [name for name in sorted(names) if len({str(settings.get(name)) for settings in flat.values()}) > 1]
+        for run in same:
+            shown = [f"{name}={flat[run.uid][name]}" for name in differing if name in flat[run.uid]]
+            labels[run.uid] += f" ({', '.join(shown)})" if shown else ""
+    for same in _groups(listed, labels):  # fresh runs of the same settings, or logs of another tool
+        for run in same:
             labels[run.uid] += f" ({run.path.name if run.tool == MILL else run.name})"
     return labels
+
+
+def _groups(runs: Sequence[RunInfo], labels: Mapping[str, str]) -> list[list[RunInfo]]:
+    """Runs that share a label."""
+    found: dict[str, list[RunInfo]] = {}
+    for run in runs:
+        found.setdefault(labels[run.uid], []).append(run)
+    return [same for same in found.values() if len(same) > 1]
+
+
+def _flat(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Each setting by itself, also nested ones, such as the decoding options; long values cut."""
+    found: dict[str, str] = {}
+    for name, value in settings.items():
+        found |= _flat(value) if isinstance(value, Mapping) else {str(name): str(value)[:_LONGEST_VALUE]}
+    return found
 
 
 def short_name(model: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import zlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -70,6 +71,7 @@ class IndexedSample(NamedTuple):
     worst: float | None
     worst_at: int | None
     prompt_key: int
+    """Checksums of what was sent and answered: two samples that are paired already are compared by them."""
     answer_key: int
     values: tuple[float | None, ...]
 
@@ -104,8 +106,8 @@ def indexed(head: SampleLineHead, line: bytes, metrics: Sequence[str]) -> Indexe
         margin=_margin(head.choice_logprobs),
         worst=worst,
         worst_at=worst_at,
-        prompt_key=_hash(bytes(head.prompt)),
-        answer_key=_hash(_answer(head)),
+        prompt_key=zlib.crc32(head.prompt),
+        answer_key=zlib.crc32(_answer(head)),
         values=values,
     )
 
@@ -174,7 +176,7 @@ def _worst_token(responses: bytes) -> tuple[float | None, int | None, bool]:
 
 
 def _hash(text: bytes) -> int:
-    """64 bits, as SQLite stores integers."""
+    """64 bits, as SQLite stores integers: samples of two runs are paired by it."""
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big", signed=True)
 
 

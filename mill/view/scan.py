@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mill.checks.result import FILE as CHECK
 from mill.runs.folder import MANIFEST
-from mill.view.other_logs import OtherLog, identify_log
+from mill.view.other_logs.find import OtherLog, identify_log
 
 MOST_DEPTH = 8
 MOST_FOLDERS = 50_000

@@ -7,7 +7,7 @@ the start of a few-shot prompt is the same in all samples.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from mill.api.errors import MillError
@@ -16,19 +16,17 @@ from mill.view.queries import raw_line
 from mill.view.sample_line import read_texts
 
 MOST_CHARACTERS = 20_000  # of each text, half from its start and half from its end
-_BATCH = 1_000
+_BATCH = 500
+_PAUSE_S = 0.2
 
 
-def search_progress(index: ResultsIndex) -> dict[str, int]:
-    """How many samples can be searched, of how many."""
-    query = "SELECT coalesce(sum(max(0, min(searched, last) - first + 1)), 0), coalesce(sum(last - first + 1), 0) FROM files"
-    done, total = index.database.connection().execute(query).fetchone()
-    return {"done": done, "total": total}
-
-
-def build_search(index: ResultsIndex, stopped: threading.Event) -> None:
-    """Add all samples that are not in the search index yet, in short transactions so that nothing waits for it."""
+def build_search(index: ResultsIndex, stopped: threading.Event, busy: Callable[[], bool] = lambda: False) -> None:
+    """Add all samples that are not in the search index yet, in short transactions so that nothing waits for it, and not
+    while the server is `busy` with requests."""
     while not stopped.is_set():
+        if busy():
+            stopped.wait(_PAUSE_S)
+            continue
         rows = _next_rows(index)
         if not rows:
             return

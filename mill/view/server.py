@@ -7,6 +7,7 @@ import contextlib
 import json
 import sqlite3
 import threading
+import time
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,19 +18,18 @@ from aiohttp import web
 
 from mill.api.errors import MillError
 from mill.api.storage import json_text, utf8
-from mill.report import html as report_html
-from mill.view.api import ENDPOINTS, Viewer
 from mill.view.index import ResultsIndex, sync_forever
-from mill.view.media import read_media
-from mill.view.queries import raw_line, sample_row
-from mill.view.search import build_search
+from mill.view.overview import Viewer, overview
 from mill.view.security import HEADERS, guard
 
 STATIC = Path(__file__).with_name("static")
-SHARED = {"report.css": Path(report_html.__file__).with_name("style.css")}  # the look of reports is that of the pages
+REPORT_CSS = Path(__file__).parents[1] / "report" / "html" / "style.css"
+SHARED = {"report.css": REPORT_CSS}  # the look of reports is that of the pages
 TYPES = {".html": "text/html", ".js": "text/javascript", ".mjs": "text/javascript", ".css": "text/css"}
-EVENT_S = 1.0  # between looks at running runs
+EVENT_S = 1.0  # between updates of running runs
+CHECK_S = 0.1  # between checks for another version of the index
 THREADS = 4
+_FIRST_PAGE_S = 1.0
 VIEWER: web.AppKey[Viewer] = web.AppKey("viewer", Viewer)
 POOL: web.AppKey[ThreadPoolExecutor] = web.AppKey("pool", ThreadPoolExecutor)
 STOPPED: web.AppKey[threading.Event] = web.AppKey("stopped", threading.Event)
@@ -62,11 +62,15 @@ async def _background(app: web.Application) -> AsyncIterator[None]:
     changed.set()
 
     def searching() -> None:
+        stopped.wait(_FIRST_PAGE_S)
+        from mill.view import api  # noqa: F401  the first page needs little; what the others need is imported after it
+        from mill.view.search import build_search
+
         while not stopped.is_set():
             if changed.wait(0.5):
                 changed.clear()
                 with contextlib.suppress(MillError, OSError):
-                    build_search(index, stopped)
+                    build_search(index, stopped, app[VIEWER].busy)
 
     threads = [
         threading.Thread(target=sync_forever, args=(index, stopped, changed.set), daemon=True),
@@ -87,12 +91,10 @@ async def _in_thread(request: web.Request, function: Any, *arguments: Any) -> An
 
 
 async def _api(request: web.Request) -> web.Response:
-    endpoint = ENDPOINTS.get(request.match_info["name"])
-    if endpoint is None:
-        return _error(404, "there is no such page")
     given = {name: value for name, value in request.query.items() if name != "token"}
+    request.app[VIEWER].requested = time.monotonic()
     try:
-        response: web.Response = await _in_thread(request, lambda: _json(endpoint(request.app[VIEWER], given)))
+        response: web.Response = await _in_thread(request, _answered, request.app[VIEWER], request.match_info["name"], given)
     except MillError as error:
         return _error(400, str(error))
     except OSError as error:
@@ -100,6 +102,14 @@ async def _api(request: web.Request) -> web.Response:
     except sqlite3.Error as error:
         return _error(400, f"the index cannot answer: {error}")
     return response
+
+
+def _answered(viewer: Viewer, name: str, given: dict[str, str]) -> web.Response:
+    if name == "state":
+        return _json(overview(viewer))
+    from mill.view.api import ENDPOINTS
+
+    return _json(ENDPOINTS[name](viewer, given)) if name in ENDPOINTS else _error(404, "there is no such page")
 
 
 def _json(data: Any) -> web.Response:
@@ -120,6 +130,8 @@ async def _raw(request: web.Request) -> web.Response:
     index, given = request.app[VIEWER].index, request.query
 
     def read() -> bytes:
+        from mill.view.queries import raw_line, sample_row
+
         row = sample_row(index, given.get("run", ""), given.get("t", ""), given.get("id", ""))
         return raw_line(index, row)[1]
 
@@ -133,6 +145,8 @@ async def _raw(request: web.Request) -> web.Response:
 
 async def _media(request: web.Request) -> web.Response:
     """An image, audio or video of a sample."""
+    from mill.view.media import read_media
+
     given = {"number": "0", **request.query}
     try:
         number = int(given["number"]) if given["number"].isdecimal() and len(given["number"]) < 6 else -1
@@ -158,25 +172,33 @@ async def _events(request: web.Request) -> web.StreamResponse:
                 last = text
             else:
                 await response.write(b": \n\n")  # a closed page is noticed
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(closing.wait(), EVENT_S)
+            await _until_next_update(viewer, closing)
     return response
 
 
+async def _until_next_update(viewer: Viewer, closing: asyncio.Event) -> None:
+    """A second, or less where the index has changed."""
+    version, waited = viewer.index.state.version, 0.0
+    while waited < EVENT_S and viewer.index.state.version == version and not closing.is_set():
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(closing.wait(), CHECK_S)
+        waited += CHECK_S
+
+
 def _update(viewer: Viewer) -> dict[str, Any]:
-    state = ENDPOINTS["state"](viewer, {})
+    state = overview(viewer)
     live = {run["uid"]: run["live"] for run in state["runs"] if run["live"]}
     names = ("version", "syncing", "indexed", "search")
     return {**{name: state[name] for name in names}, "live": live}
 
 
 async def _report(request: web.Request) -> web.Response:
-    """The offline report of a check, with the policy that allows its own script and style alone."""
-    from mill.view.check_queries import find_check
+    """The offline report of a check or a run, with the policy that allows its own script and style alone."""
+    from mill.view.report import offline_report
 
-    index, uid = request.app[VIEWER].index, request.match_info["uid"]
+    index, names = request.app[VIEWER].index, request.match_info
     try:
-        page = await _in_thread(request, lambda: report_html.report_page([find_check(index, uid)]))
+        page = await _in_thread(request, offline_report, index, names["kind"], names["uid"])
     except MillError as error:
         return _error(400, str(error))
     response = web.Response(text=page, content_type="text/html")

@@ -10,17 +10,21 @@ from mill.api.errors import MillError
 from mill.api.response import Response, Token, encode_float
 from mill.checks.answers import Answer
 from mill.checks.pairing import Divergence, find_divergence
-from mill.metrics.divergence import bounded_gap
+from mill.metrics.divergence import bounded_gap, exact_gaps
 from mill.metrics.similarity import common_start
+from mill.runs.record import distribution_file
 from mill.runs.schema import read_response
 from mill.view.filters import Page, SampleFilter
 from mill.view.index import ResultsIndex
 from mill.view.queries import files_of, find_run, list_samples, read_line, sample_row
 from mill.view.run_info import RunInfo
+from mill.view.sample_line import TOKENS
+from mill.view.vocabulary import TokenTexts
 
 FORCED = "forced"  # the task of the texts that a check lets both engines score
 MOST_TEXTS = 500  # whose tokens are compared for the list of the worst
 MOST_LISTED = 100
+_ALTERNATIVES = 10
 _CONTEXT = 40  # characters before a listed token
 
 
@@ -64,34 +68,61 @@ def _answer(line: Mapping[str, Any]) -> Answer | None:
     return Answer("", str(line.get("id")), "", "", None, response.text, tokens=tokens)
 
 
-def token_table(line: Mapping[str, Any]) -> list[dict[str, Any]]:
+def token_table(line: Mapping[str, Any], run: RunInfo) -> list[dict[str, Any]]:
     """The tokens of one run's response."""
     response = scored_response(line)
-    names = _texts(response.tokens or ()) if response is not None else {}
-    return [_entry(token, names) for token in (response.tokens or ())] if response is not None else []
+    tokens = with_alternatives(run, response)[0] if response is not None else ()
+    names = TokenTexts(run, _texts(tokens))
+    return [_entry(token, names) for token in tokens]
 
 
-def paired_tokens(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[dict[str, Any]]:
+def with_alternatives(run: RunInfo, response: Response) -> tuple[tuple[Token, ...], Any]:
+    """The tokens of a response, and the whole distributions where it was scored with them: the tokens then have the most
+    likely ones of these as alternatives."""
+    tokens = response.tokens or ()
+    if not isinstance(response.distribution, str):
+        return tokens, None
+    import numpy as np
+
+    try:
+        rows = np.load(distribution_file(run.path, response.distribution), mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, MillError):
+        return tokens, None
+    if rows.ndim != 2 or len(rows) != len(tokens):
+        return tokens, None
+    found = []
+    for token, row in zip(tokens, rows, strict=True):
+        best = [int(index) for index in (-row).argsort()[:_ALTERNATIVES]]
+        found.append(Token(token.id, token.text, token.logprob, tuple((index, float(row[index])) for index in best)))
+    return tuple(found), rows
+
+
+def paired_tokens(
+    first: Mapping[str, Any], second: Mapping[str, Any], runs: tuple[RunInfo, RunInfo]
+) -> list[dict[str, Any]]:
     """The tokens of the first run, as far as both runs have computed them after the same tokens: with both log-probabilities
-    and the KL between the two, a lower bound by the top_logprobs that are known."""
+    and the KL between the two. That is `exact` where whole distributions are recorded, else a lower bound."""
     sides = [scored_response(line) for line in (first, second)]
-    tokens = [side.tokens or () if side is not None else () for side in sides]
-    if not tokens[0] or not tokens[1]:
+    if sides[0] is None or sides[1] is None:
         return []
-    names = _texts((*tokens[0], *tokens[1]))
-    same = common_start([token.name for token in tokens[0]], [token.name for token in tokens[1]])
-    return [
-        _pair_entry(tokens[0][at], tokens[1][at], names, diverged=at >= same)
-        for at in range(min(same + 1, len(tokens[0]), len(tokens[1])))
-    ]
+    (a, rows_a), (b, rows_b) = with_alternatives(runs[0], sides[0]), with_alternatives(runs[1], sides[1])
+    names = TokenTexts(runs[0], _texts((*a, *b)))
+    same = common_start([token.name for token in a], [token.name for token in b])
+    entries = [_pair_entry(a[at], b[at], names, diverged=at >= same) for at in range(min(same + 1, len(a), len(b)))]
+    if rows_a is not None and rows_b is not None and same == len(a) == len(b):
+        size = min(rows_a.shape[1], rows_b.shape[1])  # the embedding may be padded with tokens that no text has
+        gaps = exact_gaps(rows_a[:, :size], rows_b[:, :size], [token.id or 0 for token in a])
+        for entry, gap in zip(entries, gaps, strict=True):
+            entry |= {"kl": encode_float(gap.kl), "exact": gap.exact}
+    return entries
 
 
-def _pair_entry(a: Token, b: Token, names: Mapping[int, str], *, diverged: bool) -> dict[str, Any]:
+def _pair_entry(a: Token, b: Token, names: TokenTexts, *, diverged: bool) -> dict[str, Any]:
     """Where the tokens differ, the second engine's log-probability of the first's token is among its alternatives, or
     unknown."""
     other = dict(b.top).get(a.name) if diverged else b.logprob
     entry = {**_entry(a, names), "other": None if other is None else encode_float(other), "diverged": diverged}
-    entry["other_top"] = [_alternative(name, value, names) for name, value in b.top]
+    entry["other_top"] = [[names(name), encode_float(value)] for name, value in b.top]
     if diverged:
         entry["other_text"] = b.text
     if other is not None and a.top and b.top:
@@ -99,14 +130,9 @@ def _pair_entry(a: Token, b: Token, names: Mapping[int, str], *, diverged: bool)
     return entry
 
 
-def _entry(token: Token, names: Mapping[int, str]) -> dict[str, Any]:
-    top = [_alternative(name, value, names) for name, value in token.top]
+def _entry(token: Token, names: TokenTexts) -> dict[str, Any]:
+    top = [[names(name), encode_float(value)] for name, value in token.top]
     return {"id": token.id, "text": token.text, "logprob": encode_float(token.logprob), "top": top}
-
-
-def _alternative(name: int | str, value: float, names: Mapping[int, str]) -> list[Any]:
-    """An engine that names alternatives by id gives no texts of them: other tokens of the sample may have it."""
-    return [names.get(name, f"#{name}") if isinstance(name, int) else name, encode_float(value)]
 
 
 def _texts(tokens: Sequence[Token]) -> dict[int, str]:
@@ -127,13 +153,15 @@ def sample_tokens(index: ResultsIndex, run: str, other: str, task: str, name: st
     """The tokens of a sample, and those that both runs computed where there are two."""
     line = read_line(index, sample_row(index, run, task, name))
     if not other:
-        return {"tokens": token_table(line), "forced": False}
-    forced = forced_pair(index, find_run(index, run), find_run(index, other))
+        return {"tokens": token_table(line, find_run(index, run)), "forced": False}
+    runs = find_run(index, run), find_run(index, other)
+    forced = forced_pair(index, *runs)
     if forced is not None:
         found = _forced_tokens(index, forced, f"{task}/{name}")
         if found:
             return {"tokens": found, "forced": True}
-    return {"tokens": paired_tokens(line, read_line(index, sample_row(index, other, task, name))), "forced": False}
+    second = read_line(index, sample_row(index, other, task, name))
+    return {"tokens": paired_tokens(line, second, runs), "forced": False}
 
 
 def _forced_tokens(index: ResultsIndex, pair: tuple[RunInfo, RunInfo], name: str) -> list[dict[str, Any]]:
@@ -141,7 +169,7 @@ def _forced_tokens(index: ResultsIndex, pair: tuple[RunInfo, RunInfo], name: str
         lines = [read_line(index, sample_row(index, run.uid, FORCED, name)) for run in pair]
     except MillError:  # the check did not let the models score this one
         return []
-    return paired_tokens(*lines)
+    return paired_tokens(lines[0], lines[1], pair)
 
 
 def worst_tokens(index: ResultsIndex, run: str, task: str = "") -> dict[str, Any]:
@@ -150,26 +178,26 @@ def worst_tokens(index: ResultsIndex, run: str, task: str = "") -> dict[str, Any
     listed = list_samples(index, SampleFilter(run, task, flags=("logprobs",), page=page))
     rows = []
     for sample in listed["rows"]:
-        tokens = token_table(read_line(index, sample_row(index, run, sample["task"], sample["id"])))
+        tokens = token_table(read_line(index, sample_row(index, run, sample["task"], sample["id"])), find_run(index, run))
         at = sample["worst_at"]
         if at is not None and at < len(tokens):
-            rows.append({**_place(sample["task"], sample["id"], tokens, at), **tokens[at]})
+            rows.append({**_located(sample["task"], sample["id"], tokens, at), **tokens[at]})
     return {"rows": rows, "texts": listed["total"], "of": listed["total"]}
 
 
 def worst_pairs(index: ResultsIndex, a: str, b: str) -> dict[str, Any]:
     """The positions with the largest KL between two runs, over the texts that both scored, else over their own texts as far
     as they are the same."""
-    first, second = find_run(index, a), find_run(index, b)
-    forced = forced_pair(index, first, second)
-    runs = (forced[0].uid, forced[1].uid) if forced else (a, b)
+    forced = forced_pair(index, find_run(index, a), find_run(index, b))
+    runs = forced or (find_run(index, a), find_run(index, b))
     rows: list[dict[str, Any]] = []
     looked_at = total = 0
-    sides = [{row["task"]: row for row in files_of(index, uid).values()} for uid in runs]
+    sides = [{row["task"]: row for row in files_of(index, run.uid).values()} for run in runs]
     for task in [name for name in sides[0] if name in sides[1]]:
         query = (
             "SELECT x.id AS a, y.id AS b FROM samples x CROSS JOIN samples y INDEXED BY samples_by_key "
-            "ON y.file = ? AND y.key = x.key WHERE x.id BETWEEN ? AND ? AND +x.file = ? AND x.flags & 32 AND y.flags & 32"
+            "ON y.file = ? AND y.key = x.key WHERE x.id BETWEEN ? AND ? AND +x.file = ? "
+            f"AND x.flags & {TOKENS} AND y.flags & {TOKENS}"
         )
         file, other = sides[0][task], sides[1][task]
         found = index.database.connection().execute(query, (other["id"], file["first"], file["last"], file["id"])).fetchall()
@@ -177,11 +205,11 @@ def worst_pairs(index: ResultsIndex, a: str, b: str) -> dict[str, Any]:
         for row in found[: MOST_TEXTS - looked_at]:
             looked_at += 1
             lines = [_line(index, number) for number in (row["a"], row["b"])]
-            tokens = paired_tokens(*lines)
+            tokens = paired_tokens(lines[0], lines[1], runs)
             name = str(lines[0]["id"])
-            shown_task, sample = _forced_sample(name, first.tasks) if forced else (task, name)
+            shown = _forced_sample(name, find_run(index, a).tasks) if forced else (task, name)
             rows += [
-                {**_place(shown_task, sample, tokens, at), **token}
+                {**_located(shown[0], shown[1], tokens, at), **token}
                 for at, token in enumerate(tokens)
                 if isinstance(token.get("kl"), float)
             ]
@@ -200,6 +228,6 @@ def _line(index: ResultsIndex, number: int) -> dict[str, Any]:
     return read_line(index, index.database.connection().execute("SELECT * FROM samples WHERE id = ?", (number,)).fetchone())
 
 
-def _place(task: str, name: str, tokens: Sequence[Mapping[str, Any]], at: int) -> dict[str, Any]:
+def _located(task: str, name: str, tokens: Sequence[Mapping[str, Any]], at: int) -> dict[str, Any]:
     before = "".join(token["text"] for token in tokens[max(0, at - _CONTEXT) : at])
     return {"task": task, "sample": name, "position": at + 1, "before": before[-_CONTEXT:]}

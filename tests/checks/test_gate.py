@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 import xml.etree.ElementTree as ET
+from random import Random
 
 import pytest
 
@@ -21,7 +23,9 @@ from mill.checks.gate import (
     judge_all,
     parse_rules,
 )
+from mill.checks.measurements import forced_measurements
 from mill.checks.result import Check, Variant
+from mill.metrics.divergence import Gap
 from mill.metrics.estimate import Estimate, around
 from mill.metrics.paired import rate, rate_difference
 from mill.report.junit import as_junit
@@ -103,6 +107,23 @@ def test_a_requirement_needs_an_interval_unless_the_metric_has_none() -> None:
     assert (kl.status, latency.status) == (INCONCLUSIVE, KEPT)
     (outcome,) = judge(one, parse_rules(None, "latency_p95<0.1"))
     assert outcome.status == BROKEN
+
+
+@pytest.mark.parametrize(
+    ("texts", "rule", "status"),
+    [(60, "kl_p90<0.2", KEPT), (60, "kl_p90<0.01", BROKEN), (60, "kl_p99<0.2", INCONCLUSIVE), (400, "kl_p99<0.2", KEPT)],
+)
+def test_a_requirement_on_a_percentile_is_decided_by_its_interval(texts: int, rule: str, status: str) -> None:
+    """Sixty texts do not bound the 99th percentile: one text in a hundred may be bad, and none of them is in the sample."""
+    random = Random(3)
+    gaps = [[Gap(random.uniform(0.01, 0.1), -1.0, -1.0, True, True) for _ in range(8)] for _ in range(texts)]
+    variant = Variant("b", metrics=forced_measurements(gaps).estimates)
+    (outcome,) = judge(Check("compare", ["t"], [variant], "a"), parse_rules(None, rule))
+    assert outcome.status == status
+    if status == INCONCLUSIVE:
+        assert re.fullmatch(
+            r"kl_p99 is 0\.09\d+ \(at least 0\.09\d+\); the texts are too few to show kl_p99<0\.2", outcome.reason
+        )
 
 
 def test_infinite_and_nan_figures_keep_no_requirement() -> None:

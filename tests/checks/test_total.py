@@ -24,8 +24,8 @@ from mill.checks.passes import Pass
 from mill.checks.result import Check, Variant, read_check
 from mill.metrics.divergence import Gap
 from mill.metrics.estimate import Estimate
-from mill.report.checks import summary_markdown
 from mill.report.html import report_page
+from mill.report.markdown import summary_markdown
 
 MANY = settings(deadline=None, max_examples=150 * int(os.environ.get("MILL_FUZZ", "1")))
 LOGPROBS = st.one_of(st.floats(-30, 0), st.just(-math.inf), st.just(0.0))

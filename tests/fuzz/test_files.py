@@ -36,7 +36,7 @@ N = 2
 FINE = {0, 1, 2, 3, 5}
 ORDER = (
     "eval", "collect as json", "score", "check", "compare", "collect as json", "other settings", "check",
-    "eval", "ls", "score", "check", "compare", "collect as json", "collect", "ls",
+    "eval", "ls", "score", "check", "compare", "collect as json", "collect", "ls", "page", "report", "report as json",
 )  # fmt: skip
 """The commands, those that take less time more often."""
 WRITERS = ("eval", "other settings", "score")
@@ -127,6 +127,9 @@ def commands(root: Path) -> Commands:
         "collect as json": ["collect", "--output_dir", out, "--format", "json"],
         "check": ["collect", "--check", "--output_dir", out],
         "ls": ["ls", "runs", "--output_dir", out],
+        "page": ["report", "{run}", "--output", "-"],
+        "report": ["report", out, "--format", "md", "--output", "-"],
+        "report as json": ["report", "{run}", "--format", "json", "--output", "-"],
     }
 
 
@@ -197,6 +200,8 @@ def verify(folder: Folder, name: str, file: Path, code: int, output: str, after:
     before = folder.content[file]
     if name in ("collect", "ls", "collect as json"):
         assert code == 0 and (name == "collect" or str(folder.other) in output), output
+    if name == "report":
+        assert code == 0 and f"run: {folder.other}" in output.replace("\\", ""), output
     if after is not None and file.parent.name == "record" and edited(before, after, ANSWER):
         return
     if name == "score" and after is not None and file.parent.name == "samples" and edited(before, after, ("doc", "keys")):

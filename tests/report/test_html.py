@@ -1,6 +1,4 @@
-"""The HTML report in a real browser: charts, filters, and that no text of a model becomes markup.
-
-Every page is opened offline, and must load nothing but itself and log nothing."""
+"""The HTML report in a real browser: charts, filters, and that no text of a model becomes markup."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ import json
 import math
 import random
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,15 +24,13 @@ from mill.checks.excerpts import MAX_CHARS
 from mill.checks.forced import ForcedGaps
 from mill.checks.pairing import AnswerPair, pair_up
 from mill.checks.passes import Pass
-from mill.checks.result import Check, Variant
+from mill.checks.result import Check, Variant, read_check
 from mill.cli.main import run
 from mill.metrics.divergence import Gap
 from mill.metrics.estimate import Estimate, around
 from mill.metrics.paired import rate
 from mill.report.html import write_report
-from tests.browsing import Watch, chromium, needs_chromium, sync_api
-
-pytestmark = needs_chromium
+from tests.browsing import sync_api
 
 GIB = 2**30
 Open = Callable[..., Any]
@@ -209,46 +205,6 @@ ALL = [*CHARTS]
 
 
 # --- the browser ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with chromium() as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
-def plain_page(browser: Any) -> Iterator[tuple[Any, Watch]]:
-    """One page for all tests without special options: a new one takes longer than most of them."""
-    watch, context = Watch(), browser.new_context(offline=True)
-    yield watch.new_page(context), watch
-    context.close()
-
-
-@pytest.fixture
-def open_report(browser: Any, plain_page: tuple[Any, Watch], tmp_path: Path) -> Iterator[Open]:
-    """Opens a report of checks, or a file, as a page that must log nothing and load nothing else."""
-    shared, watch = plain_page
-    contexts = []
-
-    def opened(*checks: Check | Path, width: int = 1200, **options: Any) -> Any:
-        file = checks[0] if isinstance(checks[0], Path) else write_report(checks, tmp_path / "report.html")  # type: ignore[arg-type]
-        page = shared
-        if options:
-            contexts.append(browser.new_context(offline=True, **options))
-            page = watch.new_page(contexts[-1])
-        page.set_viewport_size({"width": width, "height": 800})
-        watch.allowed.add(file.as_uri())
-        page.goto(file.as_uri())
-        return page
-
-    yield opened
-    for context in contexts:
-        context.close()
-    watch.allowed = {"about:blank"}
-    shared.goto("about:blank")
-    watch.allowed = set()
-    assert watch.take() == []
 
 
 def texts(page: Any, selector: str) -> list[str]:
@@ -565,7 +521,9 @@ def test_the_table_has_every_metric(open_report: Open) -> None:
     assert flips.locator("td small").all_text_contents() == [" (0.00 % – 70.8 %)", " (29.2 % – 100.0 %)"]
     assert page.locator(".metrics tr", has_text="accuracy lost").locator("small").last.inner_text().endswith(") p=1")
     assert flips.locator("th").get_attribute("title") == "samples whose extracted answer changed"
-    assert texts(page, ".metrics tbody tr:last-child td") == ["5 / 1 / 0 / 0 / 0 / 0", "1 / 3 / 0 / 1 / 0 / 1"]
+    assert texts(page, ".metrics tr.group") == ["failures", "text", "answers", "distributions"]
+    severities = page.locator(".metrics tr", has_text="identical / minor").locator("td")
+    assert severities.all_text_contents() == ["5 / 1 / 0 / 0 / 0 / 0", "1 / 3 / 0 / 1 / 0 / 1"]
 
 
 def test_a_check_names_its_baseline(open_report: Open) -> None:
@@ -653,6 +611,44 @@ def test_the_token_where_answers_diverge_is_marked(open_report: Open) -> None:
     assert shown.locator(".right").inner_text() == "right"
     assert shown.locator(".wrong").inner_text() == "wrong"
     assert shown.locator(".gold").inner_text() == "gold: 4"
+
+
+def chosen(name: str, scores: tuple[float, ...], right: int) -> Answer:
+    """A question with three choices, whose answer is the one with the largest log-probability."""
+    best = "abc"[scores.index(max(scores))]
+    about: dict[str, Any] = {"extracted": best, "comparable": True, "value": float(best == "abc"[right])}
+    return Answer(
+        "quiz", name, "quiz", "Which?", "abc"[right], best, "choice", scores=scores, choices=("a", "b", "c"), **about
+    )
+
+
+def test_a_choice_is_shown_with_the_log_probabilities_of_all(open_report: Open) -> None:
+    """exp(-1) is half of exp(-1) + exp(-2) + exp(-1.459); the baseline preferred its choice by 0.459 nats."""
+    first, second = chosen("one", (-2.0, -1.0, -1.459), 1), chosen("one", (-2.0, -1.5, -1.25), 1)
+    check = Check("compare", ["quiz"], [compared("B", [first], [second], None)], "A")
+    page = open_report(check)
+    shown = sample(page, "one", "B")
+    assert shown.locator(".facts").inner_text() == "the baseline preferred its choice by 0.459 nats"
+    rows = [row.locator("th, td").all_text_contents() for row in shown.locator(".choices tr").all()]
+    assert rows == [["choice", "A", "B"], ["a", "-2.000", "-2.000"], ["b", "-1.000", "-1.500"], ["c", "-1.459", "-1.250"]]
+    assert shown.locator(".choices .best").all_text_contents() == ["-1.000", "-1.250"]
+    total = sum(math.exp(score) for score in first.scores)
+    shares = [
+        float(bar.get_attribute("style").removeprefix("width:").removesuffix("%")) for bar in shown.locator(".bar").all()
+    ]
+    assert shares[::2] == pytest.approx([100 * math.exp(score) / total for score in first.scores], abs=0.06)
+    assert "another choice" in texts(page, "figure rect title")[0] and "similar" not in page.content()
+
+
+def test_a_check_without_choices_in_its_file_is_still_read(open_report: Open, tmp_path: Path) -> None:
+    first, second = chosen("one", (-2.0, -1.0, -1.459), 1), chosen("one", (-2.0, -1.5, -math.inf), 1)
+    file = Check("compare", ["quiz"], [compared("B", [first], [second], None)], "A").save(tmp_path)
+    data = json.loads(file.read_text())
+    (row,) = data["variants"][0]["rows"]
+    assert row["choices"][2] == {"text": "c", "logprobs": [-1.459, "-Infinity"]}
+    del row["choices"]
+    file.write_text(json.dumps(data))
+    assert read_check(file).variants[0].rows == [row]
 
 
 SIGN = "one => getComputedStyle(one, '::after').content"
@@ -823,7 +819,7 @@ def is_harmless(page: Any) -> None:
     assert page.evaluate("window.hacked") is None
     assert page.locator("script").count() == 1
     assert page.locator("style").count() == 1
-    assert page.locator("img, iframe, a, object, embed, link, base").count() == 0
+    assert page.locator("img, iframe, a:not([href^='#section-']), object, embed, link, base").count() == 0
     assert page.locator("svg").count() + page.locator(".matrix").count() == page.locator("figure").count()
     assert page.locator("figure svg, figure table").count() == page.locator("figure").count()
     names = (

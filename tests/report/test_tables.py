@@ -23,9 +23,7 @@ def test_a_pipe_gets_every_cell_on_one_line(capsys: pytest.CaptureFixture[str], 
 
 def test_a_terminal_gets_lines_that_fit(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """The name is folded, the number is not."""
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    monkeypatch.setenv("COLUMNS", "60")
-    monkeypatch.setenv("TERM", "dumb")
+    terminal(monkeypatch, 60)
     print_table("", ("run", "value"), [[LONG, "0.12345678"]], numbers=("value",))
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 60
@@ -51,6 +49,7 @@ NAMES = ("model", "settings", "task", "metric", "value")
 def terminal(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("LINES", "25")  # without it rich takes a dumb terminal to have 80 columns
     monkeypatch.setenv("TERM", "dumb")
 
 

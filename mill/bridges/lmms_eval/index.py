@@ -14,9 +14,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mill.api.storage import write_json
+from mill.api.storage import cache_folder, write_json
 from mill.bridges.lm_eval.index import GROUP, TAG, TASK, named_keys
-from mill.models.spec.fingerprint import cache_folder
 
 CLASS = "python_task"  # lmms-eval's word for a task with a class of its own
 FORMAT = 1  # of the stored file

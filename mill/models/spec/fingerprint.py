@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 from pathlib import Path
 
 from mill.api.errors import MillError
-from mill.api.storage import write_json
+from mill.api.storage import cache_folder, write_json
 from mill.api.validate import read_file
 
 _CACHE = "fingerprints.json"
@@ -57,14 +56,6 @@ def weights_size(folder: Path) -> int | None:
         if size:
             return size
     return None
-
-
-def cache_folder() -> Path:
-    """The folder of files that mill can recreate: MILL_CACHE, or a folder in the user's cache."""
-    given = os.environ.get("MILL_CACHE")
-    if given:
-        return Path(given)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mill"
 
 
 def _read_cache() -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Checks as one HTML file that opens offline: it loads no script, font or image from elsewhere."""
+"""Checks and runs as one HTML file that opens offline: it loads no script, font or image from elsewhere."""
 
 from mill.report.html.page import report_page, write_report
 

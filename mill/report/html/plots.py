@@ -204,6 +204,8 @@ def _heat(variants: Sequence[Variant]) -> list[Html]:
 def _cell(name: str, row: dict[str, Any] | None) -> tuple[str, str]:
     if row is None:
         return "none", f"{name}: no answer"
+    if row.get("choices"):
+        return row["severity"], f"{name}: {'another choice' if row['flipped'] else 'the same choice'}"
     return row["severity"], f"{name}: {row['severity']}, {100 * float(row['similarity']):.0f} % similar"
 
 

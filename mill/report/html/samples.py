@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mill.checks.result import Check, Variant
+from mill.report.html.choices import Choice, choice_table
 from mill.report.html.tag import Html, joined, tag
 
 MAX_ROWS = 200  # samples shown of each variant
@@ -22,22 +23,29 @@ def sample_list(check: Check) -> Html:
     shown.sort(key=lambda pair: _badness(pair[1]))
     if not shown:
         return tag("p", "No sample changed.", class_="none")
-    filters = tag(
+    choices = {
+        "variant": [variant.label for variant in check.variants],
+        "category": sorted({str(row["category"]) for _, row in shown}),
+        "kind": sorted({_kind(row) for _, row in shown}),
+    }
+    left_out = sum(len(rows) - len(rows[:MAX_ROWS]) for _, rows in changed)
+    more = [tag("p", f"{left_out} more changed samples are in check.json.", class_="sub")] if left_out else []
+    samples = tag("div", [_sample(check, variant, row) for variant, row in shown], class_="samples")
+    return joined(tag("h3", "What changed"), filters(choices), samples, more)
+
+
+def filters(choices: Mapping[str, Sequence[str]]) -> Html:
+    """A form that shows the samples with one of the values of each name, and those that contain a text."""
+    return tag(
         "form",
-        _choices("variant", [variant.label for variant in check.variants]),
-        _choices("category", sorted({str(row["category"]) for _, row in shown})),
-        _choices("kind", sorted({_kind(row) for _, row in shown})),
+        [_options(name, values) for name, values in choices.items() if values],
         tag("label", "search ", tag("input", name="search", type="search", placeholder="prompt or answer")),
         tag("output", class_="count"),
         class_="filters",
     )
-    left_out = sum(len(rows) - len(rows[:MAX_ROWS]) for _, rows in changed)
-    more = [tag("p", f"{left_out} more changed samples are in check.json.", class_="sub")] if left_out else []
-    samples = tag("div", [_sample(check, variant, row) for variant, row in shown], class_="samples")
-    return joined(tag("h3", "What changed"), filters, samples, more)
 
 
-def _choices(name: str, values: Sequence[str]) -> Html:
+def _options(name: str, values: Sequence[str]) -> Html:
     options = [tag("option", "all", value=""), *(tag("option", value, value=value) for value in values)]
     return tag("label", f"{name} ", tag("select", options, name=name))
 
@@ -84,6 +92,7 @@ def _sample(check: Check, variant: Variant, row: Row) -> Html:
         tag("pre", row["prompt"], class_="prompt"),
         gold,
         tag("div", [_side(row, side, names[side], texts[side]) for side in sides], class_="sides"),
+        [choice_table(names, _choices_of(row))] if row.get("choices") else [],
         tag("button", "Copy as issue", class_="copy", type="button"),
         class_="sample",
         data_variant=variant.label,
@@ -123,6 +132,8 @@ def _facts(row: Row) -> list[str]:
     if "distinct" in row:
         same = row["distinct"] == 1
         facts.append("every run failed" if same else f"{row['distinct']} answers, the first {row['times'][0]} times")
+    elif row.get("choices"):
+        facts.append(f"the baseline preferred its choice by {_choice_margin(row):.3f} nats")
     elif row["severity"] != "failed":
         facts.append(f"{100 * float(row['similarity']):.0f} % similar")
     divergence = row.get("divergence") or {}
@@ -133,6 +144,16 @@ def _facts(row: Row) -> list[str]:
     if row.get("kl"):
         facts.append(f"KL up to {float(row['kl']['max']):.3g}")
     return facts
+
+
+def _choices_of(row: Row) -> list[Choice]:
+    return [(choice["text"], [float(value) for value in choice["logprobs"]]) for choice in row["choices"]]
+
+
+def _choice_margin(row: Row) -> float:
+    """The largest log-probability of the baseline minus the next."""
+    first = sorted((float(choice["logprobs"][0]) for choice in row["choices"]), reverse=True)[:2]
+    return first[0] - first[1] if len(first) == 2 and first[0] != first[1] else 0.0
 
 
 def _plain(value: Any) -> str:

@@ -20,11 +20,11 @@
       return texts.get(sample);
     };
     const apply = () => {
-      const wanted = (name) => form.elements[name].value;
-      const words = wanted("search").trim().toLowerCase();
+      const chosen = [...form.querySelectorAll("select")].filter((select) => select.value);
+      const words = form.elements.search.value.trim().toLowerCase();
       let shown = 0;
       for (const sample of samples) {
-        const keeps = ["variant", "category", "kind"].every((name) => !wanted(name) || sample.dataset[name] === wanted(name));
+        const keeps = chosen.every((select) => sample.dataset[select.name] === select.value);
         sample.hidden = !(keeps && (!words || text(sample).includes(words)));
         shown += sample.hidden ? 0 : 1;
       }

@@ -104,6 +104,23 @@ export const useKeys = (keys) => {
   }, []);
 };
 
+// Steps to a neighbour of what is shown. A key that comes while its answer is on the way counts once it is there.
+export const useSteps = (answer, open) => {
+  const waiting = useRef("");
+  const near = answer.data?.neighbours || {};
+  const step = (name) => {
+    if (!answer.current) waiting.current = name;
+    else if (near[name]) open(near[name]);
+  };
+  useEffect(() => {
+    if (!answer.current || !waiting.current) return;
+    const name = waiting.current;
+    waiting.current = "";
+    step(name);
+  }, [answer.current, answer.data]);
+  return [near, step];
+};
+
 // --- How values are written
 
 export const number = (value) => {

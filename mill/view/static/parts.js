@@ -90,4 +90,9 @@ export const Cut = ({ cut }) => (cut && (cut.characters || cut.items)
 // A drawing that the server made with the charts of the report; all text in it is escaped there.
 export const Chart = ({ svg }) => html`<div class="drawing" dangerouslySetInnerHTML=${{ __html: svg }}></div>`;
 
-export const runLabel = (state, uid) => state.runs.find((run) => run.uid === uid)?.label ?? uid;
+// The names of two runs; settings that both have in parentheses are left out.
+export const pairLabels = (state, a, b) => {
+  const labels = [a, b].map((uid) => state.runs.find((run) => run.uid === uid)?.label ?? "");
+  const [first, second] = labels.map((label) => label.split(" ("));
+  return first[0] !== second[0] && first.length > 1 && first.slice(1).join() === second.slice(1).join() ? [first[0], second[0]] : labels;
+};

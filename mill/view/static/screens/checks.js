@@ -29,10 +29,10 @@ const Check = ({ params, state }) => {
     ${data.variants.map((one) => html`<p class="verdict">${visible(one.label)}: ${visible(one.verdict)}
       ${one.run && data.baseline_run && html` <a href=${href("compare", { a: data.baseline_run, b: one.run })}>Compare its samples</a>`}
       ${one.run && !data.baseline_run && html` <a href=${href("samples", { run: one.run })}>Its samples</a>`}</p>
-      ${(one.sentences || []).map((text) => html`<p>${visible(text)}</p>`)}`)}
+      <p class="sentences">${visible(one.sentences.join(" "))}</p>`)}
     ${!source.isStatic && html`<${Rules} params=${params} outcomes=${data.outcomes} />`}
     <h3>Metrics</h3><div class="scroll wide"><table class="list"><thead><tr><th scope="col">Metric</th>${data.variants.map((one) => html`<th scope="col" class="number">${visible(one.label)}</th>`)}</tr></thead>
-      <tbody>${data.metrics.map((metric) => html`<tr><th scope="row" title=${metric.about}><a href=${href("checks", { metric: metric.name })}>${metric.title}</a></th>${data.variants.map((one) => {
+      <tbody>${data.metrics.map((metric, at) => html`${metric.group !== data.metrics[at - 1]?.group && html`<tr class="group"><th scope="colgroup" colspan=${data.variants.length + 1}>${metric.group}</th></tr>`}<tr><th scope="row" title=${metric.about}><a href=${href("checks", { metric: metric.name })}>${metric.title}</a></th>${data.variants.map((one) => {
         const found = one.metrics[metric.name];
         return html`<td class="number">${found ? html`${found.text}${found.interval && html`<small>${found.interval}</small>`}${one.p_values[metric.name] != null && html`<small>p ${typeof one.p_values[metric.name] === "number" ? one.p_values[metric.name].toPrecision(2) : "–"}</small>`}` : "–"}</td>`;
       })}</tr>`)}</tbody></table></div>

@@ -1,6 +1,6 @@
 // Two runs: what became right or wrong, whether that is noise, and the pairs behind every number.
 import { counted, href, html, number, percent, pValue, setParams, useApi, visible } from "../lib.js";
-import { Answer, Choice, Interval, Search, SortHeader, Status } from "../parts.js";
+import { Answer, Choice, Interval, pairLabels, Search, SortHeader, Status } from "../parts.js";
 import { useEffect, useState } from "../vendor/hooks.mjs";
 
 export const PAIR_FILTERS = ["a", "b", "task", "category", "cell", "changed", "margin", "q", "sort", "desc"];
@@ -72,7 +72,7 @@ const Pairs = ({ params, state }) => {
 
 export const Compare = ({ params, state }) => {
   const runs = state.runs.map((run) => [run.uid, run.label]);
-  const labels = [params.a, params.b].map((uid) => state.runs.find((run) => run.uid === uid)?.label ?? "?");
+  const labels = pairLabels(state, params.a, params.b);
   const ready = params.a && params.b && params.a !== params.b;
   const { cell, changed, q, sort, desc, ...summary } = pairFilterOf(params);
   const answer = useApi(ready ? "compare" : null, summary, state.version);
@@ -83,7 +83,7 @@ export const Compare = ({ params, state }) => {
       ${ready && html`<button onClick=${() => setParams({ a: params.b, b: params.a })}>Swap</button> <a href=${href("tokens", { a: params.a, b: params.b })}>Worst tokens</a>`}</div>
     ${!ready && html`<p class="note">${params.a && params.a === params.b ? "A run is not compared with itself: choose another one." : "Choose two runs."}</p>`}
     ${ready && html`<${Answer} of=${answer}>${(data) => html`
-      ${(data.sentences || []).map((text) => html`<p class="verdict">${visible(text)}</p>`)}
+      ${data.sentences.length > 0 && html`<p class="sentences"><b>${visible(data.sentences[0])}</b> ${visible(data.sentences.slice(1).join(" "))}</p>`}
       <div class="columns"><div><${Table} data=${data} labels=${labels} params=${params} /></div>
         <div><dl class="facts-list"><dt>Accuracy</dt><dd>${data.accuracy ? html`${percent(data.accuracy[0])} → ${percent(data.accuracy[1])}` : "–"}</dd>
           <dt>Accuracy lost</dt><dd>${data.lost ? html`${percent(data.lost.value)} (${percent(data.lost.low)} to ${percent(data.lost.high)})` : "–"}</dd>

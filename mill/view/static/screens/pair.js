@@ -1,6 +1,6 @@
 // One sample in two runs, side by side, with the words in which the answers differ.
-import { go, href, html, number, plain, useApi, useKeys, visible } from "../lib.js";
-import { Answer, Copy, Cut, Text } from "../parts.js";
+import { go, href, html, number, plain, useApi, useKeys, useSteps, visible } from "../lib.js";
+import { Answer, Copy, Cut, pairLabels, Text } from "../parts.js";
 import { Choices, Details, Prompt, Response, Values, responseText } from "../sample_parts.js";
 import { Media } from "../media.js";
 import { useRef } from "../vendor/hooks.mjs";
@@ -13,7 +13,7 @@ const Side = ({ diff, side, label, first }) => {
     if (part.same != null) return visible(part.same);
     const begins = !found;
     found = true;
-    if (part[side] != null) return html`<mark ref=${begins ? first : null} class=${begins ? "first" : ""}>${visible(part[side])}</mark>`;
+    if (part[side]) return html`<mark ref=${begins ? first : null} class=${begins ? "first" : ""}>${visible(part[side])}</mark>`;
     return begins ? html`<mark ref=${first} class="first gap"></mark>` : null;
   })}</pre>`;
 };
@@ -24,20 +24,19 @@ const LongSide = ({ text, char, label, first }) => html`<pre class="diff" tabind
 export const Pair = ({ params, state }) => {
   const filter = pairFilterOf(params);
   const answer = useApi("pair", { ...filter, t: params.t, id: params.id }, state.version);
-  const near = (answer.current && answer.data.neighbours) || {}; // a key pressed early must not go on from the sample before
   const marks = [useRef(null), useRef(null)];
-  const open = (one) => one && go("pair", { ...filter, t: one.task, id: one.id });
+  const [near, step] = useSteps(answer, (one) => go("pair", { ...filter, t: one.task, id: one.id }));
   const jump = () => marks.forEach((mark) => {
     const pre = mark.current?.closest("pre");
     if (pre) pre.scrollTop = mark.current.offsetTop - pre.clientHeight / 2;
     mark.current?.scrollIntoView({ block: "center" });
   });
-  useKeys({ n: () => open(near.next), p: () => open(near.previous), f: () => open(near.next_flip), d: jump });
-  const labels = [params.a, params.b].map((uid) => state.runs.find((run) => run.uid === uid)?.label ?? uid);
+  useKeys({ n: () => step("next"), p: () => step("previous"), f: () => step("next_flip"), d: jump });
+  const labels = pairLabels(state, params.a, params.b);
   return html`<p class="crumbs"><a href=${href("compare", filter)}>${visible(labels[0])} and ${visible(labels[1])}</a> › ${visible(params.t)}</p>
     <div class="title"><h1>${visible(params.id)}</h1><span class="actions">
-      <button disabled=${!near.previous} onClick=${() => open(near.previous)}>Previous <kbd>p</kbd></button><button disabled=${!near.next} onClick=${() => open(near.next)}>Next <kbd>n</kbd></button>
-      <button disabled=${!near.next_flip} onClick=${() => open(near.next_flip)}>Next flip <kbd>f</kbd></button></span></div>
+      <button disabled=${!near.previous} onClick=${() => step("previous")}>Previous <kbd>p</kbd></button><button disabled=${!near.next} onClick=${() => step("next")}>Next <kbd>n</kbd></button>
+      <button disabled=${!near.next_flip} onClick=${() => step("next_flip")}>Next flip <kbd>f</kbd></button></span></div>
     <${Answer} of=${answer}>${(data) => {
       const sides = [data.a, data.b];
       const texts = sides.map((side) => responseText(side));

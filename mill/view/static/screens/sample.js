@@ -1,5 +1,5 @@
 // One sample: what was sent, what came back, and why it has its score.
-import { go, href, html, number, setParams, source, useApi, useKeys, visible, plain } from "../lib.js";
+import { go, href, html, number, setParams, source, useApi, useKeys, useSteps, visible, plain } from "../lib.js";
 import { Answer, Choice, Copy, Cut, Text } from "../parts.js";
 import { Choices, Details, Prompt, Response, Values } from "../sample_parts.js";
 import { Media } from "../media.js";
@@ -10,15 +10,14 @@ const orderText = (params) => (params.q || params.status || params.task || param
 
 export const Sample = ({ params, state }) => {
   const answer = useApi("sample", { ...filterOf(params), t: params.t, id: params.id }, state.version);
-  const near = (answer.current && answer.data.neighbours) || {}; // a key pressed early must not go on from the sample before
-  const open = (one) => one && go("sample", { ...filterOf(params), t: one.task, id: one.id });
-  useKeys({ n: () => open(near.next), p: () => open(near.previous) });
+  const [near, step] = useSteps(answer, (one) => go("sample", { ...filterOf(params), t: one.task, id: one.id }));
+  useKeys({ n: () => step("next"), p: () => step("previous") });
   const run = state.runs.find((one) => one.uid === params.run);
   const others = state.runs.filter((one) => one.uid !== params.run && one.tasks.includes(params.t) && !one.of_check);
   const repeat = Number(params.repeat) || 0;
   return html`<p class="crumbs"><a href=${href("samples", filterOf(params))}>${visible(run?.label ?? params.run)}</a> › ${visible(params.t)}</p>
     <div class="title"><h1>${visible(params.id)}</h1>
-      <span class="actions"><button disabled=${!near.previous} onClick=${() => open(near.previous)}>Previous <kbd>p</kbd></button><button disabled=${!near.next} onClick=${() => open(near.next)}>Next <kbd>n</kbd></button><span class="note">${orderText(params)}</span></span></div>
+      <span class="actions"><button disabled=${!near.previous} onClick=${() => step("previous")}>Previous <kbd>p</kbd></button><button disabled=${!near.next} onClick=${() => step("next")}>Next <kbd>n</kbd></button><span class="note">${orderText(params)}</span></span></div>
     <${Answer} of=${answer}>${({ sample, cut, tokens, command }) => html`
       <div class="filters">
         ${sample.responses?.length > 1 && html`<${Choice} label="Repeat" value=${String(repeat)} options=${sample.responses.map((_, at) => [String(at), String(at + 1)])} onChange=${(value) => setParams({ repeat: value === "0" ? "" : value })} />`}

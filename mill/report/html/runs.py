@@ -1,0 +1,132 @@
+"""An evaluation run as a section of the page: scores, charts, warnings, failures and samples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from mill.metrics.estimate import Estimate
+from mill.report.html.charts import Axis, Point, dot_chart
+from mill.report.html.choices import choice_table
+from mill.report.html.samples import filters
+from mill.report.html.tag import Html, joined, tag
+from mill.report.run_samples import ShownSample
+from mill.report.runs import RunSection
+from mill.report.scores import COLUMNS, mean_of, score_table
+from mill.report.tables import number
+
+MAX_CHARTS, MAX_DOTS = 6, 40
+TASK, CATEGORY, MEAN = 0, 1, 2  # colours
+
+
+def run_body(run: RunSection) -> list[Html]:
+    """What follows the heading of a run's section."""
+    lines = run.warnings
+    return [
+        *([tag("p", run.unfinished, class_="verdict")] if run.unfinished else []),
+        *([_scores(run)] if run.tasks else []),
+        *([tag("ul", [tag("li", line) for line in lines], class_="warnings")] if lines else []),
+        *([tag("div", plots, class_="charts")] if (plots := _charts(run)) else []),
+        _samples(run),
+    ]
+
+
+def _scores(run: RunSection) -> Html:
+    head = tag("tr", [tag("th", name) for name in COLUMNS])
+    rows = [
+        tag("tr", tag("th", row[0]), [tag("td", cell) for cell in row[1:]])
+        for row in score_table(run.tasks, run.benchmarks, "–")
+    ]
+    return tag("div", tag("table", tag("thead", head), tag("tbody", rows), class_="metrics scores"), class_="scroll")
+
+
+def _charts(run: RunSection) -> list[Html]:
+    """A chart for each metric, with a dot for each task, category and benchmark."""
+    rows: dict[str, list[tuple[str, Point, int]]] = {}
+
+    def add(name: str, metrics: Mapping[str, Estimate], colour: int) -> None:
+        for metric, estimate in metrics.items():
+            if math.isfinite(estimate.value):
+                rows.setdefault(metric, []).append((name, _point(name, estimate), colour))
+
+    for mean in run.benchmarks:
+        add(f"{mean.benchmark} ({mean_of(mean)})", mean.metrics, MEAN)
+    for task in run.tasks:
+        add(task.task, task.metrics, TASK)
+        for category, metrics in task.categories.items():
+            add(f"- {category}", metrics, CATEGORY)
+    return [_chart(metric, found) for metric, found in list(rows.items())[:MAX_CHARTS]]
+
+
+def _point(name: str, estimate: Estimate) -> Point:
+    low, high = (bound if bound is not None and math.isfinite(bound) else None for bound in (estimate.low, estimate.high))
+    tooltip = f"{name}: {number(estimate.value)}"
+    if low is not None and high is not None:
+        tooltip += f" ({number(low)} to {number(high)})"
+    return Point(0, estimate.value, low, high, tooltip)
+
+
+def _chart(metric: str, rows: Sequence[tuple[str, Point, int]]) -> Html:
+    shown = rows[:MAX_DOTS]
+    lowest, highest = min(0.0, *(point.bottom for _, point, _ in shown)), max(point.top for _, point, _ in shown)
+    last = 1.0 if lowest >= 0.0 and highest <= 1.0 else highest + 0.05 * (highest - lowest)
+    more = f" (the first {MAX_DOTS} of {len(rows)})" if len(rows) > MAX_DOTS else ""
+    return dot_chart(f"{metric}{more}", Axis("", lowest, last), shown)
+
+
+def _samples(run: RunSection) -> Html:
+    shown = [(task, sample) for task, found in run.samples.items() for sample in found.shown]
+    if not shown:
+        return tag("p", "No samples were written.", class_="none")
+    total = sum(found.total for found in run.samples.values())
+    choices = {
+        "task": list(run.samples),
+        "category": sorted({sample.category for _, sample in shown if sample.category}),
+        "kind": sorted({sample.kind for _, sample in shown}),
+    }
+    more = [tag("p", f"{total - len(shown):,} more samples are in {run.path / 'samples'}.", class_="sub")]
+    listed = tag("div", [_sample(task, sample) for task, sample in shown], class_="samples")
+    return joined(
+        tag("h3", "Samples, failed and wrong ones first"), filters(choices), listed, more if total > len(shown) else []
+    )
+
+
+def _sample(task: str, sample: ShownSample) -> Html:
+    facts = [f"{name} {text}" for name, text in sample.values.items()]
+    facts += [f"the first of {sample.repeats} repeats"] if sample.repeats > 1 else []
+    where = " · ".join(filter(None, (task, sample.id, sample.category)))
+    summary = tag(
+        "summary",
+        tag("span", sample.kind, class_=f"tag k-{sample.kind}"),
+        f" {where}",
+        tag("span", " · ".join(facts), class_="facts"),
+    )
+    gold = [tag("p", "target: ", tag("code", sample.target), class_="gold")] if sample.target is not None else []
+    return tag(
+        "details",
+        summary,
+        tag("h5", "prompt"),
+        tag("pre", sample.prompt, class_="prompt"),
+        gold,
+        tag("div", _side(sample), class_="sides"),
+        [choice_table(["log-probability"], [(text, [score]) for text, score in sample.choices])] if sample.choices else [],
+        tag("button", "Copy as issue", class_="copy", type="button"),
+        class_="sample",
+        data_task=task,
+        data_category=sample.category,
+        data_kind=sample.kind,
+    )
+
+
+def _side(sample: ShownSample) -> list[Html]:
+    head: list[str] = ["response"]
+    if sample.extracted is not None:
+        head += [" → ", tag("code", sample.extracted)]
+    text = sample.response if sample.response is not None or not sample.choices else sample.extracted  # the choice
+    body = tag("p", sample.error, class_="error") if sample.error is not None else tag("pre", text or "")
+    sides = [tag("div", tag("h5", head), body, class_="side")]
+    if sample.reasoning is not None:
+        sides.insert(0, tag("div", tag("h5", "reasoning"), tag("pre", sample.reasoning), class_="side"))
+    if sample.error is not None and sample.response:
+        sides.append(tag("div", tag("h5", "response"), tag("pre", sample.response), class_="side"))
+    return sides

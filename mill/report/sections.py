@@ -1,0 +1,73 @@
+"""What a report is about: the checks and the evaluation runs in a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mill.api.errors import RunError
+from mill.api.warnings import warn
+from mill.checks.result import FILE, Check, read_check
+from mill.report.about import About, check_about
+from mill.report.runs import RunSection, read_run
+from mill.runs.folder import MANIFEST, RunFolder, find_runs
+
+
+@dataclass(frozen=True)
+class CheckSection:
+    """A check with what is known of its models."""
+
+    check: Check
+    about: list[tuple[str, About]] = field(default_factory=list)
+
+
+Section = CheckSection | RunSection
+
+
+def check_section(check: Check, file: Path | None = None) -> CheckSection:
+    return CheckSection(check, check_about(check, file))
+
+
+def find_sections(path: Path) -> list[Section]:
+    """The check or run at a path, or all below it: the checks, oldest first, then the runs. Runs that one of these checks
+    compares are left out: they are in its section. A damaged run is reported and left out."""
+    if path.is_file() or (path / FILE).exists():
+        return [_read_check(path)]
+    if (path / MANIFEST).exists():
+        return [read_run(RunFolder(path))]
+    if not path.exists():
+        raise RunError(f"{path} does not exist")
+    files = sorted(path.rglob(FILE), key=lambda file: (file.lstat().st_mtime, file))
+    checks = [_read_check(file) for file in files]
+    compared = {run for section in checks for run in _runs_of(section.check)}
+    below = [RunFolder(manifest.parent, path) for manifest in sorted(path.glob(f"*/{MANIFEST}"))] + find_runs(path)
+    runs = [run for folder in below if _name(folder.path) not in compared and (run := _read_or_warn(folder)) is not None]
+    if not checks and not runs:
+        raise RunError(f"{path} contains no run and no check; `mill eval` and `mill compare` write them")
+    return [*checks, *runs]
+
+
+def _read_check(path: Path) -> CheckSection:
+    return check_section(read_check(path), path / FILE if path.is_dir() else path)
+
+
+def _runs_of(check: Check) -> list[tuple[str, ...]]:
+    return [_name(Path(run)) for run in (check.baseline_run, *(variant.run for variant in check.variants)) if run]
+
+
+def _name(run: Path) -> tuple[str, ...]:
+    """The folders of the model and of the settings: a check has the path of its runs from where it was made."""
+    return run.parts[-2:]
+
+
+def _read_or_warn(folder: RunFolder) -> RunSection | None:
+    try:
+        return read_run(folder)
+    except RunError as error:  # one damaged run does not hide the others
+        warn(f"left out: {error}")
+        return None
+
+
+def only_checks(sections: Sequence[Section]) -> list[Check]:
+    return [section.check for section in sections if isinstance(section, CheckSection)]

@@ -1,0 +1,113 @@
+"""Finds the results of other tools below a folder by the names and the first bytes of files.
+
+lm-eval      `results_DATE.json` or `NAME_DATE.json`, with `samples_TASK_DATE.jsonl` in the same folder
+inspect_ai   `*.eval` (a zip file) or `*.json`
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mill.api.errors import RunError
+from mill.api.storage import open_regular
+
+LM_EVAL, INSPECT = "lm-eval", "inspect_ai"
+_HEAD = 4096  # bytes of a file that identify it
+_DATE = r"\d{4}-\d{2}-\d{2}T\d{2}-\d{2}-\d{2}(?:\.\d+)?"
+_LM_EVAL_NAME = re.compile(rf".+_({_DATE})\.json")
+_SAMPLES_NAME = re.compile(rf"samples_(.+)_({_DATE})\.jsonl")
+_LM_EVAL_HEAD = re.compile(rb'\s*\{\s*"results"\s*:\s*\{')
+_INSPECT_HEAD = re.compile(rb'\s*\{\s*"version"\s*:\s*\d+\s*,\s*"status"\s*:\s*"\w+"\s*,\s*"eval"\s*:\s*\{')
+_FIRST_MEMBER = re.compile(rb"(?:_journal/|samples/|header\.json|summaries\.json|reductions\.json)")
+
+
+@dataclass(frozen=True)
+class OtherLog:
+    """One evaluation by another tool. It is converted again when one of `files` changes; `path` is the first of them."""
+
+    tool: str
+    path: Path
+    files: tuple[Path, ...]
+
+
+def find_logs(folder: Path) -> list[OtherLog]:
+    """The logs below a folder, by path. Links are not followed, and no samples are read."""
+    found = []
+    for parent, folders, names in os.walk(folder):
+        folders.sort()
+        samples: dict[str, list[Path]] | None = None
+        for name in sorted(names):
+            file = Path(parent, name)
+            tool = _tool(file)
+            if tool == LM_EVAL:
+                samples = _samples_by_date(Path(parent), names) if samples is None else samples
+                found.append(_with_samples(file, samples.get(_date(file), [])))
+            elif tool is not None:
+                found.append(OtherLog(tool, file, (file,)))
+    return found
+
+
+def identify_log(file: Path) -> OtherLog | None:
+    """The log that a file is; None for any other file, such as a link or one that cannot be read."""
+    tool = _tool(file)
+    if tool != LM_EVAL:
+        return None if tool is None else OtherLog(tool, file, (file,))
+    names = [other.name for other in file.parent.iterdir()]
+    return _with_samples(file, _samples_by_date(file.parent, names).get(_date(file), []))
+
+
+def task_of(samples_file: Path) -> str:
+    """The task in the name of a samples file of lm-eval."""
+    found = _SAMPLES_NAME.fullmatch(samples_file.name)
+    return found[1] if found else samples_file.stem
+
+
+def _tool(file: Path) -> str | None:
+    if file.suffix not in (".eval", ".json") or file.is_symlink():
+        return None
+    try:
+        with open_regular(file) as handle:
+            head = handle.read(_HEAD)
+    except (OSError, RunError):  # it is gone, a pipe, or may not be read
+        return None
+    if file.suffix == ".eval":
+        return INSPECT if _FIRST_MEMBER.match(_first_name(head)) else None
+    if _INSPECT_HEAD.match(head):
+        return INSPECT
+    return LM_EVAL if _LM_EVAL_NAME.fullmatch(file.name) and _LM_EVAL_HEAD.match(head) else None
+
+
+def _first_name(head: bytes) -> bytes:
+    """The name of the first member of a zip file; empty for other files."""
+    if len(head) < 30 or not head.startswith(b"PK\x03\x04"):
+        return b""
+    (length,) = struct.unpack_from("<H", head, 26)
+    return head[30 : 30 + length]
+
+
+def _date(file: Path) -> str:
+    found = _LM_EVAL_NAME.fullmatch(file.name)
+    return found[1] if found else ""
+
+
+def _samples_by_date(folder: Path, names: Sequence[str]) -> dict[str, list[Path]]:
+    by_date: dict[str, list[Path]] = {}
+    for file, date in _samples_files(folder, names):
+        by_date.setdefault(date, []).append(file)
+    return by_date
+
+
+def _samples_files(folder: Path, names: Sequence[str]) -> Iterator[tuple[Path, str]]:
+    for name in sorted(names):
+        found = _SAMPLES_NAME.fullmatch(name)
+        if found and not (file := folder / name).is_symlink():
+            yield file, found[2]
+
+
+def _with_samples(file: Path, samples: Sequence[Path]) -> OtherLog:
+    return OtherLog(LM_EVAL, file, (file, *samples))

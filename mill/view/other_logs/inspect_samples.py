@@ -1,0 +1,252 @@
+"""A sample that inspect_ai logged, with its epochs as repeats.
+
+`prompt` are the messages before the first that the model generated. Responses are the messages that it generated, one for
+each round; the other columns are as in mill/runs/sample_rows.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mill.api.errors import RunError
+from mill.api.response import Response
+from mill.api.storage import MOST_LINE, json_text
+from mill.api.task import Opaque, Sample, Value
+from mill.api.validate import convert
+from mill.runs.samples import SampleRecord, ScoredSample
+from mill.view.other_logs.inspect_messages import as_json, has_media, reasoning_of, text_of, tool_calls, tool_results
+from mill.view.other_logs.inspect_schema import (
+    InspectChoice,
+    InspectMessage,
+    InspectModelEvent,
+    InspectOutput,
+    InspectSample,
+    InspectScore,
+    Scalar,
+)
+from mill.view.other_logs.write import ConvertedSample
+
+_ATTACHMENT = "attachment://"
+_LETTERS = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}  # correct, partial, incorrect, no answer
+_WORDS = {"yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
+_FINISH = {"max_tokens": "length", "model_length": "length"}
+_ROUND_LIMITS = ("message", "turn")
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """A sample in one epoch, with the responses of the model and the messages before the last of them."""
+
+    sample: InspectSample
+    responses: list[Response]
+    prompt: list[InspectMessage]
+    before: list[InspectMessage]
+    tools: list[dict[str, Any]]
+
+    @property
+    def name(self) -> str:
+        return self.sample.uuid or f"{self.sample.id}/{self.sample.epoch}"
+
+
+def convert_sample(raw: Sequence[tuple[Any, str]]) -> ConvertedSample:
+    """A sample from its epochs, each as JSON with the file that it is in."""
+    epochs = [_epoch(data, where) for data, where in raw]
+    first = epochs[0]
+    sample = first.sample
+    prompt = json_text([as_json(message, media=False) for message in first.prompt])
+    dialog = any(len(epoch.responses) > 1 or has_media(epoch.before) for epoch in epochs)
+    record = SampleRecord(
+        Sample(str(sample.id), _doc(sample)),
+        sample.target[0] if isinstance(sample.target, list) and len(sample.target) == 1 else sample.target,
+        prompt,
+        [],
+        [[f"{epoch.name}/{index}" for index in range(max(1, len(epoch.responses)))] for epoch in epochs],
+        [epoch.responses for epoch in epochs],
+        sent=prompt,
+        messages=[[as_json(message) for message in epoch.before] for epoch in epochs] if dialog else [],
+        tools=first.tools,
+        max_rounds_reached=any(epoch.sample.limit and epoch.sample.limit.type in _ROUND_LIMITS for epoch in epochs),
+    )
+    answers = [_answer(epoch.sample) for epoch in epochs]
+    values = _values(epochs)
+    details = [_details(epoch.sample) for epoch in epochs]
+    scored = ScoredSample(
+        record,
+        values,
+        _error(epochs),
+        extracted=answers[0],
+        extracted_repeats=answers if len(answers) > 1 else (),
+        choices=sample.choices or (),
+        details=details if any(details) else (),
+    )
+    return ConvertedSample(scored, _choice_columns(sample, answers[0], values))
+
+
+def _epoch(data: Any, where: str) -> Epoch:
+    sample: InspectSample = convert(_resolved(data, where), InspectSample, where, RunError)
+    calls = _model_calls(sample, where)
+    messages = sample.messages or _input(sample)
+    generated = [
+        index for index, message in enumerate(messages) if message.role == "assistant" and message.source != "input"
+    ]
+    responses = [_response(messages, index, calls) for index in generated]
+    if not responses and sample.error is not None:
+        responses = [Response(error=sample.error.message)]
+    prompt = messages[: generated[0]] if generated else messages
+    before = messages[: generated[-1]] if generated else messages
+    return Epoch(sample, responses, prompt, before, _tools(calls.values()))
+
+
+def _input(sample: InspectSample) -> list[InspectMessage]:
+    return [InspectMessage(role="user", content=sample.input)] if isinstance(sample.input, str) else sample.input
+
+
+def _resolved(data: Any, where: str) -> Any:
+    """The sample with attachments in their positions. An attachment may be named often: the sum is limited."""
+    attachments = data.get("attachments") if isinstance(data, dict) else None
+    if not isinstance(attachments, dict) or not attachments:
+        return data
+    left = MOST_LINE
+
+    def resolve(one: Any) -> Any:
+        nonlocal left
+        if isinstance(one, str) and one.startswith(_ATTACHMENT):
+            found = attachments.get(one.removeprefix(_ATTACHMENT), one)
+            left -= len(found) if isinstance(found, str) else 0
+            if left < 0:
+                raise RunError(f"{where} is larger than {MOST_LINE >> 20} MiB with its attachments")
+            return found
+        if isinstance(one, dict):
+            return {name: resolve(value) for name, value in one.items()}
+        return [resolve(value) for value in one] if isinstance(one, list) else one
+
+    events = data.get("events")
+    calls = [event for event in events if _is_model_call(event)] if isinstance(events, list) else events
+    needed = {name: value for name, value in data.items() if name not in ("attachments", "events", "events_data", "store")}
+    return {**resolve(needed), "events": calls}
+
+
+def _is_model_call(event: Any) -> bool:
+    return isinstance(event, dict) and event.get("event") == "model"
+
+
+def _model_calls(sample: InspectSample, where: str) -> dict[str, InspectModelEvent]:
+    """The calls of models by the message that they generated; those of graders generated none of the sample's."""
+    calls = {}
+    for event in filter(_is_model_call, sample.events or ()):
+        call: InspectModelEvent = convert(event, InspectModelEvent, f"{where} event", RunError)
+        for choice in call.output.choices[:1]:
+            if choice.message.id:
+                calls[choice.message.id] = call
+    own = {message.id for message in sample.messages}
+    if sample.output.choices and (last := sample.output.choices[0].message.id) and last not in calls:
+        calls[last] = InspectModelEvent(sample.output)
+    return {name: call for name, call in calls.items() if name in own}
+
+
+def _response(messages: Sequence[InspectMessage], index: int, calls: Mapping[str, InspectModelEvent]) -> Response:
+    message = messages[index]
+    call = calls.get(message.id or "") or InspectModelEvent(InspectOutput())
+    choice = call.output.choices[0] if call.output.choices else InspectChoice(message, "")
+    usage = call.output.usage
+    return Response(
+        text=text_of(message),
+        reasoning=reasoning_of(message),
+        finish_reason=_FINISH.get(choice.stop_reason, choice.stop_reason) or None,
+        prompt_tokens=usage.prompt_tokens if usage else None,
+        output_tokens=usage.output_tokens if usage else None,
+        reasoning_tokens=usage.reasoning_tokens if usage else None,
+        seconds=call.output.time,
+        retries=call.retries or 0,
+        tool_calls=tool_calls(message),
+        tool_results=tool_results(message, messages[index + 1 :]),
+    )
+
+
+def _tools(calls: Any) -> list[dict[str, Any]]:
+    """The tools of all calls of the model, each once."""
+    tools = {tool.name: tool for call in calls for tool in call.tools}
+    return [
+        {"type": "function", "function": {"name": one.name, "description": one.description, "parameters": one.parameters}}
+        for one in tools.values()
+    ]
+
+
+def _doc(sample: InspectSample) -> dict[str, Any]:
+    shown = {"input": sample.input if isinstance(sample.input, str) else None, "target": sample.target}
+    return {
+        name: value
+        for name, value in {**shown, "choices": sample.choices, "metadata": sample.metadata}.items()
+        if value not in (None, {})
+    }
+
+
+def _answer(sample: InspectSample) -> str | None:
+    """The answer that the first scorer read, of those that did."""
+    return next((score.answer for score in (sample.scores or {}).values() if score.answer is not None), None)
+
+
+def _values(epochs: Sequence[Epoch]) -> dict[str, list[Value]]:
+    """Score -> its value in each epoch."""
+    by_epoch = [_epoch_values(epoch.sample.scores or {}) for epoch in epochs]
+    names = dict.fromkeys(name for found in by_epoch for name in found)
+    return {name: [found.get(name) for found in by_epoch] for name in names}
+
+
+def _epoch_values(scores: Mapping[str, InspectScore]) -> dict[str, Value]:
+    values: dict[str, Value] = {}
+    for name, score in scores.items():
+        if isinstance(score.value, dict):
+            values |= {f"{name}/{part}": _value(value) for part, value in score.value.items()}
+        else:
+            values[name] = Opaque(score.value) if isinstance(score.value, list) else _value(score.value)
+    return values
+
+
+def _value(value: Scalar) -> Value:
+    """The number that inspect_ai's metrics take a value for; other texts stay texts. NaN is what was not scored."""
+    known = _LETTERS.get(value, _WORDS.get(value.lower())) if isinstance(value, str) else None
+    if known is not None or value is None:
+        return known
+    try:
+        number = float(value)
+    except (OverflowError, ValueError):
+        return Opaque(str(value))
+    return Opaque(value) if isinstance(value, str) and not math.isfinite(number) else None if math.isnan(number) else number
+
+
+def _details(sample: InspectSample) -> dict[str, Any]:
+    """Why a sample has its scores."""
+    details: dict[str, Any] = {}
+    for name, score in (sample.scores or {}).items():
+        details |= {f"{name} explanation": score.explanation} if score.explanation else {}
+        details |= {f"{name} reason": score.reason} if score.reason else {}
+        details |= {f"{name} metadata": score.metadata} if score.metadata else {}
+    if sample.limit:
+        details["limit"] = sample.limit.type if sample.limit.limit is None else f"{sample.limit.type} {sample.limit.limit:g}"
+    return {**details, "uuid": sample.uuid} if sample.uuid else details
+
+
+def _error(epochs: Sequence[Epoch]) -> str | None:
+    for epoch in epochs:
+        if epoch.sample.error is not None:
+            message = epoch.sample.error.message
+            return f"epoch {epoch.sample.epoch}: {message}" if len(epochs) > 1 else message
+    return None
+
+
+def _choice_columns(sample: InspectSample, answer: str | None, values: Mapping[str, list[Value]]) -> dict[str, Any]:
+    """The columns of multiple choice: the model named a letter, so that there are no log-probabilities."""
+    if not sample.choices:
+        return {}
+    letter = (answer or "").strip()
+    index = ord(letter) - ord("A") if len(letter) == 1 else -1
+    right = next((found[0] for found in values.values()), None)
+    return {
+        "chosen": sample.choices[index] if 0 <= index < len(sample.choices) else None,
+        "choice_logprobs": None,
+        "correct": right == 1.0 if right in (0.0, 1.0) else None,
+    }

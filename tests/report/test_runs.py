@@ -1,0 +1,219 @@
+"""Evaluation runs in reports: read, as Markdown and as data. `test_run_page.py` has the page."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from markdown_it import MarkdownIt
+
+from mill.api.errors import RunError
+from mill.checks.gate import RuleOutcome
+from mill.checks.result import Check, Variant
+from mill.cli.main import run as main
+from mill.report.about import check_about, manifest_about
+from mill.report.markdown import report_markdown
+from mill.report.run_samples import MAX_CHARS, MAX_SAMPLES, cut, read_task_samples
+from mill.report.runs import RunSection, read_run
+from mill.report.sections import CheckSection, find_sections
+from mill.runs.folder import RunFolder, find_runs
+
+TOY = str(Path(__file__).parents[1] / "toy.py")
+
+
+@pytest.fixture(autouse=True)
+def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("mill_file_")]:
+        del sys.modules[name]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("mill.api.warnings._reported", set())
+
+
+def evaluate(tasks: str, *words: str, code: int = 0, model: str = "toy[path=a,api_key=sk-secret-123456]") -> RunFolder:
+    assert main(["eval", model, tasks, "--task_paths", TOY, "--output_dir", "out", "--quiet", *words]) == code
+    return find_runs(Path("out"))[0]
+
+
+def no_rules(_: Check) -> list[RuleOutcome]:
+    return []
+
+
+def as_markdown(path: Path) -> str:
+    return report_markdown(find_sections(path), no_rules)
+
+
+def rows(folder: RunFolder, task: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in folder.samples_file(task).read_text().splitlines()]
+
+
+def test_a_run_has_its_scores_samples_and_what_ran() -> None:
+    folder = evaluate("toy_all,toy_choice", "--limit", "12")
+    section = read_run(folder)
+    assert [task.task for task in section.tasks] == ["toy_gen", "toy_gen2", "toy_choice"]
+    assert dict(section.about) | {"versions": ""} == {"model": "a", "path": "a", "backend": "toy", "versions": ""} | {
+        "arguments": dict(section.about).get("arguments", "")
+    }
+    found = section.results.tasks["toy_choice"].metrics["acc"].value
+    mean = section.results.benchmarks["toy_all"].metrics["exact_match"].value
+    assert section.main_scores == f"toy_all exact_match {mean:.3f}, toy_choice acc {found:.3f}"
+    text = as_markdown(folder.path)
+    assert "sk-secret" not in text and text.startswith("### mill eval: a on toy\\_gen, toy\\_gen2, toy\\_choice\n")
+    line = next(line for line in text.splitlines() if line.startswith("| toy\\_choice | 0 | acc |"))
+    estimate = section.results.tasks["toy_choice"].metrics["acc"]
+    assert f"| {estimate.value:.4f} | {estimate.stderr:.4f} | {estimate.low:.3f}–{estimate.high:.3f} | 12/40 | 0 |" in line
+    assert "| toy\\_all (mean of 2) |" in text and not section.unfinished
+
+
+def test_wrong_samples_come_first_with_their_texts() -> None:
+    folder = evaluate("toy_gen")
+    found = read_task_samples(folder.samples_file("toy_gen"))
+    written = rows(folder, "toy_gen")
+    wrong = [row["id"] for row in written if row["values"]["exact_match"] == [0.0]]
+    right = [row["id"] for row in written if row["values"]["exact_match"] == [1.0]]
+    assert 0 < len(wrong) < 40 and [sample.id for sample in found.shown] == [*wrong, *right]
+    first, row = found.shown[0], next(row for row in written if row["id"] == wrong[0])
+    assert (first.prompt, first.target, first.response) == (row["prompt"], row["target"], row["response"])
+    assert (first.kind, first.values, found.total) == ("wrong", {"exact_match": "0"}, 40)
+
+
+def test_failed_samples_are_first_and_counted_by_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOY_FAILS", "toy_gen 3")
+    folder = evaluate("toy_gen", code=1)
+    section = read_run(folder)
+    failed = ["3", *(f"3{digit}" for digit in range(10))]
+    found = section.samples["toy_gen"]
+    assert [sample.id for sample in found.shown[:11]] == failed and {one.kind for one in found.shown[:11]} == {"failed"}
+    (line,) = found.failure_lines("toy_gen")
+    assert line.startswith("toy_gen: 11 of 40 samples failed (3, 30, 31, 32, 33, ...): ") and "cannot read toy_gen 3" in line
+    assert "11 of 40 samples failed (3, 30" in as_markdown(folder.path)
+
+
+def test_the_choices_of_a_sample_have_their_log_probabilities() -> None:
+    folder = evaluate("toy_choice", "--limit", "3")
+    first = read_task_samples(folder.samples_file("toy_choice")).shown[0]
+    row = next(row for row in rows(folder, "toy_choice") if row["id"] == first.id)
+    assert first.choices == list(zip([" choice 0", " choice 1", " choice 2"], row["choice_logprobs"], strict=True))
+    assert first.extracted == row["chosen"]
+
+
+def test_so_many_samples_of_a_task_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOY_N", "230")
+    section = read_run(evaluate("toy_gen"))
+    assert (len(section.samples["toy_gen"].shown), section.samples["toy_gen"].total) == (MAX_SAMPLES, 230)
+
+
+def test_a_long_text_is_cut_in_the_middle_with_a_note() -> None:
+    text = "a" * 3000 + "b" * 3000
+    assert cut(text) == f"{'a' * 2000}\n[… 2,000 of 6,000 characters left out …]\n{'b' * 2000}"
+    assert cut("c" * MAX_CHARS) == "c" * MAX_CHARS
+
+
+def test_a_run_that_was_never_finished_is_shown_as_such() -> None:
+    folder = evaluate("toy_gen,toy_choice", "--limit", "3")
+    (folder.path / "results.json").unlink()
+    section = read_run(folder)
+    assert section.unfinished == (
+        "This run was not finished: it has no results.json. The last session finished. The same command resumes it."
+    )
+    assert section.main_scores == "not finished" and json.loads(json.dumps(section.to_dict()))["finished"] is False
+    folder.samples_file("toy_gen").unlink()
+    assert read_run(folder).samples["toy_gen"].total == 0 and "was not finished" in as_markdown(folder.path)
+
+
+def test_samples_without_an_answer_have_not_failed() -> None:
+    folder = evaluate("toy_gen", "--limit", "2")
+    written = [{**row, "responses": [[]], "response": None, "error": "not answered"} for row in rows(folder, "toy_gen")]
+    folder.samples_file("toy_gen").write_text("".join(f"{json.dumps(row)}\n" for row in written))
+    found = read_run(folder).samples["toy_gen"]
+    assert [sample.kind for sample in found.shown] == ["unanswered"] * 2
+    assert found.failure_lines("toy_gen") == ["toy_gen: 2 of 2 samples are not answered"]
+
+
+def test_a_folder_with_both_has_an_index_and_leaves_out_the_runs_of_its_checks() -> None:
+    evaluate("toy_gen", "--limit", "3")
+    compare = ["compare", "toy[path=a]", "toy[path=b]", "--tasks", "toy_gen,toy_choice", "--limit", "4"]
+    assert main([*compare, "--task_paths", TOY, "--output_dir", "out", "--quiet", "--no_report"]) == 0
+    assert len(find_runs(Path("out"))) == 3
+    check, run = find_sections(Path("out"))
+    assert isinstance(check, CheckSection) and isinstance(run, RunSection)
+    assert [label for label, _ in check.about] == ["a", "b"] and ("path", "b") in check.about[1][1]
+    text = as_markdown(Path("out"))
+    index = [line.split(" | ") for line in text.splitlines()[:4]]
+    assert index[0][:3] == ["| what", "name", "when"] and index[2][0] == "| [compare](#section-1)"
+    assert index[3][0] == "| [eval](#section-2)" and index[3][3].startswith("toy\\_gen exact\\_match ")
+    assert text.count('<a id="section-') == 2
+    assert main(["report", "out", "--format", "json", "--output", "all.json"]) == 0
+    first, second = json.loads(Path("all.json").read_text())
+    assert first["command"] == "compare" and second["tasks"]["toy_gen"]["n"] == 3
+    assert len(second["samples"]["toy_gen"]["shown"]) == 3
+
+
+def test_junit_is_about_checks(capsys: pytest.CaptureFixture[str]) -> None:
+    folder = evaluate("toy_gen", "--limit", "2")
+    assert main(["report", str(folder.path), "--format", "junit"]) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1 and "has evaluation runs and no check; junit is the form of checks" in err
+    for path in (folder.path, folder.path.parent, Path("out")):
+        assert main(["report", str(path), "--format", "md", "--output", "-"]) == 0
+        assert "mill eval: a on toy" in capsys.readouterr().out
+    assert main(["report", str(folder.path)]) == 0 and (folder.path / "report.html").is_file()
+
+
+def test_a_damaged_run_is_left_out_of_a_folder_and_refused_alone(caplog: pytest.LogCaptureFixture) -> None:
+    folder = evaluate("toy_gen", "--limit", "2")
+    evaluate("toy_gen", "--limit", "2", model="toy[path=b]")
+    folder.samples_file("toy_gen").write_text('{"id": 1}\n')
+    (section,) = find_sections(Path("out"))
+    assert isinstance(section, RunSection) and section.manifest["model"]["name"] == "b"
+    assert "left out: " in caplog.text and "line 1, is not valid" in caplog.text
+    with pytest.raises(RunError, match="line 1, is not valid"):
+        find_sections(folder.path)
+
+
+def test_texts_of_a_model_are_no_markdown() -> None:
+    bad = "````\n# x <script>alert(1)</script>\n```\n| a | b |\n\x1b[31m![i](http://y)"
+    folder = evaluate("toy_gen", "--limit", "2")
+    written = [{**row, "response": bad, "prompt": bad, "reasoning": bad, "category": bad} for row in rows(folder, "toy_gen")]
+    folder.samples_file("toy_gen").write_text("".join(f"{json.dumps(row)}\n" for row in written))
+    tokens = MarkdownIt("commonmark").enable("table").parse(as_markdown(folder.path))
+    kinds = [token.type for token in tokens]
+    assert kinds.count("table_open") == 1 and kinds.count("heading_open") == 2 and "html_block" not in kinds
+    fences = [token.content for token in tokens if token.type == "fence"]
+    assert len([text for text in fences if "<script>" in text and "\x1b" not in text]) == 6
+    inline = [child.type for token in tokens if token.type == "inline" for child in token.children or []]
+    assert "html_inline" not in inline and "image" not in inline and "link_open" not in inline
+
+
+def test_what_ran_is_read_from_the_manifest_of_the_run_or_else_from_the_check(tmp_path: Path) -> None:
+    evaluate("toy_gen", "--limit", "2", "--seed", "3")
+    folder = find_runs(Path("out"))[0]
+    variant = Variant("b", model="a", backend="toy", run=str(folder.path))
+    check = Check("compare", ["toy_gen"], [variant], "a", baseline_model="base", baseline_backend="hf")
+    (first, known), (second, read) = check_about(check)
+    assert (first, known) == ("a", [("model", "base"), ("backend", "hf")])
+    assert second == "b" and ("settings", "seed=3") in read
+    moved = Path("elsewhere/results")
+    moved.parent.mkdir()
+    Path("out").rename(moved)
+    assert dict(check_about(check)[1][1]) == {"model": "a", "backend": "toy"}
+    file = moved / "checks" / "compare-b" / "check.json"
+    assert ("settings", "seed=3") in check_about(check, file)[1][1]  # beside the check, wherever that is
+
+
+def test_what_ran_has_the_path_the_dtype_and_the_engine() -> None:
+    model = {"name": "m", "backend": "hf", "arguments": {"path": "/models/m", "dtype": "auto", "revision": "x"}}
+    manifest = {"model": {**model, "identity": {"dtype": "bfloat16"}}, "settings": {"n_shots": 5, "repeats": 1}}
+    assert manifest_about({**manifest, "versions": {"mill": "1", "torch": "2", "numpy": "3"}}) == [
+        ("model", "m"),
+        ("path", "/models/m"),
+        ("backend", "hf"),
+        ("dtype", "bfloat16"),
+        ("arguments", "revision=x"),
+        ("settings", "n_shots=5"),
+        ("versions", "mill 1, torch 2"),
+    ]
+    odd = {"model": {"name": "m", "arguments": 3, "identity": []}, "settings": {}, "versions": "none"}
+    assert manifest_about(odd) == [("model", "m")]

@@ -1,0 +1,38 @@
+"""Converts a log and reads the run back with mill's own readers."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mill.runs.folder import RunFolder
+from mill.runs.samples import SampleRecord, read_samples
+from mill.runs.schema import Results
+from mill.view.other_logs.convert import convert_log
+from mill.view.other_logs.find import identify_log
+
+LOGS = Path(__file__).parent / "logs"
+
+
+@dataclass(frozen=True)
+class Converted:
+    folder: RunFolder
+    manifest: dict[str, Any]
+    results: Results
+
+    def rows(self, task: str) -> dict[str, dict[str, Any]]:
+        lines = self.folder.samples_file(task).read_text(encoding="utf-8").splitlines()
+        return {row["id"]: row for row in map(json.loads, lines)}
+
+    def samples(self, task: str) -> dict[str, SampleRecord]:
+        return {record.sample.id: record for record in read_samples(self.folder.samples_file(task))}
+
+
+def converted(file: Path, target: Path) -> Converted:
+    log = identify_log(file)
+    assert log is not None
+    convert_log(log, target)
+    folder = RunFolder(target)
+    return Converted(folder, folder.manifest(), folder.results())

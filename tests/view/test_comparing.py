@@ -1,0 +1,127 @@
+"""Two runs side by side, against the samples files and scipy."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from scipy.stats import binomtest  # type: ignore[import-untyped]
+from statsmodels.stats.multitest import multipletests  # type: ignore[import-untyped]
+
+from mill.api.errors import MillError
+from mill.metrics.paired import holm
+from mill.view.comparing import compare_summary, find_pair, list_pairs, pair_neighbours, read_pair_filter
+from mill.view.index import ResultsIndex
+from tests.view.conftest import lines_of, uid_of_model
+
+
+def given(index: ResultsIndex, **more: str) -> dict[str, str]:
+    return {"a": uid_of_model(index, "one"), "b": uid_of_model(index, "two"), **more}
+
+
+def outcomes(results: Path, task: str, metric: str) -> list[tuple[str, bool, bool]]:
+    """Id, and whether each run is right; a failed sample is not."""
+    sides = [{line["id"]: line for line in lines_of(results, model, task)} for model in ("one", "two")]
+    return [(name, sides[0][name][metric] == 1.0, sides[1][name].get(metric) == 1.0) for name in sides[0]]
+
+
+def test_the_cells_and_p_are_those_of_the_files(index: ResultsIndex, results: Path) -> None:
+    found = compare_summary(index, read_pair_filter(given(index, task="toy_gen")))
+    pairs = outcomes(results, "toy_gen", "exact_match")
+    worse = sum(a and not b for _, a, b in pairs)
+    better = sum(b and not a for _, a, b in pairs)
+    assert found["cells"]["regression"] == worse
+    assert found["cells"]["improvement"] == better
+    assert found["cells"]["both_right"] == sum(a and b for _, a, b in pairs)
+    assert found["n"] == 40
+    assert found["p"] == pytest.approx(binomtest(worse, worse + better).pvalue if worse + better else 1.0)
+    assert found["lost"]["value"] == pytest.approx((worse - better) / 40)
+
+
+def test_unpaired_samples_and_tasks_are_reported(index: ResultsIndex) -> None:
+    assert compare_summary(index, read_pair_filter(given(index)))["unpaired"] == 0  # of the tasks that both have
+    assert {group["task"] for group in compare_summary(index, read_pair_filter(given(index)))["groups"]} == {
+        "toy_gen",
+        "toy_choice",
+        "toy_text",
+    }
+
+
+def test_a_cell_is_a_filter(index: ResultsIndex, results: Path) -> None:
+    found = list_pairs(index, read_pair_filter(given(index, task="toy_gen", cell="regression")))
+    assert [row["id"] for row in found["rows"]] == [
+        name for name, a, b in outcomes(results, "toy_gen", "exact_match") if a and not b
+    ]
+    assert found["total"] == len(found["rows"]) > 0
+
+
+def test_near_ties_can_be_hidden(index: ResultsIndex, results: Path) -> None:
+    """The margin of multiple choice is that of the baseline's two best choices."""
+    margins = {}
+    for line in lines_of(results, "one", "toy_choice"):
+        best, second = sorted(line["choice_logprobs"], reverse=True)[:2]
+        margins[line["id"]] = best - second
+    wanted = [name for name, margin in margins.items() if margin >= 0.5]
+    for margin in ("0.5", "0.4999999"):  # a step of the slider, whose counts are stored, and one that is not
+        found = list_pairs(index, read_pair_filter(given(index, task="toy_choice", margin=margin)))
+        assert [row["id"] for row in found["rows"]] == wanted
+        assert compare_summary(index, read_pair_filter(given(index, task="toy_choice", margin=margin)))["n"] == len(wanted)
+    assert 0 < len(wanted) < 40
+
+
+def test_the_next_flip_is_found_from_anywhere(index: ResultsIndex, results: Path) -> None:
+    chosen = read_pair_filter(given(index, task="toy_gen"))
+    flips = [name for name, a, b in outcomes(results, "toy_gen", "exact_match") if a != b]
+    names = [row["id"] for row in list_pairs(index, chosen)["rows"]]
+    for number, name in enumerate(names):
+        pair, _, _ = find_pair(index, chosen, "toy_gen", name)
+        expected = next((other for other in names[number + 1 :] if other in flips), flips[0])
+        assert pair_neighbours(index, chosen, pair)["next_flip"]["id"] == expected
+
+
+def test_pairs_follow_the_data_and_not_the_ids(results: Path, tmp_path: Path) -> None:
+    """The same data under other ids and in another order is the same sample."""
+    folder = Path(shutil.copytree(results, tmp_path / "results"))
+    (file,) = folder.glob("two-*/default/samples/toy_gen.jsonl")
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    renamed = [{**line, "id": f"renamed {line['id']}"} for line in reversed(lines)]
+    file.write_text("".join(json.dumps(line) + "\n" for line in renamed))
+    index = ResultsIndex(folder, cache=tmp_path / "index")
+    index.sync()
+    chosen = read_pair_filter(given(index, task="toy_gen"))
+    assert compare_summary(index, chosen)["n"] == 40
+    _, first, second = find_pair(index, chosen, "toy_gen", "3")
+    assert (first["name"], second["name"]) == ("3", "renamed 3")
+    index.close()
+
+
+def test_a_changed_run_is_compared_anew(results: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(results, tmp_path / "results"))
+    index = ResultsIndex(folder, cache=tmp_path / "index")
+    index.sync()
+    chosen = read_pair_filter(given(index, task="toy_gen"))
+    assert compare_summary(index, chosen)["n"] == 40
+    (file,) = folder.glob("two-*/default/samples/toy_gen.jsonl")
+    kept = file.read_text().splitlines()[:10]
+    file.unlink()
+    file.write_text("\n".join(kept) + "\n")
+    index.sync()
+    summary = compare_summary(index, chosen)
+    assert (summary["n"], summary["unpaired"]) == (10, 30)
+    index.close()
+
+
+def test_holm_is_that_of_statsmodels() -> None:
+    p_values = [0.01, 0.04, 0.03, 0.005, 0.5, 0.04]
+    assert holm(p_values) == pytest.approx(list(multipletests(p_values, method="holm")[1]))
+    assert holm([]) == []
+
+
+def test_runs_without_a_common_task_are_refused(index: ResultsIndex) -> None:
+    uid = uid_of_model(index, "one")
+    with pytest.raises(MillError, match="not compared with itself"):
+        compare_summary(index, read_pair_filter({"a": uid, "b": uid}))
+    with pytest.raises(MillError, match="run"):
+        compare_summary(index, read_pair_filter({"a": uid, "b": "nothing"}))

@@ -1,0 +1,190 @@
+"""The index: what it finds, that it follows changes, and that nothing in a folder makes it fail."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from mill.api.errors import MillError
+from mill.view.filters import SampleFilter
+from mill.view.index import ResultsIndex
+from mill.view.queries import list_samples, read_sample, status_counts
+from tests.view.conftest import lines_of, uid_of_model
+
+
+def copied(results: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(results, tmp_path / "results"))
+
+
+def samples_file(results: Path, model: str, task: str) -> Path:
+    (file,) = results.glob(f"{model}-*/default/samples/{task}.jsonl")
+    return file
+
+
+def test_all_runs_are_found_with_their_counts(index: ResultsIndex, results: Path) -> None:
+    assert sorted(run.model for run in index.runs.values()) == ["one", "two"]
+    counts = status_counts(index, uid_of_model(index, "two"))
+    lines = [line for task in ("toy_gen", "toy_choice", "toy_text") for line in lines_of(results, "two", task)]
+    assert counts["failed"] == sum(line["error"] is not None for line in lines) == 11
+    assert counts["right"] == sum(line.get("exact_match", line.get("acc")) == 1.0 for line in lines)
+    assert counts["graded"] == 40  # perplexities
+    assert counts["damaged"] == counts["pending"] == 0
+
+
+def test_a_second_sync_reads_nothing(results: Path, tmp_path: Path) -> None:
+    first = ResultsIndex(results, cache=tmp_path)
+    assert first.sync()
+    assert not first.sync()
+    first.close()
+    second = ResultsIndex(results, cache=tmp_path)
+    second.sync()
+    assert second.state.bytes_total == 0  # all files are as the cached index knows them
+    assert len(second.runs) == 2
+    second.close()
+
+
+def test_appended_lines_are_read_from_the_old_end(results: Path, tmp_path: Path) -> None:
+    folder = copied(results, tmp_path)
+    index = ResultsIndex(folder, cache=tmp_path / "index")
+    index.sync()
+    file, uid = samples_file(folder, "one", "toy_gen"), uid_of_model(index, "one")
+    before = {row["id"]: row["rowid"] for row in rows_of(index, uid)}
+    added = {**lines_of(folder, "one", "toy_gen")[0], "id": "added"}
+    with file.open("a") as handle:
+        handle.write(json.dumps(added) + "\n" + json.dumps({**added, "id": "half"})[:40])
+    assert index.sync()
+    after = {row["id"]: row["rowid"] for row in rows_of(index, uid)}
+    assert after.keys() == before.keys() | {"added"}  # the half line waits for its end
+    assert all(after[name] == number for name, number in before.items())  # the old lines were not read again
+    with file.open("a") as handle:
+        handle.write(json.dumps({**added, "id": "half"})[40:] + "\n")
+    index.sync()
+    assert "half" in {row["id"] for row in rows_of(index, uid)}
+    assert read_sample(index, uid, "toy_gen", "half")["id"] == "half"
+    index.close()
+
+
+def rows_of(index: ResultsIndex, uid: str) -> list[dict[str, int | str]]:
+    query = (
+        "SELECT samples.id AS number, name FROM samples JOIN files ON files.id = samples.file "
+        "WHERE files.run = ? AND files.task = 'toy_gen'"
+    )
+    return [{"rowid": row["number"], "id": row["name"]} for row in index.database.connection().execute(query, (uid,))]
+
+
+def test_a_replaced_file_is_read_anew(results: Path, tmp_path: Path) -> None:
+    folder = copied(results, tmp_path)
+    index = ResultsIndex(folder, cache=tmp_path / "index")
+    index.sync()
+    file, uid = samples_file(folder, "one", "toy_gen"), uid_of_model(index, "one")
+    lines = file.read_text().splitlines()[:7]
+    draft = file.with_suffix(".new")
+    draft.write_text("\n".join(lines) + "\n")
+    draft.replace(file)
+    assert index.sync()
+    assert list_samples(index, SampleFilter(uid, "toy_gen"))["total"] == 7
+    index.close()
+
+
+def test_removed_runs_and_folders_are_forgotten(results: Path, tmp_path: Path) -> None:
+    folder = copied(results, tmp_path)
+    index = ResultsIndex(folder, cache=tmp_path / "index")
+    index.sync()
+    shutil.rmtree(next(folder.glob("one-*")))
+    assert index.sync()
+    assert [run.model for run in index.runs.values()] == ["two"]
+    shutil.rmtree(folder)
+    assert index.sync()
+    assert index.runs == {}
+    assert index.database.connection().execute("SELECT count(*) FROM samples").fetchone()[0] == 0
+    index.close()
+
+
+def test_damaged_lines_are_counted(results: Path, tmp_path: Path) -> None:
+    folder = copied(results, tmp_path)
+    file = samples_file(folder, "one", "toy_choice")
+    file.write_text("not json\n[1, 2]\n{}\n" + '{"id": {"a": 1}}\n' + file.read_text() + "\0\n")
+    index = ResultsIndex(folder, cache=tmp_path / "index")
+    index.sync()
+    uid = uid_of_model(index, "one")
+    assert status_counts(index, uid)["damaged"] == 5
+    assert list_samples(index, SampleFilter(uid, "toy_choice"))["total"] == 40
+    index.close()
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", '{"model": 1}', "\0" * 100, '{"model": {"name": "x"}, "tasks": {"a": 1}}']
+)
+def test_a_run_that_cannot_be_read_is_listed_with_the_reason(results: Path, tmp_path: Path, content: str) -> None:
+    folder = copied(results, tmp_path)
+    next(folder.glob("one-*/default/manifest.json")).write_text(content)
+    index = ResultsIndex(folder, cache=tmp_path / "index")
+    index.sync()
+    (broken,) = [run for run in index.runs.values() if run.error]
+    assert broken.path.parent.name.startswith("one-")
+    assert len(index.runs) == 2
+    index.close()
+
+
+def test_links_are_not_followed(results: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "links"
+    folder.mkdir()
+    (folder / "elsewhere").symlink_to(results)
+    (folder / "loop").symlink_to(folder)
+    index = ResultsIndex(folder, cache=tmp_path / "index")
+    index.sync()
+    assert index.runs == {}
+    index.close()
+
+
+def test_a_damaged_index_is_made_anew(results: Path, tmp_path: Path) -> None:
+    first = ResultsIndex(results, cache=tmp_path)
+    first.sync()
+    path = first.database.path
+    first.close()
+    path.write_bytes(b"this is no database" * 1000)
+    second = ResultsIndex(results, cache=tmp_path)
+    second.sync()
+    assert len(second.runs) == 2
+    second.close()
+
+
+def test_an_index_of_another_version_is_made_anew(results: Path, tmp_path: Path) -> None:
+    first = ResultsIndex(results, cache=tmp_path)
+    first.sync()
+    path = first.database.path
+    first.close()
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA user_version = 99")
+        connection.execute("DROP TABLE samples")
+    connection.close()
+    second = ResultsIndex(results, cache=tmp_path)
+    second.sync()
+    assert list_samples(second, SampleFilter(uid_of_model(second, "one"), "toy_gen"))["total"] == 40
+    second.close()
+
+
+def test_a_read_only_folder_can_be_viewed(results: Path, tmp_path: Path) -> None:
+    folder = copied(results, tmp_path)
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    for path in [folder, *folder.rglob("*")]:
+        path.chmod(path.stat().st_mode & ~0o222)
+    try:
+        index = ResultsIndex(folder, cache=tmp_path / "index")
+        index.sync()
+        assert len(index.runs) == 2
+        index.close()
+    finally:
+        for path in [folder, *folder.rglob("*")]:
+            os.chmod(path, path.stat().st_mode | 0o700)  # noqa: PTH101
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before  # nothing was written there
+
+
+def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(MillError, match="does not exist"):
+        ResultsIndex(tmp_path / "nowhere")

@@ -1,0 +1,62 @@
+"""`mill.load`: result folders as data frames, equal to what `mill collect` and the files have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import mill
+from mill.api.errors import MillError
+from mill.report.collect import collect
+from tests.view.conftest import evaluate, lines_of
+
+
+def test_scores_are_those_of_collect(results: Path) -> None:
+    loaded = mill.load(results)
+    rows = {(row["run"], row["task"], row["metric"]): row["value"] for row in collect(results)}
+    found = {(row.run, row.task, row.metric): row.value for row in loaded.scores.itertuples()}
+    assert found == pytest.approx(rows)
+
+
+def test_samples_are_the_lines_of_the_files(results: Path) -> None:
+    loaded = mill.load(str(results))
+    frame = loaded.samples("one", "toy_gen")
+    lines = lines_of(results, "one", "toy_gen")
+    assert list(frame["id"]) == [line["id"] for line in lines]
+    assert list(frame["response"]) == [line["response"] for line in lines]
+    wrong = loaded.samples("one", "toy_gen", status="wrong")
+    assert list(wrong["id"]) == [line["id"] for line in lines if line["exact_match"] == 0.0]
+    assert len(loaded.samples("one", limit=5)) == 5
+    assert list(loaded.samples("one", "toy_gen", search="toy_gen 17")["id"]) == ["17"]
+
+
+def test_two_runs_are_paired(results: Path) -> None:
+    loaded = mill.load(results)
+    frame = loaded.compare("one", "two", "toy_gen")
+    sides = [{line["id"]: line for line in lines_of(results, model, "toy_gen")} for model in ("one", "two")]
+    for row in frame.itertuples():
+        assert row.value_a == sides[0][row.id]["exact_match"]
+        assert (row.status_b == "failed") == (sides[1][row.id]["error"] is not None)
+    significance = loaded.significance("one", "two").set_index("task")
+    assert significance.loc["toy_gen", "regression"] == (frame["cell"] == "regression").sum()
+    assert (significance["p_corrected"] >= significance["p"]).all()
+
+
+def test_runs_are_named_by_the_start_of_their_label(results: Path) -> None:
+    loaded = mill.load(results)
+    assert sorted(loaded.runs["model"]) == ["one", "two"]
+    assert len(loaded.samples("tw", "toy_gen")) == 40
+    with pytest.raises(MillError, match="unknown run"):
+        loaded.samples("three")
+    assert "2 runs" in repr(loaded)
+
+
+def test_a_name_of_several_runs_is_refused(results: Path, tmp_path: Path) -> None:
+    evaluate(tmp_path, "toy[path=one]", "toy_gen")
+    evaluate(tmp_path, "toy[path=one]", "toy_gen", "--seed", "3")
+    loaded = mill.load(tmp_path)
+    with pytest.raises(MillError, match="2 runs are called 'on'"):
+        loaded.samples("on")
+    assert len(loaded.samples("one")) == 40  # exactly the label of one of them
+    assert len(loaded.samples(next(name for name in loaded.runs["run"] if "seed" in name))) == 40

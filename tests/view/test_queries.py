@@ -1,0 +1,165 @@
+"""Lists of samples: filters, order, pages and neighbours, against the samples files themselves."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+
+from mill.api.errors import MillError
+from mill.metrics.estimate import exact_interval
+from mill.view.filters import Page, SampleFilter, all_rows, cursor_of, read_cursor, read_filter, search_query
+from mill.view.index import ResultsIndex
+from mill.view.overview import search_progress
+from mill.view.queries import categories, list_samples, neighbours, read_sample, score_table
+from mill.view.search import build_search
+from tests.view.conftest import lines_of, uid_of_model
+
+
+def listed(index: ResultsIndex, **given: str) -> list[tuple[str, str]]:
+    """Task and id of all samples, read in pages of 7."""
+    found, after = list[tuple[str, str]](), ""
+    while True:
+        page = list_samples(index, read_filter({**given, "limit": "7", "after": after}))
+        found += [(row["task"], row["id"]) for row in page["rows"]]
+        if page["next"] is None:
+            assert len(found) == page["total"]
+            return found
+        after = page["next"]
+
+
+def test_samples_are_listed_in_the_order_of_their_files(index: ResultsIndex, results: Path) -> None:
+    run = uid_of_model(index, "one")
+    expected = [
+        (task, line["id"])
+        for task in ("toy_gen", "toy_choice", "toy_text", "toy_dialog")
+        for line in lines_of(results, "one", task)
+    ]
+    assert sorted(listed(index, run=run)) == sorted(expected)
+    assert listed(index, run=run, task="toy_choice") == [
+        ("toy_choice", line["id"]) for line in lines_of(results, "one", "toy_choice")
+    ]
+
+
+@pytest.mark.parametrize("status", ["right", "wrong", "failed"])
+def test_samples_by_result(index: ResultsIndex, results: Path, status: str) -> None:
+    lines = lines_of(results, "two", "toy_gen")
+    fits = {
+        "right": lambda line: line["exact_match"] == 1.0,
+        "wrong": lambda line: line["exact_match"] == 0.0,
+        "failed": lambda line: line["error"],
+    }
+    expected = [
+        ("toy_gen", line["id"]) for line in lines if (status == "failed" or not line["error"]) and fits[status](line)
+    ]
+    assert listed(index, run=uid_of_model(index, "two"), task="toy_gen", status=status) == expected
+    assert expected
+
+
+@pytest.mark.parametrize("descending", ["", "1"])
+@pytest.mark.parametrize(
+    ("sort", "column"), [("v0", "word_perplexity"), ("id", "id"), ("seconds", "seconds"), ("prompt_tokens", "prompt_tokens")]
+)
+def test_every_order_gives_all_samples_once(
+    index: ResultsIndex, results: Path, sort: str, column: str, descending: str
+) -> None:
+    lines = {line["id"]: line for line in lines_of(results, "two", "toy_text")}
+    found = [name for _, name in listed(index, run=uid_of_model(index, "two"), task="toy_text", sort=sort, desc=descending)]
+    assert sorted(found) == sorted(lines)
+    values = [lines[name][column] for name in found]
+    known = [value for value in values if value is not None]
+    assert known == sorted(known, reverse=bool(descending))
+    assert values[len(known) :] == [None] * (len(values) - len(known))  # without a value: last
+
+
+def test_next_and_previous_walk_through_a_filtered_list(index: ResultsIndex) -> None:
+    run = uid_of_model(index, "one")
+    given = {"run": run, "task": "toy_gen", "status": "wrong", "sort": "id", "desc": "1"}
+    names = [name for _, name in listed(index, **given)]
+    for before, name, after in zip([None, *names], names, [*names[1:], None], strict=False):
+        found = neighbours(index, read_filter(given), name, "toy_gen")
+        assert (found["previous"] or {}).get("id") == before
+        assert (found["next"] or {}).get("id") == after
+
+
+def test_a_sample_is_read_as_the_file_has_it(index: ResultsIndex, results: Path) -> None:
+    for line in random.Random(0).sample(lines_of(results, "one", "toy_dialog"), 5):
+        assert read_sample(index, uid_of_model(index, "one"), "toy_dialog", line["id"]) == line
+
+
+def test_scores_are_those_of_the_results(index: ResultsIndex) -> None:
+    runs = [uid_of_model(index, model) for model in ("one", "two")]
+    rows = {(row["name"], row["metric"]): row for row in score_table(index, runs)["rows"]}
+    for uid in runs:
+        for name, result in index.runs[uid].results.tasks.items():
+            for metric, estimate in result.metrics.items():
+                assert rows[name, metric]["cells"][uid]["value"] == estimate.value
+    assert set(rows["toy_dialog", "rounds"]["cells"]) == {runs[0]}
+
+
+def test_the_interval_of_a_category_is_exact(index: ResultsIndex, results: Path) -> None:
+    (one,) = categories(index, uid_of_model(index, "two"), "toy_gen")
+    scored = [line["exact_match"] for line in lines_of(results, "two", "toy_gen") if not line["error"]]
+    assert (one["n"], one["failed"]) == (40, 11)
+    assert one["estimate"]["value"] == sum(scored) / len(scored)
+    assert (one["estimate"]["low"], one["estimate"]["high"]) == exact_interval(int(sum(scored)), len(scored))
+
+
+def test_search_finds_words_of_prompts_and_answers(index: ResultsIndex, results: Path) -> None:
+    build_search(index, Event())
+    assert search_progress(index) == {"done": 280, "total": 280}
+    run = uid_of_model(index, "one")
+    assert listed(index, run=run, task="toy_gen", q="toy_gen 17") == [("toy_gen", "17")]
+    answered = [("toy_gen", line["id"]) for line in lines_of(results, "one", "toy_gen") if line["response"] == "answer 3"]
+    found = set(listed(index, run=run, task="toy_gen", q="answer 3"))
+    assert found >= set(answered)
+    assert listed(index, run=run, q="nowhere-to-be-found") == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['"', '" OR 1', "NEAR(", "a* b* ^c", "prompt: x", "-", "'; DROP TABLE samples", "\0", "(" * 50, "a_b", "नमस्ते", "日本語"],
+)
+def test_no_search_is_a_query_of_its_own(index: ResultsIndex, text: str) -> None:
+    build_search(index, Event())
+    list_samples(index, SampleFilter(uid_of_model(index, "one"), search=text))
+    assert index.database.connection().execute("SELECT count(*) FROM samples").fetchone()[0] == 280
+
+
+def test_search_query_quotes_words() -> None:
+    assert search_query("big brown fo") == '"big" "brown" "fo"*'
+    assert search_query('a "b" - c') == '"a" "b" "c"*'
+    assert search_query(" - * ") == ""
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"sort": "name; DROP TABLE"}, {"status": "perfect"}, {"flag": "x"}, {"limit": "0"}, {"limit": "10000"},
+        {"limit": "x"}, {"after": "x"}, {"after": "n:x~1"}, {"after": "~99999999999999999999"},
+    ],
+)  # fmt: skip
+def test_bad_parameters_are_refused(given: dict[str, str]) -> None:
+    with pytest.raises(MillError):
+        read_filter(given)
+
+
+def test_cursors_survive_any_text() -> None:
+    for value in (None, 0.1, -3, 1e-300, "a~b", "t:x", "~", ""):
+        assert read_cursor(cursor_of(value, 5)) == (value, 5)
+
+
+def test_all_rows_reads_page_by_page() -> None:
+    numbers = list(range(1203))
+
+    def query(page: Page) -> dict[str, Any]:
+        start = page.after[1] if page.after else 0
+        rows = [{"id": number} for number in numbers[start : start + page.limit]]
+        more = start + page.limit < len(numbers)
+        return {"rows": rows, "next": f"~{start + page.limit}" if more else None}
+
+    assert [row["id"] for row in all_rows(query)] == numbers
+    assert [row["id"] for row in all_rows(query, 700)] == numbers[:700]
