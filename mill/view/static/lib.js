@@ -87,6 +87,9 @@ export const useApi = (name, params, version = 0) => {
   return { ...state, current: state.data != null && shown.current === key };
 };
 
+// What a list depends on besides its parameters: with words to search for, also how many texts can be searched so far.
+export const listVersion = (state, words) => (words ? `${state.version}/${state.search.done}` : state.version);
+
 // --- Keys. Not while a person types, and not with Ctrl or another modifier.
 
 export const useKeys = (keys) => {
