@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +11,6 @@ from mill.api.errors import SpecError, UnknownName
 from mill.view.sample_line import FLAGS, METRIC_COLUMNS, STATUSES
 
 MOST_ROWS = 500
-_WORD = re.compile(r"[^\W_]+")  # letters and digits, as the tokenizer of the search index has them
 SORTS = {
     "order": "id",
     "id": "name",
@@ -151,8 +149,8 @@ def order_clause(clause: Clause, column: str, number: str, page: Page) -> str:
 def search_query(text: str) -> str:
     """The words of a search as an FTS5 query: all of them must be there, the last may be the start of a word.
 
-    Words end where those of the index do, so that `don't` is two words: the index has no positions, and FTS5 would refuse
-    the phrase. Quotes keep FTS5's own operators out of it.
+    Words are split where FTS5 splits texts, and quoted, so that none is an operator of its own.
     """
-    quoted = [f'"{word}"' for word in _WORD.findall(unicodedata.normalize("NFC", text))]
+    words = "".join(char if _in_word(char) else " " for char in unicodedata.normalize("NFC", text)).split()
+    quoted = [f'"{word}"' for word in words]
     return " ".join([*quoted[:-1], f"{quoted[-1]}*"]) if quoted else ""

@@ -30,6 +30,7 @@ from mill.view.scan import scan
 
 _BATCH = 5_000
 _MOST_REMEMBERED = 500
+_DAMAGED = ("malformed", "not a database", "disk I/O error", "no such table")
 _INSERT = (
     "INSERT INTO samples (file, offset, length, key, name, category, status, flags, prompt_tokens, output_tokens, seconds, "
     "margin, worst, worst_at, prompt_key, answer_key, extracted_key, {}) VALUES ({})"
@@ -84,6 +85,14 @@ class ResultsIndex:
                 return self._sync()
             finally:
                 self.state.syncing = False
+
+    def mend(self, error: sqlite3.Error) -> None:
+        """Start with an empty index again, where its file is damaged; the next `sync` fills it."""
+        if any(text in str(error) for text in _DAMAGED):
+            warn(f"the index {self.database.path} is made again: {error}")
+            with self._syncing, contextlib.suppress(MillError, sqlite3.Error):
+                self.database.rebuild()
+                self.remembered = {}
 
     def remember(self, key: Any, answer: Any) -> Any:
         """Keep an answer that took long, under a key that changes with the data."""
@@ -312,10 +321,8 @@ def sync_forever(index: ResultsIndex, stopped: threading.Event, on_change: Any, 
         try:
             if index.sync():
                 on_change()
-        except sqlite3.DatabaseError as error:
-            warn(f"the index is made again: {error}")
-            with contextlib.suppress(MillError, sqlite3.Error):
-                index.database.rebuild()
+        except sqlite3.Error as error:
+            index.mend(error)
         except (MillError, OSError) as error:
             index.state.warnings = [str(error)]
         stopped.wait(max(every_s, 10 * (time.monotonic() - began)))

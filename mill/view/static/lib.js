@@ -87,6 +87,9 @@ export const useApi = (name, params, version = 0) => {
   return { ...state, current: state.data != null && shown.current === key };
 };
 
+// What a list depends on besides its parameters: with words to search for, also how many texts can be searched so far.
+export const listVersion = (state, words) => (words ? `${state.version}/${state.search.done}` : state.version);
+
 // --- Keys. Not while a person types, and not with Ctrl or another modifier.
 
 export const useKeys = (keys) => {
@@ -109,15 +112,15 @@ export const useSteps = (answer, open) => {
   const waiting = useRef("");
   const near = answer.data?.neighbours || {};
   const step = (name) => {
-    if (answer.loading) waiting.current = name;
+    if (!answer.current) waiting.current = name;
     else if (near[name]) open(near[name]);
   };
   useEffect(() => {
-    if (answer.loading || !waiting.current) return;
+    if (!answer.current || !waiting.current) return;
     const name = waiting.current;
     waiting.current = "";
     step(name);
-  }, [answer.loading]);
+  }, [answer.current, answer.data]);
   return [near, step];
 };
 

@@ -30,7 +30,7 @@ def test_a_check_has_its_verdict_and_metrics(screens: Any, results: ResultFiles)
     page = open_check(screens, results, "compare")
     (variant,) = results.check("compare")["variants"]
     expect(page.locator(".verdict")).to_contain_text(f"{variant['label']}: {variant['verdict']}")
-    shown = {row[0]: row[1] for row in rows(page, ".scroll table.list")}
+    shown = {row[0]: row[1] for row in rows(page, ".scroll table.list") if len(row) == 2}  # without headings of groups
     for title, name in (("same text", "match_rate"), ("failed requests", "failure_rate"), ("truncated answers", "cut_rate")):
         one = variant["metrics"][name]
         shown_values = [float(text) for text in re.findall(r"([\d.]+) %", shown[title])]

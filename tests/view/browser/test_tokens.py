@@ -13,6 +13,7 @@ from tests.view.browser.shown import number, params, rows
 
 pytestmark = needs_chromium
 expect = sync_api.expect
+ALTERNATIVES = 10  # of a token whose whole distribution is stored
 Stored = list[Any]  # a token in the file: id, text, log-probability, alternatives
 
 
@@ -45,23 +46,33 @@ def forced_samples(results: ResultFiles, model: str) -> dict[str, dict[str, Any]
     return {one["id"]: one for one in map(json.loads, file.read_text().splitlines())}
 
 
+def distribution(results: ResultFiles, model: str, name: str) -> Any:
+    """The log-probabilities of the whole vocabulary at each token of a forced text, as the run stored them."""
+    import numpy as np
+
+    file = forced_samples(results, model)[name]["responses"][0][-1]["distribution"]
+    (folder,) = results.root.glob(f"checks/runs/{model}-*")
+    return np.load(folder / file)
+
+
 def test_both_runs_show_their_log_probability_of_a_token(screens: Any, results: ResultFiles, uids: dict[str, str]) -> None:
     sample = results.runs["base compared"].samples(TEXTS)[2]
     page = screens.open("pair", a=uids["base compared"], b=uids["other compared"], t=sample["task"], id=sample["id"])
     page.locator(".filters").get_by_role("link", name="Tokens").click()
     expect(page.get_by_label("Tint by")).to_have_value("kl")
     expect(page.get_by_text("The baseline's text, scored by both runs.")).to_be_visible()
-    first, second = (
-        tokens_of(forced_samples(results, name)[f"{sample['task']}/{sample['id']}"]) for name in ("base", "other")
-    )
+    name = f"{sample['task']}/{sample['id']}"
+    first, second = (tokens_of(forced_samples(results, model)[name]) for model in ("base", "other"))
+    distributions = [distribution(results, model, name) for model in ("base", "other")]
     shown = page.locator(".token-text button.token")
     expect(shown).to_have_count(len(first))
     for at in (0, len(first) - 1):
         shown.nth(at).click()
         expect(page.locator(".panel p").first).to_contain_text(f"log-probability {number(first[at][2])}")
         expect(page.locator(".panel p").first).to_contain_text(f" {number(second[at][2])}")
-        for side, stored in enumerate((first, second)):
-            assert alternatives(page, side) == [[number(math.exp(value)), number(value)] for _, value in stored[at][3]]
+        for side, logprobs in enumerate(distributions):
+            best = [float(value) for value in sorted(logprobs[at], reverse=True)[:ALTERNATIVES]]
+            assert alternatives(page, side) == [[number(math.exp(value)), number(value)] for value in best]
     page.get_by_label("Tint by").select_option("logprob")
     assert params(page)["by"] == "logprob"
 
@@ -88,8 +99,11 @@ def test_the_worst_tokens_are_those_with_the_lowest_log_probability(
 
 
 def test_tokens_that_a_check_scored_are_compared_by_kl(screens: Any, results: ResultFiles, uids: dict[str, str]) -> None:
-    """`mill compare` let both models score the same texts: the KL that the check computed from whole
-    distributions is at least that of the alternatives which the samples have."""
+    """`mill compare` let both models score the same texts: their KL is that of the whole
+    distributions that were stored, and the largest is that of the check."""
+    import numpy as np
+    from scipy.stats import entropy  # type: ignore[import-untyped]
+
     page = screens.open("tokens", a=uids["base compared"], b=uids["other compared"])
     expect(page.get_by_text("Largest KL over texts that both runs scored")).to_be_visible()
     shown = rows(page)
@@ -97,10 +111,12 @@ def test_tokens_that_a_check_scored_are_compared_by_kl(screens: Any, results: Re
     values = [float(row[3]) for row in shown]
     assert values == sorted(values, reverse=True)
     assert len(shown) == min(100, metrics["kl_mean"]["n"])
-    assert 0 < values[0] <= metrics["kl_max"]["value"]
+    assert shown[0][3] == number(metrics["kl_max"]["value"])
     sides = [forced_samples(results, name) for name in ("base", "other")]
     for row in shown[:20]:
         name, at = row[1].replace(" ", "/"), int(row[2]) - 1
+        p, q = (np.exp(distribution(results, model, name)[at].astype("float64")) for model in ("base", "other"))
+        assert row[3] == number(float(entropy(p, q)))  # scipy's relative entropy
         assert row[4:6] == [number(tokens_of(side[name])[at][2]) for side in sides]
     page.locator("tbody a").first.click()
     expect(page.locator('.token[aria-pressed="true"]')).to_have_count(1)

@@ -1,5 +1,5 @@
 // Two runs: what became right or wrong, whether that is noise, and the pairs behind every number.
-import { counted, href, html, number, percent, pValue, setParams, useApi, visible } from "../lib.js";
+import { counted, href, html, listVersion, number, percent, pValue, setParams, useApi, visible } from "../lib.js";
 import { Answer, Choice, Interval, pairLabels, Search, SortHeader, Status } from "../parts.js";
 import { useEffect, useState } from "../vendor/hooks.mjs";
 
@@ -46,11 +46,12 @@ const Groups = ({ data, params }) => {
 
 const Pairs = ({ params, state, labels }) => {
   const filter = pairFilterOf(params);
-  const key = JSON.stringify(filter) + state.version;
+  const version = listVersion(state, params.q);
+  const key = JSON.stringify(filter) + version;
   const [pages, setPages] = useState({ key, cursors: [] });
   const cursors = pages.key === key ? pages.cursors : [];
-  const first = useApi("pairs", filter, state.version);
-  const next = useApi(cursors.length ? "pairs" : null, { ...filter, after: cursors.at(-1) }, state.version);
+  const first = useApi("pairs", filter, version);
+  const next = useApi(cursors.length ? "pairs" : null, { ...filter, after: cursors.at(-1) }, version);
   const [rows, setRows] = useState([]);
   useEffect(() => setRows([]), [key]);
   useEffect(() => { if (next.data && !next.loading && cursors.length) setRows((old) => [...old, ...next.data.rows]); }, [next.data]);

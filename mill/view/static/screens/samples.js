@@ -1,5 +1,5 @@
 // The samples of a run: a table with filters, in pages.
-import { counted, duration, html, href, number, setParams, useApi, visible, words } from "../lib.js";
+import { counted, duration, html, href, listVersion, number, setParams, useApi, visible, words } from "../lib.js";
 import { Answer, Choice, Search, SortHeader, Status } from "../parts.js";
 import { useEffect, useState } from "../vendor/hooks.mjs";
 
@@ -20,9 +20,9 @@ const Rows = ({ rows, params, metrics }) => rows.map((row) => html`<tr key=${`${
 export const Samples = ({ params, state }) => {
   const run = params.run || state.runs.find((one) => !one.of_check)?.uid;
   const filter = { ...filterOf(params), run };
-  const first = useApi(run ? "samples" : null, filter, state.version);
+  const first = useApi(run ? "samples" : null, filter, listVersion(state, params.q));
   const [more, setMore] = useState({ key: "", rows: [], next: null });
-  const key = JSON.stringify(filter) + state.version;
+  const key = JSON.stringify(filter) + listVersion(state, params.q);
   const page = useApi(more.wanted && more.key === key ? "samples" : null, { ...filter, after: more.wanted });
   useEffect(() => setMore({ key, rows: [], next: null }), [key]);
   useEffect(() => {
