@@ -154,3 +154,9 @@ def search_query(text: str) -> str:
     words = "".join(char if _in_word(char) else " " for char in unicodedata.normalize("NFC", text)).split()
     quoted = [f'"{word}"' for word in words]
     return " ".join([*quoted[:-1], f"{quoted[-1]}*"]) if quoted else ""
+
+
+def _in_word(char: str) -> bool:
+    """Letters, numbers and private characters, as FTS5's tokenizer unicode61 has them."""
+    kind = unicodedata.category(char)
+    return kind[0] in "LN" or kind == "Co"
