@@ -13,7 +13,8 @@ export const readRoute = () => {
   return { screen: path || "runs", params: Object.fromEntries(new URLSearchParams(query)) };
 };
 
-const filled = (params) => Object.entries(params).filter(([, value]) => value !== "" && value != null && value !== false);
+// An empty category is a category: samples that have none.
+export const filled = (params) => Object.entries(params).filter(([name, value]) => value != null && value !== false && (value !== "" || name === "category"));
 
 export const href = (screen, params = {}) => {
   const query = new URLSearchParams(filled(params)).toString();

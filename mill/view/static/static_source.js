@@ -1,5 +1,5 @@
 // Answers of a static copy: files that `mill view --export` wrote, loaded as scripts, because pages from disk may not fetch.
-import { source } from "./lib.js";
+import { filled, source } from "./lib.js";
 
 const waiting = new Map(), loaded = new Map();
 window.millData = (name, data) => waiting.get(name)?.(data);
@@ -146,7 +146,7 @@ const answers = {
 
 Object.assign(source, {
   isStatic: true,
-  get: (name, params) => answers[name](Object.fromEntries(Object.entries(params).filter(([, value]) => value !== "" && value != null))),
+  get: (name, params) => answers[name](Object.fromEntries(filled(params))),
   events: () => () => {},
   file: (path) => `${path.replace("report/check/", "reports/")}.html`,
 });

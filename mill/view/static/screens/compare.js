@@ -1,10 +1,10 @@
 // Two runs: what became right or wrong, whether that is noise, and the pairs behind every number.
-import { counted, href, html, listVersion, number, percent, pValue, setParams, useApi, visible } from "../lib.js";
+import { filled, counted, href, html, listVersion, number, percent, pValue, setParams, useApi, visible } from "../lib.js";
 import { Answer, Choice, Interval, pairLabels, Search, SortHeader, Status } from "../parts.js";
 import { useEffect, useState } from "../vendor/hooks.mjs";
 
 export const PAIR_FILTERS = ["a", "b", "task", "category", "cell", "changed", "metric", "margin", "q", "sort", "desc"];
-export const pairFilterOf = (params) => Object.fromEntries(PAIR_FILTERS.map((name) => [name, params[name]]).filter(([, value]) => value != null && value !== ""));
+export const pairFilterOf = (params) => Object.fromEntries(filled(Object.fromEntries(PAIR_FILTERS.map((name) => [name, params[name]]))));
 export const CELLS = { both_right: "both right", regression: "regression", improvement: "improvement", both_wrong: "both wrong", other: "not 0 or 1" };
 const MARGINS = [0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2];
 
@@ -96,10 +96,10 @@ export const Compare = ({ params, state }) => {
         <${Margin} value=${params.margin} noMargin=${data.no_margin} above=${data.above} flips=${data.cells.regression + data.cells.improvement} /></div></div>
       <${Groups} data=${data} params=${params} />`}</${Answer}>
       <h2>Pairs</h2><div class="filters" role="search">
-        <${Choice} label="Task" all="all" value=${params.task} options=${tasks.map((task) => [task, task])} onChange=${(task) => setParams({ task, category: "" })} />
+        <${Choice} label="Task" all="all" value=${params.task} options=${tasks.map((task) => [task, task])} onChange=${(task) => setParams({ task, category: null })} />
         <${Choice} label="Result" all="all" value=${params.cell} options=${Object.entries(CELLS)} onChange=${(value) => setParams({ cell: value })} />
         <label><input type="checkbox" checked=${!!params.changed} onChange=${(event) => setParams({ changed: event.target.checked ? "1" : "" })} /> changed texts</label>
         <${Search} value=${params.q} onChange=${(value) => setParams({ q: value })} />
-        ${params.category != null && html`<span class="tag">category ${visible(params.category || "(none)")} <button class="link" aria-label="Show all categories" onClick=${() => setParams({ category: "" })}>×</button></span>`}</div>
+        ${params.category != null && html`<span class="tag">category ${visible(params.category || "(none)")} <button class="link" aria-label="Show all categories" onClick=${() => setParams({ category: null })}>×</button></span>`}</div>
       <${Pairs} params=${params} state=${state} labels=${labels} />`}`;
 };

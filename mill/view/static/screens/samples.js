@@ -1,12 +1,12 @@
 // The samples of a run: a table with filters, in pages.
-import { counted, duration, html, href, listVersion, number, setParams, useApi, visible, words } from "../lib.js";
+import { filled, counted, duration, html, href, listVersion, number, setParams, useApi, visible, words } from "../lib.js";
 import { Answer, Choice, Search, SortHeader, Status } from "../parts.js";
 import { useEffect, useState } from "../vendor/hooks.mjs";
 
 const STATUSES = ["right", "wrong", "graded", "failed", "unscored", "pending"];
 const FLAGS = [["truncated_prompt", "truncated prompt"], ["token_limit", "token limit reached"], ["empty", "empty answer"], ["truncated_reasoning", "truncated reasoning"], ["max_rounds_reached", "limit of rounds reached"], ["logprobs", "with log-probabilities"]];
 export const FILTERS = ["run", "task", "category", "status", "flag", "q", "sort", "desc"];
-export const filterOf = (params) => Object.fromEntries(FILTERS.map((name) => [name, params[name]]).filter(([, value]) => value != null && value !== ""));
+export const filterOf = (params) => Object.fromEntries(filled(Object.fromEntries(FILTERS.map((name) => [name, params[name]]))));
 
 const Rows = ({ rows, params, metrics }) => rows.map((row) => html`<tr key=${`${row.task}/${row.id}`}>
   <th scope="row"><a href=${href("sample", { ...filterOf(params), t: row.task, id: row.id })}>${visible(row.id)}</a></th>
@@ -34,12 +34,12 @@ export const Samples = ({ params, state }) => {
   const sorting = { sort: params.sort, desc: params.desc };
   return html`<h1>Samples</h1>
     <div class="filters" role="search">
-      <${Choice} label="Run" value=${run} options=${state.runs.map((one) => [one.uid, one.label])} onChange=${(uid) => change({ run: uid, task: "", category: "" })} />
-      <${Choice} label="Task" all="all" value=${params.task} options=${(current?.tasks || []).map((task) => [task, task])} onChange=${(task) => change({ task, category: "" })} />
+      <${Choice} label="Run" value=${run} options=${state.runs.map((one) => [one.uid, one.label])} onChange=${(uid) => change({ run: uid, task: "", category: null })} />
+      <${Choice} label="Task" all="all" value=${params.task} options=${(current?.tasks || []).map((task) => [task, task])} onChange=${(task) => change({ task, category: null })} />
       <${Choice} label="Result" all="all" value=${params.status} options=${STATUSES} onChange=${(status) => change({ status })} />
       <${Choice} label="Only" all="all" value=${params.flag} options=${FLAGS} onChange=${(flag) => change({ flag })} />
       <${Search} value=${params.q} onChange=${(q) => change({ q })} />
-      ${params.category != null && html`<span class="tag">category ${visible(params.category || "(none)")} <button class="link" aria-label="Show all categories" onClick=${() => change({ category: "" })}>×</button></span>`}
+      ${params.category != null && html`<span class="tag">category ${visible(params.category || "(none)")} <button class="link" aria-label="Show all categories" onClick=${() => change({ category: null })}>×</button></span>`}
     </div>
     <${Answer} of=${first}>${(data) => {
       const rows = [...data.rows, ...(more.key === key ? more.rows : [])];
