@@ -93,7 +93,8 @@ async def _in_thread(request: web.Request, function: Any, *arguments: Any) -> An
 
 async def _api(request: web.Request) -> web.Response:
     given = {name: value for name, value in request.query.items() if name != "token"}
-    request.app[VIEWER].requested = time.monotonic()
+    if request.match_info["name"] != "state":  # which open pages request by themselves
+        request.app[VIEWER].requested = time.monotonic()
     return await _attempt(request, _answered, request.app[VIEWER], request.match_info["name"], given)
 
 
