@@ -1,6 +1,6 @@
 // What all screens share: elements, the URL as state, requests, and how values are written.
 import { h, Fragment } from "./vendor/preact.mjs";
-import { useEffect, useRef, useState } from "./vendor/hooks.mjs";
+import { useEffect, useLayoutEffect, useRef, useState } from "./vendor/hooks.mjs";
 import htm from "./vendor/htm.mjs";
 
 export const html = htm.bind(h);
@@ -96,7 +96,7 @@ export const listVersion = (state, words) => (words ? `${state.version}/${state.
 export const useKeys = (keys) => {
   const current = useRef(keys);
   current.current = keys;
-  useEffect(() => {
+  useLayoutEffect(() => { // a key may come as soon as the page is seen
     const press = (event) => {
       const typing = event.target.closest?.("input, textarea, select");
       if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
