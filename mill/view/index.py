@@ -301,8 +301,20 @@ class _FileReader:
             self.first = self.first if self.first is not None else self.last - len(self._rows) + 1
             self._rows.clear()
 
+    def _drop_repeated(self) -> None:
+        """Of lines with the same id the first counts; the others are damaged lines."""
+        count = "SELECT count(*) - count(DISTINCT name) FROM samples WHERE file = ?"
+        repeated = self.change.execute(count, (self.id,)).fetchone()[0]
+        if repeated:
+            first = "SELECT min(id) FROM samples WHERE file = ? GROUP BY name"
+            self.change.execute(f"DELETE FROM samples WHERE file = ? AND id NOT IN ({first})", (self.id, self.id))
+            self.damaged += repeated
+            found = self.change.execute("SELECT status, count(*) FROM samples WHERE file = ? GROUP BY status", (self.id,))
+            self.statuses = {**dict.fromkeys(STATUSES, 0), **{STATUSES[status]: n for status, n in found}}
+
     def finish(self) -> None:
         self._flush()
+        self._drop_repeated()
         size, mtime, inode = self.file.signature
         self.change.execute(
             "UPDATE files SET size = ?, mtime = ?, inode = ?, checksum = ?, end = ?, damaged = ?, requests = ?, "

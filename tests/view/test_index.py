@@ -127,6 +127,21 @@ def test_damage_to_the_index_is_mended(results: Path, tmp_path: Path) -> None:
     index.close()
 
 
+def test_a_second_line_of_a_sample_does_not_count(results: Path, tmp_path: Path) -> None:
+    folder = copied(results, tmp_path)
+    file, lines = samples_file(folder, "one", "toy_gen"), lines_of(folder, "one", "toy_gen")
+    with file.open("a") as handle:
+        handle.writelines(json.dumps({**line, "values": {"exact_match": [1.0]}}) + "\n" for line in lines[:5])
+    index = ResultsIndex(folder, cache=tmp_path / "index")
+    index.sync()
+    uid = uid_of_model(index, "one")
+    right = sum(line["exact_match"] == 1.0 for line in lines)
+    assert list_samples(index, SampleFilter(uid, "toy_gen"))["total"] == 40
+    assert list_samples(index, SampleFilter(uid, "toy_gen", statuses=("right",)))["total"] == right
+    assert status_counts(index, uid, "toy_gen")["damaged"] == 5
+    index.close()
+
+
 def test_a_replaced_file_is_read_anew(results: Path, tmp_path: Path) -> None:
     folder = copied(results, tmp_path)
     index = ResultsIndex(folder, cache=tmp_path / "index")
