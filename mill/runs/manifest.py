@@ -111,12 +111,20 @@ class Session:
             "ended": ended,
             "host": socket.gethostname(),
             "command": redact_command(sys.argv),
-            "cwd": str(Path.cwd()),
+            "cwd": _working_folder(),
             **asdict(tally),
             "warnings": list(warnings),
             "paths": dict(paths),
         }
         publish(folder, MANIFEST, {"sessions": {entry["id"]: Entry(entry)}})
+
+
+def _working_folder() -> str:
+    """Empty where it was removed during the run."""
+    try:
+        return str(Path.cwd())
+    except OSError:
+        return ""
 
 
 def _task_entry(plan: TaskPlan) -> dict[str, Any]:

@@ -19,22 +19,12 @@ Parameters = Mapping[str, str]
 
 
 def run(viewer: Viewer, given: Parameters) -> dict[str, Any]:
-    """One run: manifest, warnings, scores."""
+    """What a reader of a run's scores must know: where it is, and its warnings."""
     info = queries.find_run(viewer.index, given.get("run", ""))
-    warnings = [warning for result in info.results.tasks.values() for warning in result.warnings]
+    warnings = [f"{task}: {warning}" for task, result in info.results.tasks.items() for warning in result.warnings]
     sessions = info.manifest.get("sessions", [])
     warnings += [text for session in sessions[-1:] for text in session.get("warnings", [])]
-    return {
-        "uid": info.uid,
-        "name": info.name,
-        "path": str(info.path),
-        "tool": info.tool,
-        "manifest": Shortener()(dict(info.manifest)),
-        "settings": info.settings,
-        "warnings": list(dict.fromkeys(warnings)),
-        "counts": queries.status_counts(viewer.index, info.uid),
-        "failures": {name: result.failures for name, result in info.results.tasks.items() if result.failures},
-    }
+    return {"path": info.name, "warnings": list(dict.fromkeys(warnings))}
 
 
 def scores(viewer: Viewer, given: Parameters) -> dict[str, Any]:

@@ -48,9 +48,7 @@ def show_check(index: ResultsIndex, uid: str, fail_on: str = "", require: str = 
                 "verdict": variant.verdict,
                 "sentences": explain(check, variant),
                 "run": _uid_of_run(index, variant.run),
-                "backend": variant.backend,
                 "warnings": variant.warnings,
-                "counts": variant.counts,
                 "metrics": {name: _estimate(name, one) for name, one in variant.metrics.items()},
                 "p_values": {name: encode_float(value) for name, value in variant.p_values.items()},
             }

@@ -100,8 +100,7 @@ def _stored_counts(index: ResultsIndex, chosen: PairFilter, stored: Any) -> list
         return connection.execute(query, clause.parameters).fetchall()
     query = (
         "SELECT file, category, cell, sum(n) AS n, sum(changed) AS changed, sum(flipped) AS flipped, "
-        "sum(other_prompt) AS other_prompt, sum(no_margin) AS no_margin, sum(difference) AS difference, "
-        "sum(valued) AS valued, "
+        "sum(other_prompt) AS other_prompt, sum(no_margin) AS no_margin, "
         f"sum(CASE WHEN step <= {MARGINS.index(NEAR_TIE)} THEN n ELSE 0 END) AS near FROM pair_counts "
         "WHERE comparison = ? AND step > ? GROUP BY file, category, cell"
     )
@@ -175,7 +174,6 @@ def _near_ties(rows: Sequence[Any]) -> list[str]:
 def _counts(rows: Sequence[Any]) -> dict[str, Any]:
     cells = {name: sum(row["n"] for row in rows if row["cell"] == number) for number, name in enumerate(CELLS)}
     n = sum(cells.values()) - cells["other"]
-    valued = sum(row["valued"] for row in rows)
     return {
         "n": sum(cells.values()),
         "cells": cells,
@@ -186,7 +184,6 @@ def _counts(rows: Sequence[Any]) -> dict[str, Any]:
         "flipped": sum(row["flipped"] for row in rows),
         "other_prompt": sum(row["other_prompt"] for row in rows),
         "no_margin": sum(row["no_margin"] for row in rows),
-        "mean_difference": sum(row["difference"] or 0.0 for row in rows) / valued if valued else None,
     }
 
 

@@ -16,7 +16,7 @@ from mill.api.errors import RunError
 from mill.api.storage import cache_folder
 from mill.view.sample_line import METRIC_COLUMNS
 
-VERSION = 2
+VERSION = 3
 _VALUES = ", ".join(f"v{number} REAL" for number in range(METRIC_COLUMNS))
 _SCHEMA = f"""
 CREATE TABLE files (
@@ -44,7 +44,7 @@ CREATE TABLE pairs (
 );
 CREATE TABLE pair_counts (
     comparison INTEGER, file INTEGER, category INTEGER, cell INTEGER, step INTEGER, n INTEGER, changed INTEGER,
-    flipped INTEGER, other_prompt INTEGER, no_margin INTEGER, difference REAL, valued INTEGER
+    flipped INTEGER, other_prompt INTEGER, no_margin INTEGER
 );
 CREATE INDEX pair_counts_by_comparison ON pair_counts (comparison);
 CREATE INDEX pairs_by_first ON pairs (comparison, a);

@@ -143,6 +143,7 @@ class _Export:
 
     def _run(self, uid: str) -> None:
         chosen = SampleFilter(uid)
+        self._data(f"run-{uid}", api.run(self.viewer, {"run": uid}))
         flagged = {name: {(row["task"], row["id"]) for row in self._rows(replace(chosen, flags=(name,)))} for name in FLAGS}
         rows = [
             {**row, "all_flags": [name for name in FLAGS if (row["task"], row["id"]) in flagged[name]]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from dataclasses import dataclass, field
@@ -27,17 +28,21 @@ class _Growth:
 
 
 class LiveProgress:
-    """Remembers how far record files were read, so that each look reads only what was appended."""
+    """Remembers how far record files were read, so that only what was appended is read. Several threads may use it."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()  # two threads would count the same lines twice
         self._runs: dict[str, _Growth] = {}
         self._watchers: dict[str, LivenessWatcher] = {}
 
     def of(self, run: RunInfo, requests: int) -> dict[str, Any] | None:
         """None for a run on which no process works. `requests` are those of its samples, as far as they are known."""
+        with self._lock:
+            return self._of(run, requests)
+
+    def _of(self, run: RunInfo, requests: int) -> dict[str, Any] | None:
         watcher = self._watchers.setdefault(run.uid, LivenessWatcher(run.path))
-        working = watcher.alive()
-        if not working:
+        if not watcher.alive():
             self._runs.pop(run.uid, None)
             return None
         growth = self._runs.setdefault(run.uid, _Growth())
@@ -54,8 +59,6 @@ class LiveProgress:
             "requests": max(requests, growth.lines),
             "rate": rate,
             "seconds_left": left / rate if rate else None,
-            "processes": [f"{entry.pid} on {entry.host}" for entry in working],
-            "tasks": sorted({task for entry in working for task in entry.tasks}),
         }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,7 @@ from mill.runs.schema import BenchmarkResult, TaskResult
 from mill.view.check_list import list_checks
 from mill.view.index import ResultsIndex
 from mill.view.live import LiveProgress
-from mill.view.run_info import RunInfo, run_labels
+from mill.view.run_info import MILL, RunInfo, run_labels
 from mill.view.sample_line import STATUSES
 
 _SHOWN_METRICS = 3
@@ -40,19 +40,40 @@ def overview(viewer: Viewer) -> dict[str, Any]:
     """All runs and checks, and how far the index is."""
     index = viewer.index
     runs = list(index.runs.values())  # once: another thread replaces them
-    counts, labels = _all_counts(index), run_labels(runs)
-    none = {**dict.fromkeys(STATUSES, 0), "damaged": 0, "requests": 0}
+    counts, labels, live = _all_counts(index), run_labels(runs), _live(viewer, runs)
     return {
         "mill": __version__,
         "folder": str(index.root),
-        "version": index.state.version,
-        "syncing": index.state.syncing,
-        "indexed": [index.state.bytes_done, index.state.bytes_total],
-        "search": search_progress(index),
+        **_index_progress(index),
         "warnings": _bounded(index.state.warnings),
-        "runs": [_run_entry(viewer, run, counts.get(run.uid, none), labels[run.uid]) for run in runs],
+        "runs": [
+            {**_run_entry(run, counts.get(run.uid) or summed([])), "label": labels[run.uid], "live": live.get(run.uid)}
+            for run in runs
+        ],
         "checks": list_checks(index),
     }
+
+
+def update(viewer: Viewer) -> dict[str, Any]:
+    """What changes while pages are open: the version of the index, and the progress of runs at work."""
+    return {**_index_progress(viewer.index), "live": _live(viewer, list(viewer.index.runs.values()))}
+
+
+def _index_progress(index: ResultsIndex) -> dict[str, Any]:
+    state = index.state
+    return {
+        "version": state.version,
+        "syncing": state.syncing,
+        "indexed": [state.bytes_done, state.bytes_total],
+        "search": search_progress(index),
+    }
+
+
+def _live(viewer: Viewer, runs: Sequence[RunInfo]) -> dict[str, dict[str, Any]]:
+    query = "SELECT run, sum(requests) FROM files GROUP BY run"
+    requests = dict(map(tuple, viewer.index.database.connection().execute(query)))
+    found = {run.uid: viewer.live.of(run, requests.get(run.uid) or 0) for run in runs if run.tool == MILL}
+    return {uid: one for uid, one in found.items() if one is not None}
 
 
 def _bounded(warnings: list[str]) -> list[str]:
@@ -61,17 +82,23 @@ def _bounded(warnings: list[str]) -> list[str]:
 
 
 def _all_counts(index: ResultsIndex) -> dict[str, dict[str, int]]:
-    counts: dict[str, dict[str, int]] = {}
-    for row in index.database.connection().execute("SELECT run, statuses, damaged, requests FROM files"):
-        entry = counts.setdefault(row["run"], {**dict.fromkeys(STATUSES, 0), "damaged": 0, "requests": 0})
+    files: dict[str, list[Any]] = {}
+    for row in index.database.connection().execute("SELECT run, statuses, damaged FROM files"):
+        files.setdefault(row["run"], []).append(row)
+    return {run: summed(rows) for run, rows in files.items()}
+
+
+def summed(files: Iterable[Any]) -> dict[str, int]:
+    """How many samples of several files are right, wrong, failed and so on, and how many lines are damaged."""
+    counts = {**dict.fromkeys(STATUSES, 0), "damaged": 0}
+    for row in files:
         for name, count in json.loads(row["statuses"] or "{}").items():
-            entry[name] += count
-        entry["damaged"] += row["damaged"] or 0
-        entry["requests"] += row["requests"] or 0
+            counts[name] += count
+        counts["damaged"] += row["damaged"] or 0
     return counts
 
 
-def _run_entry(viewer: Viewer, run: RunInfo, counts: Mapping[str, int], label: str) -> dict[str, Any]:
+def _run_entry(run: RunInfo, counts: Mapping[str, int]) -> dict[str, Any]:
     sessions = run.manifest.get("sessions", [])
     last = sessions[-1] if sessions else {}
     results: dict[str, TaskResult | BenchmarkResult] = {**run.results.benchmarks, **run.results.tasks}
@@ -83,7 +110,6 @@ def _run_entry(viewer: Viewer, run: RunInfo, counts: Mapping[str, int], label: s
     return {
         "uid": run.uid,
         "name": run.name,
-        "label": label,
         "model": run.model,
         "backend": run.manifest.get("model", {}).get("backend", ""),
         "tool": run.tool,
@@ -97,7 +123,6 @@ def _run_entry(viewer: Viewer, run: RunInfo, counts: Mapping[str, int], label: s
         "seconds": sum(float(session.get("seconds") or 0.0) for session in sessions),
         "scores": scores[:_SHOWN_METRICS],
         "more_scores": max(0, len(scores) - _SHOWN_METRICS),
-        "live": viewer.live.of(run, counts["requests"]) if run.tool == "mill" else None,
     }
 
 

@@ -21,7 +21,7 @@ MOST_MARGINS = 1_000  # changed texts whose divergence is looked up when two run
 JOINED = "pairs JOIN samples x ON x.id = pairs.a JOIN samples y ON y.id = pairs.b"
 COUNTS = (
     "count(*) AS n, sum(changed) AS changed, sum(flipped) AS flipped, sum(other_prompt) AS other_prompt, "
-    "sum(changed AND margin IS NULL) AS no_margin, sum(difference) AS difference, count(difference) AS valued"
+    "sum(changed AND margin IS NULL) AS no_margin"
 )
 _STEP = " ".join(f"WHEN margin < {margin} THEN {number}" for number, margin in enumerate(MARGINS))
 _IS_RIGHT = f"CASE WHEN {{0}}.status = {FAILED} THEN 0 WHEN {{0}}.{{1}} = 1 THEN 1 WHEN {{0}}.{{1}} = 0 THEN 0 END"

@@ -16,6 +16,7 @@ from mill.metrics.paired import rate
 from mill.runs.samples import unescaped
 from mill.view.filters import SORTS, Clause, Page, SampleFilter, cursor_of, order_clause, search_query
 from mill.view.index import ResultsIndex
+from mill.view.overview import summed
 from mill.view.run_info import RunInfo
 from mill.view.sample_line import FAILED, FLAGS, GRADED, RIGHT, STATUSES, WRONG, read_texts
 
@@ -45,14 +46,8 @@ def files_of(index: ResultsIndex, run: str, task: str = "") -> dict[int, Any]:
 
 
 def status_counts(index: ResultsIndex, run: str, task: str = "") -> dict[str, int]:
-    """How many samples are right, wrong, failed and so on, and how many lines are damaged."""
-    counts = {**dict.fromkeys(STATUSES, 0), "damaged": 0, "requests": 0}
-    for row in files_of(index, run, task).values():
-        for name, count in json.loads(row["statuses"] or "{}").items():
-            counts[name] += count
-        counts["damaged"] += row["damaged"] or 0
-        counts["requests"] += row["requests"] or 0
-    return counts
+    """Those of one run, or of one of its tasks."""
+    return summed(files_of(index, run, task).values())
 
 
 def list_samples(index: ResultsIndex, chosen: SampleFilter) -> dict[str, Any]:
@@ -123,7 +118,7 @@ def samples_where(index: ResultsIndex, chosen: SampleFilter, files: Mapping[int,
     for flag in chosen.flags:
         clause.add("flags & ?", FLAGS[flag])
     if query := search_query(chosen.search):
-        clause.add("id IN (SELECT rowid FROM texts WHERE texts MATCH ?)", query)
+        clause.add("id IN (SELECT rowid FROM texts WHERE texts MATCH ? AND rowid BETWEEN ? AND ?)", query, first, last)
     return clause
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mill.checks.result import FILE as CHECK
 from mill.runs.folder import MANIFEST
-from mill.view.other_logs.find import OtherLog, identify_log
+from mill.view.other_logs.find import OtherLog, identify_log, logs_in
 
 MOST_DEPTH = 8
 MOST_FOLDERS = 50_000
@@ -36,11 +36,7 @@ def scan(root: Path) -> Found:
             found.runs.append(folder)
         if CHECK in files:
             found.checks.append(folder / CHECK)
-        for name in files:
-            if name.endswith((".json", ".eval")) and name not in (MANIFEST, CHECK):
-                log = identify_log(folder / name)
-                if log is not None:
-                    found.logs.append(log)
+        found.logs += logs_in(folder, files - {MANIFEST, CHECK})
     return found
 
 

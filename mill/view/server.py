@@ -20,7 +20,7 @@ from mill.api.errors import MillError
 from mill.api.storage import json_text, utf8
 from mill.api.warnings import warn
 from mill.view.index import ResultsIndex, sync_forever
-from mill.view.overview import Viewer, overview
+from mill.view.overview import Viewer, overview, update
 from mill.view.security import HEADERS, guard
 
 STATIC = Path(__file__).with_name("static")
@@ -173,7 +173,7 @@ async def _events(request: web.Request) -> web.StreamResponse:
     last = ""
     with contextlib.suppress(ConnectionError):
         while not closing.is_set():
-            text = json.dumps(await _in_thread(request, _update, viewer))
+            text = json.dumps(await _in_thread(request, update, viewer))
             if text != last:
                 await response.write(f"data: {text}\n\n".encode())
                 last = text
@@ -190,13 +190,6 @@ async def _until_next_update(viewer: Viewer, closing: asyncio.Event) -> None:
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(closing.wait(), CHECK_S)
         waited += CHECK_S
-
-
-def _update(viewer: Viewer) -> dict[str, Any]:
-    state = overview(viewer)
-    live = {run["uid"]: run["live"] for run in state["runs"] if run["live"]}
-    names = ("version", "syncing", "indexed", "search")
-    return {**{name: state[name] for name in names}, "live": live}
 
 
 async def _report(request: web.Request) -> web.Response:

@@ -30,12 +30,10 @@ def usage_of(index: ResultsIndex, run: str, price_in: float = 0.0, price_out: fl
     generated = sum(int(session.get("output_tokens") or 0) for session in sessions)
     return {
         "run": run,
-        "model": info.model,
         "samples": sum(counts[name] for name in ("right", "wrong", "graded", "unscored", "failed")),
         "right": right,
         **sums,
         **times,
-        "answering_s": spent,
         "requests_per_s": computed / spent if spent and computed else None,
         "tokens_per_s": generated / spent if spent and generated else None,
         "tokens_per_right": tokens / right if right and tokens else None,
@@ -47,8 +45,8 @@ def usage_of(index: ResultsIndex, run: str, price_in: float = 0.0, price_out: fl
 def _sums(index: ResultsIndex, run: str, task: str) -> dict[str, Any]:
     clause = samples_where(index, SampleFilter(run), files_of(index, run, task))
     query = (
-        "SELECT coalesce(sum(prompt_tokens), 0) AS prompt_tokens, coalesce(sum(output_tokens), 0) AS output_tokens, "
-        f"count(prompt_tokens) AS counted FROM samples WHERE {clause.text}"
+        "SELECT coalesce(sum(prompt_tokens), 0) AS prompt_tokens, coalesce(sum(output_tokens), 0) AS output_tokens "
+        f"FROM samples WHERE {clause.text}"
     )
     return dict(index.database.connection().execute(query, clause.parameters).fetchone())
 
@@ -61,7 +59,7 @@ def _times(index: ResultsIndex, run: str, task: str) -> dict[str, Any]:
         return known
     seconds = _seconds(index, run, task)
     quantiles = {name: _quantile(seconds, share) for name, share in QUANTILES.items()} if seconds else {}
-    found = {"latency": quantiles, "timed": len(seconds), "histogram": _histogram(seconds)}
+    found = {"latency": quantiles, "histogram": _histogram(seconds)}
     return {**index.remember(key, found)}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
 from collections.abc import Callable
@@ -36,6 +37,16 @@ def test_a_run_whose_output_folder_is_taken_away_ends_with_an_error(tmp_path: Pa
     assert "removed or moved during the run" in stderr_of(log) and "Traceback" not in stderr_of(log)
     assert len(computed(log)) < 200, "it went on for long"
     assert not [*out.glob("*/*/manifest.json")], "what is left looks like a run"
+
+
+def test_a_run_outlives_its_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out, here = tmp_path / "out", tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    here.rmdir()
+    assert mill(arguments(out)) == 0
+    (manifest,) = out.glob("*/*/manifest.json")
+    assert json.loads(manifest.read_text())["sessions"][0]["cwd"] == ""
 
 
 def test_a_writer_looks_for_its_file_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ pytest.importorskip("lm_eval")
 
 from mill.cli.main import run as main
 from mill.runs.schema import BenchmarkResult, TaskResult
-from mill.view.other_logs.find import find_logs
+from mill.view.scan import scan
 from tests.bridges.made_tasks import DATA, write_tasks
 from tests.view.conversion import Converted, converted
 
@@ -74,7 +74,7 @@ def logged(log: Path, task: str) -> list[dict[str, Any]]:
 
 
 def test_a_log_is_found_with_its_samples(log: Path) -> None:
-    (found,) = find_logs(log.parent.parent)
+    (found,) = scan(log.parent.parent).logs
     assert (found.tool, found.path, len(found.files)) == ("lm-eval", log, 10)  # nine tasks
 
 

@@ -6,10 +6,9 @@ inspect_ai   `*.eval` (a zip file) or `*.json`
 
 from __future__ import annotations
 
-import os
 import re
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,30 +34,25 @@ class OtherLog:
     files: tuple[Path, ...]
 
 
-def find_logs(folder: Path) -> list[OtherLog]:
-    """The logs below a folder, by path. Links are not followed, and no samples are read."""
+def logs_in(folder: Path, names: Collection[str]) -> list[OtherLog]:
+    """The logs among the files of one folder, by name. Links are not followed, and no samples are read."""
     found = []
-    for parent, folders, names in os.walk(folder):
-        folders.sort()
-        samples: dict[str, list[Path]] | None = None
-        for name in sorted(names):
-            file = Path(parent, name)
-            tool = _tool(file)
-            if tool == LM_EVAL:
-                samples = _samples_by_date(Path(parent), names) if samples is None else samples
-                found.append(_with_samples(file, samples.get(_date(file), [])))
-            elif tool is not None:
-                found.append(OtherLog(tool, file, (file,)))
+    samples: dict[str, list[Path]] | None = None
+    for name in sorted(names):
+        file = folder / name
+        tool = _tool(file)
+        if tool == LM_EVAL:
+            samples = _samples_by_date(folder, names) if samples is None else samples
+            found.append(_with_samples(file, samples.get(_date(file), [])))
+        elif tool is not None:
+            found.append(OtherLog(tool, file, (file,)))
     return found
 
 
 def identify_log(file: Path) -> OtherLog | None:
     """The log that a file is; None for any other file, such as a link or one that cannot be read."""
-    tool = _tool(file)
-    if tool != LM_EVAL:
-        return None if tool is None else OtherLog(tool, file, (file,))
-    names = [other.name for other in file.parent.iterdir()]
-    return _with_samples(file, _samples_by_date(file.parent, names).get(_date(file), []))
+    beside = [other.name for other in file.parent.iterdir()] if _tool(file) is not None else []
+    return next((log for log in logs_in(file.parent, beside) if log.path == file), None)
 
 
 def task_of(samples_file: Path) -> str:
@@ -95,14 +89,14 @@ def _date(file: Path) -> str:
     return found[1] if found else ""
 
 
-def _samples_by_date(folder: Path, names: Sequence[str]) -> dict[str, list[Path]]:
+def _samples_by_date(folder: Path, names: Collection[str]) -> dict[str, list[Path]]:
     by_date: dict[str, list[Path]] = {}
     for file, date in _samples_files(folder, names):
         by_date.setdefault(date, []).append(file)
     return by_date
 
 
-def _samples_files(folder: Path, names: Sequence[str]) -> Iterator[tuple[Path, str]]:
+def _samples_files(folder: Path, names: Collection[str]) -> Iterator[tuple[Path, str]]:
     for name in sorted(names):
         found = _SAMPLES_NAME.fullmatch(name)
         if found and not (file := folder / name).is_symlink():

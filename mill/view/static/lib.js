@@ -8,7 +8,7 @@ export { Fragment };
 
 // --- The URL: #/screen?name=value. Every filter is in it, so that a page survives a reload and can be shared.
 
-export const readRoute = () => {
+const readRoute = () => {
   const [path, query = ""] = location.hash.replace(/^#\/?/, "").split("?");
   return { screen: path || "runs", params: Object.fromEntries(new URLSearchParams(query)) };
 };

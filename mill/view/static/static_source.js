@@ -84,6 +84,7 @@ const chosenPairs = async (given) => {
 
 const answers = {
   state: () => load("state"),
+  run: ({ run }) => load(`run-${run}`),
   async scores({ runs }) {
     const wanted = runs.split(",");
     const { rows } = await load("scores");

@@ -1,9 +1,9 @@
 // Two runs: what became right or wrong, whether that is noise, and the pairs behind every number.
-import { filled, counted, href, html, listVersion, number, percent, pValue, setParams, useApi, visible } from "../lib.js";
+import { counted, filled, href, html, listVersion, number, percent, pValue, setParams, source, useApi, visible } from "../lib.js";
 import { Answer, Choice, Interval, pairLabels, Search, SortHeader, Status } from "../parts.js";
 import { useEffect, useState } from "../vendor/hooks.mjs";
 
-export const PAIR_FILTERS = ["a", "b", "task", "category", "cell", "changed", "metric", "margin", "q", "sort", "desc"];
+const PAIR_FILTERS = ["a", "b", "task", "category", "cell", "changed", "metric", "margin", "q", "sort", "desc"];
 export const pairFilterOf = (params) => Object.fromEntries(filled(Object.fromEntries(PAIR_FILTERS.map((name) => [name, params[name]]))));
 export const CELLS = { both_right: "both right", regression: "regression", improvement: "improvement", both_wrong: "both wrong", other: "not 0 or 1" };
 const MARGINS = [0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2];
@@ -82,7 +82,7 @@ export const Compare = ({ params, state }) => {
   return html`<h1>Compare</h1>
     <div class="filters"><${Choice} label="Baseline" all="choose" value=${params.a} options=${runs} onChange=${(a) => setParams({ a })} />
       <${Choice} label="with" all="choose" value=${params.b} options=${runs} onChange=${(b) => setParams({ b })} />
-      ${answer.data?.metrics?.length > 1 && html`<${Choice} label="by" all="each task's first metric" value=${params.metric} options=${answer.data.metrics} onChange=${(metric) => setParams({ metric })} />`}
+      ${!source.isStatic && answer.data?.metrics?.length > 1 && html`<${Choice} label="by" all="each task's first metric" value=${params.metric} options=${answer.data.metrics} onChange=${(metric) => setParams({ metric })} />`}
       ${ready && html`<button onClick=${() => setParams({ a: params.b, b: params.a })}>Swap</button> <a href=${href("tokens", { a: params.a, b: params.b })}>Worst tokens</a>`}</div>
     ${!ready && html`<p class="note">${params.a && params.a === params.b ? "A run is not compared with itself: choose another one." : "Choose two runs."}</p>`}
     ${ready && html`<${Answer} of=${answer}>${(data) => html`

@@ -1,5 +1,5 @@
 // One sample: what was sent, what came back, and why it has its score.
-import { go, href, html, number, setParams, source, useApi, useKeys, useSteps, visible, plain } from "../lib.js";
+import { go, href, html, setParams, source, useApi, useKeys, useSteps, visible, plain } from "../lib.js";
 import { Answer, Choice, Copy, Cut, Text } from "../parts.js";
 import { Choices, Details, Prompt, Response, Values } from "../sample_parts.js";
 import { Media } from "../media.js";

@@ -1,11 +1,11 @@
 // The samples of a run: a table with filters, in pages.
-import { filled, counted, duration, html, href, listVersion, number, setParams, useApi, visible, words } from "../lib.js";
+import { counted, duration, filled, href, html, listVersion, number, setParams, source, useApi, visible, words } from "../lib.js";
 import { Answer, Choice, Search, SortHeader, Status } from "../parts.js";
 import { useEffect, useState } from "../vendor/hooks.mjs";
 
 const STATUSES = ["right", "wrong", "graded", "failed", "unscored", "pending"];
 const FLAGS = [["truncated_prompt", "truncated prompt"], ["token_limit", "token limit reached"], ["empty", "empty answer"], ["truncated_reasoning", "truncated reasoning"], ["max_rounds_reached", "limit of rounds reached"], ["logprobs", "with log-probabilities"]];
-export const FILTERS = ["run", "task", "category", "status", "flag", "q", "sort", "desc"];
+const FILTERS = ["run", "task", "category", "status", "flag", "q", "sort", "desc"];
 export const filterOf = (params) => Object.fromEntries(filled(Object.fromEntries(FILTERS.map((name) => [name, params[name]]))));
 
 const Rows = ({ rows, params, metrics }) => rows.map((row) => html`<tr key=${`${row.task}/${row.id}`}>
@@ -16,6 +16,13 @@ const Rows = ({ rows, params, metrics }) => rows.map((row) => html`<tr key=${`${
   <td class="number">${number(row.prompt_tokens)}</td><td class="number">${number(row.output_tokens)}</td>
   <td class="number">${row.seconds == null ? "–" : duration(row.seconds)}</td>
   <td class="number">${number(row.margin)}</td><td class="excerpt">${visible(row.response)}</td><td class="excerpt">${visible(row.target)}</td></tr>`);
+
+const About = ({ run, version }) => {
+  const { data } = useApi("run", { run }, version);
+  if (!data) return null;
+  return html`<p class="note">${visible(data.path)}${!source.isStatic && html` · <a href=${source.file(`report/run/${run}`)} target="_blank" rel="noopener">offline report</a>`}</p>
+    ${data.warnings.map((text) => html`<p class="note warning">${visible(text)}</p>`)}`;
+};
 
 export const Samples = ({ params, state }) => {
   const run = params.run || state.runs.find((one) => !one.of_check)?.uid;
@@ -41,6 +48,7 @@ export const Samples = ({ params, state }) => {
       <${Search} value=${params.q} onChange=${(q) => change({ q })} />
       ${params.category != null && html`<span class="tag">category ${visible(params.category || "(none)")} <button class="link" aria-label="Show all categories" onClick=${() => change({ category: null })}>×</button></span>`}
     </div>
+    <${About} run=${run} version=${state.version} />
     <${Answer} of=${first}>${(data) => {
       const rows = [...data.rows, ...(more.key === key ? more.rows : [])];
       const next = more.key === key && more.loaded ? more.next : data.next;

@@ -1,0 +1,42 @@
+"""Progress of runs at work, counted from their record files."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from mill.api.storage import open_regular
+from mill.runs.advisory_lock import advisory_lock
+from mill.runs.folder import RunFolder
+from mill.view import live
+from mill.view.live import LiveProgress
+from mill.view.run_info import RunInfo
+
+LINE = '{"key": "a"}\n'
+
+
+def slow_open(file: Path) -> IO[bytes]:
+    """Leaves other threads the time to read the same lines."""
+    handle = open_regular(file)
+    time.sleep(0.002)
+    return handle
+
+
+def test_responses_are_counted_while_a_process_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages and the stream of updates count at the same time, in several threads."""
+    monkeypatch.setattr(live, "open_regular", slow_open)
+    record = tmp_path / "record" / "one.jsonl"
+    record.parent.mkdir()
+    progress, run = LiveProgress(), RunInfo("uid", "run", tmp_path, ())
+    assert progress.of(run, 1000) is None
+    with advisory_lock(RunFolder(tmp_path), ["task"]), ThreadPoolExecutor(8) as threads:
+        for lines in (0, 400, 1000):
+            record.write_text(LINE * lines)
+            found = [one for one in threads.map(lambda _: progress.of(run, 1000), range(40)) if one is not None]
+            assert {one["responses"] for one in found} == {lines}
+            assert {one["requests"] for one in found} == {1000}
+    assert progress.of(run, 1000) is None
