@@ -20,6 +20,7 @@ from mill.checks.result import Check
 from mill.checks.subjects import TOP_LOGPROBS, CheckConfig, Subject, labelled, open_subject
 from mill.metrics.repeats import read_repeat_metrics
 from mill.models.spec.parse import Spec, make_spec, parse_spec
+from mill.options.amounts import make_price
 from mill.options.checks import CheckOptions
 from mill.options.definitions import EvalOptions, merge
 from mill.options.option import Option, options_of, read_all
@@ -30,7 +31,7 @@ from mill.report.scores import model_warnings, score_warnings
 from mill.runs.evaluate import Outcome
 from mill.runs.folder import check_writable
 from mill.runs.judging import open_judge
-from mill.runs.prepare import plan_run, prepare
+from mill.runs.prepare import plan_run, prepare, set_budget
 from mill.runs.sample_rows import run_columns, sample_row
 from mill.tasks.from_files import expand_task_files
 from mill.tasks.load import Selection, load_builtin, load_files, select
@@ -113,6 +114,7 @@ def evaluate(model: Model, tasks: Tasks, **options: Any) -> Evaluation:
         how |= {"batch_size": given.fixed_batch_size, "choice": given.choice, "chat": given.apply_chat_template}
         run = prepare(spec, selection, given.settings, output_dir=output_dir, **how)
     run.repeat_metrics = read_repeat_metrics(given.repeat_metrics, given.repeats, judged=judge is not None)
+    set_budget(run, given.limits, make_price(given.price), make_price(given.judge_price))
     for plan in run.plans:  # before the run, such as how a data file is read
         for line in plan.warnings():
             warn(f"{plan.task.name}: {line}")

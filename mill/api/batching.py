@@ -154,7 +154,7 @@ def _with_valid_counts(response: Response) -> Response:
     """Without token counts that are none: they would be summed, and no reader of the record would accept them."""
     invalid: dict[str, Any] = {
         name: None
-        for name in ("prompt_tokens", "output_tokens", "reasoning_tokens")
+        for name in ("prompt_tokens", "output_tokens", "reasoning_tokens", "cached_tokens")
         if not _is_count(getattr(response, name))
     }
     return replace(response, **invalid) if invalid else response

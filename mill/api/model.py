@@ -12,6 +12,7 @@ from itertools import groupby
 from typing import Any
 
 from mill.api.batching import BatchLimits, Completed, Hook, Unit, as_response, describe, run_batches
+from mill.api.budget import CallGate, Price
 from mill.api.constructor import bound_arguments
 from mill.api.errors import CannotServe, MillError, ModelBroken, ModelError
 from mill.api.files import source_digest
@@ -78,6 +79,9 @@ class MillModel(ABC):
     canary: Request | None = None
     """A request that the model answered. It is sent again to test whether the model, or only a request, fails."""
 
+    gate: CallGate | None = None
+    """Admits or refuses each request before it is sent, where the run has a budget and `uses_gate` is true."""
+
     def __new__(cls, *arguments: Any, **named: Any) -> Any:
         """Keeps the arguments, which identify a model that is made in Python."""
         model = super().__new__(cls)
@@ -88,6 +92,15 @@ class MillModel(ABC):
     @abstractmethod
     def model_name(self) -> str:
         """The model's name in tables and folders."""
+
+    @property
+    def uses_gate(self) -> bool:
+        """Whether the backend sends a request only if its gate admits it, and ends its stream where the gate refuses one."""
+        return False
+
+    def price(self) -> Price | None:
+        """What tokens cost; None where that is not known, or nothing is charged."""
+        return None
 
     # Hooks of a backend.
 

@@ -45,7 +45,8 @@ class Response:
     building a frozen dataclass takes three times as long, and every answer is one.
 
     `text` is the answer; the `reasoning` before it is beside it, with its number of tokens where that is known (they
-    are among the `output_tokens` too). `tool_calls` are the calls in an answer, `tool_results` what came of them.
+    are among the `output_tokens` too). `cached_tokens` are those of the prompt that a server had in its cache, where it says
+    so. `tool_calls` are the calls in an answer, `tool_results` what came of them.
     `score` is a sum of natural-log probabilities; `truncated_tokens` counts prompt tokens that were cut on the left.
     `ranking` holds the best labels of a classification with their scores, best first; `label` is the first of them.
     `tokens` are those of a generated answer or of a scored continuation, where they were requested and the engine gives
@@ -71,6 +72,7 @@ class Response:
     retries: int = 0
     reasoning: str | None = None
     reasoning_tokens: int | None = None
+    cached_tokens: int | None = None
     tool_calls: tuple[ToolCall, ...] = ()
     tool_results: tuple[ToolResult, ...] = ()
     distribution: Any = field(default=None, compare=False, repr=False)

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from mill.api.budget import BudgetReached
 from mill.api.errors import MillError, SpecError, UnknownName
 from mill.api.printing import echo
 from mill.api.ranks import rank, world_size
@@ -19,13 +20,14 @@ from mill.cli.values import FilePath
 from mill.execute.ranks import Ranks
 from mill.metrics.repeats import read_repeat_metrics
 from mill.models.spec.parse import Spec, make_spec
+from mill.options.amounts import make_price
 from mill.options.definitions import EvalOptions, merge
 from mill.options.run_file import read_run_file
 from mill.options.switches import apply_switches
 from mill.report.plan import print_plan
 from mill.report.scores import print_outcome
 from mill.runs.evaluate import Run
-from mill.runs.prepare import prepare
+from mill.runs.prepare import prepare, set_budget
 from mill.tasks.from_files import expand_task_files
 from mill.tasks.load import load_builtin, load_files, select
 
@@ -46,9 +48,11 @@ SHOWN = (
     "apply_chat_template", "reasoning_effort", "chat_template_kwargs", "reasoning_tags", "max_rounds", "max_tool_output",
 )  # fmt: skip
 SHOWN_LAST = (
-    "dry_run", "base_url", "no_remote_code", "confirm_run_unsafe_code", "sandbox", "sandbox_image", "wait", "judge",
+    "max_tokens_total", "max_cost", "max_time", "price", "judge_price", "dry_run",
+    "base_url", "no_remote_code", "confirm_run_unsafe_code", "sandbox", "sandbox_image", "wait", "judge",
     "executor", "workers", "address", "gpus_per_worker", "quiet",
 )  # fmt: skip
+FAILED, STOPPED = 1, BudgetReached.exit_code
 CONFIG_HELP = (
     "A run file in YAML: MODELS, TASKS and any option of this page by its name (models: [...], tasks: [...], limit: 100). "
     "The command line wins over the file. `mill schema run` prints its JSON schema, with every key."
@@ -71,7 +75,7 @@ def command(ctx: click.Context, /, config: str | None, **values: Any) -> int:
     file, or the name of a packaged config.
 
     The same command resumes an interrupted run, and a larger --limit extends a smaller one. The exit code is 0 when every
-    sample has a score, 1 when some failed, 2 when the input is refused.
+    sample has a score, 1 when some failed, 2 when the input is refused, 4 when the run stopped at its budget.
     """
     given = given_options(ctx, values, EvalOptions)
     from_file = read_run_file(config) if config is not None else {}
@@ -109,6 +113,7 @@ def evaluate(options: EvalOptions) -> int:
     ]
     for run in runs:
         run.repeat_metrics = repeat_metrics
+        set_budget(run, options.limits, make_price(options.price), make_price(options.judge_price))
     for run in runs if rank() == 0 else ():
         for plan in run.plans:
             for warning in plan.without_effect():
@@ -117,8 +122,8 @@ def evaluate(options: EvalOptions) -> int:
         for run in runs if rank() == 0 else ():
             print_plan(run)
         return 0
-    failed = [_execute(run, options, number) for number, run in enumerate(runs)]
-    return int(any(failed))
+    codes = {_execute(run, options, number) for number, run in enumerate(runs)}
+    return next((code for code in (FAILED, STOPPED) if code in codes), 0)
 
 
 def _spec(model: str, base_url: str) -> Spec:
@@ -130,8 +135,8 @@ def _spec(model: str, base_url: str) -> Spec:
         raise
 
 
-def _execute(run: Run, options: EvalOptions, number: int) -> bool:
-    """Run one model; True if something failed. The other models run even if this one breaks."""
+def _execute(run: Run, options: EvalOptions, number: int) -> int:
+    """Run one model; the exit code for it. The other models run even if this one breaks."""
     try:
         if world_size() > 1:
             outcome = run.execute_together(Ranks(number), quiet=options.quiet)
@@ -143,8 +148,8 @@ def _execute(run: Run, options: EvalOptions, number: int) -> bool:
         if world_size() > 1:  # the other ranks have ended too
             raise
         echo(redact_text(f"mill: {run.model.model_name}: {error}"), err=True)
-        return True
+        return FAILED
     if outcome is None:
-        return False
+        return 0
     print_outcome(outcome)
-    return not outcome.complete
+    return STOPPED if outcome.stopped else 0 if outcome.complete else FAILED

@@ -6,6 +6,7 @@ from collections.abc import Generator, Sequence
 from typing import Protocol
 
 from mill.api.batching import Completed, describe
+from mill.api.budget import BudgetReached, CallGate
 from mill.api.errors import MillError, ModelBroken, ModelError
 from mill.api.model import MillModel
 from mill.api.progress import TokenCount
@@ -16,6 +17,11 @@ from mill.api.warnings import warn
 class ExecutorBackend(Protocol):
     canary: Request | None
     """A request that this model has answered; sent again where the model fails on every request."""
+    uses_gate: bool
+    """Whether the gate admits each request: the stream then ends early where it refuses one."""
+
+    def set_gate(self, gate: CallGate | None) -> None:
+        """Send requests only if this admits them, where the backend can do that; None removes it."""
 
     def load(self) -> None:
         """Called before the first request, so that rates do not include loading."""
@@ -45,6 +51,11 @@ class LocalBackend:
     def __init__(self, model: MillModel) -> None:
         self.model = model
         self.canary: Request | None = None
+        self.uses_gate = False
+
+    def set_gate(self, gate: CallGate | None) -> None:
+        self.uses_gate = gate is not None and self.model.uses_gate
+        self.model.gate = gate if self.uses_gate else None
 
     def load(self) -> None:
         try:
@@ -63,7 +74,10 @@ class LocalBackend:
         except ModelBroken:
             if self.canary is None or self.model.lock_step:
                 raise
-            self.model.check_canary(self.canary)  # raises where the model is broken; else only these requests fail
+            try:
+                self.model.check_canary(self.canary)  # raises where the model is broken; else only these requests fail
+            except BudgetReached:
+                return
             remaining = [request for request in requests if request.key not in completed]
             yield from self.model.stream_responses(kind, remaining)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Generator, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Protocol
@@ -14,7 +15,9 @@ from mill.api.errors import MillError
 from mill.api.progress import Progress
 from mill.api.request import MULTI_ROUND, Request
 from mill.api.response import Response
+from mill.execute.account import Account
 from mill.execute.backend import ExecutorBackend
+from mill.execute.budget import DIALOGS
 
 WINDOW = 32768  # requests
 
@@ -47,12 +50,31 @@ class Tally:
 
 
 class Executor:
-    """Runs requests of any number of tasks on one backend and stores the responses in `resps` of each."""
+    """Runs requests of any number of tasks on one backend and stores the responses in `resps` of each.
+
+    At the end of a budget the requests that are left stay without responses.
+    """
 
     def __init__(self, backend: ExecutorBackend, store: Store, *, quiet: bool = False) -> None:
         self.backend, self.store, self.quiet = backend, store, quiet
         self.tally = Tally()
         self.round_number = 1
+        self.account: Account | None = None
+
+    def spend_from(self, account: Account) -> None:
+        """Count what is computed from now on, within the budget of the account."""
+        self.account = account
+        self.backend.set_gate(account if account.budget.limits else None)
+
+    @property
+    def stopped(self) -> str:
+        """Which limit of the budget ended the work; empty where none did."""
+        return self.account.budget.stopped if self.account is not None else ""
+
+    @property
+    def most_dialogs(self) -> int | None:
+        """How many dialogs may be open at a time."""
+        return DIALOGS if self.account is not None and self.account.budget.limits else None
 
     def run(self, requests: Iterable[Request], *, round_number: int = 1) -> None:
         """Compute every request `repeats` times. Requests with equal content share one computation for each draw.
@@ -93,15 +115,32 @@ class Executor:
                 pending[key] = clone
         self._compute(kind, list(pending.values()), responses)
         for request, draws in zip(requests, clones, strict=True):
-            request.resps[:] = [responses[clone.key] for clone in draws]
+            if not self.stopped or all(clone.key in responses for clone in draws):
+                request.resps[:] = [responses[clone.key] for clone in draws]
 
     def _compute(self, kind: str, requests: list[Request], responses: dict[str, Response]) -> None:
-        if requests:
-            self.backend.load()
-            with self._progress(kind, len(requests)) as progress:
-                started = time.perf_counter()
-                self._record_all(self.backend.stream(kind, requests), responses, progress)
-                self.tally.answering_s += time.perf_counter() - started
+        left = list(requests)
+        count = self._fitting(left)
+        if not count:
+            return
+        self.backend.load()
+        with self._progress(kind, len(requests)) as progress:
+            while count:
+                with self._window(left[:count]):
+                    started = time.perf_counter()
+                    self._record_all(self.backend.stream(kind, left[:count]), responses, progress)
+                    self.tally.answering_s += time.perf_counter() - started
+                left = [request for request in left if request.key not in responses]
+                count = self._fitting(left)
+
+    def _fitting(self, requests: Sequence[Request]) -> int:
+        """How many of the requests, from the first on, are sent next: all of them, or what the budget has room for."""
+        if not requests or self.account is None:
+            return len(requests)
+        return 0 if self.stopped else self.account.fitting(requests, gated=self.backend.uses_gate)
+
+    def _window(self, requests: Sequence[Request]) -> AbstractContextManager[None]:
+        return nullcontext() if self.account is None else self.account.window(requests)
 
     def _progress(self, kind: str, count: int) -> Progress:
         title = f"{kind}, round {self.round_number}" if kind == MULTI_ROUND else kind
@@ -123,6 +162,8 @@ class Executor:
             raise
 
     def _record(self, request: Request, response: Response, responses: dict[str, Response]) -> None:
+        if self.account is not None and not self.backend.uses_gate:
+            self.account.charge(request, response)  # first: a process killed in between computes it again
         responses[request.key] = self.store.put(request, response)
         self.tally.computed += 1
         self.tally.failed += response.failed

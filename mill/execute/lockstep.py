@@ -41,17 +41,31 @@ class LockStepExecutor(Executor):
         return any(self.ranks.exchange(active))
 
     def _compute(self, kind: str, requests: list[Request], responses: dict[str, Response]) -> None:
+        left = list(requests)
+        while (count := self._fitting_together(left)) is not None:
+            self._compute_window(kind, left[:count], responses)
+            left = left[count:]
+
+    def _compute_window(self, kind: str, requests: list[Request], responses: dict[str, Response]) -> None:
         padding = self._padding(kind, requests)
-        if not requests and not padding:
-            return
         self.backend.load()
-        with self._progress(kind, len(requests)) as progress:
+        with self._progress(kind, len(requests)) as progress, self._window(requests):
             started = time.perf_counter()
             stream = self.backend.stream(kind, [*requests, *padding])
             self._record_all(_without_padding(stream), responses, progress)
             self.model.synchronize()
             self.tally.answering_s += time.perf_counter() - started
         self.tally.padded += len(padding)
+
+    def _fitting_together(self, left: list[Request]) -> int | None:
+        """How many requests this rank computes next, while any rank has some; None where all are done, and where the budget
+        of one is used up: all ranks stop with it."""
+        count = self._fitting(left)
+        ranks = self.ranks.exchange([len(left), count, self.stopped])
+        stopped = next((reason for _, _, reason in ranks if reason), "")
+        if stopped and self.account is not None:
+            self.account.budget.stopped = stopped
+        return None if stopped or not any(open_requests for open_requests, _, _ in ranks) else count
 
     def _padding(self, kind: str, requests: Iterable[Request]) -> list[Request]:
         """For each set of options, which are separate batches, as many requests as the rank with the largest has more."""

@@ -15,6 +15,7 @@ from enum import Enum
 from itertools import islice
 
 from mill.api.batching import Completed, describe
+from mill.api.budget import CallGate
 from mill.api.errors import MillError, ModelBroken, ModelError
 from mill.api.progress import TokenCount
 from mill.api.request import Request
@@ -82,12 +83,18 @@ class Pool:
         self.start_worker, self.workers, self.servers = start_worker, workers, servers
         self.slots = [WorkerSlot(number) for number in range(workers)]
         self.canary: Request | None = None
+        self.gate: CallGate | None = None
+        self.uses_gate = False
         self._close_count = 0
         self._threads: list[threading.Thread] = []
         self._messages: queue.Queue[Message] = queue.Queue()
         self._warnings: dict[str, None] = {}
         self._paths: dict[int, dict[str, str]] = {}
         self._deaths = 0
+
+    def set_gate(self, gate: CallGate | None) -> None:
+        """Workers of another process cannot use it: it is then checked before each chunk."""
+        self.gate = gate
 
     def load(self) -> None:
         """Workers start at the first stream, in parallel; those that are ready do not wait for the others."""
@@ -128,7 +135,7 @@ class Pool:
     def _receive(self, work: WorkQueue, total: int, start_thread: Callable[[], None]) -> Iterator[Completed]:
         """Yield responses until all have arrived, in the thread that reads the stream."""
         received, deaths = 0, 0
-        while received < total:
+        while received < total and not (work.drained and self._messages.empty()):
             message = self._messages.get()
             if isinstance(message, PoolFailed):
                 raise message.error
@@ -158,10 +165,12 @@ class Pool:
 
     def _work(self, slot: WorkerSlot, kind: str, work: WorkQueue, messages: queue.Queue[Message]) -> None:
         """Compute chunks until none is left. A worker takes one only when it is ready, not while it waits for a machine."""
-        while self._ready(slot, work, messages) and (chunk := work.take()) is not None:
+        while self._ready(slot, work, messages) and (chunk := self._take(work)) is not None:
             left = {request.key: request for request in chunk}
             try:
                 self._run_chunk(slot, kind, chunk, left, messages)
+                if left:
+                    work.close()  # the gate refused the others
             except WorkerLost as lost:
                 self._drop(slot)
                 messages.put(WorkerDied(str(lost), started=True))
@@ -181,10 +190,18 @@ class Pool:
             except BaseException as error:
                 messages.put(_failure(error))
                 return
+            finally:
+                work.leave()
+        messages.put(NewResponses([]))  # the reader then checks whether the work was closed
         if slot.worker is not None:
             with contextlib.suppress(WorkerLost):
                 self._warnings |= dict.fromkeys(slot.worker.warnings())
                 self._paths[slot.number] = slot.worker.execution_paths()
+
+    def _take(self, work: WorkQueue) -> list[Request] | None:
+        if self.gate is not None and self.gate.closed():
+            work.close()
+        return work.take()
 
     def _run_chunk(
         self, slot: WorkerSlot, kind: str, chunk: list[Request], left: dict[str, Request], messages: queue.Queue[Message]
@@ -200,7 +217,7 @@ class Pool:
                 messages.put(NewResponses(pairs))
         finally:
             slot.state = WorkerState.IDLE
-        if left:
+        if left and not self.uses_gate:
             raise ModelError(f"a worker answered {len(chunk) - len(left)} of {len(chunk)} requests")
 
     def _wait_for_canary(self, slot: WorkerSlot, work: WorkQueue) -> bool:

@@ -105,6 +105,15 @@ class Ranks:
         self._wait(names)
         return [json.loads(self._get(name)) for name in names]
 
+    def publish(self, name: str, value: Any) -> None:
+        """Give a value to the other ranks, without waiting for them; it replaces an earlier one."""
+        self._set(f"{name}/{self.rank}", json.dumps(value))
+
+    def published(self, name: str) -> list[Any]:
+        """The values that other ranks have published last."""
+        names = [f"{name}/{other}" for other in range(self.size) if other != self.rank]
+        return [json.loads(self._get(one)) for one in names if self._check([one])]
+
     def send(self, lines: Iterable[str]) -> None:
         """Send lines to rank 0, a megabyte at a time: the next when the last one was read."""
         for number, text in enumerate(_chunks(lines)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -98,15 +99,27 @@ class SampleState:
 
 
 def run_samples(executor: Executor, states: Sequence[SampleState]) -> None:
-    """Run until every dialog is over; in each wave all open requests of all tasks go to the model together."""
-    active = list(states)
+    """Run until every dialog is over; in each wave all open requests of all tasks go to the model together.
+
+    With a budget only some dialogs are open at a time, so that it ends with dialogs that are over.
+    """
+    waiting, active = deque(states), list[SampleState]()
     for number in itertools.count(1):
+        _fill(active, waiting, executor.most_dialogs)
         if not executor.any_active(bool(active)):
             return
         executor.run((request for state in active for request in state.open_requests()), round_number=number)
-        waiting = ((state, rounds) for state in active for rounds in state.waiting_for_tools())
-        run_tools(executor.store, [(state.task, state.sample, state.settings, rounds) for state, rounds in waiting])
+        calls = ((state, rounds) for state in active for rounds in state.waiting_for_tools())
+        run_tools(executor.store, [(state.task, state.sample, state.settings, rounds) for state, rounds in calls])
         active = [state for state in active if state.advance()]
+
+
+def _fill(active: list[SampleState], waiting: deque[SampleState], most: int | None) -> None:
+    """Move samples from those that wait to the active ones, as long as no more than `most` of these are dialogs."""
+    dialogs = sum(bool(state.rounds) for state in active)
+    while waiting and (most is None or dialogs < most or not waiting[0].rounds):
+        active.append(state := waiting.popleft())
+        dialogs += bool(state.rounds)
 
 
 def replay(state: SampleState, lookup: Callable[[str], Response | None]) -> bool:

@@ -35,15 +35,18 @@ class WorkQueue:
         self._returned: deque[list[Request]] = deque()
         self._deaths: Counter[str] = Counter()
         self._open = len(requests)
+        self._taken = 0
+        self._closed = False
         self._changed = threading.Condition()
 
     def take(self) -> list[Request] | None:
         """The next chunk; None when every request is completed. Waits while other workers may still return some."""
         with self._changed:
-            while not self._untaken and not self._returned and not self.over:
+            while not self._untaken and not self._returned and not self.over and not self._closed:
                 self._changed.wait()
-            if self.over:
+            if self.over or self._closed:
                 return None
+            self._taken += 1
             return self._returned.popleft() if self._returned else self._next()
 
     def done(self, count: int) -> None:
@@ -57,8 +60,25 @@ class WorkQueue:
         """Whether every request is completed, or the work was stopped."""
         return self._open <= 0
 
+    def leave(self) -> None:
+        """A worker is done with its chunk."""
+        with self._changed:
+            self._taken -= 1
+
+    def close(self) -> None:
+        """Give out no more chunks; those that workers have are awaited."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    @property
+    def drained(self) -> bool:
+        """Whether the work was closed and no worker has a chunk any more."""
+        with self._changed:
+            return self._closed and not self._taken
+
     def stop(self) -> None:
-        """Hand out no more chunks."""
+        """Hand out no more chunks, and await none."""
         with self._changed:
             self._open = 0
             self._changed.notify_all()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
+from mill.api.budget import BudgetReached
 from mill.api.errors import MillError, ModelError, ServerGone
 from mill.api.model import MillModel, identity_of
 from mill.api.request import Request
@@ -76,6 +77,8 @@ def portable_identity(model: MillModel) -> dict[str, Any]:
 def check_canary(model: MillModel, canary: Request) -> None:
     try:
         model.check_canary(canary)
+    except BudgetReached:
+        return  # nor are other requests sent
     except ModelError as error:
         raise WorkerLost(str(error)) from error
 

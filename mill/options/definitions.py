@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from mill.api.budget import BudgetLimits
 from mill.api.errors import SpecError
 from mill.api.files import check_path
 from mill.api.reasoning import read_tags
 from mill.api.request import LARGEST_SEED, NUMBER_OPTIONS, option_name
 from mill.api.request import check_options as check_decoding
 from mill.api.task import MAX_PERMUTATIONS, MAX_ROUNDS, MOST, RenderSettings
+from mill.options.amounts import check_price, read_dollars, read_seconds, read_tokens
 from mill.options.option import hints, shown
 from mill.options.text import parse_pairs, read_list
 from mill.sandbox.container import DEFAULT_IMAGE, Container
@@ -309,7 +311,72 @@ class EvalOptions(RunOptions, kw_only=True, frozen=True):
         Annotated[float, Meta(ge=0)] | None,
         Meta(description="Ray: GPUs of each worker.", extra=hints(default="1 on a cluster with GPUs")),
     ] = None
-    dry_run: Annotated[bool, Meta(description="Show what would run, without loading weights.")] = False
+    max_tokens_total: Annotated[
+        Annotated[int, Meta(ge=1, le=10**15)] | None,
+        Meta(
+            description="Budget of the whole run: prompt and output tokens (20M, 500k), over all processes and resumes. "
+            "At a budget the run stops with exit code 4, and a larger one continues it.",
+            examples=["20M"],
+            extra=hints(
+                from_text=read_tokens, metavar="TOKENS", expected="a number of tokens of at least 1, such as 20M or 500k"
+            ),
+        ),
+    ] = None
+    max_cost: Annotated[
+        Annotated[float, Meta(gt=0, le=1e9)] | None,
+        Meta(
+            description="Budget of the whole run in dollars, by --price or LiteLLM's prices.",
+            examples=[15],
+            extra=hints(from_text=read_dollars, metavar="DOLLARS", expected="an amount of dollars above 0, such as 15"),
+        ),
+    ] = None
+    max_time: Annotated[
+        Annotated[float, Meta(gt=0, le=1e9)] | None,
+        Meta(
+            description="Budget of the whole run: wall time of all sessions (2h, 90m, 1h30m, or seconds).",
+            examples=["2h"],
+            extra=hints(from_text=read_seconds, metavar="TIME", expected="a time above 0, such as 2h, 1h30m, 90s or 90"),
+        ),
+    ] = None
+    price: Annotated[
+        dict[Any, Any],
+        Meta(
+            description="What the model's tokens cost, in dollars for a million: in=0.15,out=0.60, also cached= and "
+            "reasoning=.",
+            examples=[{"in": 0.15, "out": 0.6}],
+            extra=hints(
+                from_text=parse_pairs,
+                check=check_price,
+                expected="in=PRICE,out=PRICE or a mapping",
+                default="LiteLLM's for its models, else unknown",
+            ),
+        ),
+    ] = {}
+    judge_price: Annotated[
+        dict[Any, Any],
+        Meta(
+            description="The same for the judge.",
+            extra=hints(
+                from_text=parse_pairs,
+                check=check_price,
+                expected="in=PRICE,out=PRICE or a mapping",
+                default="LiteLLM's for its models, else unknown",
+            ),
+        ),
+    ] = {}
+    dry_run: Annotated[
+        bool,
+        Meta(description="Show what would run, and estimate its tokens, cost and time, without loading weights."),
+    ] = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.judge_price and not self.judge:
+            raise SpecError("--judge_price has no effect without --judge")
+
+    @property
+    def limits(self) -> BudgetLimits:
+        return BudgetLimits(self.max_tokens_total, self.max_cost, self.max_time)
 
     @property
     def settings(self) -> RenderSettings:

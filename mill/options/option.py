@@ -36,6 +36,8 @@ class Hints:
     """The default, where the value itself does not explain it."""
     expected: str = ""
     """The accepted values in words, where the type does not explain them."""
+    metavar: str = ""
+    """What help texts show for the value, where the type does not explain it."""
 
 
 def hints(**given: Any) -> dict[str, Any]:
@@ -76,6 +78,8 @@ class Option:
 
     @property
     def metavar(self) -> str:
+        if self.hints.metavar:
+            return self.hints.metavar
         if isinstance(self.info, inspect.LiteralType):
             return f"[{'|'.join(map(str, self.info.values))}]"
         names: dict[type, str] = {inspect.IntType: "INTEGER", inspect.FloatType: "NUMBER"}
@@ -103,7 +107,7 @@ class Option:
     def read_text(self, text: str, where: str) -> Any:
         """The same for a word of the command line, where numbers are texts as well."""
         types = _number_types(self.info)
-        if not types or text in _literals(self.info):
+        if not types or self.hints.from_text is not None or text in _literals(self.info):
             return self.read(text, where)
         for number in types if _NUMBER.fullmatch(text) else ():
             try:

@@ -91,7 +91,7 @@ class RunSection:
         }
 
 
-_ENDED = {"interrupted": "was interrupted", "failed": "failed", "finished": "finished"}
+_ENDED = {"interrupted": "was interrupted", "failed": "failed", "finished": "finished", "stopped": "stopped at its budget"}
 
 
 def _have(names: list[str]) -> str:

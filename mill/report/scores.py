@@ -29,6 +29,11 @@ def print_outcome(outcome: Outcome) -> None:
         tokens = counts if tally.prompt_tokens else ""
         padded = f"; {tally.padded} more to keep ranks in step" if tally.padded else ""
         out.print(done + tokens + padded, markup=False, soft_wrap=True)
+    if outcome.spent:
+        out.print(f"spent: {outcome.spent}", markup=False, soft_wrap=True)
+    if outcome.stopped:
+        goes_on = "the same command with a larger budget continues"
+        out.print(f"{outcome.stopped}; {goes_on}", markup=False, soft_wrap=True)
     out.print(f"results: {outcome.folder.path}", markup=False, soft_wrap=True)
 
 

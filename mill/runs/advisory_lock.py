@@ -16,13 +16,14 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from mill.api.errors import RunError
 from mill.api.storage import unique_name, write_json
 from mill.api.validate import read_file
 from mill.api.warnings import warn
 from mill.runs.folder import RunFolder
-from mill.runs.schema import WorkingEntry
+from mill.runs.schema import LedgerEntry, WorkingEntry
 
 WORKING = "working"
 BEAT_S = 5.0
@@ -74,8 +75,7 @@ class _Heartbeat:
         with self._writing:
             self._beat += 1
             self._working = self._working if working is None else working
-            entry = {"host": socket.gethostname(), "machine": _machine(), "pid": os.getpid(), "born": _born(os.getpid())}
-            entry |= {"tasks": self.tasks, "working": self._working, "beat": self._beat}
+            entry = own_process() | {"tasks": self.tasks, "working": self._working, "beat": self._beat}
             write_json(self.file, entry, root=self.root)
 
     def stop(self) -> None:
@@ -109,7 +109,7 @@ class LivenessWatcher:
         """The processes at work, not those that wait for the lock."""
         return [entry for file, entry in self.entries() if entry.working and not self.is_dead(file.stem, entry)]
 
-    def is_dead(self, name: str, entry: WorkingEntry) -> bool:
+    def is_dead(self, name: str, entry: WorkingEntry | LedgerEntry) -> bool:
         if entry.machine == _machine():
             return _born(entry.pid) != entry.born
         beat, seen = self._beats.get(name, (None, 0.0))
@@ -144,6 +144,11 @@ class _Others:
                 file.unlink(missing_ok=True)
             else:
                 yield file.stem, entry
+
+
+def own_process() -> dict[str, Any]:
+    """What identifies this process to others, on this machine and elsewhere."""
+    return {"host": socket.gethostname(), "machine": _machine(), "pid": os.getpid(), "born": _born(os.getpid())}
 
 
 def _machine() -> str:

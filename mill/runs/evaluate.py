@@ -8,12 +8,15 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from mill.api.budget import BudgetLimits, Prices, shown_dollars
 from mill.api.errors import MillError, RunError
 from mill.api.model import MillModel
 from mill.api.request import Request
 from mill.api.task import Benchmark, RenderSettings, Task
 from mill.api.warnings import warn
+from mill.execute.account import Account
 from mill.execute.backend import LocalBackend
+from mill.execute.budget import MODEL
 from mill.execute.choose import ExecutorChoice, make_backend
 from mill.execute.executor import Executor, Tally
 from mill.execute.lockstep import LockStepExecutor
@@ -29,16 +32,19 @@ from mill.runs.judging import (
     judge_failures,
     judgement_warnings,
 )
+from mill.runs.ledger import LedgerFile
 from mill.runs.media_files import store_unnamed
 from mill.runs.multi_rank import check_same_plan, run_share
 from mill.runs.plan import TaskPlan
 from mill.runs.record import Record
-from mill.runs.results import changed_data, summarize, summarize_benchmarks, write_results
+from mill.runs.results import changed_data, stopped_warning, summarize, summarize_benchmarks, write_results
 from mill.runs.samples import SampleRecord, ScoredSample, from_state, prompt_requests, score_sample, write_samples
 from mill.runs.schema import BenchmarkResult, TaskResult
 from mill.runs.scoring import score_samples
 from mill.sandbox import sandbox_label
 from mill.tasks.suite import ANSWERED
+
+FINISHED = ("finished", "stopped")  # how a session ends that was not disturbed
 
 
 @dataclass
@@ -58,6 +64,10 @@ class Outcome:
     """Requests to the judge that failed, and judgements that could not be read."""
     left_out: dict[str, str] = field(default_factory=dict)
     """Tasks that could not be scored again, with the reason."""
+    stopped: str = ""
+    """At which budget the run stopped, and how many samples are done; empty where it came to its end."""
+    spent: str = ""
+    """What the whole run has spent, where it has a budget."""
 
     @property
     def errors(self) -> int:
@@ -70,8 +80,8 @@ class Outcome:
 
     @property
     def complete(self) -> bool:
-        """Whether every task has a score, no sample failed, and no judgement is missing."""
-        return not (self.errors or self.judge_failures or self.without_score or self.left_out)
+        """Whether every task has a score, no sample failed or was left, and no judgement is missing."""
+        return not (self.stopped or self.errors or self.judge_failures or self.without_score or self.left_out)
 
 
 @dataclass
@@ -92,6 +102,10 @@ class Run:
     judging: JudgeRunner | None = None
     repeat_metrics: Sequence[RepeatMetric] | None = None
     """Over the repeats of a sample; None for the default ones."""
+    limits: BudgetLimits = field(default_factory=BudgetLimits)
+    """The budget of the run, over all processes that ever work on it."""
+    prices: Prices = field(default_factory=dict)
+    _budget: RunBudget | None = field(default=None, repr=False)
     _prompts: dict[tuple[str, str], list[str]] = field(default_factory=dict, repr=False)
     """Task and sample -> its prompts as the model got them."""
 
@@ -102,7 +116,7 @@ class Run:
         """
         executor = Executor(make_backend(self.choice, self.spec, self.model), self.record, quiet=quiet)
         self._write_plan()
-        with self._lock():
+        with self._lock(), self._spending(executor):
             with self._session(executor, keep_model=keep_model) as session:
                 self.record.refresh()
                 run_samples(executor, self.states)
@@ -126,10 +140,11 @@ class Run:
                 check_same_plan(ranks, self.states)
                 if ranks.first:
                     self._write_plan()
+                ledger = lock.enter_context(self._spending(executor, ranks.size))
                 with self._session(executor, written=ranks.first) as session:
                     if ranks.first:
                         lock.enter_context(self._lock())
-                    run_share(ranks, executor, self.record, self.states)
+                    run_share(ranks, executor, self.record, self.states, ledger)
                     if ranks.first:
                         self._render_prompts()
             return self._score(executor, session, quiet=quiet) if ranks.first else None
@@ -158,12 +173,25 @@ class Run:
         return LockStepExecutor(self.model, self.record, ranks, padding, quiet=quiet)
 
     @contextmanager
+    def _spending(self, executor: Executor, processes: int = 1) -> Iterator[LedgerFile]:
+        """While the model and the judge spend from the run's budget."""
+        ledger = LedgerFile(self.folder)
+        self._budget = RunBudget(ledger, self.limits, self.prices, processes=processes)
+        executor.spend_from(Account(self._budget, MODEL, self.model.count_tokens))
+        try:
+            yield ledger
+        finally:
+            executor.backend.set_gate(None)
+            ledger.close()
+
+    @contextmanager
     def _session(self, executor: Executor, *, keep_model: bool = False, written: bool = True) -> Iterator[manifest.Session]:
         """The time in which this process works on the run; however it ends, the manifest gets an entry of it."""
-        session, ended = manifest.Session(), "failed"
+        name = executor.account.budget.name if executor.account is not None else ""
+        session, ended = manifest.Session(name), "failed"
         try:
             yield session
-            ended = "finished"
+            ended = "stopped" if executor.stopped else "finished"
         except KeyboardInterrupt:
             ended = "interrupted"
             raise
@@ -171,7 +199,7 @@ class Run:
             try:
                 self.record.close()
             finally:
-                if not keep_model or ended != "finished":
+                if not keep_model or ended not in FINISHED:
                     executor.backend.close()
             if written:
                 # On a full disk this fails too, and then the first failure is the one to report.
@@ -185,7 +213,7 @@ class Run:
                         warnings=backend.warnings(),
                         paths=backend.execution_paths(),
                     )
-            elif ended == "finished":
+            elif ended in FINISHED:
                 self.record.refuse_removed()
 
     def _refuse_removed(self) -> None:
@@ -214,7 +242,26 @@ class Run:
             [*executor.backend.warnings(), *breakdown],
             scored,
             judge_failures=len(breakdown) + sum(map(judge_failures, scored.values())),
+            stopped=self._stopped(list(results.values())),
+            spent=self._spent(),
         )
+
+    def _stopped(self, results: Sequence[TaskResult]) -> str:
+        """Why the run ended early and how far it came; empty where it did not."""
+        if self._budget is None or not self._budget.stopped:
+            return ""
+        done, pending = sum(one.n for one in results), sum(one.pending for one in results)
+        unjudged = sum(one.not_judged for one in results)
+        judged = f", {done - unjudged:,} of them judged" if unjudged else ""
+        return f"stopped at {self._budget.stopped}: {done:,} of {done + pending:,} samples{judged}"
+
+    def _spent(self) -> str:
+        """What the whole run has spent, in words; empty where it has no budget."""
+        if self._budget is None or not self._budget.limits:
+            return ""
+        tokens, dollars = self._budget.spent(fresh=True)
+        cost = f", {shown_dollars(dollars)}" if any(self.prices.values()) else ""
+        return f"{tokens:,} tokens{cost} and {self._budget.seconds():.1f} s in all sessions of the run"
 
     def _scored(self, task: Task, records: Sequence[SampleRecord]) -> list[ScoredSample]:
         return score_samples(task, records, self.settings, self.repeat_metrics)
@@ -224,7 +271,8 @@ class Run:
         if self.judging is None:
             return []
         try:
-            self.judging.judge([(p.task, records[p.task.name]) for p in self.plans if p.task.judge], quiet=quiet)
+            judged = [(plan.task, records[plan.task.name]) for plan in self.plans if plan.task.judge]
+            self.judging.judge(judged, quiet=quiet, budget=self._budget)
         except MillError as error:
             warn(warning := f"the judge broke down: {error}")
             return [warning]
@@ -252,8 +300,12 @@ class Run:
                 write_samples(self.folder, self.model.model_name, plan.task.name, unanswered)
 
     def _summarize(self, plan: TaskPlan, scored: list[ScoredSample]) -> TaskResult:
-        result = summarize(plan.task, scored, n_shots=plan.n_shots, total=plan.total, data_hash=plan.data_hash)
+        stopped = self._budget.stopped if self._budget is not None else ""
+        how: dict[str, Any] = {"n_shots": plan.n_shots, "total": plan.total, "data_hash": plan.data_hash}
+        result = summarize(plan.task, scored, **how, partial=bool(stopped), judged=self.judging is not None)
         result.warnings = plan.warnings() + self._judge_warnings(plan.task, scored)
+        if result.pending or result.not_judged:
+            result.warnings.append(stopped_warning(result, stopped))
         return result
 
     def _judge_warnings(self, task: Task, scored: Sequence[ScoredSample]) -> list[str]:

@@ -7,6 +7,7 @@ results.json           scores
 media/*                images, audio and videos of samples that have no file of their own; see media_files.py
 parts/*.json           the entries of each process in manifest and results; see shared.py
 working/*.json         heartbeats of the processes at work; see advisory_lock.py
+spending/*.ledger      the tokens and the time that each process has spent; see ledger.py
 """
 
 from __future__ import annotations

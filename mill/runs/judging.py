@@ -14,7 +14,9 @@ from mill.api.request import GENERATE, Request
 from mill.api.response import Response
 from mill.api.task import Task
 from mill.api.warnings import warn
+from mill.execute.account import Account
 from mill.execute.backend import LocalBackend
+from mill.execute.budget import JUDGE
 from mill.execute.executor import Executor, Tally
 from mill.models.spec.open import open_model, resolve_spec
 from mill.models.spec.parse import Spec
@@ -42,10 +44,15 @@ class JudgeRunner:
         """Differs between judges, so that runs with different judges have different folders."""
         return f"{self.model.model_name}-{short_hash(self.identity)}"
 
-    def judge(self, judged: Sequence[tuple[Task, list[SampleRecord]]], *, quiet: bool = False) -> Tally:
-        """Have every response of these samples judged and put the judgements into the samples."""
+    def judge(
+        self, judged: Sequence[tuple[Task, list[SampleRecord]]], *, quiet: bool = False, budget: RunBudget | None = None
+    ) -> Tally:
+        """Have every response of these samples judged and put the judgements into the samples. Where the run's budget ends
+        before, the samples that are left have no judgements."""
         record = Record(self.folder, shareable=False, root=self.root)
         executor = Executor(LocalBackend(self.model), record, quiet=quiet)
+        if budget is not None:
+            executor.spend_from(Account(budget, JUDGE, self.model.count_tokens))
         pending = [
             (samples, index, [_Judging(task, sample, responses) for responses in sample.responses])
             for task, samples in judged
@@ -60,8 +67,11 @@ class JudgeRunner:
                 record.refuse_removed()
             finally:  # a judge that broke down has judged some, and failed on the others
                 for samples, index, repeats in pending:
+                    if executor.stopped and any(one.unsent(record) for one in repeats):
+                        continue
                     samples[index] = replace(samples[index], judgements=[one.texts(record) for one in repeats])
         finally:
+            executor.backend.set_gate(None)
             record.close()
             executor.backend.close()
         return executor.tally
@@ -95,6 +105,10 @@ class _Judging:
     requests: list[Request] = field(default_factory=list)
     failed: bool = False
     """Whether the task could not build a request."""
+
+    def unsent(self, record: Record) -> bool:
+        """Whether a request was not sent to the judge."""
+        return any(not request.resps and _judgement(request, record) is None for request in self.requests)
 
     def texts(self, record: Record) -> list[str | None]:
         texts = [_judgement(request, record) for request in self.requests]

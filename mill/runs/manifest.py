@@ -91,7 +91,8 @@ def update_manifest(
 class Session:
     """One process working on the run, from start to end. Durations come from the monotonic clock."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "") -> None:
+        self.name = name or unique_name()
         self._started, self._began = time.time(), time.monotonic()
 
     @property
@@ -101,10 +102,10 @@ class Session:
     def write(
         self, folder: RunFolder, *, tally: Tally, ended: str, warnings: Sequence[str] = (), paths: Mapping[str, str]
     ) -> None:
-        """Add the session to the manifest; `ended` is finished, interrupted or failed."""
+        """Add the session to the manifest; `ended` is finished, stopped (at its budget), interrupted or failed."""
         known = read_entries(folder, MANIFEST, "sessions", SessionEntry)
         entry = {
-            "id": unique_name(),
+            "id": self.name,
             "order": 1 + max((session.order for session in known.values()), default=0),
             "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._started)),
             "seconds": round(self.seconds, 3),

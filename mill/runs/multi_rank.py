@@ -4,28 +4,65 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, fields
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 from mill.api.errors import RunError
 from mill.api.response import Response
+from mill.api.validate import convert
 from mill.execute.executor import Executor, Tally
 from mill.execute.ranks import Ranks, split_samples
 from mill.execute.sample_state import SampleState, replay, run_samples
+from mill.runs.ledger import LedgerFile
 from mill.runs.record import Record
+from mill.runs.schema import LedgerEntry
 
 
-def run_share(ranks: Ranks, executor: Executor, record: Record, states: Sequence[SampleState]) -> None:
+def run_share(ranks: Ranks, executor: Executor, record: Record, states: Sequence[SampleState], ledger: LedgerFile) -> None:
     """Run this rank's share, once rank 0 holds the lock. Rank 0 ends with all responses and the tally of all ranks."""
     ranks.exchange("it is our turn")
+    spending = RankSpending(ranks, ledger)
     record.refresh()
     parts = split_samples(states, ranks.size)
     run_samples(executor, parts[ranks.rank])
     tallies = ranks.exchange(asdict(executor.tally))
     if ranks.first:
         executor.tally = _total(tallies)
-    _gather(ranks, record, parts)
+    stopped = next(filter(None, ranks.exchange(executor.stopped)), "")
+    if stopped and executor.account is not None:
+        executor.account.budget.stopped = stopped
+    spending.end()
+    _gather(ranks, record, parts, partial=bool(stopped))
+
+
+class RankSpending:
+    """What the processes of all ranks have spent, also where this rank does not see their files."""
+
+    def __init__(self, ranks: Ranks, ledger: LedgerFile) -> None:
+        self._ranks, self._ledger = ranks, ledger
+        self._known: dict[str, LedgerEntry] = {}
+        self._exchange(ledger.read_all())
+        ledger.other_entries = self._others
+
+    def _others(self) -> Mapping[str, LedgerEntry]:
+        self._ranks.publish("spending", {self._ledger.name: asdict(self._ledger.entry())})
+        for entries in self._ranks.published("spending"):
+            self._add(entries)
+        return self._known
+
+    def end(self) -> None:
+        """All ranks have ended: their last entries are known from now on."""
+        known = self._known
+        self._ledger.other_entries = lambda: known
+        self._exchange({self._ledger.name: replace(self._ledger.entry(), ended=True)})
+
+    def _exchange(self, entries: Mapping[str, LedgerEntry]) -> None:
+        for given in self._ranks.exchange({name: asdict(entry) for name, entry in entries.items()}):
+            self._add(given)
+
+    def _add(self, entries: Any) -> None:
+        self._known |= convert(entries, dict[str, LedgerEntry], "what another rank has spent", RunError)
 
 
 def check_same_plan(ranks: Ranks, states: Sequence[SampleState]) -> None:
@@ -41,27 +78,29 @@ def check_same_plan(ranks: Ranks, states: Sequence[SampleState]) -> None:
         raise RunError(f"rank {other} has other samples or renders them otherwise than rank 0: its data or options differ")
 
 
-def _gather(ranks: Ranks, record: Record, parts: Sequence[Sequence[SampleState]]) -> None:
-    """Rank 0 reads what the others recorded where it can see their files, and is sent the rest."""
+def _gather(ranks: Ranks, record: Record, parts: Sequence[Sequence[SampleState]], *, partial: bool) -> None:
+    """Rank 0 reads what the others recorded where it can see their files, and is sent the rest. What ranks have is
+    `partial` where they stopped at a budget."""
     missing: list[int] = []
     if ranks.first:
         record.refresh()
         # An error that is seen here may be an earlier session's, with a response since where that rank records.
-        missing = [other for other, states in enumerate(parts) if not _replay_all(states, record.response)]
+        missing = [other for other in range(1, ranks.size) if not _replay_all(parts[other], record.response)]
     missing = ranks.exchange(missing)[0]
     if ranks.first:
         for other in missing:
             for line in ranks.receive(other):
                 record.adopt(json.loads(line))
-            if not _replay_all(parts[other], record.lookup):
+            if not _replay_all(parts[other], record.lookup) and not partial:
                 raise RunError(f"rank {other} has not completed all of its samples")
     elif ranks.rank in missing:
         ranks.send(_lines(parts[ranks.rank]))
 
 
 def _replay_all(states: Sequence[SampleState], lookup: Callable[[str], Response | None]) -> bool:
-    """Attach the recorded responses to samples; False where some are missing."""
-    return all(not state.open_requests() or replay(state, lookup) for state in states)
+    """Attach the recorded responses to all samples that have them; False where some are missing."""
+    missing = [state for state in states if state.open_requests() and not replay(state, lookup)]
+    return not missing
 
 
 def _total(tallies: Iterable[dict[str, Any]]) -> Tally:
@@ -73,7 +112,7 @@ def _total(tallies: Iterable[dict[str, Any]]) -> Tally:
 
 def _lines(states: Iterable[SampleState]) -> Iterable[str]:
     for state in states:
-        for request in state.all_requests():
+        for request in (one for one in state.all_requests() if one.resps):
             for clone, response in zip(request.clones(), request.resps, strict=True):
                 head = {"key": clone.key, "kind": clone.kind, "deterministic": clone.deterministic}
                 yield json.dumps({**head, "response": response.to_dict()})

@@ -7,11 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mill.api.errors import RunError
+from mill.api.budget import BudgetLimits, Price
+from mill.api.errors import RunError, SpecError
 from mill.api.model import MillModel, identity_of
 from mill.api.storage import refuse_links
 from mill.api.task import RenderSettings
 from mill.api.validate import convert
+from mill.execute.budget import JUDGE, MODEL
 from mill.execute.choose import ExecutorChoice, check_servers
 from mill.models.spec.open import open_model, resolve_spec, split_chat_template, takes_argument
 from mill.models.spec.parse import Spec, addresses_of, at_address, parse_spec
@@ -67,6 +69,22 @@ def prepare(
     run.choice = choice or ExecutorChoice()
     run.choice.check(resolved)
     return run
+
+
+def set_budget(run: Run, limits: BudgetLimits, price: Price | None = None, judge_price: Price | None = None) -> None:
+    """Give a run its budget. A limit in dollars is refused where a price is not known."""
+    prices = {MODEL: price or run.model.price()}
+    if run.judging is not None:
+        prices[JUDGE] = judge_price or run.judging.model.price()
+    run.limits, run.prices = limits, prices
+    for account, known in prices.items() if limits.cost is not None else ():
+        if known is None:
+            name = run.model.model_name if account == MODEL or run.judging is None else run.judging.model.model_name
+            option = "--price" if account == MODEL else "--judge_price"
+            raise SpecError(
+                f'--max_cost: the price of {name} is not known: give it with {option} "in=0.15,out=0.60" '
+                "(dollars for a million tokens)"
+            )
 
 
 def _chat_option(chat: bool | None) -> str:

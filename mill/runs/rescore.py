@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from mill.api.errors import MillError, RunError
 from mill.api.response import Response
@@ -55,8 +56,12 @@ def score_again(folder: RunFolder, repeat_metrics: Sequence[str] | None = None) 
             left_out[name] = "none of its samples was answered yet; the same `mill eval` continues"
             continue
         scored[name] = score_samples(task, samples, settings, over_repeats)
-        result = summarize(task, scored[name], n_shots=entry.n_shots, total=entry.total, data_hash=entry.data_hash)
-        warnings = earlier.tasks[name].warnings if name in earlier.tasks else entry.warnings  # with the judge's
+        before = earlier.tasks.get(name)
+        how: dict[str, Any] = {"n_shots": entry.n_shots, "total": entry.total, "data_hash": entry.data_hash}
+        if before is not None and (before.pending or before.not_judged):  # it stopped at its budget
+            how |= {"partial": True, "judged": bool(before.not_judged)}
+        result = summarize(task, scored[name], **how)
+        warnings = before.warnings if before is not None else entry.warnings  # with the judge's
         result.warnings = [line for line in warnings if line != UNISOLATED] + sandbox_warnings(task)
         results[name if entry.requested in results else entry.requested or name] = result
     if not results and left_out:

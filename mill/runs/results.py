@@ -17,7 +17,7 @@ from mill.metrics.estimate import NOTHING, Estimate, around, pool
 from mill.metrics.paired import inside
 from mill.runs.folder import MANIFEST, RESULTS, RunFolder
 from mill.runs.judging import judge_failures
-from mill.runs.samples import ScoredSample, metrics_of
+from mill.runs.samples import NOT_ANSWERED, ScoredSample, metrics_of
 from mill.runs.schema import BenchmarkResult, FailedSample, TaskEntry, TaskResult
 from mill.runs.shared import Entry, publish, read_entries
 
@@ -27,7 +27,20 @@ OWN = ""  # how a metric is summed up that the task aggregates itself
 _ATTEMPTS = 50
 
 
-def summarize(task: Task, scored: Sequence[ScoredSample], *, n_shots: int, total: int, data_hash: str) -> TaskResult:
+def summarize(
+    task: Task,
+    scored: Sequence[ScoredSample],
+    *,
+    n_shots: int,
+    total: int,
+    data_hash: str,
+    partial: bool = False,
+    judged: bool = False,
+) -> TaskResult:
+    """The result of a task. Of a `partial` run, which stopped at its budget, samples that were not reached do not count."""
+    planned = len(scored)
+    if partial:
+        scored = [one for one in scored if one.error != NOT_ANSWERED]
     good = [one for one in scored if one.error is None]
     failures: list[FailedSample] = [
         {"id": one.record.sample.id, "error": one.error} for one in scored if one.error is not None
@@ -52,7 +65,16 @@ def summarize(task: Task, scored: Sequence[ScoredSample], *, n_shots: int, total
         max_rounds_reached=[one.record.sample.id for one in scored if one.record.max_rounds_reached],
         categories={category: _estimates(task, names, group) for category, group in _by_category(task, good).items()},
         unjudged=_unjudged(task, good),
+        pending=planned - len(scored),
+        not_judged=sum(not one.record.judgements for one in good) if partial and judged and task.judge is not None else 0,
     )
+
+
+def stopped_warning(result: TaskResult, stopped: str) -> str:
+    """What a reader of the scores of a run must know that stopped at `stopped`."""
+    done = f"{result.n:,} of {result.n + result.pending:,} samples are done"
+    judged = f", {result.n - result.not_judged:,} of them judged" if result.not_judged else ""
+    return f"the run stopped at {stopped}: {done}{judged}"
 
 
 def _estimates(task: Task, names: Mapping[str, str], scored: Sequence[ScoredSample]) -> dict[str, Estimate]:

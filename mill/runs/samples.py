@@ -26,6 +26,7 @@ from mill.runs.schema import SampleLine, checked, read_response
 from mill.tasks import hooks
 
 _SHOWN = ("prompts", "messages", "tools", "added_tools", "media", "max_rounds_reached")  # for people who read the sample
+NOT_ANSWERED = "not answered"  # the error of a sample whose run has not reached it
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -67,8 +68,8 @@ class SampleRecord:
                 if response.failed:
                     return response.error
             if len(repeat) < len(keys):
-                return "not answered"
-        return None if self.responses else "not answered"
+                return NOT_ANSWERED
+        return None if self.responses else NOT_ANSWERED
 
     @property
     def truncated(self) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, TypedDict
 
+from mill.api.budget import TokenUsage
 from mill.api.errors import RunError
 from mill.api.response import Response, encode_float
 from mill.api.tools import CallOutcome
@@ -101,6 +102,10 @@ class TaskResult:
     """The metrics of each category, of tasks that report them."""
     unjudged: dict[str, int] = field(default_factory=dict)
     """Metric of the judge -> samples that lack a value of it, because their judgement failed or could not be read."""
+    pending: int = 0
+    """Samples that were not run, because the run stopped at its budget; they are not among the `n`."""
+    not_judged: int = 0
+    """Samples that were answered and not judged, because the run stopped at its budget."""
 
     @property
     def failed(self) -> int:
@@ -110,7 +115,8 @@ class TaskResult:
     def to_dict(self) -> dict[str, Any]:
         encoded = {**asdict(self), "metrics": _encoded(self.metrics)}
         encoded["categories"] = {name: _encoded(metrics) for name, metrics in self.categories.items()}
-        return _without_empty(encoded, "categories", "unjudged", "truncated_reasoning", "max_rounds_reached")
+        optional = ("categories", "unjudged", "truncated_reasoning", "max_rounds_reached", "pending", "not_judged")
+        return _without_empty(encoded, *optional)
 
 
 @dataclass
@@ -302,6 +308,7 @@ class ResponseEntry:
     first_token_s: Number | None = None
     reasoning: str | None = None
     reasoning_tokens: int | None = None
+    cached_tokens: int | None = None
     tool_calls: list[ToolCallEntry] = field(default_factory=list)
     tool_results: list[ToolResultEntry] = field(default_factory=list)
     distribution: str | None = None
@@ -368,6 +375,23 @@ class WorkingEntry:
     tasks: list[str]
     working: bool
     beat: int
+    born: str | None = None
+
+
+@dataclass
+class LedgerEntry:
+    """spending/*.ledger: what a process has spent on a run, and when it worked on it."""
+
+    host: str
+    machine: str
+    pid: int
+    beat: int
+    started: float
+    seconds: float
+    ended: bool
+    spent: dict[str, TokenUsage]
+    in_flight: dict[str, TokenUsage]
+    planned: dict[str, TokenUsage]
     born: str | None = None
 
 

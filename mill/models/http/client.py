@@ -61,19 +61,20 @@ class Collector(Protocol):
 
 @dataclass
 class Calls:
-    """Totals over the calls of one request."""
+    """Totals over the calls of one request. `before_retry` may refuse one by raising."""
 
     retries: int = 0
     seconds: float = 0.0
+    before_retry: Callable[[], None] | None = None
 
 
 _calls: ContextVar[Calls | None] = ContextVar("calls", default=None)
 
 
 @contextmanager
-def counted_calls() -> Iterator[Calls]:
+def counted_calls(before_retry: Callable[[], None] | None = None) -> Iterator[Calls]:
     """Count the calls that the code in this block makes, in all coroutines it awaits."""
-    calls = Calls()
+    calls = Calls(before_retry=before_retry)
     token = _calls.set(calls)
     try:
         yield calls
@@ -166,6 +167,8 @@ class Client:
                 if failure.throttled:
                     self._retry_budget.refused(failure, self.name or self.base_url, failure.retry_after or pause)
                     await self._limiter.push_back(failure.retry_after)
+                if failure.kind != "connection":  # which was never sent
+                    _check_before_retry()
             finally:
                 await self._limiter.leave(ok=ok)
             _count_retry()
@@ -221,6 +224,12 @@ def _counted(reply: Reply) -> Reply:
     if calls is not None:
         calls.seconds += reply.seconds
     return reply
+
+
+def _check_before_retry() -> None:
+    calls = _calls.get()
+    if calls is not None and calls.before_retry is not None:
+        calls.before_retry()
 
 
 def _count_retry() -> None:

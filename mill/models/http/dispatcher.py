@@ -9,9 +9,11 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from typing import Protocol
 
 from mill.api.batching import Completed
+from mill.api.budget import BudgetReached, CallGate
 from mill.api.errors import ModelBroken, ServerBroken, ServerGone
 from mill.api.request import Request
 from mill.api.response import Response
@@ -34,10 +36,12 @@ class DispatchedServer(CheckedServer, Protocol):
 
 
 class RequestDispatcher:
-    """Sends requests of one kind to one server."""
+    """Sends requests of one kind to one server. Where the gate refuses one, what is in flight is awaited, and the others get
+    no response."""
 
-    def __init__(self, server: DispatchedServer) -> None:
-        self._server = server
+    def __init__(self, server: DispatchedServer, gate: CallGate | None = None) -> None:
+        self._server, self._gate = server, gate
+        self._refused = False
         self._breaker = CircuitBreaker(server, verifies=server.client.verifies)
         self._held: deque[tuple[float, Request, Response]] = deque()
 
@@ -46,7 +50,7 @@ class RequestDispatcher:
         are sent one by one, and one on which the server crashes repeatedly is an error."""
         outages = crashing = 0
         left = {request.key: request for request in requests}
-        while left:
+        while left and not self._refused:
             completed = 0
             sent = list(left.values())[: 1 if outages else None]
             try:
@@ -70,18 +74,34 @@ class RequestDispatcher:
 
     def _send_all(self, requests: Sequence[Request]) -> Iterator[Completed]:
         self._breaker.reset()
-        for request, (response, completed) in self._server.client.run_all(requests, self._send, self._breaker):
+        admitted = takewhile(self._admitted, requests)
+        for request, (response, completed) in self._server.client.run_all(admitted, self._send, self._breaker):
+            if response is None:
+                continue
             if response.failed:
                 self._held.append((completed, request, response))
             else:
                 yield request, response
             yield from self._release(self._breaker.healthy_at)
         if self._held and self._server.canary is not None:
-            self._server.check_canary(self._server.canary)
+            try:
+                self._server.check_canary(self._server.canary)
+            except BudgetReached:
+                self._refused = True
+                self._held.clear()  # nothing shows that these requests are the cause
         yield from self._release(time.monotonic())
 
-    async def _send(self, request: Request) -> tuple[Response, float]:
-        return await self._breaker.send(request), time.monotonic()
+    def _admitted(self, request: Request) -> bool:
+        self._refused = self._refused or (self._gate is not None and not self._gate.admit(request))
+        return not self._refused
+
+    async def _send(self, request: Request) -> tuple[Response | None, float]:
+        """Without a response where the request, or its retry, may not be sent."""
+        try:
+            return await self._breaker.send(request), time.monotonic()
+        except BudgetReached:
+            self._refused = True
+            return None, time.monotonic()
 
     def _release(self, healthy_at: float) -> Iterator[Completed]:
         """Failures from before the server was last healthy are errors of their requests."""

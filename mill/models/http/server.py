@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from mill.api.batching import Completed, as_response, describe
+from mill.api.budget import BudgetReached
 from mill.api.errors import CannotServe, MillError, ModelError, ServerGone, UnknownName
 from mill.api.message import Message
 from mill.api.model import MillModel
@@ -77,6 +78,11 @@ class ServerModel(MillModel):
     @property
     def model_name(self) -> str:
         return self.model or self.base_url
+
+    @property
+    def uses_gate(self) -> bool:
+        """A subclass that overrides a public method needs a response to every request."""
+        return all(getattr(type(self), kind) is getattr(MillModel, kind) for kind in self._senders())
 
     def set_concurrency(self, concurrency: int | None) -> bool:
         """A requested concurrency applies from the first request on, instead of growing towards it."""
@@ -197,6 +203,8 @@ class ServerModel(MillModel):
         response = await self._generate(request)
         if stops and stopped_too_early(request, response):
             self._reasons = True
+            if self.gate is not None:
+                self.gate.discard(request, response)
             response = await self._generate(request)
         return response
 
@@ -217,7 +225,7 @@ class ServerModel(MillModel):
             found = next(filter(special, requests), None)
             if found is not None:
                 self.check(found)  # also on a replica, which got no other check
-        return RequestDispatcher(self).stream(sorted(requests, key=lambda request: request.text))
+        return RequestDispatcher(self, self.gate).stream(sorted(requests, key=lambda request: request.text))
 
     def _senders(self) -> dict[str, Send]:
         return {
@@ -228,7 +236,20 @@ class ServerModel(MillModel):
         }
 
     async def send(self, request: Request) -> Response:
-        return await response_to(request, self._senders()[request.kind])
+        send, gate = self._senders()[request.kind], self.gate
+        if gate is None:
+            return await response_to(request, send)
+        gate.begin(request)
+        try:
+            response = await response_to(request, send, lambda: gate.retry(request))
+        except BudgetReached:
+            gate.release(request)
+            raise
+        except BaseException:
+            gate.lose(request)
+            raise
+        gate.settle(request, response)
+        return response
 
     def check_canary(self, canary: Request) -> None:
         """Send a request that succeeded before: where it fails now, the server is broken, not the requests."""
@@ -264,12 +285,12 @@ def _continues_answer(request: Request) -> bool:
     return request.continues_answer
 
 
-async def response_to(request: Request, send: Send) -> Response:
+async def response_to(request: Request, send: Send, before_retry: Callable[[], None] | None = None) -> Response:
     """The response to a request, failures included, with its retries and the time of all its calls.
 
     A reply that no schema foresaw is an error of its request.
     """
-    with counted_calls() as calls:
+    with counted_calls(before_retry) as calls:
         try:
             response = as_response(await send(request), request.kind)
         except MillError:

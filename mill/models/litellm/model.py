@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mill.api.batching import describe
+from mill.api.budget import MILLION, Price
 from mill.api.errors import CannotServe, ModelError
 from mill.api.message import IMAGE
 from mill.api.model import TEXT_KINDS, ModelCapabilities
@@ -63,6 +64,20 @@ class LiteLLMModel(ServerModel):
 
     def identity(self) -> dict[str, Any]:
         return {"backend": "litellm", "model": self.model, "parameters": redact(self.parameters)}
+
+    def price(self) -> Price | None:
+        """LiteLLM's own; None where it does not know the model, or another server than the provider's is used."""
+        if "api_base" in self.parameters or "base_url" in self.parameters:
+            return None
+        try:
+            info = dict(_litellm().get_model_info(self.model))
+        except Exception:  # LiteLLM does not know the model
+            return None
+        names = ("input_cost_per_token", "output_cost_per_token")
+        prompt, output, cached, reasoning = (
+            _million(info.get(name)) for name in (*names, "cache_read_input_token_cost", "output_cost_per_reasoning_token")
+        )
+        return None if prompt is None or output is None else Price(prompt, output, cached, reasoning)
 
     def variables(self) -> Sequence[str]:
         """LiteLLM reads keys and addresses from variables named after providers."""
@@ -162,6 +177,12 @@ def as_failure(error: Exception) -> Failure:
     if status == 429 and "quota" in message.lower():  # a retry does not help
         return Failure("http", f"the quota of the API key is used up: {message}", status=402)
     return Failure("http", f"{meaning}: {message}", status=status or 400)
+
+
+def _million(dollars: Any) -> float | None:
+    """The price of a million tokens; None where it is not a number."""
+    valid = isinstance(dollars, (int, float)) and not isinstance(dollars, bool) and dollars >= 0
+    return round(dollars * MILLION, 9) if valid else None
 
 
 def _openai_names(parameters: Mapping[str, Any]) -> list[str]:

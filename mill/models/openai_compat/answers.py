@@ -31,7 +31,8 @@ def read_answer(reply: Reply, request: Request, warn: Callable[[str], None], beg
     return Response(
         text=answer.text,
         reasoning=reasoning or answer.reasoning,
-        reasoning_tokens=read_reasoning_tokens(completion.usage),
+        reasoning_tokens=_read_detail(completion.usage, "completion_tokens_details", "reasoning_tokens"),
+        cached_tokens=_read_detail(completion.usage, "prompt_tokens_details", "cached_tokens"),
         tool_calls=calls,
         finish_reason="stop" if answer.stopped else finish,
         tokens=read_tokens(read_logprobs(choice)),
@@ -65,9 +66,10 @@ def read_reasoning(choice: Choice) -> str | None:
     return found
 
 
-def read_reasoning_tokens(usage: Any) -> int | None:
-    details = usage.get("completion_tokens_details") if isinstance(usage, dict) else None
-    return token_count(details.get("reasoning_tokens")) or None if isinstance(details, dict) else None
+def _read_detail(usage: Any, section: str, name: str) -> int | None:
+    """A count inside of the usage; None where it is not given, not valid or 0."""
+    details = usage.get(section) if isinstance(usage, dict) else None
+    return token_count(details.get(name)) or None if isinstance(details, dict) else None
 
 
 def read_tool_calls(choice: Choice, finish: str | None) -> tuple[ToolCall, ...]:

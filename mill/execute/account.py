@@ -1,0 +1,228 @@
+"""What the requests to one model spend from the budget of a run, and how many of them it has room for."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from mill.api.budget import NO_TOKENS, BudgetReached, TokenUsage, most_output
+from mill.api.errors import MillError
+from mill.api.request import Request
+from mill.api.response import Response
+from mill.execute.budget import ROUNDING
+
+TOKENS_PER_CHARACTER = 0.25  # until there are responses
+FIRST_WINDOW = 8  # requests, while nothing is known about their tokens or their time
+PART = 0.5  # of what is left, that is given to a model at once which is not gated before each request
+WAIT_S = 0.2  # between two checks of processes whose requests in flight leave no room
+_COUNTED = 32  # requests whose tokens are counted for the first estimate
+
+
+class Account:
+    """The budget as the executor of one model sees it; a CallGate for models on servers."""
+
+    def __init__(self, budget: RunBudget, name: str, count_tokens: Callable[[Sequence[Request]], int | None]) -> None:
+        self.budget, self.name, self._count_tokens = budget, name, count_tokens
+        self._in_flight: dict[str, TokenUsage] = {}
+        self._planned: dict[str, TokenUsage] = {}
+        """The sizes of requests that were sent or given to the model, as they were estimated, by key."""
+        self._characters = self._tokens = 0
+        self._answered, self._answering_s = 0, 0.0
+        self._counted = False
+
+    # For the executor.
+
+    def fitting(self, requests: Sequence[Request], *, gated: bool) -> int:
+        """How many of these requests, from the first on, there is room for; 0 where the budget is used up, which ends the
+        run. Waits while requests of other processes in flight leave no room.
+
+        `gated` is whether the model calls `admit` before each request. Else the amount is planned, and at most half of what
+        is left: what is known of the requests are estimates.
+        """
+        budget = self.budget
+        if not budget.limits:
+            return len(requests)
+        self._calibrate(requests)
+        while not (reached := budget.reached(fresh=True)):
+            count = self._fitting(requests, gated=gated)
+            if count and (gated or self._plan(requests[:count])):
+                return count
+            time.sleep(WAIT_S * random.uniform(0.5, 1.5))
+        budget.stopped = reached
+        return 0
+
+    def _fitting(self, requests: Sequence[Request], *, gated: bool) -> int:
+        whole = self.budget.room()
+        part = 1.0 if gated else PART / self.budget.processes
+        room = (whole[0] * part, whole[1] * part)
+        count, total = 0, NO_TOKENS
+        for request in requests[: self._most(gated=gated)]:
+            total = total + self.size(request)
+            if not self._within(total, room):
+                break
+            count += 1
+        if count:
+            return count
+        return int(self._within(self.size(requests[0]), whole) or not self.budget.others_pending())
+
+    def _within(self, usage: TokenUsage, room: tuple[float, float]) -> bool:
+        price = self.budget.prices.get(self.name)
+        return usage.total <= room[0] and (price is None or price.most(usage) <= room[1] + ROUNDING)
+
+    def _most(self, *, gated: bool) -> int | None:
+        """The most requests that a model gets at once: few until it is known how many tokens they have and, of a model that
+        is not gated before each, how long they take."""
+        limits, most = self.budget.limits, []
+        if (limits.tokens is not None or limits.cost is not None) and not self._characters and not gated:
+            most.append(FIRST_WINDOW)
+        if limits.seconds is not None and not gated:
+            pace = self._answering_s / self._answered if self._answered else 0.0
+            known = int(self.budget.seconds_left() * PART / pace) if pace else FIRST_WINDOW
+            most.append(max(1, known))
+        return min(most, default=None)
+
+    @contextmanager
+    def window(self, requests: Sequence[Request]) -> Iterator[None]:
+        """While the model has these requests. Those that were not sent in the end are released."""
+        answered, started = self._answered, time.monotonic()
+        try:
+            yield
+        finally:
+            if self._answered > answered:
+                self._answering_s += time.monotonic() - started
+            with self.budget.lock:
+                self._planned.clear()
+                self.budget.own.planned.pop(self.name, None)
+                for request in requests:
+                    if request.key in self._in_flight:
+                        self._taken(request)
+                with contextlib.suppress(MillError):  # a full disk is reported by what is being written to it
+                    self.budget.publish()
+
+    def charge(self, request: Request, response: Response) -> None:
+        """Count the response of a model that is not gated before each request."""
+        with self.budget.lock:
+            self._learn(request, response)
+            size = self._planned.pop(request.key, None)
+            planned = self.budget.own.planned
+            if size is not None and self.name in planned:
+                planned[self.name] -= size
+            self._spend(self._usage(request, response, size))
+
+    def _plan(self, requests: Sequence[Request]) -> bool:
+        with self.budget.lock:
+            sizes = {request.key: self.size(request) for request in requests}
+            if not self.budget.reserve(self.budget.own.planned, self.name, sum(sizes.values(), NO_TOKENS)):
+                return False
+            self._planned = sizes
+            return True
+
+    # For the client of a server (CallGate).
+
+    def closed(self) -> bool:
+        return bool(self.budget.reached())
+
+    def admit(self, request: Request) -> bool:
+        with self.budget.lock:
+            if self.closed():
+                return False
+            if request.key in self._in_flight:  # it was admitted before, and then not sent
+                return True
+            size = self.size(request)
+            if not self.budget.reserve(self.budget.own.in_flight, self.name, size):
+                return False
+            self._in_flight[request.key] = size
+            return True
+
+    def begin(self, request: Request) -> None:
+        if request.key not in self._in_flight and not self.admit(request):
+            raise BudgetReached("the budget is used up")
+
+    def retry(self, request: Request) -> None:
+        with self.budget.lock:
+            size = self._in_flight[request.key]
+            self._spend(TokenUsage(prompt=size.prompt))
+            alone = self.budget.own.in_flight[self.name] == size and not self.budget.others_pending()
+            if self.closed() or (min(self.budget.room()) < 0 and not alone):
+                raise BudgetReached("the budget is used up")
+
+    def discard(self, request: Request, response: Response) -> None:
+        with self.budget.lock:
+            self._spend(self._usage(request, response, self._in_flight[request.key]))
+
+    def settle(self, request: Request, response: Response) -> None:
+        with self.budget.lock:
+            self._learn(request, response)
+            self._spend(self._usage(request, response, self._taken(request)))
+
+    def release(self, request: Request) -> None:
+        with self.budget.lock:
+            self._taken(request)
+            self.budget.publish()
+
+    def lose(self, request: Request) -> None:
+        with self.budget.lock:
+            self._spend(self._taken(request))
+
+    def _taken(self, request: Request) -> TokenUsage:
+        """The size of a request that is no longer in flight. Two workers may send the same canary: it is in flight once."""
+        size = self._in_flight.pop(request.key, None)
+        if size is None:
+            return self.size(request)
+        self.budget.own.in_flight[self.name] -= size
+        return size
+
+    def _spend(self, usage: TokenUsage) -> None:
+        spent = self.budget.own.spent
+        spent[self.name] = spent.get(self.name, NO_TOKENS) + usage
+        self.budget.publish()
+
+    # Estimates.
+
+    def size(self, request: Request) -> TokenUsage:
+        """The estimated prompt, and the most that an answer may have; of a scored text its estimated tokens."""
+        scored = self._estimate(len(request.continuation)) if request.continuation else 0
+        return TokenUsage(self._estimate(_length(request)), max(scored, most_output(request)))
+
+    def _estimate(self, characters: int) -> int:
+        share = self._tokens / self._characters if self._characters else TOKENS_PER_CHARACTER
+        return 1 + math.ceil(characters * share)
+
+    def _calibrate(self, requests: Sequence[Request]) -> None:
+        """Count the tokens of some requests, where the model has its tokenizer here."""
+        limits = self.budget.limits
+        if self._counted or (limits.tokens is None and limits.cost is None):
+            return
+        self._counted = True
+        some = requests[:_COUNTED]
+        tokens = self._count_tokens(some)
+        if tokens is not None:
+            self._tokens += tokens
+            self._characters += sum(_length(request) + len(request.continuation) for request in some)
+
+    def _learn(self, request: Request, response: Response) -> None:
+        self._answered += 1
+        if self.budget.limits and response.prompt_tokens is not None:
+            self._tokens += response.prompt_tokens
+            self._characters += max(1, _length(request))
+
+    def _usage(self, request: Request, response: Response, size: TokenUsage | None) -> TokenUsage:
+        """What a response used: as it says, else as estimated. An error counts its prompt."""
+        prompt, output = response.prompt_tokens, response.output_tokens
+        if output is None and response.failed:
+            output = 0
+        elif output is None and most_output(request):
+            output = self._estimate(len(response.text or "") + len(response.reasoning or ""))
+        if prompt is None or output is None:
+            size = size or self.size(request)
+            prompt, output = size.prompt if prompt is None else prompt, size.output if output is None else output
+        return TokenUsage(prompt, output, response.cached_tokens or 0, response.reasoning_tokens or 0)
+
+
+def _length(request: Request) -> int:
+    """The length of a prompt in characters, with the tools that it describes."""
+    return len(request.text) + sum(len(str(tool.to_dict())) for tool in request.tools)
