@@ -13,7 +13,7 @@ from mill.api.budget import NO_TOKENS, BudgetReached, TokenUsage, most_output
 from mill.api.errors import MillError
 from mill.api.request import Request
 from mill.api.response import Response
-from mill.execute.budget import ROUNDING
+from mill.execute.budget import ROUNDING, RunBudget
 
 TOKENS_PER_CHARACTER = 0.25  # until there are responses
 FIRST_WINDOW = 8  # requests, while nothing is known about their tokens or their time

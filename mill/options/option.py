@@ -129,7 +129,8 @@ class Option:
 
     def _wrong_type(self, value: Any, where: str) -> SpecError:
         """The refusal of a value that YAML or Python gives. "5" looks right where a number is expected."""
-        is_quoted = isinstance(value, str) and (self.is_flag or _number_types(self.info))
+        takes_numbers = self.is_flag or (_number_types(self.info) and self.hints.from_text is None)
+        is_quoted = isinstance(value, str) and takes_numbers
         return SpecError(f"{where} must be {self.expected}, not {'the text ' * bool(is_quoted)}{shown(value)}")
 
     @property

@@ -16,7 +16,7 @@ from mill.api.task import Benchmark, RenderSettings, Task
 from mill.api.warnings import warn
 from mill.execute.account import Account
 from mill.execute.backend import LocalBackend
-from mill.execute.budget import MODEL
+from mill.execute.budget import MODEL, RunBudget
 from mill.execute.choose import ExecutorChoice, make_backend
 from mill.execute.executor import Executor, Tally
 from mill.execute.lockstep import LockStepExecutor

@@ -16,7 +16,7 @@ from mill.api.task import Task
 from mill.api.warnings import warn
 from mill.execute.account import Account
 from mill.execute.backend import LocalBackend
-from mill.execute.budget import JUDGE
+from mill.execute.budget import JUDGE, RunBudget
 from mill.execute.executor import Executor, Tally
 from mill.models.spec.open import open_model, resolve_spec
 from mill.models.spec.parse import Spec
