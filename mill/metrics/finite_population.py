@@ -1,0 +1,257 @@
+"""The mean of a finite test set, estimated from a stratified random sample without replacement.
+
+The strata are subjects or categories whose sizes are known. The part of the test set that was sampled is known exactly, so
+the standard error shrinks to 0 as the sample grows to the whole set (finite-population correction).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from mill.metrics.distributions import t_quantile
+from mill.metrics.estimate import Estimate, exact_interval
+from mill.metrics.paired import Z95, mean_of
+
+_FEW = 10  # successes or failures below which Wilson's interval is too short
+_LEAST_DF = 10  # degrees of freedom below which the coefficient of a control variate is noise
+Limits = tuple[float, float]
+UNLIMITED: Limits = (-math.inf, math.inf)
+UNIT: Limits = (0.0, 1.0)
+
+
+@dataclass(frozen=True)
+class Stratum:
+    """The sampled items of a stratum; `controls` and `control_mean` are needed for `stratified_difference` alone."""
+
+    values: Sequence[float]
+    size: int
+    """Items of the stratum in the population."""
+    controls: Sequence[float] = ()
+    """Values of the control variate, such as another model's score, on the same items in the same order."""
+    control_mean: float | None = None
+    """Its mean over all items of the stratum."""
+
+    @property
+    def complete(self) -> bool:
+        return len(self.values) >= self.size
+
+
+@dataclass(frozen=True)
+class _Moments:
+    """A stratified mean with the variance of its error."""
+
+    value: float
+    variance: float
+    df: float
+    n: int
+    unit_variance: float
+    """The variance of the error if values had a variance of 1 in all strata; 0 where all items were sampled."""
+
+
+def stratified_mean(strata: Sequence[Stratum], *, limits: Limits = UNLIMITED) -> Estimate:
+    """The mean over all items of the population, with a 95 % interval inside of the limits of a value.
+
+    Strata with fewer than two sampled items are merged with their neighbours. Values of 0 and 1 get Wilson's interval at the
+    effective sample size, or the exact one where there are few zeros or ones; other values Student's, whose variance has a
+    value at both limits added, so that it does not collapse where all values are equal; equal values without limits have no
+    interval. Where all items were sampled the standard error is 0 and both ends of the interval are the value.
+    """
+    strata = _collapsed(strata)
+    moments = _moments(strata)
+    if moments is None or not math.isfinite(moments.value):
+        return mean_of([value for stratum in strata for value in stratum.values])
+    low, high = _interval(strata, moments if _is_binary(strata, limits) else _padded(moments, limits), limits)
+    return Estimate(moments.value, math.sqrt(moments.variance), low, high, moments.n)
+
+
+def stratified_difference(strata: Sequence[Stratum], *, limits: Limits = UNLIMITED) -> tuple[Estimate, float]:
+    """The mean with a control variate, and its coefficient: what the control's known mean shows of the items that were not
+    sampled is added to the mean of the sampled ones.
+
+    The coefficient is the least-squares slope within strata, as in PPI++. It is 0, which makes this the stratified mean,
+    where the control has no spread, is correlated negatively, or the sample is too small for a slope.
+    """
+    strata = _collapsed(strata)
+    slope = _slope(strata)
+    if not slope:
+        return stratified_mean(strata, limits=limits), 0.0
+    limits = UNIT if _is_binary(strata, limits) else limits
+    total = sum(stratum.size for stratum in strata)
+    known = math.fsum(stratum.size * (stratum.control_mean or 0.0) for stratum in strata) / total
+    rest = _moments([replace(stratum, values=_residuals(stratum, slope)) for stratum in strata])
+    assert rest is not None  # a slope needs several values
+    free = _free(strata)
+    rest = replace(
+        rest, variance=rest.variance * free / (free - 1), df=max(1.0, rest.df - 1)
+    )  # the slope was fitted to them
+    controls = [slope * control for stratum in strata for control in stratum.controls]
+    padded = _padded(rest, (limits[0] - max(controls), limits[1] - min(controls)))
+    value = min(max(rest.value + slope * known, limits[0]), limits[1])
+    low, high = _interval(strata, replace(padded, value=value), limits)
+    return Estimate(value, math.sqrt(rest.variance), low, high, rest.n), slope
+
+
+def planned_size(size: int, half_width: float, spread: float = 0.5) -> int:
+    """The smallest simple random sample whose 95 % interval is at most ± half_width wide, where values have this standard
+    deviation; 0.5 is the largest that values between 0 and 1 can have."""
+    return _smallest(2, size, lambda n: _wilson_half(spread**2, (n - 1) / (1 - n / size)) <= half_width)
+
+
+def needed_size(strata: Sequence[Stratum], half_width: float, *, limits: Limits = UNLIMITED) -> int:
+    """How many items, those already sampled among them, give an interval of at most ± half_width if the others vary as these
+    do and are allocated in proportion. The whole population where the sample shows no spread and there are no limits."""
+    strata = _collapsed(strata)
+    total, n = sum(stratum.size for stratum in strata), sum(len(stratum.values) for stratum in strata)
+    first = _moments(strata)
+    if first is None or not math.isfinite(first.value):
+        return total
+    binary = _is_binary(strata, limits)
+
+    def enough(size: int) -> bool:
+        grown = [max(len(stratum.values), size * stratum.size / total) for stratum in strata]
+        moments = _moments(strata, grown)
+        assert moments is not None
+        low, high = _interval(strata, moments if binary else _padded(moments, limits), limits)
+        return low is not None and high is not None and (high - low) / 2 <= half_width
+
+    return _smallest(n, total, enough)
+
+
+def _smallest(low: int, high: int, holds: Callable[[int], bool]) -> int:
+    """The smallest number for which a condition holds that stays true from there on; `high`, if it holds nowhere before."""
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle + 1, high)
+    return high
+
+
+def _collapsed(strata: Sequence[Stratum]) -> list[Stratum]:
+    """Strata of at least two sampled items, in the order given. Completely sampled ones stay as they are, unless all others
+    together have fewer than two."""
+    strata = [stratum for stratum in strata if stratum.size > 0]
+    whole = [stratum for stratum in strata if stratum.complete]
+    merged: list[Stratum] = []
+    for stratum in strata:
+        if stratum.complete:
+            continue
+        if merged and len(merged[-1].values) < 2:
+            merged[-1] = _merge(merged[-1], stratum)
+        else:
+            merged.append(stratum)
+    if len(merged) > 1 and len(merged[-1].values) < 2:
+        last = merged.pop()
+        merged[-1] = _merge(merged[-1], last)
+    while merged and whole and len(merged[0].values) < 2:
+        merged[0] = _merge(merged[0], whole.pop(0))
+    return [*whole, *merged]
+
+
+def _merge(first: Stratum, second: Stratum) -> Stratum:
+    size = first.size + second.size
+    known = None
+    if first.control_mean is not None and second.control_mean is not None:
+        known = (first.size * first.control_mean + second.size * second.control_mean) / size
+    return Stratum([*first.values, *second.values], size, [*first.controls, *second.controls], known)
+
+
+def _moments(strata: Sequence[Stratum], counts: Sequence[float] | None = None) -> _Moments | None:
+    """None where the sample is too small for a variance; `counts` are sizes of a larger sample with the same spread."""
+    total = sum(stratum.size for stratum in strata)
+    value, variances, dfs, unit = 0.0, [], [], 0.0
+    for index, stratum in enumerate(strata):
+        sampled, weight = len(stratum.values), stratum.size / total
+        count = sampled if counts is None else counts[index]
+        if not stratum.complete and sampled < 2:
+            return None
+        one = mean_of(stratum.values)
+        value += weight * one.value
+        factor = 0.0 if stratum.complete else weight**2 * max(0.0, 1 / count - 1 / stratum.size)
+        unit += factor
+        if factor and one.stderr:
+            variances.append(factor * one.stderr**2 * sampled)
+            dfs.append(count - 1)
+    if not strata:
+        return None
+    variance = math.fsum(variances)
+    below = math.fsum(one**2 / df for one, df in zip(variances, dfs, strict=True))
+    n = round(math.fsum(counts or [len(stratum.values) for stratum in strata]))
+    return _Moments(value, variance, variance**2 / below if below else max(1.0, n - 1), n, unit)
+
+
+def _free(strata: Sequence[Stratum]) -> int:
+    """Degrees of freedom within strata; completely sampled ones add no error, but show the slope as well as others."""
+    return sum(len(stratum.values) - 1 for stratum in strata)
+
+
+def _slope(strata: Sequence[Stratum]) -> float:
+    """The coefficient of the control variate with the smallest variance of the estimate; never negative."""
+    values = [value for stratum in strata for value in (*stratum.values, *stratum.controls)]
+    known = all(stratum.control_mean is not None and math.isfinite(stratum.control_mean) for stratum in strata)
+    if not known or not all(map(math.isfinite, values)) or _free(strata) < _LEAST_DF or _moments(strata) is None:
+        return 0.0
+    together = spread = 0.0
+    for stratum in strata:
+        n = len(stratum.values)
+        if stratum.complete or n < 2:
+            continue
+        factor = stratum.size**2 * (1 / n - 1 / stratum.size) / (n - 1)
+        value, control = math.fsum(stratum.values) / n, math.fsum(stratum.controls) / n
+        pairs = zip(stratum.values, stratum.controls, strict=True)
+        together += factor * math.fsum((one - value) * (other - control) for one, other in pairs)
+        spread += factor * math.fsum((other - control) ** 2 for other in stratum.controls)
+    return max(0.0, together / spread) if spread > 0 else 0.0
+
+
+def _residuals(stratum: Stratum, slope: float) -> list[float]:
+    return [value - slope * control for value, control in zip(stratum.values, stratum.controls, strict=True)]
+
+
+def _is_binary(strata: Sequence[Stratum], limits: Limits) -> bool:
+    """Zeros and ones are a share unless the limits say that other values are possible."""
+    return limits in (UNLIMITED, UNIT) and all(value in (0.0, 1.0) for stratum in strata for value in stratum.values)
+
+
+def _padded(moments: _Moments, limits: Limits) -> _Moments:
+    """With the variance of two more values, one at either limit. Their part of it is not estimated."""
+    if not all(map(math.isfinite, limits)):
+        return moments
+    more = moments.unit_variance * sum((end - moments.value) ** 2 for end in limits) / moments.n
+    known = (moments.variance + more) ** 2 / moments.variance**2 if moments.variance else 1.0
+    return replace(moments, variance=moments.variance + more, df=moments.df * known)
+
+
+def _interval(strata: Sequence[Stratum], moments: _Moments, limits: Limits) -> tuple[float, float] | tuple[None, None]:
+    if not moments.unit_variance:
+        return moments.value, moments.value
+    if _is_binary(strata, limits) and 0 <= moments.value <= 1:
+        return _proportion_interval(moments)
+    if not moments.variance:
+        return None, None
+    half = t_quantile(max(1.0, moments.df)) * math.sqrt(moments.variance)
+    return max(limits[0], moments.value - half), min(limits[1], moments.value + half)
+
+
+def _proportion_interval(moments: _Moments) -> tuple[float, float]:
+    """The interval of a share at its effective sample size: that of a simple random sample, with replacement, whose standard
+    error is the same. It is scaled by Student's quantile, since strata of few items show their variance roughly."""
+    value = moments.value
+    effective = value * (1 - value) / moments.variance if moments.variance and 0 < value < 1 else 1 / moments.unit_variance
+    effective *= (t_quantile(max(1.0, moments.n - 1)) / t_quantile(max(1.0, moments.df))) ** 2
+    low, high = _wilson(value, effective)
+    if effective * min(value, 1 - value) < _FEW:
+        exact = exact_interval(value * effective, effective)
+        low, high = min(low, exact[0]), max(high, exact[1])
+    return low, high
+
+
+def _wilson(value: float, n: float) -> tuple[float, float]:
+    """Wilson's score interval, which never leaves out the value itself."""
+    middle = (value + Z95**2 / (2 * n)) / (1 + Z95**2 / n)
+    half = _wilson_half(value * (1 - value), n)
+    return max(0.0, min(middle - half, value)), min(1.0, max(middle + half, value))
+
+
+def _wilson_half(variance: float, n: float) -> float:
+    return Z95 * math.sqrt(variance / n + Z95**2 / (4 * n**2)) / (1 + Z95**2 / n)

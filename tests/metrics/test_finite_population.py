@@ -1,0 +1,256 @@
+"""Means of finite populations: by hand, against scipy and statsmodels, and how often the interval has the true value."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats  # type: ignore[import-untyped]
+from statsmodels.stats.proportion import proportion_confint  # type: ignore[import-untyped]
+
+from mill.metrics import mean
+from mill.metrics.estimate import NOTHING, Estimate
+from mill.metrics.finite_population import (
+    UNIT,
+    Stratum,
+    needed_size,
+    planned_size,
+    stratified_difference,
+    stratified_mean,
+)
+
+
+def ends(estimate: Estimate) -> tuple[float, float]:
+    assert estimate.low is not None and estimate.high is not None
+    return estimate.low, estimate.high
+
+
+def test_value_and_error_by_hand() -> None:
+    """0.6 * 0.75 + 0.4 * 0.5; 0.36 * (1 - 4/60) * 0.25 / 4 = 0.021 and 0.16 * (1 - 2/40) * 0.5 / 2 = 0.038."""
+    found = stratified_mean([Stratum([1, 0, 1, 1], 60), Stratum([0, 1], 40)])
+    assert found.value == pytest.approx(0.65) and found.n == 6
+    assert found.stderr == pytest.approx(math.sqrt(0.059))
+
+
+def test_one_stratum_of_zeros_and_ones_has_wilsons_interval() -> None:
+    """A sample of 51 out of 102 has half the variance: 50 / (1 - 0.5) = 100 values drawn with replacement."""
+    found = stratified_mean([Stratum([1.0] * 17 + [0.0] * 34, 102)])
+    assert ends(found) == pytest.approx(proportion_confint(100 / 3, 100, method="wilson"))
+
+
+def test_few_ones_have_the_longer_of_two_intervals() -> None:
+    found = stratified_mean([Stratum([1.0] * 2 + [0.0] * 49, 102)])
+    wilson, exact = (proportion_confint(200 / 51, 100, method=method) for method in ("wilson", "beta"))
+    assert ends(found) == pytest.approx((min(wilson[0], exact[0]), max(wilson[1], exact[1])))
+
+
+def test_other_values_have_students_interval_with_satterthwaites_degrees_of_freedom() -> None:
+    first, second = [0.5, 0.7, 0.1, 0.3], [0.2, 0.9, 0.4]
+    found = stratified_mean([Stratum(first, 30), Stratum(second, 10)])
+    parts = [0.75**2 * (1 - 4 / 30) * np.var(first, ddof=1) / 4, 0.25**2 * (1 - 3 / 10) * np.var(second, ddof=1) / 3]
+    df = sum(parts) ** 2 / (parts[0] ** 2 / 3 + parts[1] ** 2 / 2)
+    assert ends(found) == pytest.approx(stats.t.interval(0.95, df, 0.75 * 0.4 + 0.25 * 0.5, math.sqrt(sum(parts))))
+
+
+def test_limits_add_a_value_at_either_end() -> None:
+    """Equal values of 0.5 between 0 and 1: 0.25 from either end, times (1/4 - 1/8) for the mean of 4 of 8, over 4 values."""
+    found = stratified_mean([Stratum([0.5] * 4, 8)], limits=UNIT)
+    half = stats.t.ppf(0.975, 3) * math.sqrt(0.125 * (0.25 + 0.25) / 4)
+    assert found.stderr == 0 and ends(found) == pytest.approx((0.5 - half, 0.5 + half))
+    assert ends(stratified_mean([Stratum([0.9] * 4, 8)], limits=UNIT))[1] == 1.0
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0])
+def test_equal_zeros_or_ones_do_not_collapse(value: float) -> None:
+    """The effective size is 1 / (0.75² (1/30 - 1/300) + 0.25² (1/10 - 1/100)), about 44."""
+    low, high = ends(stratified_mean([Stratum([value] * 30, 300), Stratum([value] * 10, 100)]))
+    assert high - low == pytest.approx(1 - 0.025 ** (0.016875 + 0.005625))
+    assert (low if value == 0.0 else high) == value
+
+
+def test_equal_values_without_limits_have_no_interval() -> None:
+    assert stratified_mean([Stratum([2.5] * 4, 8)]) == Estimate(2.5, 0.0, None, None, 4)
+
+
+def test_zeros_and_ones_with_other_limits_are_no_share() -> None:
+    """Counts of which none is above 1 in the sample may be so elsewhere."""
+    counts = [0.0, 1.0] * 20
+    assert ends(stratified_mean([Stratum(counts, 400)], limits=(0.0, 10.0))) != ends(stratified_mean([Stratum(counts, 400)]))
+
+
+def test_complete_strata_have_no_variance() -> None:
+    known, open_ = Stratum([1, 0, 0, 0], 4), Stratum([1, 0, 1, 1], 12)
+    found = stratified_mean([known, open_])
+    assert found.value == pytest.approx(0.25 * 0.25 + 0.75 * 0.75)
+    assert found.stderr == pytest.approx(0.75 * math.sqrt((1 - 4 / 12) * 0.25 / 4))
+    assert stratified_mean([known, Stratum([1, 1, 1, 0], 4)]) == Estimate(0.5, 0.0, 0.5, 0.5, 8)
+
+
+def test_strata_of_fewer_than_two_items_are_merged_with_neighbours() -> None:
+    """The second and third become one, and the last, with no item, joins them; the complete one stays."""
+    small = [Stratum([1, 0], 50), Stratum([1], 10), Stratum([0, 1], 20), Stratum([0], 1), Stratum([], 19)]
+    merged = [Stratum([1, 0], 50), Stratum([1, 0, 1], 49), Stratum([0], 1)]
+    assert stratified_mean(small) == stratified_mean(merged)
+
+
+def test_a_single_open_item_joins_complete_strata() -> None:
+    assert stratified_mean([Stratum([1, 0], 2), Stratum([1], 6)]) == stratified_mean([Stratum([1, 0, 1], 8)])
+
+
+def test_without_two_values_there_is_no_interval() -> None:
+    assert stratified_mean([Stratum([1], 5), Stratum([], 5)]) == Estimate(1.0, None, None, None, 1)
+    assert stratified_mean([Stratum([], 5)]) == NOTHING == stratified_mean([])
+    assert stratified_mean([Stratum([1], 1)]) == Estimate(1.0, 0.0, 1.0, 1.0, 1)
+
+
+@pytest.mark.parametrize("value", [math.inf, math.nan])
+def test_values_that_are_not_finite_have_no_interval(value: float) -> None:
+    strata = [Stratum([1.0, value], 5, [0.0, 1.0], 0.5), Stratum([0.0, 1.0] * 9, 50, [0.0, 1.0] * 9, 0.5)]
+    found = stratified_mean(strata)
+    assert not math.isfinite(found.value) and (found.stderr, found.low, found.high, found.n) == (None, None, None, 20)
+    assert stratified_difference(strata)[1] == 0.0
+
+
+@settings(deadline=None)
+@given(data=st.data(), binary=st.booleans())
+def test_the_interval_has_the_value_and_stays_inside_the_limits(data: st.DataObject, binary: bool) -> None:
+    value = st.sampled_from([0.0, 1.0]) if binary else st.floats(0, 1)
+    strata = []
+    for _ in range(data.draw(st.integers(1, 5))):
+        values = data.draw(st.lists(value, max_size=6))
+        strata.append(Stratum(values, len(values) + data.draw(st.integers(0, 9)), values, 0.5))
+    for found in (stratified_mean(strata, limits=UNIT), stratified_difference(strata, limits=UNIT)[0]):
+        if found.low is None or found.high is None:
+            assert found.n < 2
+        else:
+            assert 0 <= found.low <= found.value + 1e-12 and found.value - 1e-12 <= found.high <= 1
+            whole = all(len(stratum.values) == stratum.size for stratum in strata)
+            assert (found.high - found.low < 1e-9) == whole
+
+
+def draws(seed: int, sizes: list[int], counts: list[int], trials: int) -> tuple[float, list[list[Stratum]]]:
+    """Zeros and ones whose share differs from stratum to stratum, and samples, with a control that agrees on 80 %."""
+    random = np.random.default_rng(seed)
+    values = [(random.random(size) < random.beta(3, 2)).astype(float) for size in sizes]
+    controls = [np.where(random.random(len(one)) < 0.2, 1 - one, one) for one in values]
+    found = []
+    for _ in range(trials):
+        strata = []
+        for one, control, count in zip(values, controls, counts, strict=True):
+            chosen = random.permutation(len(one))[:count]
+            strata.append(Stratum(list(one[chosen]), len(one), list(control[chosen]), float(control.mean())))
+        found.append(strata)
+    return float(np.concatenate(values).mean()), found
+
+
+def coverage(truth: float, drawn: list[list[Stratum]], interval: Callable[[list[Stratum]], Estimate]) -> float:
+    found = [ends(interval(strata)) for strata in drawn]
+    return sum(low <= truth <= high for low, high in found) / len(found)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "counts"),
+    [([20 + 3 * i for i in range(40)], [2 + i // 3 for i in range(40)]), ([300, 200], [180, 120]), ([1000], [80])],
+    ids=["many small strata", "most of two strata", "one stratum"],
+)
+def test_the_interval_contains_the_mean_in_95_of_100_samples(sizes: list[int], counts: list[int]) -> None:
+    truth, drawn = draws(7, sizes, counts, 800)
+    assert coverage(truth, drawn, stratified_mean) == pytest.approx(0.95, abs=0.02)
+    assert coverage(truth, drawn, lambda strata: stratified_difference(strata)[0]) == pytest.approx(0.955, abs=0.02)
+
+
+def test_an_interval_without_the_correction_would_fail_that_test() -> None:
+    truth, drawn = draws(7, [300, 200], [180, 120], 800)
+    assert coverage(truth, drawn, lambda strata: mean([[v] for one in strata for v in one.values])) > 0.99
+
+
+def test_the_slope_by_hand() -> None:
+    """Deviations of the controls are ±0.5 in both strata, those of values too, but for two of eight that are turned around:
+    slope 0.5 of the first stratum, 1 of the second, weighted by size² (1/8 - 1/size) / 7."""
+    controls = [0.0, 1.0] * 4
+    first, second = Stratum([1.0, 0.0, *controls[2:]], 80, controls, 0.6), Stratum(controls, 24, controls, 0.3)
+    weights = 80 * 80 * (1 / 8 - 1 / 80), 24 * 24 * (1 / 8 - 1 / 24)
+    estimate, slope = stratified_difference([first, second])
+    assert slope == pytest.approx((0.5 * weights[0] + weights[1]) / sum(weights))
+    assert estimate.value == pytest.approx(0.5 + slope * ((0.6 * 80 + 0.3 * 24) / 104 - 0.5))
+
+
+def test_a_control_that_determines_the_values_determines_the_mean() -> None:
+    controls = [0.1, 0.5, 0.3, 0.2] * 5
+    found, slope = stratified_difference([Stratum([2 * control + 1 for control in controls], 90, controls, 0.44)])
+    assert slope == pytest.approx(2.0) and found.value == pytest.approx(1.88) and found.stderr == pytest.approx(0, abs=1e-9)
+
+
+def test_the_variance_has_the_fitted_slope() -> None:
+    """One stratum: the residual variance of a line has n - 2 degrees of freedom."""
+    random = np.random.default_rng(3)
+    x = random.normal(size=30)
+    y = 0.7 * x + random.normal(size=30)
+    found, slope = stratified_difference([Stratum(list(y), 10**9, list(x), 0.0)])
+    line = stats.linregress(x, y)
+    error = math.sqrt(np.sum((y - line.intercept - line.slope * x) ** 2) / 28 / 30)
+    assert slope == pytest.approx(line.slope) and found.value == pytest.approx(line.intercept)
+    assert found.stderr == pytest.approx(error, rel=1e-6)
+    assert ends(found) == pytest.approx(stats.t.interval(0.95, 28, line.intercept, error), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    "stratum",
+    [
+        Stratum([0.0, 1.0] * 20, 100, [1.0] * 40, 1.0),  # no spread
+        Stratum([0.0, 1.0] * 20, 100, [1.0, 0.0] * 20, 0.5),  # negative
+        Stratum([0.0, 1.0] * 3, 100, [0.0, 1.0] * 3, 0.5),  # too few values
+        Stratum([0.0, 1.0] * 20, 100, [0.0, 1.0] * 20, None),  # mean unknown
+    ],
+)
+def test_without_a_useful_control_it_is_the_stratified_mean(stratum: Stratum) -> None:
+    assert stratified_difference([stratum]) == (stratified_mean([stratum]), 0.0)
+
+
+def test_a_control_that_agrees_everywhere_leaves_an_interval() -> None:
+    """30 of 300: that all sampled answers agree does not show that all others do."""
+    values = [0.0, 1.0, 1.0] * 10
+    found, slope = stratified_difference([Stratum(values, 300, values, 0.6)])
+    low, high = ends(found)
+    assert slope == pytest.approx(1.0) and found.value == pytest.approx(0.6)
+    assert low < 0.55 and high > 0.65
+
+
+@pytest.mark.parametrize(
+    ("size", "half_width", "expected"), [(14042, 0.02, 2049), (14042, 0.01, 5703), (10042, 0.02, 1936), (100, 0.001, 100)]
+)
+def test_the_planned_size_is_the_smallest_that_is_precise_enough(size: int, half_width: float, expected: int) -> None:
+    assert planned_size(size, half_width) == expected
+    halves = []
+    for n in (expected - 1, expected):
+        effective = (n - 1) / (1 - n / size) if n < size else math.inf
+        low, high = proportion_confint(effective / 2, effective, method="wilson") if n < size else (0.5, 0.5)
+        halves.append((high - low) / 2)
+    assert halves[0] > half_width >= halves[1]
+
+
+def test_a_smaller_spread_needs_fewer_samples() -> None:
+    assert planned_size(14042, 0.02, spread=0.3) < planned_size(14042, 0.02) / 2
+
+
+def test_the_needed_size_is_precise_enough() -> None:
+    """Ten times the sample with the same shares has about this precision."""
+    first = [Stratum([1.0] * 9 + [0.0], 3000), Stratum([1.0] * 5 + [0.0] * 5, 3000)]
+    n = needed_size(first, 0.03)
+    more = [Stratum([1.0] * round(0.9 * n / 2) + [0.0] * round(0.1 * n / 2), 3000), Stratum([0.0, 1.0] * round(n / 4), 3000)]
+    low, high = ends(stratified_mean(more))
+    assert (high - low) / 2 == pytest.approx(0.03, rel=0.06)
+    assert n < planned_size(6000, 0.03)
+    assert needed_size(first, 0.5) == 20 and needed_size(first, 1e-9) == 6000
+
+
+def test_the_needed_size_of_graded_values() -> None:
+    values = [0.4, 0.5, 0.6, 0.5] * 10
+    n = needed_size([Stratum(values, 5000)], 0.01, limits=UNIT)
+    low, high = ends(stratified_mean([Stratum((values * 200)[:n], 5000)], limits=UNIT))
+    assert (high - low) / 2 == pytest.approx(0.01, rel=0.1)
+    assert needed_size([Stratum([0.5] * 4, 100)], 0.01) == 100  # no spread, no limits: nothing is known of the others
