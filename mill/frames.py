@@ -104,13 +104,11 @@ def evaluate(model: Model, tasks: Tasks, **options: Any) -> Evaluation:
         check_writable(output_dir)
         model.ready(given.wait)
         judging = open_judge(judge, selection, output_dir) if judge is not None else None
-        how: dict[str, Any] = {"limit": given.limit, "fresh": given.fresh, "judging": judging}
-        how |= {"sample_ids": given.sample_ids}
+        how: dict[str, Any] = {"samples": given.samples, "fresh": given.fresh, "judging": judging}
         run = plan_run(_spec_of(model), model, selection, given.settings, output_dir=output_dir, **how)
     else:
         spec = make_spec(model, base_url=given.base_url or "") if isinstance(model, str) else model
-        how = {"limit": given.limit, "fresh": given.fresh, "wait": given.wait, "exact": given.exact, "judge": judge}
-        how |= {"sample_ids": given.sample_ids}
+        how = {"samples": given.samples, "fresh": given.fresh, "wait": given.wait, "exact": given.exact, "judge": judge}
         how |= {"batch_size": given.fixed_batch_size, "choice": given.choice, "chat": given.apply_chat_template}
         run = prepare(spec, selection, given.settings, output_dir=output_dir, **how)
     run.repeat_metrics = read_repeat_metrics(given.repeat_metrics, given.repeats, judged=judge is not None)

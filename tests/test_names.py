@@ -27,7 +27,7 @@ ALLOWED: dict[str, set[str]] = {
     "report": {"api", "metrics", "models", "tasks", "execute", "runs", "checks"},
     "view": {"api", "metrics", "models", "tasks", "execute", "runs", "checks", "report"},
     "schedule": {"api", "metrics", "models", "tasks", "execute", "runs", "checks"},
-    "options": {"api", "models", "execute", "checks", "sandbox"},
+    "options": {"api", "models", "execute", "runs", "checks", "sandbox"},
     "sandbox": {"api"},
     "bridges": {"api", "metrics", "models", "tasks", "execute", "runs", "options", "sandbox"},
     "frames": {"api", "metrics", "models", "tasks", "execute", "runs", "checks", "report", "options"},

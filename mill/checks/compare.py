@@ -12,6 +12,7 @@ from mill.api.errors import RunError
 from mill.api.response import Token
 from mill.api.task import Task
 from mill.checks.answers import Answer, read_answers
+from mill.checks.decide import add_decision, answer_until_decided
 from mill.checks.excerpts import excerpt, excerpts_around
 from mill.checks.forced import NAME, ForcedGaps, forced_texts, read_gaps, top_logprobs_of
 from mill.checks.glossary import counted
@@ -31,6 +32,7 @@ from mill.checks.warnings import answer_warnings, truncation_warnings
 from mill.metrics.paired import largest, mean_of, percentile, rate
 from mill.runs.folder import RunFolder
 from mill.runs.manifest import shown_settings
+from mill.runs.schema import Decision
 from mill.tasks.forced import ForcedTask, ForcedText
 from mill.tasks.suite import ANSWERED
 
@@ -42,6 +44,7 @@ def compare(command: str, subjects: Sequence[Subject], config: CheckConfig, *, f
     """The first subject is the baseline. Each model is loaded once: it generates its answers, then scores the baseline's."""
     config = with_template(config, subjects)
     runs = [subject.plan(config) for subject in subjects]  # raises before any model is loaded
+    forced_tokens = 0 if config.decide is not None else forced_tokens
     top_logprobs = top_logprobs_of([subject.model for subject in subjects]) if forced_tokens else None
     if top_logprobs is not None:  # texts are scored after the same prompts
         same = [_same_prompts(subjects[0], subject, config) for subject in subjects]
@@ -49,7 +52,10 @@ def compare(command: str, subjects: Sequence[Subject], config: CheckConfig, *, f
     free: list[CompletedRun] = []
     forced: dict[int, CompletedRun] = {}
     texts: list[ForcedText] = []
-    for index, (subject, run) in enumerate(zip(subjects, runs, strict=True)):
+    decision: Decision | None = None
+    if config.decide is not None:
+        free, decision = answer_until_decided(subjects, runs, config)
+    for index, (subject, run) in enumerate(zip(subjects, runs, strict=True) if decision is None else ()):
         free.append(execute(subject, run, config, keep_model=top_logprobs is not None))
         if top_logprobs is None:
             continue
@@ -71,14 +77,16 @@ def compare(command: str, subjects: Sequence[Subject], config: CheckConfig, *, f
         else:
             variant.warnings += _forced_warnings(subjects[0], candidate.subject, forced_tokens, texts, gaps)
         variant.warnings += candidate.warnings()
+        if decision is not None:
+            add_decision(variant, decision)
         variants.append(_with_model(variant, candidate))
     warnings = [
         f"{plan.task.name}: {warning}"
         for plan in runs[0].plans
-        for warning in [*plan.task.warnings(), *_ignored_metrics(plan.task, free[0])]
+        for warning in [*plan.task.warnings(), *plan.sampled_part(), *_ignored_metrics(plan.task, free[0])]
     ]
     warnings += [f"{subjects[0].label}: {warning}" for warning in free[0].warnings()] + _template_warnings(subjects, config)
-    settings = {**shown_settings(config.settings), "limit": config.limit, "forced_tokens": forced_tokens}
+    settings = {**shown_settings(config.settings), **config.sampling, "forced_tokens": forced_tokens}
     check = Check(command, config.tasks, variants, subjects[0].label, settings, warnings)
     check.baseline_model, check.baseline_backend = subjects[0].model.model_name, subjects[0].spec.backend
     check.baseline_run = str(runs[0].folder.path)

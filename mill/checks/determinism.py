@@ -44,7 +44,7 @@ def determinism(subject: Subject, config: CheckConfig, *, runs: int) -> Check:
     for variant in variants:
         variant.model, variant.backend = subject.model.model_name, subject.spec.backend
         variant.run = passes[0].run
-    settings = {**shown_settings(config.settings), "limit": config.limit, "runs": runs}
+    settings = {**shown_settings(config.settings), **config.sampling, "runs": runs}
     return Check("determinism", config.tasks, variants, "", settings, warnings)
 
 

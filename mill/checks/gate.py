@@ -18,6 +18,8 @@ from mill.checks.glossary import FORMER_NAMES, MEASURED, METRICS, counted, forma
 from mill.checks.measurements import FORCED
 from mill.checks.result import Check, Variant
 from mill.metrics.estimate import Estimate
+from mill.runs.decisions import describe_decision
+from mill.runs.schema import Decision
 
 KEPT, BROKEN, INCONCLUSIVE = "kept", "broken", "inconclusive"
 _OPERATORS: dict[str, Callable[[float, float], bool]] = {
@@ -85,6 +87,8 @@ class Rule:
             return self._outcome(variant, BROKEN, f"{self.metric} was not measured")
         if math.isnan(estimate.value):
             return self._outcome(variant, BROKEN, f"{self.metric} is NaN")
+        if variant.decision is not None and (variant.decision.metric, variant.decision.bound) == (self.metric, self.bound):
+            return self._outcome(variant, *self._decided(variant.decision))
         if math.isinf(estimate.value):
             return self._outcome(variant, BROKEN, f"{self.metric} is {estimate.value}, which is no measurement")
         if self.required:
@@ -102,10 +106,19 @@ class Rule:
     def _holds(self, value: float) -> bool:
         return _OPERATORS[self.compare](value, self.bound)
 
+    def _decided(self, decision: Decision) -> tuple[str, str]:
+        """By the sequential test of the same bound."""
+        text = describe_decision(decision)
+        if decision.outcome == "undecided":
+            return INCONCLUSIVE, text
+        above = (decision.outcome == "true") == decision.compare.startswith(">")
+        holds = above == self.compare.startswith(">")
+        return (KEPT, "") if holds == self.required else (BROKEN, text)
+
     def _required(self, estimate: Estimate) -> tuple[str, str]:
         """Kept where the whole interval is on the right side of the bound, broken where none of it is."""
         low, high = estimate.low, estimate.high
-        if not METRICS[self.metric].interval:
+        if self.metric in METRICS and not METRICS[self.metric].interval:
             low = high = estimate.value
         if low is None or high is None:
             return INCONCLUSIVE, f"{self._measured(estimate)}: too few samples for an interval"

@@ -180,6 +180,7 @@ MEASURED: dict[str, set[str]] = {
     "compare": _OF_PAIRS,
     "sweep": _OF_PAIRS,
     "diff": _OF_PAIRS,
+    "decide": set(METRICS),
 }
 """The metrics that each kind of check measures."""
 

@@ -16,6 +16,7 @@ from mill.api.validate import convert, parse_json
 from mill.checks.glossary import METRICS
 from mill.metrics.estimate import Estimate, read_estimate
 from mill.runs.folder import short_hash
+from mill.runs.schema import Decision
 
 FILE, FOLDER, VERSION = "check.json", "checks", 2
 ROUNDING = 1e-6
@@ -45,6 +46,8 @@ class Variant:
     unmeasured: dict[str, str] = field(default_factory=dict)
     partial: dict[str, str] = field(default_factory=dict)
     verdict: str = ""
+    decision: Decision | None = None
+    """A claim that was decided on random samples."""
 
 
 @dataclass
@@ -119,7 +122,8 @@ def _variant(data: dict[str, Any], where: str) -> Variant:
     for name, estimate in metrics.items():
         _refuse_impossible(name, estimate, f"{where}.metrics.{name}")
     p_values = {name: float(value) for name, value in data.get("p_values", {}).items()}
-    return Variant(**{**_known(Variant, data), "metrics": metrics, "p_values": p_values})
+    decision = convert(data["decision"], Decision, f"{where}.decision", RunError) if data.get("decision") else None
+    return Variant(**{**_known(Variant, data), "metrics": metrics, "p_values": p_values, "decision": decision})
 
 
 def _refuse_impossible(name: str, estimate: Estimate, where: str) -> None:

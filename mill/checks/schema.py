@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from mill.api.validate import Number
+from mill.runs.schema import Decision
 
 Count = Annotated[int, Meta(ge=0)]
 Share = Annotated[float, Meta(ge=0, le=1)] | Literal["NaN"]
@@ -128,11 +129,12 @@ class VariantFile(Struct):
     unmeasured: dict[str, str] = {}
     partial: dict[str, str] = {}
     verdict: str = ""
+    decision: Decision | None = None
 
 
 class CheckFile(Struct):
     version: int
-    command: Literal["compare", "sweep", "diff", "stress", "determinism"]
+    command: Literal["compare", "sweep", "diff", "stress", "determinism", "decide"]
     tasks: list[str]
     variants: list[VariantFile]
     settings: dict[str, Any] = {}

@@ -76,7 +76,7 @@ def stress(
         variant.verdict = load_verdict(variant, variants[0])
     if crash is not None:
         _report_crash(variants, *crash)
-    settings = {**shown_settings(config.settings), "limit": config.limit, "concurrency": list(levels)}
+    settings = {**shown_settings(config.settings), **config.sampling, "concurrency": list(levels)}
     settings |= {"repetitions": repetitions, "distinct_prompts": distinct_prompts}
     return Check("stress", config.tasks, variants, variants[0].label, settings, warnings)
 

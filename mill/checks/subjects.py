@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from mill.api.errors import SpecError
 from mill.api.model import MillModel
@@ -17,10 +18,12 @@ from mill.checks.result import FOLDER
 from mill.checks.warnings import truncation_warnings
 from mill.models.spec.open import open_model, resolve_spec, split_chat_template
 from mill.models.spec.parse import Spec
+from mill.runs.claims import Claim
 from mill.runs.evaluate import Outcome, Run
 from mill.runs.folder import check_writable
 from mill.runs.plan import refuse_early
 from mill.runs.prepare import plan_run
+from mill.runs.sampling import SampleChoice
 from mill.tasks.load import Selection
 from mill.tasks.suite import SuiteTask
 
@@ -39,8 +42,23 @@ class CheckConfig:
     quiet: bool = False
     wait: float = 0.0
     fresh: bool = False
+    samples: SampleChoice | None = None
+    """Which samples, where not those of the limit."""
     chat: bool | None = False
     """Whether to apply the chat template; None decides by the models (`with_template`)."""
+
+    @property
+    def decide(self) -> Claim | None:
+        return self.samples.decide if self.samples is not None else None
+
+    @property
+    def sampling(self) -> dict[str, Any]:
+        """Which samples, for the settings of a check."""
+        chosen = self.samples
+        if chosen is None:
+            return {"limit": self.limit}
+        claim = {"decide": chosen.decide.text, "alpha": chosen.decide.alpha} if chosen.decide is not None else {}
+        return {"limit": None, **({"sample": chosen.sample} if chosen.sample is not None else {}), **claim}
 
     @property
     def tasks(self) -> list[str]:
@@ -77,17 +95,26 @@ class Subject:
 
     def plan(self, config: CheckConfig) -> Run:
         """A run as `mill eval` makes it; raises here if the model cannot serve the tasks."""
-        return self._plan(config, config.selection, config.output_dir, config.limit, "")
+        return self._plan(config, config.selection, config.output_dir, "", limit=config.limit, samples=config.samples)
 
     def plan_check_run(self, config: CheckConfig, condition: str, tasks: Sequence[Task] = (), *, fresh: bool = False) -> Run:
         """A run that only a check reads, stored by its condition; `tasks` replace those of the config."""
         selection = Selection(tuple(tasks), ()) if tasks else config.selection
         limit = None if tasks else config.limit
         config = replace(config, fresh=config.fresh or fresh)
-        return self._plan(config, selection, config.output_dir / FOLDER / CHECK_RUNS, limit, condition)
+        samples = None if tasks else config.samples
+        folder = config.output_dir / FOLDER / CHECK_RUNS
+        return self._plan(config, selection, folder, condition, limit=limit, samples=samples)
 
     def _plan(
-        self, config: CheckConfig, selection: Selection, output_dir: Path, limit: int | float | None, condition: str
+        self,
+        config: CheckConfig,
+        selection: Selection,
+        output_dir: Path,
+        condition: str,
+        *,
+        limit: int | float | None,
+        samples: SampleChoice | None,
     ) -> Run:
         return plan_run(
             self.spec,
@@ -96,6 +123,8 @@ class Subject:
             replace(config.settings, apply_chat_template=config.settings.apply_chat_template or bool(self.chat)),
             output_dir=output_dir,
             limit=limit,
+            samples=samples,
+            in_stages=False,
             fresh=config.fresh,
             condition=condition,
         )

@@ -14,6 +14,7 @@ from mill.api.errors import SpecError
 from mill.api.printing import echo
 from mill.api.request import generation_options
 from mill.api.task import RenderSettings
+from mill.checks.decide import refuse_claim
 from mill.checks.gate import Rule, check_names, conclude, judge, parse_rules
 from mill.checks.result import Check
 from mill.checks.subjects import TOP_LOGPROBS, CheckConfig
@@ -21,14 +22,17 @@ from mill.cli.interrupt import interrupted
 from mill.cli.options import Decorator, given_options, option, options, with_options
 from mill.options.checks import CheckOptions
 from mill.options.definitions import merge
+from mill.runs.claims import read_claim
+from mill.runs.sampling import SampleChoice
 from mill.tasks.from_files import expand_task_files
 from mill.tasks.load import Selection, load_builtin, load_files, select
 from mill.tasks.suite import select_suites
 
 RULES = ("fail_on", "require", "strict")
 _BEFORE = (
-    "limit", "max_tokens", "n_shots", "gen_kwargs", "seed", "system_prompt", "reasoning_effort", "chat_template_kwargs",
-    "reasoning_tags", "task_paths", "no_remote_code", "confirm_run_unsafe_code", "sandbox", "sandbox_image", "output_dir",
+    "limit", "sample", "max_tokens", "n_shots", "gen_kwargs", "seed", "system_prompt", "reasoning_effort",
+    "chat_template_kwargs", "reasoning_tags",
+    "task_paths", "no_remote_code", "confirm_run_unsafe_code", "sandbox", "sandbox_image", "output_dir",
 )  # fmt: skip
 _AFTER = ("wait", "fresh", "quiet")
 
@@ -103,12 +107,22 @@ def read_options(
         settings=settings,
         output_dir=Path(options.output_dir),
         limit=options.limit,
+        samples=_samples(options),
         quiet=options.quiet,
         wait=options.wait,
         fresh=options.fresh,
         chat=options.chat,
     )
     return PreparedCheck(config, rules, options)
+
+
+def _samples(options: CheckOptions) -> SampleChoice | None:
+    claim = read_claim(options.decide, options.alpha)
+    if claim is not None:
+        refuse_claim(claim)
+    if options.sample is None and claim is None:
+        return None
+    return SampleChoice(limit=options.limit, sample=options.sample, decide=claim)
 
 
 def select_prompts(prompts: list[str] | None, tasks: list[str] | None, default: str) -> Selection:

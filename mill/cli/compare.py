@@ -10,8 +10,9 @@ from click.core import ParameterSource
 
 from mill.api.errors import SpecError
 from mill.cli.check_options import check_options, finish, forced_option, read_options
-from mill.cli.options import option
+from mill.cli.options import option, options
 from mill.cli.values import FilePath
+from mill.options.checks import CheckOptions
 
 PROMPTS = "numerics"
 FOR_RUNS = ("runs", "label_a", "label_b", "task_paths", "output_dir", "fail_on", "require", "strict", "report", "quiet")
@@ -21,6 +22,7 @@ Examples:
   mill compare mlx-community/Llama-3.1-8B-Instruct-bf16 mlx-community/Llama-3.1-8B-Instruct-4bit
   mill compare ollama:llama3.1:8b-instruct-q4_K_M ollama:llama3.1:8b-instruct-q8_0 --prompts reasoning
   mill compare org/base org/tuned --tasks mmlu,gsm8k --require "acc_drop<0.01"
+  mill compare org/base org/tuned --tasks mmlu --decide "acc_drop>0.01"
   mill compare --runs results/a-1234/default results/b-5678/default
 """
 
@@ -32,6 +34,7 @@ Examples:
 @click.option("--label_a", default=None, help="Name of A in tables.")
 @click.option("--label_b", default=None, help="Name of B in tables.")
 @option("base_url")
+@options(("decide", "alpha"), CheckOptions)
 @forced_option()
 @check_options(PROMPTS)
 @click.pass_context

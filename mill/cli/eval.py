@@ -14,6 +14,8 @@ from mill.api.ranks import rank, world_size
 from mill.api.registry import tasks
 from mill.api.secrets import redact_text
 from mill.api.warnings import warn
+from mill.checks.decide import decision_checks
+from mill.checks.gate import GateInconclusive
 from mill.cli.interrupt import interrupted
 from mill.cli.options import argument, given_options, option, options
 from mill.cli.values import FilePath
@@ -26,8 +28,10 @@ from mill.options.run_file import read_run_file
 from mill.options.switches import apply_switches
 from mill.report.plan import print_plan
 from mill.report.scores import print_outcome
-from mill.runs.evaluate import Run
+from mill.runs.evaluate import Outcome, Run
 from mill.runs.prepare import prepare, set_budget
+from mill.runs.reuse import open_reuse
+from mill.runs.sampling import SampleChoice
 from mill.tasks.from_files import expand_task_files
 from mill.tasks.load import load_builtin, load_files, select
 
@@ -37,13 +41,16 @@ Examples:
   mill eval meta-llama/Meta-Llama-3-8B-Instruct mmlu
   mill eval smollm2_135m_instruct gsm8k --limit 20     (a packaged config: mill ls models --configs)
   mill eval "hf[path=./my-model,dtype=float32]" gsm8k,hellaswag --limit 100
+  mill eval org/name mmlu --sample 1000                (a random sample of all subjects)
+  mill eval org/name mmlu --decide "acc>0.6"           (as many samples as the decision needs)
   mill eval my_model.py "mmlu_high_school_*" --n_shots 0 --output_dir results
   mill eval org/name my_task.py                        (a task of a Python file: mill new task my_task)
   mill eval org/name notes.txt                         (perplexity of a text file)
   mill eval --config run.yaml --dry_run
 """
 SHOWN = (
-    "output_dir", "limit", "sample_ids", "n_shots", "same_shots", "seed", "repeats", "repeat_metrics", "batch_size",
+    "output_dir", "limit", "sample", "precision", "reuse", "decide", "alpha", "sample_ids",
+    "n_shots", "same_shots", "seed", "repeats", "repeat_metrics", "batch_size",
     "task_paths", "gen_kwargs", "max_tokens", "system_prompt", "cot", "shuffle_choices", "permutations",
     "apply_chat_template", "reasoning_effort", "chat_template_kwargs", "reasoning_tags", "max_rounds", "max_tool_output",
 )  # fmt: skip
@@ -52,7 +59,7 @@ SHOWN_LAST = (
     "base_url", "no_remote_code", "confirm_run_unsafe_code", "sandbox", "sandbox_image", "wait", "judge",
     "executor", "workers", "address", "gpus_per_worker", "quiet",
 )  # fmt: skip
-FAILED, STOPPED = 1, BudgetReached.exit_code
+FAILED, STOPPED, UNDECIDED = 1, BudgetReached.exit_code, GateInconclusive.exit_code
 CONFIG_HELP = (
     "A run file in YAML: MODELS, TASKS and any option of this page by its name (models: [...], tasks: [...], limit: 100). "
     "The command line wins over the file. `mill schema run` prints its JSON schema, with every key."
@@ -75,7 +82,8 @@ def command(ctx: click.Context, /, config: str | None, **values: Any) -> int:
     file, or the name of a packaged config.
 
     The same command resumes an interrupted run, and a larger --limit extends a smaller one. The exit code is 0 when every
-    sample has a score, 1 when some failed, 2 when the input is refused, 4 when the run stopped at its budget.
+    sample has a score, 1 when some failed, 2 when the input is refused, 4 when the run stopped at its budget, 5
+    when --decide was undecided.
     """
     given = given_options(ctx, values, EvalOptions)
     from_file = read_run_file(config) if config is not None else {}
@@ -92,15 +100,15 @@ def evaluate(options: EvalOptions) -> int:
     repeat_metrics = read_repeat_metrics(options.repeat_metrics, options.repeats, judged=bool(options.judge))
     load_builtin()
     load_files(tuple(options.task_paths))
-    task_names = expand_task_files(options.tasks)
-    runs = [
-        prepare(
+    task_names, chosen = expand_task_files(options.tasks), options.samples
+
+    def prepared(model: str, samples: SampleChoice | None) -> Run:
+        return prepare(
             _spec(model, options.base_url or ""),
             select(task_names),
             settings,
             output_dir=Path(options.output_dir),
-            limit=options.limit,
-            sample_ids=options.sample_ids,
+            samples=samples,
             fresh=options.fresh,
             batch_size=options.fixed_batch_size,
             wait=options.wait,
@@ -109,9 +117,10 @@ def evaluate(options: EvalOptions) -> int:
             judge=make_spec(options.judge) if options.judge else None,
             chat=options.apply_chat_template,
         )
-        for model in options.models
-    ]
-    for run in runs:
+
+    runs = [prepared(model, chosen) for model in options.models]
+    reuse = open_reuse(options.reuse, runs, lambda model: prepared(model, None)) if options.reuse else None
+    for run in [*runs, *([reuse.planned] if reuse is not None and reuse.planned is not None else [])]:
         run.repeat_metrics = repeat_metrics
         set_budget(run, options.limits, make_price(options.price), make_price(options.judge_price))
     for run in runs if rank() == 0 else ():
@@ -122,8 +131,10 @@ def evaluate(options: EvalOptions) -> int:
         for run in runs if rank() == 0 else ():
             print_plan(run)
         return 0
+    if reuse is not None:
+        reuse.give(runs, lambda run: _outcome(run, options, len(runs)))
     codes = {_execute(run, options, number) for number, run in enumerate(runs)}
-    return next((code for code in (FAILED, STOPPED) if code in codes), 0)
+    return next((code for code in (FAILED, STOPPED, UNDECIDED) if code in codes), 0)
 
 
 def _spec(model: str, base_url: str) -> Spec:
@@ -138,12 +149,7 @@ def _spec(model: str, base_url: str) -> Spec:
 def _execute(run: Run, options: EvalOptions, number: int) -> int:
     """Run one model; the exit code for it. The other models run even if this one breaks."""
     try:
-        if world_size() > 1:
-            outcome = run.execute_together(Ranks(number), quiet=options.quiet)
-        else:
-            outcome = run.execute(quiet=options.quiet)
-    except KeyboardInterrupt:
-        raise interrupted("the same command without --fresh" if options.fresh else "the same command") from None
+        outcome = _outcome(run, options, number)
     except MillError as error:
         if world_size() > 1:  # the other ranks have ended too
             raise
@@ -152,4 +158,20 @@ def _execute(run: Run, options: EvalOptions, number: int) -> int:
     if outcome is None:
         return 0
     print_outcome(outcome)
-    return STOPPED if outcome.stopped else 0 if outcome.complete else FAILED
+    decided = True
+    for check in decision_checks(outcome, run.model.model_name, run.spec.backend):
+        echo(f"written: {check.save(Path(options.output_dir))}")
+        decided = decided and all(one.decision and one.decision.outcome != "undecided" for one in check.variants)
+    if outcome.stopped or not outcome.complete:
+        return STOPPED if outcome.stopped else FAILED
+    return 0 if decided or options.decide is None else UNDECIDED
+
+
+def _outcome(run: Run, options: EvalOptions, number: int) -> Outcome | None:
+    """None on all ranks but the first."""
+    try:
+        if world_size() > 1:
+            return run.execute_together(Ranks(number), quiet=options.quiet)
+        return run.execute(quiet=options.quiet)
+    except KeyboardInterrupt:
+        raise interrupted("the same command without --fresh" if options.fresh else "the same command") from None

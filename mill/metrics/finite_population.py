@@ -39,7 +39,7 @@ class Stratum:
 
 
 @dataclass(frozen=True)
-class _Moments:
+class Moments:
     """A stratified mean with the variance of its error."""
 
     value: float
@@ -62,34 +62,42 @@ def stratified_mean(strata: Sequence[Stratum], *, limits: Limits = UNLIMITED) ->
     moments = _moments(strata)
     if moments is None or not math.isfinite(moments.value):
         return mean_of([value for stratum in strata for value in stratum.values])
-    low, high = _interval(strata, moments if _is_binary(strata, limits) else _padded(moments, limits), limits)
+    binary = _is_binary(strata, limits)
+    low, high = interval_of(moments if binary else _padded(moments, limits), limits, binary=binary)
     return Estimate(moments.value, math.sqrt(moments.variance), low, high, moments.n)
 
 
-def stratified_difference(strata: Sequence[Stratum], *, limits: Limits = UNLIMITED) -> tuple[Estimate, float]:
+def control_slope(strata: Sequence[Stratum]) -> float:
+    """The coefficient that `stratified_difference` uses for these strata."""
+    return _slope(_collapsed(strata))
+
+
+def stratified_difference(
+    strata: Sequence[Stratum], *, slope: float | None = None, limits: Limits = UNLIMITED
+) -> tuple[Estimate, float]:
     """The mean with a control variate, and its coefficient: what the control's known mean shows of the items that were not
     sampled is added to the mean of the sampled ones.
 
     The coefficient is the least-squares slope within strata, as in PPI++. It is 0, which makes this the stratified mean,
-    where the control has no spread, is correlated negatively, or the sample is too small for a slope.
+    where the control has no spread, is correlated negatively, or the sample is too small for a slope. A given one was fitted
+    to a larger sample, of which these strata are a part.
     """
     strata = _collapsed(strata)
-    slope = _slope(strata)
-    if not slope:
+    fitted = slope is None
+    slope = _slope(strata) if slope is None else slope
+    rest = _moments([replace(stratum, values=_residuals(stratum, slope)) for stratum in strata]) if slope else None
+    if rest is None:
         return stratified_mean(strata, limits=limits), 0.0
     limits = UNIT if _is_binary(strata, limits) else limits
     total = sum(stratum.size for stratum in strata)
     known = math.fsum(stratum.size * (stratum.control_mean or 0.0) for stratum in strata) / total
-    rest = _moments([replace(stratum, values=_residuals(stratum, slope)) for stratum in strata])
-    assert rest is not None  # a slope needs several values
-    free = _free(strata)
-    rest = replace(
-        rest, variance=rest.variance * free / (free - 1), df=max(1.0, rest.df - 1)
-    )  # the slope was fitted to them
+    if fitted:
+        free = _free(strata)
+        rest = replace(rest, variance=rest.variance * free / (free - 1), df=max(1.0, rest.df - 1))
     controls = [slope * control for stratum in strata for control in stratum.controls]
     padded = _padded(rest, (limits[0] - max(controls), limits[1] - min(controls)))
     value = min(max(rest.value + slope * known, limits[0]), limits[1])
-    low, high = _interval(strata, replace(padded, value=value), limits)
+    low, high = interval_of(replace(padded, value=value), limits, binary=_is_binary(strata, limits))
     return Estimate(value, math.sqrt(rest.variance), low, high, rest.n), slope
 
 
@@ -97,26 +105,6 @@ def planned_size(size: int, half_width: float, spread: float = 0.5) -> int:
     """The smallest simple random sample whose 95 % interval is at most ± half_width wide, where values have this standard
     deviation; 0.5 is the largest that values between 0 and 1 can have."""
     return _smallest(2, size, lambda n: _wilson_half(spread**2, (n - 1) / (1 - n / size)) <= half_width)
-
-
-def needed_size(strata: Sequence[Stratum], half_width: float, *, limits: Limits = UNLIMITED) -> int:
-    """How many items, those already sampled among them, give an interval of at most ± half_width if the others vary as these
-    do and are allocated in proportion. The whole population where the sample shows no spread and there are no limits."""
-    strata = _collapsed(strata)
-    total, n = sum(stratum.size for stratum in strata), sum(len(stratum.values) for stratum in strata)
-    first = _moments(strata)
-    if first is None or not math.isfinite(first.value):
-        return total
-    binary = _is_binary(strata, limits)
-
-    def enough(size: int) -> bool:
-        grown = [max(len(stratum.values), size * stratum.size / total) for stratum in strata]
-        moments = _moments(strata, grown)
-        assert moments is not None
-        low, high = _interval(strata, moments if binary else _padded(moments, limits), limits)
-        return low is not None and high is not None and (high - low) / 2 <= half_width
-
-    return _smallest(n, total, enough)
 
 
 def _smallest(low: int, high: int, holds: Callable[[int], bool]) -> int:
@@ -156,7 +144,7 @@ def _merge(first: Stratum, second: Stratum) -> Stratum:
     return Stratum([*first.values, *second.values], size, [*first.controls, *second.controls], known)
 
 
-def _moments(strata: Sequence[Stratum], counts: Sequence[float] | None = None) -> _Moments | None:
+def _moments(strata: Sequence[Stratum], counts: Sequence[float] | None = None) -> Moments | None:
     """None where the sample is too small for a variance; `counts` are sizes of a larger sample with the same spread."""
     total = sum(stratum.size for stratum in strata)
     value, variances, dfs, unit = 0.0, [], [], 0.0
@@ -177,7 +165,7 @@ def _moments(strata: Sequence[Stratum], counts: Sequence[float] | None = None) -
     variance = math.fsum(variances)
     below = math.fsum(one**2 / df for one, df in zip(variances, dfs, strict=True))
     n = round(math.fsum(counts or [len(stratum.values) for stratum in strata]))
-    return _Moments(value, variance, variance**2 / below if below else max(1.0, n - 1), n, unit)
+    return Moments(value, variance, variance**2 / below if below else max(1.0, n - 1), n, unit)
 
 
 def _free(strata: Sequence[Stratum]) -> int:
@@ -213,7 +201,7 @@ def _is_binary(strata: Sequence[Stratum], limits: Limits) -> bool:
     return limits in (UNLIMITED, UNIT) and all(value in (0.0, 1.0) for stratum in strata for value in stratum.values)
 
 
-def _padded(moments: _Moments, limits: Limits) -> _Moments:
+def _padded(moments: Moments, limits: Limits) -> Moments:
     """With the variance of two more values, one at either limit. Their part of it is not estimated."""
     if not all(map(math.isfinite, limits)):
         return moments
@@ -222,10 +210,11 @@ def _padded(moments: _Moments, limits: Limits) -> _Moments:
     return replace(moments, variance=moments.variance + more, df=moments.df * known)
 
 
-def _interval(strata: Sequence[Stratum], moments: _Moments, limits: Limits) -> tuple[float, float] | tuple[None, None]:
+def interval_of(moments: Moments, limits: Limits, *, binary: bool) -> tuple[float, float] | tuple[None, None]:
+    """The 95 % interval; `binary` says that the values are zeros and ones."""
     if not moments.unit_variance:
         return moments.value, moments.value
-    if _is_binary(strata, limits) and 0 <= moments.value <= 1:
+    if binary and 0 <= moments.value <= 1:
         return _proportion_interval(moments)
     if not moments.variance:
         return None, None
@@ -233,7 +222,7 @@ def _interval(strata: Sequence[Stratum], moments: _Moments, limits: Limits) -> t
     return max(limits[0], moments.value - half), min(limits[1], moments.value + half)
 
 
-def _proportion_interval(moments: _Moments) -> tuple[float, float]:
+def _proportion_interval(moments: Moments) -> tuple[float, float]:
     """The interval of a share at its effective sample size: that of a simple random sample, with replacement, whose standard
     error is the same. It is scaled by Student's quantile, since strata of few items show their variance roughly."""
     value = moments.value

@@ -18,10 +18,12 @@ from mill.api.task import MAX_PERMUTATIONS, MAX_ROUNDS, MOST, RenderSettings
 from mill.options.amounts import check_price, read_dollars, read_seconds, read_tokens
 from mill.options.option import hints, shown
 from mill.options.text import parse_pairs, read_list
+from mill.runs.claims import ALPHA, read_claim
 from mill.sandbox.container import DEFAULT_IMAGE, Container
 
 if TYPE_CHECKING:
     from mill.execute.choose import ExecutorChoice
+    from mill.runs.sampling import SampleChoice
 
 DEFAULT_OUTPUT_DIR = "results"
 MAX_REPEATS = 10_000
@@ -99,6 +101,27 @@ class RunOptions(msgspec.Struct, kw_only=True, frozen=True):
             ),
         ),
     ] = None
+    sample: Annotated[
+        Count | Fraction | None,
+        Meta(
+            description="A random sample, stratified by subject or category, of each task or benchmark: a count (1000, for "
+            "all of mmlu) or a fraction (0.1). A larger one contains a smaller one of the same seed.",
+            examples=[1000, 0.1],
+            extra=hints(expected="a number: a whole count of at least 1, or a fraction above 0 and up to 1.0"),
+        ),
+    ] = None
+    decide: Annotated[
+        Text | None,
+        Meta(
+            description="Run random samples until this claim about the score of the whole test set is decided: acc>0.6, or "
+            "acc_drop>0.01 of compare.",
+            examples=["acc>0.6"],
+            extra=hints(check=read_claim),
+        ),
+    ] = None
+    alpha: Annotated[
+        float, Meta(gt=0, le=0.5, description="The largest error rate of --decide, with any number of looks at the data.")
+    ] = ALPHA
     n_shots: Annotated[
         Annotated[int, Meta(ge=0, le=MAX_SHOTS)] | None,
         Meta(
@@ -235,6 +258,23 @@ class EvalOptions(RunOptions, kw_only=True, frozen=True):
             extra=hints(from_text=read_list),
         ),
     ] = []
+    precision: Annotated[
+        Annotated[float, Meta(gt=0, lt=0.5)] | None,
+        Meta(
+            description="The smallest random sample whose 95 % interval of the first metric is at most this much to either "
+            "side: 0.02. It is extended where the data need more.",
+            examples=[0.02],
+            extra=hints(expected="a number above 0 and below 0.5"),
+        ),
+    ] = None
+    reuse: Annotated[
+        Text | None,
+        Meta(
+            description="A cheaper model, or a recorded run, that scores all samples: with it --sample and --precision need "
+            "fewer samples of the others (control variate).",
+            examples=["hf[path=org/small]"],
+        ),
+    ] = None
     same_shots: Annotated[
         bool, Meta(description="The first few-shot examples for every question, instead of a draw for each.")
     ] = False
@@ -377,6 +417,20 @@ class EvalOptions(RunOptions, kw_only=True, frozen=True):
     @property
     def limits(self) -> BudgetLimits:
         return BudgetLimits(self.max_tokens_total, self.max_cost, self.max_time)
+
+    @property
+    def samples(self) -> SampleChoice:
+        """Which samples run."""
+        from mill.runs.sampling import SampleChoice
+
+        return SampleChoice(
+            limit=self.limit,
+            sample=self.sample,
+            precision=self.precision,
+            decide=read_claim(self.decide, self.alpha),
+            sample_ids=tuple(self.sample_ids),
+            reuse=self.reuse is not None,
+        )
 
     @property
     def settings(self) -> RenderSettings:

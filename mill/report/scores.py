@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from mill.metrics.estimate import NOTHING, Estimate
 from mill.report.tables import console, dash, number, print_table
+from mill.runs.decisions import describe_decision
 from mill.runs.evaluate import Outcome
 from mill.runs.schema import BenchmarkResult, TaskResult, failed_samples
 
@@ -42,12 +43,21 @@ def score_table(tasks: Iterable[TaskResult], benchmarks: Iterable[BenchmarkResul
     rows = []
     for task in tasks:
         rows += _rows(task.task, str(task.n_shots), task.metrics, task.total, task, between)
+        rows += _control_rows(task, between)
         for category, metrics in task.categories.items():
             total = max((metric.n for metric in metrics.values()), default=0)
             rows += _rows(f"- {category}", "", metrics, total, None, between)
     for mean in benchmarks:
         rows += _rows(f"{mean.benchmark} ({mean_of(mean)})", "", mean.metrics, mean.total, mean, between)
+        rows += _control_rows(mean, between)
     return rows
+
+
+def _control_rows(result: TaskResult | BenchmarkResult, between: str) -> list[list[str]]:
+    """The same metrics with the help of another model's scores of all samples."""
+    if result.control is None:
+        return []
+    return _rows(f"- with {result.control.model}", "", result.control.metrics, result.total, None, between)
 
 
 def mean_of(mean: BenchmarkResult) -> str:
@@ -58,6 +68,7 @@ def mean_of(mean: BenchmarkResult) -> str:
 def score_warnings(outcome: Outcome) -> list[str]:
     """What a reader of the scores must know, each line with the name of its task or benchmark."""
     lines = result_warnings(outcome.tasks, outcome.benchmarks)
+    lines += [f"{name}: {line}" for name, line in outcome.precision.items()]
     return lines + [f"{name} is not scored again: {reason}" for name, reason in outcome.left_out.items()]
 
 
@@ -69,7 +80,10 @@ def result_warnings(
     common = {line: count for line, count in shared.items() if count >= SHARED}
     lines = [f"{count} tasks: {line}" for line, count in common.items()]
     lines += [f"{task.task}: {line}" for task in tasks for line in warnings(task, failures) if line not in common]
-    return lines + [f"{mean.benchmark}: no value of {', '.join(mean.missing)}" for mean in benchmarks if mean.missing]
+    lines += [f"{mean.benchmark}: no value of {', '.join(mean.missing)}" for mean in benchmarks if mean.missing]
+    results: list[BenchmarkResult | TaskResult] = [*benchmarks, *tasks]
+    decided = {one.decision.of: one.decision for one in results if one.decision is not None}
+    return lines + [f"{name}: {describe_decision(decision)}" for name, decision in decided.items()]
 
 
 def model_warnings(outcome: Outcome) -> list[str]:

@@ -22,10 +22,13 @@ from mill.execute.executor import Executor, Tally
 from mill.execute.lockstep import LockStepExecutor
 from mill.execute.ranks import Ranks
 from mill.execute.sample_state import SampleState, run_samples
+from mill.metrics.estimate import Estimate
 from mill.metrics.repeats import RepeatMetric
 from mill.models.spec.parse import Spec
 from mill.runs import manifest
 from mill.runs.advisory_lock import advisory_lock
+from mill.runs.benchmark_means import summarize_benchmarks, with_sequence
+from mill.runs.control import ControlRun, add_controls
 from mill.runs.folder import MANIFEST, RunFolder
 from mill.runs.judging import (
     JudgeRunner,
@@ -34,13 +37,15 @@ from mill.runs.judging import (
 )
 from mill.runs.ledger import LedgerFile
 from mill.runs.media_files import store_unnamed
-from mill.runs.multi_rank import check_same_plan, run_share
+from mill.runs.multi_rank import RankShare, check_same_plan
 from mill.runs.plan import TaskPlan
 from mill.runs.record import Record
-from mill.runs.results import changed_data, stopped_warning, summarize, summarize_benchmarks, write_results
+from mill.runs.results import changed_data, stopped_warning, summarize, write_results
 from mill.runs.samples import SampleRecord, ScoredSample, from_state, prompt_requests, score_sample, write_samples
+from mill.runs.sampling import SampleGroup
 from mill.runs.schema import BenchmarkResult, TaskResult
 from mill.runs.scoring import score_samples
+from mill.runs.stages import Stages
 from mill.sandbox import sandbox_label
 from mill.tasks.suite import ANSWERED
 
@@ -68,6 +73,8 @@ class Outcome:
     """At which budget the run stopped, and how many samples are done; empty where it came to its end."""
     spent: str = ""
     """What the whole run has spent, where it has a budget."""
+    precision: dict[str, str] = field(default_factory=dict)
+    """How precise each task or benchmark is, and with how many samples, where a precision was given."""
 
     @property
     def errors(self) -> int:
@@ -75,13 +82,32 @@ class Outcome:
 
     @property
     def without_score(self) -> list[str]:
-        """Tasks of which no sample has a value of any metric."""
-        return [task.task for task in self.tasks if not any(estimate.n for estimate in task.metrics.values())]
+        """Tasks of which samples ran, and none has a value of any metric."""
+        return [task.task for task in self.tasks if task.n and not any(estimate.n for estimate in task.metrics.values())]
 
     @property
     def complete(self) -> bool:
         """Whether every task has a score, no sample failed or was left, and no judgement is missing."""
         return not (self.stopped or self.errors or self.judge_failures or self.without_score or self.left_out)
+
+
+@dataclass
+class OpenRun:
+    """A run in its session: answers samples, then scores all of them."""
+
+    run: Run
+    executor: Executor
+    session: manifest.Session
+    ending: contextlib.ExitStack
+    quiet: bool
+
+    def answer(self, states: Sequence[SampleState]) -> None:
+        run_samples(self.executor, states)
+
+    def finish(self) -> Outcome:
+        self.run._render_prompts()
+        self.ending.close()
+        return self.run._score(self.executor, self.session, quiet=self.quiet)
 
 
 @dataclass
@@ -105,6 +131,11 @@ class Run:
     limits: BudgetLimits = field(default_factory=BudgetLimits)
     """The budget of the run, over all processes that ever work on it."""
     prices: Prices = field(default_factory=dict)
+    stages: Stages | None = None
+    """Where the samples are taken one part after another."""
+    groups: Sequence[SampleGroup] = ()
+    control: ControlRun | None = None
+    """Another model's scores of all samples."""
     _budget: RunBudget | None = field(default=None, repr=False)
     _prompts: dict[tuple[str, str], list[str]] = field(default_factory=dict, repr=False)
     """Task and sample -> its prompts as the model got them."""
@@ -114,14 +145,21 @@ class Run:
 
         `keep_model` leaves the model loaded for a run that follows.
         """
+        with self.opened(quiet=quiet, keep_model=keep_model) as opened:
+            opened.answer(self.states)
+            while self.stages is not None and (block := self.stages.take(self._following())):
+                opened.answer(block)
+            return opened.finish()
+
+    @contextmanager
+    def opened(self, *, quiet: bool = False, keep_model: bool = False) -> Iterator[OpenRun]:
+        """The run, locked and ready for samples. Its session ends with `OpenRun.finish`, or with an error."""
         executor = Executor(make_backend(self.choice, self.spec, self.model), self.record, quiet=quiet)
         self._write_plan()
-        with self._lock(), self._spending(executor):
-            with self._session(executor, keep_model=keep_model) as session:
-                self.record.refresh()
-                run_samples(executor, self.states)
-                self._render_prompts()
-            return self._score(executor, session, quiet=quiet)
+        with self._lock(), self._spending(executor), contextlib.ExitStack() as ending:
+            session = ending.enter_context(self._session(executor, keep_model=keep_model))
+            self.record.refresh()
+            yield OpenRun(self, executor, session, ending, quiet)
 
     def answer(self, requests: Sequence[Request]) -> None:
         """Answer requests that belong to no task, and record the responses. The model stays loaded."""
@@ -144,10 +182,54 @@ class Run:
                 with self._session(executor, written=ranks.first) as session:
                     if ranks.first:
                         lock.enter_context(self._lock())
-                    run_share(ranks, executor, self.record, self.states, ledger)
+                    share = RankShare(ranks, executor, self.record, ledger)
+                    share.run(self.states)
+                    while self.stages is not None and (block := self._next_block(ranks, self.stages)):
+                        share.run(block)
+                    share.end()
                     if ranks.first:
                         self._render_prompts()
             return self._score(executor, session, quiet=quiet) if ranks.first else None
+
+    def _following(self) -> list[int]:
+        """How many samples of each group are next; none at the end of a budget."""
+        assert self.stages is not None
+        if self._budget is not None and self._budget.stopped:
+            return [0 for _ in self.stages.orders]
+        return self.stages.following(self.score_states, self._estimates_so_far)
+
+    def _next_block(self, ranks: Ranks, stages: Stages) -> list[SampleState]:
+        """Rank 0 has the responses and decides; all ranks know the order."""
+        return stages.take(ranks.exchange(self._following() if ranks.first else None)[0])
+
+    def score_states(self, states: Sequence[SampleState]) -> list[ScoredSample]:
+        """These samples, scored, in their order."""
+        scored: dict[tuple[str, str], ScoredSample] = {}
+        for task in {state.task.name: state.task for state in states}.values():
+            records = [from_state(state) for state in states if state.task is task]
+            scored |= {(task.name, one.record.sample.id): one for one in self._scored(task, records)}
+        return [scored[state.task.name, state.sample.id] for state in states]
+
+    def _estimates_so_far(self) -> dict[str, Mapping[str, Estimate]]:
+        results, means = self._results({plan.task.name: self.score_states(plan.states) for plan in self.plans})
+        found: dict[str, TaskResult | BenchmarkResult] = {**results, **{mean.benchmark: mean for mean in means}}
+        return {name: one.control.metrics if one.control is not None else one.metrics for name, one in found.items()}
+
+    def _results(self, scored: Mapping[str, list[ScoredSample]]) -> tuple[dict[str, TaskResult], list[BenchmarkResult]]:
+        results = {plan.requested: self._summarize(plan, scored[plan.task.name]) for plan in self.plans}
+        if self.control is not None:
+            add_controls(self.control, self.groups, self.plans, scored, results)
+        self._add_decisions(results)
+        return results, summarize_benchmarks(results, self.benchmarks)
+
+    def _add_decisions(self, results: Mapping[str, TaskResult]) -> None:
+        if self.stages is None:
+            return
+        decisions, groups = self.stages.decisions(), {name: one.name for one in self.groups for name in one.tasks}
+        for name, result in results.items():
+            result.decision = decisions.get(groups[name])
+            if result.decision is not None and result.decision.of == result.task:
+                result.metrics = with_sequence(result.metrics, result.decision, result.n)
 
     def _render_prompts(self) -> None:
         """Once, after the last request and before the model is closed: some backends keep their tokenizer no longer."""
@@ -223,11 +305,12 @@ class Run:
             raise RunError(f"{self.folder.path} was removed or moved during the run: run the same command again")
 
     def _score(self, executor: Executor, session: manifest.Session, *, quiet: bool) -> Outcome:
+        if any(plan.pool for plan in self.plans):
+            self._write_plan()  # with the samples of all parts
         records = {plan.task.name: [from_state(state, self._sent(state)) for state in plan.states] for plan in self.plans}
         breakdown = self._judge(records, quiet=quiet)
         scored = {plan.task.name: self._scored(plan.task, records[plan.task.name]) for plan in self.plans}
-        results = {plan.requested: self._summarize(plan, scored[plan.task.name]) for plan in self.plans}
-        means = summarize_benchmarks(results, self.benchmarks)
+        results, means = self._results(scored)
         for name in write_results(self.folder, results, self.benchmarks):
             write_samples(self.folder, self.model.model_name, name, scored[name])
         store_unnamed(self.folder, (one for state in self.states for one in prompt_requests(state)[-1].media))
@@ -244,6 +327,7 @@ class Run:
             judge_failures=len(breakdown) + sum(map(judge_failures, scored.values())),
             stopped=self._stopped(list(results.values())),
             spent=self._spent(),
+            precision=self.stages.reached() if self.stages is not None else {},
         )
 
     def _stopped(self, results: Sequence[TaskResult]) -> str:
@@ -302,6 +386,7 @@ class Run:
     def _summarize(self, plan: TaskPlan, scored: list[ScoredSample]) -> TaskResult:
         stopped = self._budget.stopped if self._budget is not None else ""
         how: dict[str, Any] = {"n_shots": plan.n_shots, "total": plan.total, "data_hash": plan.data_hash}
+        how["sampled"] = plan.sampled
         result = summarize(plan.task, scored, **how, partial=bool(stopped), judged=self.judging is not None)
         result.warnings = plan.warnings() + self._judge_warnings(plan.task, scored)
         if result.pending or result.not_judged:

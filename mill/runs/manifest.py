@@ -20,6 +20,7 @@ from mill.execute.executor import Tally
 from mill.models.spec.parse import Spec
 from mill.runs.folder import MANIFEST, RunFolder
 from mill.runs.plan import TaskPlan
+from mill.runs.sampling import replaces
 from mill.runs.schema import SessionEntry, TaskEntry
 from mill.runs.shared import TOP, Entry, publish, read_entries
 
@@ -66,9 +67,10 @@ def update_manifest(
     tasks, covered = {}, set()
     for plan in plans:
         entry, earlier = _task_entry(plan), known.get(plan.task.name)
-        if earlier and earlier.data_hash == entry["data_hash"] and entry["n"] <= earlier.n <= entry["total"]:
+        other = earlier is not None and earlier.n < earlier.total and replaces(plan.sampled, earlier.sampled)
+        if earlier and not other and earlier.data_hash == entry["data_hash"] and entry["n"] <= earlier.n <= entry["total"]:
             covered.add(plan.task.name)
-            entry["n"] = earlier.n
+            entry |= {"n": earlier.n, "sampled": asdict(earlier.sampled) if earlier.sampled is not None else None}
         tasks[plan.task.name] = Entry(entry, weight=entry["n"])
     top = {
         "model": {
@@ -138,4 +140,5 @@ def _task_entry(plan: TaskPlan) -> dict[str, Any]:
         "total": plan.total,
         "data_hash": plan.data_hash,
         "warnings": plan.warnings(),
+        "sampled": asdict(plan.sampled) if plan.sampled is not None else None,
     }

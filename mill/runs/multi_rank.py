@@ -19,21 +19,30 @@ from mill.runs.record import Record
 from mill.runs.schema import LedgerEntry
 
 
-def run_share(ranks: Ranks, executor: Executor, record: Record, states: Sequence[SampleState], ledger: LedgerFile) -> None:
-    """Run this rank's share, once rank 0 holds the lock. Rank 0 ends with all responses and the tally of all ranks."""
-    ranks.exchange("it is our turn")
-    spending = RankSpending(ranks, ledger)
-    record.refresh()
-    parts = split_samples(states, ranks.size)
-    run_samples(executor, parts[ranks.rank])
-    tallies = ranks.exchange(asdict(executor.tally))
-    if ranks.first:
-        executor.tally = _total(tallies)
-    stopped = next(filter(None, ranks.exchange(executor.stopped)), "")
-    if stopped and executor.account is not None:
-        executor.account.budget.stopped = stopped
-    spending.end()
-    _gather(ranks, record, parts, partial=bool(stopped))
+class RankShare:
+    """This rank's share of the samples, once rank 0 holds the lock. Rank 0 ends with all responses and the tally of all
+    ranks."""
+
+    def __init__(self, ranks: Ranks, executor: Executor, record: Record, ledger: LedgerFile) -> None:
+        self._ranks, self._executor, self._record = ranks, executor, record
+        ranks.exchange("it is our turn")
+        self._spending = RankSpending(ranks, ledger)
+        record.refresh()
+
+    def run(self, states: Sequence[SampleState]) -> None:
+        ranks, executor = self._ranks, self._executor
+        parts = split_samples(states, ranks.size)
+        run_samples(executor, parts[ranks.rank])
+        stopped = next(filter(None, ranks.exchange(executor.stopped)), "")
+        if stopped and executor.account is not None:
+            executor.account.budget.stopped = stopped
+        _gather(ranks, self._record, parts, partial=bool(stopped))
+
+    def end(self) -> None:
+        tallies = self._ranks.exchange(asdict(self._executor.tally))
+        if self._ranks.first:
+            self._executor.tally = _total(tallies)
+        self._spending.end()
 
 
 class RankSpending:

@@ -5,18 +5,26 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mill.api.errors import CannotServe, SpecError
 from mill.api.message import Message
 from mill.api.model import MillModel, ModelCapabilities
 from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, Request, option_name
-from mill.api.task import RenderSettings, Task
+from mill.api.task import RenderSettings, Sample, Task
 from mill.execute.sample_state import SampleState
 from mill.models.spec.backends import backend_info, backends_serving
+from mill.runs.sampling import (
+    SampleChoice,
+    describe_choice,
+    groups_of,
+    refuse_too_few,
+    resolve_count,
+    stratified_order,
+)
+from mill.runs.schema import SampledData
 from mill.sandbox import refuse_unsafe_code, sandbox_warnings
 from mill.tasks import hooks
 from mill.tasks.forced import ForcedTask
@@ -33,31 +41,43 @@ class TaskPlan:
     total: int
     data_hash: str
     task_warnings: Sequence[str] = ()
+    sampled: SampledData | None = None
+    """How the states were chosen, where they are not all of the data."""
+    rows: Mapping[str, int] = field(default_factory=dict)
+    """The index of each sample in the data, by its id."""
+    pool: Sequence[SampleState] = ()
+    """All samples of which a run takes some after others; `states` are those that it took."""
 
     @property
     def n_shots(self) -> int:
-        shots = self.states[0].settings.n_shots if self.states else None
+        shots = self.candidates[0].settings.n_shots if self.candidates else None
         return self.task.n_shots if shots is None or not self.task.takes_shots else shots
 
     def warnings(self) -> list[str]:
         """What a reader of the score must know: another rendering, another split, an option that does not apply."""
         lines = list(self.task_warnings)
+        lines += self.sampled_part()
         if self.requested != self.task.name:
             lines.insert(0, f"{self.task.name} runs instead of {self.requested}, which this model cannot serve")
-        if self.states and self.states[0].settings.n_shots and not self.task.takes_shots:
+        if self.candidates and self.candidates[0].settings.n_shots and not self.task.takes_shots:
             lines.append("this task takes no examples, so --n_shots does not apply")
-        if self.states and self.task.kind not in (GENERATE, MULTI_ROUND):
-            unused = _spellings(self.states[0].settings.gen_kwargs)
+        if self.candidates and self.task.kind not in (GENERATE, MULTI_ROUND):
+            unused = _spellings(self.candidates[0].settings.gen_kwargs)
             if unused:
                 apply = "does not apply" if len(unused) == 1 else "do not apply"
                 lines.append(f"this task generates no text, so {' and '.join(unused)} {apply}")
         return lines + sandbox_warnings(self.task) + self.without_effect()
 
+    def sampled_part(self) -> list[str]:
+        """Which part of the data runs."""
+        part = describe_choice(self.sampled, len(self.states), self.total) if self.sampled is not None else ""
+        return [part] if part else []
+
     def without_effect(self) -> list[str]:
         """Sampling options that have no effect, because decoding is greedy."""
-        if not self.states or not self.states[0].first_request.deterministic:
+        if not self.candidates or not self.candidates[0].first_request.deterministic:
             return []
-        settings, lines = self.states[0].settings, []
+        settings, lines = self.candidates[0].settings, []
         if settings.repeats > 1:
             lines.append(
                 f"decoding is greedy, so all {settings.repeats} repeats give the same response; "
@@ -66,6 +86,11 @@ class TaskPlan:
         if settings.gen_kwargs.get("seed") is not None and self.task.kind in (GENERATE, MULTI_ROUND):
             lines.append("decoding is greedy, so the seed of --gen_kwargs has no effect")
         return lines
+
+    @property
+    def candidates(self) -> Sequence[SampleState]:
+        """The samples that run, or may."""
+        return self.pool or self.states
 
     def requests(self) -> list[Request]:
         return [request for state in self.states for request in state.open_requests()]
@@ -94,24 +119,13 @@ def parse_limit(given: str | int | float | None) -> int | float | None:
     return limit
 
 
-def resolve_limit(limit: int | float | None, total: int) -> int:
-    if limit is None:
-        return total
-    return min(total, math.ceil(total * limit) if isinstance(limit, float) else limit)
-
-
-def plan_tasks(
-    model: MillModel,
-    selection: Selection,
-    settings: RenderSettings,
-    limit: int | float | None,
-    sample_ids: Collection[str] = (),
-) -> list[TaskPlan]:
+def plan_tasks(model: MillModel, selection: Selection, settings: RenderSettings, choice: SampleChoice) -> list[TaskPlan]:
     """Check every task against the model, load its data and render its requests. All refusals happen here.
 
-    With `sample_ids`, only these samples run; tasks that have none of them are left out.
+    With `sample_ids`, only these samples run; tasks that have none of them are left out. Where the samples are taken in
+    several stages, the plans have no states yet.
     """
-    limit = parse_limit(limit)
+    choice = replace(choice, limit=parse_limit(choice.limit))
     if not selection.tasks:
         raise SpecError("no task is given: `mill ls tasks` lists them")
     for task in selection.tasks:
@@ -131,14 +145,16 @@ def plan_tasks(
     for _, task in served:
         if task.multi_round and not model.has_chat_template():
             raise CannotServe(f"{task.name} is a dialog, and {model.model_name} has no chat template")
-    plans = [_plan(requested.name, task, settings, limit, sample_ids) for requested, task in served]
-    if sample_ids:
-        plans = _with_samples(plans, sample_ids)
+    data = [(requested.name, task, _load(task, settings)) for requested, task in served]
+    chosen = _chosen(selection, data, choice, settings.seed or 0)
+    plans = [_plan(name, task, samples, settings, choice, chosen[name]) for name, task, samples in data]
+    if choice.sample_ids:
+        plans = _with_samples(plans, choice.sample_ids)
     for plan in plans if framed else ():
-        for state in plan.states:
+        for state in plan.candidates:
             state.requests[:] = [_as_dialog(plan.task, request) for request in state.requests]
     for plan in plans:
-        first = plan.requests()[0]
+        first = plan.candidates[0].open_requests()[0]
         if first.tools and not model.capabilities.supports_tools:
             raise CannotServe(f"{plan.task.name} needs tools, which {model.model_name} ({type(model).__name__}) cannot call")
         needed = [name for name in ("reasoning_effort", "chat_template_kwargs") if getattr(settings, name)]
@@ -218,21 +234,58 @@ def _with_samples(plans: Sequence[TaskPlan], sample_ids: Collection[str]) -> lis
     return [plan for plan in plans if plan.states]
 
 
-def _plan(
-    requested: str, task: Task, settings: RenderSettings, limit: int | float | None, sample_ids: Collection[str] = ()
-) -> TaskPlan:
+def _load(task: Task, settings: RenderSettings) -> list[Sample]:
     hooks.call(task, "configure()", lambda: task.configure(settings))
     samples = hooks.read_samples(task)
     hooks.check_metrics(task)
-    chosen = samples[: resolve_limit(limit, len(samples))]
-    if sample_ids:
-        chosen = [sample for sample in chosen if str(sample.id) in sample_ids]
+    return samples
+
+
+def _chosen(
+    selection: Selection, data: Sequence[tuple[str, Task, Sequence[Sample]]], choice: SampleChoice, seed: int
+) -> dict[str, list[int]]:
+    """The samples of each task that may run, by the name that the user gave and their indices in the data."""
+    if choice.sample is None:
+        return {name: [*range(resolve_count(choice.limit, len(samples)))] for name, _, samples in data}
+    chosen: dict[str, list[int]] = {name: [] for name, _, _ in data}
+    for group in groups_of(selection):
+        members = {name: (task, samples) for name, task, samples in data if name in group.tasks}
+        sizes = [len(samples) for _, samples in members.values()]
+        count = resolve_count(choice.sample, sum(sizes))
+        refuse_too_few(count, sizes, group.name, f"sample {choice.sample:g}")
+        for name, index in stratified_order(members, seed)[:count]:
+            chosen[name].append(index)
+    return {name: sorted(indices) for name, indices in chosen.items()}
+
+
+def _plan(
+    requested: str,
+    task: Task,
+    samples: Sequence[Sample],
+    settings: RenderSettings,
+    choice: SampleChoice,
+    indices: Sequence[int],
+) -> TaskPlan:
+    chosen = [samples[index] for index in indices]
+    if choice.sample_ids:
+        chosen = [sample for sample in chosen if str(sample.id) in choice.sample_ids]
     hooks.call(task, "prepare()", lambda: task.prepare(chosen, settings))
     states = [SampleState.of(task, sample, settings) for sample in chosen]
     for sample in chosen:
         hooks.check_sample(task, sample)
     data_hash = hooks.call(task, "a row of samples()", lambda: hash_docs([sample.doc for sample in samples]))
-    return TaskPlan(requested, task, states, len(samples), data_hash, hooks.read_warnings(task))
+    rows = {sample.id: index for index, sample in enumerate(samples)} if choice.staged else {}
+    return TaskPlan(
+        requested,
+        task,
+        [] if choice.staged else states,
+        len(samples),
+        data_hash,
+        hooks.read_warnings(task),
+        choice.data(task, samples, settings.seed or 0),
+        rows,
+        states if choice.staged else (),
+    )
 
 
 def hash_docs(docs: Sequence[Mapping[str, Any]]) -> str:

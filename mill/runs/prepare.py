@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,13 +17,16 @@ from mill.execute.choose import ExecutorChoice, check_servers
 from mill.models.spec.open import open_model, resolve_spec, split_chat_template, takes_argument
 from mill.models.spec.parse import Spec, addresses_of, at_address, parse_spec
 from mill.runs import manifest
+from mill.runs.decisions import DecisionStages
 from mill.runs.evaluate import Run
 from mill.runs.folder import MANIFEST, RESULTS, RunFolder, check_writable, newest_generation, run_folder
 from mill.runs.judging import JudgeRunner, check_prompts, open_judge, refuse_without_judge
 from mill.runs.plan import plan_tasks, refuse_early, refuse_unused
 from mill.runs.record import Record
+from mill.runs.sampling import SampleChoice, groups_of
 from mill.runs.schema import BenchmarkResult, SessionEntry, StartedManifest, TaskEntry, TaskResult
 from mill.runs.shared import read_entries
+from mill.runs.stages import PrecisionStages, Stages, make_orders, refuse_metric
 from mill.tasks.load import Selection
 
 
@@ -35,7 +37,7 @@ def prepare(
     *,
     output_dir: Path,
     limit: int | float | None = None,
-    sample_ids: Collection[str] = (),
+    samples: SampleChoice | None = None,
     fresh: bool = False,
     batch_size: int | None = None,
     wait: float = 0.0,
@@ -46,6 +48,7 @@ def prepare(
 ) -> Run:
     """Open the model, plan the tasks and find the run's folder. No weights load here.
 
+    `samples` chooses those that run; `limit` is short for the first ones of each task.
     `chat` is what the user gave as --apply_chat_template; None leaves it to the settings and the spec. A server is checked
     first; `wait` is how many seconds it may take to come up. `exact` is passed to backends that take it: the others share no
     computation that would have to be switched off.
@@ -64,7 +67,7 @@ def prepare(
     model.ready(wait)
     check_servers(resolved, model, wait)
     judging = open_judge(judge, selection, output_dir, wait=wait) if judge is not None else None
-    how: dict[str, Any] = {"limit": limit, "sample_ids": sample_ids, "fresh": fresh, "judging": judging}
+    how: dict[str, Any] = {"limit": limit, "samples": samples, "fresh": fresh, "judging": judging}
     run = plan_run(resolved, model, selection, settings, output_dir=output_dir, **how)
     run.choice = choice or ExecutorChoice()
     run.choice.check(resolved)
@@ -99,7 +102,8 @@ def plan_run(
     *,
     output_dir: Path,
     limit: int | float | None = None,
-    sample_ids: Collection[str] = (),
+    samples: SampleChoice | None = None,
+    in_stages: bool = True,
     fresh: bool = False,
     condition: str = "",
     judging: JudgeRunner | None = None,
@@ -107,16 +111,32 @@ def plan_run(
     """A run of a model that is open already.
 
     A `condition` names what is measured, such as the number of requests in flight. Runs under a condition have their own
-    folder and share no responses with other runs.
+    folder and share no responses with other runs. Without `in_stages` the caller takes the samples of a run in parts.
     """
     if judging is None:
         refuse_without_judge(selection.tasks)
-    plans = plan_tasks(model, selection, settings, limit, sample_ids)
+    chosen = samples or SampleChoice(limit=limit)
+    plans = plan_tasks(model, selection, settings, chosen)
     run = record_run(spec, model, settings, output_dir=output_dir, fresh=fresh, condition=condition, judging=judging)
-    run.plans, run.benchmarks = plans, selection.benchmarks
+    run.plans, run.benchmarks, run.groups = plans, selection.benchmarks, groups_of(selection)
+    if chosen.staged and in_stages:
+        run.stages = _stages(run, chosen)
+        run.stages.take(run.stages.start())
     if judging is not None:
         check_prompts(plans)
     return run
+
+
+def _stages(run: Run, samples: SampleChoice) -> Stages:
+    """Refuses tasks that have no mean to decide about."""
+    claim = samples.decide
+    for plan in run.plans:
+        refuse_metric(plan.task, claim.metric if claim is not None else None)
+    orders = make_orders(run.groups, run.plans, run.settings.seed or 0, stratified=claim is None)
+    if claim is not None:
+        return DecisionStages(orders, claim)
+    assert samples.precision is not None
+    return PrecisionStages(orders, samples.precision, control=samples.reuse)
 
 
 def record_run(

@@ -15,11 +15,12 @@ from mill.api.warnings import warn
 from mill.execute.executor import Tally
 from mill.execute.sample_state import SampleState, replay
 from mill.metrics.repeats import read_repeat_metrics
+from mill.runs.benchmark_means import summarize_benchmarks
 from mill.runs.evaluate import Outcome
 from mill.runs.folder import MANIFEST, RunFolder
 from mill.runs.judging import judge_failures
 from mill.runs.record import Record
-from mill.runs.results import summarize, summarize_benchmarks, write_results
+from mill.runs.results import summarize, write_results
 from mill.runs.samples import SampleRecord, ScoredSample, from_state, read_samples, write_samples
 from mill.runs.schema import Manifest, TaskEntry, TaskResult
 from mill.runs.scoring import score_samples
@@ -58,6 +59,7 @@ def score_again(folder: RunFolder, repeat_metrics: Sequence[str] | None = None) 
         scored[name] = score_samples(task, samples, settings, over_repeats)
         before = earlier.tasks.get(name)
         how: dict[str, Any] = {"n_shots": entry.n_shots, "total": entry.total, "data_hash": entry.data_hash}
+        how["sampled"] = entry.sampled
         if before is not None and (before.pending or before.not_judged):  # it stopped at its budget
             how |= {"partial": True, "judged": bool(before.not_judged)}
         result = summarize(task, scored[name], **how)

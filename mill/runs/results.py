@@ -13,17 +13,19 @@ from mill.api.registry import metrics, tasks
 from mill.api.task import Benchmark, Opaque, Task, Value
 from mill.api.warnings import warn
 from mill.metrics.aggregate import mean
-from mill.metrics.estimate import NOTHING, Estimate, around, pool
+from mill.metrics.estimate import NOTHING, Estimate, around
 from mill.metrics.paired import inside
+from mill.runs.benchmark_means import summarize_benchmarks
 from mill.runs.folder import MANIFEST, RESULTS, RunFolder
 from mill.runs.judging import judge_failures
+from mill.runs.sampled_estimates import OWN, of_sample
 from mill.runs.samples import NOT_ANSWERED, ScoredSample, metrics_of
-from mill.runs.schema import BenchmarkResult, FailedSample, TaskEntry, TaskResult
+from mill.runs.sampling import is_random, replaces
+from mill.runs.schema import BenchmarkResult, FailedSample, SampledData, TaskEntry, TaskResult
 from mill.runs.shared import Entry, publish, read_entries
 
 MOST_LISTED = 20
 UNCATEGORIZED = "(none)"
-OWN = ""  # how a metric is summed up that the task aggregates itself
 _ATTEMPTS = 50
 
 
@@ -34,13 +36,18 @@ def summarize(
     n_shots: int,
     total: int,
     data_hash: str,
+    sampled: SampledData | None = None,
     partial: bool = False,
     judged: bool = False,
 ) -> TaskResult:
-    """The result of a task. Of a `partial` run, which stopped at its budget, samples that were not reached do not count."""
+    """The result of a task. `sampled` says which samples these are; the intervals of a random sample are about all data. Of
+    a `partial` run, which stopped at its budget, samples that were not reached do not count, and the others are no random
+    sample."""
     planned = len(scored)
     if partial:
         scored = [one for one in scored if one.error != NOT_ANSWERED]
+    if len(scored) < planned or planned >= total:
+        sampled = None
     good = [one for one in scored if one.error is None]
     failures: list[FailedSample] = [
         {"id": one.record.sample.id, "error": one.error} for one in scored if one.error is not None
@@ -56,15 +63,16 @@ def summarize(
         errors=len(failures),
         truncated=sum(one.record.truncated for one in scored),
         cut_short=sum(one.record.cut_short for one in scored),
-        metrics=_estimates(task, names, good),
+        metrics=_estimates(task, names, good, total, sampled),
         failures=failures[:MOST_LISTED],
         data_hash=data_hash,
         empty=sum(one.record.empty for one in scored),
         filtered=sum(one.record.filtered for one in scored),
         truncated_reasoning=[one.record.sample.id for one in scored if one.record.truncated_reasoning],
         max_rounds_reached=[one.record.sample.id for one in scored if one.record.max_rounds_reached],
-        categories={category: _estimates(task, names, group) for category, group in _by_category(task, good).items()},
+        categories=_category_estimates(task, names, good, sampled),
         unjudged=_unjudged(task, good),
+        sampled=sampled,
         pending=planned - len(scored),
         not_judged=sum(not one.record.judgements for one in good) if partial and judged and task.judge is not None else 0,
     )
@@ -77,8 +85,24 @@ def stopped_warning(result: TaskResult, stopped: str) -> str:
     return f"the run stopped at {stopped}: {done}{judged}"
 
 
-def _estimates(task: Task, names: Mapping[str, str], scored: Sequence[ScoredSample]) -> dict[str, Estimate]:
-    return {name: _estimate(task, name, how, _valued(scored, name)) for name, how in names.items()}
+def _estimates(
+    task: Task, names: Mapping[str, str], scored: Sequence[ScoredSample], total: int, sampled: SampledData | None
+) -> dict[str, Estimate]:
+    found = {name: _estimate(task, name, how, _valued(scored, name)) for name, how in names.items()}
+    if sampled is None or not is_random(sampled):
+        return found
+    strata = sampled.strata if len(sampled.strata) > 1 and sampled.method == "random" else {}
+    return {name: of_sample(task, name, names[name], one, scored, total, strata) for name, one in found.items()}
+
+
+def _category_estimates(
+    task: Task, names: Mapping[str, str], scored: Sequence[ScoredSample], sampled: SampledData | None
+) -> dict[str, dict[str, Estimate]]:
+    groups = _by_category(task, scored)
+    part = replace(sampled, strata={}) if sampled is not None else None
+    sizes = dict(sampled.strata) if sampled is not None else {}
+    sizes[UNCATEGORIZED] = sizes.get("", 0)
+    return {name: _estimates(task, names, group, sizes.get(name, len(group)), part) for name, group in groups.items()}
 
 
 def _unjudged(task: Task, scored: Sequence[ScoredSample]) -> dict[str, int]:
@@ -162,12 +186,17 @@ def _valued(scored: Sequence[ScoredSample], metric: str) -> list[list[Value]]:
 
 def write_results(folder: RunFolder, results: Mapping[str, TaskResult], benchmarks: Sequence[Benchmark] = ()) -> set[str]:
     """Write results, by the requested names, and return the tasks whose results were written. A result over fewer samples
-    of the same data is not: a run with a small limit never replaces the full one.
+    of the same data is not, if they were chosen in the same way or the others are all: a run with a small limit never
+    replaces the full one.
 
     The means of benchmarks are computed from the results that the folder has then, also those of earlier commands.
     """
     earlier = read_entries(folder, RESULTS, "tasks", TaskResult)
     written = [result for result in results.values() if not _larger(earlier.get(result.task), result)]
+    for result in written:  # a decision stays beside the scores of the samples that ran later
+        before = earlier.get(result.task)
+        if result.decision is None and before is not None and _same_data(before, result):
+            result.decision = before.decision
     publish(folder, RESULTS, {"tasks": {one.task: Entry(one.to_dict(), weight=one.n) for one in written}} if written else {})
     changed = {one.task for one in written if one.task not in earlier or earlier[one.task].to_dict() != one.to_dict()}
     for _ in range(_ATTEMPTS):  # another process may write a task's result at the same time
@@ -228,86 +257,14 @@ def _registered(names: Iterable[str]) -> dict[str, Benchmark]:
     return found
 
 
-def _leaf_names(benchmark: Benchmark, known: Mapping[str, Benchmark], within: tuple[str, ...] = ()) -> list[str]:
-    """The tasks of a benchmark. One that contains itself, which cannot run, is one of its own tasks."""
-    found = []
-    for name in benchmark.tasks:
-        inner = name in known and name not in within
-        found += _leaf_names(known[name], known, (*within, name)) if inner else [name]
-    return found
-
-
 def _larger(earlier: TaskResult | None, result: TaskResult) -> bool:
     """Whether an earlier result is one of the same task and data over more samples."""
-    if earlier is None or (earlier.data_hash, earlier.version) != (result.data_hash, result.version):
+    if earlier is None or not _same_data(earlier, result):
+        return False
+    if earlier.n < result.total and replaces(result.sampled, earlier.sampled):
         return False
     return result.n < earlier.n <= result.total
 
 
-def summarize_benchmarks(results: Mapping[str, TaskResult], benchmarks: Sequence[Benchmark]) -> list[BenchmarkResult]:
-    """The means of benchmarks whose tasks all have results, by the requested names of the tasks."""
-    known = {entry.name: entry for entry in benchmarks}
-    whole = [one for one in benchmarks if (leaves := _leaf_names(one, known)) and all(leaf in results for leaf in leaves)]
-    found = [_summarize_benchmark(entry, {**results, **known}) for entry in whole]
-    return [result for result in found if result is not None]
-
-
-def _summarize_benchmark(benchmark: Benchmark, lookup: Mapping[str, TaskResult | Benchmark]) -> BenchmarkResult | None:
-    """None for one that computes its means itself and has none."""
-    leaves = _leaves(benchmark, lookup)
-    names = [name for name in leaves[0].metrics if all(name in leaf.metrics for leaf in leaves)]
-    own = _own_means(benchmark, leaves)
-    if own is not None and not own:
-        return None
-    return BenchmarkResult(
-        benchmark=benchmark.name,
-        tasks=[leaf.task for leaf in leaves],
-        n=sum(leaf.n for leaf in leaves),
-        total=sum(leaf.total for leaf in leaves),
-        errors=sum(leaf.errors for leaf in leaves),
-        metrics={name: _pooled(benchmark, name, lookup) for name in names} if own is None else own,
-        missing=[leaf.task for leaf in leaves if not _has_value(leaf, names if own is None else own)],
-        unjudged={name: count for name in names if (count := sum(leaf.unjudged.get(name, 0) for leaf in leaves))},
-    )
-
-
-def _has_value(leaf: TaskResult, names: Iterable[str]) -> bool:
-    return any(name in leaf.metrics and leaf.metrics[name].n for name in names)
-
-
-def _own_means(benchmark: Benchmark, leaves: Sequence[TaskResult]) -> dict[str, Estimate] | None:
-    """The means that a benchmark computes itself, with mill's interval around them."""
-    scores = {
-        leaf.task: {name: (one.value, one.stderr, one.n) for name, one in leaf.metrics.items() if one.n} for leaf in leaves
-    }
-    means = benchmark.aggregate(scores)
-    if means is None:
-        return None
-    return {
-        name: _with_interval(value, stderr, [leaf.metrics[name] for leaf in leaves if name in leaf.metrics])
-        for name, (value, stderr) in means.items()
-    }
-
-
-def _with_interval(value: float, stderr: float | None, parts: Sequence[Estimate]) -> Estimate:
-    """The interval of the mean that this is: by samples or plain. That of another one is Student's."""
-    for pooled in (pool(parts, weighted=True), pool(parts, weighted=False)):
-        if math.isclose(pooled.value, value, rel_tol=1e-9, abs_tol=1e-12):
-            return replace(pooled, value=value, stderr=stderr)
-    return around(value, stderr, sum(part.n for part in parts))
-
-
-def _leaves(benchmark: Benchmark, lookup: Mapping[str, TaskResult | Benchmark]) -> list[TaskResult]:
-    found: list[TaskResult] = []
-    for name in benchmark.tasks:
-        entry = lookup[name]
-        found += _leaves(entry, lookup) if isinstance(entry, Benchmark) else [entry]
-    return found
-
-
-def _pooled(benchmark: Benchmark, metric: str, lookup: Mapping[str, TaskResult | Benchmark]) -> Estimate:
-    parts = []
-    for name in benchmark.tasks:
-        entry = lookup[name]
-        parts.append(_pooled(entry, metric, lookup) if isinstance(entry, Benchmark) else entry.metrics[metric])
-    return pool(parts, weighted=benchmark.weighted)
+def _same_data(earlier: TaskResult, result: TaskResult) -> bool:
+    return (earlier.data_hash, earlier.version) == (result.data_hash, result.version)

@@ -23,6 +23,49 @@ class ModelEntry:
 
 
 @dataclass
+class SampledData:
+    """Which samples of a task ran, where not all did: the first rows, named ones, a stratified random sample, or samples in
+    a random order until a claim was decided."""
+
+    method: Literal["first", "named", "random", "sequential"]
+    seed: int = 0
+    strata: dict[str, int] = field(default_factory=dict)
+    """The number of samples in the data of each category."""
+
+
+@dataclass
+class Look:
+    """The state of a sequential test after a block of samples: the mean so far and its confidence sequence."""
+
+    n: int
+    value: Number
+    low: Number
+    high: Number
+
+
+@dataclass
+class Decision:
+    """A claim about the mean over a whole test set, tested in a random order of its samples until it was decided."""
+
+    of: str
+    """The task or benchmark."""
+    metric: str
+    compare: str
+    bound: float
+    alpha: float
+    outcome: Literal["true", "false", "undecided"]
+    n: int
+    total: int
+    failed: int = 0
+    """Samples that failed; they count as wrong."""
+    looks: list[Look] = field(default_factory=list)
+
+    @property
+    def claim(self) -> str:
+        return f"{self.metric}{self.compare}{self.bound:g}"
+
+
+@dataclass
 class TaskEntry:
     """A task in the manifest."""
 
@@ -34,6 +77,7 @@ class TaskEntry:
     task_type: str = ""
     n_shots: int = 0
     warnings: list[str] = field(default_factory=list)
+    sampled: SampledData | None = None
 
 
 @dataclass
@@ -73,6 +117,16 @@ class FailedSample(TypedDict):
 
 
 @dataclass
+class Control:
+    """Estimates over some of the samples that another model's scores of all samples make more precise (control variate)."""
+
+    model: str
+    slopes: dict[str, float]
+    """Metric -> how much of the other model's difference counts."""
+    metrics: dict[str, Estimate]
+
+
+@dataclass
 class TaskResult:
     """A task's scores in results.json. `n` of `total` samples ran and `errors` of them have no value; each metric's own n
     says how many do."""
@@ -106,6 +160,12 @@ class TaskResult:
     """Samples that were not run, because the run stopped at its budget; they are not among the `n`."""
     not_judged: int = 0
     """Samples that were answered and not judged, because the run stopped at its budget."""
+    sampled: SampledData | None = None
+    """Which samples ran, where not all did."""
+    decision: Decision | None = None
+    """Of the task, or of the benchmark that it is part of."""
+    control: Control | None = None
+    """The metrics with the help of another model's scores of all samples."""
 
     @property
     def failed(self) -> int:
@@ -115,8 +175,9 @@ class TaskResult:
     def to_dict(self) -> dict[str, Any]:
         encoded = {**asdict(self), "metrics": _encoded(self.metrics)}
         encoded["categories"] = {name: _encoded(metrics) for name, metrics in self.categories.items()}
-        optional = ("categories", "unjudged", "truncated_reasoning", "max_rounds_reached", "pending", "not_judged")
-        return _without_empty(encoded, *optional)
+        if self.control is not None:
+            encoded["control"]["metrics"] = _encoded(self.control.metrics)
+        return _without_empty(encoded, *_OPTIONAL)
 
 
 @dataclass
@@ -133,14 +194,25 @@ class BenchmarkResult:
     missing: list[str] = field(default_factory=list)
     unjudged: dict[str, int] = field(default_factory=dict)
     """The sums of its tasks."""
+    decision: Decision | None = None
+    control: Control | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        return _without_empty({**asdict(self), "metrics": _encoded(self.metrics)}, "unjudged")
+        encoded = {**asdict(self), "metrics": _encoded(self.metrics)}
+        if self.control is not None:
+            encoded["control"]["metrics"] = _encoded(self.control.metrics)
+        return _without_empty(encoded, *_OPTIONAL)
 
 
 def failed_samples(result: TaskResult | BenchmarkResult, metric: str) -> int:
     """How many samples lack a value of a metric because of a failure."""
     return result.errors + result.unjudged.get(metric, 0)
+
+
+_OPTIONAL = (
+    "categories", "unjudged", "truncated_reasoning", "max_rounds_reached", "pending", "not_judged", "sampled",
+    "decision", "control",
+)  # fmt: skip
 
 
 def _without_empty(encoded: dict[str, Any], *names: str) -> dict[str, Any]:
@@ -165,6 +237,8 @@ def decode_floats(entry: Any) -> Any:
         decoded["metrics"] = _decoded(entry["metrics"])
     if isinstance(entry.get("categories"), Mapping):
         decoded["categories"] = {name: _decoded(metrics) for name, metrics in entry["categories"].items()}
+    if isinstance(entry.get("control"), Mapping):
+        decoded["control"] = {**entry["control"], "metrics": _decoded(entry["control"].get("metrics"))}
     return decoded
 
 

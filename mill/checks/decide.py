@@ -1,0 +1,117 @@
+"""`--decide`: a claim about a score or a change of score, decided on random samples; the check that reports it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+from mill.api.errors import RunError, SpecError
+from mill.checks.result import Check, Variant
+from mill.checks.subjects import CheckConfig, CompletedRun, Subject
+from mill.execute.sample_state import SampleState
+from mill.metrics.sequential import Decider
+from mill.runs.benchmark_means import with_sequence
+from mill.runs.claims import Claim
+from mill.runs.decisions import FIRST_BLOCK, GroupTest, decision_of, describe_decision, metric_value, next_block
+from mill.runs.evaluate import OpenRun, Outcome, Run
+from mill.runs.samples import ScoredSample
+from mill.runs.sampling import SampleGroup
+from mill.runs.schema import BenchmarkResult, Decision, Look, TaskResult
+from mill.runs.stages import GroupOrder, make_orders
+
+DROPS = ("acc_drop", "score_drop")  # the claims about two models
+COMMAND = "decide"
+
+
+def refuse_claim(claim: Claim) -> None:
+    """A claim of compare is about a change."""
+    if claim.metric not in DROPS:
+        raise SpecError(
+            f"--decide {claim.text}: the claims of compare are about {' or '.join(DROPS)}, such as acc_drop>0.01"
+        )
+    if not -1 < claim.bound < 1:
+        raise SpecError(f"--decide {claim.text}: a drop is between -1 and 1")
+
+
+def answer_until_decided(
+    subjects: Sequence[Subject], runs: Sequence[Run], config: CheckConfig
+) -> tuple[list[CompletedRun], Decision]:
+    """Both models answer the same random samples, block after block, until the claim about their difference is decided. Both
+    are loaded at the same time."""
+    claim = config.decide
+    assert claim is not None
+    orders = [_order(run) for run in runs]
+    _refuse_different(orders)
+    total = orders[0].total
+    test = GroupTest(Decider(claim.bound, claim.compare, total, alpha=claim.alpha, limits=(-1.0, 1.0)))
+    blocks = [order.take(FIRST_BLOCK) for order in orders]
+    with contextlib.ExitStack() as stack:
+        opened = [stack.enter_context(run.opened(quiet=config.quiet)) for run in runs]
+        while blocks[0] and _answer_block(opened, blocks, test):
+            decided = test.decider is not None and test.decider.decision is not None
+            blocks = [order.take(0 if decided else next_block(order.used)) for order in orders]
+        outcomes = [one.finish() for one in opened]
+    completed = [CompletedRun(*parts) for parts in zip(subjects, runs, outcomes, strict=True)]
+    return completed, decision_of(", ".join(config.tasks), claim, test, total)
+
+
+def _answer_block(opened: Sequence[OpenRun], blocks: Sequence[Sequence[SampleState]], test: GroupTest) -> bool:
+    """False where a run stopped before the end of the block: what happened to finish is not tested."""
+    for one, block in zip(opened, blocks, strict=True):
+        one.answer(block)
+    if any(state.open_requests() for block in blocks for state in block):
+        return False
+    sides = [one.run.score_states(block) for one, block in zip(opened, blocks, strict=True)]
+    values = [[_value(scored) for scored in side] for side in sides]
+    test.failed += sum(a is None or b is None for a, b in zip(*values, strict=True))
+    assert test.decider is not None
+    test.decider.update([(a or 0.0) - (b or 0.0) for a, b in zip(*values, strict=True)])
+    low, high = test.decider.interval
+    test.looks.append(Look(test.decider.n, test.decider.value, low, high))
+    return True
+
+
+def _value(scored: ScoredSample) -> float | None:
+    """The first metric of a sample, from 0 to 1; None where the sample failed."""
+    name = next(iter(scored.values), "")
+    value = metric_value(scored, name) if scored.error is None and name else None
+    if value is not None and not 0 <= value <= 1:
+        raise RunError(f"--decide is for metrics between 0 and 1: {name} is {value:g}")
+    return value
+
+
+def _order(run: Run) -> GroupOrder:
+    """All samples of all tasks together: the drop is over all pairs."""
+    group = SampleGroup("all", tuple(plan.requested for plan in run.plans))
+    return make_orders([group], run.plans, run.settings.seed or 0, stratified=False)[0]
+
+
+def _refuse_different(orders: Sequence[GroupOrder]) -> None:
+    names = [[(plan.requested, state.sample.id) for plan, state in order.order] for order in orders]
+    if names[0] != names[1]:
+        raise SpecError("--decide: the two models have different samples of these tasks")
+
+
+def add_decision(variant: Variant, decision: Decision) -> None:
+    """Put the decision into a variant, with the confidence sequence as the interval of what was decided."""
+    variant.decision = decision
+    variant.metrics = with_sequence(variant.metrics, decision, variant.counts["samples"])
+    variant.verdict = f"{describe_decision(decision)}; {variant.verdict}"
+
+
+def decision_checks(outcome: Outcome, model: str, backend: str) -> list[Check]:
+    """A check for each decision of an evaluation, which reports and gates read."""
+    checks = []
+    results: list[BenchmarkResult | TaskResult] = [*outcome.benchmarks, *outcome.tasks]
+    for result in results:
+        decision = result.decision
+        name = result.benchmark if isinstance(result, BenchmarkResult) else result.task
+        if decision is None or decision.of != name or decision.metric not in result.metrics:
+            continue
+        variant = Variant(model, model=model, backend=backend, run=str(outcome.folder.path), decision=decision)
+        variant.metrics = {decision.metric: result.metrics[decision.metric]}
+        variant.counts = {"samples": decision.n, "failed": decision.failed}
+        variant.verdict = describe_decision(decision)
+        settings = {"claim": decision.claim, "alpha": decision.alpha}
+        checks.append(Check(COMMAND, [name], [variant], settings=settings))
+    return checks

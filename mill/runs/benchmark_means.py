@@ -1,0 +1,154 @@
+"""Means of benchmarks over the results of their tasks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+from mill.api.task import Benchmark
+from mill.metrics.estimate import Estimate, around, pool
+from mill.metrics.sampled_pool import SampledPart, pool_random, pool_samples
+from mill.runs.sampling import is_random
+from mill.runs.schema import BenchmarkResult, Control, Decision, TaskResult
+
+
+def summarize_benchmarks(results: Mapping[str, TaskResult], benchmarks: Sequence[Benchmark]) -> list[BenchmarkResult]:
+    """The means of benchmarks whose tasks all have results, by the requested names of the tasks."""
+    known = {entry.name: entry for entry in benchmarks}
+    whole = [one for one in benchmarks if (leaves := _leaf_names(one, known)) and all(leaf in results for leaf in leaves)]
+    found = [_summarize_benchmark(entry, {**results, **known}) for entry in whole]
+    return [result for result in found if result is not None]
+
+
+def _summarize_benchmark(benchmark: Benchmark, lookup: Mapping[str, TaskResult | Benchmark]) -> BenchmarkResult | None:
+    """None for one that computes its means itself and has none."""
+    leaves = _leaves(benchmark, lookup)
+    names = [name for name in leaves[0].metrics if all(name in leaf.metrics for leaf in leaves)]
+    own = _own_means(benchmark, leaves)
+    if own is not None and not own:
+        return None
+    result = BenchmarkResult(
+        benchmark=benchmark.name,
+        tasks=[leaf.task for leaf in leaves],
+        n=sum(leaf.n for leaf in leaves),
+        total=sum(leaf.total for leaf in leaves),
+        errors=sum(leaf.errors for leaf in leaves),
+        metrics={name: _pooled(benchmark, name, lookup) for name in names} if own is None else own,
+        missing=[leaf.task for leaf in leaves if not _has_value(leaf, names if own is None else own)],
+        unjudged={name: count for name in names if (count := sum(leaf.unjudged.get(name, 0) for leaf in leaves))},
+        control=_pooled_control(benchmark, lookup, leaves, names),
+    )
+    decision = leaves[0].decision
+    if decision is not None and decision.of == benchmark.name and all(leaf.decision == decision for leaf in leaves):
+        result.decision = decision
+        result.metrics = with_sequence(result.metrics, decision, result.n)
+        result.missing = []  # the mean is over the samples of all tasks together
+    return result
+
+
+def with_sequence(metrics: Mapping[str, Estimate], decision: Decision, n: int) -> dict[str, Estimate]:
+    """With the confidence sequence as the interval of the metric that was decided, where the run stopped then: an interval
+    for a fixed number of samples does not account for the looks."""
+    found = dict(metrics)
+    if n == decision.n < decision.total and decision.looks and decision.metric in found:
+        last = decision.looks[-1]
+        found[decision.metric] = replace(found[decision.metric], low=float(last.low), high=float(last.high))
+    return found
+
+
+def _pooled_control(
+    benchmark: Benchmark, lookup: Mapping[str, TaskResult | Benchmark], leaves: Sequence[TaskResult], names: Sequence[str]
+) -> Control | None:
+    """The means with the help of another model, where all tasks have them."""
+    controls = [leaf.control for leaf in leaves]
+    known = [one for one in controls if one is not None]
+    if len(known) < len(controls) or len({one.model for one in known}) > 1:
+        return None
+    shared = [name for name in names if all(name in one.metrics for one in known)]
+
+    def estimate(leaf: TaskResult, name: str) -> Estimate:
+        assert leaf.control is not None
+        return leaf.control.metrics[name]
+
+    metrics = {name: _pooled_samples(benchmark, lookup, partial(estimate, name=name)) for name in shared}
+    return Control(known[0].model, {name: known[0].slopes.get(name, 0.0) for name in shared}, metrics)
+
+
+def _has_value(leaf: TaskResult, names: Iterable[str]) -> bool:
+    return any(name in leaf.metrics and leaf.metrics[name].n for name in names)
+
+
+def _own_means(benchmark: Benchmark, leaves: Sequence[TaskResult]) -> dict[str, Estimate] | None:
+    """The means that a benchmark computes itself, with mill's interval around them."""
+    scores = {
+        leaf.task: {name: (one.value, one.stderr, one.n) for name, one in leaf.metrics.items() if one.n} for leaf in leaves
+    }
+    means = benchmark.aggregate(scores)
+    if means is None:
+        return None
+    return {
+        name: _with_interval(value, stderr, [leaf for leaf in leaves if name in leaf.metrics], name)
+        for name, (value, stderr) in means.items()
+    }
+
+
+def _with_interval(value: float, stderr: float | None, leaves: Sequence[TaskResult], name: str) -> Estimate:
+    """The interval of the mean that this is: by samples or plain. That of another one is Student's."""
+    lookup = {leaf.task: leaf for leaf in leaves}
+    for weighted in (True, False):
+        pooled = _pooled(Benchmark("", tuple(lookup), weighted), name, lookup)
+        if math.isclose(pooled.value, value, rel_tol=1e-9, abs_tol=1e-12):
+            return replace(pooled, value=value, stderr=stderr)
+    return around(value, stderr, sum(leaf.metrics[name].n for leaf in leaves))
+
+
+def _leaves(benchmark: Benchmark, lookup: Mapping[str, TaskResult | Benchmark]) -> list[TaskResult]:
+    found: list[TaskResult] = []
+    for name in benchmark.tasks:
+        entry = lookup[name]
+        found += _leaves(entry, lookup) if isinstance(entry, Benchmark) else [entry]
+    return found
+
+
+def _pooled(benchmark: Benchmark, metric: str, lookup: Mapping[str, TaskResult | Benchmark]) -> Estimate:
+    if any(leaf.sampled is not None and is_random(leaf.sampled) for leaf in _leaves(benchmark, lookup)):
+        return _pooled_samples(benchmark, lookup, lambda leaf: leaf.metrics[metric])
+    parts = []
+    for name in benchmark.tasks:
+        entry = lookup[name]
+        parts.append(_pooled(entry, metric, lookup) if isinstance(entry, Benchmark) else entry.metrics[metric])
+    return pool(parts, weighted=benchmark.weighted)
+
+
+def _pooled_samples(
+    benchmark: Benchmark, lookup: Mapping[str, TaskResult | Benchmark], read: Callable[[TaskResult], Estimate]
+) -> Estimate:
+    """The mean over all data of the tasks, of which random samples ran: of each task, or of all of them together."""
+    leaves = _leaves(benchmark, lookup)
+    parts = [SampledPart(read(leaf), leaf.total) for leaf in leaves]
+    if any(leaf.sampled is not None and leaf.sampled.method == "sequential" for leaf in leaves):
+        return pool_random(parts)
+    return pool_samples(parts, _weights(benchmark, lookup))
+
+
+def _weights(benchmark: Benchmark, lookup: Mapping[str, TaskResult | Benchmark]) -> list[float]:
+    """The share of each of `_leaves` in the mean: by the sizes of their data, or equal ones."""
+    entries = [lookup[name] for name in benchmark.tasks]
+    inner = [_weights(entry, lookup) if isinstance(entry, Benchmark) else [1.0] for entry in entries]
+    sizes = [_size(entry, lookup) if benchmark.weighted else 1 for entry in entries]
+    return [weight * size / sum(sizes) for weights, size in zip(inner, sizes, strict=True) for weight in weights]
+
+
+def _size(entry: TaskResult | Benchmark, lookup: Mapping[str, TaskResult | Benchmark]) -> int:
+    return sum(leaf.total for leaf in _leaves(entry, lookup)) if isinstance(entry, Benchmark) else entry.total
+
+
+def _leaf_names(benchmark: Benchmark, known: Mapping[str, Benchmark], within: tuple[str, ...] = ()) -> list[str]:
+    """The tasks of a benchmark. One that contains itself, which cannot run, is one of its own tasks."""
+    found = []
+    for name in benchmark.tasks:
+        inner = name in known and name not in within
+        found += _leaf_names(known[name], known, (*within, name)) if inner else [name]
+    return found

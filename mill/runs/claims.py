@@ -1,0 +1,36 @@
+"""A claim about a score that a run decides, such as `acc>0.6`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from mill.api.errors import SpecError
+
+ALPHA = 0.05
+_CLAIM = re.compile(r"\s*([A-Za-z][\w@.-]*?)\s*(>=|<=|>|<)\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*")
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The mean of `metric` over the whole test set, compared with a bound. `alpha` is the largest error rate."""
+
+    metric: str
+    compare: str
+    bound: float
+    alpha: float = ALPHA
+
+    @property
+    def text(self) -> str:
+        return f"{self.metric}{self.compare}{self.bound:g}"
+
+
+def read_claim(text: str | None, alpha: float = ALPHA) -> Claim | None:
+    if text is None:
+        return None
+    match = _CLAIM.fullmatch(text)
+    if match is None:
+        raise SpecError(
+            f"--decide {text[:60]!r}: give METRIC then > >= < or <= then NUMBER, such as acc>0.6 or acc_drop>0.01"
+        )
+    return Claim(match[1], match[2], float(match[3]), alpha)
