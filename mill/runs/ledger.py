@@ -138,6 +138,15 @@ class LedgerFile:
                 self._write()
 
 
+def spent_so_far(folder: RunFolder) -> tuple[Amounts, float]:
+    """The tokens of a run by account, and the wall time in which processes worked on it."""
+    entries = _LedgerReader(folder.path, "").entries()
+    before = [one for one in earlier_sessions(folder) if one.name not in entries]
+    spent = [amounts for entry in entries.values() for amounts in (entry.spent, entry.in_flight)]
+    worked = [(entry.started, entry.started + entry.seconds) for entry in entries.values()]
+    return summed([*spent, *(one.spent for one in before)]), _covered([*worked, *(one.worked for one in before)])
+
+
 @dataclass(frozen=True)
 class EarlierSession:
     """A session of the manifest: all that is known of a process without a file of its own, as of earlier versions."""
