@@ -151,4 +151,5 @@ def shown_seconds(seconds: float) -> str:
 
 def shown_dollars(dollars: float) -> str:
     """Cents, or as many digits as a small amount needs."""
-    return f"${dollars:,.2f}" if dollars >= 1 or dollars == 0 else f"${dollars:.3g}"
+    cents = dollars >= 1 or dollars == round(dollars, 2)
+    return f"${dollars:,.2f}" if cents else f"${dollars:.3g}"

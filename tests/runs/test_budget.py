@@ -128,7 +128,9 @@ def test_a_budget_ends_with_dialogs_that_are_over(mill: Mill, out: Path, monkeyp
     assert code == 4 and scores(out)["tasks"]["toy_dialog"]["n"] >= 64
 
 
-def test_samples_that_fail_count_their_prompts_and_are_errors(mill: Mill, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_samples_that_fail_count_their_prompts_and_are_errors(
+    mill: Mill, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TOY_FAILS", "toy_gen 3")
     code, printed, _ = mill("toy[path=toy]", "toy_gen", "--limit", "10", "--max_tokens_total", "10k")
     assert code == 1 and "stopped" not in printed

@@ -111,7 +111,10 @@ def test_ranks_of_a_local_model_share_a_budget(apart: dict[str, str], tmp_path: 
         assert done <= len(lines(log)) <= done + 1, "each rank may have one request in flight"
         first = tmp_path / ("out-0" if apart else "out")
         assert scores(first)["tasks"]["toy_gen"]["n"] == len(lines(log))
-    assert [ended(process)[0] for process in start_ranks(2, toy(out, "toy_gen"), RANKED, TOY_LOG=str(log), **apart)] == [0, 0]
+    assert [ended(process)[0] for process in start_ranks(2, toy(out, "toy_gen"), RANKED, TOY_LOG=str(log), **apart)] == [
+        0,
+        0,
+    ]
     assert len(lines(log)) == 40
 
 
