@@ -107,8 +107,8 @@ def test_sessions_of_a_version_without_ledgers_count(mill: Mill, out: Path, toy_
 def test_responses_of_other_runs_cost_nothing(mill: Mill, out: Path, toy_here: Path) -> None:
     assert mill("toy[path=toy]", "toy_gen", "--limit", "20")[0] == 0
     other = ("--system_prompt", "", "--n_shots", "0", "--max_rounds", "2")  # another run, with the same requests
-    code, printed, _ = mill("toy[path=toy]", "toy_gen,toy_dialog", *other, "--limit", "20", "--max_tokens_total", "15")
-    assert code == 4
+    options = (*other, "--limit", "20", "--max_tokens_total", "15")
+    assert mill("toy[path=toy]", "toy_gen,toy_dialog", *options)[0] == 4
     assert len(computed(toy_here)) == 3, "toy_gen was copied, and three rounds of dialogs were computed"
 
 
@@ -128,9 +128,7 @@ def test_a_budget_ends_with_dialogs_that_are_over(mill: Mill, out: Path, monkeyp
     assert code == 4 and scores(out)["tasks"]["toy_dialog"]["n"] >= 64
 
 
-def test_samples_that_fail_count_their_prompts_and_are_errors(
-    mill: Mill, out: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_samples_that_fail_count_their_prompts(mill: Mill, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOY_FAILS", "toy_gen 3")
     code, printed, _ = mill("toy[path=toy]", "toy_gen", "--limit", "10", "--max_tokens_total", "10k")
     assert code == 1 and "stopped" not in printed
@@ -302,9 +300,9 @@ def test_a_limit_in_dollars_needs_the_price_of_the_judge(mill: Mill, judged: Non
 # Servers.
 
 
-def chat(text: str = "yes", prompt: int = 20, output: int = 4, **usage: Any) -> dict[str, Any]:
-    counts = {"prompt_tokens": prompt, "completion_tokens": output, **usage}
-    return {"choices": [{"message": {"content": text}, "finish_reason": "stop"}], "usage": counts}
+def chat(prompt: int = 20, output: int = 4, usage: dict[str, Any] | None = None) -> dict[str, Any]:
+    counts = {"prompt_tokens": prompt, "completion_tokens": output, **(usage or {})}
+    return {"choices": [{"message": {"content": "yes"}, "finish_reason": "stop"}], "usage": counts}
 
 
 def is_probe(body: dict[str, Any]) -> bool:
@@ -374,7 +372,7 @@ def test_cached_and_reasoning_tokens_have_their_own_prices(mill: Mill, out: Path
         "prompt_tokens_details": {"cached_tokens": 10},
         "completion_tokens_details": {"reasoning_tokens": 3},
     }
-    with FaultServer(lambda server, path, body: chat(**details)) as server:
+    with FaultServer(lambda server, path, body: chat(usage=details)) as server:
         spec = f"openai-compat[model=m,base_url={server.url},chat=true]"
         price = ("--price", "in=2,out=10,cached=1,reasoning=20")
         # 10 of 20 prompt tokens are cached and 3 of 4 output tokens are reasoning: (20 + 10 + 10 + 60) / 1e6 dollars.
