@@ -69,6 +69,7 @@ MARKER_OF_PATH = {
     "models/litellm": "slow",  # litellm takes six seconds to import
     "models/test_hostile.py": "slow",
     "packaging/test_wheel.py": "slow",
+    "runs/test_budget_processes.py": "slow",
     "runs/test_faults.py": "slow",
     "runs/test_killed.py": "slow",
     "runs/test_removed.py": "slow",

@@ -19,10 +19,10 @@ class BudgetReached(MillError):
     exit_code = 4
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class TokenUsage:
     """Tokens. `cached` are those of the prompt that the server read from its cache, `reasoning` those of the output that
-    are reasoning."""
+    are reasoning. It does not change; it is not frozen because every response makes some, and that takes longer."""
 
     prompt: int = 0
     output: int = 0
@@ -32,6 +32,9 @@ class TokenUsage:
     @property
     def total(self) -> int:
         return self.prompt + self.output
+
+    def to_dict(self) -> dict[str, int]:
+        return {"prompt": self.prompt, "output": self.output, "cached": self.cached, "reasoning": self.reasoning}
 
     def __add__(self, other: TokenUsage) -> TokenUsage:
         return TokenUsage(
@@ -151,4 +154,5 @@ def shown_seconds(seconds: float) -> str:
 
 def shown_dollars(dollars: float) -> str:
     """Cents, or as many digits as a small amount needs."""
-    return f"${dollars:,.2f}" if dollars >= 1 or dollars == 0 else f"${dollars:.3g}"
+    cents = dollars >= 1 or dollars == round(dollars, 2)
+    return f"${dollars:,.2f}" if cents else f"${dollars:.3g}"

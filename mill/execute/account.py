@@ -106,7 +106,8 @@ class Account:
     def charge(self, request: Request, response: Response) -> None:
         """Count the response of a model that is not gated before each request."""
         with self.budget.lock:
-            self._learn(request, response)
+            self._answered += 1
+            self.learn(request, response)
             size = self._planned.pop(request.key, None)
             planned = self.budget.own.planned
             if size is not None and self.name in planned:
@@ -156,7 +157,7 @@ class Account:
 
     def settle(self, request: Request, response: Response) -> None:
         with self.budget.lock:
-            self._learn(request, response)
+            self.learn(request, response)
             self._spend(self._usage(request, response, self._taken(request)))
 
     def release(self, request: Request) -> None:
@@ -204,8 +205,8 @@ class Account:
             self._tokens += tokens
             self._characters += sum(_length(request) + len(request.continuation) for request in some)
 
-    def _learn(self, request: Request, response: Response) -> None:
-        self._answered += 1
+    def learn(self, request: Request, response: Response) -> None:
+        """Take a response into account for the estimates; it costs nothing."""
         if self.budget.limits and response.prompt_tokens is not None:
             self._tokens += response.prompt_tokens
             self._characters += max(1, _length(request))

@@ -57,7 +57,7 @@ class SpendingLedger(Protocol):
     """Of this process in the run."""
 
     def write(self, own: Spending, *, at_once: bool) -> None:
-        """Publish what this process has spent: before this returns, or within a second."""
+        """Publish what this process has spent: before this returns, or what it is by then within a second."""
 
     def others(self, *, fresh: bool) -> OtherSpending:
         """What the others had spent, half a second ago at most, or now."""
@@ -77,10 +77,13 @@ class RunBudget:
         self.lock = threading.RLock()
         self.own = Spending()
         self.name, self._ledger = ledger.name, ledger
+        ledger.write(self.own, at_once=bool(limits))
 
     def publish(self) -> None:
-        own = self.own
-        self._ledger.write(Spending(dict(own.spent), dict(own.in_flight), dict(own.planned)), at_once=bool(self.limits))
+        """Without limits no process waits for it: the ledger then reads it from time to time."""
+        if self.limits:
+            own = self.own
+            self._ledger.write(Spending(dict(own.spent), dict(own.in_flight), dict(own.planned)), at_once=True)
 
     def reached(self, *, fresh: bool = False) -> str:
         """The limit that is used up, in words; empty where none is."""

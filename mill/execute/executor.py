@@ -109,6 +109,8 @@ class Executor:
             recorded = self.store.get(clone)
             if recorded is not None:
                 self.tally.known += 1
+                if self.account is not None:
+                    self.account.learn(clone, recorded)
                 responses[key] = recorded
                 self.backend.canary = clone
             else:

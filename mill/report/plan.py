@@ -1,10 +1,14 @@
-"""`mill eval --dry_run`: the requests and tokens of a run."""
+"""`mill eval --dry_run`: the requests of a run, and estimates of its tokens, cost and time."""
 
 from __future__ import annotations
 
+from mill.api.budget import shown_dollars, shown_seconds, shown_tokens
 from mill.api.printing import echo
+from mill.api.request import Request
 from mill.report.tables import print_table
+from mill.runs.estimate import RunEstimate, estimate, reach
 from mill.runs.evaluate import Run
+from mill.runs.plan import TaskPlan
 
 _COLUMNS = ("task", "runs as", "shots", "samples", "requests", "distinct", "recorded", "input tokens")
 
@@ -12,26 +16,67 @@ _COLUMNS = ("task", "runs as", "shots", "samples", "requests", "distinct", "reco
 def print_plan(run: Run) -> None:
     """For each task: all requests, the distinct ones, those already recorded, and the tokens of the rest."""
     rows = []
-    totals, unknown = [0, 0, 0, 0], 0
+    totals, unknown, samples = [0, 0, 0, 0], 0, 0
+    left: dict[str, Request] = {}
     for plan in run.plans:
         requests = [clone for request in plan.requests() for clone in request.clones()]
         distinct = list({request.key: request for request in requests}.values())
-        todo = [request for request in distinct if run.record.peek(request) is None]
-        tokens = run.model.count_tokens(todo) if todo else 0  # which may have to load the tokenizer
-        samples = f"{len(plan.states)}/{plan.total}"
+        todo = {request.key: request for request in distinct if run.record.peek(request) is None}
+        tokens = run.model.count_tokens(list(todo.values())) if todo else 0  # which may have to load the tokenizer
+        samples += _unanswered(plan, todo)
+        left |= todo
         counts = [len(requests), len(distinct), len(distinct) - len(todo), tokens or 0]
         totals = [total + count for total, count in zip(totals, counts, strict=True)]
         unknown += tokens is None
         cells = [*map(str, counts[:3]), "unknown" if tokens is None else f"{tokens:,}"]
         rounds = " (first round)" if plan.task.multi_round else ""
-        rows.append([plan.requested, plan.task.name + rounds, str(plan.n_shots), samples, *cells])
+        shown = f"{len(plan.states)}/{plan.total}"
+        rows.append([plan.requested, plan.task.name + rounds, str(plan.n_shots), shown, *cells])
     if len(rows) > 1:
         least = "" if not unknown else "unknown" if unknown == len(rows) else "at least "
         rows.append(["total", "", "", "", *map(str, totals[:3]), least if least == "unknown" else f"{least}{totals[3]:,}"])
     print_table(f"{run.model.model_name}: would write to {run.folder.path}", _COLUMNS, rows, numbers=_COLUMNS[2:])
+    expected = estimate(run, list(left.values()), None if unknown else totals[3], samples)
+    for line in [_estimate_line(run, expected), *_budget_lines(run, expected)]:
+        echo(line)
     for plan in run.plans:
         for line in plan.warnings()[: -len(plan.without_effect()) or None]:  # those were logged
             echo(f"{plan.requested}: {line}")
     paths = run.model.planned_paths()
     if paths:
         echo("batching: " + ", ".join(f"{stage} {path}" for stage, path in paths.items()))
+
+
+def _unanswered(plan: TaskPlan, todo: dict[str, Request]) -> int:
+    """Samples that lack a response."""
+    keys = ([clone.key for request in state.open_requests() for clone in request.clones()] for state in plan.states)
+    return sum(any(key in todo for key in one) for one in keys)
+
+
+def _estimate_line(run: Run, expected: RunEstimate) -> str:
+    """One line about what the requests that are left will take."""
+    usage, rates = expected.usage, expected.rates
+    most = "at most" if rates is None and usage.output else "about"
+    prompt = f"{'' if expected.exact_prompt else 'about '}{usage.prompt:,} input"
+    output = f"{most} {usage.output:,} output tokens" if usage.output else "no output tokens"
+    cost = "cost unknown: --price gives it" if expected.cost is None else f"{most} {shown_dollars(expected.cost)}"
+    seconds = "time unknown" if expected.seconds is None else f"about {shown_seconds(max(1, round(expected.seconds)))}"
+    source = f" (rates of {rates.requests:,} requests in {rates.run})" if rates is not None else ""
+    first = ", of dialogs the first round alone" if any(plan.task.multi_round for plan in run.plans) else ""
+    judge = ", without the judge" if run.judging is not None else ""
+    return f"estimate for {run.model.model_name}: {prompt} and {output}, {cost}, {seconds}{source}{first}{judge}"
+
+
+def _budget_lines(run: Run, expected: RunEstimate) -> list[str]:
+    """How far the budget reaches."""
+    limits = run.limits
+    if not limits:
+        return []
+    amounts = [f"{shown_tokens(limits.tokens)} tokens"] if limits.tokens is not None else []
+    amounts += [shown_dollars(limits.cost)] if limits.cost is not None else []
+    amounts += [shown_seconds(limits.seconds)] if limits.seconds is not None else []
+    share = reach(run, expected)
+    far = "would be enough" if share >= 1 else f"would reach about {int(share * expected.samples):,}"
+    which = "" if share >= 1 else f" of the {expected.samples:,} samples that are left"
+    unknown = "" if limits.seconds is None or expected.seconds is not None else "; its time is not known"
+    return [f"the budget of {' and '.join(amounts)} {far}{which}{unknown}"]

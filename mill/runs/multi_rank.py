@@ -14,7 +14,7 @@ from mill.api.validate import convert
 from mill.execute.executor import Executor, Tally
 from mill.execute.ranks import Ranks, split_samples
 from mill.execute.sample_state import SampleState, replay, run_samples
-from mill.runs.ledger import LedgerFile
+from mill.runs.ledger import LedgerFile, entry_dict
 from mill.runs.record import Record
 from mill.runs.schema import LedgerEntry
 
@@ -55,7 +55,7 @@ class RankSpending:
         ledger.other_entries = self._others
 
     def _others(self) -> Mapping[str, LedgerEntry]:
-        self._ranks.publish("spending", {self._ledger.name: asdict(self._ledger.entry())})
+        self._ranks.publish("spending", {self._ledger.name: entry_dict(self._ledger.entry())})
         for entries in self._ranks.published("spending"):
             self._add(entries)
         return self._known
@@ -67,7 +67,7 @@ class RankSpending:
         self._exchange({self._ledger.name: replace(self._ledger.entry(), ended=True)})
 
     def _exchange(self, entries: Mapping[str, LedgerEntry]) -> None:
-        for given in self._ranks.exchange({name: asdict(entry) for name, entry in entries.items()}):
+        for given in self._ranks.exchange({name: entry_dict(entry) for name, entry in entries.items()}):
             self._add(given)
 
     def _add(self, entries: Any) -> None:

@@ -224,3 +224,15 @@ def test_the_requests_of_a_lost_server_go_to_the_others(tmp_path: Path) -> None:
         stderr = run_on_servers(tmp_path, [first, second])
     assert "a worker died (cannot reach" in stderr
     assert len(recorded(tmp_path)) == 40
+
+
+def test_workers_share_a_budget(cluster: Cluster, tmp_path: Path) -> None:
+    """An answer of the toy model has 5 tokens."""
+    log, out = tmp_path / "log", tmp_path / "out"
+    command = toy(out, "toy_gen", *on_ray(2, cluster), "--max_tokens_total", "100", model=watched(log))
+    for _ in range(2):
+        code, stderr = run(command, **cluster.token)
+        assert code == 4, stderr
+        assert len(computed(log)) == scores(out)["tasks"]["toy_gen"]["n"] == 20
+    assert run(toy(out, "toy_gen", *on_ray(2, cluster), model=watched(log)), **cluster.token)[0] == 0
+    assert len(computed(log)) == 40

@@ -1,0 +1,119 @@
+"""What a run would spend, estimated before it starts: from earlier runs of the same model, else from token limits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mill.api.budget import TokenUsage, most_output
+from mill.api.errors import RunError
+from mill.api.request import Request
+from mill.api.validate import convert
+from mill.execute.account import TOKENS_PER_CHARACTER
+from mill.execute.budget import MODEL
+from mill.runs.evaluate import Run
+from mill.runs.folder import MANIFEST, RunFolder
+from mill.runs.ledger import spent_so_far
+from mill.runs.schema import Manifest
+
+
+@dataclass(frozen=True)
+class EarlierRates:
+    """What a request of an earlier run of the same model took on average."""
+
+    run: Path
+    requests: int
+    prompt_tokens: float
+    output_tokens: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class RunEstimate:
+    """What the requests without a response will take. `rates` is None where no earlier run of the model says more: the
+    output is then the most that it may be, and the time is not known."""
+
+    usage: TokenUsage
+    exact_prompt: bool
+    """Whether the tokenizer counted the prompts."""
+    seconds: float | None
+    cost: float | None
+    rates: EarlierRates | None
+    samples: int
+    """Those with a request that has no response yet."""
+
+
+def estimate(run: Run, todo: Sequence[Request], counted: int | None, samples: int) -> RunEstimate:
+    """`todo` are the requests without a response, and `counted` their tokens, where the tokenizer counted them."""
+    rates, price = earlier_rates(run), run.prices.get(MODEL)
+    prompt, output = counted, sum(map(most_output, todo))
+    if prompt is None and rates is not None and rates.prompt_tokens:
+        prompt = round(rates.prompt_tokens * len(todo))
+    elif prompt is None:
+        characters = sum(len(request.text) + len(request.continuation) for request in todo)
+        prompt = round(characters * TOKENS_PER_CHARACTER)
+    if rates is not None:
+        output = min(output, round(rates.output_tokens * sum(most_output(request) > 0 for request in todo)))
+    usage = TokenUsage(prompt, output)
+    return RunEstimate(
+        usage,
+        exact_prompt=counted is not None,
+        seconds=None if rates is None else rates.seconds * len(todo),
+        cost=None if price is None else price.most(usage),
+        rates=rates,
+        samples=samples,
+    )
+
+
+def reach(run: Run, expected: RunEstimate) -> float:
+    """The share of what is left of a run that its budget has room for, after what was spent already; 1 where all fits."""
+    limits, (spent, seconds) = run.limits, spent_so_far(run.folder)
+    needed: list[tuple[float, float]] = []
+    if limits.tokens is not None:
+        needed.append((limits.tokens - sum(usage.total for usage in spent.values()), expected.usage.total))
+    if limits.cost is not None and expected.cost is not None:
+        prices = ((run.prices.get(account), usage) for account, usage in spent.items())
+        cost = sum(price.cost(usage) for price, usage in prices if price is not None)
+        needed.append((limits.cost - cost, expected.cost))
+    if limits.seconds is not None and expected.seconds is not None:
+        needed.append((limits.seconds - seconds, expected.seconds))
+    return min((max(0.0, min(1.0, left / wanted)) for left, wanted in needed if wanted > 0), default=1.0)
+
+
+def earlier_rates(run: Run) -> EarlierRates | None:
+    """Those of the same run, else of the run of this model with the most tasks in common; None where there is none. Runs of
+    other types of tasks say nothing: a text takes longer than a score."""
+    types = {plan.task.task_type.value for plan in run.plans}
+    names = {plan.task.name for plan in run.plans}
+    found = []
+    for path in (run.folder.path, *run.folder.other_runs):
+        manifest = _manifest(path)
+        if manifest is None or not types & {task.task_type for task in manifest.tasks.values()}:
+            continue
+        rates = _rates(path, manifest)
+        if rates is not None:
+            found.append((path == run.folder.path, len(names & set(manifest.tasks)), rates.requests, rates))
+    return max(found, key=lambda one: one[:3])[3] if found else None
+
+
+def _manifest(path: Path) -> Manifest | None:
+    """None where the run has none that can be read."""
+    try:
+        return convert(RunFolder(path).manifest(), Manifest, path / MANIFEST, RunError)
+    except RunError:
+        return None
+
+
+def _rates(path: Path, manifest: Manifest) -> EarlierRates | None:
+    sessions = [session for session in manifest.sessions if session.computed]
+    requests = sum(session.computed for session in sessions)
+    if not requests:
+        return None
+    return EarlierRates(
+        path,
+        requests,
+        prompt_tokens=sum(session.prompt_tokens for session in sessions) / requests,
+        output_tokens=sum(session.output_tokens for session in sessions) / requests,
+        seconds=sum(session.answering_s for session in sessions) / requests,
+    )

@@ -1,0 +1,229 @@
+"""Accounts of a budget: room, reservations and estimates, with several processes on one ledger; pools that close."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from mill.api.budget import BudgetLimits, BudgetReached, Price, TokenUsage, shown_dollars, shown_seconds, shown_tokens
+from mill.api.request import GENERATE, LOGLIKELIHOOD, Request, generation_options
+from mill.api.response import Response
+from mill.execute import account as account_module
+from mill.execute.account import Account
+from mill.execute.budget import MODEL, OtherSpending, RunBudget, Spending, summed
+from mill.execute.pool import Pool
+from tests.execute.test_pool import WorkerFactory, make_requests, read_all
+
+
+class SharedLedger:
+    """The ledgers of several processes in memory, each read as it is now."""
+
+    def __init__(self, name: str, table: dict[str, Spending]) -> None:
+        self.name, self.table, self.elapsed = name, table, 0.0
+
+    def write(self, own: Spending, *, at_once: bool) -> None:
+        self.table[self.name] = own
+
+    def others(self, *, fresh: bool) -> OtherSpending:
+        others = [one for name, one in self.table.items() if name != self.name]
+        pending = [amounts for one in others for amounts in (one.in_flight, one.planned)]
+        return OtherSpending(summed([one.spent for one in others]), summed(pending))
+
+    def seconds(self) -> float:
+        return self.elapsed
+
+
+def make_account(
+    limits: BudgetLimits, table: dict[str, Spending] | None = None, name: str = "a", **how: Any
+) -> tuple[Account, SharedLedger]:
+    ledger = SharedLedger(name, {} if table is None else table)
+    budget = RunBudget(ledger, limits, {MODEL: how.pop("price", None)}, **how)
+    return Account(budget, MODEL, lambda requests: 10 * len(requests)), ledger
+
+
+def question(number: int, tokens: int = 10) -> Request:
+    """A prompt of 40 characters, which is 10 tokens, and an answer of at most `tokens`."""
+    return Request(GENERATE, f"question {number:031}", options=generation_options(max_gen_toks=tokens))
+
+
+ANSWER = Response(text="yes", prompt_tokens=10, output_tokens=5)
+
+
+def test_half_of_what_is_left_is_given_to_a_model_at_once() -> None:
+    account, ledger = make_account(BudgetLimits(tokens=850))
+    requests = [question(number) for number in range(100)]
+    # A prompt is estimated as 11 tokens, one for rounding: 20 requests of 21 tokens are 420.
+    assert account.fitting(requests, gated=False) == 20
+    assert ledger.table["a"].planned[MODEL] == TokenUsage(20 * 11, 20 * 10)
+    with account.window(requests[:20]):
+        for request in requests[:15]:
+            account.charge(request, ANSWER)
+        assert ledger.table["a"].planned[MODEL] == TokenUsage(5 * 11, 5 * 10)
+    assert ledger.table["a"].planned == {} and ledger.table["a"].spent[MODEL] == TokenUsage(150, 75)
+
+
+def test_a_model_behind_a_gate_gets_all_that_fits() -> None:
+    account, ledger = make_account(BudgetLimits(tokens=850))
+    requests = [question(number) for number in range(100)]
+    assert account.fitting(requests, gated=True) == 40 and "a" not in ledger.table
+
+
+def test_the_gate_admits_what_fits_and_one_request_in_any_case() -> None:
+    account, ledger = make_account(BudgetLimits(tokens=50))
+    admitted = [account.admit(question(number)) for number in range(4)]
+    # Without a response, 40 characters are 10 tokens, and one is for rounding.
+    assert admitted == [True, True, False, False]
+    assert ledger.table["a"].in_flight[MODEL].total == 42
+    for number in range(2):
+        account.settle(question(number), ANSWER)
+    assert ledger.table["a"].in_flight[MODEL].total == 0 and ledger.table["a"].spent[MODEL].total == 30
+    assert account.admit(question(2, tokens=1000)), "20 are left, and nothing else is in flight"
+    assert not account.admit(question(3))
+    account.settle(question(2, tokens=1000), replace(ANSWER, output_tokens=10))
+    assert account.closed() and not account.admit(question(4))
+    with pytest.raises(BudgetReached):
+        account.begin(question(4))
+
+
+def test_a_retry_counts_the_prompt_and_is_refused_where_there_is_no_room() -> None:
+    account, ledger = make_account(BudgetLimits(tokens=60))
+    first, second = question(1), question(2)
+    assert account.admit(first) and account.admit(second)
+    account.retry(first)  # 42 in flight and 11 spent
+    with pytest.raises(BudgetReached):
+        account.retry(first)
+    account.release(first)
+    assert ledger.table["a"].in_flight[MODEL].total == 21 and ledger.table["a"].spent[MODEL] == TokenUsage(22)
+    account.lose(second)
+    assert ledger.table["a"].spent[MODEL] == TokenUsage(33, 10)
+
+
+def test_requests_that_were_admitted_and_not_sent_are_released() -> None:
+    account, ledger = make_account(BudgetLimits(tokens=1000))
+    requests = [question(1), question(2)]
+    with account.window(requests):
+        assert all(account.admit(request) for request in requests)
+        account.settle(requests[0], ANSWER)
+    assert ledger.table["a"].in_flight[MODEL].total == 0 and ledger.table["a"].spent[MODEL].total == 15
+
+
+def test_what_another_process_has_in_flight_is_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(account_module, "WAIT_S", 0.01)
+    table = {"b": Spending(in_flight={MODEL: TokenUsage(80)})}
+    account, _ = make_account(BudgetLimits(tokens=100), table)
+    timer = threading.Timer(0.1, lambda: table.update(b=Spending(spent={MODEL: TokenUsage(10)})))
+    timer.start()
+    started = time.monotonic()
+    assert account.fitting([question(1)], gated=True) == 1
+    assert time.monotonic() - started > 0.09
+    table["b"] = Spending(spent={MODEL: TokenUsage(100)})
+    assert account.fitting([question(1)], gated=True) == 0
+    assert account.budget.stopped == "the budget of 100 tokens"
+
+
+def test_ranks_take_their_share_and_do_not_wait_for_each_other() -> None:
+    table: dict[str, Spending] = {}
+    accounts = [make_account(BudgetLimits(tokens=1680), table, name, processes=2)[0] for name in "ab"]
+    requests = [question(number) for number in range(100)]
+    assert [account.fitting(requests, gated=False) for account in accounts] == [20, 15], "a quarter of 1680, of 1260"
+    table["b"] = Spending(in_flight={MODEL: TokenUsage(1680)})
+    assert make_account(BudgetLimits(tokens=1680), table, "c", processes=2)[0].fitting(requests, gated=False) == 1
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_processes_never_spend_more_than_one_request_above_the_budget(seed: int) -> None:
+    """Any interleaving of two processes that send and receive."""
+    dice, table = random.Random(seed), dict[str, Spending]()
+    limit, most = 500, 21
+    accounts = [make_account(BudgetLimits(tokens=limit), table, name)[0] for name in "ab"]
+    in_flight: list[tuple[Account, Request]] = []
+    for number in range(400):
+        if in_flight and dice.random() < 0.5:
+            account, request = in_flight.pop(dice.randrange(len(in_flight)))
+            account.settle(request, replace(ANSWER, output_tokens=dice.randrange(11)))
+        elif (account := dice.choice(accounts)).admit(request := question(number)):
+            in_flight.append((account, request))
+    for account, request in in_flight:
+        account.settle(request, replace(ANSWER, output_tokens=10))
+    total = sum(one.spent[MODEL].total for one in table.values())
+    assert limit <= total < limit + most
+
+
+def test_time_limits_how_much_a_model_gets_at_once() -> None:
+    account, ledger = make_account(BudgetLimits(seconds=100))
+    requests = [question(number) for number in range(100)]
+    assert account.fitting(requests, gated=False) == 8, "nothing is known about their time"
+    with account.window(requests[:8]):
+        for request in requests[:8]:
+            account.charge(request, ANSWER)
+    account._answering_s = 8.0  # a second for each
+    ledger.elapsed = 40.0
+    assert account.fitting(requests, gated=False) == 30, "half of the 60 seconds that are left"
+    assert account.fitting(requests, gated=True) == 100
+    ledger.elapsed = 100.0
+    assert account.fitting(requests, gated=True) == 0 and account.budget.stopped == "the budget of 1m40s"
+
+
+def test_dollars_of_requests_in_flight_are_the_most_they_may_be() -> None:
+    account, _ = make_account(BudgetLimits(cost=0.001), price=Price(prompt=10, output=10, reasoning=50))
+    # 11 prompt tokens for $10 and 10 output tokens for $50 a million are $0.00061.
+    assert [account.admit(question(number)) for number in range(2)] == [True, False]
+    account.settle(question(0), replace(ANSWER, reasoning_tokens=4))
+    assert account.budget.spent()[1] == pytest.approx((10 * 10 + 1 * 10 + 4 * 50) / 1e6)
+
+
+def test_scored_texts_count_their_context_and_continuation() -> None:
+    account, ledger = make_account(BudgetLimits(tokens=1000))
+    request = Request(LOGLIKELIHOOD, "c" * 40, " yes" * 2)
+    assert account.size(request) == TokenUsage(11, 3)
+    account.charge(request, Response(score=-1.0))
+    assert ledger.table["a"].spent[MODEL] == TokenUsage(11, 3)
+    account.charge(request, Response(score=-1.0, prompt_tokens=9, output_tokens=1))
+    assert ledger.table["a"].spent[MODEL] == TokenUsage(20, 4)
+
+
+def test_without_limits_everything_is_counted_and_nothing_estimated() -> None:
+    account, ledger = make_account(BudgetLimits())
+    requests = [question(number) for number in range(50)]
+    assert account.fitting(requests, gated=False) == 50
+    account.charge(requests[0], ANSWER)
+    assert ledger.table["a"].spent[MODEL] == TokenUsage(10, 5)
+
+
+class ClosingGate:
+    """Closes after some requests."""
+
+    def __init__(self) -> None:
+        self.over = False
+
+    def closed(self) -> bool:
+        return self.over
+
+
+def test_a_pool_that_closes_awaits_what_its_workers_have() -> None:
+    gate = ClosingGate()
+
+    def before(worker: Any, request: Request) -> None:
+        gate.over = True
+        time.sleep(0.005)
+
+    pool = Pool(WorkerFactory(before).start_worker, 2)
+    pool.set_gate(gate)  # type: ignore[arg-type]
+    requests = make_requests(60)
+    seen = read_all(pool, requests)
+    first = {request.text for request in requests[:21]}
+    assert 0 < len(seen.times) < 60 and set(seen.times.values()) == {1}
+    assert first <= set(seen.times), "the first chunk, which has 0.7 of an equal share, is whole"
+
+
+def test_amounts_are_shown_as_they_are_typed() -> None:
+    assert [shown_tokens(count) for count in (812, 500_000, 1_500_000, 20_000_000, 1_234_567, 2 * 10**9)] == [
+        *("812", "500k", "1.5M", "20M", "1,234,567", "2B"),
+    ]
+    assert [shown_seconds(seconds) for seconds in (0.5, 30, 90, 5400, 7200)] == ["0.5s", "30s", "1m30s", "1h30m", "2h"]
+    assert [shown_dollars(dollars) for dollars in (15, 0.5, 0.00123)] == ["$15.00", "$0.50", "$0.00123"]

@@ -1,0 +1,437 @@
+"""Budgets of runs: where they stop, what they say, and what counts. An answer of the toy model has 3 + 2 tokens."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mill.api.judge import Judge
+from mill.api.model import MillModel, ModelCapabilities
+from mill.api.registry import register_model, register_task
+from mill.api.request import GENERATE, Request, generation_options
+from mill.api.response import Response
+from mill.api.task import RenderSettings, Sample, Task, TaskType, Value
+from mill.cli.main import run
+from mill.runs.folder import RunFolder
+from mill.runs.ledger import spent_so_far
+from tests.outcomes import only, recorded, samples, scores, sessions
+from tests.runs.faults import TOY, computed
+from tests.servers import FaultServer, status
+
+TOKENS = 5  # of an answer of the toy model
+Mill = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "out"
+
+
+@pytest.fixture
+def mill(out: Path, toy_here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Mill:
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def call(model: str, tasks: str, *options: str) -> tuple[int, str, str]:
+        toy_here.write_text("")
+        code = run(["eval", model, tasks, "--task_paths", str(TOY), "--output_dir", str(out), "--quiet", *options])
+        return code, *capsys.readouterr()
+
+    return call
+
+
+def spent(out: Path) -> int:
+    """The tokens of the only run, as its ledgers say."""
+    amounts, _ = spent_so_far(RunFolder(only(out, "manifest.json").parent))
+    return sum(usage.total for usage in amounts.values())
+
+
+# Local models.
+
+
+def test_a_run_stops_at_its_budget_and_continues_with_a_larger_one(mill: Mill, out: Path, toy_here: Path) -> None:
+    code, printed, _ = mill("toy[path=toy]", "toy_gen", "--max_tokens_total", "60")
+    assert (code, len(computed(toy_here)), spent(out)) == (4, 12, 60)
+    assert "stopped at the budget of 60 tokens: 12 of 30 samples; the same command with a larger budget" in printed
+    assert "spent: 60 tokens" in printed
+    result = scores(out)["tasks"]["toy_gen"]
+    assert (result["n"], result["pending"], result["total"], result["errors"]) == (12, 18, 30, 0)
+    assert result["warnings"] == ["the run stopped at the budget of 60 tokens: 12 of 30 samples are done"]
+    assert result["metrics"]["exact_match"]["n"] == 12
+    assert [session["ended"] for session in sessions(out)] == ["stopped"]
+    # The first samples are done, as with --limit 12.
+    errors = [row["error"] for row in samples(out)["toy_gen.jsonl"]]
+    assert errors == [None] * 12 + ["not answered"] * 18
+
+    code, printed, _ = mill("toy[path=toy]", "toy_gen", "--max_tokens_total", "60")
+    assert (code, computed(toy_here), spent(out)) == (4, [], 60)
+    assert "stopped at the budget of 60 tokens: 12 of 30 samples" in printed
+
+    code, printed, _ = mill("toy[path=toy]", "toy_gen", "--max_tokens_total", "1k")
+    assert (code, len(computed(toy_here)), spent(out)) == (0, 18, 150)
+    assert "stopped" not in printed and "pending" not in scores(out)["tasks"]["toy_gen"]
+    assert scores(out)["tasks"]["toy_gen"]["warnings"] == []
+
+
+def test_a_run_that_ends_exactly_at_its_budget_is_complete(mill: Mill, out: Path) -> None:
+    code, printed, _ = mill("toy[path=toy]", "toy_gen", "--max_tokens_total", str(30 * TOKENS))
+    assert (code, spent(out)) == (0, 30 * TOKENS) and "stopped" not in printed
+    assert mill("toy[path=toy]", "toy_gen", "--max_tokens_total", "1")[0] == 0, "nothing is left to send"
+
+
+def test_one_token_less_is_not_enough(mill: Mill, out: Path) -> None:
+    """A request is sent as long as anything is left, so the last one may go over: a sample more would not be sent."""
+    assert mill("toy[path=toy]", "toy_gen", "--max_tokens_total", str(29 * TOKENS))[0] == 4
+    assert (spent(out), scores(out)["tasks"]["toy_gen"]["n"]) == (29 * TOKENS, 29)
+
+
+def test_the_tokens_of_a_run_without_a_budget_count_when_it_gets_one(mill: Mill, out: Path, toy_here: Path) -> None:
+    assert mill("toy[path=toy]", "toy_gen", "--limit", "10")[0] == 0
+    code, *_ = mill("toy[path=toy]", "toy_gen", "--max_tokens_total", "75")
+    assert (code, len(computed(toy_here)), spent(out)) == (4, 5, 75)
+
+
+def test_sessions_of_a_version_without_ledgers_count(mill: Mill, out: Path, toy_here: Path) -> None:
+    assert mill("toy[path=toy]", "toy_gen", "--limit", "10")[0] == 0
+    (ledger,) = out.glob("*/*/spending/*.ledger")
+    ledger.unlink()
+    assert spent(out) == 50
+    assert mill("toy[path=toy]", "toy_gen", "--max_tokens_total", "60")[0] == 4
+    assert len(computed(toy_here)) == 2
+
+
+def test_responses_of_other_runs_cost_nothing(mill: Mill, out: Path, toy_here: Path) -> None:
+    assert mill("toy[path=toy]", "toy_gen", "--limit", "20")[0] == 0
+    other = ("--system_prompt", "", "--n_shots", "0", "--max_rounds", "2")  # another run, with the same requests
+    options = (*other, "--limit", "20", "--max_tokens_total", "15")
+    assert mill("toy[path=toy]", "toy_gen,toy_dialog", *options)[0] == 4
+    assert len(computed(toy_here)) == 3, "toy_gen was copied, and three rounds of dialogs were computed"
+
+
+def test_dialogs_that_are_cut_are_pending_and_resume_in_the_middle(mill: Mill, out: Path, toy_here: Path) -> None:
+    code, printed, _ = mill("toy[path=toy]", "toy_dialog", "--limit", "2", "--max_tokens_total", "20")
+    assert (code, len(computed(toy_here))) == (4, 4), "both first rounds, and two of the second"
+    assert "stopped at the budget of 20 tokens: 0 of 2 samples" in printed
+    result = scores(out)["tasks"]["toy_dialog"]
+    assert (result["n"], result["pending"], result["errors"]) == (0, 2, 0)
+    code, *_ = mill("toy[path=toy]", "toy_dialog", "--limit", "2", "--max_tokens_total", "1k")
+    assert (code, len(computed(toy_here)), spent(out)) == (0, 2, 30)
+
+
+def test_a_budget_ends_with_dialogs_that_are_over(mill: Mill, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOY_N", "200")
+    code, *_ = mill("toy[path=toy]", "toy_dialog", "--max_tokens_total", str(100 * 3 * TOKENS))
+    assert code == 4 and scores(out)["tasks"]["toy_dialog"]["n"] >= 64
+
+
+def test_samples_that_fail_count_their_prompts(mill: Mill, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOY_FAILS", "toy_gen 3")
+    code, printed, _ = mill("toy[path=toy]", "toy_gen", "--limit", "10", "--max_tokens_total", "10k")
+    assert code == 1 and "stopped" not in printed
+    # The error has no counts: its prompt of 9 characters is estimated from the others, with 3 tokens for 9 characters.
+    assert spent(out) == 9 * TOKENS + 4
+
+
+def test_time_is_a_budget(mill: Mill, out: Path, toy_here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOY_DELAY", "0.05")
+    started = time.monotonic()
+    code, printed, _ = mill("toy[path=toy]", "toy_gen", "--max_time", "0.9s")
+    assert code == 4 and time.monotonic() - started < 3.0
+    assert "stopped at the budget of 0.9s" in printed
+    done = len(computed(toy_here))
+    assert 8 <= done < 30
+    code, *_ = mill("toy[path=toy]", "toy_gen", "--max_time", "0.9s")
+    assert (code, computed(toy_here)) == (4, [])
+    assert mill("toy[path=toy]", "toy_gen", "--max_time", "1h30m")[0] == 0
+
+
+def test_sessions_at_the_same_time_count_once(mill: Mill, out: Path) -> None:
+    assert mill("toy[path=toy]", "toy_gen", "--limit", "2")[0] == 0
+    folder = RunFolder(only(out, "manifest.json").parent)
+    alone = spent_so_far(folder)[1]
+    (ledger,) = (folder.path / "spending").glob("*.ledger")
+    ledger.with_name(f"another-{ledger.name}").write_bytes(ledger.read_bytes())
+    amounts, seconds = spent_so_far(folder)
+    assert seconds == pytest.approx(alone) and amounts["model"].total == 2 * 2 * TOKENS
+
+
+def test_a_damaged_ledger_is_refused(mill: Mill, out: Path) -> None:
+    assert mill("toy[path=toy]", "toy_gen", "--limit", "2")[0] == 0
+    (ledger,) = out.glob("*/*/spending/*.ledger")
+    ledger.write_bytes(ledger.read_bytes().replace(b'"output": 4', b'"output": 5'))
+    code, _, err = mill("toy[path=toy]", "toy_gen", "--max_tokens_total", "100")
+    assert code != 0 and f"{ledger} is damaged" in err and "Traceback" not in err
+
+
+def test_a_stopped_run_is_scored_again_as_it_was(mill: Mill, out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mill("toy[path=toy]", "toy_gen,toy_choice", "--max_tokens_total", "60")
+    before = scores(out)
+    run(["score", str(only(out, "manifest.json").parent), "--task_paths", str(TOY)])
+    assert scores(out) == before
+
+
+# Money.
+
+
+def test_a_budget_in_dollars(mill: Mill, out: Path, toy_here: Path) -> None:
+    # 3 prompt tokens for $1 a million and 2 output tokens for $2 a million: 7 millionths of a dollar for an answer.
+    price = ("--price", "in=1,out=2")
+    code, printed, _ = mill("toy[path=toy]", "toy_gen", "--max_cost", "0.00007", *price)
+    assert (code, len(computed(toy_here))) == (4, 10)
+    assert "stopped at the budget of $7e-05: 10 of 30 samples" in printed and "spent: 50 tokens, $7e-05" in printed
+    code, *_ = mill("toy[path=toy]", "toy_gen", "--max_cost", "0.00007", "--price", "in=0,out=2")
+    assert (code, len(computed(toy_here))) == (4, 8), "40 of 70 were spent by these prices, and 4 are for an answer"
+
+
+def test_a_limit_in_dollars_needs_a_price(mill: Mill, out: Path) -> None:
+    code, _, err = mill("toy[path=toy]", "toy_gen", "--max_cost", "3")
+    assert code == 2 and not out.exists()
+    assert err.strip() == (
+        'mill: --max_cost: the price of toy is not known: give it with --price "in=0.15,out=0.60" '
+        "(dollars for a million tokens)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--max_tokens_total", "20X"), "--max_tokens_total must be a number of tokens of at least 1"),
+        (("--max_tokens_total", "0"), "--max_tokens_total must be a number of tokens of at least 1"),
+        (("--max_tokens_total", "1.5"), "--max_tokens_total must be a number of tokens"),
+        (("--max_time", "2x"), "--max_time must be a time above 0"),
+        (("--max_time", "30m2h"), "--max_time must be a time above 0"),
+        (("--max_time", "0"), "--max_time must be a time above 0"),
+        (("--max_cost", "-1"), "--max_cost must be an amount of dollars above 0"),
+        (("--max_cost", "much"), "--max_cost must be an amount of dollars above 0"),
+        (("--price", "in=1"), "--price: out= is missing"),
+        (("--price", "in=1,out=x"), "--price: out=x is no price"),
+        (("--price", "in=1,out=2,tax=3"), "'tax' has no price: names are in, out, cached, reasoning"),
+        (("--judge_price", "in=1,out=1"), "--judge_price has no effect without --judge"),
+    ],
+)
+def test_bad_values_are_one_line(mill: Mill, out: Path, options: Sequence[str], message: str) -> None:
+    code, _, err = mill("toy[path=toy]", "toy_gen", *options)
+    assert code == 2 and len(err.splitlines()) == 1 and message in err and not out.exists()
+
+
+def test_a_run_file_has_budgets(mill: Mill, out: Path, tmp_path: Path, toy_here: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text(
+        f"models: ['toy[path=toy]']\ntasks: [toy_gen]\ntask_paths: {TOY}\noutput_dir: {out}\nquiet: true\n"
+        "max_tokens_total: 0.05k\nmax_time: 1h\nprice: {in: 1, out: 2}\nmax_cost: 15\n"
+    )
+    toy_here.write_text("")
+    assert run(["eval", "--config", str(file)]) == 4
+    assert len(computed(toy_here)) == 10
+
+
+# Judges.
+
+
+class Echo(MillModel):
+    """Answers with 10 tokens to a prompt of 10."""
+
+    def __init__(self, name: str = "echo") -> None:
+        self.name, self.capabilities = name, ModelCapabilities(supports_chat_template=False)
+
+    @property
+    def model_name(self) -> str:
+        return self.name
+
+    def _generate_batch(self, batch: list[Request], gen_kwargs: dict[str, Any]) -> list[Response]:
+        return [Response(text="VERDICT: CORRECT", prompt_tokens=10, output_tokens=10) for _ in batch]
+
+
+class JudgedTask(Task):
+    task_type = TaskType.GENERATIVE_QA
+    metrics = {"exact_match": "mean"}
+    judge: Judge | None = Judge(max_gen_toks=10)
+
+    def samples(self) -> Sequence[Sample]:
+        return [Sample(str(number), {"question": f"question {number}"}) for number in range(10)]
+
+    def requests(self, sample: Sample, settings: RenderSettings) -> list[Request]:
+        return [Request(GENERATE, sample.doc["question"], options=generation_options(max_gen_toks=10))]
+
+    def target(self, sample: Sample) -> str:
+        return ""
+
+    def score(self, sample: Sample, responses: Sequence[Response]) -> dict[str, Value]:
+        return {"exact_match": 0.0}
+
+    def judged_fields(self, sample: Sample, responses: Sequence[Response]) -> dict[str, str]:
+        # Equal answers to one question would be judged once.
+        return {**super().judged_fields(sample, responses), "question": sample.doc["question"]}
+
+
+@pytest.fixture
+def judged() -> None:
+    register_model("echo")(Echo)
+    register_task("judged_budget")(JudgedTask)
+
+
+def test_judges_spend_from_the_same_budget(mill: Mill, judged: None, out: Path) -> None:
+    judge = ("--judge", "echo[name=judge]")
+    code, printed, _ = mill("echo", "judged_budget", *judge, "--max_tokens_total", "260")
+    assert code == 4, "200 tokens for the answers, and 60 for three judgements"
+    assert "stopped at the budget of 260 tokens: 10 of 10 samples, 3 of them judged" in printed
+    result = json.loads(next(out.glob("echo-*/*/results.json")).read_text())["tasks"]["judged_budget"]
+    assert (result["n"], result["not_judged"], result["errors"]) == (10, 7, 0)
+    assert (result["metrics"]["exact_match"]["n"], result["metrics"]["judge"]["n"]) == (10, 3)
+    assert "unjudged" not in result, "none of the judgements failed"
+    code, printed, _ = mill("echo", "judged_budget", *judge, "--max_tokens_total", "400")
+    assert code == 0 and "spent: 400 tokens" in printed
+    result = json.loads(next(out.glob("echo-*/*/results.json")).read_text())["tasks"]["judged_budget"]
+    assert result["metrics"]["judge"]["n"] == 10 and "not_judged" not in result
+
+
+def test_a_limit_in_dollars_needs_the_price_of_the_judge(mill: Mill, judged: None, out: Path) -> None:
+    options = ("--judge", "echo[name=judge]", "--max_cost", "0.00025", "--price", "in=1,out=1")
+    code, _, err = mill("echo", "judged_budget", *options)
+    assert code == 2 and "the price of judge is not known: give it with --judge_price" in err
+    code, printed, _ = mill("echo", "judged_budget", *options, "--judge_price", "in=0,out=1")
+    assert code == 4 and "10 of 10 samples, 5 of them judged" in printed, "$0.0002 for answers, $0.00001 for a judgement"
+
+
+# Servers.
+
+
+def chat(prompt: int = 20, output: int = 4, usage: dict[str, Any] | None = None) -> dict[str, Any]:
+    counts = {"prompt_tokens": prompt, "completion_tokens": output, **(usage or {})}
+    return {"choices": [{"message": {"content": "yes"}, "finish_reason": "stop"}], "usage": counts}
+
+
+def is_probe(body: dict[str, Any]) -> bool:
+    return "toy_gen" not in json.dumps(body)
+
+
+def test_a_server_gets_no_request_after_the_budget(mill: Mill, out: Path) -> None:
+    sent: list[str] = []
+
+    def answer(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
+        if not is_probe(body):
+            sent.append(path)
+            time.sleep(0.01)
+        return chat()
+
+    with FaultServer(answer) as server:
+        spec = f"openai-compat[model=m,base_url={server.url},chat=true,concurrency=4]"
+        code, printed, _ = mill(spec, "toy_gen", "--max_tokens_total", "240")
+        # An answer has 24 tokens of at most 28 or so: the last of ten is sent alone.
+        assert (code, len(sent), spent(out)) == (4, 10, 240)
+        assert "stopped at the budget of 240 tokens: 10 of 30 samples" in printed
+        assert mill(spec, "toy_gen", "--max_tokens_total", "240")[0] == 4 and len(sent) == 10
+        assert mill(spec, "toy_gen", "--max_tokens_total", str(30 * 24))[0] == 0 and len(sent) == 30
+
+
+def test_failed_attempts_count_their_prompts_and_stop_at_the_budget(mill: Mill, out: Path) -> None:
+    """A server that fails on every second call: no call is made for which there is no room."""
+    sent: list[str] = []
+
+    def answer(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
+        if is_probe(body):
+            return chat()
+        text = body["messages"][0]["content"]
+        sent.append(text)
+        return status(500) if sent.count(text) == 1 else chat(prompt=3, output=4)
+
+    with FaultServer(answer) as server:
+        spec = f"openai-compat[model=m,base_url={server.url},chat=true,concurrency=4]"
+        code, *_ = mill(spec, "toy_gen", "--max_tokens_total", "100")
+        calls = len(sent)
+        # A prompt of 9 or 10 characters is estimated to have 3 or 4 tokens: 3 of the failed attempt, 7 of the answer.
+        assert code == 4 and 100 <= spent(out) <= 110
+        assert 18 <= calls <= 22
+        assert mill(spec, "toy_gen", "--max_tokens_total", "100")[0] == 4 and len(sent) == calls
+
+
+def test_a_server_that_always_fails_spends_no_more_than_the_budget(mill: Mill, out: Path) -> None:
+    sent: list[str] = []
+
+    def answer(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
+        if is_probe(body):
+            return chat()
+        sent.append(path)
+        return chat(prompt=3) if len(sent) == 1 else status(500)
+
+    with FaultServer(answer) as server:
+        spec = f"openai-compat[model=m,base_url={server.url},chat=true,concurrency=2]"
+        code, *_ = mill(spec, "toy_gen", "--max_tokens_total", "40")
+        assert code == 4
+        assert len(sent) <= 1 + 40 // 3, "each failed call counts at least 3 tokens"
+        result = scores(out)["tasks"]["toy_gen"]
+        assert result["errors"] == 0 and result["pending"] == 29, "a call that could not be repeated is no error"
+
+
+def test_cached_and_reasoning_tokens_have_their_own_prices(mill: Mill, out: Path) -> None:
+    details = {
+        "prompt_tokens_details": {"cached_tokens": 10},
+        "completion_tokens_details": {"reasoning_tokens": 3},
+    }
+    with FaultServer(lambda server, path, body: chat(usage=details)) as server:
+        spec = f"openai-compat[model=m,base_url={server.url},chat=true]"
+        price = ("--price", "in=2,out=10,cached=1,reasoning=20")
+        # 10 of 20 prompt tokens are cached and 3 of 4 output tokens are reasoning: (20 + 10 + 10 + 60) / 1e6 dollars.
+        code, printed, _ = mill(spec, "toy_gen", "--limit", "5", "--max_cost", "1", *price)
+        assert code == 0 and "spent: 120 tokens, $0.0005" in printed
+    (response,) = {json.dumps(one, sort_keys=True) for one in recorded(out).values()}
+    assert json.loads(response)["cached_tokens"] == 10
+
+
+def test_several_servers_share_the_budget(mill: Mill, out: Path) -> None:
+    sent: list[str] = []
+
+    def answer(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
+        if not is_probe(body):
+            sent.append(path)
+            time.sleep(0.01)
+        return chat(prompt=3)
+
+    with FaultServer(answer) as first, FaultServer(answer) as second:
+        spec = f"openai-compat[model=m,base_url='{first.url},{second.url}',chat=true,concurrency=2]"
+        code, printed, _ = mill(spec, "toy_gen", "--max_tokens_total", "70")
+        assert (code, len(sent), spent(out)) == (4, 10, 70), printed
+        assert mill(spec, "toy_gen", "--max_tokens_total", "1k")[0] == 0 and len(sent) == 30
+
+
+def test_time_stops_a_server_between_requests(mill: Mill, out: Path) -> None:
+    def answer(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
+        time.sleep(0 if is_probe(body) else 0.2)
+        return chat()
+
+    with FaultServer(answer) as server:
+        spec = f"openai-compat[model=m,base_url={server.url},chat=true,concurrency=2]"
+        started = time.monotonic()
+        code, printed, _ = mill(spec, "toy_gen", "--max_time", "1s")
+        assert code == 4 and time.monotonic() - started < 5 and "stopped at the budget of 1s" in printed
+        assert 4 <= scores(out)["tasks"]["toy_gen"]["n"] <= 12
+
+
+# Dry runs.
+
+
+def test_a_dry_run_estimates_what_a_run_takes(mill: Mill, out: Path) -> None:
+    code, printed, _ = mill("toy[path=toy]", "toy_gen", "--dry_run", "--price", "in=1,out=10")
+    # 290 characters in 30 prompts, four of them a token, and at most 8 tokens for each answer.
+    assert code == 0 and "estimate for toy: about 72 input and at most 240 output tokens, at most $0.00247" in printed
+    assert "time unknown" in printed
+    mill("toy[path=toy]", "toy_gen", "--limit", "10")
+    code, printed, _ = mill("toy[path=toy]", "toy_gen", "--dry_run", "--max_tokens_total", "100", "--max_time", "1h")
+    run_folder = only(out, "manifest.json").parent
+    assert "about 60 input and about 40 output tokens, cost unknown" in printed
+    assert f"(rates of 10 requests in {run_folder})" in printed and "about 1s" in printed
+    assert "the budget of 100 tokens and 1h would reach about 10 of the 20 samples that are left" in printed
+    assert "would be enough" in mill("toy[path=toy]", "toy_gen", "--dry_run", "--max_tokens_total", "150")[1]
+    assert len(list(run_folder.glob("spending/*"))) == 1, "a dry run writes nothing"
+
+
+def test_a_budget_of_a_python_call(out: Path, toy_here: Path) -> None:
+    import mill as package
+
+    found = package.evaluate("toy[path=toy]", "toy_gen", output_dir=out, max_tokens_total="50")
+    assert found.outcome.stopped == "stopped at the budget of 50 tokens: 10 of 30 samples"
+    assert not found.outcome.complete and len(computed(toy_here)) == 10
