@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from pathlib import Path
 
 from mill.checks.pairing import Matches, match_content
 from mill.metrics.aggregate import bits_per_unit, perplexity
@@ -22,31 +23,53 @@ from mill.runs.recorded_run import RecordedRun
 from mill.runs.sample_values import Number, SampleValues
 from mill.runs.schema import BenchmarkResult
 
+MOST_SAMPLES = 200_000  # in memory
 _AS_RECORDED = 1e-6  # relative: results.json has the whole float
+MEAN = "mean"
+RATIOS = {"perplexity": perplexity, "bits_per_unit": bits_per_unit}
 
 
 @dataclass(frozen=True)
 class ScoreDifference:
-    """Second minus first run. `pairs` is the number of samples that both runs have a value of; 0 where the test is that of two
-    independent estimates. `values` are those of the pairs alone."""
+    """Second minus first run. `pairs` is the number of samples that both runs have a value of; 0 where the test is that of
+    two independent estimates. `values` are those of the pairs alone."""
 
     difference: Difference
     pairs: int = 0
     values: tuple[float, float] | None = None
 
 
-@dataclass
-class PairedRuns:
-    """Two runs with the samples that both have, each file read once."""
+class ValueCache:
+    """The samples of runs, each file read once; the oldest are dropped where there are many."""
 
-    first: RecordedRun
-    second: RecordedRun
-    _matches: dict[str, Matches[SampleValues]] = field(default_factory=dict)
+    def __init__(self, most: int = MOST_SAMPLES) -> None:
+        self._most, self._count = most, 0
+        self._known: dict[tuple[Path, str], list[SampleValues]] = {}
+
+    def values(self, run: RecordedRun, task: str) -> list[SampleValues]:
+        key = (run.path, task)
+        found = self._known.pop(key, None)
+        if found is None:
+            found = run.values(task)
+            self._count += len(found)
+            while self._known and self._count > self._most:
+                self._count -= len(self._known.pop(next(iter(self._known))))
+        self._known[key] = found
+        return found
+
+
+class PairedRuns:
+    """Two runs with the samples that both have."""
+
+    def __init__(self, first: RecordedRun, second: RecordedRun, cache: ValueCache) -> None:
+        self.first, self.second, self._cache = first, second, cache
+        self._last: tuple[str, Matches[SampleValues]] | None = None
 
     def matches(self, task: str) -> Matches[SampleValues]:
-        if task not in self._matches:
-            self._matches[task] = match_content(self.first.values(task), self.second.values(task))
-        return self._matches[task]
+        if self._last is None or self._last[0] != task:  # those of one task at a time: there may be many samples
+            sides = [self._cache.values(run, task) for run in (self.first, self.second)]
+            self._last = task, match_content(sides[0], sides[1])
+        return self._last[1]
 
     def difference(self, name: str, metric: str, *, same_samples: bool = False) -> ScoreDifference | None:
         """Of a task or benchmark; None where one of the runs has no such score. With `same_samples` pairs count only where
@@ -68,9 +91,7 @@ class PairedRuns:
         matches = self.matches(task)
         if same_samples and matches.unpaired:
             return None
-        pairs = [
-            (a.values[metric], b.values[metric]) for a, b in matches.pairs if metric in a.values and metric in b.values
-        ]
+        pairs = [(a.values[metric], b.values[metric]) for a, b in matches.pairs if metric in a.values and metric in b.values]
         plain = [(a, b) for a, b in pairs if isinstance(a, float) and isinstance(b, float)]
         ratios = [(a, b) for a, b in pairs if isinstance(a, tuple) and isinstance(b, tuple)]
         recorded = [self._recorded_as(run, task, metric) for run in (self.first, self.second)]
@@ -86,16 +107,12 @@ class PairedRuns:
         return None
 
     def _recorded_as(self, run: RecordedRun, task: str, metric: str) -> str | None:
-        """How the recorded score comes from the values of its samples; None where it does from none of the known ways."""
-        side = 0 if run is self.first else 1
-        recorded = run.estimate(task, metric)
-        values = [pair[side].values.get(metric) for pair in self.matches(task).pairs]
-        if recorded is None or None in values:
-            values = [sample.values.get(metric) for sample in run.values(task)]
-        return _aggregation([value for value in values if value is not None], recorded)
+        """How the recorded score comes from the values of its samples; None where it does in none of the known ways."""
+        values = [sample.values[metric] for sample in self._cache.values(run, task) if metric in sample.values]
+        return _aggregation(values, run.estimate(task, metric))
 
     def _benchmark(self, name: str, metric: str, *, same_samples: bool) -> ScoreDifference | None:
-        """The mean of its tasks' differences, where both runs have the same tasks and their mean is a plain or weighted one."""
+        """The mean of its tasks' differences, where both runs have the same tasks and a plain or weighted mean of them."""
         tasks = self.first.tasks_of(name)
         if set(tasks) != set(self.second.tasks_of(name)):
             return None
@@ -110,14 +127,12 @@ class PairedRuns:
         weights = [part.pairs / n if weighted[0] else 1 / len(parts) for part in parts]
         pooled = pooled_difference([(weight, part.difference) for weight, part in zip(weights, parts, strict=True)])
         first, second = (
-            math.fsum(weight * (part.values or (math.nan, math.nan))[side] for weight, part in zip(weights, parts, strict=True))
+            math.fsum(
+                weight * (part.values or (math.nan, math.nan))[side] for weight, part in zip(weights, parts, strict=True)
+            )
             for side in (0, 1)
         )
         return ScoreDifference(pooled, n, (first, second))
-
-
-MEAN = "mean"
-RATIOS = {"perplexity": perplexity, "bits_per_unit": bits_per_unit}
 
 
 def _aggregation(values: Sequence[Number], recorded: Estimate | None) -> str | None:

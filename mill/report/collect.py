@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from mill.metrics.estimate import Estimate
-from mill.report.tables import Listing, number
+from mill.report.listing import Listing
+from mill.report.tables import number
 from mill.runs.folder import RunFolder
 from mill.runs.recorded_run import RecordedRun, read_runs
 from mill.runs.schema import BenchmarkResult, TaskResult, failed_samples

@@ -64,13 +64,13 @@ def read_run(folder: RunFolder) -> RecordedRun:
 
 
 def read_runs(path: Path) -> list[RecordedRun]:
-    """The run at a path, or all runs below an output folder. One damaged run does not hide the others: it is reported."""
+    """The run at a path, or all runs below the folder of a model or of results. A damaged run is reported and left out."""
     if not path.is_dir():
         raise RunError(f"the output folder {path} does not exist")
     if (path / MANIFEST).exists():
         return [read_run(RunFolder(path))]
     found: list[RecordedRun] = []
-    for folder in find_runs(path):
+    for folder in [*(RunFolder(file.parent, path) for file in sorted(path.glob(f"*/{MANIFEST}"))), *find_runs(path)]:
         try:
             found.append(read_run(folder))
         except RunError as error:
