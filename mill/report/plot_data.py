@@ -37,7 +37,7 @@ class PlottedScore:
 
 @dataclass(frozen=True)
 class ScorePlot:
-    """The scores of one task or benchmark, best first as far as that is known by their order."""
+    """The scores of one task or benchmark by one metric."""
 
     name: str
     metric: str
@@ -55,11 +55,20 @@ class CostPlot:
 
 
 @dataclass(frozen=True)
+class PlottedCalibration:
+    """The calibration of one run; `series` as in `PlottedScore`."""
+
+    label: str
+    found: Calibration
+    series: int
+
+
+@dataclass(frozen=True)
 class CalibrationPlot:
     """The calibration of each run in a task or benchmark of multiple choice."""
 
     name: str
-    runs: Sequence[tuple[str, Calibration]]
+    runs: Sequence[PlottedCalibration]
 
 
 @dataclass
@@ -96,7 +105,9 @@ def plot_data(runs: Sequence[RecordedRun], task: str = "", price: Price | None =
         read = {number: _usage(run, name, usages) for number, run in with_scores}
         data.costs += _cost_plots(name, with_scores, labels, read, price)
         panels = [
-            (labels[run.path], calibration(read[number].answers)) for number, run in with_scores if read[number].answers
+            PlottedCalibration(labels[run.path], calibration(read[number].answers), number)
+            for number, run in with_scores
+            if read[number].answers
         ]
         data.calibrations += [CalibrationPlot(name, panels)] if panels else []
     return data

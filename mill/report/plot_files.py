@@ -20,7 +20,7 @@ from mill.report.tables import number
 FORMS = ("svg", "png")
 # Okabe and Ito's palette, which people with any kind of colour vision can tell apart; its yellow is too light for white.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
-MARKERS = "os^DvPX<>"
+MARKERS = "os^DvPX<>"  # so many that no two of the first 63 runs have the same colour and shape
 GREY = "#6b6f76"
 LONGEST = 44  # characters of a name
 PANELS_IN_LINE = 4
@@ -82,10 +82,22 @@ def _name(text: str, most: int = LONGEST) -> str:
     return short(one_line(text), most)
 
 
+def _names(labels: Sequence[str], most: int = LONGEST) -> dict[str, str]:
+    """Short names; equal ones of different labels are numbered."""
+    found: dict[str, str] = {}
+    counts: dict[str, int] = {}
+    for label in dict.fromkeys(labels):
+        name = _name(label, most)
+        counts[name] = counts.get(name, 0) + 1
+        found[label] = name if counts[name] == 1 else f"{name} #{counts[name]}"
+    return found
+
+
 def draw_scores(plots: Sequence[ScorePlot], forms: Sequence[str]) -> dict[str, bytes]:
     """A panel for each metric of one task, with a row for each run: a dot and its 95 % interval."""
     plots = plots[:MOST_METRICS]
-    labels = list(dict.fromkeys(score.label for plot in plots for score in plot.scores))
+    names = _names([score.label for plot in plots for score in plot.scores])
+    labels = list(names)
     with _style() as pyplot:
         size = (3.2 + 2.6 * len(plots), 1.0 + 0.3 * len(labels))
         fig, axes = pyplot.subplots(1, len(plots), figsize=size, sharey=True, squeeze=False, layout="constrained")
@@ -94,12 +106,12 @@ def draw_scores(plots: Sequence[ScorePlot], forms: Sequence[str]) -> dict[str, b
                 _draw_row(axis, score, labels.index(score.label))
             axis.set_title(_name(plot.metric))
             axis.set_xlabel("value and 95 % interval")
-            axis.set_yticks(range(len(labels)), [_name(label) for label in labels])
+            axis.set_yticks(range(len(labels)), list(names.values()))
             axis.set_ylim(len(labels) - 0.5, -0.5)
             axis.tick_params(axis="y", length=0)
             axis.grid(visible=False, axis="y")
             _plain_ticks(axis.xaxis)
-        fig.suptitle(_name(plots[0].name, 80), fontweight="bold")
+        fig.suptitle(_name(plots[0].name, 80), fontsize=10, fontweight="bold")
         return _bytes(fig, forms)
 
 
@@ -130,9 +142,10 @@ def draw_costs(plot: CostPlot, forms: Sequence[str]) -> dict[str, bytes]:
         points = []
         for score in plot.scores:
             low, high = _bounds(score)
-            colour, marker = COLOURS[score.series % len(COLOURS)], MARKERS[score.series // len(COLOURS) % len(MARKERS)]
-            axis.plot([score.x, score.x], [low, high], color=colour, linewidth=1.4, alpha=0.5)
-            points += axis.plot([score.x], [score.estimate.value], marker=marker, markersize=6.5, color=colour, linestyle="")
+            colour, marker = COLOURS[score.series % len(COLOURS)], MARKERS[score.series % len(MARKERS)]
+            hollow = {"marker": marker, "fillstyle": "none", "markersize": 7.5, "markeredgewidth": 1.6}  # shows those below
+            axis.plot([score.x, score.x], [low, high], color=colour, linewidth=1.2, alpha=0.4)
+            points += axis.plot([score.x], [score.estimate.value], color=colour, linestyle="", **hollow)
         xs = [score.x for score in plot.scores]
         if min(xs) > 0 and max(xs) > LOG_RATIO * min(xs):
             axis.set_xscale("log")
@@ -146,14 +159,16 @@ def draw_costs(plot: CostPlot, forms: Sequence[str]) -> dict[str, bytes]:
         legend = axis.legend(
             points, list(map(str, range(len(points)))), loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False
         )
+        names = _names([score.label for score in plot.scores])
         for text, score in zip(legend.get_texts(), plot.scores, strict=True):
-            text.set_text(_name(score.label))
+            text.set_text(names[score.label])
         return _bytes(fig, forms)
 
 
 def draw_calibration(plot: CalibrationPlot, forms: Sequence[str]) -> dict[str, bytes]:
     """For each run how often answers of a probability are right, and below it how many answers there are."""
     with _style() as pyplot:
+        names = _names([run.label for run in plot.runs], 32)
         columns = min(PANELS_IN_LINE, len(plot.runs))
         lines = math.ceil(len(plot.runs) / columns)
         size = (0.6 + 2.7 * max(columns, 1.4), 0.6 + 3.5 * lines)
@@ -162,7 +177,7 @@ def draw_calibration(plot: CalibrationPlot, forms: Sequence[str]) -> dict[str, b
         for index in range(lines * columns):
             upper, lower = (axes[2 * (index // columns) + part][index % columns] for part in (0, 1))
             if index < len(plot.runs):
-                _draw_reliability(upper, lower, *plot.runs[index])
+                _draw_reliability(upper, lower, names[plot.runs[index].label], plot.runs[index].found)
                 upper.set_ylabel("share right" if index % columns == 0 else "")
                 lower.set_ylabel("answers" if index % columns == 0 else "")
                 lower.tick_params(labelbottom=True)
@@ -170,7 +185,7 @@ def draw_calibration(plot: CalibrationPlot, forms: Sequence[str]) -> dict[str, b
                 upper.set_axis_off()
                 lower.set_axis_off()
         fig.supxlabel("probability of the chosen answer", fontsize=9)
-        fig.suptitle(_name(plot.name, 80), fontweight="bold")
+        fig.suptitle(_name(plot.name, 80), fontsize=10, fontweight="bold")
         return _bytes(fig, forms)
 
 
@@ -181,9 +196,9 @@ def _draw_reliability(upper: Any, lower: Any, label: str, found: Calibration) ->
         middle, width = (one.first + one.last) / 2, one.last - one.first
         upper.bar(middle, one.accuracy, width * 0.92, color=COLOURS[4], alpha=0.45)
         upper.plot([one.confidence] * 2, [one.low, one.high], color=COLOURS[0], linewidth=1.2, alpha=0.7)
-        upper.plot([one.confidence], [one.accuracy], marker="o", markersize=4.5, color=COLOURS[0])
+        upper.plot([one.confidence], [one.accuracy], marker="o", markersize=4.5, color=COLOURS[0], clip_on=False)
         lower.bar(middle, one.n, width * 0.92, color=GREY)
-    upper.set_title(f"{_name(label, 34)}\nECE {found.ece:.3f}, n = {found.n:,}")
+    upper.set_title(f"{label}\nECE {found.ece:.3f}, n = {found.n:,}")
     upper.set_ylim(0, 1.02)
     lower.set_xlim(0, 1)
     for axis in (upper.yaxis, lower.xaxis, lower.yaxis):
@@ -194,8 +209,15 @@ def _plain_ticks(axis: Any, most: int = 6) -> None:
     """Numbers as text: matplotlib's own are formulas on logarithmic axes."""
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-    log = axis.get_scale() == "log"
-    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)) if log else MaxNLocator(most, steps=[1, 2, 2.5, 5, 10]))
-    if log:
+    if axis.get_scale() == "log":
+        first, last = axis.get_view_interval()
+        axis.set_major_locator(LogLocator(subs=(1.0,) if last > 100 * first else (1.0, 2.0, 5.0)))
         axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+    else:
+        axis.set_major_locator(MaxNLocator(most, steps=[1, 2, 2.5, 5, 10]))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: _tick(value)))
+
+
+def _tick(value: float) -> str:
+    """Thousands as k, from 10,000 on."""
+    return f"{value / 1000:,.10g}k" if abs(value) >= 10_000 else f"{value:,.10g}"

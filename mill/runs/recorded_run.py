@@ -56,7 +56,12 @@ class RecordedRun:
         return list(found.tasks) if isinstance(found, BenchmarkResult) else [name]
 
     def values(self, task: str) -> list[SampleValues]:
-        return read_values(self.folder.samples_file(task), task)
+        """The samples of a task; none, with a warning, where their file is damaged."""
+        try:
+            return read_values(self.folder.samples_file(task), task)
+        except RunError as error:
+            warn(f"left out: {error}")
+            return []
 
 
 def read_run(folder: RunFolder) -> RecordedRun:
