@@ -97,10 +97,11 @@ class _Usage:
 
 def plot_data(runs: Sequence[RecordedRun], task: str = "", price: Price | None = None) -> PlotData:
     """The plots of benchmarks and of tasks that are in none; with `task`, of all whose name contains it."""
-    labels, data = run_labels(runs), PlotData()
+    data = PlotData()
     usages: dict[tuple[Path, str], _Usage] = {}
     for name in _names(runs, task):
         with_scores = [(number, run) for number, run in enumerate(runs) if run.result(name) is not None]
+        labels = run_labels([run for _, run in with_scores])
         data.scores += _score_plots(name, with_scores, labels)
         read = {number: _usage(run, name, usages) for number, run in with_scores}
         data.costs += _cost_plots(name, with_scores, labels, read, price)
