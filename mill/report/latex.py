@@ -20,7 +20,7 @@ _ESCAPES = {
     "<": r"\textless{}",
     ">": r"\textgreater{}",
     "|": r"\textbar{}",
-    '"': r"\textquotedbl{}",
+    '"': r"\symbol{34}",
     "'": r"\textquotesingle{}",
     "`": r"\textasciigrave{}",
     "-": "{-}",  # two of them would become a dash

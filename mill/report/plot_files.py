@@ -18,7 +18,7 @@ from mill.report.plot_data import CalibrationPlot, CostPlot, PlottedScore, Score
 from mill.report.tables import number
 
 FORMS = ("svg", "png")
-# Okabe and Ito's palette, which people with any kind of colour vision can tell apart; its yellow is too light for white.
+# Okabe and Ito's palette: its colours differ for every kind of colour vision. Its yellow is too light on white.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 MARKERS = "os^DvPX<>"  # so many that no two of the first 63 runs have the same colour and shape
 GREY = "#6b6f76"

@@ -106,7 +106,7 @@ def line_chart(title: str, x: Axis, y: Axis, series: Sequence[Series]) -> Html:
                 parts.append(_error_bar(colour, (px, y.at(point.low)), (px, y.at(point.high))))
             parts.append(_dot(colour, px, py, point.tooltip))
         parts += _names(x, y, [point for point in points if point.name])
-    return _figure(title, parts, [(line.name, line.colour) for line in series] if len(series) > 1 else [])
+    return _drawing(title, parts, [(line.name, line.colour) for line in series] if len(series) > 1 else [])
 
 
 def _names(x: Axis, y: Axis, points: Sequence[Point]) -> list[Html]:
@@ -144,7 +144,7 @@ def dot_chart(title: str, x: Axis, rows: Sequence[tuple[str, Point, int]]) -> Ht
         if point.low is not None and point.high is not None:
             parts.append(_error_bar(_colour(colour), (x.at(point.low), py), (x.at(point.high), py)))
         parts.append(_dot(_colour(colour), x.at(point.y), py, point.tooltip))
-    return _figure(title, parts, [], height)
+    return _drawing(title, parts, [], height)
 
 
 def scatter_chart(title: str, x: Axis, y: Axis, points: Sequence[tuple[Point, int]]) -> Html:
@@ -156,7 +156,7 @@ def scatter_chart(title: str, x: Axis, y: Axis, points: Sequence[tuple[Point, in
         if point.low is not None and point.high is not None:
             parts.append(_error_bar(_colour(colour), (px, y.at(point.low)), (px, y.at(point.high))))
         parts.append(_dot(_colour(colour), px, py, point.tooltip))
-    return _figure(title, [*parts, *_names(x, y, [point for point, _ in points])], [])
+    return _drawing(title, [*parts, *_names(x, y, [point for point, _ in points])], [])
 
 
 def reliability_chart(title: str, label: str, bins: Sequence[tuple[float, float, Point, int]]) -> Html:
@@ -178,7 +178,7 @@ def reliability_chart(title: str, label: str, bins: Sequence[tuple[float, float,
         parts.append(_dot("c0", px, y.at(point.y), point.tooltip))
     parts.append(_text("tick", LEFT - 6, base, "answers", "end"))
     parts.append(_text("tick", LEFT - 6, base - COUNTS + LINE + 8, f"{most:,}", "end"))
-    return _figure(title, parts, [], base + 4)
+    return _drawing(title, parts, [], base + 4)
 
 
 def heat_map(title: str, rows: Sequence[tuple[str, Sequence[tuple[str, str]]]], kinds: Sequence[str]) -> Html:
@@ -239,7 +239,7 @@ def _text(kind: str, x: float, y: float, text: str, anchor: str) -> Html:
     return tag("text", text, class_=kind, x=x, y=y, text_anchor=anchor)
 
 
-def _figure(title: str, parts: Sequence[Html], legend: Sequence[tuple[str, int]], height: float = HEIGHT) -> Html:
+def _drawing(title: str, parts: Sequence[Html], legend: Sequence[tuple[str, int]], height: float = HEIGHT) -> Html:
     keys = [tag("span", tag("i", class_=f"swatch {_colour(colour)}"), name, class_="key") for name, colour in legend]
     return _framed(title, keys, parts, height, WIDTH)
 
