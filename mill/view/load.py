@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from mill.api.errors import SpecError, UnknownName, import_pandas
 from mill.report.collect import COLUMNS, score_rows
+from mill.report.data_frame import data_frame
 from mill.runs.model_labels import distinguishing_arguments
 from mill.view.check_list import list_checks
 from mill.view.comparing import PairFilter, compare_summary, list_pairs
@@ -56,7 +57,7 @@ class LoadedResults:
     def runs(self) -> pd.DataFrame:
         """A row for each run: label, uid (in the addresses of `mill view`), model, backend, settings, tasks, how many samples
         ran and failed, the start of its first session, seconds and tokens of all sessions, folder."""
-        return typed(_pandas().DataFrame([self._run_row(run) for run in self._index.runs.values()]), RUN_TYPES)
+        return typed(_frame([self._run_row(run) for run in self._index.runs.values()]), RUN_TYPES)
 
     def _run_row(self, run: RunInfo) -> dict[str, Any]:
         sessions, results = run.manifest.get("sessions", []), run.results.tasks.values()
@@ -87,7 +88,7 @@ class LoadedResults:
             for row in score_rows(run.model, run.folder, run.results.tasks.values(), run.results.benchmarks.values())
         ]
         columns = ["run", *(name for name in COLUMNS if name != "run"), "path"]
-        return typed(_pandas().DataFrame(rows, columns=columns), SCORE_TYPES)
+        return typed(_frame(rows, columns), SCORE_TYPES)
 
     @property
     def checks(self) -> pd.DataFrame:
@@ -97,7 +98,7 @@ class LoadedResults:
             for check in list_checks(self._index)
             for variant in check.get("variants", ())
         ]
-        return _pandas().DataFrame(rows)
+        return _frame(rows)
 
     def samples(
         self,
@@ -124,7 +125,7 @@ class LoadedResults:
             left = None if limit is None else limit - len(rows)
             if left != 0:
                 rows += self._samples(chosen, left)
-        return typed(_pandas().DataFrame(rows), sample_types(rows))
+        return typed(_frame(rows), sample_types(rows))
 
     def _with_task(self, task: str) -> list[RunInfo]:
         """The runs that have samples of a task."""
@@ -145,7 +146,7 @@ class LoadedResults:
         for row in all_rows(lambda page: list_pairs(self._index, replace(chosen, page=page))):
             (value_a, value_b), (status_a, status_b) = row.pop("values"), row.pop("statuses")
             rows.append({**row, "status_a": status_a, "status_b": status_b, "value_a": value_a, "value_b": value_b})
-        return _pandas().DataFrame(rows)
+        return _frame(rows)
 
     def significance(self, a: str, b: str) -> pd.DataFrame:
         """A row for each task and category: accuracy lost with its interval, McNemar's p, and Holm's correction of it."""
@@ -160,7 +161,7 @@ class LoadedResults:
             }
             for group in groups
         ]
-        return _pandas().DataFrame(rows)
+        return _frame(rows)
 
     def _find(self, name: str) -> RunInfo:
         runs = self._index.runs.values()
@@ -181,9 +182,9 @@ class LoadedResults:
 
 def load(folder: str | Path) -> LoadedResults:
     """The runs and checks below a folder, indexed as for `mill view`."""
-    _pandas()
+    import_pandas("mill.load")
     return LoadedResults(ResultsIndex(Path(folder)))
 
 
-def _pandas() -> Any:
-    return import_pandas("mill.load")
+def _frame(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = None) -> pd.DataFrame:
+    return data_frame("mill.load", rows, columns)

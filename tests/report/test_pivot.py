@@ -111,7 +111,10 @@ def test_settings_can_be_columns(tmp_path: Path) -> None:
     run_right(tmp_path, "a", range(40))
     run_right(tmp_path, "a", range(20), gen_kwargs={"max_gen_toks": 9})
     table = table_of(tmp_path, "settings")
-    assert table.keys == ["task", "metric"] and [key[0].partition("-")[0] for key in table.columns] == ["default", "max_gen_toks=9"]
+    assert table.keys == ["task", "metric"] and [key[0].partition("-")[0] for key in table.columns] == [
+        "default",
+        "max_gen_toks=9",
+    ]
     assert [column[0] for _, column in table.best] == ["default"]
     rows = table_of(tmp_path, "model").rows
     assert len(rows) == 2  # other settings are another row
