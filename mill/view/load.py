@@ -55,8 +55,8 @@ class LoadedResults:
 
     @property
     def runs(self) -> pd.DataFrame:
-        """A row for each run: label, uid (in the addresses of `mill view`), model, backend, settings, tasks, how many samples
-        ran and failed, the start of its first session, seconds and tokens of all sessions, folder."""
+        """A row for each run: label, uid (in the addresses of `mill view`), model, backend, settings, tasks, how many
+        samples ran and failed, the start of its first session, seconds and tokens of all sessions, folder."""
         return typed(_frame([self._run_row(run) for run in self._index.runs.values()]), RUN_TYPES)
 
     def _run_row(self, run: RunInfo) -> dict[str, Any]:

@@ -44,7 +44,7 @@ def test_bins_are_those_of_scikit_learn() -> None:
 
 
 def test_ece_by_hand() -> None:
-    """In five bins: two answers at .7 of which one is right, one wrong at .9, one right at .9: .5 * |.5 - .7| + .5 * |.5 - .9|."""
+    """In five bins: two answers at 0.7 and two at 0.9, one of each right: half of |0.5 - 0.7| and half of |0.5 - 0.9|."""
     found = calibration([(0.7, True), (0.7, False), (0.9, False), (0.9, True)], bins=5)
     assert found.ece == pytest.approx(0.5 * 0.2 + 0.5 * 0.4)
     assert [(one.n, one.accuracy) for one in found.bins if one.n] == [(2, 0.5), (2, 0.5)]

@@ -9,8 +9,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from scipy import stats
-from statsmodels.stats.proportion import proportions_ztest
 
 from mill.metrics.aggregate import bits_per_unit, perplexity
 from mill.metrics.differences import (
@@ -24,6 +22,9 @@ from mill.metrics.differences import (
 from mill.metrics.directions import direction
 from mill.metrics.estimate import Estimate
 from mill.metrics.paired import mean_of, rate, rate_difference
+
+stats = pytest.importorskip("scipy.stats")
+proportions_ztest = pytest.importorskip("statsmodels.stats.proportion").proportions_ztest
 
 
 def test_values_of_0_and_1_get_mcnemars_test() -> None:
@@ -51,7 +52,7 @@ def test_unpaired_proportions_get_the_pooled_z_test(a: tuple[int, int], b: tuple
 
 
 def test_the_interval_combines_those_of_both_sides() -> None:
-    """Computed from scipy's beta quantiles: distances of 36/40 and 9/20 to their exact bounds, as the root of their squares."""
+    """From scipy's beta quantiles: the root of the squared distances of 36/40 and 9/20 to their exact bounds."""
     found = unpaired_difference(rate(36, 40), rate(9, 20)).estimate
     assert found.low == pytest.approx(-0.6809562840534714)
     assert found.high == pytest.approx(-0.17840446639564994)

@@ -160,7 +160,9 @@ def test_the_long_table_as_parquet(tmp_path: Path, capsys: pytest.CaptureFixture
     run_right(tmp_path, "a", range(4), n=5)
     file = tmp_path / "all.parquet"
     printed(capsys, tmp_path, "--out", str(file))
-    found = duckdb.sql(f"SELECT model, task, n_shots, value, low, n FROM '{file}'").fetchall()
+    relation = duckdb.sql(f"SELECT model, task, n_shots, value, low, n FROM '{file}'")
+    assert relation is not None
+    found = relation.fetchall()
     assert found[0][:4] == ("a", "quiz", 0, 0.8) and found[0][5] == 5 and 0.28 < found[0][4] < 0.29
 
 
