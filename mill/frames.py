@@ -27,6 +27,7 @@ from mill.options.option import Option, options_of, read_all
 from mill.options.switches import apply_switches
 from mill.options.text import split_names
 from mill.report.collect import COLUMNS, score_rows
+from mill.report.data_frame import data_frame
 from mill.report.scores import model_warnings, score_warnings
 from mill.runs.evaluate import Outcome
 from mill.runs.folder import check_writable
@@ -90,7 +91,7 @@ def evaluate(model: Model, tasks: Tasks, **options: Any) -> Evaluation:
     `options` are those of `mill eval` by their names: limit, n_shots, gen_kwargs, output_dir and so on. `judge` may be a
     Spec. A model that is open already takes none of the options about opening a model, such as batch_size.
     """
-    pandas = import_pandas("mill.evaluate")
+    import_pandas("mill.evaluate")
     _check_arguments([model], tasks)
     values = read_all(options, _EVALUATE, "argument", skip=("judge",) if isinstance(options.get("judge"), Spec) else ())
     given = EvalOptions(**{"quiet": True, **merge(values)})
@@ -123,7 +124,7 @@ def evaluate(model: Model, tasks: Tasks, **options: Any) -> Evaluation:
     scores = score_rows(outcome.model, outcome.folder, outcome.tasks, outcome.benchmarks)
     columns = run_columns(outcome.model, outcome.folder)
     samples = [sample_row(columns, task, one) for task, scored in outcome.scored.items() for one in scored]
-    frames = pandas.DataFrame(scores, columns=list(COLUMNS)), pandas.DataFrame(samples)
+    frames = data_frame("mill.evaluate", scores, COLUMNS), data_frame("mill.evaluate", samples)
     return Evaluation(*frames, outcome, [*warnings, *model_warnings(outcome)])
 
 
@@ -141,7 +142,7 @@ def compare(
     prompt suite is `numerics`. Prompts go through the chat template if every model has one, unless `chat` decides it.
     `check.variants[i].verdict` summarizes each candidate in a sentence.
     """
-    pandas = import_pandas("mill.compare")
+    import_pandas("mill.compare")
     models = [a, *(b if isinstance(b, Sequence) and not isinstance(b, str) else [b])]
     _check_arguments(models, [] if tasks is None else tasks)
     given = CheckOptions(**{"quiet": True, **merge(read_all(options, _COMPARE, "argument"))})
@@ -182,7 +183,7 @@ def compare(
         for name, estimate in variant.metrics.items()
     ]
     samples = [{"label": variant.label, **row} for variant in check.variants for row in variant.rows]
-    return Comparison(pandas.DataFrame(metrics), pandas.DataFrame(samples), check)
+    return Comparison(data_frame("mill.compare", metrics), data_frame("mill.compare", samples), check)
 
 
 def _short(head: str, table: pd.DataFrame, columns: Sequence[str]) -> str:

@@ -20,6 +20,7 @@ from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample, Task, TaskType, Value
 from mill.models.spec.open import open_model
 from mill.report.collect import collect
+from tests.fixed_answers import FixedModel, FixedTask
 
 SHORT: dict[str, Any] = {"limit": 3, "gen_kwargs": {"max_gen_toks": 6}}
 
@@ -72,6 +73,17 @@ def test_frames_have_the_rows_of_the_files(tmp_path: Path) -> None:
     by_metric = found.scores.set_index(["task", "metric"])
     assert by_metric.loc[(tasks[0], "exact_match"), "failed"] == 1 and by_metric.loc[(tasks[1], "acc"), "failed"] == 0
     assert "failed" in repr(found) and "errors" not in repr(found)
+
+
+def test_answers_that_are_no_unicode_are_in_the_frames(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """pandas 3 stores texts as UTF-8, which has no lone surrogates."""
+    answers = ["right", "\ud800 wrong", "wrong"]
+    found = mill.evaluate(FixedModel("m", {f"quiz {i}": text for i, text in enumerate(answers)}), FixedTask("quiz", 3),
+                          output_dir=tmp_path)  # fmt: skip
+    assert list(found.samples["response"]) == answers and found.samples["exact_match"].sum() == 1.0
+    monkeypatch.setenv("MILL_CACHE", str(tmp_path / "cache"))
+    frame = mill.load(tmp_path).samples("m")
+    assert list(frame["response"]) == answers and str(frame["exact_match"].dtype) == "float64"
 
 
 def test_warnings_about_a_data_file_are_logged_and_part_of_the_result(

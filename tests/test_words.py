@@ -47,7 +47,7 @@ REMAINING_IN_CODE: dict[str, int] = {
     r"(?<!by )hands?|hire[sd]?|take_up": 2,
     r"pictures?": 7,
     r"asked|asks?|asking": 2,
-    r"figures?": 5,
+    r"figures?": 2,
     r"sounds?": 1,
     r"rivals?|likeliest": 4,
 }

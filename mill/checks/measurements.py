@@ -14,6 +14,7 @@ from typing import Any
 
 from mill.checks.answers import TEXT
 from mill.checks.pairing import AnswerPair, score_shift
+from mill.metrics.differences import paired_loss
 from mill.metrics.divergence import Gap
 from mill.metrics.estimate import Estimate, around
 from mill.metrics.paired import (
@@ -23,13 +24,10 @@ from mill.metrics.paired import (
     exponential,
     inside,
     largest,
-    mcnemar,
-    mean_difference,
     mean_of,
     p_of_zero,
     positive_mean,
     rate,
-    rate_difference,
 )
 from mill.metrics.quantiles import clustered_percentiles
 from mill.metrics.similarity import similarity
@@ -131,12 +129,12 @@ def _correctness(pairs: Sequence[AnswerPair]) -> Measurements:
     for pair in pairs:
         if pair.valued:
             by_task.setdefault(pair.a.task, []).append(pair)
-    binary: list[tuple[bool, bool]] = []
+    binary: list[tuple[float, float]] = []
     graded: list[tuple[float, float]] = []
     for members in by_task.values():
         values = [value for pair in members for value in (pair.a.value, pair.b.value) if value is not None]
         if all(value in (0.0, 1.0) for value in values):
-            binary += [(pair.a.value == 1.0, pair.b.value == 1.0) for pair in members]
+            binary += [(_or(pair.a.value, 0.0), _or(pair.b.value, 0.0)) for pair in members]
         else:
             # A failed request counts as 0 on a scale from 0 to 1; on another scale its value is unknown.
             worst = 0.0 if all(0 <= value <= 1 for value in values) else math.nan
@@ -150,19 +148,20 @@ def _or(value: float | None, otherwise: float) -> float:
     return otherwise if value is None else value
 
 
-def _accuracy(pairs: Sequence[tuple[bool, bool]]) -> Measurements:
+def _accuracy(pairs: Sequence[tuple[float, float]]) -> Measurements:
     if not pairs:
         return Measurements()
-    n, worse, better = len(pairs), pairs.count((True, False)), pairs.count((False, True))
+    n, worse, better = len(pairs), pairs.count((1.0, 0.0)), pairs.count((0.0, 1.0))
+    loss = paired_loss(pairs)
     return Measurements(
         {
-            "acc_baseline": rate(sum(a for a, _ in pairs), n),
-            "acc": rate(sum(b for _, b in pairs), n),
-            "acc_drop": rate_difference(worse, better, n),
+            "acc_baseline": rate(round(sum(a for a, _ in pairs)), n),
+            "acc": rate(round(sum(b for _, b in pairs)), n),
+            "acc_drop": loss.estimate,
             "regression_rate": rate(worse, n),
             "improvement_rate": rate(better, n),
         },
-        {"acc_drop": mcnemar(worse, better)},
+        {"acc_drop": loss.p},
         {"regressions": worse, "improvements": better},
     )
 
@@ -170,12 +169,11 @@ def _accuracy(pairs: Sequence[tuple[bool, bool]]) -> Measurements:
 def _graded(pairs: Sequence[tuple[float, float]]) -> Measurements:
     if not pairs:
         return Measurements()
-    values = [value for pair in pairs for value in pair]
-    scale = 1.0 if all(0 <= value <= 1 for value in values) else max(values) - min(values)
-    drop = mean_difference([a - b for a, b in pairs], scale)
+    loss = paired_loss(pairs)
+    means = {"score_baseline": mean_of([a for a, _ in pairs]), "score": mean_of([b for _, b in pairs])}
     return Measurements(
-        {"score_baseline": mean_of([a for a, _ in pairs]), "score": mean_of([b for _, b in pairs]), "score_drop": drop},
-        {"score_drop": p_of_zero(drop, len(pairs) - 1)},
+        {**means, "score_drop": loss.estimate},
+        {"score_drop": loss.p},
         {"graded": len(pairs), "score_regressions": sum(b < a for a, b in pairs)},
     )
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Generic, Protocol, TypeVar
 
 from mill.api.response import Token
 from mill.checks.answers import CHOICE, DOCUMENT, TEXT, Answer
@@ -149,40 +150,74 @@ class Pairing:
     """Pairs whose prompts differ: the same data, rendered with different settings."""
 
 
-Candidates = dict[tuple[str, str], dict[str, Answer]]
-"""Task and digest -> the answers that are not paired yet, by id."""
+class SampleContent(Protocol):
+    """What two runs' samples are paired by: digests of the data and of the first request, empty where unknown."""
+
+    @property
+    def task(self) -> str: ...
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def doc_hash(self) -> str: ...
+
+    @property
+    def request_key(self) -> str: ...
 
 
-def pair_up(first: Sequence[Answer], second: Sequence[Answer]) -> Pairing:
-    """Pair answers to the same data, whatever their ids; rows with equal data are paired by id, then in order."""
-    candidates: Candidates = {}
-    for answer in second:
-        for digest in _digests(answer):
-            candidates.setdefault((answer.task, digest), {})[answer.id] = answer
-    partners: dict[int, Answer] = {}
+S = TypeVar("S", bound=SampleContent)
+Candidates = dict[tuple[str, str], dict[str, S]]
+"""Task and digest -> the samples that are not paired yet, by id."""
+
+
+@dataclass(frozen=True)
+class Matches(Generic[S]):
+    """Samples of two sides with the same data."""
+
+    pairs: list[tuple[S, S]]
+    unpaired: int
+    """Samples that only one side has."""
+    different_data: int
+    """Samples among them with the same task and id on both sides."""
+
+
+def match_content(first: Sequence[S], second: Sequence[S]) -> Matches[S]:
+    """Pair samples of the same data, whatever their ids; rows with equal data are paired by id, then in order."""
+    candidates: Candidates[S] = {}
+    for sample in second:
+        for digest in _digests(sample):
+            candidates.setdefault((sample.task, digest), {})[sample.id] = sample
+    partners: dict[int, S] = {}
     for same_id in (True, False):
-        for answer in first:
-            if id(answer) not in partners and (other := _take_partner(answer, candidates, same_id=same_id)) is not None:
-                partners[id(answer)] = other
-    pairs = [AnswerPair(answer, partners[id(answer)]) for answer in first if id(answer) in partners]
-    unpaired = [answer for answer in first if id(answer) not in partners]
+        for sample in first:
+            if id(sample) not in partners and (other := _take_partner(sample, candidates, same_id=same_id)) is not None:
+                partners[id(sample)] = other
+    pairs = [(sample, partners[id(sample)]) for sample in first if id(sample) in partners]
     remaining = {(other.task, other.id) for bucket in candidates.values() for other in bucket.values()}
-    return Pairing(
+    alone = [sample for sample in first if id(sample) not in partners]
+    return Matches(
         pairs,
         unpaired=len(first) + len(second) - 2 * len(pairs),
-        different_data=sum((answer.task, answer.id) in remaining for answer in unpaired),
-        different_prompts=sum(pair.a.prompt != pair.b.prompt for pair in pairs),
+        different_data=sum((sample.task, sample.id) in remaining for sample in alone),
     )
 
 
-def _digests(answer: Answer) -> list[str]:
-    return [digest for digest in (answer.doc_hash, answer.request_key) if digest] or [f"id {answer.id}"]
+def pair_up(first: Sequence[Answer], second: Sequence[Answer]) -> Pairing:
+    matches = match_content(first, second)
+    pairs = [AnswerPair(a, b) for a, b in matches.pairs]
+    different_prompts = sum(pair.a.prompt != pair.b.prompt for pair in pairs)
+    return Pairing(pairs, matches.unpaired, matches.different_data, different_prompts)
 
 
-def _take_partner(answer: Answer, candidates: Candidates, *, same_id: bool) -> Answer | None:
-    for digest in _digests(answer):
-        bucket = candidates.get((answer.task, digest), {})
-        other = bucket.get(answer.id) if same_id else next(iter(bucket.values()), None)
+def _digests(sample: SampleContent) -> list[str]:
+    return [digest for digest in (sample.doc_hash, sample.request_key) if digest] or [f"id {sample.id}"]
+
+
+def _take_partner(sample: S, candidates: Candidates[S], *, same_id: bool) -> S | None:
+    for digest in _digests(sample):
+        bucket = candidates.get((sample.task, digest), {})
+        other = bucket.get(sample.id) if same_id else next(iter(bucket.values()), None)
         if other is not None:
             for other_digest in _digests(other):
                 candidates[other.task, other_digest].pop(other.id, None)

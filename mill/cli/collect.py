@@ -9,57 +9,83 @@ import click
 
 from mill.api.errors import MillError, RunError, SpecError
 from mill.api.printing import echo
-from mill.api.storage import write_atomically
 from mill.api.warnings import warn
 from mill.checks.glossary import counted
 from mill.cli.options import chosen_output_dir, option
 from mill.cli.values import FilePath, TableFormat
-from mill.report.collect import collect, listing
-from mill.report.tables import CSV, JSON, MARKDOWN, TABLE, print_table
+from mill.report.collect import listing, run_rows
+from mill.report.listing import ENDINGS, FORMATS, PARQUET, TABLE, form_of, write_or_print
+from mill.report.pivot import INDEX, STDERR, UNCERTAINTIES, pivot, pivot_listing, read_columns, scores_of
+from mill.report.tables import print_table
+from mill.runs.recorded_run import read_runs
 from mill.schedule.cells import Cell, read_cells, unscheduled
 from mill.schedule.jobs import active_jobs
-
-_ENDINGS = {".csv": CSV, ".json": JSON, ".md": MARKDOWN, ".markdown": MARKDOWN}
 
 
 @click.command("collect")
 @option("output_dir")
-@click.option("--format", "form", type=TableFormat(), default=TABLE, show_default=True)
-@click.option("--out", type=FilePath(), default=None, help="Write to a file; its ending (.csv, .json, .md) sets the format.")
+@click.option("--format", "form", type=TableFormat(FORMATS), default=TABLE, show_default=True)
+@click.option(
+    "--out", type=FilePath(), default=None, help=f"Write to a file; its ending ({', '.join(ENDINGS)}) sets the format."
+)
+@click.option("--columns", default=None, metavar="NAMES", help=f"Pivot: a column for each of {', '.join(INDEX)}.")
+@click.option(
+    "--uncertainty",
+    type=click.Choice(UNCERTAINTIES),
+    default=None,
+    help=f"What a cell of a pivot has beside its value. [default: {STDERR}]",
+)
 @click.option("--model", default="", help="Keep models whose name contains this.")
 @click.option("--task", default="", help="Keep tasks and benchmarks whose name contains this.")
 @click.option("--check", is_flag=True, help="List scheduled or started tasks without a complete result; exit code 1 if any.")
 @click.pass_context
 def command(
-    ctx: click.Context, output_dir: str | None, form: str, out: str | None, model: str, task: str, check: bool
+    ctx: click.Context,
+    output_dir: str | None,
+    form: str,
+    out: str | None,
+    columns: str | None,
+    uncertainty: str | None,
+    model: str,
+    task: str,
+    check: bool,
 ) -> int:
     """Print every score below the output folder: model, benchmark, task, type, shots, metric, value, error, samples.
+
+    With --columns model there is a row for each task and metric, and a column for each model. The best score is in bold (in
+    plain tables it has a star), and so is every score that is not significantly worse.
 
     \b
     Examples:
       mill collect --output_dir results
+      mill collect --columns model
+      mill collect --columns model --uncertainty interval --out scores.tex
+      mill collect --columns task,metric --format html --out scores.html
       mill collect --format csv > scores.csv
-      mill collect --out scores.md --task mmlu
+      mill collect --out scores.parquet --task mmlu
       mill collect --check
     """
     folder = chosen_output_dir(ctx, output_dir)
     if check:
-        if out or form != TABLE:
-            raise SpecError("--check prints its list: leave out --out and --format")
+        if out or form != TABLE or columns:
+            raise SpecError("--check prints its list: leave out --out, --format and --columns")
         return _check(folder, model, task)
-    rows = [row for row in collect(folder) if model in row["model"] and (task in row["task"] or task in row["benchmark"])]
-    if out:
-        ending = Path(out).suffix
-        if ending and ending not in _ENDINGS and form == TABLE:
-            raise SpecError(f"--out {out}: endings are .csv, .json, .md, or give --format")
-        form = _ENDINGS.get(ending, CSV) if form == TABLE else form
-        write_atomically(Path(out), listing(rows).text(form))
-        echo(f"{len(rows)} rows written to {out}")
-        return 0
-    listing(rows).print(form)
-    if form == TABLE and not rows:
+    if uncertainty and not columns:
+        raise SpecError("--uncertainty is for a pivot: give --columns too")
+    if form_of(out, form) == PARQUET and not out:
+        raise SpecError("--format parquet writes a file: give --out FILE.parquet")
+    named = read_columns(columns) if columns is not None else ()
+    runs = read_runs(folder)
+    rows = [row for row in run_rows(runs) if model in row["model"] and (task in row["task"] or task in row["benchmark"])]
+    if not rows and not out and form == TABLE:
         filters = [f"--{name} {text}" for name, text in (("model", model), ("task", task)) if text]
         echo(f"no scores under {folder}{' match ' + ' and '.join(filters) if filters else ''}")
+        return 0
+    if named:
+        table = pivot(scores_of(runs, rows), named)
+        write_or_print(pivot_listing(table, named, uncertainty or STDERR), form, out, counted(len(table.rows), "row"))
+    else:
+        write_or_print(listing(rows), form, out, counted(len(rows), "row"))
     return 0
 
 

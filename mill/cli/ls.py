@@ -21,7 +21,7 @@ from mill.cli.values import NamedChoice, TableFormat
 from mill.models.spec.backends import BACKENDS, backend_info
 from mill.models.spec.configs import packaged_configs
 from mill.models.spec.open import load_model_from_file
-from mill.report.tables import TABLE, Listing
+from mill.report.listing import TABLE, Listing
 from mill.runs.folder import find_runs
 from mill.runs.schema import Manifest, SessionEntry
 from mill.tasks.generated_choice import is_generated

@@ -37,6 +37,8 @@ COMMANDS = {
     "new": ("mill.cli.new", "Write a starting file for a task, a backend or a metric, with its test."),
     "schedule": ("mill.cli.schedule", "A matrix of runs on a cluster."),
     "collect": ("mill.cli.collect", "All scores of an output folder in one table."),
+    "diff-scores": ("mill.cli.diff_scores", "The scores of two runs or output folders, row by row."),
+    "plot": ("mill.cli.plot", "Scores, cost and calibration of runs as SVG and PNG files."),
     "conform": ("mill.cli.conform", "Check that a backend fulfils the contract."),
     "lm-eval": ("mill.cli.lm_eval", "lm-evaluation-harness with mill's models."),
     "score": ("mill.cli.score", "Score a recorded run again, without the model."),

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from mill.api.errors import UnknownName
 from mill.api.files import check_path
-from mill.report.tables import FORMATS, MARKDOWN
+from mill.report.listing import MARKDOWN, PRINTED
 
 if TYPE_CHECKING:
     ClickChoice = click.Choice[str]
@@ -38,13 +39,13 @@ class NamedChoice(ClickChoice):
 
 
 class TableFormat(ClickChoice):
-    """A format of `mill.report.tables`; `md`, the ending of such files, is markdown too."""
+    """A format of `mill.report.listing`; `markdown` is another name of md."""
 
-    def __init__(self) -> None:
-        super().__init__(FORMATS)
+    def __init__(self, formats: Sequence[str] = PRINTED) -> None:
+        super().__init__(formats)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return super().convert(MARKDOWN if value == "md" else value, param, ctx)
+        return super().convert(MARKDOWN if value == "markdown" else value, param, ctx)
 
 
 class FilePath(click.Path):

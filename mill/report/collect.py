@@ -6,12 +6,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from mill.api.errors import RunError
-from mill.api.warnings import warn
 from mill.metrics.estimate import Estimate
-from mill.report.tables import Listing, number
-from mill.runs.folder import RunFolder, find_runs
-from mill.runs.model_labels import distinguishing_arguments
+from mill.report.listing import Listing
+from mill.report.tables import number
+from mill.runs.folder import RunFolder
+from mill.runs.recorded_run import RecordedRun, read_runs
 from mill.runs.schema import BenchmarkResult, TaskResult, failed_samples
 
 COLUMNS = (
@@ -28,20 +27,16 @@ def collect(output_dir: Path) -> list[dict[str, Any]]:
     `n` samples were scored and `failed` have no score, of `total` in the data. `model_args` has the arguments that
     distinguish runs of models with the same name; it is empty where the name is enough.
     """
-    if not output_dir.is_dir():
-        raise RunError(f"the output folder {output_dir} does not exist")
-    rows: list[dict[str, Any]] = []
-    models: dict[str, Mapping[str, Any]] = {}
-    for folder in find_runs(output_dir):
-        try:
-            manifest, results = folder.manifest(), folder.results()
-        except RunError as error:  # one damaged run does not hide the others
-            warn(f"left out: {error}")
-            continue
-        models[str(folder.path)] = manifest["model"]
-        rows += score_rows(manifest["model"]["name"], folder, results.tasks.values(), results.benchmarks.values())
-    arguments = distinguishing_arguments(models)
-    return [{**row, "model_args": arguments[row["run"]]} for row in rows]
+    return run_rows(read_runs(output_dir))
+
+
+def run_rows(runs: Iterable[RecordedRun]) -> list[dict[str, Any]]:
+    """The rows of several runs."""
+    return [
+        {**row, "model_args": run.arguments}
+        for run in runs
+        for row in score_rows(run.model, run.folder, run.results.tasks.values(), run.results.benchmarks.values())
+    ]
 
 
 def score_rows(

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 
-from mill.api.printing import one_line, printable
+from mill.api.printing import printable
 from mill.checks.gate import RuleOutcome
 from mill.checks.result import Check
 from mill.checks.verdict import first_sentences
 from mill.report.about import About, listed
 from mill.report.checks import details, explanations, metric_groups, task_table
+from mill.report.escape import escape
 from mill.report.index import index_rows
 from mill.report.run_samples import ShownSample
 from mill.report.runs import RunSection
@@ -124,9 +125,3 @@ def _table(columns: Sequence[str], rows: Iterable[Iterable[str]], numbers: Seque
     """The cells are escaped already."""
     ruler = ("---:" if column in numbers else "---" for column in columns)
     return [f"| {' | '.join(cells)} |" for cells in (columns, ruler, *rows)]
-
-
-def escape(text: str) -> str:
-    """Names and messages, so that nothing in them is Markdown or HTML."""
-    text = one_line(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return "".join(f"\\{char}" if char in "\\|*_`[]#!~" else char for char in text)

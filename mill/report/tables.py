@@ -1,65 +1,17 @@
-"""Tables on standard output: fitted to a terminal, as long as their cells in a pipe or file; or as CSV, JSON or Markdown."""
+"""Tables on standard output: fitted to a terminal, as long as their cells in a pipe or file."""
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from mill.api.printing import echo_data, one_line, printable
-from mill.api.storage import json_text
 
 PLAIN_WIDTH = 1_000_000  # columns without a terminal: no name or number is wrapped or cut
-TABLE, CSV, JSON, MARKDOWN = "table", "csv", "json", "markdown"
-FORMATS = (TABLE, CSV, JSON, MARKDOWN)
 _NARROWEST = 8  # characters of a text column
-
-
-@dataclass(frozen=True)
-class Listing:
-    """Rows in every format: `rows` are the data of CSV and JSON, `cells` what people read, in the columns `shown`."""
-
-    rows: Sequence[Mapping[str, Any]]
-    columns: Sequence[str]
-    shown: Sequence[str]
-    cells: Sequence[Sequence[str]]
-    numbers: Sequence[str] = ()
-    group: Sequence[str] = ()
-    """See `print_table`."""
-
-    def text(self, form: str) -> str:
-        """A document in one of the formats but `table`."""
-        if form == JSON:
-            return json_text([{name: row[name] for name in self.columns} for row in self.rows], indent=2) + "\n"
-        return self._csv() if form == CSV else self._markdown()
-
-    def print(self, form: str) -> None:
-        if form == TABLE:
-            print_table("", self.shown, self.cells, numbers=self.numbers, group=self.group)
-        else:
-            echo_data(self.text(form))
-
-    def _csv(self) -> str:
-        out = io.StringIO()
-        writer = csv.writer(out, lineterminator="\n")
-        writer.writerow(self.columns)
-        writer.writerows([_cell(row[name]) for name in self.columns] for row in self.rows)
-        return out.getvalue()
-
-    def _markdown(self) -> str:
-        ruler = ("---:" if column in self.numbers else "---" for column in self.shown)
-        lines = ["| " + " | ".join(self.shown) + " |", "| " + " | ".join(ruler) + " |"]
-        lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in self.cells]
-        return "\n".join(lines) + "\n"
-
-
-def _cell(value: Any) -> Any:
-    """A value in CSV; the items of a list are separated by commas."""
-    return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else value
+_HEAD = 18  # characters of the head of a number column, before it is folded
 
 
 def console(*, stderr: bool = False) -> Any:
@@ -84,25 +36,43 @@ def print_table(
     *,
     numbers: Sequence[str] = (),
     group: Sequence[str] = (),
+    repeated: int = 0,
+    bold: Collection[tuple[int, int]] = (),
 ) -> None:
-    """Print rows of plain text; the columns named in `numbers` are aligned on the right.
+    """Print rows of plain text; the columns named in `numbers` are aligned on the right, cells named in `bold` (row and
+    column) are bold.
 
-    Where the table is wider than the terminal, the columns named in `group` become a line above the rows that share them.
+    Where the table is wider than the terminal, the columns named in `group` become a line above the rows that share them;
+    or the table is printed in blocks of columns that fit, each with the first `repeated` columns.
     """
     out = console()
     if title:  # a title of the table itself would be wrapped to the columns
         out.print(one_line(title), soft_wrap=True)
-    texts = [[one_line(cell) for cell in row] for row in rows]
+    texts = [[_one_line(cell) for cell in row] for row in rows]
     widths = _widths(columns, texts)
+    if repeated and _total(widths) > out.width:
+        _print_blocks(out, columns, texts, numbers, repeated, bold)
+        return
     if group and _total(widths) > out.width:
         _print_groups(out, columns, texts, numbers, group)
         return
     plain = not sys.stdout.isatty()
-    _print_rows(out, _table(columns, numbers, texts, edge=not plain), plain=plain)
+    _print_rows(out, _table(columns, numbers, texts, edge=not plain, bold=bold), plain=plain)
+
+
+def _one_line(cell: str) -> str:
+    """With the blanks behind it, which align numbers."""
+    return one_line(cell) + " " * (len(cell) - len(cell.rstrip(" ")))
 
 
 def _table(
-    columns: Sequence[str], numbers: Sequence[str], rows: Sequence[Sequence[str]], *, edge: bool, widths: Sequence[int] = ()
+    columns: Sequence[str],
+    numbers: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    edge: bool,
+    widths: Sequence[int] = (),
+    bold: Collection[tuple[int, int]] = (),
 ) -> Any:
     from rich import box
     from rich.table import Table
@@ -112,9 +82,10 @@ def _table(
     for index, column in enumerate(columns):
         right, width = column in numbers, widths[index] if widths else None
         justify: Any = "right" if right else "left"
-        table.add_column(Text(one_line(column)), justify=justify, no_wrap=right, overflow="fold", width=width)
-    for row in rows:
-        table.add_row(*map(Text, row))
+        whole = right and (width is None or len(column) <= width)
+        table.add_column(Text(one_line(column)), justify=justify, no_wrap=whole, overflow="fold", width=width)
+    for number, row in enumerate(rows):
+        table.add_row(*(Text(cell, "bold" if (number, index) in bold else "") for index, cell in enumerate(row)))
     return table
 
 
@@ -150,6 +121,34 @@ def _print_groups(
         table = _table(names, numbers, members, edge=False, widths=widths)
         table.show_header = False
         out.print(table)
+
+
+def _print_blocks(
+    out: Any,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    numbers: Sequence[str],
+    repeated: int,
+    bold: Collection[tuple[int, int]],
+) -> None:
+    """Blocks of as many columns as fit beside the repeated ones, at least one; long heads are folded."""
+    widths = [
+        min(width, max(_HEAD, *map(len, cells))) if column in numbers else width
+        for column, width, cells in zip(columns, _widths(columns, rows), zip(*rows, strict=True), strict=True)
+    ]
+    first, blocks = list(range(repeated)), list[list[int]]()
+    for index in range(repeated, len(columns)):
+        block = [*first, *(blocks[-1] if blocks else []), index]
+        if blocks and _total([widths[one] for one in block]) <= out.width:
+            blocks[-1].append(index)
+        else:
+            blocks.append([index])
+    for block in blocks:
+        chosen = [*first, *block]
+        marked = {(row, chosen.index(column)) for row, column in bold if column in chosen}
+        texts = [[row[index] for index in chosen] for row in rows]
+        names, fitted = [columns[index] for index in chosen], [widths[index] for index in chosen]
+        out.print(_table(names, numbers, texts, edge=True, widths=fitted, bold=marked))
 
 
 def _widths(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:

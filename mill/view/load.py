@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from mill.api.errors import SpecError, UnknownName, import_pandas
 from mill.report.collect import COLUMNS, score_rows
+from mill.report.data_frame import data_frame
+from mill.runs.model_labels import distinguishing_arguments
 from mill.view.check_list import list_checks
 from mill.view.comparing import PairFilter, compare_summary, list_pairs
 from mill.view.filters import SampleFilter, all_rows, read_names
+from mill.view.frame_types import RUN_TYPES, SCORE_TYPES, sample_types, typed
 from mill.view.index import ResultsIndex
 from mill.view.queries import list_samples, read_sample
 from mill.view.run_info import RunInfo, run_labels
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+_OF_SESSIONS = ("seconds", "prompt_tokens", "output_tokens")
 _LOST = {"lost": "value", "low": "low", "high": "high"}
 
 
@@ -43,37 +47,48 @@ class LoadedResults:
 
     def refresh(self) -> None:
         self._index.sync()
-        self._labels = run_labels(self._index.runs.values())
+        runs = list(self._index.runs.values())
+        self._labels = run_labels(runs)
+        self._arguments = distinguishing_arguments(
+            {str(run.path): run.manifest.get("model") or {"name": run.name} for run in runs}
+        )
 
     @property
     def runs(self) -> pd.DataFrame:
-        """A row for each run: label, uid (in the addresses of `mill view`), model, backend, settings, tasks, folder."""
-        rows = [
-            {
-                "run": self._labels[run.uid],
-                "uid": run.uid,
-                "model": run.model,
-                "backend": run.manifest.get("model", {}).get("backend", ""),
-                "tool": run.tool,
-                "settings": run.settings,
-                "tasks": run.tasks,
-                "error": run.error,
-                "path": str(run.path),
-            }
-            for run in self._index.runs.values()
-        ]
-        return _pandas().DataFrame(rows)
+        """A row for each run: label, uid (in the addresses of `mill view`), model, backend, settings, tasks, how many
+        samples ran and failed, the start of its first session, seconds and tokens of all sessions, folder."""
+        return typed(_frame([self._run_row(run) for run in self._index.runs.values()]), RUN_TYPES)
+
+    def _run_row(self, run: RunInfo) -> dict[str, Any]:
+        sessions, results = run.manifest.get("sessions", []), run.results.tasks.values()
+        return {
+            "run": self._labels[run.uid],
+            "uid": run.uid,
+            "model": run.model,
+            "model_args": self._arguments[str(run.path)],
+            "backend": run.manifest.get("model", {}).get("backend", ""),
+            "tool": run.tool,
+            "settings": run.settings,
+            "tasks": run.tasks,
+            "samples": sum(result.n for result in results),
+            "failed": sum(result.failed for result in results),
+            "started": min((str(session.get("started", "")) for session in sessions), default=None),
+            **{name: sum(session.get(name) or 0 for session in sessions) for name in _OF_SESSIONS},
+            "error": run.error,
+            "path": str(run.path),
+        }
 
     @property
     def scores(self) -> pd.DataFrame:
         """A row for each metric of each task and benchmark, with the columns of `mill collect`; `run` is the run's label,
-        and `path` its folder."""
+        and `path` its folder. `low` and `high` are the 95 % interval, NaN where there is none."""
         rows = [
-            {**row, "run": self._labels[run.uid], "path": row["run"]}
+            {**row, "run": self._labels[run.uid], "model_args": self._arguments[row["run"]], "path": row["run"]}
             for run in self._index.runs.values()
             for row in score_rows(run.model, run.folder, run.results.tasks.values(), run.results.benchmarks.values())
         ]
-        return _pandas().DataFrame(rows, columns=["run", *(name for name in COLUMNS if name != "run"), "path"])
+        columns = ["run", *(name for name in COLUMNS if name != "run"), "path"]
+        return typed(_frame(rows, columns), SCORE_TYPES)
 
     @property
     def checks(self) -> pd.DataFrame:
@@ -83,11 +98,11 @@ class LoadedResults:
             for check in list_checks(self._index)
             for variant in check.get("variants", ())
         ]
-        return _pandas().DataFrame(rows)
+        return _frame(rows)
 
     def samples(
         self,
-        run: str,
+        run: str = "",
         task: str = "",
         *,
         status: str | Sequence[str] = (),
@@ -95,19 +110,34 @@ class LoadedResults:
         search: str = "",
         limit: int | None = None,
     ) -> pd.DataFrame:
-        """The samples of a run as its files have them, a row for each; the filters are those of the viewer.
+        """The samples of a run, or of all runs, as their files have them, a row for each; the filters are those of the
+        viewer. Columns that only some tasks have are empty for the others.
 
         `status` is right, wrong, graded, unscored, failed or pending, or several of them.
         """
         given = status if isinstance(status, str) else ",".join(status)
         statuses = read_names(given, STATUSES, "status")
-        uid = self._find(run).uid
-        chosen = SampleFilter(uid, task, category, statuses, search=search)
         if search:
             self._build_search()
+        rows: list[dict[str, Any]] = []
+        for one in [self._find(run)] if run else self._with_task(task):
+            chosen = SampleFilter(one.uid, task, category, statuses, search=search)
+            left = None if limit is None else limit - len(rows)
+            if left != 0:
+                rows += self._samples(chosen, left)
+        return typed(_frame(rows), sample_types(rows))
+
+    def _with_task(self, task: str) -> list[RunInfo]:
+        """The runs that have samples of a task."""
+        runs = [run for run in self._index.runs.values() if not run.error and (not task or task in run.tasks)]
+        if task and not runs:
+            known = {name for run in self._index.runs.values() for name in run.tasks}
+            raise UnknownName("task", task, known, hint="the column `tasks` of `.runs` has the names")
+        return runs
+
+    def _samples(self, chosen: SampleFilter, limit: int | None) -> list[dict[str, Any]]:
         found = all_rows(lambda page: list_samples(self._index, replace(chosen, page=page)), limit)
-        rows = [read_sample(self._index, uid, row["task"], row["id"]) for row in found]
-        return _pandas().DataFrame(rows)
+        return [read_sample(self._index, chosen.run, row["task"], row["id"]) for row in found]
 
     def compare(self, a: str, b: str, task: str = "") -> pd.DataFrame:
         """The samples that two runs share: a row for each with both results, and how the answer changed."""
@@ -116,7 +146,7 @@ class LoadedResults:
         for row in all_rows(lambda page: list_pairs(self._index, replace(chosen, page=page))):
             (value_a, value_b), (status_a, status_b) = row.pop("values"), row.pop("statuses")
             rows.append({**row, "status_a": status_a, "status_b": status_b, "value_a": value_a, "value_b": value_b})
-        return _pandas().DataFrame(rows)
+        return _frame(rows)
 
     def significance(self, a: str, b: str) -> pd.DataFrame:
         """A row for each task and category: accuracy lost with its interval, McNemar's p, and Holm's correction of it."""
@@ -131,7 +161,7 @@ class LoadedResults:
             }
             for group in groups
         ]
-        return _pandas().DataFrame(rows)
+        return _frame(rows)
 
     def _find(self, name: str) -> RunInfo:
         runs = self._index.runs.values()
@@ -152,9 +182,9 @@ class LoadedResults:
 
 def load(folder: str | Path) -> LoadedResults:
     """The runs and checks below a folder, indexed as for `mill view`."""
-    _pandas()
+    import_pandas("mill.load")
     return LoadedResults(ResultsIndex(Path(folder)))
 
 
-def _pandas() -> Any:
-    return import_pandas("mill.load")
+def _frame(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = None) -> pd.DataFrame:
+    return data_frame("mill.load", rows, columns)

@@ -12,6 +12,7 @@ import msgspec
 
 from mill.api.errors import RunError
 from mill.api.validate import parse_json
+from mill.runs.sample_head import ABSENT, SampleLineHead
 
 PENDING, FAILED, RIGHT, WRONG, GRADED, UNSCORED = range(6)
 STATUSES = ("pending", "failed", "right", "wrong", "graded", "unscored")
@@ -27,33 +28,6 @@ FLAGS = {
     "logprobs": TOKENS,
 }
 METRIC_COLUMNS = 6  # of one task; further metrics are in the samples alone
-
-_Decoded = msgspec.Raw
-_ABSENT = (b"", b"null")
-
-
-class SampleLineHead(msgspec.Struct, gc=False):
-    """What the index reads of a line; everything else is skipped."""
-
-    id: str | int
-    category: str | None = None
-    prompt: msgspec.Raw = _Decoded()
-    response: msgspec.Raw = _Decoded()
-    extracted: msgspec.Raw = _Decoded()
-    chosen: msgspec.Raw = _Decoded()
-    error: str | None = None
-    finish_reason: str | None = None
-    prompt_tokens: float | None = None
-    output_tokens: float | None = None
-    seconds: float | None = None
-    truncated: bool = False
-    truncated_reasoning: bool = False
-    max_rounds_reached: bool = False
-    choice_logprobs: list[float | None] | None = None
-    values: dict[str, list[Any]] = {}
-    responses: msgspec.Raw = _Decoded()
-    keys: list[list[str]] = []
-    doc: msgspec.Raw = _Decoded()
 
 
 class IndexedSample(NamedTuple):
@@ -78,16 +52,7 @@ class IndexedSample(NamedTuple):
     values: tuple[float | None, ...]
 
 
-_decode = msgspec.json.Decoder(SampleLineHead).decode
 _decode_responses = msgspec.json.Decoder(list[list[dict[str, Any]]]).decode
-
-
-def read_head(line: bytes) -> SampleLineHead:
-    """Raises ValueError for a line that is no sample."""
-    try:
-        return _decode(line)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise ValueError(str(error)) from error
 
 
 def indexed(head: SampleLineHead, line: bytes, metrics: Sequence[str]) -> IndexedSample:
@@ -97,7 +62,7 @@ def indexed(head: SampleLineHead, line: bytes, metrics: Sequence[str]) -> Indexe
     worst, worst_at, has_tokens = _worst_token(bytes(head.responses))
     doc = bytes(head.doc)
     return IndexedSample(
-        key=_hash(doc if doc not in (*_ABSENT, b"{}") else str(head.id).encode("utf-8", "backslashreplace")),
+        key=_hash(doc if doc not in (*ABSENT, b"{}") else str(head.id).encode("utf-8", "backslashreplace")),
         name=str(head.id),
         category=head.category or "",
         status=PENDING if pending else FAILED if head.error else _status(values),
@@ -110,7 +75,7 @@ def indexed(head: SampleLineHead, line: bytes, metrics: Sequence[str]) -> Indexe
         worst_at=worst_at,
         prompt_key=zlib.crc32(head.prompt),
         answer_key=zlib.crc32(_answer(head)),
-        extracted_key=zlib.crc32(head.extracted) if bytes(head.extracted) not in _ABSENT else 0,
+        extracted_key=zlib.crc32(head.extracted) if bytes(head.extracted) not in ABSENT else 0,
         values=values,
     )
 
@@ -118,7 +83,7 @@ def indexed(head: SampleLineHead, line: bytes, metrics: Sequence[str]) -> Indexe
 def _answer(head: SampleLineHead) -> bytes:
     """What the model answered: its text or label, else its choice."""
     response = bytes(head.response)
-    return response if response not in _ABSENT else bytes(head.chosen)
+    return response if response not in ABSENT else bytes(head.chosen)
 
 
 def _status(values: Sequence[float | None]) -> int:

@@ -23,7 +23,7 @@ Evaluate = Callable[..., None]
 def evaluate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Evaluate:
     """Run the toy model with some arguments on `toy_gen`, below the folder out."""
     for name in [name for name in sys.modules if name.startswith("mill_file_")]:
-        monkeypatch.delitem(sys.modules, name)
+        del sys.modules[name]
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TOY_N", "8")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def evaluate(folder: Path, model: str, tasks: str, *options: str, expected: int = 0) -> None:
+    for name in [name for name in sys.modules if name.startswith("mill_file_")]:  # another test's registration is over
+        del sys.modules[name]
     command = ["eval", model, tasks, "--task_paths", str(TOY), "--output_dir", str(folder), "--quiet", *options]
     assert run(command) == expected
 

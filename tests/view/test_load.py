@@ -62,3 +62,35 @@ def test_a_name_of_several_runs_is_refused(results: Path, tmp_path: Path) -> Non
         loaded.samples("on")
     assert len(loaded.samples("one")) == 40  # exactly the label of one of them
     assert len(loaded.samples(next(name for name in loaded.runs["run"] if "seed" in name))) == 40
+
+
+def test_columns_have_types_that_do_not_depend_on_the_rows(results: Path, tmp_path: Path) -> None:
+    loaded, empty = mill.load(results), mill.load(tmp_path)
+    for name in ("runs", "scores"):
+        types = getattr(loaded, name).dtypes.astype(str)
+        assert types.equals(getattr(empty, name).dtypes.astype(str)), name
+    scores = loaded.scores
+    assert {str(scores[name].dtype) for name in ("value", "stderr", "low", "high")} == {"float64"}
+    assert {str(scores[name].dtype) for name in ("n_shots", "n", "failed", "total")} == {"Int64"}
+    assert str(loaded.runs["started"].dtype) == "datetime64[us, UTC]"
+    two = loaded.runs.set_index("model").loc["two"]
+    failed = sum(line["error"] is not None for line in lines_of(results, "two", "toy_gen"))
+    assert (two["samples"], two["failed"]) == (120, failed) and failed > 0
+    assert len(empty.samples()) == 0 and {"task", "id", "prompt_tokens"} <= set(empty.samples())
+
+
+def test_samples_of_all_runs(results: Path) -> None:
+    loaded = mill.load(results)
+    frame = loaded.samples(task="toy_gen")
+    assert list(frame.groupby("model").size()) == [40, 40]
+    assert str(frame["exact_match"].dtype) == "float64" and str(frame["prompt_tokens"].dtype) == "Int64"
+    failed = frame[frame["error"].notna()]
+    assert len(failed) and failed["exact_match"].isna().all() and failed["prompt_tokens"].isna().all()
+    every = loaded.samples()
+    assert len(every) == 4 * 40 + 3 * 40
+    choices = every[every["task"] == "toy_choice"]
+    assert str(every["correct"].dtype) == "boolean" and choices["correct"].notna().all()
+    assert every[every["task"] == "toy_gen"]["correct"].isna().all()
+    assert len(loaded.samples(limit=50)) == 50
+    with pytest.raises(MillError, match="unknown task"):
+        loaded.samples(task="toy_genn")

@@ -13,6 +13,7 @@ LEFT, RIGHT, TOP, BOTTOM = 54, 18, 18, 40
 COLOURS = 6  # further series repeat colours
 ROW, GAP, LARGEST_CELL = 26, 10, 16
 CHAR, LINE = 7.4, 14  # pixels of a name, at the font size on phones
+COUNTS = 56  # pixels of the counts below a reliability diagram
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ def line_chart(title: str, x: Axis, y: Axis, series: Sequence[Series]) -> Html:
                 parts.append(_error_bar(colour, (px, y.at(point.low)), (px, y.at(point.high))))
             parts.append(_dot(colour, px, py, point.tooltip))
         parts += _names(x, y, [point for point in points if point.name])
-    return _figure(title, parts, [(line.name, line.colour) for line in series] if len(series) > 1 else [])
+    return _drawing(title, parts, [(line.name, line.colour) for line in series] if len(series) > 1 else [])
 
 
 def _names(x: Axis, y: Axis, points: Sequence[Point]) -> list[Html]:
@@ -143,7 +144,41 @@ def dot_chart(title: str, x: Axis, rows: Sequence[tuple[str, Point, int]]) -> Ht
         if point.low is not None and point.high is not None:
             parts.append(_error_bar(_colour(colour), (x.at(point.low), py), (x.at(point.high), py)))
         parts.append(_dot(_colour(colour), x.at(point.y), py, point.tooltip))
-    return _figure(title, parts, [], height)
+    return _drawing(title, parts, [], height)
+
+
+def scatter_chart(title: str, x: Axis, y: Axis, points: Sequence[tuple[Point, int]]) -> Html:
+    """A dot with its interval for each (point, colour); names where there is room for them."""
+    x.span, y.span = (LEFT, WIDTH - RIGHT), (HEIGHT - BOTTOM, TOP)
+    parts = _grid(x, y)
+    for point, colour in points:
+        px, py = x.at(point.x), y.at(point.y)
+        if point.low is not None and point.high is not None:
+            parts.append(_error_bar(_colour(colour), (px, y.at(point.low)), (px, y.at(point.high))))
+        parts.append(_dot(_colour(colour), px, py, point.tooltip))
+    return _drawing(title, [*parts, *_names(x, y, [point for point, _ in points])], [])
+
+
+def reliability_chart(title: str, label: str, bins: Sequence[tuple[float, float, Point, int]]) -> Html:
+    """Each bin is (first, last, point, count): a bar as high as the share that is right, with its interval at the mean
+    probability, and below it a bar for the count. The diagonal is perfect calibration."""
+    x, y = Axis(label, 0.0, 1.0, span=(LEFT, WIDTH - RIGHT)), Axis("", 0.0, 1.0, percent=True, span=(HEIGHT - BOTTOM, TOP))
+    parts = _grid(x, y)
+    parts.append(tag("line", class_="diagonal", x1=x.at(0), y1=y.at(0), x2=x.at(1), y2=y.at(1)))
+    most, base = max((count for *_, count in bins), default=1), HEIGHT + COUNTS
+    for first, last, point, count in bins:
+        left, width = x.at(first) + 0.5, x.at(last) - x.at(first) - 1
+        bar = {"x": left, "width": width}
+        height = y.at(0) - y.at(point.y)
+        parts.append(tag("rect", tag("title", point.tooltip), class_="bin c0", y=y.at(point.y), height=height, **bar))
+        size = max(1.0, (COUNTS - LINE) * count / most)
+        parts.append(tag("rect", tag("title", f"{count} answers"), class_="amount", y=base - size, height=size, **bar))
+        px = x.at(point.x)
+        parts.append(_error_bar("c0", (px, y.at(point.bottom)), (px, y.at(point.top))))
+        parts.append(_dot("c0", px, y.at(point.y), point.tooltip))
+    parts.append(_text("tick", LEFT - 6, base, "answers", "end"))
+    parts.append(_text("tick", LEFT - 6, base - COUNTS + LINE + 8, f"{most:,}", "end"))
+    return _drawing(title, parts, [], base + 4)
 
 
 def heat_map(title: str, rows: Sequence[tuple[str, Sequence[tuple[str, str]]]], kinds: Sequence[str]) -> Html:
@@ -204,7 +239,7 @@ def _text(kind: str, x: float, y: float, text: str, anchor: str) -> Html:
     return tag("text", text, class_=kind, x=x, y=y, text_anchor=anchor)
 
 
-def _figure(title: str, parts: Sequence[Html], legend: Sequence[tuple[str, int]], height: float = HEIGHT) -> Html:
+def _drawing(title: str, parts: Sequence[Html], legend: Sequence[tuple[str, int]], height: float = HEIGHT) -> Html:
     keys = [tag("span", tag("i", class_=f"swatch {_colour(colour)}"), name, class_="key") for name, colour in legend]
     return _framed(title, keys, parts, height, WIDTH)
 

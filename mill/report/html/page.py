@@ -16,10 +16,12 @@ from mill.checks.verdict import first_sentences
 from mill.report.about import About, listed
 from mill.report.checks import details, explanations, metric_groups
 from mill.report.html.plots import charts
+from mill.report.html.run_plots import calibration_plots, section_plots, shared_plots
 from mill.report.html.runs import run_body
 from mill.report.html.samples import sample_list
 from mill.report.html.tag import Html, joined, tag
 from mill.report.index import IndexRow, heading, index_rows
+from mill.report.runs import RunSection
 from mill.report.sections import CheckSection, Section, check_section
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{}'; base-uri 'none'; form-action 'none'"
@@ -44,6 +46,9 @@ def report_page(items: Sequence[Check | Section]) -> str:
         tag("style", Html(_asset("style.css"))),
     )
     rows = index_rows(sections)
+    runs = [section for section in sections if isinstance(section, RunSection)]
+    data = section_plots(runs)
+    calibration = {id(run): calibration_plots(data, number) for number, run in enumerate(runs)}
     top = tag("header", tag("h1", title), tag("button", "Light / dark", id="theme", type="button"))
     body = tag(
         "body",
@@ -51,7 +56,8 @@ def report_page(items: Sequence[Check | Section]) -> str:
         tag(
             "main",
             [_index(rows)] if len(rows) > 1 else [],
-            [_section(one, row) for one, row in zip(sections, rows, strict=True)],
+            shared_plots(data),
+            [_section(one, row, calibration.get(id(one), [])) for one, row in zip(sections, rows, strict=True)],
         ),
         tag("footer", f"mill {__version__}"),
         tag("script", Html(_asset("script.js"))),
@@ -85,7 +91,7 @@ def _index(rows: Sequence[IndexRow]) -> Html:
     return tag("nav", tag("div", table, class_="scroll"), aria_label="Sections")
 
 
-def _section(section: Section, row: IndexRow) -> Html:
+def _section(section: Section, row: IndexRow, calibration: Sequence[Html]) -> Html:
     if isinstance(section, CheckSection):
         check = section.check
         labels = ", ".join(variant.label for variant in check.variants)
@@ -94,7 +100,7 @@ def _section(section: Section, row: IndexRow) -> Html:
         about, body = _about(section.about, listed(check.settings)), _check_body(check)
     else:
         name, sub = section.name, joined(tag("b", "eval"), f" · {section.when} · {section.path}")
-        about, body = _about([("", section.about)]), run_body(section)
+        about, body = _about([("", section.about)]), run_body(section, calibration)
     return tag("section", tag("h2", name), tag("p", sub, class_="sub"), about, body, class_="check", id=row.anchor)
 
 

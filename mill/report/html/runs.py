@@ -6,27 +6,27 @@ import math
 from collections.abc import Mapping, Sequence
 
 from mill.metrics.estimate import Estimate
-from mill.report.html.charts import Axis, Point, dot_chart
+from mill.report.html.charts import Point
 from mill.report.html.choices import choice_table
+from mill.report.html.run_plots import score_chart, score_point
 from mill.report.html.samples import filters
 from mill.report.html.tag import Html, joined, tag
 from mill.report.run_samples import ShownSample
 from mill.report.runs import RunSection
 from mill.report.scores import COLUMNS, mean_of, score_table
-from mill.report.tables import number
 
-MAX_CHARTS, MAX_DOTS = 6, 40
+MAX_CHARTS = 6
 TASK, CATEGORY, MEAN = 0, 1, 2  # colours
 
 
-def run_body(run: RunSection) -> list[Html]:
-    """What follows the heading of a run's section."""
+def run_body(run: RunSection, calibration: Sequence[Html] = ()) -> list[Html]:
+    """What follows the heading of a run's section; `calibration` are charts beside those of the scores."""
     lines = run.warnings
     return [
         *([tag("p", run.unfinished, class_="verdict")] if run.unfinished else []),
         *([_scores(run)] if run.tasks else []),
         *([tag("ul", [tag("li", line) for line in lines], class_="warnings")] if lines else []),
-        *([tag("div", plots, class_="charts")] if (plots := _charts(run)) else []),
+        *([tag("div", plots, class_="charts")] if (plots := [*_charts(run), *calibration]) else []),
         _samples(run),
     ]
 
@@ -47,7 +47,7 @@ def _charts(run: RunSection) -> list[Html]:
     def add(name: str, metrics: Mapping[str, Estimate], colour: int) -> None:
         for metric, estimate in metrics.items():
             if math.isfinite(estimate.value):
-                rows.setdefault(metric, []).append((name, _point(name, estimate), colour))
+                rows.setdefault(metric, []).append((name, score_point(name, estimate), colour))
 
     for mean in run.benchmarks:
         add(f"{mean.benchmark} ({mean_of(mean)})", mean.metrics, MEAN)
@@ -55,23 +55,7 @@ def _charts(run: RunSection) -> list[Html]:
         add(task.task, task.metrics, TASK)
         for category, metrics in task.categories.items():
             add(f"- {category}", metrics, CATEGORY)
-    return [_chart(metric, found) for metric, found in list(rows.items())[:MAX_CHARTS]]
-
-
-def _point(name: str, estimate: Estimate) -> Point:
-    low, high = (bound if bound is not None and math.isfinite(bound) else None for bound in (estimate.low, estimate.high))
-    tooltip = f"{name}: {number(estimate.value)}"
-    if low is not None and high is not None:
-        tooltip += f" ({number(low)} to {number(high)})"
-    return Point(0, estimate.value, low, high, tooltip)
-
-
-def _chart(metric: str, rows: Sequence[tuple[str, Point, int]]) -> Html:
-    shown = rows[:MAX_DOTS]
-    lowest, highest = min(0.0, *(point.bottom for _, point, _ in shown)), max(point.top for _, point, _ in shown)
-    last = 1.0 if lowest >= 0.0 and highest <= 1.0 else highest + 0.05 * (highest - lowest)
-    more = f" (the first {MAX_DOTS} of {len(rows)})" if len(rows) > MAX_DOTS else ""
-    return dot_chart(f"{metric}{more}", Axis("", lowest, last), shown)
+    return [score_chart(metric, found) for metric, found in list(rows.items())[:MAX_CHARTS]]
 
 
 def _samples(run: RunSection) -> Html:

@@ -1,0 +1,118 @@
+"""`mill plot FOLDER`: scores, cost and calibration of runs as SVG and PNG files."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import click
+
+from mill.api.errors import RunError, SpecError
+from mill.api.printing import echo
+from mill.api.storage import slug, write_atomically
+from mill.checks.glossary import counted
+from mill.cli.values import FilePath
+from mill.options.definitions import DEFAULT_OUTPUT_DIR
+from mill.report.plot_data import PlotData, Price, ScorePlot, plot_data
+from mill.report.plot_files import FORMS, check_installed, draw_calibration, draw_costs, draw_scores
+from mill.runs.recorded_run import read_runs
+
+LONGEST_NAME = 80
+PLOTS = "plots"
+
+
+@click.command("plot")
+@click.argument("folder", type=FilePath(), default=DEFAULT_OUTPUT_DIR)
+@click.option("--out", type=FilePath(), default=None, help=f"Folder of the files. [default: {PLOTS} in FOLDER]")
+@click.option("--format", "forms", default=",".join(FORMS), show_default=True, help="Formats, by commas: svg, png.")
+@click.option("--model", default="", help="Keep models whose name contains this.")
+@click.option("--task", default="", help="Tasks and benchmarks whose name contains this, also tasks inside of a benchmark.")
+@click.option(
+    "--price", default=None, metavar="in=X,out=Y", help="Dollars for 1M prompt and output tokens: cost instead of tokens."
+)
+def command(folder: str, out: str | None, forms: str, model: str, task: str, price: str | None) -> int:
+    """Draw the runs of FOLDER, an output folder or a run. For each benchmark, and each task that is in none:
+
+    \b
+    scores-NAME        the scores of every model with their 95 % intervals
+    cost-NAME          the score against the tokens of a sample, or against dollars with --price
+    calibration-NAME   of multiple choice by log-probability: how often answers of a probability are right, and the
+                       expected calibration error (ECE)
+
+    \b
+    Examples:
+      mill plot results
+      mill plot results --format svg --out paper/plots --task mmlu
+      mill plot results --price "in=0.15,out=0.60"
+    """
+    chosen, prices, path = _read_forms(forms), _read_price(price), Path(folder)
+    check_installed()
+    runs = [run for run in read_runs(path) if model in run.model and run.results.tasks]
+    if not runs:
+        filters = f" of a model that contains {model!r}" if model else ""
+        raise RunError(f"{path} has no run with scores{filters}; `mill ls runs --output_dir {path}` lists runs")
+    data = plot_data(runs, task, prices)
+    if not data.scores:
+        raise RunError(f"no task or benchmark of {path} has a name that contains {task!r}")
+    target = Path(out) if out else path / PLOTS
+    count = 0
+    for name, files in _drawn(data, chosen):
+        for form, content in files.items():
+            file = target / f"{name}.{form}"
+            write_atomically(file, content, root=None if out else path)
+            echo(f"written: {file}")
+            count += 1
+    for line in _missing(data):
+        echo(line)
+    echo(f"{counted(count, 'file')} of {counted(len(runs), 'run')} in {target}")
+    return 0
+
+
+def _drawn(data: PlotData, forms: Sequence[str]) -> Iterator[tuple[str, dict[str, bytes]]]:
+    """The name of each plot with its files."""
+    by_name: dict[str, list[ScorePlot]] = {}
+    for plot in data.scores:
+        by_name.setdefault(plot.name, []).append(plot)
+    for name, plots in by_name.items():
+        yield f"scores-{_file_name(name)}", draw_scores(plots, forms)
+    for cost in data.costs:
+        yield f"cost-{_file_name(cost.name)}", draw_costs(cost, forms)
+    for found in data.calibrations:
+        yield f"calibration-{_file_name(found.name)}", draw_calibration(found, forms)
+
+
+def _missing(data: PlotData) -> list[str]:
+    lines = [] if data.costs else ["no plot of cost: the samples have no numbers of tokens"]
+    if not data.calibrations:
+        lines.append("no plot of calibration: no task is multiple choice by log-probability")
+    return lines
+
+
+def _file_name(name: str) -> str:
+    """A file name for a task; two tasks never have one."""
+    safe = slug(name)[:LONGEST_NAME]
+    return safe if safe == name else f"{safe}-{hashlib.blake2b(name.encode('utf-8', 'replace'), digest_size=4).hexdigest()}"
+
+
+def _read_forms(text: str) -> list[str]:
+    forms = list(dict.fromkeys(form.strip() for form in text.split(",")))
+    wrong = [form for form in forms if form not in FORMS]
+    if wrong:
+        raise SpecError(f"--format {text}: {wrong[0]!r} is none of {', '.join(FORMS)}")
+    return forms
+
+
+def _read_price(text: str | None) -> Price | None:
+    """`in=0.15,out=0.60`."""
+    if text is None:
+        return None
+    pairs = [part.partition("=") for part in text.split(",")]
+    try:
+        found = {name.strip(): float(value) for name, _, value in pairs}
+    except ValueError:
+        found = {}
+    if len(pairs) != 2 or set(found) != {"in", "out"} or not all(0 <= value < math.inf for value in found.values()):
+        raise SpecError(f"--price {text!r}: write dollars for 1M tokens as in=0.15,out=0.60")
+    return Price(found["in"], found["out"])

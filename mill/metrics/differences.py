@@ -1,0 +1,129 @@
+"""By how much two scores differ, with interval and p-value: of the same samples, or of different ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from mill.metrics.aggregate import bits_per_unit, perplexity
+from mill.metrics.estimate import NOTHING, Estimate, around, is_proportion
+from mill.metrics.paired import Z95, mcnemar, mean_difference, p_of_zero, rate_difference
+
+Units = tuple[float, float]
+"""The log-likelihood of a document and its number of words, bytes or tokens."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A difference with the two-sided p-value of no difference; that is NaN where nothing can be tested."""
+
+    estimate: Estimate
+    p: float
+
+
+NO_DIFFERENCE = Difference(NOTHING, math.nan)
+
+
+def paired_loss(pairs: Sequence[tuple[float, float]]) -> Difference:
+    """The mean of first minus second values of the same samples: McNemar's test and Tango's interval where all values are 0
+    or 1, else Student's of the differences."""
+    if not pairs:
+        return NO_DIFFERENCE
+    values = [value for pair in pairs for value in pair]
+    if all(value in (0.0, 1.0) for value in values):
+        worse, better = pairs.count((1.0, 0.0)), pairs.count((0.0, 1.0))
+        return Difference(rate_difference(worse, better, len(pairs)), mcnemar(worse, better))
+    scale = 1.0 if all(0 <= value <= 1 for value in values) else max(values) - min(values)
+    loss = mean_difference([first - second for first, second in pairs], scale)
+    return Difference(loss, p_of_zero(loss, len(pairs) - 1))
+
+
+def negated(difference: Difference) -> Difference:
+    """The same of second minus first."""
+    one = difference.estimate
+    low, high = (None if bound is None else -bound for bound in (one.high, one.low))
+    return replace(difference, estimate=Estimate(0.0 - one.value, one.stderr, low, high, one.n))
+
+
+def perplexity_difference(pairs: Sequence[tuple[Units, Units]], of: Callable[..., Estimate]) -> Difference:
+    """Second minus first perplexity (or bits per unit, as `of` decides) of the same documents. Both are functions of a ratio
+    of sums, linearised: what a document adds to one is subtracted from what it adds to the other."""
+    n, sides = len(pairs), [list(side) for side in zip(*pairs, strict=True)]
+    if n < 2:
+        return NO_DIFFERENCE
+    values = [of([[document] for document in side]).value for side in sides]
+    rates = [_rate(side) for side in sides]
+    if not all(map(math.isfinite, [*values, *rates])):
+        return Difference(around(values[1] - values[0], None, n), math.nan)
+    influences = [_influences(side, value, of) for side, value in zip(sides, values, strict=True)]
+    spread = math.hypot(*(second - first for first, second in zip(*influences, strict=True)))
+    units = [unit for _, unit in sides[0]]
+    effective = math.fsum(units) ** 2 / math.fsum(unit**2 for unit in units)
+    estimate = around(values[1] - values[0], spread / math.sqrt((n - 1) * n), n, max(1.0, effective - 1))
+    return Difference(estimate, p_of_zero(estimate, max(1.0, effective - 1)))
+
+
+def _rate(documents: Sequence[Units]) -> float:
+    units = math.fsum(unit for _, unit in documents)
+    return math.fsum(score for score, _ in documents) / units if units else math.nan
+
+
+def _influences(documents: Sequence[Units], value: float, of: Callable[..., Estimate]) -> list[float]:
+    """By how much each document moves the value, as the derivative by its weight."""
+    slope = {perplexity: -value, bits_per_unit: -1 / math.log(2)}[of]
+    rate, mean_units = _rate(documents), math.fsum(unit for _, unit in documents) / len(documents)
+    return [slope * (score - rate * unit) / mean_units for score, unit in documents]
+
+
+def unpaired_difference(first: Estimate, second: Estimate) -> Difference:
+    """Second minus first estimate of different samples, by the z-test; of two proportions with their pooled variance, so
+    that 0 of 2 and 2 of 2 are not certain to differ. The interval combines those of the two estimates."""
+    value, n = second.value - first.value, min(first.n, second.n)
+    if not math.isfinite(value) or first.stderr is None or second.stderr is None:
+        return Difference(Estimate(value, None, None, None, n), math.nan)
+    stderr = math.hypot(first.stderr, second.stderr)
+    tested = stderr
+    if is_proportion(first) and is_proportion(second):
+        share = (first.value * first.n + second.value * second.n) / (first.n + second.n)
+        tested = math.sqrt(share * (1 - share) * (1 / first.n + 1 / second.n))
+    p = math.erfc(abs(value / tested) / math.sqrt(2)) if tested else 1.0 if not value else math.nan
+    below, above = _combined([(-1.0, first), (1.0, second)])
+    return Difference(Estimate(value, stderr, _minus(value, below), _plus(value, above), n), p)
+
+
+def pooled_difference(parts: Sequence[tuple[float, Difference]]) -> Difference:
+    """The weighted sum of differences in independent tasks, such as those of a benchmark."""
+    estimates = [(weight, part.estimate) for weight, part in parts]
+    n = sum(one.n for _, one in estimates)
+    value = math.fsum(weight * one.value for weight, one in estimates)
+    if not parts or any(one.stderr is None for _, one in estimates):
+        return Difference(Estimate(value, None, None, None, n), math.nan)
+    stderr = math.hypot(*(weight * (one.stderr or 0.0) for weight, one in estimates))
+    below, above = _combined(estimates)
+    estimate = Estimate(value, stderr, _minus(value, below), _plus(value, above), n)
+    return Difference(estimate, p_of_zero(estimate, max(1, n - len(parts))))
+
+
+def _combined(parts: Sequence[tuple[float, Estimate]]) -> tuple[float | None, float | None]:
+    """How far the interval of a weighted sum reaches below and above its value: the square root of the sum of squares of how
+    far those of its summands do (Zou and Donner 2008). So it does not collapse where all samples have equal values."""
+    below, above = [], []
+    for weight, one in parts:
+        half = None if one.stderr is None else Z95 * one.stderr
+        down = half if one.low is None else one.value - one.low
+        up = half if one.high is None else one.high - one.value
+        if down is None or up is None:
+            return None, None
+        down, up = (down, up) if weight >= 0 else (up, down)
+        below.append(weight * down)
+        above.append(weight * up)
+    return math.hypot(*below), math.hypot(*above)
+
+
+def _minus(value: float, reach: float | None) -> float | None:
+    return None if reach is None else value - reach
+
+
+def _plus(value: float, reach: float | None) -> float | None:
+    return None if reach is None else value + reach

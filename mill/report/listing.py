@@ -1,0 +1,161 @@
+"""Rows in every format: a table for people, CSV, JSON and Parquet for programs, Markdown, LaTeX and HTML for documents."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mill.api.errors import SpecError
+from mill.api.printing import echo, echo_data
+from mill.api.storage import json_text, utf8, write_atomically
+from mill.report.escape import escape
+from mill.report.latex import latex_table
+from mill.report.tables import print_table
+
+TABLE, CSV, JSON, MARKDOWN, LATEX, PARQUET, HTML = "table", "csv", "json", "md", "latex", "parquet", "html"
+PRINTED = (TABLE, CSV, JSON, MARKDOWN, LATEX, HTML)
+FORMATS = (TABLE, CSV, JSON, MARKDOWN, LATEX, PARQUET, HTML)
+ENDINGS = {
+    ".csv": CSV,
+    ".json": JSON,
+    ".md": MARKDOWN,
+    ".markdown": MARKDOWN,
+    ".tex": LATEX,
+    ".parquet": PARQUET,
+    ".html": HTML,
+}
+STAR = " *"  # marks a bold cell where nothing is bold
+_INSIDE_WORD = re.compile(r"(?<=\w)\\_(?=\w)")
+
+
+@dataclass(frozen=True)
+class Listing:
+    """`rows` are the data of CSV, JSON and Parquet, `cells` what people read, in the columns `shown`."""
+
+    rows: Sequence[Mapping[str, Any]]
+    columns: Sequence[str]
+    shown: Sequence[str]
+    cells: Sequence[Sequence[str]]
+    numbers: Sequence[str] = ()
+    group: Sequence[str] = ()
+    """See `print_table`."""
+    repeated: int = 0
+    """See `print_table`."""
+    bold: Collection[tuple[int, int]] = ()
+    """Row and column, by number, of cells in bold."""
+    notes: Sequence[str] = ()
+    """Lines below the table, for people."""
+    title: str = "mill"
+    """Of the HTML page."""
+
+    def text(self, form: str) -> str:
+        """A document in one of the formats but `table` and `parquet`."""
+        if form == JSON:
+            return json_text([{name: row[name] for name in self.columns} for row in self.rows], indent=2) + "\n"
+        if form == LATEX:
+            return latex_table(self.shown, self.cells, numbers=self.numbers, bold=self.bold, notes=self.notes)
+        if form == HTML:
+            from mill.report.html.listing_page import listing_page
+
+            return listing_page(self)
+        return self._csv() if form == CSV else self._markdown()
+
+    def print(self, form: str) -> None:
+        if form == PARQUET:
+            raise SpecError("parquet is no text: give --out FILE.parquet")
+        if form != TABLE:
+            echo_data(self.text(form))
+            return
+        print_table(
+            "", self.shown, self._starred(), numbers=self.numbers, group=self.group, repeated=self.repeated, bold=self.bold
+        )
+        for note in self.notes:
+            echo(note)
+
+    def write(self, file: Path, form: str) -> None:
+        write_atomically(file, self._write_parquet if form == PARQUET else self.text(form))
+
+    def _starred(self) -> list[list[str]]:
+        """With a star behind bold cells, and blanks behind the others of their columns, so that numbers stay aligned."""
+        columns = {column for _, column in self.bold}
+
+        def cell(row: int, column: int, text: str) -> str:
+            return text + (STAR if (row, column) in self.bold else " " * len(STAR)) if column in columns else text
+
+        return [[cell(row, column, text) for column, text in enumerate(line)] for row, line in enumerate(self.cells)]
+
+    def _csv(self) -> str:
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(self.columns)
+        writer.writerows([_cell(row[name]) for name in self.columns] for row in self.rows)
+        return out.getvalue()
+
+    def _markdown(self) -> str:
+        ruler = ("---:" if column in self.numbers else "---" for column in self.shown)
+        lines = [f"| {' | '.join(map(_escaped, self.shown))} |", f"| {' | '.join(ruler)} |"]
+        for number, row in enumerate(self.cells):
+            cells = (_bold(_escaped(cell), (number, column) in self.bold) for column, cell in enumerate(row))
+            lines.append(f"| {' | '.join(cells)} |")
+        return "\n".join([*lines, *(line for note in self.notes for line in ("", _escaped(note)))]) + "\n"
+
+    def _write_parquet(self, handle: Any) -> None:
+        import pyarrow
+        import pyarrow.parquet
+
+        columns = {name: _parquet_column([row[name] for row in self.rows]) for name in self.columns}
+        pyarrow.parquet.write_table(pyarrow.table(columns), handle)
+
+
+def form_of(out: str | None, form: str) -> str:
+    """The format of a file: the given one, else that of its ending, else CSV."""
+    ending = Path(out).suffix.lower() if out else ""
+    if not out or form != TABLE:
+        return form
+    if ending and ending not in ENDINGS:
+        raise SpecError(f"--out {out}: endings are {', '.join(ENDINGS)}, or give --format")
+    return ENDINGS.get(ending, CSV)
+
+
+def write_or_print(listing: Listing, form: str, out: str | None, counted: str) -> None:
+    """To the file, with a line that says so, or to the terminal. `counted` are the rows in words."""
+    form = form_of(out, form)
+    if out:
+        listing.write(Path(out), form)
+        echo(f"{counted} written to {out}")
+    else:
+        listing.print(form)
+
+
+def _cell(value: Any) -> Any:
+    """A value in CSV; the items of a list are separated by commas."""
+    return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else value
+
+
+def _escaped(text: str) -> str:
+    """Without Markdown and HTML; an underscore inside of a word is none."""
+    return _INSIDE_WORD.sub("_", escape(text))
+
+
+def _bold(text: str, bold: bool) -> str:
+    return f"**{text}**" if bold and text else text
+
+
+def _parquet_column(values: Sequence[Any]) -> Any:
+    """A column of one type: truth values, whole numbers, numbers, else texts. An empty text among numbers is no value."""
+    import pyarrow
+
+    known = [value for value in values if value is not None and value != ""]
+    if known and all(isinstance(value, (int, float)) for value in known):
+        numbers = [None if value == "" else value for value in values]
+        if all(isinstance(value, bool) for value in known):
+            return pyarrow.array(numbers, pyarrow.bool_())
+        whole = all(isinstance(value, int) for value in known)
+        return pyarrow.array(numbers, pyarrow.int64() if whole else pyarrow.float64())
+    texts = [None if value is None else utf8(str(_cell(value))).decode() for value in values]
+    return pyarrow.array(texts, pyarrow.string())

@@ -1,0 +1,191 @@
+"""What the plots of runs show: scores by model, scores against tokens or dollars, and calibration. Two renderers draw it:
+mill/report/plot_files.py with matplotlib, mill/report/html/run_plots.py as part of a report."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mill.metrics.calibration import Calibration, calibration
+from mill.metrics.estimate import Estimate
+from mill.runs.recorded_run import RecordedRun
+
+PER_PRICE = 1_000_000  # prices are for a million tokens
+SAMPLES = 1_000  # dollars are for so many samples
+
+
+@dataclass(frozen=True)
+class Price:
+    """Dollars for a million tokens."""
+
+    prompt: float
+    output: float
+
+
+@dataclass(frozen=True)
+class PlottedScore:
+    """A score of a run. `series` is the number of the run, which has one colour in all plots; `x` is what it took."""
+
+    label: str
+    estimate: Estimate
+    series: int
+    x: float = math.nan
+
+
+@dataclass(frozen=True)
+class ScorePlot:
+    """The scores of one task or benchmark by one metric."""
+
+    name: str
+    metric: str
+    scores: Sequence[PlottedScore]
+
+
+@dataclass(frozen=True)
+class CostPlot:
+    """Scores against tokens for a sample, or against dollars for a thousand samples."""
+
+    name: str
+    metric: str
+    axis: str
+    scores: Sequence[PlottedScore]
+
+
+@dataclass(frozen=True)
+class PlottedCalibration:
+    """The calibration of one run; `series` as in `PlottedScore`."""
+
+    label: str
+    found: Calibration
+    series: int
+
+
+@dataclass(frozen=True)
+class CalibrationPlot:
+    """The calibration of each run in a task or benchmark of multiple choice."""
+
+    name: str
+    runs: Sequence[PlottedCalibration]
+
+
+@dataclass
+class PlotData:
+    scores: list[ScorePlot] = field(default_factory=list)
+    costs: list[CostPlot] = field(default_factory=list)
+    calibrations: list[CalibrationPlot] = field(default_factory=list)
+
+
+@dataclass
+class _Usage:
+    """What the samples of a run took and how sure its choices were."""
+
+    counted: int = 0
+    """Samples with a number of tokens."""
+    prompt: int = 0
+    output: int = 0
+    answers: list[tuple[float, bool]] = field(default_factory=list)
+
+    def add(self, other: _Usage) -> None:
+        self.counted += other.counted
+        self.prompt += other.prompt
+        self.output += other.output
+        self.answers += other.answers
+
+
+def plot_data(runs: Sequence[RecordedRun], task: str = "", price: Price | None = None) -> PlotData:
+    """The plots of benchmarks and of tasks that are in none; with `task`, of all whose name contains it."""
+    data = PlotData()
+    usages: dict[tuple[Path, str], _Usage] = {}
+    for name in _names(runs, task):
+        with_scores = [(number, run) for number, run in enumerate(runs) if run.result(name) is not None]
+        labels = run_labels([run for _, run in with_scores])
+        data.scores += _score_plots(name, with_scores, labels)
+        read = {number: _usage(run, name, usages) for number, run in with_scores}
+        data.costs += _cost_plots(name, with_scores, labels, read, price)
+        panels = [
+            PlottedCalibration(labels[run.path], calibration(read[number].answers), number)
+            for number, run in with_scores
+            if read[number].answers
+        ]
+        data.calibrations += [CalibrationPlot(name, panels)] if panels else []
+    return data
+
+
+def run_labels(runs: Sequence[RecordedRun]) -> dict[Path, str]:
+    """The model's name, with its settings where several runs have it."""
+    counts = Counter(run.label for run in runs)
+    return {run.path: run.label if counts[run.label] == 1 else f"{run.label}, {run.settings}" for run in runs}
+
+
+def _names(runs: Sequence[RecordedRun], task: str) -> list[str]:
+    benchmarks = {name: mean.tasks for run in runs for name, mean in run.results.benchmarks.items()}
+    inside = {member for name, members in benchmarks.items() for member in members if member != name}
+    tasks = {name for run in runs for name in run.results.tasks}
+    names = dict.fromkeys(name for run in runs for name in (*run.results.benchmarks, *run.results.tasks))
+    if task:
+        return [name for name in names if task in name]
+    return [name for name in names if name in benchmarks or (name in tasks and name not in inside)]
+
+
+def _metrics(name: str, runs: Sequence[tuple[int, RecordedRun]]) -> list[str]:
+    found = (run.result(name) for _, run in runs)
+    return list(dict.fromkeys(metric for result in found if result is not None for metric in result.metrics))
+
+
+def _score_plots(name: str, runs: Sequence[tuple[int, RecordedRun]], labels: Mapping[Path, str]) -> list[ScorePlot]:
+    plots = []
+    for metric in _metrics(name, runs):
+        known = [(number, run, run.estimate(name, metric)) for number, run in runs]
+        scores = [PlottedScore(labels[run.path], one, number) for number, run, one in known if one is not None and one.n]
+        plots += [ScorePlot(name, metric, scores)] if scores else []
+    return plots
+
+
+def _cost_plots(
+    name: str,
+    runs: Sequence[tuple[int, RecordedRun]],
+    labels: Mapping[Path, str],
+    usages: Mapping[int, _Usage],
+    price: Price | None,
+) -> list[CostPlot]:
+    """By the first metric, for the runs whose tokens are recorded."""
+    metric = next(iter(_metrics(name, runs)), "")
+    scores = []
+    for number, run in runs:
+        estimate, usage = run.estimate(name, metric), usages[number]
+        if estimate is not None and usage.counted and math.isfinite(estimate.value):
+            scores.append(PlottedScore(labels[run.path], estimate, number, _cost(usage, price)))
+    axis = "tokens for a sample, prompt and output" if price is None else f"dollars for {SAMPLES:,} samples"
+    return [CostPlot(name, metric, axis, scores)] if scores else []
+
+
+def _cost(usage: _Usage, price: Price | None) -> float:
+    if price is None:
+        return (usage.prompt + usage.output) / usage.counted
+    dollars = (usage.prompt * price.prompt + usage.output * price.output) / PER_PRICE
+    return SAMPLES * dollars / usage.counted
+
+
+def _usage(run: RecordedRun, name: str, known: dict[tuple[Path, str], _Usage]) -> _Usage:
+    """Of a task, or of all tasks of a benchmark together; each file is read once."""
+    total = _Usage()
+    for task in run.tasks_of(name):
+        if (run.path, task) not in known:
+            known[run.path, task] = _read(run, task)
+        total.add(known[run.path, task])
+    return total
+
+
+def _read(run: RecordedRun, task: str) -> _Usage:
+    usage = _Usage()
+    for sample in run.values(task):
+        if sample.prompt_tokens is not None or sample.output_tokens is not None:
+            usage.counted += 1
+            usage.prompt += sample.prompt_tokens or 0
+            usage.output += sample.output_tokens or 0
+        if sample.confidence is not None and sample.correct is not None:
+            usage.answers.append((sample.confidence, sample.correct))
+    return usage

@@ -1,0 +1,257 @@
+"""The scores of two runs, or of two output folders, row by row: difference, interval and p-value, and a sentence about them
+all."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mill.api.errors import RunError
+from mill.checks.glossary import counted
+from mill.checks.score_difference import PairedRuns, ScoreDifference, ValueCache
+from mill.metrics.directions import direction
+from mill.metrics.estimate import Estimate
+from mill.metrics.paired import holm
+from mill.report.diff_warnings import run_warnings, task_warnings
+from mill.report.listing import Listing
+from mill.report.tables import dash, number
+from mill.runs.recorded_run import RecordedRun, read_runs
+
+COLUMNS = (
+    "run", "task", "metric", "n_shots", "value_a", "value_b", "difference", "low", "high", "p", "p_corrected", "change",
+    "pairs", "paired_a", "paired_b", "n_a", "n_b", "run_a", "run_b",
+)  # fmt: skip
+NUMBERS = ("A", "B", "B - A", "95 % interval", "p", "p (Holm)", "pairs")
+LEVEL = 0.05
+BETTER, WORSE, DIFFERENT, SAME = "better", "worse", "different", ""
+MOST_NAMED = 5
+
+
+@dataclass(frozen=True)
+class DiffRow:
+    """A score of both sides. `change` is empty where the difference is not significant, and `different` where it is not
+    known which way is better."""
+
+    run: str
+    name: str
+    metric: str
+    n_shots: int | None
+    a: Estimate
+    b: Estimate
+    found: ScoreDifference
+    p_corrected: float
+    paths: tuple[str, str]
+
+    @property
+    def change(self) -> str:
+        if not self.p_corrected < LEVEL:
+            return SAME
+        better = direction(self.metric) * self.found.difference.estimate.value
+        return BETTER if better > 0 else WORSE if better < 0 else DIFFERENT
+
+
+@dataclass
+class ScoreDiff:
+    """All rows, what only one side has, and warnings about what differs beside the scores."""
+
+    rows: list[DiffRow] = field(default_factory=list)
+    only: tuple[list[str], list[str]] = field(default_factory=lambda: ([], []))
+    warnings: list[str] = field(default_factory=list)
+    names: tuple[str, str] = ("A", "B")
+
+
+def diff_scores(first: Path, second: Path) -> ScoreDiff:
+    """The scores of two folders, each a run or an output folder. A run of one side belongs to the run of the other with the
+    same model and settings; with the same settings, where both sides have one model; to the only one, where both have one.
+    """
+    if first.resolve() == second.resolve():
+        raise RunError(f"{first} and {second} are one folder: give two")
+    sides = [_read(path) for path in (first, second)]
+    pairs, alone = _pair_runs(*sides)
+    if not pairs:
+        shown = [", ".join(f"{run.label} ({run.settings})" for run in side[:3]) for side in sides]
+        raise RunError(
+            f"no run of {first} belongs to one of {second}: they have {shown[0]} and {shown[1]}; give two run folders"
+        )
+    found, cache, several = ScoreDiff(), ValueCache(), len(pairs) > 1
+    for a, b in pairs:
+        _add(found, PairedRuns(a, b, cache), _run_name(a, b) if several else "")
+    for side, runs in zip(found.only, alone, strict=True):
+        side += [f"{run.label} ({run.settings}): {', '.join(run.results.tasks)}" for run in runs]
+    if not found.rows:
+        tasks = [", ".join({name: None for run in side for name in run.results.tasks}) or "none" for side in sides]
+        raise RunError(f"the two have no score in common: {first} has {tasks[0]}, {second} has {tasks[1]}")
+    found.rows = _corrected(found.rows)
+    if not several:
+        found.names = (_described(pairs[0][0]), _described(pairs[0][1]))
+    else:
+        found.names = (str(first), str(second))
+    return found
+
+
+def _read(path: Path) -> list[RecordedRun]:
+    runs = [run for run in read_runs(path) if run.results.tasks]
+    if not runs:
+        raise RunError(f"{path} has no run with scores; `mill ls runs` lists runs")
+    return runs
+
+
+def _described(run: RecordedRun) -> str:
+    return f"{run.label} ({run.settings}), {run.path}"
+
+
+def _pair_runs(
+    first: Sequence[RecordedRun], second: Sequence[RecordedRun]
+) -> tuple[list[tuple[RecordedRun, RecordedRun]], tuple[list[RecordedRun], list[RecordedRun]]]:
+    if len(first) == len(second) == 1:
+        return [(first[0], second[0])], ([], [])
+    one_model = all(len({run.path.parent for run in side}) == 1 for side in (first, second))
+
+    def key(run: RecordedRun) -> tuple[str, str]:
+        return ("" if one_model else run.label, run.settings)
+
+    others = {key(run): run for run in second}
+    pairs = [(run, others[key(run)]) for run in first if key(run) in others]
+    taken = {str(run.path) for pair in pairs for run in pair}
+    left = [[run for run in side if str(run.path) not in taken] for side in (first, second)]
+    return pairs, (left[0], left[1])
+
+
+def _run_name(a: RecordedRun, b: RecordedRun) -> str:
+    return f"{a.label if a.label == b.label else f'{a.label} / {b.label}'} ({a.settings})"
+
+
+def _add(found: ScoreDiff, pair: PairedRuns, run: str) -> None:
+    """The rows of two runs, with warnings."""
+    prefix = f"{run}: " if run else ""
+    found.warnings += [f"{prefix}{line}" for line in run_warnings(pair.first, pair.second)]
+    for name, metric in _names(pair.first):
+        a, b = pair.first.estimate(name, metric), pair.second.estimate(name, metric)
+        if a is None or b is None:
+            found.only[0].append(f"{prefix}{name} {metric}")
+            continue
+        difference = pair.difference(name, metric)
+        assert difference is not None
+        task = pair.first.results.tasks.get(name)
+        paths = (str(pair.first.path), str(pair.second.path))
+        row = DiffRow(run, name, metric, task.n_shots if task else None, a, b, difference, math.nan, paths)
+        if row.name not in {known.name for known in found.rows if known.run == run}:
+            found.warnings += [f"{prefix}{line}" for line in task_warnings(pair, name)]
+        found.rows.append(row)
+    missing = [(name, metric) for name, metric in _names(pair.second) if pair.first.estimate(name, metric) is None]
+    found.only[1].extend(f"{prefix}{name} {metric}" for name, metric in missing)
+
+
+def _names(run: RecordedRun) -> Iterator[tuple[str, str]]:
+    for name, task in run.results.tasks.items():
+        yield from ((name, metric) for metric in task.metrics)
+    for name, mean in run.results.benchmarks.items():
+        if name not in run.results.tasks:
+            yield from ((name, metric) for metric in mean.metrics)
+
+
+def _corrected(rows: Sequence[DiffRow]) -> list[DiffRow]:
+    """With Holm's correction over all rows that can be tested."""
+    tested = [row for row in rows if not math.isnan(row.found.difference.p)]
+    corrected = {id(row): p for row, p in zip(tested, holm([row.found.difference.p for row in tested]), strict=True)}
+    return [DiffRow(**{**vars(row), "p_corrected": corrected.get(id(row), math.nan)}) for row in rows]
+
+
+def sentence(found: ScoreDiff) -> str:
+    """What changed from A to B, in plain words."""
+    n = len(found.rows)
+    parts = []
+    for change, words in (
+        (WORSE, "significantly worse on"),
+        (BETTER, "significantly better on"),
+        (DIFFERENT, "different on"),
+    ):
+        names = [f"{row.name} {row.metric}" for row in found.rows if row.change == change]
+        if names:
+            more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+            parts.append(f"{words} {len(names)} ({', '.join(names[:MOST_NAMED])}{more})")
+    same = sum(row.change == SAME for row in found.rows)
+    if not parts:
+        least = min(row.found.pairs or min(row.a.n, row.b.n) for row in found.rows)
+        return (
+            f"No difference between A and B is significant on {counted(n, 'score')} (at 5 %, corrected by Holm's method); "
+            f"with {counted(least, 'sample')} and more, small ones could go unseen."
+        )
+    rest = f"; no significant difference on {same}" if same else ""
+    return f"Of {counted(n, 'score')}, B is {', '.join(parts)}{rest} (at 5 %, corrected by Holm's method)."
+
+
+def diff_listing(found: ScoreDiff) -> Listing:
+    data = [_data(row) for row in found.rows]
+    several = any(row.run for row in found.rows)
+    shots = len({row.n_shots for row in found.rows}) > 1
+    shown = [*(["run"] if several else []), "task", *(["n_shots"] if shots else []), "metric", *NUMBERS, "change"]
+    cells = [_cells(row, several=several, shots=shots) for row in found.rows]
+    only = [
+        f"Only in {side}: {', '.join(names[:20])}{', ...' if len(names) > 20 else ''}."
+        for side, names in zip("AB", found.only, strict=True)
+        if names
+    ]
+    notes = [f"{side}: {name}" for side, name in zip("AB", found.names, strict=True)]
+    bold = {(number_of_row, shown.index("B - A")) for number_of_row, row in enumerate(found.rows) if row.change}
+    return Listing(
+        data,
+        COLUMNS,
+        shown,
+        cells,
+        numbers=("n_shots", *NUMBERS),
+        group=("run",) if several else (),
+        bold=bold,
+        notes=[*notes, *only, sentence(found)],
+        title="mill: scores of A and B",
+    )
+
+
+def _data(row: DiffRow) -> Mapping[str, Any]:
+    one, paired = row.found.difference.estimate, row.found.values or (None, None)
+    return {
+        "run": row.run,
+        "task": row.name,
+        "metric": row.metric,
+        "n_shots": row.n_shots,
+        "value_a": row.a.value,
+        "value_b": row.b.value,
+        "difference": one.value,
+        "low": one.low,
+        "high": one.high,
+        "p": row.found.difference.p,
+        "p_corrected": row.p_corrected,
+        "change": row.change,
+        "pairs": row.found.pairs,
+        "paired_a": paired[0],
+        "paired_b": paired[1],
+        "n_a": row.a.n,
+        "n_b": row.b.n,
+        "run_a": row.paths[0],
+        "run_b": row.paths[1],
+    }
+
+
+def _cells(row: DiffRow, *, several: bool, shots: bool) -> list[str]:
+    one = row.found.difference.estimate
+    signed = f"+{number(one.value)}" if one.value > 0 else number(one.value)
+    interval = "-" if one.low is None else f"{number(one.low, 3)}{_to(one.low)}{number(one.high, 3)}"
+    names = [*([row.run] if several else []), row.name]
+    names += [*(["" if row.n_shots is None else str(row.n_shots)] if shots else []), row.metric]
+    tested = [_p(row.found.difference.p), _p(row.p_corrected)]
+    pairs = str(row.found.pairs) if row.found.pairs else "unpaired"
+    return [*names, number(row.a.value), number(row.b.value), signed, interval, *tested, pairs, row.change]
+
+
+def _to(low: float) -> str:
+    """Between the ends of an interval that may be negative."""
+    return " to " if low < 0 else dash()
+
+
+def _p(value: float) -> str:
+    if math.isnan(value):
+        return "-"
+    return f"{value:.3f}" if value >= 0.001 else f"{value:.1e}"

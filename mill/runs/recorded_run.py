@@ -1,0 +1,89 @@
+"""The runs below an output folder, as they are read for tables, comparisons and plots."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mill.api.errors import RunError
+from mill.api.warnings import warn
+from mill.metrics.estimate import Estimate
+from mill.runs.folder import MANIFEST, RunFolder, find_runs
+from mill.runs.model_labels import distinguishing_arguments
+from mill.runs.sample_values import SampleValues, read_values
+from mill.runs.schema import BenchmarkResult, Results, TaskResult
+
+
+@dataclass(frozen=True)
+class RecordedRun:
+    """A run's manifest and scores. `arguments` distinguish it from runs of other models with the same name."""
+
+    folder: RunFolder
+    manifest: Mapping[str, Any]
+    results: Results
+    arguments: str = ""
+
+    @property
+    def path(self) -> Path:
+        return self.folder.path
+
+    @property
+    def model(self) -> str:
+        return str(self.manifest["model"]["name"])
+
+    @property
+    def label(self) -> str:
+        """The model with the arguments that distinguish it."""
+        return f"{self.model} ({self.arguments})" if self.arguments else self.model
+
+    @property
+    def settings(self) -> str:
+        return self.path.name
+
+    def result(self, name: str) -> TaskResult | BenchmarkResult | None:
+        """The scores of a task, or of a benchmark where no task has the name."""
+        return self.results.tasks.get(name) or self.results.benchmarks.get(name)
+
+    def estimate(self, name: str, metric: str) -> Estimate | None:
+        found = self.result(name)
+        return found.metrics.get(metric) if found is not None else None
+
+    def tasks_of(self, name: str) -> list[str]:
+        """A task itself, or those of a benchmark."""
+        found = self.result(name)
+        return list(found.tasks) if isinstance(found, BenchmarkResult) else [name]
+
+    def values(self, task: str) -> list[SampleValues]:
+        """The samples of a task; none, with a warning, where their file is damaged."""
+        try:
+            return read_values(self.folder.samples_file(task), task)
+        except RunError as error:
+            warn(f"left out: {error}")
+            return []
+
+
+def read_run(folder: RunFolder) -> RecordedRun:
+    return RecordedRun(folder, folder.manifest(), folder.results())
+
+
+def read_runs(path: Path) -> list[RecordedRun]:
+    """The run at a path, or all runs below the folder of a model or of results. A damaged run is reported and left out."""
+    if not path.is_dir():
+        raise RunError(f"the output folder {path} does not exist")
+    if (path / MANIFEST).exists():
+        return [read_run(RunFolder(path))]
+    found: list[RecordedRun] = []
+    for folder in [*(RunFolder(file.parent, path) for file in sorted(path.glob(f"*/{MANIFEST}"))), *find_runs(path)]:
+        try:
+            found.append(read_run(folder))
+        except RunError as error:
+            warn(f"left out: {error}")
+    return with_arguments(found)
+
+
+def with_arguments(runs: Sequence[RecordedRun]) -> list[RecordedRun]:
+    """The runs with what distinguishes those of equal names."""
+    arguments = distinguishing_arguments({str(run.path): run.manifest["model"] for run in runs})
+    return [RecordedRun(run.folder, run.manifest, run.results, arguments[str(run.path)]) for run in runs]

@@ -1,0 +1,255 @@
+"""Pivots of `mill collect`: which scores are bold, and that every format has the same ones."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mill.cli.main import run
+from mill.report.pivot import Pivot, pivot, scores_of
+from mill.runs.recorded_run import read_runs
+from tests.fixed_answers import FixedChoices, FixedTask, FixedText, run_answers, run_right
+
+HOSTILE = r"</text><script>window.hacked=1</script> $\$ 100% a_b & {x} ~^ | **b** `c` \input{/etc/passwd} -- [2cm] *"
+
+
+def table_of(folder: Path, *columns: str) -> Pivot:
+    return pivot(scores_of(read_runs(folder)), columns)
+
+
+def marked(folder: Path, *columns: str) -> list[str]:
+    """The columns with a bold cell."""
+    return sorted(", ".join(column) for _, column in table_of(folder, *(columns or ("model",))).best)
+
+
+def printed(capsys: pytest.CaptureFixture[str], folder: Path, *options: str) -> str:
+    capsys.readouterr()
+    assert run(["collect", "--output_dir", str(folder), *options]) == 0
+    return capsys.readouterr().out
+
+
+def test_scores_that_are_not_significantly_worse_are_bold(tmp_path: Path) -> None:
+    """McNemar: 10 lost of 40 has p = 2 / 2^10 = 0.002, 5 lost has p = 2 / 2^5 = 0.0625."""
+    run_right(tmp_path, "best", range(40))
+    run_right(tmp_path, "close", range(35))
+    run_right(tmp_path, "worse", range(30))
+    assert marked(tmp_path) == ["best", "close"]
+
+
+def test_p_values_are_corrected_over_the_columns(tmp_path: Path) -> None:
+    """6 lost have p = 2 / 2^6 = 0.031; of two such models the smallest corrected p is 0.0625."""
+    run_right(tmp_path, "best", range(40))
+    run_right(tmp_path, "b", range(34))
+    assert marked(tmp_path) == ["best"]
+    run_right(tmp_path, "c", range(6, 40))
+    assert marked(tmp_path) == ["b", "best", "c"]
+
+
+def test_the_test_is_paired_where_both_runs_have_the_same_samples(tmp_path: Path) -> None:
+    """36 and 28 of 40: McNemar's test of 8 losses has p = 0.008; the z-test of independent samples 0.027 with 8 of 40
+    lost and 0.079 of 30 and 36."""
+    run_right(tmp_path, "best", range(36))
+    run_right(tmp_path, "b", range(30))
+    assert marked(tmp_path) == ["best"]  # 6 lost, p = 0.031
+    other = tmp_path / "other"
+    run_right(other, "best", range(36))
+    run_right(other, "b", range(30), n=41)  # one sample more: no longer the same
+    assert marked(other) == ["b", "best"]
+
+
+def test_lower_perplexity_is_better(tmp_path: Path) -> None:
+    texts = FixedText("prose", 30)
+    run_answers(tmp_path, "low", texts, [-20.0 - index % 7 for index in range(30)])
+    run_answers(tmp_path, "high", texts, [-21.0 - index % 7 + 0.1 * (index % 2) for index in range(30)])
+    assert marked(tmp_path) == ["low"]
+
+
+def test_graded_values_are_compared_by_their_differences(tmp_path: Path) -> None:
+    graded = FixedTask("essay", 20)
+    run_answers(tmp_path, "a", graded, [0.1 + 0.04 * index for index in range(20)])
+    run_answers(tmp_path, "b", graded, [0.05 + 0.04 * index + 0.001 * (index % 3) for index in range(20)])
+    assert marked(tmp_path) == ["a"]  # always 0.05 lower, though both range from 0.1 to 0.9
+
+
+def test_nothing_is_bold_where_the_direction_is_unknown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    class Counted(FixedTask):
+        metrics = {"exact_match": "mean", "my_own": "mean"}
+
+        def score(self, sample: Any, responses: Any) -> Any:
+            return {**super().score(sample, responses), "my_own": float(sample.id)}
+
+    for name in "ab":
+        run_answers(tmp_path, name, Counted("quiz", 10), ["right"] * 10)
+    table = table_of(tmp_path, "model")
+    assert {row[-1] for row, _ in table.best} == {"exact_match"}
+    (line,) = [line for line in printed(capsys, tmp_path, "--columns", "model").splitlines() if "my_own" in line]
+    assert "*" not in line
+
+
+def test_one_model_has_no_best(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_right(tmp_path, "alone", range(3), n=5)
+    assert marked(tmp_path) == []
+    assert "Marked" not in printed(capsys, tmp_path, "--columns", "model")
+
+
+def test_rows_of_a_pivot_by_task_are_compared_by_column(tmp_path: Path) -> None:
+    for task in ("quiz", "riddle"):
+        run_right(tmp_path, "a", range(40), task=task)
+        run_right(tmp_path, "b", range(20), task=task)
+    table = table_of(tmp_path, "task")
+    assert table.keys == ["model", "metric"]
+    assert sorted(table.best) == [(("a", "exact_match"), ("quiz",)), (("a", "exact_match"), ("riddle",))]
+    assert list(table_of(tmp_path, "task", "metric").columns) == [("quiz", "exact_match"), ("riddle", "exact_match")]
+
+
+def test_settings_can_be_columns(tmp_path: Path) -> None:
+    run_right(tmp_path, "a", range(40))
+    run_right(tmp_path, "a", range(20), gen_kwargs={"max_gen_toks": 9})
+    table = table_of(tmp_path, "settings")
+    assert table.keys == ["task", "metric"] and [key[0].partition("-")[0] for key in table.columns] == [
+        "default",
+        "max_gen_toks=9",
+    ]
+    assert [column[0] for _, column in table.best] == ["default"]
+    rows = table_of(tmp_path, "model").rows
+    assert len(rows) == 2  # other settings are another row
+
+
+def test_a_damaged_samples_file_makes_the_test_unpaired(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_right(tmp_path, "best", range(36))
+    path = run_right(tmp_path, "b", range(30))
+    (path / "samples" / "quiz.jsonl").write_text('{"id": []}\n')
+    capsys.readouterr()
+    assert run(["collect", "--output_dir", str(tmp_path), "--columns", "model"]) == 0
+    out, err = capsys.readouterr()
+    assert out.count("*") == 2 and err.count("is not a sample") == 1 and "Traceback" not in err
+
+
+def test_every_format_has_the_same_values(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import pandas
+
+    run_right(tmp_path, "a", range(40))
+    run_right(tmp_path, "b", range(20))
+    (row,) = json.loads(printed(capsys, tmp_path, "--columns", "model", "--format", "json"))
+    assert (row["task"], row["metric"], row["a"], row["b"]) == ("quiz", "exact_match", 1.0, 0.5)
+    assert (row["a best"], row["b best"], row["b n"]) == (True, False, 40)
+    (same,) = csv.DictReader(io.StringIO(printed(capsys, tmp_path, "--columns", "model", "--format", "csv")))
+    assert same == {name: str(value) for name, value in row.items()}
+    file = tmp_path / "scores.parquet"
+    assert "1 row written" in printed(capsys, tmp_path, "--columns", "model", "--out", str(file))
+    frame = pandas.read_parquet(file)
+    assert frame.to_dict("records") == [row]
+    assert str(frame["a"].dtype) == "float64" and str(frame["b n"].dtype) == "int64" and str(frame["b best"].dtype) == "bool"
+    text = printed(capsys, tmp_path, "--columns", "model", "--format", "md")
+    assert text.splitlines()[2] == "| quiz | exact_match | **1.0000 ± 0.0000** | 0.5000 ± 0.0801 |"
+    latex = printed(capsys, tmp_path, "--columns", "model", "--format", "latex", "--uncertainty", "interval")
+    assert r"quiz & exact\_match & \textbf{1.0000 (0.912\textendash{}1.000)} & 0.5000 (0.338\textendash{}0.662) \\" in latex
+    assert r"\toprule" in latex and r"\begin{tabular}{llrr}" in latex
+    plain = printed(capsys, tmp_path, "--columns", "model", "--uncertainty", "none").splitlines()
+    assert plain[2].split() == ["quiz", "exact_match", "1.0000", "*", "0.5000"]
+
+
+def test_the_long_table_as_parquet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import duckdb
+
+    run_right(tmp_path, "a", range(4), n=5)
+    file = tmp_path / "all.parquet"
+    printed(capsys, tmp_path, "--out", str(file))
+    relation = duckdb.sql(f"SELECT model, task, n_shots, value, low, n FROM '{file}'")
+    assert relation is not None
+    found = relation.fetchall()
+    assert found[0][:4] == ("a", "quiz", 0, 0.8) and found[0][5] == 5 and 0.28 < found[0][4] < 0.29
+
+
+@pytest.mark.parametrize("form", ["latex", "md", "html", "csv", "json", "table"])
+def test_names_are_escaped(tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str) -> None:
+    run_right(tmp_path, HOSTILE, range(3), n=5)
+    run_right(tmp_path, "b\x1b[31m\n\\end{tabular}", range(4), n=5)
+    text = printed(capsys, tmp_path, "--columns", "model", "--format", form)
+    if form == "latex":
+        body = text.replace(r"\end{tabular}", "", 1).replace(r"\begin{tabular}", "", 1)
+        for command in (r"\input", r"\end{", "$\\$", "--", " [2"):
+            assert command not in body
+        assert r"\textless{}script\textgreater{}" in text and r"\textbackslash{}end\{tabular\}" in text
+        (head,) = [line for line in text.splitlines() if line.startswith("task")]
+        assert head.count(" & ") == 3
+    elif form == "html":
+        assert "<script" not in text and "&lt;script&gt;" in text
+    elif form == "md":
+        assert "<script>" not in text and r"\*\*b\*\*" in text
+        assert {line.replace(r"\|", "").count("|") for line in text.splitlines()[:3]} == {5}
+    elif form == "json":
+        assert HOSTILE in json.loads(text)[0]
+    if form in ("table", "md", "latex", "html"):
+        assert "\x1b" not in text
+
+
+def test_the_page_opens_without_scripts(tmp_path: Path, open_report: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    run_right(tmp_path, HOSTILE, range(3), n=5)
+    run_right(tmp_path, "b", range(4), n=5)
+    file = tmp_path / "scores.html"
+    printed(capsys, tmp_path, "--columns", "model", "--out", str(file))
+    page = open_report(file)
+    assert page.evaluate("window.hacked") is None
+    assert HOSTILE in [text.strip() for text in page.locator("th").all_text_contents()]
+    assert page.locator("td b").count() == 2 and page.locator("script").count() == 0
+
+
+def test_a_model_named_like_another_column(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("a", "a stderr", "task"):
+        run_right(tmp_path, name, range(4), n=5)
+    (row,) = json.loads(printed(capsys, tmp_path, "--columns", "model", "--format", "json"))
+    assert row["task"] == "quiz" and row["a"] == row["a stderr'"] == row["task'"] == 0.8 and 0 < row["a stderr"] < 0.3
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--columns", "modle"], "unknown column 'modle'; did you mean model?"),
+        (["--columns", ""], "unknown column ''"),
+        (["--format", "parquet"], "give --out FILE.parquet"),
+        (["--columns", "model", "--format", "parquet"], "give --out FILE.parquet"),
+        (["--out", "scores.xlsx"], "endings are .csv"),
+        (["--uncertainty", "interval"], "give --columns too"),
+        (["--check", "--columns", "model"], "leave out"),
+        (["--out", "/proc/none/scores.csv"], "cannot write"),
+    ],
+)
+def test_bad_options_get_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], message: str
+) -> None:
+    run_right(tmp_path, "a", range(4), n=5)
+    capsys.readouterr()
+    assert run(["collect", "--output_dir", str(tmp_path), *options]) == 2
+    err = capsys.readouterr().err
+    assert message in err and err.count("\n") == 1
+
+
+def test_an_empty_folder_has_no_scores(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert printed(capsys, tmp_path, "--columns", "model") == f"no scores under {tmp_path}\n"
+    assert printed(capsys, tmp_path, "--columns", "model", "--format", "json") == "[]\n"
+
+
+def test_a_wide_pivot_is_printed_in_blocks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(8):
+        run_right(tmp_path, f"organisation/a-very-long-model-name-{number}-instruct", range(number), n=8)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    for name, value in (("COLUMNS", "80"), ("LINES", "25"), ("TERM", "dumb")):
+        monkeypatch.setenv(name, value)
+    lines = printed(capsys, tmp_path, "--columns", "model").splitlines()
+    table = [line for line in lines if not line.startswith("Marked")]
+    assert max(map(len, table)) <= 80 and sum("quiz" in line for line in table) >= 3
+    assert sum(line.count("±") for line in table) == 8
+
+
+def test_a_choice_task_in_a_pivot_by_benchmark(tmp_path: Path) -> None:
+    run_answers(tmp_path, "a", FixedChoices("pick", 6), [(-0.1, -2.0)] * 6)
+    table = table_of(tmp_path, "benchmark")
+    assert list(table.columns) == [("pick",)] and list(table.rows) == [("acc",)]

@@ -1,0 +1,230 @@
+"""`mill plot`: what is drawn, in files that are equal for equal runs, and that names are only text."""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+import xml.etree.ElementTree as ElementTree
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mill.cli.main import run
+from mill.metrics.paired import rate
+from mill.report.plot_data import CostPlot, PlottedScore, Price, ScorePlot, plot_data
+from mill.runs.recorded_run import read_runs
+from tests.fixed_answers import FixedChoices, run_answers, run_right
+
+HOSTILE = r"</text><script>alert(1)</script> $\$ $\frac{1}{0}$"
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def choices(folder: Path, model: str, sure: int = 8, n: int = 10) -> Path:
+    """Of n answers all have the probability 0.75, and `sure` are right."""
+    right, wrong = (math.log(0.75), math.log(0.25)), (math.log(0.25), math.log(0.75))
+    return run_answers(folder, model, FixedChoices("pick", n), [right if index < sure else wrong for index in range(n)])
+
+
+@pytest.fixture
+def drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
+    pytest.importorskip("matplotlib")
+
+    def call(*options: str, out: str = "plots") -> Path:
+        capsys.readouterr()
+        assert run(["plot", str(tmp_path / "results"), "--out", str(tmp_path / out), *options]) == 0, capsys.readouterr().err
+        return tmp_path / out
+
+    return call
+
+
+def texts(file: Path) -> list[str]:
+    return ["".join(one.itertext()) for one in ElementTree.parse(file).iter(f"{SVG}text")]
+
+
+def test_calibration_by_hand(tmp_path: Path) -> None:
+    """8 of 10 right at 0.75: |0.8 - 0.75|."""
+    choices(tmp_path, "a")
+    (plot,) = plot_data(read_runs(tmp_path)).calibrations
+    (one,) = plot.runs
+    assert (plot.name, one.label, one.found.n) == ("pick", "a", 10)
+    assert one.found.ece == pytest.approx(0.05)
+    (filled,) = [found for found in one.found.bins if found.n]
+    assert (filled.n, filled.accuracy) == (10, 0.8) and filled.confidence == pytest.approx(0.75)
+    assert (filled.first, filled.last) == (11 / 15, 12 / 15)
+
+
+def test_tokens_and_dollars_by_hand(tmp_path: Path) -> None:
+    """A question of `quiz` takes 10 + 2 tokens; two choices of `pick` take 2 * (10 + 1)."""
+    run_right(tmp_path, "a", range(3), n=5)
+    choices(tmp_path, "a")
+    tokens = {plot.name: plot for plot in plot_data(read_runs(tmp_path)).costs}
+    assert [score.x for score in tokens["quiz"].scores] == [12.0] and [score.x for score in tokens["pick"].scores] == [22.0]
+    dollars = {plot.name: plot for plot in plot_data(read_runs(tmp_path), price=Price(0.15, 0.60)).costs}
+    assert dollars["quiz"].scores[0].x == pytest.approx(1000 * (10 * 0.15 + 2 * 0.60) / 1e6)
+    assert dollars["quiz"].axis == "dollars for 1,000 samples"
+
+
+def test_tasks_of_a_benchmark_are_drawn_together(tmp_path: Path) -> None:
+    for name in [name for name in sys.modules if name.startswith("mill_file_")]:
+        del sys.modules[name]
+    toy = str(Path(__file__).parents[1] / "toy.py")
+    argv = ["eval", "toy[path=a]", "toy_all,toy_choice", "--limit", "10", "--task_paths", toy, "--quiet"]
+    assert run([*argv, "--output_dir", str(tmp_path)]) == 0
+    runs = read_runs(tmp_path)
+    assert [plot.name for plot in plot_data(runs).scores] == ["toy_all", "toy_choice"]
+    assert [plot.name for plot in plot_data(runs, "toy_gen").scores] == ["toy_gen", "toy_gen2"]
+    assert [(plot.name, plot.scores[0].x) for plot in plot_data(runs).costs] == [("toy_all", 5.0)]
+
+
+def test_files(tmp_path: Path, drawn: Any) -> None:
+    results = tmp_path / "results"
+    choices(results, "a")
+    choices(results, "b", sure=5)
+    folder = drawn()
+    assert sorted(file.name for file in folder.iterdir()) == [
+        f"{kind}-pick.{form}" for kind in ("calibration", "cost", "scores") for form in ("png", "svg")
+    ]
+    found = texts(folder / "calibration-pick.svg")
+    assert {"a", "b", "ECE 0.050, n = 10", "ECE 0.250, n = 10"} <= set(found)
+    assert {"a", "b", "acc"} <= set(texts(folder / "scores-pick.svg"))
+    assert {"a", "b", "tokens for a sample, prompt and output"} <= set(texts(folder / "cost-pick.svg"))
+    assert "dollars for 1,000 samples" in texts(drawn("--price", "in=0.15,out=0.60", out="paid") / "cost-pick.svg")
+    assert (folder / "scores-pick.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+
+
+def test_equal_runs_make_equal_files(tmp_path: Path, drawn: Any) -> None:
+    choices(tmp_path / "results", "a")
+    first, second = drawn(out="first"), drawn(out="second")
+    for file in first.iterdir():
+        assert file.read_bytes() == (second / file.name).read_bytes(), file.name
+        assert not re.search(rb"20\d\d-\d\d-\d\d", file.read_bytes())
+
+
+def test_names_are_text(tmp_path: Path, drawn: Any) -> None:
+    """Neither markup nor a formula; a name that starts with an underscore is in the legend."""
+    results = tmp_path / "results"
+    for name in (HOSTILE, "_hidden", "$x^2$", "a\x1b[31m\x00\nb", "\ud800"):
+        choices(results, name)
+    folder = drawn()
+    for kind in ("scores", "cost", "calibration"):
+        file = folder / f"{kind}-pick.svg"
+        shown = texts(file)
+        assert {"_hidden", "$x^2$", r"\ud800"} <= set(shown), kind
+        assert any(text.startswith("</text><sc") for text in shown)
+        root = ElementTree.parse(file).getroot()
+        assert not list(root.iter(f"{SVG}script")) and not list(root.iter("script"))
+        assert b"\x1b" not in file.read_bytes()
+
+
+def test_labels_of_twenty_models_do_not_overlap(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    from mill.report.plot_files import draw_costs, draw_scores
+
+    labels = [f"organisation-{index}/a-very-long-model-name-of-many-words-{index}-instruct-awq" for index in range(20)]
+    scores = [PlottedScore(label, rate(30 + index, 100), index, 100.0 * (index % 3)) for index, label in enumerate(labels)]
+    drawings = {
+        "scores": draw_scores([ScorePlot("quiz", "acc", scores)], ["svg"]),
+        "cost": draw_costs(CostPlot("quiz", "acc", "tokens", scores), ["svg"]),
+    }
+    for name, files in drawings.items():
+        (tmp_path / f"{name}.svg").write_bytes(files["svg"])
+        root = ElementTree.parse(tmp_path / f"{name}.svg").getroot()
+        ys = sorted(float(one.attrib["y"]) for one in root.iter(f"{SVG}text") if "instruct-awq" in "".join(one.itertext()))
+        assert len(ys) == 20, name
+        assert min(b - a for a, b in pairwise(ys)) >= 11, name  # letters are 9 points high
+
+
+def test_names_that_are_equal_when_short_are_numbered() -> None:
+    pytest.importorskip("matplotlib")
+    from mill.report.plot_files import draw_scores
+
+    labels = [f"{'a' * 40}{middle}{'b' * 40}" for middle in ("x", "y")]
+    svg = draw_scores([ScorePlot("t", "acc", [PlottedScore(one, rate(1, 2), 0) for one in labels])], ["svg"])["svg"].decode()
+    assert len(re.findall(r">a+…b+</text>", svg)) == 1 and len(re.findall(r">a+…b+ #2</text>", svg)) == 1
+
+
+def test_infinite_scores_are_named(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    from mill.metrics.estimate import Estimate
+    from mill.report.plot_files import draw_scores
+
+    scores = [PlottedScore("a", Estimate(math.inf, None, None, None, 3), 0), PlottedScore("b", rate(1, 2), 1)]
+    assert b">inf</text>" in draw_scores([ScorePlot("t", "word_perplexity", scores)], ["svg"])["svg"]
+
+
+def test_one_run_without_choices(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    run_right(tmp_path, "a", range(3), n=5)
+    capsys.readouterr()
+    assert run(["plot", str(tmp_path), "--format", "svg"]) == 0
+    out = capsys.readouterr().out
+    assert "no plot of calibration: no task is multiple choice by log-probability" in out
+    assert sorted(file.name for file in (tmp_path / "plots").iterdir()) == ["cost-quiz.svg", "scores-quiz.svg"]
+    assert out.splitlines()[-1] == f"2 files of 1 run in {tmp_path / 'plots'}"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--format", "pdf"], "'pdf' is none of svg, png"),
+        (["--format", ""], "'' is none of"),
+        (["--price", "0.15"], "in=0.15,out=0.60"),
+        (["--price", "in=x,out=1"], "in=0.15,out=0.60"),
+        (["--price", "in=nan,out=1"], "in=0.15,out=0.60"),
+        (["--price", "in=-1,out=1"], "in=0.15,out=0.60"),
+        (["--task", "none"], "no task or benchmark"),
+        (["--model", "none"], "no run with scores of a model that contains 'none'"),
+        (["--out", "/proc/none"], "cannot write"),
+    ],
+)
+def test_bad_options_get_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], message: str
+) -> None:
+    pytest.importorskip("matplotlib")
+    run_right(tmp_path, "a", range(3), n=5)
+    capsys.readouterr()
+    assert run(["plot", str(tmp_path), *options]) == 2
+    err = capsys.readouterr().err
+    assert message in err and err.count("\n") == 1
+
+
+def test_a_folder_without_runs_gets_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    for folder, message in ((tmp_path, "no run with scores"), (tmp_path / "none", "does not exist")):
+        assert run(["plot", str(folder)]) == 2
+        err = capsys.readouterr().err
+        assert message in err and err.count("\n") == 1
+
+
+def test_without_matplotlib_the_command_names_the_extra(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_right(tmp_path, "a", range(3), n=5)
+    capsys.readouterr()
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert run(["plot", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == 'mill: mill plot needs the package matplotlib: pip install -e ".[plot]"\n'
+
+
+def test_a_page_of_runs_has_the_same_plots(tmp_path: Path, open_report: Any) -> None:
+    choices(tmp_path, "a")
+    choices(tmp_path, "<b>bold</b><img src=x onerror=window.hacked=1>", sure=5)
+    assert run(["report", str(tmp_path)]) == 0
+    page = open_report(tmp_path / "report.html")
+    titles = page.locator("figcaption").all_text_contents()
+    assert titles[:2] == ["pick: acc", "pick: acc against tokens for a sample"]
+    assert sorted(title for title in titles if title.startswith("Calibration")) == [
+        "Calibration of pick: ECE 0.050, n = 10",
+        "Calibration of pick: ECE 0.250, n = 10",
+    ]
+    assert page.evaluate("window.hacked") is None
+    tooltips = page.locator(".bin title").all_text_contents()
+    assert "0.73 to 0.80: 10 answers, 80 % right (44 to 97 %), mean probability 0.750" in tooltips
+    assert page.locator(".amount").count() == 2
+    assert (
+        "a: 0.8000 (0.4439 to 0.9748), 22.0 tokens for a sample, prompt and output"
+        in page.locator("circle title").all_text_contents()
+    )
