@@ -33,6 +33,7 @@ from mill.runs.evaluate import Outcome
 from mill.runs.folder import check_writable
 from mill.runs.judging import open_judge
 from mill.runs.prepare import plan_run, prepare, set_budget
+from mill.runs.reuse import open_reuse
 from mill.runs.sample_rows import run_columns, sample_row
 from mill.tasks.from_files import expand_task_files
 from mill.tasks.load import Selection, load_builtin, load_files, select
@@ -112,6 +113,18 @@ def evaluate(model: Model, tasks: Tasks, **options: Any) -> Evaluation:
         how = {"samples": given.samples, "fresh": given.fresh, "wait": given.wait, "exact": given.exact, "judge": judge}
         how |= {"batch_size": given.fixed_batch_size, "choice": given.choice, "chat": given.apply_chat_template}
         run = prepare(spec, selection, given.settings, output_dir=output_dir, **how)
+    if given.reuse:
+        other: dict[str, Any] = {
+            "output_dir": output_dir,
+            "fresh": given.fresh,
+            "wait": given.wait,
+            "chat": given.apply_chat_template,
+        }
+        base_url = given.base_url or ""
+        reuse = open_reuse(
+            given.reuse, [run], lambda name: prepare(make_spec(name, base_url=base_url), selection, given.settings, **other)
+        )
+        reuse.give([run], lambda one: one.execute(quiet=given.quiet))
     run.repeat_metrics = read_repeat_metrics(given.repeat_metrics, given.repeats, judged=judge is not None)
     set_budget(run, given.limits, make_price(given.price), make_price(given.judge_price))
     for plan in run.plans:  # before the run, such as how a data file is read

@@ -63,13 +63,8 @@ def stratified_mean(strata: Sequence[Stratum], *, limits: Limits = UNLIMITED) ->
     if moments is None or not math.isfinite(moments.value):
         return mean_of([value for stratum in strata for value in stratum.values])
     binary = _is_binary(strata, limits)
-    low, high = interval_of(moments if binary else _padded(moments, limits), limits, binary=binary)
+    low, high = interval_of(moments if binary else padded(moments, limits), limits, binary=binary)
     return Estimate(moments.value, math.sqrt(moments.variance), low, high, moments.n)
-
-
-def control_slope(strata: Sequence[Stratum]) -> float:
-    """The coefficient that `stratified_difference` uses for these strata."""
-    return _slope(_collapsed(strata))
 
 
 def stratified_difference(
@@ -95,9 +90,9 @@ def stratified_difference(
         free = _free(strata)
         rest = replace(rest, variance=rest.variance * free / (free - 1), df=max(1.0, rest.df - 1))
     controls = [slope * control for stratum in strata for control in stratum.controls]
-    padded = _padded(rest, (limits[0] - max(controls), limits[1] - min(controls)))
+    wider = padded(rest, (limits[0] - max(controls), limits[1] - min(controls)))
     value = min(max(rest.value + slope * known, limits[0]), limits[1])
-    low, high = interval_of(replace(padded, value=value), limits, binary=_is_binary(strata, limits))
+    low, high = interval_of(replace(wider, value=value), limits, binary=_is_binary(strata, limits))
     return Estimate(value, math.sqrt(rest.variance), low, high, rest.n), slope
 
 
@@ -201,7 +196,7 @@ def _is_binary(strata: Sequence[Stratum], limits: Limits) -> bool:
     return limits in (UNLIMITED, UNIT) and all(value in (0.0, 1.0) for stratum in strata for value in stratum.values)
 
 
-def _padded(moments: Moments, limits: Limits) -> Moments:
+def padded(moments: Moments, limits: Limits) -> Moments:
     """With the variance of two more values, one at either limit. Their part of it is not estimated."""
     if not all(map(math.isfinite, limits)):
         return moments

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mill.metrics.estimate import NOTHING, Estimate, around
-from mill.metrics.finite_population import UNIT, UNLIMITED, Moments, interval_of
+from mill.metrics.finite_population import UNIT, UNLIMITED, Moments, interval_of, padded
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,9 @@ class SampledPart:
         return n < 2 or math.isclose(self.spread * (n - 1) / n, value * (1 - value), rel_tol=1e-6, abs_tol=1e-12)
 
 
-def pool_samples(parts: Sequence[SampledPart], weights: Sequence[float]) -> Estimate:
-    """The weighted mean of tasks that were sampled each by itself. Tasks without a value are left out."""
+def pool_samples(parts: Sequence[SampledPart], weights: Sequence[float], *, controlled: bool = False) -> Estimate:
+    """The weighted mean of tasks that were sampled each by itself. Tasks without a value are left out. `controlled` says
+    that the estimates are those with a control variate, whose residuals are between -1 and 1."""
     chosen = [(part, weight) for part, weight in zip(parts, weights, strict=True) if part.estimate.n]
     if not chosen:
         return NOTHING
@@ -59,7 +60,7 @@ def pool_samples(parts: Sequence[SampledPart], weights: Sequence[float]) -> Esti
     variance = math.fsum(variances)
     df = variance**2 / below if below else max(1.0, n - len(known))
     unit = math.fsum(share**2 * part.unit_variance for share, part in pairs)
-    return _estimate(Moments(value, variance, df, n, unit), known)
+    return _estimate(Moments(value, variance, df, n, unit), known, controlled=controlled)
 
 
 def pool_random(parts: Sequence[SampledPart]) -> Estimate:
@@ -77,8 +78,10 @@ def pool_random(parts: Sequence[SampledPart]) -> Estimate:
     return _estimate(Moments(value, unit * (within + between) / (n - 1), n - 1, n, unit), known)
 
 
-def _estimate(moments: Moments, parts: Sequence[SampledPart]) -> Estimate:
-    binary = all(part.binary for part in parts)
+def _estimate(moments: Moments, parts: Sequence[SampledPart], *, controlled: bool = False) -> Estimate:
+    binary = not controlled and all(part.binary for part in parts)
     inside = all(end is None or 0 <= end <= 1 for part in parts for end in (part.estimate.low, part.estimate.high))
-    low, high = interval_of(moments, UNIT if binary or inside else UNLIMITED, binary=binary)
+    limits = UNIT if binary or inside else UNLIMITED
+    ends = (moments.value - 1, moments.value + 1) if controlled else limits
+    low, high = interval_of(moments if binary else padded(moments, ends), limits, binary=binary)
     return Estimate(moments.value, math.sqrt(moments.variance), low, high, moments.n)

@@ -120,7 +120,7 @@ class RunOptions(msgspec.Struct, kw_only=True, frozen=True):
         ),
     ] = None
     alpha: Annotated[
-        float, Meta(gt=0, le=0.5, description="The largest error rate of --decide, with any number of looks at the data.")
+        float, Meta(gt=0, le=0.5, description="The largest error rate of --decide, however often the data are tested.")
     ] = ALPHA
     n_shots: Annotated[
         Annotated[int, Meta(ge=0, le=MAX_SHOTS)] | None,

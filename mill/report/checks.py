@@ -95,7 +95,9 @@ def metric_groups(variants: Sequence[Variant], between: str = "–") -> list[tup
     """The rows of the table in their groups, without those that no variant has: what failed, then what changed."""
     found = []
     for group, names in GROUPS.items():
-        rows = [row for name in names if (row := _row(variants, name, between)) is not None]
+        others = dict.fromkeys(name for one in variants for name in one.metrics if name not in METRICS)
+        shown = (*names, *others) if group == "answers" else names  # the metrics of tasks, which claims may be about
+        rows = [row for name in shown if (row := _row(variants, name, between)) is not None]
         found += [(group, rows)] if rows else []
     return found
 
@@ -105,7 +107,8 @@ def _row(variants: Sequence[Variant], name: str, between: str) -> MetricRow | No
         return _severities(variants)
     if not any(_is_shown(variant, name) for variant in variants):
         return None
-    return MetricRow(title(name), [_cell(variant, name, between) for variant in variants], METRICS[name].about)
+    about = METRICS[name].about if name in METRICS else ""
+    return MetricRow(title(name), [_cell(variant, name, between) for variant in variants], about)
 
 
 def _severities(variants: Sequence[Variant]) -> MetricRow | None:
@@ -117,7 +120,8 @@ def _severities(variants: Sequence[Variant]) -> MetricRow | None:
 
 
 def _is_shown(variant: Variant, name: str) -> bool:
-    return name in variant.metrics and not (METRICS[name].quiet and variant.metrics[name].value == 0)
+    quiet = name in METRICS and METRICS[name].quiet
+    return name in variant.metrics and not (quiet and variant.metrics[name].value == 0)
 
 
 def _cell(variant: Variant, name: str, between: str) -> Cell:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 
 from mill.api.task import Benchmark
 from mill.metrics.estimate import Estimate, around, pool
@@ -67,13 +66,15 @@ def _pooled_control(
     if len(known) < len(controls) or len({one.model for one in known}) > 1:
         return None
     shared = [name for name in names if all(name in one.metrics for one in known)]
-
-    def estimate(leaf: TaskResult, name: str) -> Estimate:
-        assert leaf.control is not None
-        return leaf.control.metrics[name]
-
-    metrics = {name: _pooled_samples(benchmark, lookup, partial(estimate, name=name)) for name in shared}
-    return Control(known[0].model, {name: known[0].slopes.get(name, 0.0) for name in shared}, metrics)
+    slopes = {name: known[0].slopes.get(name, 0.0) for name in shared}
+    if benchmark.weighted and all(one.of == benchmark.name for one in known):
+        return Control(known[0].model, slopes, {name: known[0].whole[name] for name in shared if name in known[0].whole})
+    parts = {
+        name: [SampledPart(one.metrics[name], leaf.total) for one, leaf in zip(known, leaves, strict=True)]
+        for name in shared
+    }
+    weights = _weights(benchmark, lookup)
+    return Control(known[0].model, slopes, {name: pool_samples(parts[name], weights, controlled=True) for name in shared})
 
 
 def _has_value(leaf: TaskResult, names: Iterable[str]) -> bool:
@@ -114,7 +115,7 @@ def _leaves(benchmark: Benchmark, lookup: Mapping[str, TaskResult | Benchmark]) 
 
 def _pooled(benchmark: Benchmark, metric: str, lookup: Mapping[str, TaskResult | Benchmark]) -> Estimate:
     if any(leaf.sampled is not None and is_random(leaf.sampled) for leaf in _leaves(benchmark, lookup)):
-        return _pooled_samples(benchmark, lookup, lambda leaf: leaf.metrics[metric])
+        return _pooled_samples(benchmark, lookup, metric)
     parts = []
     for name in benchmark.tasks:
         entry = lookup[name]
@@ -122,12 +123,10 @@ def _pooled(benchmark: Benchmark, metric: str, lookup: Mapping[str, TaskResult |
     return pool(parts, weighted=benchmark.weighted)
 
 
-def _pooled_samples(
-    benchmark: Benchmark, lookup: Mapping[str, TaskResult | Benchmark], read: Callable[[TaskResult], Estimate]
-) -> Estimate:
+def _pooled_samples(benchmark: Benchmark, lookup: Mapping[str, TaskResult | Benchmark], metric: str) -> Estimate:
     """The mean over all data of the tasks, of which random samples ran: of each task, or of all of them together."""
     leaves = _leaves(benchmark, lookup)
-    parts = [SampledPart(read(leaf), leaf.total) for leaf in leaves]
+    parts = [SampledPart(leaf.metrics[metric], leaf.total) for leaf in leaves]
     if any(leaf.sampled is not None and leaf.sampled.method == "sequential" for leaf in leaves):
         return pool_random(parts)
     return pool_samples(parts, _weights(benchmark, lookup))

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mill.api.errors import RunError, SpecError
-from mill.metrics.finite_population import Stratum, control_slope, stratified_difference, stratified_mean
+from mill.metrics.finite_population import Stratum, stratified_difference, stratified_mean
 from mill.runs.folder import MANIFEST, RunFolder
 from mill.runs.plan import TaskPlan
 from mill.runs.sampled_estimates import ControlValues, limits_of, strata_of
@@ -90,7 +90,7 @@ def add_controls(
         sampled = [plan for plan in members if _is_sampled(results[plan.requested])]
         names = dict.fromkeys(name for plan in sampled for name in results[plan.requested].metrics)
         for metric in names:
-            _add(control, metric, sampled, scored, results)
+            _add(control, metric, group, sampled, scored, results)
 
 
 def _is_sampled(result: TaskResult) -> bool:
@@ -100,6 +100,7 @@ def _is_sampled(result: TaskResult) -> bool:
 def _add(
     control: ControlRun,
     metric: str,
+    group: SampleGroup,
     plans: Sequence[TaskPlan],
     scored: Mapping[str, Sequence[ScoredSample]],
     results: Mapping[str, TaskResult],
@@ -108,15 +109,18 @@ def _add(
         plan.requested: _strata(control, metric, plan, scored[plan.task.name], results[plan.requested]) for plan in plans
     }
     known = {name: one for name, one in strata.items() if one}
-    slope = control_slope([stratum for some in known.values() for stratum in some])
+    together = [stratum for some in known.values() for stratum in some]
+    whole, slope = stratified_difference(together, limits=limits_of(plans[0].task, metric, together))
     for plan in plans:
         if plan.requested not in known:
             continue
         some, result = known[plan.requested], results[plan.requested]
         estimate, _ = stratified_difference(some, slope=slope, limits=limits_of(plan.task, metric, some))
         if result.control is None:
-            result.control = Control(control.model, {}, {})
+            result.control = Control(control.model, {}, {}, of=group.name)
         result.control.metrics[metric], result.control.slopes[metric] = estimate, slope
+        if len(known) == len(group.tasks):
+            result.control.whole[metric] = whole
 
 
 def _strata(

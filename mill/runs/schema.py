@@ -124,6 +124,13 @@ class Control:
     slopes: dict[str, float]
     """Metric -> how much of the other model's difference counts."""
     metrics: dict[str, Estimate]
+    of: str = ""
+    """The benchmark that this task is part of, and that was sampled as a whole."""
+    whole: dict[str, Estimate] = field(default_factory=dict)
+    """The metrics of that benchmark."""
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "metrics": _encoded(self.metrics), "whole": _encoded(self.whole)}
 
 
 @dataclass
@@ -176,7 +183,7 @@ class TaskResult:
         encoded = {**asdict(self), "metrics": _encoded(self.metrics)}
         encoded["categories"] = {name: _encoded(metrics) for name, metrics in self.categories.items()}
         if self.control is not None:
-            encoded["control"]["metrics"] = _encoded(self.control.metrics)
+            encoded["control"] = self.control.to_dict()
         return _without_empty(encoded, *_OPTIONAL)
 
 
@@ -200,7 +207,7 @@ class BenchmarkResult:
     def to_dict(self) -> dict[str, Any]:
         encoded = {**asdict(self), "metrics": _encoded(self.metrics)}
         if self.control is not None:
-            encoded["control"]["metrics"] = _encoded(self.control.metrics)
+            encoded["control"] = self.control.to_dict()
         return _without_empty(encoded, *_OPTIONAL)
 
 
@@ -238,7 +245,8 @@ def decode_floats(entry: Any) -> Any:
     if isinstance(entry.get("categories"), Mapping):
         decoded["categories"] = {name: _decoded(metrics) for name, metrics in entry["categories"].items()}
     if isinstance(entry.get("control"), Mapping):
-        decoded["control"] = {**entry["control"], "metrics": _decoded(entry["control"].get("metrics"))}
+        estimates = {name: _decoded(entry["control"][name]) for name in ("metrics", "whole") if name in entry["control"]}
+        decoded["control"] = {**entry["control"], **estimates}
     return decoded
 
 

@@ -17,7 +17,6 @@ from mill.metrics.estimate import NOTHING, Estimate
 from mill.metrics.finite_population import (
     UNIT,
     Stratum,
-    needed_size,
     planned_size,
     stratified_difference,
     stratified_mean,
@@ -235,22 +234,3 @@ def test_the_planned_size_is_the_smallest_that_is_precise_enough(size: int, half
 
 def test_a_smaller_spread_needs_fewer_samples() -> None:
     assert planned_size(14042, 0.02, spread=0.3) < planned_size(14042, 0.02) / 2
-
-
-def test_the_needed_size_is_precise_enough() -> None:
-    """Ten times the sample with the same shares has about this precision."""
-    first = [Stratum([1.0] * 9 + [0.0], 3000), Stratum([1.0] * 5 + [0.0] * 5, 3000)]
-    n = needed_size(first, 0.03)
-    more = [Stratum([1.0] * round(0.9 * n / 2) + [0.0] * round(0.1 * n / 2), 3000), Stratum([0.0, 1.0] * round(n / 4), 3000)]
-    low, high = ends(stratified_mean(more))
-    assert (high - low) / 2 == pytest.approx(0.03, rel=0.06)
-    assert n < planned_size(6000, 0.03)
-    assert needed_size(first, 0.5) == 20 and needed_size(first, 1e-9) == 6000
-
-
-def test_the_needed_size_of_graded_values() -> None:
-    values = [0.4, 0.5, 0.6, 0.5] * 10
-    n = needed_size([Stratum(values, 5000)], 0.01, limits=UNIT)
-    low, high = ends(stratified_mean([Stratum((values * 200)[:n], 5000)], limits=UNIT))
-    assert (high - low) / 2 == pytest.approx(0.01, rel=0.1)
-    assert needed_size([Stratum([0.5] * 4, 100)], 0.01) == 100  # no spread, no limits: nothing is known of the others

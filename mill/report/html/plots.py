@@ -13,6 +13,7 @@ from mill.checks.result import Check, Variant
 from mill.metrics.similarity import TIERS
 from mill.report.checks import group_name
 from mill.report.html.charts import Axis, Point, Series, dot_chart, heat_map, line_chart, matrix
+from mill.report.html.sequence import sequence_chart
 from mill.report.html.tag import Html
 
 BINS = 24
@@ -32,6 +33,11 @@ LOAD = (
 
 
 def charts(check: Check) -> list[Html]:
+    decided = [chart for one in check.variants if one.decision is not None for chart in sequence_chart(one.decision)]
+    return decided if check.command == "decide" else [*decided, *_measured(check)]
+
+
+def _measured(check: Check) -> list[Html]:
     variants = check.variants
     if check.command == "stress":
         return _stress(variants)

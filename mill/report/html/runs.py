@@ -10,10 +10,12 @@ from mill.report.html.charts import Point
 from mill.report.html.choices import choice_table
 from mill.report.html.run_plots import score_chart, score_point
 from mill.report.html.samples import filters
+from mill.report.html.sequence import sequence_chart
 from mill.report.html.tag import Html, joined, tag
 from mill.report.run_samples import ShownSample
 from mill.report.runs import RunSection
 from mill.report.scores import COLUMNS, mean_of, score_table
+from mill.runs.schema import BenchmarkResult, TaskResult
 
 MAX_CHARTS = 6
 TASK, CATEGORY, MEAN = 0, 1, 2  # colours
@@ -26,7 +28,7 @@ def run_body(run: RunSection, calibration: Sequence[Html] = ()) -> list[Html]:
         *([tag("p", run.unfinished, class_="verdict")] if run.unfinished else []),
         *([_scores(run)] if run.tasks else []),
         *([tag("ul", [tag("li", line) for line in lines], class_="warnings")] if lines else []),
-        *([tag("div", plots, class_="charts")] if (plots := [*_charts(run), *calibration]) else []),
+        *([tag("div", plots, class_="charts")] if (plots := [*_sequences(run), *_charts(run), *calibration]) else []),
         _samples(run),
     ]
 
@@ -38,6 +40,13 @@ def _scores(run: RunSection) -> Html:
         for row in score_table(run.tasks, run.benchmarks, "–")
     ]
     return tag("div", tag("table", tag("thead", head), tag("tbody", rows), class_="metrics scores"), class_="scroll")
+
+
+def _sequences(run: RunSection) -> list[Html]:
+    """A chart for each decision."""
+    results: list[BenchmarkResult | TaskResult] = [*run.benchmarks, *run.tasks]
+    decisions = {one.decision.of: one.decision for one in results if one.decision is not None}
+    return [chart for decision in decisions.values() for chart in sequence_chart(decision)]
 
 
 def _charts(run: RunSection) -> list[Html]:

@@ -1,0 +1,366 @@
+"""Which samples a run takes: random samples, planned precision, early decisions, another model as a control variate."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mill.api.errors import RunError, SpecError
+from mill.api.task import RenderSettings
+from mill.runs.claims import Claim, read_claim
+from mill.runs.evaluate import Outcome, Run
+from mill.runs.folder import RunFolder
+from mill.runs.prepare import prepare
+from mill.runs.rescore import score_again
+from mill.runs.reuse import open_reuse
+from mill.runs.sampling import SampleChoice, SampleGroup, groups_of, random_order, stratified_order
+from mill.runs.schema import TaskResult
+from mill.tasks.load import load_files, make_task, select
+from tests.toy_exam import LIFTS, SIZES, TOPICS, is_right
+
+EXAM = Path(__file__).parent.parent / "toy_exam.py"
+TOTAL = sum(SIZES.values())
+
+
+@pytest.fixture(autouse=True)
+def exam_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    load_files((str(EXAM),))
+    monkeypatch.setenv("EXAM_LOG", str(tmp_path / "log"))
+    return tmp_path / "log"
+
+
+def plan(
+    tmp_path: Path,
+    tasks: str = "toy_exam",
+    *,
+    model: str = "exam[name=a,accuracy=0.65]",
+    settings: RenderSettings | None = None,
+    **choice: Any,
+) -> Run:
+    samples = SampleChoice(**choice)
+    return prepare(
+        model, select(tasks.split(",")), settings or RenderSettings(), output_dir=tmp_path / "out", samples=samples
+    )
+
+
+def run(tmp_path: Path, tasks: str = "toy_exam", **given: Any) -> Outcome:
+    return plan(tmp_path, tasks, **given).execute(quiet=True)
+
+
+def truth(accuracy: float = 0.65, changed: float = 0.0, name: str = "a") -> float:
+    """The score of the whole exam, counted by hand."""
+    right = [is_right(task, index, accuracy, changed, name) for task, size in SIZES.items() for index in range(size)]
+    return sum(right) / TOTAL
+
+
+def ids(outcome: Outcome) -> set[tuple[str, str]]:
+    return {(task, str(one.record.sample.id)) for task, some in outcome.scored.items() for one in some}
+
+
+def mean(outcome: Outcome) -> Any:
+    return next(one for one in outcome.benchmarks if one.benchmark == "toy_exam")
+
+
+def test_a_random_sample_has_the_share_of_each_task_and_category(tmp_path: Path) -> None:
+    outcome = run(tmp_path, sample=600)
+    assert {task.task: task.n for task in outcome.tasks} == pytest.approx({n: s / 5 for n, s in SIZES.items()}, abs=1)
+    for task, scored in outcome.scored.items():
+        counts = Counter(one.category for one in scored)
+        assert set(counts) == set(TOPICS)
+        assert max(counts.values()) - min(counts.values()) <= 2, task
+
+
+def test_a_larger_sample_contains_a_smaller_one_and_computes_the_rest_alone(tmp_path: Path, exam_here: Path) -> None:
+    small = run(tmp_path, sample=300)
+    large = run(tmp_path, sample=0.25)
+    assert ids(small) < ids(large)
+    assert len(exam_here.read_text().splitlines()) == 750 == len(ids(large))
+
+
+def test_another_seed_draws_another_sample(tmp_path: Path) -> None:
+    first, second = (ids(run(tmp_path, sample=300, settings=RenderSettings(seed=seed))) for seed in (1, 2))
+    assert len(first & second) < 100
+
+
+def test_a_sample_is_not_the_first_rows(tmp_path: Path) -> None:
+    drawn = {int(name) for task, name in ids(run(tmp_path, sample=300)) if task == "toy_exam_law"}
+    assert max(drawn) > 1800 and sum(number < 1000 for number in drawn) == pytest.approx(100, abs=25)
+
+
+def test_the_interval_is_about_the_whole_test_set(tmp_path: Path) -> None:
+    """The standard error of each task by hand, from its values by topic; the mean of the benchmark by the sizes."""
+    outcome = run(tmp_path, sample=1500)
+    variance = value = 0.0
+    for result in outcome.tasks:
+        size, by_topic = SIZES[result.task], {topic: list[float]() for topic in TOPICS}
+        for one in outcome.scored[result.task]:
+            by_topic[one.category].append(float(one.values["acc"][0]))  # type: ignore[arg-type]
+        of_task = mean_of_task = 0.0
+        for topic, values in by_topic.items():
+            whole = len([index for index in range(size) if TOPICS[index % 3] == topic])
+            share, average = whole / size, sum(values) / len(values)
+            spread = sum((one - average) ** 2 for one in values) / (len(values) - 1)
+            of_task += share**2 * spread / len(values) * (1 - len(values) / whole)
+            mean_of_task += share * average
+        assert result.metrics["acc"].value == pytest.approx(mean_of_task)
+        assert result.metrics["acc"].stderr == pytest.approx(of_task**0.5)
+        variance += (size / TOTAL) ** 2 * of_task
+        value += size / TOTAL * mean_of_task
+    found = mean(outcome).metrics["acc"]
+    assert (found.value, found.stderr) == (pytest.approx(value), pytest.approx(variance**0.5))
+    assert found.low < truth() < found.high
+    assert "random sample (seed 0, stratified by 3 categories)" in outcome.tasks[0].warnings[0]
+
+
+def test_the_first_rows_have_a_note_and_the_old_interval(tmp_path: Path) -> None:
+    outcome = run(tmp_path, limit=50)
+    assert [task.warnings for task in outcome.tasks] == [["first 50 rows, not a random sample (--sample draws one)"]] * 3
+    whole = run(tmp_path, "toy_exam_art", limit=300).tasks[0]
+    assert whole.warnings == [] and whole.sampled is None
+
+
+def test_a_sample_of_all_is_the_whole_run(tmp_path: Path) -> None:
+    everything = run(tmp_path, sample=1.0)
+    assert mean(everything).metrics["acc"].value == pytest.approx(truth())
+    assert everything.tasks[0].warnings == [] and everything.tasks[0].sampled is None
+
+
+def test_too_few_samples_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"--sample 5: 5 samples are too few: toy_exam has 3 tasks.*give at least 6"):
+        plan(tmp_path, sample=5)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"limit": 5, "sample": 10}, "--limit and --sample both"),
+        ({"sample": 10, "precision": 0.1}, "--sample and --precision both"),
+        ({"sample": 10, "sample_ids": ("3",)}, "--sample_ids and --sample both"),
+        ({"reuse": True, "limit": 4}, "--reuse makes"),
+    ],
+)
+def test_two_choices_of_samples_are_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        SampleChoice(**given)
+
+
+def test_a_smaller_sample_does_not_replace_a_larger_one_or_the_whole(tmp_path: Path) -> None:
+    large = run(tmp_path, "toy_exam_art", sample=100)
+    run(tmp_path, "toy_exam_art", sample=50)
+    assert large.folder.results().tasks["toy_exam_art"].n == 100
+    run(tmp_path, "toy_exam_art", limit=20)  # chosen otherwise: the newest one counts
+    stored = large.folder.results().tasks["toy_exam_art"]
+    assert (stored.n, stored.sampled.method if stored.sampled else "") == (20, "first")
+    run(tmp_path, "toy_exam_art")
+    run(tmp_path, "toy_exam_art", sample=100)
+    assert large.folder.results().tasks["toy_exam_art"].n == 300
+
+
+def test_named_samples_never_replace_more(tmp_path: Path) -> None:
+    outcome = run(tmp_path, "toy_exam_art", limit=20)
+    run(tmp_path, "toy_exam_art", sample_ids=("3", "5"))
+    assert outcome.folder.results().tasks["toy_exam_art"].n == 20
+
+
+def test_a_sample_scored_again_has_the_same_estimate(tmp_path: Path) -> None:
+    outcome = run(tmp_path, sample=400)
+    before = {task.task: task.metrics for task in outcome.tasks}
+    again = score_again(outcome.folder)
+    assert {task.task: task.metrics for task in again.tasks} == before
+    assert mean(again).metrics == mean(outcome).metrics
+
+
+def test_the_precision_is_reached_with_a_planned_sample(tmp_path: Path) -> None:
+    outcome = run(tmp_path, precision=0.03)
+    found = mean(outcome).metrics["acc"]
+    assert (found.high - found.low) / 2 <= 0.03
+    assert 700 <= len(ids(outcome)) <= 800  # 1.96² · 0.25 / 0.03² = 1067 of infinitely many, 786 of 3,000
+    assert "74 % of them saved" in outcome.precision["toy_exam"]
+    assert {task.n for task in outcome.folder.results().tasks.values()} == {task.n for task in outcome.tasks}
+
+
+def test_a_sample_is_extended_where_failures_make_it_too_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EXAM_FAILS", "2")
+    outcome = run(tmp_path, "toy_exam_law", precision=0.04)
+    found = outcome.tasks[0].metrics["acc"]
+    assert found.low is not None and found.high is not None and (found.high - found.low) / 2 <= 0.04
+    assert outcome.tasks[0].n > 500 and outcome.tasks[0].errors > 100
+
+
+def test_a_precision_that_needs_everything_runs_everything(tmp_path: Path) -> None:
+    outcome = run(tmp_path, "toy_exam_art", precision=0.001)
+    assert len(ids(outcome)) == 300 and outcome.precision == {"toy_exam_art": "all 300 samples were needed for ±0.001"}
+
+
+def test_a_claim_is_decided_early_and_the_run_can_be_extended(tmp_path: Path, exam_here: Path) -> None:
+    outcome = run(tmp_path, decide=Claim("acc", ">", 0.5))
+    decision = mean(outcome).decision
+    assert (decision.outcome, decision.of) == ("true", "toy_exam") and truth() > 0.5
+    assert decision.n == len(ids(outcome)) < 1000
+    assert len(exam_here.read_text().splitlines()) == decision.n
+    assert [look.n for look in decision.looks][:1] == [200]
+    found = mean(outcome).metrics["acc"]
+    assert (found.low, found.high) == (decision.looks[-1].low, decision.looks[-1].high)
+    assert found.low < truth() < found.high
+    stored = outcome.folder.results()
+    assert stored.benchmarks["toy_exam"].decision == decision
+
+    whole = run(tmp_path)
+    assert mean(whole).metrics["acc"].value == pytest.approx(truth())
+    kept = whole.folder.results().benchmarks["toy_exam"]
+    assert kept.decision == decision and kept.n == TOTAL
+    assert kept.metrics["acc"].low != found.low  # the fixed-sample interval
+
+
+def test_a_false_claim_is_decided_as_false(tmp_path: Path) -> None:
+    decision = mean(run(tmp_path, decide=Claim("acc", ">", 0.75))).decision
+    assert decision.outcome == "false" and decision.n < 1000
+
+
+def test_a_claim_at_the_very_value_is_undecided_after_all_samples(tmp_path: Path) -> None:
+    exact = sum(is_right("toy_exam_art", index, 0.65, 0.0, "a") for index in range(300)) / 300
+    decision = run(tmp_path, "toy_exam_art", decide=Claim("acc", ">", exact)).tasks[0].decision
+    assert decision is not None and (decision.outcome, decision.n) == ("undecided", 300)
+
+
+def test_failed_samples_count_as_wrong_in_a_decision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of the answers fail: above 0.3 of those that are there, and below of all."""
+    monkeypatch.setenv("EXAM_FAILS", "2")
+    result = run(tmp_path, "toy_exam_law", decide=Claim("acc", "<", 0.45)).tasks[0]
+    assert result.metrics["acc"].value > 0.55
+    assert result.decision is not None and result.decision.outcome == "true"
+    assert result.decision.failed == pytest.approx(result.decision.n / 2, rel=0.2)
+    assert result.decision.looks[-1].value == pytest.approx((0.65 + LIFTS["toy_exam_law"]) / 2, abs=0.07)
+
+
+def test_blocks_do_not_depend_on_what_is_recorded(tmp_path: Path) -> None:
+    """A run that already has the first rows decides on the same samples as a new one."""
+    fresh = run(tmp_path / "one", decide=Claim("acc", ">", 0.6))
+    run(tmp_path / "two", limit=1000)
+    later = run(tmp_path / "two", decide=Claim("acc", ">", 0.6))
+    assert mean(fresh).decision == mean(later).decision
+    assert ids(fresh) == ids(later)
+
+
+def test_a_claim_about_an_unknown_metric_is_refused_before_anything_runs(tmp_path: Path, exam_here: Path) -> None:
+    with pytest.raises(SpecError, match=r"--decide: f1: toy_exam_law has no such metric: its metrics are acc"):
+        plan(tmp_path, decide=Claim("f1", ">", 0.5))
+    assert not exam_here.exists()
+
+
+@pytest.mark.parametrize("text", ["acc", "acc>", ">0.5", "acc=0.5", "acc>x", "acc>0.5,acc<0.9", "acc>nan", ""])
+def test_a_claim_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(SpecError, match="give METRIC then"):
+        read_claim(text)
+
+
+def test_claims_are_read() -> None:
+    assert read_claim(" acc_norm >= .25 ", 0.01) == Claim("acc_norm", ">=", 0.25, 0.01)
+    assert read_claim(None) is None
+
+
+def other_model(tmp_path: Path, run: Run, given: str) -> None:
+    reuse = open_reuse(given, [run], lambda name: plan(tmp_path, model=name))
+    reuse.give([run], lambda one: one.execute(quiet=True))
+
+
+def test_another_model_narrows_the_interval(tmp_path: Path) -> None:
+    planned = plan(tmp_path, sample=400, reuse=True)
+    other_model(tmp_path, planned, "exam[name=b,accuracy=0.6,changed=0.1]")
+    found = mean(planned.execute(quiet=True))
+    plain, helped = found.metrics["acc"], found.control.metrics["acc"]
+    assert found.control.model == "b" and 0.5 < found.control.slopes["acc"] < 1.1
+    assert helped.high - helped.low < 0.7 * (plain.high - plain.low)
+    assert helped.low < truth() < helped.high
+    stored = planned.folder.results().benchmarks["toy_exam"]
+    assert stored.control is not None and stored.control.metrics == found.control.metrics
+
+
+def test_a_recorded_run_is_reused_and_gives_the_same(tmp_path: Path) -> None:
+    other = run(tmp_path, model="exam[name=b,accuracy=0.6,changed=0.1]")
+    first, second = plan(tmp_path, sample=400, reuse=True), plan(tmp_path, sample=400, reuse=True)
+    other_model(tmp_path, first, str(other.folder.path))
+    other_model(tmp_path, second, "exam[name=b,accuracy=0.6,changed=0.1]")
+    assert mean(first.execute(quiet=True)).control == mean(second.execute(quiet=True)).control
+
+
+def test_a_precision_needs_fewer_samples_with_another_model(tmp_path: Path) -> None:
+    drawn = RenderSettings(seed=1)
+    alone = run(tmp_path, precision=0.03, settings=drawn)
+    helped = plan(tmp_path, precision=0.03, reuse=True, settings=drawn)
+    other_model(tmp_path, helped, "exam[name=b,accuracy=0.6,changed=0.05]")
+    outcome = helped.execute(quiet=True)
+    assert len(ids(outcome)) < 0.6 * len(ids(alone))
+    found = mean(outcome).control.metrics["acc"]
+    assert (found.high - found.low) / 2 <= 0.03 and found.low < truth() < found.high
+
+
+def test_a_run_without_all_samples_is_no_control(tmp_path: Path) -> None:
+    other = run(tmp_path, model="exam[name=b]", sample=100)
+    with pytest.raises(SpecError, match=r"--reuse: the run of b has \d+ of 2000 samples of toy_exam_law, not all"):
+        open_reuse(str(other.folder.path), [plan(tmp_path, sample=400, reuse=True)], lambda name: plan(tmp_path, model=name))
+
+
+def test_a_control_without_correlation_changes_nothing_much(tmp_path: Path) -> None:
+    planned = plan(tmp_path, sample=400, reuse=True)
+    other_model(tmp_path, planned, "exam[name=b,accuracy=0.6,changed=1.0]")
+    found = mean(planned.execute(quiet=True))
+    assert abs(found.control.slopes["acc"]) < 0.15
+    assert found.control.metrics["acc"].stderr == pytest.approx(found.metrics["acc"].stderr, rel=0.05)
+
+
+def test_orders_are_permutations_and_depend_on_names_alone() -> None:
+    task = make_task("toy_exam_art")
+    samples = task.samples()
+    members = {"toy_exam_art": (task, samples)}
+    for order in (stratified_order, random_order):
+        drawn = order(members, 7)
+        assert sorted(drawn) == [("toy_exam_art", index) for index in range(300)]
+        backwards = order({"toy_exam_art": (task, samples[::-1])}, 7)
+        assert [samples[index].id for _, index in drawn] == [samples[::-1][index].id for _, index in backwards]
+
+
+def test_groups_are_what_the_user_named() -> None:
+    assert groups_of(select(["toy_exam"])) == [SampleGroup("toy_exam", tuple(SIZES))]
+    assert groups_of(select(["toy_exam_art", "toy_exam_law"])) == [
+        SampleGroup("toy_exam_art", ("toy_exam_art",)),
+        SampleGroup("toy_exam_law", ("toy_exam_law",)),
+    ]
+
+
+def test_results_of_earlier_versions_have_no_sampling(tmp_path: Path) -> None:
+    outcome = run(tmp_path, "toy_exam_art", limit=20)
+    file = outcome.folder.path / "results.json"
+    stored = json.loads(file.read_text())
+    del stored["tasks"]["toy_exam_art"]["sampled"]
+    for part in (outcome.folder.path / "parts").iterdir():
+        part.unlink()
+    file.write_text(json.dumps(stored))
+    assert RunFolder(outcome.folder.path).results().tasks["toy_exam_art"].sampled is None
+    run(tmp_path, "toy_exam_art", limit=10)  # a smaller limit still does not replace it
+    assert RunFolder(outcome.folder.path).results().tasks["toy_exam_art"].n == 20
+
+
+def test_an_error_in_the_middle_of_a_decision_loses_nothing(tmp_path: Path, exam_here: Path) -> None:
+    """Values outside of 0 to 1 are refused after the first block; its responses are recorded."""
+    os.environ["EXAM_LOG"] = str(exam_here)
+    planned = plan(tmp_path, "toy_exam_art", decide=Claim("acc", ">", 0.5))
+    task = planned.plans[0].task
+    task.score = lambda sample, responses: {"acc": 7.0}  # type: ignore[method-assign]
+    with pytest.raises(RunError, match="--decide is for metrics between 0 and 1: acc of toy_exam_art has 7"):
+        planned.execute(quiet=True)
+    assert len(exam_here.read_text().splitlines()) == 200
+    again = run(tmp_path, "toy_exam_art", decide=Claim("acc", ">", 0.5))
+    assert again.tally.known >= 200 and again.tasks[0].decision is not None
+
+
+def test_tasks_not_drawn_yet_do_not_fail_a_decision(tmp_path: Path) -> None:
+    outcome = run(tmp_path, decide=Claim("acc", ">", 0.05))
+    assert outcome.complete and mean(outcome).decision.n == 200
+    assert sum(task.n for task in outcome.tasks) == 200
+    assert all(isinstance(task, TaskResult) for task in outcome.tasks)
