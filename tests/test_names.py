@@ -26,6 +26,7 @@ ALLOWED: dict[str, set[str]] = {
     "checks": {"api", "metrics", "models", "tasks", "execute", "runs"},
     "report": {"api", "metrics", "models", "tasks", "execute", "runs", "checks"},
     "view": {"api", "metrics", "models", "tasks", "execute", "runs", "checks", "report"},
+    "export": {"api", "metrics", "models", "tasks", "execute", "runs", "checks", "report", "view"},
     "schedule": {"api", "metrics", "models", "tasks", "execute", "runs", "checks"},
     "options": {"api", "models", "execute", "checks", "sandbox"},
     "sandbox": {"api"},
@@ -45,6 +46,7 @@ ALLOWED: dict[str, set[str]] = {
         "options",
         "bridges",
         "view",
+        "export",
     },
 }
 
