@@ -85,7 +85,7 @@ class MlflowTracker:
                 if found is None:
                     raise
         if found.lifecycle_stage != "active":
-            raise ExportError(f"the MLflow experiment {self._experiment_name} is deleted: restore it, or give --project NAME")
+            raise ExportError(f"the MLflow experiment {self._experiment_name} is deleted: restore it or give --project")
         return str(found.experiment_id)
 
     def _write_params(self, params: Mapping[str, str], known: Mapping[str, str]) -> None:
@@ -128,7 +128,7 @@ def without_login(uri: str) -> str:
 
 
 def safe_names(values: Mapping[str, T]) -> dict[str, T]:
-    """The same values under names that MLflow takes. A name that had to change has a checksum where it would be another's."""
+    """The same values under names that MLflow takes. A name that would become that of another has a checksum."""
     safe: dict[str, T] = {}
     for name, value in values.items():
         shown = re.sub(r"[^\w\-./: ]", "_", name)

@@ -1,0 +1,165 @@
+"""Samples of a run as those of inspect_ai: messages, scores and usage, one for each repeat."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mill.api.response import Response
+from mill.api.tools import MALFORMED, OK, TIMED_OUT, ToolCall, ToolResult
+from mill.export.run import ExportedRun, is_number
+from mill.export.sample import ExportedSample, Message, SampleRepeat, message_text, read_sample
+
+_STOP = {"stop": "stop", "length": "max_tokens", "content_filter": "content_filter", "tool_calls": "tool_calls"}
+_ERRORS = {TIMED_OUT: "timeout", MALFORMED: "parsing"}
+_DETAILS = ("category", "choice_logprobs", "details", "judgements", "media")
+
+
+def model_name(run: ExportedRun) -> str:
+    """`PROVIDER/MODEL`, as inspect_ai names models."""
+    return f"{run.backend}/{run.model}" if run.backend else run.model
+
+
+def inspect_samples(run: ExportedRun, task: str) -> list[Any]:
+    """An `EvalSample` for each repeat of each sample, but of those without a response yet."""
+    found = []
+    for row in run.rows(task):
+        sample = read_sample(row)
+        if not sample.unanswered:
+            found += [_sample(sample, epoch, model_name(run)) for epoch in range(1, len(sample.repeats) + 1)]
+    return found
+
+
+def _sample(sample: ExportedSample, epoch: int, model: str) -> Any:
+    from inspect_ai.log import EvalError, EvalSample
+
+    repeat, error = sample.repeats[epoch - 1], sample.error
+    messages, prompt = _messages(sample, repeat)
+    usage = [found for response in repeat.responses if (found := _usage(response)) is not None]
+    seconds = [response.seconds for response in repeat.responses if response.seconds is not None]
+    return EvalSample(
+        id=sample.id,
+        epoch=epoch,
+        input=prompt[0].text if len(prompt) == 1 and prompt[0].role == "user" else prompt,
+        choices=sample.choices or None,
+        target=sample.target,
+        messages=messages,
+        output=_output(repeat, messages, model),
+        scores=_scores(repeat) if error is None else None,
+        metadata=_metadata(sample, repeat),
+        model_usage={model: _total(usage)} if usage else {},
+        total_time=sum(seconds) if seconds else None,
+        error=None if error is None else EvalError(message=error, traceback=error, traceback_ansi=error),
+    )
+
+
+def _messages(sample: ExportedSample, repeat: SampleRepeat) -> tuple[list[Any], list[Any]]:
+    """All messages of a repeat, and those that were given to the model at first. The last messages of the assistant are
+    responses; earlier ones are examples."""
+    before = [_message(message) for message in repeat.before]
+    answers = [index for index, message in enumerate(before) if message.role == "assistant"]
+    generated = answers[len(answers) - (len(repeat.responses) - 1) :] if sample.is_dialog else []
+    for index, response in zip(generated, repeat.responses, strict=False):
+        before[index] = _answer(response, response.text or "")
+    first = generated[0] if generated else len(before)
+    if not repeat.responses or repeat.responses[-1].failed:
+        return before, before[:first]
+    last = repeat.responses[-1]
+    text = repeat.text if repeat.text is not None else sample.chosen or ""
+    calls = _calls(last)
+    results = [_result(one, calls[index].id) for index, one in enumerate(last.tool_results[: len(calls)])]
+    return [*before, _answer(last, text), *results], before[:first]
+
+
+def _message(message: Message) -> Any:
+    """A message of a prompt or of an earlier round."""
+    from inspect_ai.model import ChatMessageAssistant, ChatMessageSystem, ChatMessageTool, ChatMessageUser
+
+    text, role = message_text(message), message.get("role")
+    if role == "assistant":
+        return ChatMessageAssistant(content=text, source="input")
+    if role == "tool":
+        return ChatMessageTool(content=text, tool_call_id=message.get("tool_call_id"), function=message.get("name"))
+    return ChatMessageSystem(content=text) if role == "system" else ChatMessageUser(content=text)
+
+
+def _answer(response: Response, text: str) -> Any:
+    from inspect_ai.model import ChatMessageAssistant, ContentReasoning, ContentText
+
+    content = text if response.reasoning is None else [ContentReasoning(reasoning=response.reasoning), ContentText(text=text)]
+    return ChatMessageAssistant(content=content, source="generate", tool_calls=_calls(response) or None)
+
+
+def _calls(response: Response) -> list[Any]:
+    from inspect_ai.tool import ToolCall as InspectToolCall
+
+    def made(index: int, call: ToolCall) -> Any:
+        known = dict(call.arguments) if call.arguments is not None else {}
+        error = None if call.arguments is not None else f"the arguments are no JSON object: {call.text}"
+        return InspectToolCall(id=call.id or str(index), function=call.name, arguments=known, parse_error=error)
+
+    return [made(index, call) for index, call in enumerate(response.tool_calls)]
+
+
+def _result(result: ToolResult, call_id: str) -> Any:
+    from inspect_ai.model import ChatMessageTool
+    from inspect_ai.tool import ToolCallError
+
+    error = None if result.outcome == OK else ToolCallError(_ERRORS.get(result.outcome, "unknown"), result.output)
+    return ChatMessageTool(content=result.output, tool_call_id=call_id, function=result.name, error=error)
+
+
+def _output(repeat: SampleRepeat, messages: list[Any], model: str) -> Any:
+    from inspect_ai.model import ChatCompletionChoice, ModelOutput
+
+    answers = [message for message in messages if message.role == "assistant" and message.source == "generate"]
+    if not repeat.responses or repeat.responses[-1].failed or not answers:
+        error = next((response.error for response in repeat.responses if response.failed), None)
+        return ModelOutput(model=model, error=error)
+    last = repeat.responses[-1]
+    reason: Any = _STOP.get(last.finish_reason or "", "unknown")
+    choices = [ChatCompletionChoice(message=answers[-1], stop_reason=reason)]
+    return ModelOutput(model=model, choices=choices, usage=_usage(last), time=last.seconds)
+
+
+def _usage(response: Response) -> Any:
+    from inspect_ai.model import ModelUsage
+
+    if response.prompt_tokens is None and response.output_tokens is None:
+        return None
+    prompt, output = response.prompt_tokens or 0, response.output_tokens or 0
+    return ModelUsage(
+        input_tokens=prompt,
+        output_tokens=output,
+        total_tokens=prompt + output,
+        reasoning_tokens=response.reasoning_tokens,
+    )
+
+
+def _total(usage: list[Any]) -> Any:
+    total = usage[0]
+    for one in usage[1:]:
+        total = total + one
+    return total
+
+
+def _scores(repeat: SampleRepeat) -> dict[str, Any]:
+    """Metrics without a value for this sample have no score."""
+    from inspect_ai.scorer import Score
+
+    answer = None if repeat.extracted is None else str(repeat.extracted)
+    values = {name: _score_value(value) for name, value in repeat.values.items()}
+    return {name: Score(value=value, answer=answer) for name, value in values.items() if value is not None}
+
+
+def _score_value(value: Any) -> Any:
+    if is_number(value):
+        return float(value)
+    if isinstance(value, list):
+        return [_score_value(one) for one in value]
+    return {str(name): _score_value(one) for name, one in value.items()} if isinstance(value, dict) else value
+
+
+def _metadata(sample: ExportedSample, repeat: SampleRepeat) -> dict[str, Any]:
+    shown = {name: sample.row[name] for name in _DETAILS if sample.row.get(name)}
+    scores = [response.score for response in repeat.responses if response.score is not None]
+    return {**shown, **({"logprobs": scores} if scores else {}), "doc": sample.row["doc"]}
