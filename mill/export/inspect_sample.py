@@ -85,7 +85,9 @@ def _message(message: Message) -> Any:
 def _answer(response: Response, text: str) -> Any:
     from inspect_ai.model import ChatMessageAssistant, ContentReasoning, ContentText
 
-    content = text if response.reasoning is None else [ContentReasoning(reasoning=response.reasoning), ContentText(text=text)]
+    content = (
+        text if response.reasoning is None else [ContentReasoning(reasoning=response.reasoning), ContentText(text=text)]
+    )
     return ChatMessageAssistant(content=content, source="generate", tool_calls=_calls(response) or None)
 
 

@@ -54,7 +54,8 @@ def file_date(run: ExportedRun) -> str:
 def results(run: ExportedRun) -> dict[str, Any]:
     """What lm-eval's evaluator returns, as far as a run has it."""
     tasks, groups = run.results.tasks, run.results.benchmarks
-    entries = {name: _entry(name, result) for name, result in {**tasks, **groups}.items()}
+    scored: dict[str, TaskResult | BenchmarkResult] = {**tasks, **groups}
+    entries = {name: _entry(name, result) for name, result in scored.items()}
     kinds = {name: _output_type(task.task_type) for name, task in tasks.items()}
     settings = run.settings
     return {
@@ -77,7 +78,7 @@ def results(run: ExportedRun) -> dict[str, Any]:
         "n-shot": {name: task.n_shots for name, task in tasks.items()},
         "higher_is_better": {
             name: {metric.partition(",")[0]: not lower_is_better(metric) for metric in result.metrics}
-            for name, result in {**tasks, **groups}.items()
+            for name, result in scored.items()
         },
         "n-samples": {name: {"original": task.total, "effective": task.n} for name, task in tasks.items()},
         "config": {
