@@ -31,7 +31,7 @@ ALLOWED: dict[str, set[str]] = {
     "options": {"api", "models", "execute", "checks", "sandbox"},
     "sandbox": {"api"},
     "bridges": {"api", "metrics", "models", "tasks", "execute", "runs", "options", "sandbox"},
-    "frames": {"api", "metrics", "models", "tasks", "execute", "runs", "checks", "report", "options"},
+    "frames": {"api", "metrics", "models", "tasks", "execute", "runs", "checks", "report", "options", "export"},
     "cli": {
         "api",
         "metrics",

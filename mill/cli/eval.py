@@ -17,6 +17,7 @@ from mill.cli.interrupt import interrupted
 from mill.cli.options import argument, given_options, option, options
 from mill.cli.values import FilePath
 from mill.execute.ranks import Ranks
+from mill.export.live import check_trackers, logged_to
 from mill.metrics.repeats import read_repeat_metrics
 from mill.models.spec.parse import Spec, make_spec
 from mill.options.definitions import EvalOptions, merge
@@ -47,7 +48,7 @@ SHOWN = (
 )  # fmt: skip
 SHOWN_LAST = (
     "dry_run", "base_url", "no_remote_code", "confirm_run_unsafe_code", "sandbox", "sandbox_image", "wait", "judge",
-    "executor", "workers", "address", "gpus_per_worker", "quiet",
+    "executor", "workers", "address", "gpus_per_worker", "log_to", "quiet",
 )  # fmt: skip
 CONFIG_HELP = (
     "A run file in YAML: MODELS, TASKS and any option of this page by its name (models: [...], tasks: [...], limit: 100). "
@@ -84,6 +85,7 @@ def evaluate(options: EvalOptions) -> int:
     """Plan every model before the first one loads, so that a mistake in the last one is reported at once."""
     if not options.models or not options.tasks:
         raise SpecError("give models and tasks: mill eval MODELS TASKS, or a file with both: mill eval --config run.yaml")
+    check_trackers(options.log_to)
     settings, choice = options.settings, options.choice
     repeat_metrics = read_repeat_metrics(options.repeat_metrics, options.repeats, judged=bool(options.judge))
     load_builtin()
@@ -133,10 +135,11 @@ def _spec(model: str, base_url: str) -> Spec:
 def _execute(run: Run, options: EvalOptions, number: int) -> bool:
     """Run one model; True if something failed. The other models run even if this one breaks."""
     try:
-        if world_size() > 1:
-            outcome = run.execute_together(Ranks(number), quiet=options.quiet)
-        else:
-            outcome = run.execute(quiet=options.quiet)
+        with logged_to(run, options.log_to):
+            if world_size() > 1:
+                outcome = run.execute_together(Ranks(number), quiet=options.quiet)
+            else:
+                outcome = run.execute(quiet=options.quiet)
     except KeyboardInterrupt:
         raise interrupted("the same command without --fresh" if options.fresh else "the same command") from None
     except MillError as error:

@@ -6,10 +6,10 @@ import importlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from mill.api.errors import RunError
+from mill.api.errors import MillError, RunError
 from mill.api.storage import write_atomically
 from mill.export.run import ExportedRun
-from mill.export.target import Target
+from mill.export.target import Target, failure
 from mill.view.scan import EXPORT_MARKER
 
 EXPORTS = "exports"  # the default folder, in that of the runs
@@ -27,6 +27,11 @@ def write_target(runs: Sequence[ExportedRun], target: Target, folder: Path, *, s
     if folder.exists() and not folder.is_dir():
         raise RunError(f"{folder} is a file, and a folder is needed")
     module, function = _WRITERS[target.name]
-    written: list[Path] = getattr(importlib.import_module(module), function)(runs, folder, samples=samples)
+    try:
+        written: list[Path] = getattr(importlib.import_module(module), function)(runs, folder, samples=samples)
+    except MillError:
+        raise
+    except Exception as error:  # packages that write a format may refuse anything
+        raise failure(target, error) from error
     write_atomically(folder / EXPORT_MARKER, "Written by `mill export`.\n", root=folder)
     return written

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from hashlib import blake2b
 from itertools import islice
@@ -44,24 +45,25 @@ class MlflowTracker:
         self._client = MlflowClient(without_login(uri) or None)
         self._experiment_name = experiment
         self._run_id = self._experiment = ""
+        self._started_ms = 0
 
     def start(self, run: TrackedRun) -> None:
         self._experiment = self._experiment_id()
         found = self._client.search_runs([self._experiment], f"tags.`mill.run` = '{run.uid}'", max_results=1)
         if found:
-            self._run_id, known = found[0].info.run_id, found[0].data.params
+            entry, known = found[0], found[0].data.params
         else:
-            created = self._client.create_run(
-                self._experiment, start_time=run.started_ms or None, run_name=run.name, tags={"mill.run": run.uid}
-            )
-            self._run_id, known = created.info.run_id, {}
+            entry, known = self._create(run), {}
+        self._run_id, self._started_ms = entry.info.run_id, entry.info.start_time or 0
         self._client.update_run(self._run_id, status=_STATUS[RUNNING], name=run.name)
         self._write_params(run.params, known)
         self._write_tags(run.tags)
 
-    def log(self, metrics: Mapping[str, float], step: int) -> None:
-        import time
+    def _create(self, run: TrackedRun) -> Any:
+        options = {"start_time": run.started_ms or None, "run_name": run.name, "tags": {"mill.run": run.uid}}
+        return self._client.create_run(self._experiment, **options)
 
+    def log(self, metrics: Mapping[str, float], step: int) -> None:
         self._write_metrics(metrics, step, int(time.time() * 1000))
 
     def finish(self, run: TrackedRun, files: Path | None) -> str:
@@ -70,7 +72,8 @@ class MlflowTracker:
         self._write_tags(run.tags)
         if files is not None:
             self._client.log_artifacts(self._run_id, str(files))
-        self._client.set_terminated(self._run_id, _STATUS.get(run.status, "KILLED"), end_time=run.ended_ms or None)
+        ended = max(run.ended_ms, self._started_ms)  # the entry of a short run may be created after its end
+        self._client.set_terminated(self._run_id, _STATUS[run.status], end_time=ended)
         return f"experiment {self._experiment_name}, run {self._run_id}"
 
     def _experiment_id(self) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mill.api.batching import describe
 from mill.api.errors import MillError, SpecError, UnknownName
-from mill.api.secrets import reveal
+from mill.api.secrets import redact_text, reveal
 
 MLFLOW, WANDB, TRACKIO = "mlflow", "wandb", "trackio"
 TRACKERS = (MLFLOW, WANDB, TRACKIO)
@@ -17,6 +18,11 @@ class ExportError(MillError):
     """A tracker or a package that failed while it stored a run."""
 
     exit_code = 1
+
+
+def failure(target: Target, error: BaseException) -> ExportError:
+    """One line about an exception of a package, without keys."""
+    return ExportError(redact_text(f"{target.name}: {describe(error)}"))
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,11 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from mill.api.batching import describe
 from mill.api.errors import MillError
-from mill.api.secrets import redact_text
 from mill.api.storage import read_bytes, write_atomically
 from mill.export.parquet import write_samples
 from mill.export.run import ExportedRun
-from mill.export.target import MLFLOW, ExportError, Target
+from mill.export.target import MLFLOW, Target, failure
 from mill.export.tracker import Tracker, tracked
 from mill.report.html import report_page
 from mill.report.runs import read_run
@@ -45,11 +43,6 @@ def track(
         raise
     except Exception as error:  # packages of trackers raise anything
         raise failure(target, error) from error
-
-
-def failure(target: Target, error: BaseException) -> ExportError:
-    """One line without keys."""
-    return ExportError(redact_text(f"{target.name}: {describe(error)}"))
 
 
 def write_files(run: ExportedRun, folder: Path, *, samples: bool, report: bool) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -92,6 +92,8 @@ class Run:
     judging: JudgeRunner | None = None
     repeat_metrics: Sequence[RepeatMetric] | None = None
     """Over the repeats of a sample; None for the default ones."""
+    on_start: Callable[[Executor], None] | None = None
+    """Called once, when the manifest is written and before the first request."""
     _prompts: dict[tuple[str, str], list[str]] = field(default_factory=dict, repr=False)
     """Task and sample -> its prompts as the model got them."""
 
@@ -102,6 +104,7 @@ class Run:
         """
         executor = Executor(make_backend(self.choice, self.spec, self.model), self.record, quiet=quiet)
         self._write_plan()
+        self._report_start(executor)
         with self._lock():
             with self._session(executor, keep_model=keep_model) as session:
                 self.record.refresh()
@@ -126,6 +129,7 @@ class Run:
                 check_same_plan(ranks, self.states)
                 if ranks.first:
                     self._write_plan()
+                    self._report_start(executor)
                 with self._session(executor, written=ranks.first) as session:
                     if ranks.first:
                         lock.enter_context(self._lock())
@@ -133,6 +137,10 @@ class Run:
                     if ranks.first:
                         self._render_prompts()
             return self._score(executor, session, quiet=quiet) if ranks.first else None
+
+    def _report_start(self, executor: Executor) -> None:
+        if self.on_start is not None:
+            self.on_start(executor)
 
     def _render_prompts(self) -> None:
         """Once, after the last request and before the model is closed: some backends keep their tokenizer no longer."""

@@ -71,6 +71,7 @@ def update_manifest(
             entry["n"] = earlier.n
         tasks[plan.task.name] = Entry(entry, weight=entry["n"])
     top = {
+        "id": str(folder.read(MANIFEST).get("id") or unique_name()),  # trackers find the run by it
         "model": {
             "name": model_name,
             "backend": spec.backend,
