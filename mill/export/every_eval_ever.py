@@ -47,7 +47,7 @@ class ResultLog:
     def __init__(self, run: ExportedRun, result: TaskResult) -> None:
         self._run, self._result = run, result
         self.metrics = {name: one for name, one in result.metrics.items() if finite(one.value)}
-        for name in result.metrics.keys() - self.metrics.keys():
+        for name in [name for name in result.metrics if name not in self.metrics]:
             warn(f"{clean(result.task)}: {clean(name)} is {result.metrics[name].value}, which Every Eval Ever cannot store")
         digest = hashlib.blake2b(utf8(f"{run.uid} {result.task}"), digest_size=16).digest()
         self.uuid = str(UUID(bytes=digest, version=4))

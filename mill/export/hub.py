@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from mill.api.errors import DataError, MissingPackage
+from mill.api.errors import MillError, MissingPackage
 from mill.api.storage import slug, write_atomically
 from mill.api.task import TaskType
 from mill.api.warnings import warn
@@ -82,7 +82,7 @@ def dataset_of(task: str) -> Dataset | None:
         return None
     try:
         made = make_task(task)
-    except DataError:
+    except MillError:  # a benchmark of several tasks, or a task whose file is not loaded
         return None
     found = getattr(made, "dataset", None) or getattr(getattr(made, "questions", None), "dataset", None)
     return found if isinstance(found, Dataset) else None

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from mill.api.response import Response
-from mill.api.tools import MALFORMED, OK, TIMED_OUT, ToolCall, ToolResult
+from mill.api.tools import MALFORMED, OK, TIMED_OUT, ToolResult
 from mill.export.run import ExportedRun, is_number
 from mill.export.sample import ExportedSample, Message, SampleRepeat, message_text, read_sample
 
@@ -54,20 +55,22 @@ def _sample(sample: ExportedSample, epoch: int, model: str) -> Any:
 
 def _messages(sample: ExportedSample, repeat: SampleRepeat) -> tuple[list[Any], list[Any]]:
     """All messages of a repeat, and those that were given to the model at first. The last messages of the assistant are
-    responses; earlier ones are examples."""
+    responses, with the results of their calls behind them; earlier ones are examples."""
     before = [_message(message) for message in repeat.before]
     answers = [index for index, message in enumerate(before) if message.role == "assistant"]
     generated = answers[len(answers) - (len(repeat.responses) - 1) :] if sample.is_dialog else []
     for index, response in zip(generated, repeat.responses, strict=False):
-        before[index] = _answer(response, response.text or "")
+        ids = [str(call.get("id") or "") for call in repeat.before[index].get("tool_calls") or ()]
+        answer, results = _answer(response, response.text or "", ids), _results(response, ids)
+        before[index] = answer
+        for offset, result in enumerate(results, index + 1):
+            if offset < len(before) and before[offset].role == "tool":
+                before[offset] = result
     first = generated[0] if generated else len(before)
     if not repeat.responses or repeat.responses[-1].failed:
         return before, before[:first]
-    last = repeat.responses[-1]
     text = repeat.text if repeat.text is not None else sample.chosen or ""
-    calls = _calls(last)
-    results = [_result(one, calls[index].id) for index, one in enumerate(last.tool_results[: len(calls)])]
-    return [*before, _answer(last, text), *results], before[:first]
+    return [*before, _answer(repeat.responses[-1], text), *_results(repeat.responses[-1])], before[:first]
 
 
 def _message(message: Message) -> Any:
@@ -82,32 +85,40 @@ def _message(message: Message) -> Any:
     return ChatMessageSystem(content=text) if role == "system" else ChatMessageUser(content=text)
 
 
-def _answer(response: Response, text: str) -> Any:
+def _answer(response: Response, text: str, ids: Sequence[str] = ()) -> Any:
+    """A response as a message; `ids` are those of its calls in the messages of the next round."""
     from inspect_ai.model import ChatMessageAssistant, ContentReasoning, ContentText
-
-    content = (
-        text if response.reasoning is None else [ContentReasoning(reasoning=response.reasoning), ContentText(text=text)]
-    )
-    return ChatMessageAssistant(content=content, source="generate", tool_calls=_calls(response) or None)
-
-
-def _calls(response: Response) -> list[Any]:
     from inspect_ai.tool import ToolCall as InspectToolCall
 
-    def made(index: int, call: ToolCall) -> Any:
-        known = dict(call.arguments) if call.arguments is not None else {}
-        error = None if call.arguments is not None else f"the arguments are no JSON object: {call.text}"
-        return InspectToolCall(id=call.id or str(index), function=call.name, arguments=known, parse_error=error)
+    reasoning = [] if response.reasoning is None else [ContentReasoning(reasoning=response.reasoning)]
+    content = [*reasoning, ContentText(text=text)] if reasoning else text
+    calls = [
+        InspectToolCall(
+            id=call_id,
+            function=call.name,
+            arguments=dict(call.arguments or {}),
+            parse_error=None if call.arguments is not None else f"the arguments are no JSON object: {call.text}",
+        )
+        for call, call_id in zip(response.tool_calls, _call_ids(response, ids), strict=True)
+    ]
+    return ChatMessageAssistant(content=content, source="generate", tool_calls=calls or None)
 
-    return [made(index, call) for index, call in enumerate(response.tool_calls)]
 
-
-def _result(result: ToolResult, call_id: str) -> Any:
+def _results(response: Response, ids: Sequence[str] = ()) -> list[Any]:
     from inspect_ai.model import ChatMessageTool
     from inspect_ai.tool import ToolCallError
 
-    error = None if result.outcome == OK else ToolCallError(_ERRORS.get(result.outcome, "unknown"), result.output)
-    return ChatMessageTool(content=result.output, tool_call_id=call_id, function=result.name, error=error)
+    def message(result: ToolResult, call_id: str) -> Any:
+        error = None if result.outcome == OK else ToolCallError(_ERRORS.get(result.outcome, "unknown"), result.output)
+        return ChatMessageTool(content=result.output, tool_call_id=call_id, function=result.name, error=error)
+
+    return [message(*one) for one in zip(response.tool_results, _call_ids(response, ids), strict=False)]
+
+
+def _call_ids(response: Response, ids: Sequence[str]) -> list[str]:
+    if len(ids) == len(response.tool_calls):
+        return list(ids)
+    return [call.id or str(index) for index, call in enumerate(response.tool_calls)]
 
 
 def _output(repeat: SampleRepeat, messages: list[Any], model: str) -> Any:

@@ -12,12 +12,13 @@ from typing import IO, Any
 
 from mill.api.storage import utf8, write_atomically
 from mill.api.task import TaskType
-from mill.export.run import ExportedRun, lower_is_better, mean_of
+from mill.export.run import ExportedRun, is_number, lower_is_better, mean_of, result_name
 from mill.export.sample import ExportedSample, read_sample
 from mill.metrics.estimate import Estimate
 from mill.runs.schema import BenchmarkResult, TaskResult
 
 NO_FILTER = "none"
+_SOURCE = "lm-eval:"  # in the names of lm-eval's tasks in mill
 _OUTPUT_TYPES = {
     TaskType.MULTIPLE_CHOICE.value: "multiple_choice",
     TaskType.PERPLEXITY.value: "loglikelihood_rolling",
@@ -27,14 +28,14 @@ _OUTPUT_TYPES = {
 def write_lm_eval(runs: Sequence[ExportedRun], folder: Path, *, samples: bool = True) -> list[Path]:
     files = []
     for run in runs:
-        inner, date, hashes = folder / sanitized(run.model), file_date(run), {}
+        inner, date, hashes, names = folder / sanitized(run.model), file_date(run), {}, task_names(run)
         for task in run.results.tasks if samples else ():
             lines = TaskLines(run, task)
-            files.append(inner / f"samples_{sanitized(task)}_{date}.jsonl")
+            files.append(inner / f"samples_{names[task]}_{date}.jsonl")
             write_atomically(files[-1], lines.write, root=folder)
-            hashes[task] = _hash("".join(lines.hashes))
+            hashes[names[task]] = _hash("".join(lines.hashes))
         files.append(inner / f"results_{date}.json")
-        content = {**results(run), "task_hashes": hashes, **_experiment(run)}
+        content = {**results(run, names), "task_hashes": hashes, **_experiment(run)}
         # NaN is a number here, as in lm-eval's own files.
         write_atomically(files[-1], json.dumps(content, indent=2, ensure_ascii=False, default=str), root=folder)
     return files
@@ -45,27 +46,37 @@ def sanitized(model: str) -> str:
     return re.sub(r"[\"<>:/|\\?*\[\]]+", "__", model) or "_"
 
 
+def task_names(run: ExportedRun) -> dict[str, str]:
+    """The name of each task and benchmark in lm-eval's files: its own for tasks of lm-eval, else one that can be in the name
+    of a file, since readers join results and samples by it."""
+    names: dict[str, str] = {}
+    for result in run.scored:
+        name = result_name(result)
+        own = sanitized(name.removeprefix(_SOURCE))
+        names[name] = own if own not in names.values() else sanitized(name)
+    return names
+
+
 def file_date(run: ExportedRun) -> str:
     """The start of the run, as in the names of lm-eval's files. The microseconds are those of its id: runs of one second
     have different files, and a run that was extended replaces its own."""
     return f"{run.started:%Y-%m-%dT%H-%M-%S}.{int(run.uid, 16) % 1_000_000:06d}"
 
 
-def results(run: ExportedRun) -> dict[str, Any]:
+def results(run: ExportedRun, names: Mapping[str, str]) -> dict[str, Any]:
     """What lm-eval's evaluator returns, as far as a run has it."""
-    tasks, groups = run.results.tasks, run.results.benchmarks
-    scored: dict[str, TaskResult | BenchmarkResult] = {**tasks, **groups}
-    entries = {name: _entry(name, result) for name, result in scored.items()}
-    kinds = {name: _output_type(task.task_type) for name, task in tasks.items()}
+    tasks = {names[name]: task for name, task in run.results.tasks.items()}
+    groups = {names[name]: group for name, group in run.results.benchmarks.items()}
+    entries = {names[result_name(one)]: _entry(names[result_name(one)], one) for one in run.scored}
     settings = run.settings
     return {
         "results": entries,
         **({"groups": {name: entries[name] for name in groups}} if groups else {}),
-        "group_subtasks": {**{name: [] for name in tasks}, **{name: group.tasks for name, group in groups.items()}},
+        "group_subtasks": {name: [names[task] for task in group.tasks if task in names] for name, group in groups.items()},
         "configs": {
             name: {
                 "task": name,
-                "output_type": kinds[name],
+                "output_type": _output_type(task.task_type),
                 "num_fewshot": task.n_shots,
                 "repeats": settings.get("repeats", 1),
                 "metric_list": [{"metric": metric} for metric in task.metrics],
@@ -77,8 +88,8 @@ def results(run: ExportedRun) -> dict[str, Any]:
         "versions": {name: task.version for name, task in tasks.items()},
         "n-shot": {name: task.n_shots for name, task in tasks.items()},
         "higher_is_better": {
-            name: {metric.partition(",")[0]: not lower_is_better(metric) for metric in result.metrics}
-            for name, result in scored.items()
+            names[result_name(one)]: {metric.partition(",")[0]: not lower_is_better(metric) for metric in one.metrics}
+            for one in run.scored
         },
         "n-samples": {name: {"original": task.total, "effective": task.n} for name, task in tasks.items()},
         "config": {
@@ -93,7 +104,7 @@ def results(run: ExportedRun) -> dict[str, Any]:
             "run": run.uid,
             "status": run.status,
             "samples": {
-                name: {"n": count.n, "failed": count.failed, "unanswered": count.unanswered}
+                names.get(name, name): {"n": count.n, "failed": count.failed, "unanswered": count.unanswered}
                 for name, count in run.counts.items()
             },
         },
@@ -164,7 +175,7 @@ class TaskLines:
         by_filter: dict[str, dict[str, Any]] = {}
         for metric, value in (sample.repeats[0].values if len(sample.repeats) == 1 else _means(sample)).items():
             name, comma, filter_name = metric.rpartition(",")
-            by_filter.setdefault(filter_name if comma else NO_FILTER, {})[name if comma else metric] = value
+            by_filter.setdefault(filter_name if comma else NO_FILTER, {})[name if comma else metric] = _plain(value)
         for filter_name, metrics in (by_filter or {NO_FILTER: {}}).items():
             yield {
                 "doc_id": doc_id,
@@ -213,6 +224,13 @@ def _target(sample: ExportedSample) -> str:
     """The gold answer; of multiple choice the index of the choice, as in lm-eval."""
     found = [index for index, choice in enumerate(sample.choices) if choice == sample.target]
     return str(found[0]) if len(found) == 1 else sample.target
+
+
+def _plain(value: Any) -> Any:
+    """A value as lm-eval writes it: NaN and infinity are numbers."""
+    if is_number(value):
+        return float(value)
+    return [_plain(one) for one in value] if isinstance(value, list) else value
 
 
 def _means(sample: ExportedSample) -> dict[str, Any]:

@@ -195,6 +195,10 @@ def select_runs(paths: list[Path]) -> tuple[list[ExportedRun], int]:
     return list(runs.values()), left_out
 
 
+def result_name(result: TaskResult | BenchmarkResult) -> str:
+    return result.task if isinstance(result, TaskResult) else result.benchmark
+
+
 def mean_of(row: Mapping[str, Any], metric: str) -> float | None:
     """The value of a sample: that of its flat column, or the mean over repeats where that is not finite."""
     flat = row.get(f"metric_{metric}", row.get(metric))

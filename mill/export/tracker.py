@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from mill.api.storage import json_text, utf8
-from mill.export.run import ExportedRun, clean, flatten
+from mill.export.run import ExportedRun, clean, flatten, result_name
 
 RUNNING = "running"
 _MOST_TASKS = 20  # in the tag of a run
@@ -106,7 +106,7 @@ def _metrics(run: ExportedRun) -> dict[str, float]:
     """`task/metric` with its standard error and interval, and the counts of samples, of tasks and benchmarks."""
     metrics: dict[str, float] = {}
     for result in run.scored:
-        name = clean(result.task if hasattr(result, "task") else result.benchmark)
+        name = clean(result_name(result))
         for metric, estimate in result.metrics.items():
             key = f"{name}/{clean(metric)}"
             parts = {"": estimate.value, "_stderr": estimate.stderr, "_low": estimate.low, "_high": estimate.high}
