@@ -159,8 +159,9 @@ class TrackerProcess:
     def _report(self, reason: Any) -> None:
         if not self._reported:
             self._reported = True
+            text = one_line(str(reason)).removeprefix(f"{self._target.name}: ")
             again = f"`mill export {self._folder.path} --to {self._target.name}` stores the run later"
-            warn(redact_text(f"{self._target.name}: the run is not logged: {one_line(str(reason))}; {again}"))
+            warn(redact_text(f"{self._target.name}: the run is not logged: {text}; {again}"))
 
     @staticmethod
     def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:
