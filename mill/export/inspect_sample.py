@@ -26,11 +26,11 @@ def inspect_samples(run: ExportedRun, task: str) -> list[Any]:
     for row in run.rows(task):
         sample = read_sample(row)
         if not sample.unanswered:
-            found += [_sample(sample, epoch, model_name(run)) for epoch in range(1, len(sample.repeats) + 1)]
+            found += [_sample(run, sample, epoch) for epoch in range(1, len(sample.repeats) + 1)]
     return found
 
 
-def _sample(sample: ExportedSample, epoch: int, model: str) -> Any:
+def _sample(run: ExportedRun, sample: ExportedSample, epoch: int) -> Any:
     from inspect_ai.log import EvalError, EvalSample
 
     repeat, error = sample.repeats[epoch - 1], sample.error
@@ -44,10 +44,10 @@ def _sample(sample: ExportedSample, epoch: int, model: str) -> Any:
         choices=sample.choices or None,
         target=sample.target,
         messages=messages,
-        output=_output(repeat, messages, model),
+        output=_output(repeat, messages, run.model),
         scores=_scores(repeat) if error is None else None,
         metadata=_metadata(sample, repeat),
-        model_usage={model: _total(usage)} if usage else {},
+        model_usage={model_name(run): _total(usage)} if usage else {},
         total_time=sum(seconds) if seconds else None,
         error=None if error is None else EvalError(message=error, traceback=error, traceback_ansi=error),
     )

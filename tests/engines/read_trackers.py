@@ -133,5 +133,5 @@ def plain(data: Any) -> Any:
 if __name__ == "__main__":
     out = os.dup(1)
     os.dup2(2, 1)  # trackio prints to standard output
-    readers = {"mlflow": mlflow_runs, "trackio": trackio_runs, "wandb": wandb_runs}
+    readers: dict[str, Any] = {"mlflow": mlflow_runs, "trackio": trackio_runs, "wandb": wandb_runs}
     os.write(out, json.dumps(plain(readers[sys.argv[1]](*sys.argv[2:]))).encode())
