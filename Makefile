@@ -17,7 +17,7 @@ QUICK := not (weights or engine or cluster or browser or slow)
 
 ENGINE_DIR := .engines
 # vLLM has CPU builds for Linux alone.
-ENGINES ?= $(if $(filter Linux,$(shell uname -s)),vllm) mlx vllm-mlx
+ENGINES ?= $(if $(filter Linux,$(shell uname -s)),vllm) mlx vllm-mlx trackers readers
 # What mill needs in an engine's environment, beside the engine.
 CORE := click rich aiohttp pyyaml pyarrow msgspec rapidfuzz
 
@@ -95,6 +95,19 @@ $(ENGINE_DIR)/vllm-mlx/ready:
 	$(ENGINE_DIR)/vllm-mlx/bin/python -m pip install -q "mlx[cpu]" mlx-lm==0.31.3 fastapi uvicorn prometheus-client mcp \
 	  jsonschema lm-format-enforcer llguidance psutil requests pillow tqdm tabulate pytz python-multipart
 	$(ENGINE_DIR)/vllm-mlx/bin/python -m pip install -q --no-deps vllm-mlx==0.6.0
+	touch $@
+
+# Experiment trackers, and packages that read exported runs. every_eval_ever is used from Python 3.12 on; its validator runs
+# on 3.11 as well.
+$(ENGINE_DIR)/trackers/ready:
+	$(PYTHON) -m venv $(ENGINE_DIR)/trackers
+	$(ENGINE_DIR)/trackers/bin/python -m pip install -q mlflow==3.17.2 wandb==0.31.0 trackio==0.43.0 $(CORE)
+	touch $@
+
+$(ENGINE_DIR)/readers/ready:
+	$(PYTHON) -m venv $(ENGINE_DIR)/readers
+	$(ENGINE_DIR)/readers/bin/python -m pip install -q inspect_ai==0.3.285 jsonschema duckdb $(CORE)
+	$(ENGINE_DIR)/readers/bin/python -m pip install -q --no-deps --ignore-requires-python every_eval_ever==0.3.0
 	touch $@
 
 engines: $(ENGINES:%=$(ENGINE_DIR)/%/ready) fetch

@@ -18,6 +18,7 @@ from mill.api.warnings import warn
 from mill.checks.compare import compare as make_check
 from mill.checks.result import Check
 from mill.checks.subjects import TOP_LOGPROBS, CheckConfig, Subject, labelled, open_subject
+from mill.export.live import check_trackers, logged_to
 from mill.metrics.repeats import read_repeat_metrics
 from mill.models.spec.parse import Spec, make_spec, parse_spec
 from mill.options.amounts import make_price
@@ -96,6 +97,7 @@ def evaluate(model: Model, tasks: Tasks, **options: Any) -> Evaluation:
     _check_arguments([model], tasks)
     values = read_all(options, _EVALUATE, "argument", skip=("judge",) if isinstance(options.get("judge"), Spec) else ())
     given = EvalOptions(**{"quiet": True, **merge(values)})
+    check_trackers(given.log_to)
     apply_switches(msgspec.structs.asdict(given))
     load_files(tuple(given.task_paths))
     selection, output_dir = _selection(tasks), Path(given.output_dir)
@@ -130,7 +132,8 @@ def evaluate(model: Model, tasks: Tasks, **options: Any) -> Evaluation:
     for plan in run.plans:  # before the run, such as how a data file is read
         for line in plan.warnings():
             warn(f"{plan.task.name}: {line}")
-    outcome = run.execute(quiet=given.quiet)
+    with logged_to(run, given.log_to):
+        outcome = run.execute(quiet=given.quiet)
     warnings = score_warnings(outcome)
     for line in warnings:
         warn(line)

@@ -64,6 +64,7 @@ MARKER_OF_PATH = {
     "cli/test_checks.py": "slow",
     "cli/test_schedule.py": "slow",
     "execute/test_ranks.py": "slow",
+    "export/test_lm_eval.py": "slow",  # lm-eval takes ten seconds to import
     "fuzz": "slow",
     "models/http/test_outages.py": "slow",
     "models/litellm": "slow",  # litellm takes six seconds to import

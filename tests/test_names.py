@@ -26,11 +26,12 @@ ALLOWED: dict[str, set[str]] = {
     "checks": {"api", "metrics", "models", "tasks", "execute", "runs"},
     "report": {"api", "metrics", "models", "tasks", "execute", "runs", "checks"},
     "view": {"api", "metrics", "models", "tasks", "execute", "runs", "checks", "report"},
+    "export": {"api", "metrics", "models", "tasks", "execute", "runs", "checks", "report", "view"},
     "schedule": {"api", "metrics", "models", "tasks", "execute", "runs", "checks"},
     "options": {"api", "models", "execute", "runs", "checks", "sandbox"},
     "sandbox": {"api"},
     "bridges": {"api", "metrics", "models", "tasks", "execute", "runs", "options", "sandbox"},
-    "frames": {"api", "metrics", "models", "tasks", "execute", "runs", "checks", "report", "options"},
+    "frames": {"api", "metrics", "models", "tasks", "execute", "runs", "checks", "report", "options", "export"},
     "cli": {
         "api",
         "metrics",
@@ -45,6 +46,7 @@ ALLOWED: dict[str, set[str]] = {
         "options",
         "bridges",
         "view",
+        "export",
     },
 }
 

@@ -20,6 +20,7 @@ from mill.cli.interrupt import interrupted
 from mill.cli.options import argument, given_options, option, options
 from mill.cli.values import FilePath
 from mill.execute.ranks import Ranks
+from mill.export.live import check_trackers, logged_to
 from mill.metrics.repeats import read_repeat_metrics
 from mill.models.spec.parse import Spec, make_spec
 from mill.options.amounts import make_price
@@ -57,7 +58,7 @@ SHOWN = (
 SHOWN_LAST = (
     "max_tokens_total", "max_cost", "max_time", "price", "judge_price", "dry_run",
     "base_url", "no_remote_code", "confirm_run_unsafe_code", "sandbox", "sandbox_image", "wait", "judge",
-    "executor", "workers", "address", "gpus_per_worker", "quiet",
+    "executor", "workers", "address", "gpus_per_worker", "log_to", "quiet",
 )  # fmt: skip
 FAILED, STOPPED, UNDECIDED = 1, BudgetReached.exit_code, GateInconclusive.exit_code
 CONFIG_HELP = (
@@ -96,6 +97,7 @@ def evaluate(options: EvalOptions) -> int:
     """Plan every model before the first one loads, so that a mistake in the last one is reported at once."""
     if not options.models or not options.tasks:
         raise SpecError("give models and tasks: mill eval MODELS TASKS, or a file with both: mill eval --config run.yaml")
+    check_trackers(options.log_to)
     settings, choice = options.settings, options.choice
     repeat_metrics = read_repeat_metrics(options.repeat_metrics, options.repeats, judged=bool(options.judge))
     load_builtin()
@@ -149,7 +151,8 @@ def _spec(model: str, base_url: str) -> Spec:
 def _execute(run: Run, options: EvalOptions, number: int) -> int:
     """Run one model; the exit code for it. The other models run even if this one breaks."""
     try:
-        outcome = _outcome(run, options, number)
+        with logged_to(run, options.log_to):
+            outcome = _outcome(run, options, number)
     except MillError as error:
         if world_size() > 1:  # the other ranks have ended too
             raise

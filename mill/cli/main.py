@@ -32,6 +32,7 @@ COMMANDS = {
     "gate": ("mill.cli.gate", "Test saved checks against rules; exit code 3 when one is broken."),
     "report": ("mill.cli.report", "Saved checks and runs as a page, a table or data."),
     "view": ("mill.cli.view", "Runs and checks in a browser: scores, comparisons, samples, tokens."),
+    "export": ("mill.cli.export", "Results in trackers (MLflow, wandb, trackio) and in the formats of other tools."),
     "show": ("mill.cli.show", "One sample of a run, with its reasoning and tool calls."),
     "ls": ("mill.cli.ls", "List models, packaged configs, tasks or runs."),
     "new": ("mill.cli.new", "Write a starting file for a task, a backend or a metric, with its test."),

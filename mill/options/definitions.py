@@ -351,6 +351,15 @@ class EvalOptions(RunOptions, kw_only=True, frozen=True):
         Annotated[float, Meta(ge=0)] | None,
         Meta(description="Ray: GPUs of each worker.", extra=hints(default="1 on a cluster with GPUs")),
     ] = None
+    log_to: Annotated[
+        list[Text],
+        Meta(
+            description="Trackers that get the run while it is running, comma-separated: mlflow, wandb or trackio, as for "
+            "`mill export --to`.",
+            examples=[["mlflow:http://127.0.0.1:5000"]],
+            extra=hints(from_text=read_list),
+        ),
+    ] = []
     max_tokens_total: Annotated[
         Annotated[int, Meta(ge=1, le=10**15)] | None,
         Meta(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -137,6 +137,8 @@ class Run:
     control: ControlRun | None = None
     """Another model's scores of all samples."""
     _budget: RunBudget | None = field(default=None, repr=False)
+    on_start: Callable[[Executor], None] | None = None
+    """Called once, when the manifest is written and before the first request."""
     _prompts: dict[tuple[str, str], list[str]] = field(default_factory=dict, repr=False)
     """Task and sample -> its prompts as the model got them."""
 
@@ -156,6 +158,7 @@ class Run:
         """The run, locked and ready for samples. Its session ends with `OpenRun.finish`, or with an error."""
         executor = Executor(make_backend(self.choice, self.spec, self.model), self.record, quiet=quiet)
         self._write_plan()
+        self._report_start(executor)
         with self._lock(), self._spending(executor), contextlib.ExitStack() as ending:
             session = ending.enter_context(self._session(executor, keep_model=keep_model))
             self.record.refresh()
@@ -178,6 +181,7 @@ class Run:
                 check_same_plan(ranks, self.states)
                 if ranks.first:
                     self._write_plan()
+                    self._report_start(executor)
                 ledger = lock.enter_context(self._spending(executor, ranks.size))
                 with self._session(executor, written=ranks.first) as session:
                     if ranks.first:
@@ -190,6 +194,10 @@ class Run:
                     if ranks.first:
                         self._render_prompts()
             return self._score(executor, session, quiet=quiet) if ranks.first else None
+
+    def _report_start(self, executor: Executor) -> None:
+        if self.on_start is not None:
+            self.on_start(executor)
 
     def _following(self) -> list[int]:
         """How many samples of each group are next; none at the end of a budget."""

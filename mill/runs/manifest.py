@@ -73,6 +73,7 @@ def update_manifest(
             entry |= {"n": earlier.n, "sampled": asdict(earlier.sampled) if earlier.sampled is not None else None}
         tasks[plan.task.name] = Entry(entry, weight=entry["n"])
     top = {
+        "id": str(folder.read(MANIFEST).get("id") or unique_name()),  # trackers find the run by it
         "model": {
             "name": model_name,
             "backend": spec.backend,

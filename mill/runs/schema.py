@@ -100,6 +100,8 @@ class Manifest:
     sessions: list[SessionEntry]
     fresh: bool = False
     condition: str = ""
+    id: str = ""
+    """The same after the run was extended or its folder moved."""
 
 
 @dataclass

@@ -11,6 +11,7 @@ from mill.checks.result import FILE as CHECK
 from mill.runs.folder import MANIFEST
 from mill.view.other_logs.find import OtherLog, identify_log, logs_in
 
+EXPORT_MARKER = ".mill-export"  # in a folder with copies of runs, which `mill export` wrote
 MOST_DEPTH = 8
 MOST_FOLDERS = 50_000
 
@@ -48,7 +49,8 @@ def _file(file: Path, found: Found) -> None:
 
 
 def _folders(root: Path, found: Found) -> Iterator[tuple[Path, set[str]]]:
-    """Folders with the names of their files, nearest first. Below a run there is nothing else to find."""
+    """Folders with the names of their files, nearest first. Below a run there is nothing else to find, and what is exported
+    below `root` are runs that it has already."""
     waiting, seen = [(root, 0)], 0
     while waiting:
         folder, depth = waiting.pop(0)
@@ -58,6 +60,8 @@ def _folders(root: Path, found: Found) -> Iterator[tuple[Path, set[str]]]:
                 listed = sorted(entries, key=lambda entry: entry.name)
         except OSError as error:
             found.skipped.append(f"{folder}: {error.strerror}")
+            continue
+        if depth and any(entry.name == EXPORT_MARKER for entry in listed):
             continue
         files = {entry.name for entry in listed if _is_file(entry)}
         yield folder, files

@@ -16,9 +16,16 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "VL
 
 
 def engine(name: str) -> Path:
-    folder = ROOT / ".engines" / name
-    if not (folder / "ready").is_file() or not (MODEL / "config.json").is_file():
+    if not (MODEL / "config.json").is_file():
         pytest.skip(f"the engine {name} is not prepared: make engines")
+    return environment(name)
+
+
+def environment(name: str) -> Path:
+    """The programs of an environment that needs no model."""
+    folder = ROOT / ".engines" / name
+    if not (folder / "ready").is_file():
+        pytest.skip(f"the environment {name} is not prepared: make engines")
     return folder / "bin"
 
 

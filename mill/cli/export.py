@@ -1,0 +1,76 @@
+"""`mill export RUN... --to TARGET`: results in trackers and in the formats of other tools."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from mill.api.errors import SpecError
+from mill.api.printing import echo
+from mill.cli.values import FilePath
+from mill.export.files import EXPORTS, write_target
+from mill.export.run import select_runs
+from mill.export.target import FILES, MLFLOW, TRACKERS, WANDB, Target, parse_target
+from mill.export.track import track
+
+EXAMPLES = """
+\b
+Examples:
+  mill export results --to parquet                      (runs, scores and samples, for pandas and DuckDB)
+  mill export results/smollm2-1a2b3c4d/default --to mlflow:http://127.0.0.1:5000
+  mill export results --to mlflow:sqlite:///mlflow.db --project quantization
+  mill export results --to wandb:my-team/evals --offline
+  mill export results --to trackio --no_report
+  mill export results --to lm-eval --out lm_eval_results
+  mill export results --to hub --out model_card
+"""
+
+
+TO_HELP = f"{', '.join((*TRACKERS, *FILES))}. mlflow takes an address after a colon, wandb and trackio take a project."
+
+
+@click.command("export", epilog=EXAMPLES)
+@click.argument("runs", nargs=-1, required=True, type=FilePath())
+@click.option("--to", required=True, metavar="TARGET", help=TO_HELP)
+@click.option("--out", type=FilePath(), default=None, help="Folder of the files. [default: exports/TARGET in RUN]")
+@click.option("--project", default="", help="Project of wandb and trackio, experiment of MLflow. [default: mill]")
+@click.option("--offline", is_flag=True, help="wandb: write to a folder, for `wandb sync`.")
+@click.option("--no_samples", is_flag=True, help="Scores alone.")
+@click.option("--no_report", is_flag=True, help="Trackers: without the HTML report.")
+def command(
+    runs: tuple[str, ...], to: str, out: str | None, project: str, offline: bool, no_samples: bool, no_report: bool
+) -> int:
+    """Export RUNS, each the folder of a run or a folder of runs, to a tracker or to files.
+
+    A run that is exported again updates its entry or its files. The exit code is 1 when a tracker failed.
+    """
+    target, paths = parse_target(to), [Path(run) for run in runs]
+    _check_options(target, out=out, project=project, offline=offline, no_report=no_report)
+    found, left_out = select_runs(paths)
+    if target.is_tracker:
+        for run in found:
+            where = track(run, target, project=project, offline=offline, samples=not no_samples, report=not no_report)
+            echo(f"{run.name}: {where}")
+    else:
+        for file in write_target(found, target, Path(out) if out else _folder(paths, target), samples=not no_samples):
+            echo(f"written: {file}")
+    return int(left_out > 0)
+
+
+def _check_options(target: Target, *, out: str | None, project: str, offline: bool, no_report: bool) -> None:
+    """Refuse options that would have no effect."""
+    if target.is_tracker and out:
+        raise SpecError(f"--out is for files; {target.name} stores runs itself")
+    if not target.is_tracker and (project or no_report):
+        raise SpecError(f"{'--project' if project else '--no_report'} is for {', '.join(TRACKERS)}, not for {target.name}")
+    if offline and target.name != WANDB:
+        raise SpecError(f"--offline is for {WANDB}, not for {target.name}")
+    if project and target.address and target.name != MLFLOW:
+        raise SpecError(f"{target.name}:{target.address} names the project already: leave out --project")
+
+
+def _folder(paths: list[Path], target: Target) -> Path:
+    if len(paths) > 1:
+        raise SpecError("several runs or folders are exported together: give --out FOLDER")
+    return paths[0] / EXPORTS / target.name

@@ -1,0 +1,1 @@
+"""Runs in the formats and trackers of other tools: `targets` lists them, `run` is what all of them read."""

@@ -1,0 +1,161 @@
+"""A model card with the scores, and `.eval_results/*.yaml` for the leaderboards of the Hugging Face Hub.
+
+Nothing is uploaded: the folder of a model is what its repository gets.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from mill.api.errors import MillError, MissingPackage
+from mill.api.storage import slug, write_atomically
+from mill.api.task import TaskType
+from mill.api.warnings import warn
+from mill.export.run import ExportedRun, clean
+from mill.report.escape import escape
+from mill.report.tables import number
+from mill.runs.schema import TaskResult
+from mill.tasks.data import Dataset
+
+README = "README.md"
+_COLUMNS = ("task", "shots", "metric", "value", "stderr", "95 % interval", "n", "failed", "settings")
+_NUMBERS = ("shots", "value", "stderr", "n", "failed")
+_TASK_TYPES = {TaskType.MULTIPLE_CHOICE.value: "multiple-choice"}  # names of the Hub; the others generate text
+
+
+def write_hub(runs: Sequence[ExportedRun], folder: Path, *, samples: bool = True) -> list[Path]:
+    """A folder for each model; `samples` has no effect, since neither file has any."""
+    by_model: dict[str, list[ExportedRun]] = {}
+    for run in runs:
+        by_model.setdefault(run.model, []).append(run)
+    files = []
+    for model, own in by_model.items():
+        inner = folder / slug(model) if len(by_model) > 1 else folder
+        for name, entries in eval_results(own).items():
+            files.append(inner / ".eval_results" / f"{slug(name)}.yaml")
+            text = yaml.safe_dump(entries, sort_keys=False, allow_unicode=True)
+            write_atomically(files[-1], text, root=folder)
+        files.append(inner / README)
+        write_atomically(files[-1], model_card(model, own), root=folder)
+    return files
+
+
+def eval_results(runs: Sequence[ExportedRun]) -> dict[str, list[dict[str, Any]]]:
+    """The entries of each task whose data is on the Hub, by task. Others are in the model card alone."""
+    hub = _hub()
+    found: dict[str, list[dict[str, Any]]] = {}
+    without: list[str] = []
+    for run in runs:
+        for name, result in run.results.tasks.items():
+            data, metric = dataset_of(name), next(iter(result.metrics), None)
+            if metric is None or not math.isfinite(result.metrics[metric].value):
+                warn(f"{name}: {metric or 'no metric'} has no finite value, so that .eval_results has none of {clean(name)}")
+                continue
+            if data is None:
+                without.append(clean(name))
+                continue
+            entry = hub.EvalResultEntry(
+                dataset_id=data.name,
+                task_id=data.config or clean(name),
+                value=result.metrics[metric].value,
+                date=f"{run.ended:%Y-%m-%dT%H:%M:%SZ}",
+                notes=_notes(run, result, metric),
+            )
+            found.setdefault(name, []).append(entry)
+    if without:
+        warn(f"no dataset of the Hub is known for {', '.join(dict.fromkeys(without))}: these are in the model card alone")
+    return {name: hub.eval_result_entries_to_yaml(entries) for name, entries in found.items()}
+
+
+def dataset_of(task: str) -> Dataset | None:
+    """The dataset of a built-in task on the Hub; None for other tasks."""
+    from mill.api.registry import tasks
+    from mill.tasks.load import load_builtin, make_task
+
+    load_builtin()
+    if task not in tasks:
+        return None
+    try:
+        made = make_task(task)
+    except MillError:  # a benchmark of several tasks, or a task whose file is not loaded
+        return None
+    found = getattr(made, "dataset", None) or getattr(getattr(made, "questions", None), "dataset", None)
+    return found if isinstance(found, Dataset) else None
+
+
+def _notes(run: ExportedRun, result: TaskResult, metric: str) -> str:
+    """How the value was measured: a leaderboard shows it beside others."""
+    estimate = result.metrics[metric]
+    part = f"{estimate.n} of {result.total} samples" if estimate.n < result.total else f"{estimate.n} samples"
+    stderr = f", standard error {number(estimate.stderr)}" if estimate.stderr is not None else ""
+    failed = f", {result.failed} failed" if result.failed else ""
+    mill = f"mill {run.versions['mill']}" if "mill" in run.versions else "mill"
+    return f"{clean(result.task)}: {clean(metric)}, {result.n_shots}-shot, {part}{failed}{stderr}, {run.backend}, {mill}"
+
+
+def model_card(model: str, runs: Sequence[ExportedRun]) -> str:
+    """A model card: the metadata `model-index`, and the scores of `mill collect` as a table."""
+    hub = _hub()
+    data = hub.ModelCardData(model_name=model, eval_results=_card_results(hub, runs) or None)
+    lines = [f"---\n{data.to_yaml()}\n---", f"# {escape(model)}", "## Evaluation", _table(runs)]
+    for run in runs:
+        failed, unanswered = (sum(getattr(one, name) for one in run.counts.values()) for name in ("failed", "unanswered"))
+        counted = f" {failed} samples failed and {unanswered} were not answered." if failed or unanswered else ""
+        version = f" {run.versions['mill']}" if "mill" in run.versions else ""
+        when = f"{run.ended:%Y-%m-%d}"
+        lines.append(f"Evaluated with mill{version} on {when}, backend {escape(run.backend)}, run `{run.uid}`.{counted}")
+    return "\n\n".join(lines) + "\n"
+
+
+def _table(runs: Sequence[ExportedRun]) -> str:
+    """The scores of all runs; `n` are samples with a score, of the total where that is larger."""
+    lines = [f"| {' | '.join(_COLUMNS)} |", f"| {' | '.join('---:' if name in _NUMBERS else '---' for name in _COLUMNS)} |"]
+    for run in runs:
+        for row in run.score_rows():
+            n = f"{row['n']} of {row['total']}" if row["n"] < row["total"] else str(row["n"])
+            interval = "-" if row["low"] is None else f"{number(row['low'])} to {number(row['high'])}"
+            task = row["task"] or f"{row['benchmark']} (mean)"
+            cells = [task, row["n_shots"], row["metric"], number(row["value"]), number(row["stderr"]), interval, n]
+            lines.append(f"| {' | '.join(escape(str(cell)) for cell in (*cells, row['failed'], row['settings']))} |")
+    return "\n".join(lines)
+
+
+def _card_results(hub: Any, runs: Sequence[ExportedRun]) -> list[Any]:
+    """An entry for each metric of each task. The card's format has no NaN: such values are in the table alone."""
+    entries = []
+    for run in runs:
+        for name, result in run.results.tasks.items():
+            data, task_type = dataset_of(name), _TASK_TYPES.get(result.task_type, "text-generation")
+            for metric, estimate in result.metrics.items():
+                if not math.isfinite(estimate.value):
+                    continue
+                entries.append(
+                    hub.EvalResult(
+                        task_type=task_type,
+                        dataset_type=data.name if data else slug(name),
+                        dataset_name=clean(name),
+                        dataset_config=data.config if data else None,
+                        metric_type=clean(metric),
+                        metric_name=clean(metric),
+                        metric_value=estimate.value,
+                        metric_config=None,
+                        metric_args={"n_shots": result.n_shots, "n": estimate.n, "settings": clean(run.folder.path.name)},
+                    )
+                )
+    return entries
+
+
+def _hub() -> Any:
+    """huggingface_hub, from the version on that has `.eval_results`."""
+    try:
+        import huggingface_hub
+
+        huggingface_hub.EvalResultEntry  # noqa: B018  imported when it is used
+    except (ImportError, AttributeError):
+        raise MissingPackage("the target hub", "huggingface_hub>=1.4", "hub") from None
+    return huggingface_hub

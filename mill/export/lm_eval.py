@@ -1,0 +1,241 @@
+"""Runs as lm-eval 0.4 writes them with `--log_samples --output_path`: results_DATE.json and samples_TASK_DATE.jsonl in a
+folder of the model. Samples without a score are counted in the results, under `mill`, since lm-eval has none."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from mill.api.storage import utf8, write_atomically
+from mill.api.task import TaskType
+from mill.export.run import ExportedRun, is_number, lower_is_better, mean_of, result_name
+from mill.export.sample import ExportedSample, read_sample
+from mill.metrics.estimate import Estimate
+from mill.runs.schema import BenchmarkResult, TaskResult
+
+NO_FILTER = "none"
+_SOURCE = "lm-eval:"  # in the names of lm-eval's tasks in mill
+_OUTPUT_TYPES = {
+    TaskType.MULTIPLE_CHOICE.value: "multiple_choice",
+    TaskType.PERPLEXITY.value: "loglikelihood_rolling",
+}
+
+
+def write_lm_eval(runs: Sequence[ExportedRun], folder: Path, *, samples: bool = True) -> list[Path]:
+    files = []
+    for run in runs:
+        inner, date, hashes, names = folder / sanitized(run.model), file_date(run), {}, task_names(run)
+        for task in run.results.tasks if samples else ():
+            lines = TaskLines(run, task)
+            files.append(inner / f"samples_{names[task]}_{date}.jsonl")
+            write_atomically(files[-1], lines.write, root=folder)
+            hashes[names[task]] = _hash("".join(lines.hashes))
+        files.append(inner / f"results_{date}.json")
+        content = {**results(run, names), "task_hashes": hashes, **_experiment(run)}
+        # NaN is a number here, as in lm-eval's own files.
+        write_atomically(files[-1], json.dumps(content, indent=2, ensure_ascii=False, default=str), root=folder)
+    return files
+
+
+def sanitized(model: str) -> str:
+    """A name in a path, as lm-eval writes it."""
+    return re.sub(r"[\"<>:/|\\?*\[\]]+", "__", model) or "_"
+
+
+def task_names(run: ExportedRun) -> dict[str, str]:
+    """The name of each task and benchmark in lm-eval's files: its own for tasks of lm-eval, else one that can be in the name
+    of a file, since readers join results and samples by it."""
+    names: dict[str, str] = {}
+    for result in run.scored:
+        name = result_name(result)
+        own = sanitized(name.removeprefix(_SOURCE))
+        names[name] = own if own not in names.values() else sanitized(name)
+    return names
+
+
+def file_date(run: ExportedRun) -> str:
+    """The start of the run, as in the names of lm-eval's files. The microseconds are those of its id: runs of one second
+    have different files, and a run that was extended replaces its own."""
+    return f"{run.started:%Y-%m-%dT%H-%M-%S}.{int(run.uid, 16) % 1_000_000:06d}"
+
+
+def results(run: ExportedRun, names: Mapping[str, str]) -> dict[str, Any]:
+    """What lm-eval's evaluator returns, as far as a run has it."""
+    tasks = {names[name]: task for name, task in run.results.tasks.items()}
+    groups = {names[name]: group for name, group in run.results.benchmarks.items()}
+    entries = {names[result_name(one)]: _entry(names[result_name(one)], one) for one in run.scored}
+    settings = run.settings
+    return {
+        "results": entries,
+        **({"groups": {name: entries[name] for name in groups}} if groups else {}),
+        "group_subtasks": {name: [names[task] for task in group.tasks if task in names] for name, group in groups.items()},
+        "configs": {
+            name: {
+                "task": name,
+                "output_type": _output_type(task.task_type),
+                "num_fewshot": task.n_shots,
+                "repeats": settings.get("repeats", 1),
+                "metric_list": [{"metric": metric} for metric in task.metrics],
+                "target_delimiter": " ",
+                "metadata": {"version": task.version},
+            }
+            for name, task in tasks.items()
+        },
+        "versions": {name: task.version for name, task in tasks.items()},
+        "n-shot": {name: task.n_shots for name, task in tasks.items()},
+        "higher_is_better": {
+            names[result_name(one)]: {metric.partition(",")[0]: not lower_is_better(metric) for metric in one.metrics}
+            for one in run.scored
+        },
+        "n-samples": {name: {"original": task.total, "effective": task.n} for name, task in tasks.items()},
+        "config": {
+            "model": run.backend,
+            "model_args": run.arguments,
+            "batch_size": run.arguments.get("batch_size"),
+            "limit": max((task.n for task in tasks.values() if task.n < task.total), default=None),
+            "gen_kwargs": settings.get("gen_kwargs") or None,
+            "fewshot_seed": settings.get("seed"),
+        },
+        "mill": {
+            "run": run.uid,
+            "status": run.status,
+            "samples": {
+                names.get(name, name): {"n": count.n, "failed": count.failed, "unanswered": count.unanswered}
+                for name, count in run.counts.items()
+            },
+        },
+        "git_hash": None,
+        "date": run.started.timestamp(),
+        "transformers_version": run.versions.get("transformers"),
+        "lm_eval_version": run.versions.get("lm-eval"),
+        "mill_version": run.versions.get("mill"),
+    }
+
+
+def _entry(name: str, result: TaskResult | BenchmarkResult) -> dict[str, Any]:
+    entry: dict[str, Any] = {"name": name, "alias": name, "sample_len": result.n}
+    for metric, estimate in result.metrics.items():
+        entry |= _metric(metric, estimate)
+    return entry
+
+
+def _metric(metric: str, estimate: Estimate) -> dict[str, Any]:
+    name, comma, filter_name = metric.rpartition(",")
+    own, kind = (name, filter_name) if comma else (metric, NO_FILTER)
+    stderr = "N/A" if estimate.stderr is None else estimate.stderr
+    return {f"{own},{kind}": estimate.value, f"{own}_stderr,{kind}": stderr}
+
+
+def _output_type(task_type: str) -> str:
+    return _OUTPUT_TYPES.get(task_type, "generate_until")
+
+
+def _experiment(run: ExportedRun) -> dict[str, Any]:
+    system = run.settings.get("system_prompt")
+    return {
+        "model_source": run.backend,
+        "model_name": run.model,
+        "model_name_sanitized": sanitized(run.model),
+        "system_instruction": system,
+        "system_instruction_sha": _hash(system) if isinstance(system, str) else None,
+        "fewshot_as_multiturn": run.settings.get("fewshot_as_multiturn"),
+        "chat_template": None,
+        "chat_template_sha": None,
+        "total_evaluation_time_seconds": str(run.seconds),
+    }
+
+
+class TaskLines:
+    """The lines of a task's samples, written one at a time; `hashes` are those of the lines written so far."""
+
+    def __init__(self, run: ExportedRun, task: str) -> None:
+        self._run, self._task = run, task
+        self.hashes: list[str] = []
+
+    def write(self, handle: IO[bytes]) -> None:
+        for line in self._lines():
+            self.hashes.append(line["doc_hash"] + line["prompt_hash"] + line["target_hash"])
+            handle.write(utf8(json.dumps(line, ensure_ascii=False, default=str)) + b"\n")
+
+    def _lines(self) -> Iterator[dict[str, Any]]:
+        numbered = self._run.counts[self._task].decimal_ids
+        for index, row in enumerate(self._run.rows(self._task)):
+            sample = read_sample(row)
+            if sample.error is None and any(repeat.responses for repeat in sample.repeats):
+                yield from self._filters(sample, int(sample.id) if numbered else index)
+
+    def _filters(self, sample: ExportedSample, doc_id: int) -> Iterator[dict[str, Any]]:
+        """lm-eval has a line for each filter of a metric: `exact_match,strict-match`."""
+        arguments, resps = _requests(sample, self._run.settings.get("gen_kwargs") or {})
+        target, doc = _target(sample), sample.row["doc"]
+        by_filter: dict[str, dict[str, Any]] = {}
+        for metric, value in (sample.repeats[0].values if len(sample.repeats) == 1 else _means(sample)).items():
+            name, comma, filter_name = metric.rpartition(",")
+            by_filter.setdefault(filter_name if comma else NO_FILTER, {})[name if comma else metric] = _plain(value)
+        for filter_name, metrics in (by_filter or {NO_FILTER: {}}).items():
+            yield {
+                "doc_id": doc_id,
+                "doc": doc,
+                "target": target,
+                "arguments": {
+                    f"gen_args_{number}": {f"arg_{index}": part for index, part in enumerate(parts)}
+                    for number, parts in enumerate(arguments)
+                },
+                "resps": resps,
+                "filtered_resps": [draws[0] for draws in resps],
+                "filter": filter_name,
+                "metrics": list(metrics),
+                "doc_hash": _hash(json.dumps(doc, indent=2, default=str, ensure_ascii=False)),
+                "prompt_hash": _hash(str(arguments[0][0])),
+                "target_hash": _hash(target),
+                **metrics,
+            }
+
+
+def _requests(sample: ExportedSample, gen_kwargs: Mapping[str, Any]) -> tuple[list[list[Any]], list[list[Any]]]:
+    """The arguments of each request, and its responses: one for each repeat, numbers as texts."""
+    row, repeats = sample.row, [repeat.responses for repeat in sample.repeats]
+    if sample.is_dialog:  # the last round stands for the dialog, of which lm-eval has one round
+        return [[str(row["prompt"]), dict(gen_kwargs)]], [[repeat.text or "" for repeat in sample.repeats]]
+    count = min(map(len, repeats))
+    prompts = row.get("prompts") or [row["prompt"]] * count
+    continuations = row["continuations"]
+    arguments: list[list[Any]] = []
+    resps: list[list[Any]] = []
+    for index in range(count):
+        context, draws = str(prompts[min(index, len(prompts) - 1)]), [repeat[index] for repeat in repeats]
+        if draws[0].score is None:
+            arguments.append([context, dict(gen_kwargs)])
+            resps.append([draw.text if draw.text is not None else draw.label or "" for draw in draws])
+        elif index < len(continuations):
+            arguments.append([context, continuations[index]])
+            resps.append([[str(draw.score), str(bool(draw.is_greedy))] for draw in draws])
+        else:
+            arguments.append([context])
+            resps.append([str(draw.score) for draw in draws])
+    return arguments, resps
+
+
+def _target(sample: ExportedSample) -> str:
+    """The gold answer; of multiple choice the index of the choice, as in lm-eval."""
+    found = [index for index, choice in enumerate(sample.choices) if choice == sample.target]
+    return str(found[0]) if len(found) == 1 else sample.target
+
+
+def _plain(value: Any) -> Any:
+    """A value as lm-eval writes it: NaN and infinity are numbers."""
+    if is_number(value):
+        return float(value)
+    return [_plain(one) for one in value] if isinstance(value, list) else value
+
+
+def _means(sample: ExportedSample) -> dict[str, Any]:
+    return {name: mean_of(sample.row, name) for name in sample.row.get("values", {})}
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(utf8(text)).hexdigest()

@@ -1,0 +1,127 @@
+"""What every experiment tracker gets of a run: one entry, found again by the run's id, with parameters, tags, metrics with
+a step, and files."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from mill.api.storage import json_text, utf8
+from mill.export.run import ExportedRun, clean, flatten, result_name
+
+RUNNING = "running"
+_MOST_TASKS = 20  # in the tag of a run
+
+
+@dataclass(frozen=True)
+class TrackedRun:
+    """A run as a tracker stores it. `step` counts the responses, so that it grows when the run is extended."""
+
+    uid: str
+    name: str
+    group: str
+    params: dict[str, str]
+    tags: dict[str, str]
+    metrics: dict[str, float]
+    step: int
+    started_ms: int
+    ended_ms: int
+    status: str
+    not_finite: dict[str, float] = field(default_factory=dict)
+    """Metrics whose value is NaN or infinite. Trackers show those in different ways, so that a tag names them as well."""
+
+    @property
+    def state(self) -> str:
+        """The same for a run that did not change since it was stored."""
+        content = json_text([self.params, self.tags, self.metrics, self.not_finite, self.step, self.status])
+        return hashlib.blake2b(utf8(content), digest_size=8).hexdigest()
+
+
+class Tracker(Protocol):
+    """One entry of one tracker. Every method may raise any exception of the tracker's package."""
+
+    def start(self, run: TrackedRun) -> None:
+        """Open the entry of this run, or create it; store parameters and tags."""
+
+    def log(self, metrics: Mapping[str, float], step: int) -> None:
+        """Store measurements of a run in progress."""
+
+    def finish(self, run: TrackedRun, files: Path | None) -> str:
+        """Store the scores and the files of a folder, and close the entry. Returns where it is."""
+
+
+def tracked(run: ExportedRun) -> TrackedRun:
+    metrics = _metrics(run)
+    not_finite = {name: value for name, value in metrics.items() if not math.isfinite(value)}
+    return TrackedRun(
+        uid=run.uid,
+        name=run.name,
+        group=run.model,
+        params=_params(run),
+        tags=_tags(run, not_finite),
+        metrics={name: value for name, value in metrics.items() if name not in not_finite},
+        step=sum(count.responses for count in run.counts.values()),
+        started_ms=int(run.started.timestamp() * 1000),
+        ended_ms=int(run.ended.timestamp() * 1000),
+        status=run.status,
+        not_finite=not_finite,
+    )
+
+
+def _params(run: ExportedRun) -> dict[str, str]:
+    """What distinguishes the run: the same after it was extended."""
+    model = run.manifest["model"]
+    given = {"model": run.model, "backend": run.backend, "judge": run.judge, "condition": run.manifest.get("condition")}
+    identity = model.get("identity") if isinstance(model.get("identity"), dict) else {}
+    return {
+        **flatten(given),
+        **flatten(run.arguments, "model_args."),
+        **flatten(identity, "identity."),
+        **flatten(run.settings, "settings."),
+    }
+
+
+def _tags(run: ExportedRun, not_finite: Mapping[str, float]) -> dict[str, str]:
+    tasks = [clean(task) for task in run.tasks]
+    more = f" and {len(tasks) - _MOST_TASKS} more" if len(tasks) > _MOST_TASKS else ""
+    warnings = dict.fromkeys(clean(line) for result in run.results.tasks.values() for line in result.warnings)
+    tags = {
+        "mill.run": run.uid,
+        "mill.status": run.status,
+        "mill.tasks": ", ".join(tasks[:_MOST_TASKS]) + more,
+        "mill.folder": "/".join(run.folder.path.absolute().parts[-2:]),
+        "mill.command": run.command,
+        "mill.warnings": "; ".join(warnings),
+        "mill.not_finite": ", ".join(f"{name} = {value}" for name, value in not_finite.items()),
+        **{f"mill.version.{name}": version for name, version in run.versions.items()},
+    }
+    return {clean(name): clean(value) for name, value in tags.items() if value}
+
+
+def _metrics(run: ExportedRun) -> dict[str, float]:
+    """`task/metric` with its standard error and interval, and the counts of samples, of tasks and benchmarks."""
+    metrics: dict[str, float] = {}
+    for result in run.scored:
+        name = clean(result_name(result))
+        for metric, estimate in result.metrics.items():
+            key = f"{name}/{clean(metric)}"
+            parts = {"": estimate.value, "_stderr": estimate.stderr, "_low": estimate.low, "_high": estimate.high}
+            metrics |= {f"{key}{part}": float(value) for part, value in parts.items() if value is not None}
+        metrics |= {f"{name}/samples": float(result.n), f"{name}/total": float(result.total)}
+    for task, count in run.counts.items():
+        metrics[f"{clean(task)}/failed"] = float(count.failed)
+        metrics[f"{clean(task)}/unanswered"] = float(count.unanswered)
+    counts = run.counts.values()
+    return {
+        **metrics,
+        "run/samples": float(sum(count.n for count in counts)),
+        "run/failed": float(sum(count.failed for count in counts)),
+        "run/unanswered": float(sum(count.unanswered for count in counts)),
+        "run/seconds": run.seconds,
+        "run/prompt_tokens": float(sum(session.prompt_tokens for session in run.sessions)),
+        "run/output_tokens": float(sum(session.output_tokens for session in run.sessions)),
+    }

@@ -1,0 +1,211 @@
+"""Exported runs in the packages that they are for: inspect_ai, and the validator and converters of Every Eval Ever."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mill.export.run import ExportedRun
+from tests.engines.prepared import environment
+from tests.export.made_runs import ENVIRONMENT, evaluate, leaks, lines, mill
+from tests.export.odd import ESCAPED
+from tests.view.conversion import converted
+
+READER = Path(__file__).with_name("read_exports.py")
+
+
+@pytest.fixture(scope="module")
+def python() -> str:
+    return str(environment("readers") / "python")
+
+
+@pytest.fixture(scope="module")
+def run(python: str, tmp_path_factory: pytest.TempPathFactory) -> ExportedRun:
+    return evaluate(tmp_path_factory.mktemp("odd") / "results", python=python)
+
+
+@pytest.fixture(scope="module")
+def folder(python: str, run: ExportedRun, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The logs of a run that was exported twice."""
+    folder = tmp_path_factory.mktemp("inspect")
+    for _ in range(2):
+        done = mill("export", str(run.folder.path), "--to", "inspect", "--out", str(folder), python=python)
+        assert (done.returncode, done.stderr) == (0, "")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def logs(python: str, folder: Path) -> dict[str, Any]:
+    """What inspect_ai reads, by task."""
+    command = [python, str(READER), str(folder)]
+    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return {log["task"]: log for log in json.loads(done.stdout)}
+
+
+def samples(log: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {sample["id"]: sample for sample in log["samples"]}
+
+
+def roles(sample: dict[str, Any]) -> list[str]:
+    return [message["role"] for message in sample["messages"]]
+
+
+def test_inspect_reads_one_log_of_each_task(run: ExportedRun, folder: Path, logs: dict[str, Any]) -> None:
+    assert set(logs) == set(run.tasks) and len(list(folder.glob("*.eval"))) == 5
+    assert {log["status"] for log in logs.values()} == {"success"}
+    assert {log["model"] for log in logs.values()} == {"odd/org/odd"}
+    assert logs["odd_text"]["args"] == {"path": "org/odd", "api_key": "***"} and leaks(folder) == []
+
+
+def test_inspect_reads_the_metrics_of_the_run(run: ExportedRun, logs: dict[str, Any]) -> None:
+    for task, result in run.results.tasks.items():
+        scores = {score["name"]: score for score in logs[task]["results"]["scores"]}
+        assert set(scores) == set(result.metrics)
+        for name, estimate in result.metrics.items():
+            found = {key: metric["value"] for key, metric in scores[name]["metrics"].items()}
+            expected = {"mean": estimate.value, "stderr": estimate.stderr, "low": estimate.low, "high": estimate.high}
+            assert found == {key: value for key, value in expected.items() if value is not None}
+            assert scores[name]["scored_samples"] == estimate.n
+    results = logs["odd_text"]["results"]
+    assert (results["total_samples"], results["completed_samples"], results["metadata"]["failed"]) == (4, 3, 1)
+    assert logs["odd_text"]["usage"]["odd/org/odd"]["input_tokens"] == 21  # three answers of seven tokens
+
+
+def test_inspect_reads_the_texts_of_the_run(logs: dict[str, Any]) -> None:
+    found = samples(logs["odd_text"])
+    assert set(found) == {"plain", "hostile", "fails", "long"} and logs["odd_text"]["summaries"] == 4
+    assert found["hostile"]["completion"] == ESCAPED
+    assert (found["plain"]["input"], found["plain"]["target"]) == ("plain", "plain answer")
+    assert {name: score["value"] for name, score in found["plain"]["scores"].items()} == {
+        "exact_match": 1.0,
+        "speed": math.inf,
+    }
+    assert found["fails"]["error"]["message"] == "the server said \x1b[2J no" and found["fails"]["scores"] is None
+    assert found["long"]["stop_reason"] == "max_tokens"
+    (answer,) = found["long"]["messages"][1:]
+    assert [part["type"] for part in answer["content"]] == ["reasoning", "text"]
+    assert answer["content"][0]["reasoning"] == "first I think"
+    choice = samples(logs["odd:choice,x"])["plain"]
+    assert (choice["choices"], choice["completion"]) == (["yes", "no", "maybe"], "yes")
+    assert choice["metadata"]["logprobs"][:2] == [-1.5, -2.25]
+
+
+def test_inspect_reads_dialogs_and_tools(logs: dict[str, Any]) -> None:
+    dialog = samples(logs["odd_dialog"])["long"]
+    assert roles(dialog) == ["system", "user", "assistant", "user", "assistant", "user", "assistant"]
+    assert [message.get("source") for message in dialog["messages"] if message["role"] == "assistant"] == [
+        "input",
+        "generate",
+        "generate",
+    ]
+    assert dialog["messages"][4]["content"][0]["reasoning"] == "first I think"
+    agent = samples(logs["odd_agent"])["plain"]
+    assert roles(agent) == ["user", "assistant", "tool", "tool", "assistant"]
+    good, broken = agent["messages"][1]["tool_calls"]
+    assert (good["function"], good["arguments"]) == ("add", {"a": "1", "b": "2"})
+    assert "no JSON object" in broken["parse_error"]
+    assert [message["tool_call_id"] for message in agent["messages"][2:4]] == [good["id"], broken["id"]]
+    assert (agent["messages"][2]["content"], agent["messages"][3]["error"]["type"]) == ("12", "parsing")
+
+
+def test_repeats_are_epochs(python: str, tmp_path: Path) -> None:
+    run = evaluate(tmp_path / "run", "odd_text", "--repeats", "2", "--gen_kwargs", "temperature=0.5", python=python)
+    done = mill("export", str(run.folder.path), "--to", "inspect", "--out", str(tmp_path / "out"), python=python)
+    assert done.returncode == 0
+    done = subprocess.run([python, str(READER), str(tmp_path / "out")], env=ENVIRONMENT, capture_output=True, text=True)
+    (log,) = json.loads(done.stdout)
+    assert log["epochs"] == 2
+    assert sorted((one["id"], one["epoch"]) for one in log["samples"])[-2:] == [("plain", 1), ("plain", 2)]
+    assert len(log["samples"]) == 8
+
+
+def test_mills_own_reader_finds_the_run_again(run: ExportedRun, folder: Path, tmp_path: Path) -> None:
+    (file,) = folder.glob("*_odd-dialog_*.eval")
+    back = converted(file, tmp_path / "back")
+    assert back.results.tasks["odd_dialog"].metrics["exact_match"].value == 0.5
+    ours, theirs = {row["id"]: row for row in run.rows("odd_dialog")}, back.rows("odd_dialog")
+    assert [response["text"] for response in theirs["long"]["responses"][0]] == [
+        response["text"] for response in ours["long"]["responses"][0]
+    ]
+    (agent,) = folder.glob("*_odd-agent_*.eval")
+    first = converted(agent, tmp_path / "agent").samples("odd_agent")["plain"].responses[0][0]
+    assert [result.outcome for result in first.tool_results] == ["ok", "malformed"]
+
+
+@pytest.fixture(scope="module")
+def database(run: ExportedRun, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("every")
+    for _ in range(2):
+        done = mill("export", str(run.folder.path), "--to", "every-eval-ever", "--out", str(folder))
+        assert done.returncode == 0
+    assert done.stderr.splitlines() == ["warning: odd_text: speed is inf, which Every Eval Ever cannot store"]
+    return folder
+
+
+def every_eval_ever(python: str, *words: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [python, "-m", "every_eval_ever", *words]
+    return subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=300, cwd=folder)
+
+
+def test_the_validator_of_every_eval_ever_accepts_all_files(python: str, database: Path) -> None:
+    assert len(list(database.rglob("*.json*"))) == 10  # five tasks, each with its samples
+    done = every_eval_ever(python, "validate", "data/*/*/*/*", folder=database)
+    assert done.returncode == 0 and "10 passed, 0 warning-only, 0 failed" in done.stdout, done.stdout
+
+
+def test_every_eval_ever_has_the_metrics_and_samples_of_the_run(run: ExportedRun, database: Path) -> None:
+    (file,) = (database / "data" / "odd_text" / "org" / "odd").glob("*[0-9a-f].json")
+    aggregate = json.loads(file.read_text())
+    (result,) = aggregate["evaluation_results"]
+    assert result["score_details"]["score"] == run.results.tasks["odd_text"].metrics["exact_match"].value
+    assert result["score_details"]["uncertainty"]["standard_error"]["value"] == pytest.approx(1 / 3)
+    assert result["score_details"]["details"] == {"failed": "1", "n": "4", "total": "4"}
+    found = {line["sample_id"]: line for line in lines(file.with_name(f"{file.stem}_samples.jsonl"))}
+    assert {name: line["evaluation"]["score"] for name, line in found.items()} == {
+        "plain": 1.0,
+        "hostile": 0.0,
+        "fails": 0.0,
+        "long": 0.0,
+    }
+    assert found["fails"]["error"] == "the server said \x1b[2J no" and found["plain"]["error"] is None
+    assert found["hostile"]["output"]["raw"] == [ESCAPED]
+    assert found["long"]["output"]["reasoning_trace"] == ["first I think"]
+    agent = lines(next((database / "data" / "odd_agent").rglob("*_samples.jsonl")))[0]
+    assert agent["interaction_type"] == "agentic" and [one["role"] for one in agent["messages"]] == [
+        "user",
+        "assistant",
+        "tool",
+        "tool",
+        "assistant",
+    ]
+    assert leaks(database) == []
+
+
+@pytest.mark.parametrize("target", ["lm-eval", "inspect"])
+def test_the_converters_of_every_eval_ever_read_exported_logs(target: str, python: str, tmp_path: Path) -> None:
+    """A reader that neither mill nor the owner of the format wrote."""
+    tasks = evaluate(tmp_path / "run", "odd_dialog,odd_document", python=python)
+    manifest = tasks.folder.path / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"backend": "odd"', '"backend": "hf"'))  # one that they know
+    done = mill("export", str(tasks.folder.path), "--to", target, "--out", str(tmp_path / "logs"), python=python)
+    assert done.returncode == 0
+    words = ["--source_organization_name=mill", "--evaluator_relationship=other", f"--output_dir={tmp_path / 'data'}"]
+    if target == "lm-eval":
+        (file,) = (tmp_path / "logs").rglob("results_*.json")
+        words = ["convert", "lm_eval", "--log_path", str(file), "--include_samples", "--eval_library_version", "0", *words]
+    else:
+        words = ["convert", "inspect", "--log_path", str(tmp_path / "logs"), *words]
+    done = every_eval_ever(python, *words, folder=tmp_path)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    scores = [
+        result["score_details"]["score"]
+        for file in (tmp_path / "data").rglob("*[0-9a-f].json")
+        for result in json.loads(file.read_text())["evaluation_results"]
+    ]
+    assert {0.5, tasks.results.tasks["odd_document"].metrics["word_perplexity"].value} <= set(scores)

@@ -1,0 +1,270 @@
+"""Real trackers: a server and a database of MLflow, wandb offline, trackio. What they return is what mill has."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mill.export.run import ExportedRun
+from mill.export.tracker import TrackedRun, tracked
+from tests.engines.prepared import environment
+from tests.export.made_runs import ENVIRONMENT, KEY, evaluate, leaks, mill
+from tests.servers import free_port, serving, wait_for
+
+READER = Path(__file__).with_name("read_trackers.py")
+TOY = Path(__file__).parents[1] / "toy.py"
+Read = Callable[..., list[dict[str, Any]]]
+
+
+@pytest.fixture(scope="module")
+def python() -> str:
+    return str(environment("trackers") / "python")
+
+
+@pytest.fixture(scope="module")
+def run(python: str, tmp_path_factory: pytest.TempPathFactory) -> ExportedRun:
+    return evaluate(tmp_path_factory.mktemp("odd") / "results", python=python)
+
+
+@pytest.fixture
+def read(python: str, tmp_path: Path) -> Read:
+    """What a tracker has; trackio's data is in the folder of the test."""
+
+    def reader(*words: str) -> list[dict[str, Any]]:
+        command = [python, str(READER), *words]
+        environ = {**ENVIRONMENT, "TRACKIO_DIR": str(tmp_path / "trackio")}
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=300, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr[-2000:]
+        found: list[dict[str, Any]] = json.loads(done.stdout)
+        return found
+
+    return reader
+
+
+@pytest.fixture
+def export(python: str, tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    def exporter(*words: str) -> subprocess.CompletedProcess[str]:
+        staged = {"WANDB_DIR": str(tmp_path), "WANDB_DATA_DIR": str(tmp_path / "staged")}
+        return mill("export", *words, python=python, TRACKIO_DIR=str(tmp_path / "trackio"), **staged)
+
+    return exporter
+
+
+@pytest.fixture(scope="module")
+def server(python: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder, port = tmp_path_factory.mktemp("mlflow"), free_port()
+    store = ["--backend-store-uri", f"sqlite:///{folder}/mlflow.db", "--artifacts-destination", str(folder / "files")]
+    command = [str(Path(python).with_name("mlflow")), "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+    path = f"{Path(python).parent}{os.pathsep}{os.environ['PATH']}"
+    with serving({**ENVIRONMENT, "PATH": path}, *command, *store) as process:
+        wait_for(f"http://127.0.0.1:{port}", process)
+        yield f"http://127.0.0.1:{port}"
+
+
+def assert_files(files: dict[str, str], run: ExportedRun) -> None:
+    """The files of an entry: the report, the results as they are, and every sample."""
+    import pyarrow.parquet
+
+    assert set(files) == {"report.html", "results.json", "samples.parquet"}
+    assert bytes.fromhex(files["results.json"]) == (run.folder.path / "results.json").read_bytes()
+    table = pyarrow.parquet.read_table(io.BytesIO(bytes.fromhex(files["samples.parquet"])))
+    assert table.num_rows == 15
+    assert b"odd_dialog" in bytes.fromhex(files["report.html"])
+
+
+def assert_mlflow(found: dict[str, Any], entry: TrackedRun) -> None:
+    assert (found["name"], found["status"]) == (entry.name, "FINISHED")
+    assert found["params"] == entry.params
+    assert entry.tags.items() <= found["tags"].items()
+    names = {name.replace("@", "_").replace(",", "_"): value for name, value in entry.metrics.items()}
+    assert {name: value for name, value in found["metrics"].items() if not name.startswith("progress/")} == names
+    assert found["history"]["odd_text/exact_match"] == [[entry.step, pytest.approx(1 / 3)]]
+
+
+@pytest.mark.parametrize("where", ["server", "database"])
+def test_mlflow_has_one_entry_of_a_run_that_is_exported_twice(
+    where: str, run: ExportedRun, read: Read, export: Any, server: str, tmp_path: Path
+) -> None:
+    uri = server if where == "server" else f"sqlite:///{tmp_path}/mlflow.db"
+    for _ in range(2):
+        done = export(str(run.folder.path), "--to", f"mlflow:{uri}", "--project", where)
+        assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    (found,) = read("mlflow", uri, where)
+    assert_mlflow(found, tracked(run))
+    assert found["tags"]["mill.not_finite"] == "odd_text/speed = inf"
+    assert_files(found["files"], run)
+
+
+def test_an_extended_run_updates_its_entry(python: str, read: Read, export: Any, server: str, tmp_path: Path) -> None:
+    evaluate(tmp_path / "results", "odd_text", "--limit", "1", python=python)
+    assert export(str(tmp_path / "results"), "--to", f"mlflow:{server}", "--project", "extended").returncode == 0
+    longer = evaluate(tmp_path / "results", "odd_text", python=python)
+    assert export(str(tmp_path / "results"), "--to", f"mlflow:{server}", "--project", "extended").returncode == 0
+    (found,) = read("mlflow", server, "extended")
+    assert found["metrics"] == tracked(longer).metrics
+    assert found["history"]["odd_text/exact_match"] == [[1, 1.0], [4, pytest.approx(1 / 3)]]
+
+
+def test_wandb_offline(run: ExportedRun, read: Read, export: Any, tmp_path: Path) -> None:
+    done = export(str(run.folder.path), "--to", "wandb:evals", "--offline")
+    assert done.returncode == 0 and "wandb sync" in done.stdout, done.stderr
+    (found,) = read("wandb", str(tmp_path))
+    entry = tracked(run)
+    assert (found["id"], found["name"], found["project"]) == (entry.uid, entry.name, "evals")
+    assert {**entry.params, **entry.tags}.items() <= found["config"].items()
+    scores = {**entry.metrics, "odd_text/speed": "Infinity"}
+    (row,) = found["history"]
+    assert {name: value for name, value in row.items() if not name.startswith("_")} in (
+        scores,
+        {**scores, "odd_text/speed": "inf"},
+    )
+    assert row["_step"] == entry.step
+    ((artifact,)) = found["artifacts"]
+    assert artifact["name"] == f"mill-{entry.uid}"
+    assert_files(artifact["files"], run)
+    assert leaks(tmp_path) == []
+    assert not list(tmp_path.rglob("wandb-metadata.json")) and not list(tmp_path.rglob("requirements.txt"))
+
+
+def test_trackio_has_one_entry_of_a_run_that_is_exported_twice(run: ExportedRun, read: Read, export: Any) -> None:
+    for _ in range(2):
+        done = export(str(run.folder.path), "--to", "trackio")
+        assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    (found,) = read("trackio", "mill")
+    entry = tracked(run)
+    assert found["name"] == f"{entry.name} {entry.uid}"
+    assert {**entry.params, **entry.tags}.items() <= found["config"].items()
+    (row,) = found["logs"]
+    assert row["step"] == entry.step
+    assert {name: value for name, value in row.items() if name not in ("step", "timestamp")} == {
+        **entry.metrics, "odd_text/speed": "inf",
+    }  # fmt: skip
+    assert_files(found["files"], run)
+
+
+def test_a_server_that_is_gone_is_one_line_without_its_password(run: ExportedRun, export: Any) -> None:
+    done = export(str(run.folder.path), "--to", f"mlflow:http://me:{KEY}@127.0.0.1:{free_port()}")
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("mill: mlflow: ") and "127.0.0.1" in line and KEY[:10] not in line
+
+
+def test_a_read_only_folder_of_trackio_is_an_error(run: ExportedRun, export: Any, tmp_path: Path) -> None:
+    (tmp_path / "trackio").write_text("a file")
+    done = export(str(run.folder.path), "--to", "trackio")
+    assert done.returncode == 1 and done.stderr.startswith("mill: trackio: "), done.stderr
+
+
+def test_wandb_without_a_login_is_one_line(run: ExportedRun, python: str, tmp_path: Path) -> None:
+    places = {"WANDB_DIR": str(tmp_path), "HOME": str(tmp_path), "WANDB_API_KEY": "", "WANDB_MODE": "online"}
+    done = mill("export", str(run.folder.path), "--to", "wandb", python=python, **places)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("mill: wandb: "), done.stderr
+
+
+def log(
+    python: str, folder: Path, *targets: str, delay: float = 0.0, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """`mill eval --log_to` on 40 samples, each of which takes a while."""
+    words = ["toy[path=org/toy]", "toy_gen", "--task_paths", str(TOY), "--output_dir", str(folder / "results"), "--quiet"]
+    return mill("eval", *words, "--log_to", ",".join(targets), python=python, TOY_DELAY=str(delay), **environment)
+
+
+def test_a_run_is_logged_while_it_runs(python: str, read: Read, server: str, tmp_path: Path) -> None:
+    places = {"TRACKIO_DIR": str(tmp_path / "trackio"), "WANDB_DIR": str(tmp_path), "WANDB_MODE": "offline"}
+    done = log(python, tmp_path, f"mlflow:{server}", "trackio:live", "wandb:live", delay=0.4, **places)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    (run,) = read("mlflow", server, "mill")
+    assert run["status"] == "FINISHED" and run["tags"]["mill.status"] == "finished"
+    steps = run["history"]["progress/computed"]
+    assert steps[-1] == [40, 40.0] and len(steps) >= 3 and steps == sorted(steps)
+    assert run["history"]["toy_gen/exact_match"] == [[40, run["metrics"]["toy_gen/exact_match"]]]
+    assert set(run["files"]) == {"report.html", "results.json", "samples.parquet"}
+    (local,) = read("trackio", "live")
+    assert [row["step"] for row in local["logs"]][-2:] == [40, 40]
+    assert local["logs"][-1]["toy_gen/exact_match"] == run["metrics"]["toy_gen/exact_match"]
+    (offline,) = read("wandb", str(tmp_path))
+    assert offline["summary"]["toy_gen/exact_match"] == run["metrics"]["toy_gen/exact_match"]
+    assert offline["config"]["mill.status"] == "finished"
+
+
+def test_an_export_after_a_logged_run_is_the_same_entry(python: str, read: Read, export: Any, tmp_path: Path) -> None:
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    assert log(python, tmp_path, f"mlflow:{uri}").returncode == 0
+    assert export(str(tmp_path / "results"), "--to", f"mlflow:{uri}").returncode == 0
+    (run,) = read("mlflow", uri)
+    assert len(run["history"]["toy_gen/exact_match"]) == 1 and run["seconds"] >= 0
+
+
+def test_trackers_that_fail_or_are_gone_are_one_warning(python: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    gone = f"mlflow:http://me:{KEY}@127.0.0.1:{free_port()}"
+    done = log(python, tmp_path, gone, "trackio", TRACKIO_DIR=str(tmp_path / "file"))
+    assert done.returncode == 0
+    warnings = [line for line in done.stderr.splitlines() if line.startswith("warning: ")]
+    assert len(warnings) == 2 and all("the run is not logged: " in line for line in warnings), done.stderr
+    assert KEY[:10] not in done.stdout + done.stderr and leaks(tmp_path) == []
+    assert "exact_match" in done.stdout
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """The address of a server that accepts connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        accepted = []
+
+        def accept() -> None:
+            while True:
+                try:
+                    accepted.append(listener.accept()[0])
+                except OSError:
+                    return
+
+        threading.Thread(target=accept, daemon=True).start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        for connection in accepted:
+            connection.close()
+
+
+def test_a_tracker_that_hangs_does_not_delay_the_run(python: str, silent: str, tmp_path: Path) -> None:
+    """The results are complete at once; the command ends after the 30 seconds that a tracker may take to start."""
+    started = time.monotonic()
+    words = ["toy[path=org/toy]", "toy_gen", "--task_paths", str(TOY), "--output_dir", str(tmp_path), "--quiet"]
+    command = [python, "-m", "mill", "eval", *words, "--log_to", f"mlflow:{silent}"]
+    with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        while not list(tmp_path.rglob("results.json")):
+            assert time.monotonic() - started < 20
+            time.sleep(0.1)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 0 and "exact_match" in out
+    (line,) = err.splitlines()
+    assert line.startswith("warning: mlflow: the run is not logged: it did not answer within ")
+
+
+def test_an_interrupted_run_is_logged_as_one(python: str, read: Read, tmp_path: Path) -> None:
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    words = ["toy[path=org/toy]", "toy_gen", "--task_paths", str(TOY), "--output_dir", str(tmp_path / "results"), "--quiet"]
+    command = [python, "-m", "mill", "eval", *words, "--log_to", f"mlflow:{uri}"]
+    environ = {**ENVIRONMENT, "TOY_DELAY": "0.5"}
+    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        while not (tmp_path / "mlflow.db").exists():
+            time.sleep(0.1)
+        time.sleep(6)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=90)
+    assert process.returncode == 130
+    (run,) = read("mlflow", uri)
+    assert (run["status"], run["tags"]["mill.status"]) == ("KILLED", "interrupted")
+    assert run["metrics"]["run/unanswered"] == 40  # samples are written at the end of a run
+    assert 0 < run["metrics"]["progress/computed"] < 40

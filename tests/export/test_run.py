@@ -1,0 +1,137 @@
+"""What is exported of a run: its identity, its counts, and no keys."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from mill.api.errors import RunError
+from mill.export.run import ExportedRun, clean, flatten, lower_is_better, select_runs
+from mill.export.tracker import tracked
+from mill.runs.folder import RunFolder
+from tests.export.made_runs import KEY, evaluate, only_run
+
+
+def test_samples_are_counted(odd_run: ExportedRun) -> None:
+    counts = {task: (count.n, count.failed, count.unanswered, count.responses) for task, count in odd_run.counts.items()}
+    assert counts == {
+        "odd_text": (4, 1, 0, 4),
+        "odd:choice,x": (4, 0, 0, 12),
+        "odd_document": (4, 0, 0, 4),
+        "odd_dialog": (2, 0, 0, 4),
+        "odd_agent": (1, 0, 0, 2),
+    }
+    assert odd_run.status == "finished"
+
+
+def test_a_moved_run_is_the_same_and_an_extended_one_too(tmp_path: Path) -> None:
+    first = evaluate(tmp_path / "a", "odd_text", "--limit", "2")
+    assert first.counts["odd_text"].n == 2  # read now, before the run is extended
+    shutil.copytree(tmp_path / "a", tmp_path / "b" / "elsewhere")
+    assert only_run(tmp_path / "b" / "elsewhere").uid == first.uid
+    extended = evaluate(tmp_path / "a", "odd_text")
+    assert (extended.uid, extended.counts["odd_text"].n) == (first.uid, 4)
+    assert tracked(extended).step == 4 and tracked(first).state != tracked(extended).state
+
+
+def test_a_second_run_of_the_same_model_is_another(tmp_path: Path, odd_run: ExportedRun) -> None:
+    again = evaluate(tmp_path, "odd_text", "--limit", "1")
+    assert again.folder.path.parts[-2:] == odd_run.folder.path.parts[-2:]
+    assert again.uid != odd_run.uid
+
+
+def test_a_run_without_an_id_is_known_by_its_folders_and_its_first_session(tmp_path: Path) -> None:
+    run = evaluate(tmp_path, "odd_text", "--limit", "1")
+    file = run.folder.path / "manifest.json"
+    manifest = json.loads(file.read_text())
+    del manifest["id"]
+    file.write_text(json.dumps(manifest))
+    old = only_run(tmp_path)
+    assert old.uid != run.uid and old.uid == only_run(tmp_path).uid
+    manifest["sessions"][0]["id"] = "another"
+    file.write_text(json.dumps(manifest))
+    assert only_run(tmp_path).uid != old.uid
+
+
+def test_metrics_have_errors_intervals_and_counts(odd_run: ExportedRun) -> None:
+    entry = tracked(odd_run)
+    assert entry.metrics["odd_text/exact_match"] == pytest.approx(1 / 3)
+    assert entry.metrics["odd_text/exact_match_stderr"] == pytest.approx(1 / 3)
+    assert entry.metrics["odd_text/exact_match_low"] == pytest.approx(1 - 0.975 ** (1 / 3))  # Clopper and Pearson
+    assert entry.metrics["odd_text/failed"] == 1 and entry.metrics["run/failed"] == 1 and entry.metrics["run/samples"] == 15
+    assert entry.metrics["odd_agent/tool_calls"] == 2 and entry.metrics["odd_agent/failed_calls"] == 1
+    assert entry.not_finite == {"odd_text/speed": float("inf")}
+    assert entry.tags["mill.not_finite"] == "odd_text/speed = inf"
+    assert "odd_text/speed" not in entry.metrics
+    assert entry.step == 26
+
+
+def test_an_unfinished_run_has_unanswered_samples_and_no_scores(tmp_path: Path) -> None:
+    run = evaluate(tmp_path, "odd_text", "--limit", "2")
+    file = run.folder.samples_file("odd_text")
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    rows[1] |= {"error": "not answered", "responses": [[]], "values": {}}
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (run.folder.path / "results.json").unlink()
+    unfinished = only_run(tmp_path)
+    assert unfinished.status == "unfinished"
+    assert tracked(unfinished).metrics["run/unanswered"] == 1
+    assert (unfinished.counts["odd_text"].failed, unfinished.counts["odd_text"].n) == (0, 2)
+
+
+def test_no_key_is_exported(odd_run: ExportedRun) -> None:
+    entry = tracked(odd_run)
+    shown = json.dumps([entry.params, entry.tags, odd_run.command])
+    assert KEY[:10] not in shown and "***" in shown
+
+
+def test_keys_in_a_manifest_of_another_origin_are_removed(tmp_path: Path) -> None:
+    run = evaluate(tmp_path, "odd_text", "--limit", "1")
+    file = run.folder.path / "manifest.json"
+    manifest = json.loads(file.read_text())
+    manifest["model"]["arguments"] |= {"api_key": KEY, "base_url": f"http://me:{KEY}@host/v1"}
+    manifest["judge"] = f"openai-compat[api_key={KEY}]"
+    manifest["sessions"][0]["command"] = f"mill eval http://me:{KEY}@host gsm8k --api_key {KEY}"
+    file.write_text(json.dumps(manifest))
+    entry = tracked(only_run(tmp_path))
+    assert KEY[:10] not in json.dumps([entry.params, entry.tags])
+    assert entry.params["model_args.base_url"] == "http://me:***@host/v1"
+
+
+def test_a_damaged_run_is_left_out_and_counted(tmp_path: Path, odd_run: ExportedRun) -> None:
+    shutil.copytree(odd_run.folder.path.parents[1], tmp_path, dirs_exist_ok=True)
+    broken = tmp_path / "model" / "default"
+    broken.mkdir(parents=True)
+    (broken / "manifest.json").write_text('{"model": 1}')
+    runs, left_out = select_runs([tmp_path])
+    assert (len(runs), left_out) == (1, 1)
+    with pytest.raises(RunError, match=r"manifest\.json"):
+        select_runs([broken])
+
+
+def test_a_run_is_exported_once(odd_run: ExportedRun) -> None:
+    folder = odd_run.folder.path
+    runs, _ = select_runs([folder, folder.parents[1], folder.parent])
+    assert len(runs) == 1
+
+
+def test_names_and_parameters() -> None:
+    assert clean("a\x1b\ud800b") == "a\\x1b\\ud800b"
+    assert flatten({"a": {"b": 1, "c": None}, "d": [1, "x"], "e": ""}, "p.") == {"p.a.b": "1", "p.d": '[1, "x"]'}
+    better = ("acc", "exact_match,strict-match", "answered", "errorless", "perplexities")
+    assert [name for name in better if lower_is_better(name)] == []
+    worse = ("word_perplexity", "bits_per_byte", "wer", "brier_score", "rmse", "word_perplexity,none")
+    assert all(map(lower_is_better, worse))
+
+
+def test_times_of_a_damaged_session_do_not_matter(tmp_path: Path) -> None:
+    run = evaluate(tmp_path, "odd_text", "--limit", "1")
+    file = run.folder.path / "manifest.json"
+    manifest = json.loads(file.read_text())
+    manifest["sessions"][0] |= {"started": "yesterday", "seconds": 1e300}
+    file.write_text(json.dumps(manifest))
+    found = ExportedRun.read(RunFolder(run.folder.path))
+    assert (found.started.year, found.ended.year) == (1970, 9999)
