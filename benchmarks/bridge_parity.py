@@ -31,7 +31,7 @@ from mill.bridges.lm_eval import library, scoring
 from mill.bridges.lm_eval.data import local_first, local_splits
 from mill.bridges.lm_eval.hub_metrics import hub_metrics
 from mill.bridges.lm_eval.index import GROUP, TASK
-from mill.runs.evaluate import Outcome
+from mill.runs.outcome import Outcome
 from mill.runs.prepare import prepare
 from mill.tasks.load import select
 from mill.tasks.sources import source

@@ -23,16 +23,16 @@ from mill.metrics.repeats import read_repeat_metrics
 from mill.models.spec.parse import Spec, make_spec, parse_spec
 from mill.options.amounts import make_price
 from mill.options.checks import CheckOptions
-from mill.options.definitions import EvalOptions, merge
+from mill.options.eval_options import EvalOptions, merge
 from mill.options.option import Option, options_of, read_all
 from mill.options.switches import apply_switches
 from mill.options.text import split_names
 from mill.report.collect import COLUMNS, score_rows
 from mill.report.data_frame import data_frame
 from mill.report.scores import model_warnings, score_warnings
-from mill.runs.evaluate import Outcome
 from mill.runs.folder import check_writable
 from mill.runs.judging import open_judge
+from mill.runs.outcome import Outcome
 from mill.runs.prepare import plan_run, prepare, set_budget
 from mill.runs.reuse import open_reuse
 from mill.runs.sample_rows import run_columns, sample_row

@@ -13,7 +13,8 @@ from mill.metrics.sequential import Decider
 from mill.runs.benchmark_means import with_sequence
 from mill.runs.claims import Claim
 from mill.runs.decisions import FIRST_BLOCK, GroupTest, decision_of, describe_decision, metric_value, next_block
-from mill.runs.evaluate import OpenRun, Outcome, Run
+from mill.runs.evaluate import OpenRun, Run
+from mill.runs.outcome import Outcome
 from mill.runs.samples import ScoredSample
 from mill.runs.sampling import SampleGroup
 from mill.runs.schema import BenchmarkResult, Decision, Look, TaskResult
@@ -61,7 +62,7 @@ def _answer_block(opened: Sequence[OpenRun], blocks: Sequence[Sequence[SampleSta
         one.answer(block)
     if any(state.open_requests() for block in blocks for state in block):
         return False
-    sides = [one.run.score_states(block) for one, block in zip(opened, blocks, strict=True)]
+    sides = [one.run.scores.score_states(block) for one, block in zip(opened, blocks, strict=True)]
     values = [[_value(scored) for scored in side] for side in sides]
     test.failed += sum(a is None or b is None for a, b in zip(*values, strict=True))
     assert test.decider is not None

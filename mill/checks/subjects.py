@@ -19,8 +19,9 @@ from mill.checks.warnings import truncation_warnings
 from mill.models.spec.open import open_model, resolve_spec, split_chat_template
 from mill.models.spec.parse import Spec
 from mill.runs.claims import Claim
-from mill.runs.evaluate import Outcome, Run
+from mill.runs.evaluate import Run
 from mill.runs.folder import check_writable
+from mill.runs.outcome import Outcome
 from mill.runs.plan import refuse_early
 from mill.runs.prepare import plan_run
 from mill.runs.sampling import SampleChoice

@@ -21,7 +21,7 @@ from mill.checks.subjects import TOP_LOGPROBS, CheckConfig
 from mill.cli.interrupt import interrupted
 from mill.cli.options import Decorator, given_options, option, options, with_options
 from mill.options.checks import CheckOptions
-from mill.options.definitions import merge
+from mill.options.eval_options import merge
 from mill.runs.claims import read_claim
 from mill.runs.sampling import SampleChoice
 from mill.tasks.from_files import expand_task_files

@@ -12,7 +12,7 @@ from mill.cli.values import FiniteFloat
 from mill.execute.conformance import conform
 from mill.models.spec.open import open_model
 from mill.models.spec.parse import make_spec
-from mill.options.definitions import EvalOptions
+from mill.options.eval_options import EvalOptions
 from mill.report.tables import print_table
 from mill.tasks.load import load_files
 

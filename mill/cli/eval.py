@@ -24,12 +24,13 @@ from mill.export.live import check_trackers, logged_to
 from mill.metrics.repeats import read_repeat_metrics
 from mill.models.spec.parse import Spec, make_spec
 from mill.options.amounts import make_price
-from mill.options.definitions import EvalOptions, merge
+from mill.options.eval_options import EvalOptions, merge
 from mill.options.run_file import read_run_file
 from mill.options.switches import apply_switches
 from mill.report.plan import print_plan
 from mill.report.scores import print_outcome
-from mill.runs.evaluate import Outcome, Run
+from mill.runs.evaluate import Run
+from mill.runs.outcome import Outcome
 from mill.runs.prepare import prepare, set_budget
 from mill.runs.reuse import open_reuse
 from mill.runs.sampling import SampleChoice

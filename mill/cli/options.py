@@ -10,7 +10,8 @@ import click
 import msgspec
 
 from mill.api.errors import SpecError
-from mill.options.definitions import DEFAULT_OUTPUT_DIR, EvalOptions
+from mill.options.definitions import DEFAULT_OUTPUT_DIR
+from mill.options.eval_options import EvalOptions
 from mill.options.option import Option, options_of
 from mill.options.switches import apply_switches
 

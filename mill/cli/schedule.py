@@ -22,7 +22,7 @@ from mill.cli.values import FilePath
 from mill.models.spec.open import open_model, resolve_spec, split_chat_template
 from mill.models.spec.parse import make_spec
 from mill.models.spec.remote_code import remote_code_forbidden
-from mill.options.definitions import EvalOptions
+from mill.options.eval_options import EvalOptions
 from mill.options.text import format_pairs, split_names
 from mill.report.tables import print_table
 from mill.runs.advisory_lock import advisory_lock

@@ -9,7 +9,7 @@ from typing import Any
 
 from mill.api.response import Response
 from mill.export.run import UNANSWERED
-from mill.runs.schema import read_response
+from mill.runs.sample_schema import read_response
 
 Message = Mapping[str, Any]
 """As `mill.api.message.Message.to_json` writes it."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from mill.api.errors import SpecError
 from mill.api.yaml_file import read_yaml
-from mill.options.definitions import EvalOptions
+from mill.options.eval_options import EvalOptions
 from mill.options.option import options_of, read_all
 
 _UNWRITABLE = re.compile("[\x00\ud800-\udfff]")

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from mill.metrics.estimate import NOTHING, Estimate
 from mill.report.tables import console, dash, number, print_table
 from mill.runs.decisions import describe_decision
-from mill.runs.evaluate import Outcome
+from mill.runs.outcome import Outcome
 from mill.runs.schema import BenchmarkResult, TaskResult, failed_samples
 
 COLUMNS = ("task", "shots", "metric", "value", "stderr", "95 % interval", "n", "failed")

@@ -12,83 +12,41 @@ from mill.api.budget import BudgetLimits, Prices, shown_dollars
 from mill.api.errors import MillError, RunError
 from mill.api.model import MillModel
 from mill.api.request import Request
-from mill.api.task import Benchmark, RenderSettings, Task
+from mill.api.task import Benchmark, RenderSettings
 from mill.api.warnings import warn
 from mill.execute.account import Account
 from mill.execute.backend import LocalBackend
 from mill.execute.budget import MODEL, RunBudget
 from mill.execute.choose import ExecutorChoice, make_backend
-from mill.execute.executor import Executor, Tally
+from mill.execute.executor import Executor
 from mill.execute.lockstep import LockStepExecutor
 from mill.execute.ranks import Ranks
 from mill.execute.sample_state import SampleState, run_samples
-from mill.metrics.estimate import Estimate
 from mill.metrics.repeats import RepeatMetric
 from mill.models.spec.parse import Spec
 from mill.runs import manifest
 from mill.runs.advisory_lock import advisory_lock
-from mill.runs.benchmark_means import summarize_benchmarks, with_sequence
-from mill.runs.control import ControlRun, add_controls
+from mill.runs.control import ControlRun
 from mill.runs.folder import MANIFEST, RunFolder
 from mill.runs.judging import (
     JudgeRunner,
     judge_failures,
-    judgement_warnings,
 )
 from mill.runs.ledger import LedgerFile
 from mill.runs.media_files import store_unnamed
 from mill.runs.multi_rank import RankShare, check_same_plan
+from mill.runs.outcome import Outcome
 from mill.runs.plan import TaskPlan
 from mill.runs.record import Record
-from mill.runs.results import changed_data, stopped_warning, summarize, write_results
-from mill.runs.samples import SampleRecord, ScoredSample, from_state, prompt_requests, score_sample, write_samples
+from mill.runs.results import changed_data, write_results
+from mill.runs.run_scores import RunScores
+from mill.runs.samples import SampleRecord, from_state, prompt_requests, score_sample, write_samples
 from mill.runs.sampling import SampleGroup
-from mill.runs.schema import BenchmarkResult, TaskResult
-from mill.runs.scoring import score_samples
+from mill.runs.schema import TaskResult
 from mill.runs.stages import Stages
 from mill.sandbox import sandbox_label
-from mill.tasks.suite import ANSWERED
 
 FINISHED = ("finished", "stopped")  # how a session ends that was not disturbed
-
-
-@dataclass
-class Outcome:
-    """The results of a run. `tasks` and `benchmarks` are those of this command, not all that the folder has."""
-
-    model: str
-    folder: RunFolder
-    tasks: list[TaskResult]
-    benchmarks: list[BenchmarkResult]
-    tally: Tally
-    seconds: float
-    warnings: list[str] = field(default_factory=list)
-    scored: dict[str, list[ScoredSample]] = field(default_factory=dict, repr=False)
-    """The samples of each task, by the task's name."""
-    judge_failures: int = 0
-    """Requests to the judge that failed, and judgements that could not be read."""
-    left_out: dict[str, str] = field(default_factory=dict)
-    """Tasks that could not be scored again, with the reason."""
-    stopped: str = ""
-    """At which budget the run stopped, and how many samples are done; empty where it came to its end."""
-    spent: str = ""
-    """What the whole run has spent, where it has a budget."""
-    precision: dict[str, str] = field(default_factory=dict)
-    """How precise each task or benchmark is, and with how many samples, where a precision was given."""
-
-    @property
-    def errors(self) -> int:
-        return sum(task.errors for task in self.tasks)
-
-    @property
-    def without_score(self) -> list[str]:
-        """Tasks of which samples ran, and none has a value of any metric."""
-        return [task.task for task in self.tasks if task.n and not any(estimate.n for estimate in task.metrics.values())]
-
-    @property
-    def complete(self) -> bool:
-        """Whether every task has a score, no sample failed or was left, and no judgement is missing."""
-        return not (self.stopped or self.errors or self.judge_failures or self.without_score or self.left_out)
 
 
 @dataclass
@@ -204,40 +162,27 @@ class Run:
         assert self.stages is not None
         if self._budget is not None and self._budget.stopped:
             return [0 for _ in self.stages.orders]
-        return self.stages.following(self.score_states, self._estimates_so_far)
+        scores = self.scores
+        return self.stages.following(scores.score_states, scores.estimates)
+
+    @property
+    def scores(self) -> RunScores:
+        """How the samples are scored, with what is known by now."""
+        return RunScores(
+            self.plans,
+            self.benchmarks,
+            self.settings,
+            self.repeat_metrics,
+            self.judging,
+            self.groups,
+            self.stages,
+            self.control,
+            self._budget.stopped if self._budget is not None else "",
+        )
 
     def _next_block(self, ranks: Ranks, stages: Stages) -> list[SampleState]:
         """Rank 0 has the responses and decides; all ranks know the order."""
         return stages.take(ranks.exchange(self._following() if ranks.first else None)[0])
-
-    def score_states(self, states: Sequence[SampleState]) -> list[ScoredSample]:
-        """These samples, scored, in their order."""
-        scored: dict[tuple[str, str], ScoredSample] = {}
-        for task in {state.task.name: state.task for state in states}.values():
-            records = [from_state(state) for state in states if state.task is task]
-            scored |= {(task.name, one.record.sample.id): one for one in self._scored(task, records)}
-        return [scored[state.task.name, state.sample.id] for state in states]
-
-    def _estimates_so_far(self) -> dict[str, Mapping[str, Estimate]]:
-        results, means = self._results({plan.task.name: self.score_states(plan.states) for plan in self.plans})
-        found: dict[str, TaskResult | BenchmarkResult] = {**results, **{mean.benchmark: mean for mean in means}}
-        return {name: one.control.metrics if one.control is not None else one.metrics for name, one in found.items()}
-
-    def _results(self, scored: Mapping[str, list[ScoredSample]]) -> tuple[dict[str, TaskResult], list[BenchmarkResult]]:
-        results = {plan.requested: self._summarize(plan, scored[plan.task.name]) for plan in self.plans}
-        if self.control is not None:
-            add_controls(self.control, self.groups, self.plans, scored, results)
-        self._add_decisions(results)
-        return results, summarize_benchmarks(results, self.benchmarks)
-
-    def _add_decisions(self, results: Mapping[str, TaskResult]) -> None:
-        if self.stages is None:
-            return
-        decisions, groups = self.stages.decisions(), {name: one.name for one in self.groups for name in one.tasks}
-        for name, result in results.items():
-            result.decision = decisions.get(groups[name])
-            if result.decision is not None and result.decision.of == result.task:
-                result.metrics = with_sequence(result.metrics, result.decision, result.n)
 
     def _render_prompts(self) -> None:
         """Once, after the last request and before the model is closed: some backends keep their tokenizer no longer."""
@@ -317,8 +262,9 @@ class Run:
             self._write_plan()  # with the samples of all parts
         records = {plan.task.name: [from_state(state, self._sent(state)) for state in plan.states] for plan in self.plans}
         breakdown = self._judge(records, quiet=quiet)
-        scored = {plan.task.name: self._scored(plan.task, records[plan.task.name]) for plan in self.plans}
-        results, means = self._results(scored)
+        scores = self.scores
+        scored = {plan.task.name: scores.scored(plan.task, records[plan.task.name]) for plan in self.plans}
+        results, means = scores.results(scored)
         for name in write_results(self.folder, results, self.benchmarks):
             write_samples(self.folder, self.model.model_name, name, scored[name])
         store_unnamed(self.folder, (one for state in self.states for one in prompt_requests(state)[-1].media))
@@ -355,9 +301,6 @@ class Run:
         cost = f", {shown_dollars(dollars)}" if any(self.prices.values()) else ""
         return f"{tokens:,} tokens{cost} and {self._budget.seconds():.1f} s in all sessions of the run"
 
-    def _scored(self, task: Task, records: Sequence[SampleRecord]) -> list[ScoredSample]:
-        return score_samples(task, records, self.settings, self.repeat_metrics)
-
     def _judge(self, records: Mapping[str, list[SampleRecord]], *, quiet: bool) -> list[str]:
         """Have the responses judged. A judge that breaks down is reported; scores that need no judge are kept."""
         if self.judging is None:
@@ -390,22 +333,3 @@ class Run:
             if plan.task.name not in covered:
                 unanswered = (score_sample(plan.task, from_state(state)) for state in plan.states)
                 write_samples(self.folder, self.model.model_name, plan.task.name, unanswered)
-
-    def _summarize(self, plan: TaskPlan, scored: list[ScoredSample]) -> TaskResult:
-        stopped = self._budget.stopped if self._budget is not None else ""
-        how: dict[str, Any] = {"n_shots": plan.n_shots, "total": plan.total, "data_hash": plan.data_hash}
-        how["sampled"] = plan.sampled
-        result = summarize(plan.task, scored, **how, partial=bool(stopped), judged=self.judging is not None)
-        result.warnings = plan.warnings() + self._judge_warnings(plan.task, scored)
-        if result.pending or result.not_judged:
-            result.warnings.append(stopped_warning(result, stopped))
-        return result
-
-    def _judge_warnings(self, task: Task, scored: Sequence[ScoredSample]) -> list[str]:
-        if task.judge is None:
-            return []
-        if self.judging is None:
-            if task.judge.optional and any(name != ANSWERED for name in task.metrics):
-                return []
-            return ["no judge grades the answers, so metrics of a judge are missing: --judge MODEL names one"]
-        return [f"judged by {self.judging.model.model_name}", *judgement_warnings(scored)]

@@ -22,7 +22,8 @@ from typing import Any
 from mill.api.errors import RunError
 from mill.api.storage import read_bytes, slug, unique_name, write_json
 from mill.api.validate import convert, parse_json
-from mill.runs.schema import Manifest, Results, View, checked, decode_floats, refuse_misnamed
+from mill.runs.sample_schema import checked
+from mill.runs.schema import Manifest, Results, View, decode_floats, refuse_misnamed
 
 MANIFEST, RESULTS, SAMPLES = "manifest.json", "results.json", "samples"
 LONGEST_NAME = 120

@@ -12,7 +12,7 @@ from mill.api.errors import MillError, RunError
 from mill.api.storage import open_regular, read_lines
 from mill.api.validate import convert, parse_json
 from mill.api.warnings import warn
-from mill.runs.schema import RecordLine, ResponseEntry, checked
+from mill.runs.sample_schema import RecordLine, ResponseEntry, checked
 
 # A line as `Record` writes it, up to the response field that its kind needs. Any other line is parsed as a whole.
 _HEAD = re.compile(

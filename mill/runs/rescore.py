@@ -16,9 +16,9 @@ from mill.execute.executor import Tally
 from mill.execute.sample_state import SampleState, replay
 from mill.metrics.repeats import read_repeat_metrics
 from mill.runs.benchmark_means import summarize_benchmarks
-from mill.runs.evaluate import Outcome
 from mill.runs.folder import MANIFEST, RunFolder
 from mill.runs.judging import judge_failures
+from mill.runs.outcome import Outcome
 from mill.runs.record import Record
 from mill.runs.results import summarize, write_results
 from mill.runs.samples import SampleRecord, ScoredSample, from_state, read_samples, write_samples

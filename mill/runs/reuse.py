@@ -8,8 +8,9 @@ from pathlib import Path
 
 from mill.api.errors import RunError
 from mill.runs.control import ControlRun, executed_control, recorded_control
-from mill.runs.evaluate import Outcome, Run
+from mill.runs.evaluate import Run
 from mill.runs.folder import MANIFEST, RunFolder
+from mill.runs.outcome import Outcome
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from mill.execute.sample_state import SampleState
 from mill.runs.folder import RunFolder
 from mill.runs.media_files import media_entries
 from mill.runs.sample_rows import run_columns, sample_row
-from mill.runs.schema import SampleLine, checked, read_response
+from mill.runs.sample_schema import SampleLine, checked, read_response
 from mill.tasks import hooks
 
 _SHOWN = ("prompts", "messages", "tools", "added_tools", "media", "max_rounds_reached")  # for people who read the sample

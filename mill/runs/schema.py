@@ -9,9 +9,8 @@ from typing import Any, Literal, TypedDict
 
 from mill.api.budget import TokenUsage
 from mill.api.errors import RunError
-from mill.api.response import Response, encode_float
-from mill.api.tools import CallOutcome
-from mill.api.validate import Number, convert
+from mill.api.response import encode_float
+from mill.api.validate import Number
 from mill.execute.executor import Tally
 from mill.metrics.estimate import Estimate
 
@@ -297,159 +296,6 @@ Part = dict[str, dict[str, PartEntry]]
 
 
 @dataclass
-class ToolCallEntry:
-    """A call of a tool; `arguments` as the model wrote them."""
-
-    name: str
-    arguments: str
-    id: str = ""
-
-
-@dataclass
-class ToolResultEntry:
-    name: str
-    output: str
-    outcome: CallOutcome
-    id: str = ""
-
-
-@dataclass
-class ContentEntry:
-    """A part of a message: a text, or the name of an image, video or audio."""
-
-    type: Literal["text", "image", "video", "audio"]
-    text: str = ""
-    image: str = ""
-    video: str = ""
-    audio: str = ""
-
-
-@dataclass
-class MediaEntry:
-    """An image, video or audio of a prompt; `digest` is that of its content."""
-
-    type: Literal["image", "video", "audio"]
-    name: str
-    digest: str
-
-
-@dataclass
-class CalledFunction:
-    name: str
-    arguments: str
-
-
-@dataclass
-class MessageCall:
-    """A call of a tool in a message, in OpenAI's format."""
-
-    function: CalledFunction
-    id: str = ""
-
-
-@dataclass
-class MessageEntry:
-    """A message, as `Message.to_json` writes it."""
-
-    role: str
-    content: str | list[ContentEntry]
-    tool_calls: list[MessageCall] = field(default_factory=list)
-    tool_call_id: str = ""
-    name: str = ""
-
-
-@dataclass
-class DescribedFunction:
-    name: str
-    description: str = ""
-    parameters: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass
-class ToolEntry:
-    """A tool that the model may call, as `Tool.to_dict` writes it."""
-
-    function: DescribedFunction
-
-
-@dataclass
-class ResponseEntry:
-    """A response, as `Response.to_dict` writes it."""
-
-    text: str | None = None
-    score: Number | None = None
-    is_greedy: bool | None = None
-    label: str | None = None
-    ranking: list[tuple[str, Number]] | None = None
-    tokens: list[tuple[int | None, str, Number, list[tuple[int | str, Number]]]] | None = None
-    error: str | None = None
-    finish_reason: str | None = None
-    prompt_tokens: int | None = None
-    output_tokens: int | None = None
-    truncated_tokens: int = 0
-    retries: int = 0
-    seconds: Number | None = None
-    first_token_s: Number | None = None
-    reasoning: str | None = None
-    reasoning_tokens: int | None = None
-    cached_tokens: int | None = None
-    tool_calls: list[ToolCallEntry] = field(default_factory=list)
-    tool_results: list[ToolResultEntry] = field(default_factory=list)
-    distribution: str | None = None
-
-
-@dataclass
-class RecordLine:
-    """A line of record/*.jsonl. Those of the first version had neither `deterministic` nor `failed`."""
-
-    key: str
-    response: ResponseEntry
-    kind: str = ""
-    deterministic: bool = False
-
-
-ValueEntry = float | str | list[Number] | dict[str, Number] | None
-"""A metric's value of one repeat: a number, a pair of numbers, or, of a task that sums up its values itself, what is shown
-of them. A number that is not finite is a text."""
-
-
-@dataclass
-class SampleLine:
-    """What is read of a line of samples/*.jsonl; `keys` and `responses` have a list for each repeat.
-
-    The other columns of a line are for other programs: see sample_rows.py.
-    """
-
-    id: str | int
-    target: Any
-    prompt: str
-    continuations: list[str]
-    keys: list[list[str]]
-    responses: list[list[ResponseEntry]]
-    doc: dict[str, Any]
-    unrendered: str | None = None
-    """The prompt before the chat template; None where that is the prompt."""
-    judgements: list[list[str | None]] = field(default_factory=list)
-    values: dict[str, list[ValueEntry]] = field(default_factory=dict)
-    details: list[dict[str, Any]] = field(default_factory=list)
-    extracted_repeats: list[Any] = field(default_factory=list)
-    prompts: list[str] = field(default_factory=list)
-    messages: list[list[MessageEntry]] = field(default_factory=list)
-    """Of a dialog: for each repeat the messages of its last round."""
-    tools: list[ToolEntry] = field(default_factory=list)
-    added_tools: list[ToolEntry] = field(default_factory=list)
-    media: list[MediaEntry] = field(default_factory=list)
-    max_rounds_reached: bool = False
-    escaped: bool = False
-    """Whether lone surrogates are written as `\\udXXX` in this line, and each backslash doubled: see samples.py."""
-    task: str = ""
-    error: str | None = None
-    response: str | None = None
-    reasoning: str | None = None
-    reasoning_tokens: Number | None = None
-
-
-@dataclass
 class WorkingEntry:
     """working/*.json: a process that works on a run, or waits for the lock."""
 
@@ -479,19 +325,9 @@ class LedgerEntry:
     born: str | None = None
 
 
-def checked(data: Mapping[str, Any], kind: type[Any], where: object) -> Mapping[str, Any]:
-    """`data` itself, unknown fields included, once it fits the type."""
-    convert(data, kind, where, RunError)
-    return data
-
-
 def refuse_misnamed(entries: Mapping[str, Any], where: object) -> None:
     """Refuse results under another name than their own: they would count twice."""
     for name, entry in entries.items():
         field_name = {TaskResult: "task", BenchmarkResult: "benchmark"}.get(type(entry))
         if field_name is not None and (own := getattr(entry, field_name)) != name:
             raise RunError(f"{where} is not valid: {name}.{field_name}: it is {own!r}, which is another one")
-
-
-def read_response(data: Any, where: object) -> Response:
-    return Response.from_dict(checked(data, ResponseEntry, where))

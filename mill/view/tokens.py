@@ -13,7 +13,7 @@ from mill.checks.pairing import Divergence, find_divergence
 from mill.metrics.divergence import bounded_gap, exact_gaps
 from mill.metrics.similarity import common_start
 from mill.runs.record import distribution_file
-from mill.runs.schema import read_response
+from mill.runs.sample_schema import read_response
 from mill.view.filters import Page, SampleFilter
 from mill.view.index import ResultsIndex
 from mill.view.queries import files_of, find_run, list_samples, read_line, sample_row

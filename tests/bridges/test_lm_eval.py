@@ -26,8 +26,8 @@ from mill.cli.main import run as main
 from mill.execute.executor import Tally
 from mill.metrics.estimate import Estimate
 from mill.report.scores import score_warnings
-from mill.runs.evaluate import Outcome
 from mill.runs.folder import RunFolder
+from mill.runs.outcome import Outcome
 from mill.runs.prepare import prepare
 from mill.runs.rescore import score_again
 from mill.runs.results import _own_estimate

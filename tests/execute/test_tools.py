@@ -17,7 +17,7 @@ from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample
 from mill.api.tools import ERROR, MALFORMED, OK, TIMED_OUT, UNKNOWN, ToolCall, ToolResult
 from mill.execute.tools import execute, run_tools
-from mill.runs.evaluate import Outcome
+from mill.runs.outcome import Outcome
 from mill.runs.prepare import prepare
 from mill.runs.rescore import score_again
 from mill.tasks.agent import call_id, tool_turns

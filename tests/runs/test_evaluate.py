@@ -17,8 +17,8 @@ from mill.api.errors import RunError
 from mill.api.registry import register_metric
 from mill.api.task import RenderSettings
 from mill.cli.main import run as main
-from mill.runs.evaluate import Outcome
 from mill.runs.folder import RunFolder
+from mill.runs.outcome import Outcome
 from mill.runs.prepare import prepare
 from mill.runs.rescore import score_again
 from mill.runs.results import _estimate

@@ -13,8 +13,9 @@ import pytest
 from mill.api.errors import RunError, SpecError
 from mill.api.task import RenderSettings
 from mill.runs.claims import Claim, read_claim
-from mill.runs.evaluate import Outcome, Run
+from mill.runs.evaluate import Run
 from mill.runs.folder import RunFolder
+from mill.runs.outcome import Outcome
 from mill.runs.prepare import prepare
 from mill.runs.rescore import score_again
 from mill.runs.reuse import open_reuse

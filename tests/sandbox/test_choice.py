@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mill.api.errors import SpecError
-from mill.options.definitions import EvalOptions
+from mill.options.eval_options import EvalOptions
 from mill.options.option import options_of, read_all
 from mill.options.switches import apply_switches
 from mill.sandbox import choice, choose_sandbox, chosen_sandbox, refuse_unsafe_code, run_programs, sandbox_choice

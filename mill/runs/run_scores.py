@@ -1,0 +1,89 @@
+"""From responses to results: the samples of a run scored, and the metrics of its tasks and benchmarks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mill.api.task import Benchmark, RenderSettings, Task
+from mill.execute.sample_state import SampleState
+from mill.metrics.estimate import Estimate
+from mill.metrics.repeats import RepeatMetric
+from mill.runs.benchmark_means import summarize_benchmarks, with_sequence
+from mill.runs.control import ControlRun, add_controls
+from mill.runs.judging import JudgeRunner, judgement_warnings
+from mill.runs.plan import TaskPlan
+from mill.runs.results import stopped_warning, summarize
+from mill.runs.samples import SampleRecord, ScoredSample, from_state
+from mill.runs.sampling import SampleGroup
+from mill.runs.schema import BenchmarkResult, TaskResult
+from mill.runs.scoring import score_samples
+from mill.runs.stages import Stages
+from mill.tasks.suite import ANSWERED
+
+
+@dataclass(frozen=True)
+class RunScores:
+    """How the samples of a run are scored and summed up. `stopped` names the budget at which the run stopped."""
+
+    plans: Sequence[TaskPlan]
+    benchmarks: Sequence[Benchmark]
+    settings: RenderSettings
+    repeat_metrics: Sequence[RepeatMetric] | None = None
+    judging: JudgeRunner | None = None
+    groups: Sequence[SampleGroup] = ()
+    stages: Stages | None = None
+    control: ControlRun | None = None
+    stopped: str = ""
+
+    def scored(self, task: Task, records: Sequence[SampleRecord]) -> list[ScoredSample]:
+        return score_samples(task, records, self.settings, self.repeat_metrics)
+
+    def score_states(self, states: Sequence[SampleState]) -> list[ScoredSample]:
+        """These samples, scored, in their order."""
+        scored: dict[tuple[str, str], ScoredSample] = {}
+        for task in {state.task.name: state.task for state in states}.values():
+            records = [from_state(state) for state in states if state.task is task]
+            scored |= {(task.name, one.record.sample.id): one for one in self.scored(task, records)}
+        return [scored[state.task.name, state.sample.id] for state in states]
+
+    def results(self, scored: Mapping[str, list[ScoredSample]]) -> tuple[dict[str, TaskResult], list[BenchmarkResult]]:
+        results = {plan.requested: self._summarize(plan, scored[plan.task.name]) for plan in self.plans}
+        if self.control is not None:
+            add_controls(self.control, self.groups, self.plans, scored, results)
+        self._add_decisions(results)
+        return results, summarize_benchmarks(results, self.benchmarks)
+
+    def estimates(self) -> dict[str, Mapping[str, Estimate]]:
+        results, means = self.results({plan.task.name: self.score_states(plan.states) for plan in self.plans})
+        found: dict[str, TaskResult | BenchmarkResult] = {**results, **{mean.benchmark: mean for mean in means}}
+        return {name: one.control.metrics if one.control is not None else one.metrics for name, one in found.items()}
+
+    def _add_decisions(self, results: Mapping[str, TaskResult]) -> None:
+        if self.stages is None:
+            return
+        decisions, groups = self.stages.decisions(), {name: one.name for one in self.groups for name in one.tasks}
+        for name, result in results.items():
+            result.decision = decisions.get(groups[name])
+            if result.decision is not None and result.decision.of == result.task:
+                result.metrics = with_sequence(result.metrics, result.decision, result.n)
+
+    def _summarize(self, plan: TaskPlan, scored: list[ScoredSample]) -> TaskResult:
+        stopped = self.stopped
+        how: dict[str, Any] = {"n_shots": plan.n_shots, "total": plan.total, "data_hash": plan.data_hash}
+        how["sampled"] = plan.sampled
+        result = summarize(plan.task, scored, **how, partial=bool(stopped), judged=self.judging is not None)
+        result.warnings = plan.warnings() + self._judge_warnings(plan.task, scored)
+        if result.pending or result.not_judged:
+            result.warnings.append(stopped_warning(result, stopped))
+        return result
+
+    def _judge_warnings(self, task: Task, scored: Sequence[ScoredSample]) -> list[str]:
+        if task.judge is None:
+            return []
+        if self.judging is None:
+            if task.judge.optional and any(name != ANSWERED for name in task.metrics):
+                return []
+            return ["no judge grades the answers, so metrics of a judge are missing: --judge MODEL names one"]
+        return [f"judged by {self.judging.model.model_name}", *judgement_warnings(scored)]
