@@ -181,7 +181,7 @@ def _usage(run: RecordedRun, name: str, known: dict[tuple[Path, str], _Usage]) -
 
 def _read(run: RecordedRun, task: str) -> _Usage:
     usage = _Usage()
-    for sample in run.values(task):
+    for sample in run.usage(task):
         if sample.prompt_tokens is not None or sample.output_tokens is not None:
             usage.counted += 1
             usage.prompt += sample.prompt_tokens or 0
