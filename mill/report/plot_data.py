@@ -15,6 +15,7 @@ from mill.runs.recorded_run import RecordedRun
 
 PER_PRICE = 1_000_000  # prices are for a million tokens
 SAMPLES = 1_000  # dollars are for so many samples
+LOG_RATIO = 20  # of the largest to the smallest cost, from which on an axis is logarithmic
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,20 @@ class CostPlot:
     metric: str
     axis: str
     scores: Sequence[PlottedScore]
+
+    @property
+    def log(self) -> bool:
+        """Whether the axis is logarithmic."""
+        xs = [score.x for score in self.scores]
+        return min(xs) > 0 and max(xs) > LOG_RATIO * min(xs)
+
+    @property
+    def span(self) -> tuple[float, float]:
+        """The ends of the axis: with room on both sides, and wide enough that small differences look small."""
+        xs = [math.log10(score.x) if self.log else score.x for score in self.scores]
+        middle, half = (min(xs) + max(xs)) / 2, max((max(xs) - min(xs)) / 2, 0.0 if self.log else 0.1 * max(xs))
+        first, last = middle - 1.15 * half, middle + 1.15 * half or 1.0
+        return (10**first, 10**last) if self.log else (first, last)
 
 
 @dataclass(frozen=True)
@@ -181,7 +196,7 @@ def _usage(run: RecordedRun, name: str, known: dict[tuple[Path, str], _Usage]) -
 
 def _read(run: RecordedRun, task: str) -> _Usage:
     usage = _Usage()
-    for sample in run.values(task):
+    for sample in run.usage(task):
         if sample.prompt_tokens is not None or sample.output_tokens is not None:
             usage.counted += 1
             usage.prompt += sample.prompt_tokens or 0

@@ -25,7 +25,6 @@ GREY = "#6b6f76"
 LONGEST = 44  # characters of a name
 PANELS_IN_LINE = 4
 MOST_METRICS = 6
-LOG_RATIO = 20  # of the largest to the smallest value, from which on an axis is logarithmic
 STYLE = {
     "font.family": "DejaVu Sans",
     "font.size": 9.0,
@@ -110,6 +109,8 @@ def draw_scores(plots: Sequence[ScorePlot], forms: Sequence[str]) -> dict[str, b
             axis.set_ylim(len(labels) - 0.5, -0.5)
             axis.tick_params(axis="y", length=0)
             axis.grid(visible=False, axis="y")
+            if min((_bounds(score)[0] for score in plot.scores if math.isfinite(score.estimate.value)), default=-1.0) >= 0:
+                axis.set_xlim(left=max(axis.get_xlim()[0], -0.03 * axis.get_xlim()[1]))
             _plain_ticks(axis.xaxis)
         fig.suptitle(_name(plots[0].name, 80), fontsize=10, fontweight="bold")
         return _bytes(fig, forms)
@@ -122,7 +123,7 @@ def _draw_row(axis: Any, score: PlottedScore, row: int) -> None:
         return
     low, high = _bounds(score)
     axis.plot([low, high], [row, row], color=COLOURS[0], linewidth=1.6, alpha=0.6, solid_capstyle="butt")
-    axis.plot([one.value], [row], marker="o", markersize=5.5, color=COLOURS[0])
+    axis.plot([one.value], [row], marker="o", markersize=5.5, color=COLOURS[0], clip_on=False)
 
 
 def _bounds(score: PlottedScore) -> tuple[float, float]:
@@ -146,10 +147,10 @@ def draw_costs(plot: CostPlot, forms: Sequence[str]) -> dict[str, bytes]:
             hollow = {"marker": marker, "fillstyle": "none", "markersize": 7.5, "markeredgewidth": 1.6}  # shows those below
             axis.plot([score.x, score.x], [low, high], color=colour, linewidth=1.2, alpha=0.4)
             points += axis.plot([score.x], [score.estimate.value], color=colour, linestyle="", **hollow)
-        xs = [score.x for score in plot.scores]
-        if min(xs) > 0 and max(xs) > LOG_RATIO * min(xs):
+        if plot.log:
             axis.set_xscale("log")
         axis.margins(0.08)
+        axis.set_xlim(*plot.span)
         axis.set_xlabel(plot.axis)
         axis.set_ylabel(f"{_name(plot.metric)}, 95 % interval")
         axis.set_title(_name(plot.name, 80), fontweight="bold", loc="left")

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from mill.api.errors import RunError
 from mill.api.warnings import warn
 from mill.metrics.estimate import Estimate
 from mill.runs.folder import MANIFEST, RunFolder, find_runs
 from mill.runs.model_labels import distinguishing_arguments
-from mill.runs.sample_values import SampleValues, read_values
+from mill.runs.sample_values import SampleUsage, SampleValues, read_usage, read_values
 from mill.runs.schema import BenchmarkResult, Results, TaskResult
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -56,12 +58,20 @@ class RecordedRun:
         return list(found.tasks) if isinstance(found, BenchmarkResult) else [name]
 
     def values(self, task: str) -> list[SampleValues]:
-        """The samples of a task; none, with a warning, where their file is damaged."""
-        try:
-            return read_values(self.folder.samples_file(task), task)
-        except RunError as error:
-            warn(f"left out: {error}")
-            return []
+        """Those of a task's samples; none, with a warning, where their file is damaged."""
+        return _or_none(lambda: read_values(self.folder.samples_file(task), task))
+
+    def usage(self, task: str) -> list[SampleUsage]:
+        """What a task's samples took; none, with a warning, where their file is damaged."""
+        return _or_none(lambda: read_usage(self.folder.samples_file(task)))
+
+
+def _or_none(read: Callable[[], list[T]]) -> list[T]:
+    try:
+        return read()
+    except RunError as error:
+        warn(f"left out: {error}")
+        return []
 
 
 def read_run(folder: RunFolder) -> RecordedRun:

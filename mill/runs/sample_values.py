@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -23,8 +23,7 @@ Number = float | tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class SampleValues:
-    """One sample: digests of its data, its first request and its prompt, the mean of each metric over its repeats, the
-    tokens of all of its responses, and the probability of its choice."""
+    """One sample: digests of its data, its first request and its prompt, and the mean of each metric over its repeats."""
 
     task: str
     id: str
@@ -32,10 +31,15 @@ class SampleValues:
     request_key: str
     prompt_hash: str
     values: dict[str, Number]
+
+
+@dataclass(frozen=True, slots=True)
+class SampleUsage:
+    """The tokens of all responses of a sample; of multiple choice by log-probability, the probability of the choice."""
+
     prompt_tokens: int | None
     output_tokens: int | None
     confidence: float | None
-    """Of multiple choice by log-probability."""
     correct: bool | None
 
 
@@ -50,25 +54,47 @@ _decode_counts = msgspec.json.Decoder(list[list[_Counts]]).decode
 
 
 def read_values(file: Path, task: str) -> list[SampleValues]:
-    """The samples of a file, in order; empty where there is no file. A line that is no sample is refused; of two lines of
-    one sample the first counts."""
-    found: dict[str, SampleValues] = {}
+    """The values of a file's samples, in order."""
+    return list(_read(file, lambda head: _values(head, task)).values())
+
+
+def read_usage(file: Path) -> list[SampleUsage]:
+    """What a file's samples took, in order."""
+    return list(_read(file, _usage).values())
+
+
+T = TypeVar("T")
+
+
+def _read(file: Path, convert: Callable[[SampleLineHead], T]) -> dict[str, T]:
+    """By the ids of samples; empty where there is no file. A line that is no sample is refused; of two lines of one sample
+    the first counts."""
+    found: dict[str, T] = {}
     try:
         for number, (_, line) in enumerate(read_lines(file), 1):
             if not line.strip():
                 continue
             try:
                 head = read_head(line)
-                counts = [count for repeat in _decode_counts(head.responses) for count in repeat] if head.responses else []
+                found.setdefault(str(head.id), convert(head))
             except (ValueError, msgspec.MsgspecError) as error:
                 raise RunError(f"{file}, line {number}, is not a sample: {error}") from error
-            found.setdefault(str(head.id), _values(head, task, counts))
     except FileNotFoundError:
-        return []
-    return list(found.values())
+        return {}
+    return found
 
 
-def _values(head: SampleLineHead, task: str, counts: Sequence[_Counts]) -> SampleValues:
+def _usage(head: SampleLineHead) -> SampleUsage:
+    counts = [count for repeat in _decode_counts(head.responses) for count in repeat] if bytes(head.responses) else []
+    return SampleUsage(
+        prompt_tokens=_total([count.prompt_tokens for count in counts]),
+        output_tokens=_total([count.output_tokens for count in counts]),
+        confidence=None if head.error else choice_confidence(head.choice_logprobs or ()),
+        correct=None if head.error else head.correct,
+    )
+
+
+def _values(head: SampleLineHead, task: str) -> SampleValues:
     doc = bytes(head.doc)
     numbers = {} if head.error else {name: _mean(repeats) for name, repeats in head.values.items()}
     return SampleValues(
@@ -78,15 +104,13 @@ def _values(head: SampleLineHead, task: str, counts: Sequence[_Counts]) -> Sampl
         request_key=head.keys[0][0] if head.keys and head.keys[0] else "",
         prompt_hash=_digest(bytes(head.prompt)),
         values={name: value for name, value in numbers.items() if value is not None},
-        prompt_tokens=_total([count.prompt_tokens for count in counts]),
-        output_tokens=_total([count.output_tokens for count in counts]),
-        confidence=None if head.error else choice_confidence(head.choice_logprobs or ()),
-        correct=None if head.error else head.correct,
     )
 
 
 def _mean(repeats: Sequence[Any]) -> Number | None:
     """The mean over repeats; None where one of them is no number, such as a value that only its task can read."""
+    if len(repeats) == 1 and type(repeats[0]) is float:  # most samples
+        return repeats[0]
     found = [value for value in repeats if value is not None]
     if found and all(isinstance(value, (list, tuple)) and len(value) == 2 for value in found):
         sides = [[_number(part) for part in side] for side in zip(*found, strict=True)]

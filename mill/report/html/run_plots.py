@@ -16,7 +16,6 @@ from mill.runs.folder import RunFolder
 from mill.runs.recorded_run import RecordedRun, with_arguments
 
 MAX_DOTS, MAX_PLOTS = 40, 24
-LOG_RATIO = 20  # of the largest to the smallest value, from which on an axis is logarithmic
 
 
 def section_plots(runs: Sequence[RunSection]) -> PlotData:
@@ -68,16 +67,13 @@ def score_chart(title: str, rows: Sequence[tuple[str, Point, int]]) -> Html:
 
 
 def _cost_chart(plot: CostPlot) -> Html:
-    xs = [score.x for score in plot.scores]
-    log = min(xs) > 0 and max(xs) > LOG_RATIO * min(xs)
+    first, last = (math.log10(end) if plot.log else end for end in plot.span)
     points = []
     for score in plot.scores:
-        point = score_point(score.label, score.estimate, math.log10(score.x) if log else score.x)
+        point = score_point(score.label, score.estimate, math.log10(score.x) if plot.log else score.x)
         named = f"{point.tooltip}, {number(score.x, 1)} {plot.axis}"
         points.append((Point(point.x, point.y, point.low, point.high, named, point.name), score.series))
-    first, last = min(point.x for point, _ in points), max(point.x for point, _ in points)
-    room = 0.12 * (last - first) or max(0.5, 0.05 * abs(last))
-    x = Axis(plot.axis, first - room, last + room, log=log)
+    x = Axis(plot.axis, first, last, log=plot.log)
     low, high = min(point.bottom for point, _ in points), max(point.top for point, _ in points)
     y = Axis("", min(low, high) - 0.02 * (high - low), high + 0.25 * (high - low) or 1.0)
     return scatter_chart(f"{plot.name}: {plot.metric} against {plot.axis.split(',')[0]}", x, y, points)
