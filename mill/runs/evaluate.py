@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from mill.api.budget import BudgetLimits, Prices, shown_dollars
+from mill.api.budget import BudgetLimits, Prices
 from mill.api.errors import MillError, RunError
 from mill.api.model import MillModel
 from mill.api.request import Request
@@ -37,7 +37,7 @@ from mill.runs.media_files import store_unnamed
 from mill.runs.multi_rank import check_same_plan, run_share
 from mill.runs.plan import TaskPlan
 from mill.runs.record import Record
-from mill.runs.results import changed_data, stopped_warning, summarize, summarize_benchmarks, write_results
+from mill.runs.results import changed_data, stopped_text, summarize, summarize_benchmarks, write_results
 from mill.runs.samples import SampleRecord, ScoredSample, from_state, prompt_requests, score_sample, write_samples
 from mill.runs.schema import BenchmarkResult, TaskResult
 from mill.runs.scoring import score_samples
@@ -242,26 +242,13 @@ class Run:
             [*executor.backend.warnings(), *breakdown],
             scored,
             judge_failures=len(breakdown) + sum(map(judge_failures, scored.values())),
-            stopped=self._stopped(list(results.values())),
-            spent=self._spent(),
+            stopped=stopped_text(self._stopped, list(results.values())),
+            spent=self._budget.spent_text() if self._budget is not None else "",
         )
 
-    def _stopped(self, results: Sequence[TaskResult]) -> str:
-        """Why the run ended early and how far it came; empty where it did not."""
-        if self._budget is None or not self._budget.stopped:
-            return ""
-        done, pending = sum(one.n for one in results), sum(one.pending for one in results)
-        unjudged = sum(one.not_judged for one in results)
-        judged = f", {done - unjudged:,} of them judged" if unjudged else ""
-        return f"stopped at {self._budget.stopped}: {done:,} of {done + pending:,} samples{judged}"
-
-    def _spent(self) -> str:
-        """What the whole run has spent, in words; empty where it has no budget."""
-        if self._budget is None or not self._budget.limits:
-            return ""
-        tokens, dollars = self._budget.spent(fresh=True)
-        cost = f", {shown_dollars(dollars)}" if any(self.prices.values()) else ""
-        return f"{tokens:,} tokens{cost} and {self._budget.seconds():.1f} s in all sessions of the run"
+    @property
+    def _stopped(self) -> str:
+        return self._budget.stopped if self._budget is not None else ""
 
     def _scored(self, task: Task, records: Sequence[SampleRecord]) -> list[ScoredSample]:
         return score_samples(task, records, self.settings, self.repeat_metrics)
@@ -300,12 +287,11 @@ class Run:
                 write_samples(self.folder, self.model.model_name, plan.task.name, unanswered)
 
     def _summarize(self, plan: TaskPlan, scored: list[ScoredSample]) -> TaskResult:
-        stopped = self._budget.stopped if self._budget is not None else ""
         how: dict[str, Any] = {"n_shots": plan.n_shots, "total": plan.total, "data_hash": plan.data_hash}
-        result = summarize(plan.task, scored, **how, partial=bool(stopped), judged=self.judging is not None)
+        result = summarize(plan.task, scored, **how, partial=bool(self._stopped), judged=self.judging is not None)
         result.warnings = plan.warnings() + self._judge_warnings(plan.task, scored)
         if result.pending or result.not_judged:
-            result.warnings.append(stopped_warning(result, stopped))
+            result.warnings.append(f"the run {stopped_text(self._stopped, [result])}")
         return result
 
     def _judge_warnings(self, task: Task, scored: Sequence[ScoredSample]) -> list[str]:
