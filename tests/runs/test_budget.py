@@ -435,3 +435,17 @@ def test_a_budget_of_a_python_call(out: Path, toy_here: Path) -> None:
     found = package.evaluate("toy[path=toy]", "toy_gen", output_dir=out, max_tokens_total="50")
     assert found.outcome.stopped == "stopped at the budget of 50 tokens: 10 of 30 samples"
     assert not found.outcome.complete and len(computed(toy_here)) == 10
+
+
+def test_a_transformers_model_stops_at_its_budget(mill: Mill, tiny_model: Path, out: Path) -> None:
+    model = f"hf[path={tiny_model},dtype=float32]"
+    code, *_ = mill(model, "toy_gen,toy_choice", "--max_tokens_total", "400")
+    assert code == 4
+    responses = recorded(out).values()
+    counted = sum(one["prompt_tokens"] + one["output_tokens"] for one in responses)
+    largest = max(one["prompt_tokens"] + one["output_tokens"] for one in responses)
+    assert counted == spent(out) and 400 <= counted < 400 + largest
+    before = recorded(out)
+    assert mill(model, "toy_gen,toy_choice", "--max_tokens_total", "400")[0] == 4 and recorded(out) == before
+    assert mill(model, "toy_gen,toy_choice", "--max_tokens_total", "1M")[0] == 0
+    assert len(recorded(out)) == 30 * 4
