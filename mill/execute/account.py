@@ -18,7 +18,7 @@ from mill.execute.budget import ROUNDING, RunBudget
 
 TOKENS_PER_CHARACTER = 0.25  # until there are responses
 FIRST_WINDOW = 8  # requests, while nothing is known about their tokens or their time
-PART = 0.5  # of what is left, that is given to a model at once which is not gated before each request
+PART = 0.5  # of what is left, that is given at once to a model without a gate
 WINDOW_S = 60.0  # of computing at once, where time is limited
 WAIT_S = 0.2  # between two checks of processes whose requests in flight leave no room
 _COUNTED = 32  # requests whose tokens are counted for the first estimate
@@ -110,7 +110,7 @@ class Account:
                     self.budget.publish()
 
     def charge(self, request: Request, response: Response) -> None:
-        """Count the response of a model that is not gated before each request."""
+        """Count the response of a model without a gate."""
         with self.budget.lock:
             self.learn(request, response)
             size = self._planned.pop(request.key, None)
