@@ -134,9 +134,12 @@ def evaluate(options: EvalOptions) -> int:
         for run in runs if rank() == 0 else ():
             print_plan(run)
         return 0
-    if reuse is not None:
-        reuse.give(runs, lambda run: _outcome(run, options, len(runs)))
-    codes = {_execute(run, options, number) for number, run in enumerate(runs)}
+    try:
+        if reuse is not None:
+            reuse.give(runs, lambda run: _outcome(run, options, len(runs)))
+        codes = {_execute(run, options, number) for number, run in enumerate(runs)}
+    except KeyboardInterrupt:
+        raise interrupted("the same command without --fresh" if options.fresh else "the same command") from None
     return next((code for code in (FAILED, STOPPED, UNDECIDED) if code in codes), 0)
 
 
@@ -173,9 +176,6 @@ def _execute(run: Run, options: EvalOptions, number: int) -> int:
 
 def _outcome(run: Run, options: EvalOptions, number: int) -> Outcome | None:
     """None on all ranks but the first."""
-    try:
-        if world_size() > 1:
-            return run.execute_together(Ranks(number), quiet=options.quiet)
-        return run.execute(quiet=options.quiet)
-    except KeyboardInterrupt:
-        raise interrupted("the same command without --fresh" if options.fresh else "the same command") from None
+    if world_size() > 1:
+        return run.execute_together(Ranks(number), quiet=options.quiet)
+    return run.execute(quiet=options.quiet)

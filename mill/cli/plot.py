@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
 
+from mill.api.budget import Price
 from mill.api.errors import RunError, SpecError
 from mill.api.printing import echo
 from mill.api.storage import slug, write_atomically
 from mill.checks.glossary import counted
 from mill.cli.values import FilePath
+from mill.options.amounts import check_price, make_price
 from mill.options.definitions import DEFAULT_OUTPUT_DIR
-from mill.report.plot_data import PlotData, Price, ScorePlot, plot_data
+from mill.options.text import parse_pairs
+from mill.report.plot_data import PlotData, ScorePlot, plot_data
 from mill.report.plot_files import FORMS, check_installed, draw_calibration, draw_costs, draw_scores
 from mill.runs.recorded_run import read_runs
 
@@ -108,11 +110,8 @@ def _read_price(text: str | None) -> Price | None:
     """`in=0.15,out=0.60`."""
     if text is None:
         return None
-    pairs = [part.partition("=") for part in text.split(",")]
     try:
-        found = {name.strip(): float(value) for name, _, value in pairs}
-    except ValueError:
-        found = {}
-    if len(pairs) != 2 or set(found) != {"in", "out"} or not all(0 <= value < math.inf for value in found.values()):
-        raise SpecError(f"--price {text!r}: write dollars for 1M tokens as in=0.15,out=0.60")
-    return Price(found["in"], found["out"])
+        check_price(parse_pairs(text))
+    except SpecError as error:
+        raise SpecError(f"--price {text[:60]!r}: {error}") from error
+    return make_price(parse_pairs(text))

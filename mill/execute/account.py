@@ -13,11 +13,13 @@ from mill.api.budget import NO_TOKENS, BudgetReached, TokenUsage, most_output
 from mill.api.errors import MillError
 from mill.api.request import Request
 from mill.api.response import Response
+from mill.api.warnings import warn
 from mill.execute.budget import ROUNDING, RunBudget
 
 TOKENS_PER_CHARACTER = 0.25  # until there are responses
 FIRST_WINDOW = 8  # requests, while nothing is known about their tokens or their time
-PART = 0.5  # of what is left, that is given to a model at once which is not gated before each request
+PART = 0.5  # of what is left, that is given at once to a model without a gate
+WINDOW_S = 60.0  # of computing at once, where time is limited
 WAIT_S = 0.2  # between two checks of processes whose requests in flight leave no room
 _COUNTED = 32  # requests whose tokens are counted for the first estimate
 
@@ -31,8 +33,8 @@ class Account:
         self._planned: dict[str, TokenUsage] = {}
         """The sizes of requests that were sent or given to the model, as they were estimated, by key."""
         self._characters = self._tokens = 0
-        self._answered, self._answering_s = 0, 0.0
-        self._counted = False
+        self._answered_size, self._answering_s = 0, 0.0
+        self._counted = self._waited = False
 
     # For the executor.
 
@@ -51,6 +53,9 @@ class Account:
             count = self._fitting(requests, gated=gated)
             if count and (gated or self._plan(requests[:count])):
                 return count
+            if not self._waited:
+                warn("other processes have in flight what is left of the budget: waiting for them")
+            self._waited = True
             time.sleep(WAIT_S * random.uniform(0.5, 1.5))
         budget.stopped = reached
         return 0
@@ -59,10 +64,11 @@ class Account:
         whole = self.budget.room()
         part = 1.0 if gated else PART / self.budget.processes
         room = (whole[0] * part, whole[1] * part)
+        most = math.inf if gated else self._most_tokens()
         count, total = 0, NO_TOKENS
-        for request in requests[: self._most(gated=gated)]:
+        for request in requests[: FIRST_WINDOW if not gated and self._is_unknown() else None]:
             total = total + self.size(request)
-            if not self._within(total, room):
+            if not self._within(total, room) or total.total > most:
                 break
             count += 1
         if count:
@@ -73,27 +79,27 @@ class Account:
         price = self.budget.prices.get(self.name)
         return usage.total <= room[0] and (price is None or price.most(usage) <= room[1] + ROUNDING)
 
-    def _most(self, *, gated: bool) -> int | None:
-        """The most requests that a model gets at once: few until it is known how many tokens they have and, of a model that
-        is not gated before each, how long they take."""
-        limits, most = self.budget.limits, []
-        if (limits.tokens is not None or limits.cost is not None) and not self._characters and not gated:
-            most.append(FIRST_WINDOW)
-        if limits.seconds is not None and not gated:
-            pace = self._answering_s / self._answered if self._answered else 0.0
-            known = int(self.budget.seconds_left() * PART / pace) if pace else FIRST_WINDOW
-            most.append(max(1, known))
-        return min(most, default=None)
+    def _is_unknown(self) -> bool:
+        """Whether a limit applies to what is not known yet: how many tokens the prompts have, or how long they take."""
+        limits = self.budget.limits
+        counts = limits.tokens is not None or limits.cost is not None
+        return (counts and not self._characters) or (limits.seconds is not None and not self._answering_s)
+
+    def _most_tokens(self) -> float:
+        """The tokens, as estimated, that the model computes in half of the time that is left, or in a minute: how long
+        requests take may change with the next task."""
+        if self.budget.limits.seconds is None or not self._answering_s:
+            return math.inf
+        return min(self.budget.seconds_left() * PART, WINDOW_S) * self._answered_size / self._answering_s
 
     @contextmanager
     def window(self, requests: Sequence[Request]) -> Iterator[None]:
         """While the model has these requests. Those that were not sent in the end are released."""
-        answered, started = self._answered, time.monotonic()
+        started = time.monotonic()
         try:
             yield
         finally:
-            if self._answered > answered:
-                self._answering_s += time.monotonic() - started
+            self._answering_s += time.monotonic() - started
             with self.budget.lock:
                 self._planned.clear()
                 self.budget.own.planned.pop(self.name, None)
@@ -104,14 +110,14 @@ class Account:
                     self.budget.publish()
 
     def charge(self, request: Request, response: Response) -> None:
-        """Count the response of a model that is not gated before each request."""
+        """Count the response of a model without a gate."""
         with self.budget.lock:
-            self._answered += 1
             self.learn(request, response)
             size = self._planned.pop(request.key, None)
             planned = self.budget.own.planned
             if size is not None and self.name in planned:
                 planned[self.name] -= size
+                self._answered_size += size.total
             self._spend(self._usage(request, response, size))
 
     def _plan(self, requests: Sequence[Request]) -> bool:

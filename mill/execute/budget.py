@@ -34,8 +34,8 @@ Amounts = dict[str, TokenUsage]
 
 @dataclass
 class Spending:
-    """What one process has spent, what it has in flight, and what it has given to a model that is not gated before each
-    request. Of a process that was killed, requests in flight count as if they had used all they may."""
+    """What one process has spent, what it has in flight, and what it has given to a model without a gate. Of a process that
+    was killed, requests in flight count as if they had used all they may, and what was given to a model does not."""
 
     spent: Amounts = field(default_factory=dict)
     in_flight: Amounts = field(default_factory=dict)
@@ -102,8 +102,13 @@ class RunBudget:
         with self.lock:
             return self._sums([self.own.spent, self._ledger.others(fresh=fresh).spent])
 
-    def seconds(self) -> float:
-        return self._ledger.seconds()
+    def spent_text(self) -> str:
+        """What the whole run has spent, in words; empty where it has no limits."""
+        if not self.limits:
+            return ""
+        tokens, dollars = self.spent(fresh=True)
+        cost = f", {shown_dollars(dollars)}" if any(self.prices.values()) else ""
+        return f"{tokens:,} tokens{cost} and {self._ledger.seconds():.1f} s in all sessions of the run"
 
     def seconds_left(self) -> float:
         return math.inf if self.limits.seconds is None else self.limits.seconds - self._ledger.seconds()

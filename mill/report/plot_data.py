@@ -9,21 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from mill.api.budget import Price, TokenUsage
 from mill.metrics.calibration import Calibration, calibration
 from mill.metrics.estimate import Estimate
 from mill.runs.recorded_run import RecordedRun
 
-PER_PRICE = 1_000_000  # prices are for a million tokens
 SAMPLES = 1_000  # dollars are for so many samples
 LOG_RATIO = 20  # of the largest to the smallest cost, from which on an axis is logarithmic
-
-
-@dataclass(frozen=True)
-class Price:
-    """Dollars for a million tokens."""
-
-    prompt: float
-    output: float
 
 
 @dataclass(frozen=True)
@@ -180,8 +172,7 @@ def _cost_plots(
 def _cost(usage: _Usage, price: Price | None) -> float:
     if price is None:
         return (usage.prompt + usage.output) / usage.counted
-    dollars = (usage.prompt * price.prompt + usage.output * price.output) / PER_PRICE
-    return SAMPLES * dollars / usage.counted
+    return SAMPLES * price.cost(TokenUsage(usage.prompt, usage.output)) / usage.counted
 
 
 def _usage(run: RecordedRun, name: str, known: dict[tuple[Path, str], _Usage]) -> _Usage:

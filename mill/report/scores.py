@@ -33,8 +33,8 @@ def print_outcome(outcome: Outcome) -> None:
     if outcome.spent:
         out.print(f"spent: {outcome.spent}", markup=False, soft_wrap=True)
     if outcome.stopped:
-        goes_on = "the same command with a larger budget continues"
-        out.print(f"{outcome.stopped}; {goes_on}", markup=False, soft_wrap=True)
+        hint = "the same command with a larger budget continues"
+        out.print(f"{outcome.stopped}; {hint}", markup=False, soft_wrap=True)
     out.print(f"results: {outcome.folder.path}", markup=False, soft_wrap=True)
 
 

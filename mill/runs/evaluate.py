@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from mill.api.budget import BudgetLimits, Prices, shown_dollars
+from mill.api.budget import BudgetLimits, Prices
 from mill.api.errors import MillError, RunError
 from mill.api.model import MillModel
 from mill.api.request import Request
@@ -38,11 +38,10 @@ from mill.runs.multi_rank import RankShare, check_same_plan
 from mill.runs.outcome import Outcome
 from mill.runs.plan import TaskPlan
 from mill.runs.record import Record
-from mill.runs.results import changed_data, write_results
+from mill.runs.results import changed_data, stopped_text, write_results
 from mill.runs.run_scores import RunScores
 from mill.runs.samples import SampleRecord, from_state, prompt_requests, score_sample, write_samples
 from mill.runs.sampling import SampleGroup
-from mill.runs.schema import TaskResult
 from mill.runs.stages import Stages
 from mill.sandbox import sandbox_label
 
@@ -160,7 +159,7 @@ class Run:
     def _following(self) -> list[int]:
         """How many samples of each group are next; none at the end of a budget."""
         assert self.stages is not None
-        if self._budget is not None and self._budget.stopped:
+        if self._stopped:
             return [0 for _ in self.stages.orders]
         scores = self.scores
         return self.stages.following(scores.score_states, scores.estimates)
@@ -177,7 +176,7 @@ class Run:
             self.groups,
             self.stages,
             self.control,
-            self._budget.stopped if self._budget is not None else "",
+            self._stopped,
         )
 
     def _next_block(self, ranks: Ranks, stages: Stages) -> list[SampleState]:
@@ -279,30 +278,17 @@ class Run:
             [*executor.backend.warnings(), *breakdown],
             scored,
             judge_failures=len(breakdown) + sum(map(judge_failures, scored.values())),
-            stopped=self._stopped(list(results.values())),
-            spent=self._spent(),
+            stopped=stopped_text(self._stopped, list(results.values())),
+            spent=self._budget.spent_text() if self._budget is not None else "",
             precision=self.stages.reached() if self.stages is not None else {},
         )
 
-    def _stopped(self, results: Sequence[TaskResult]) -> str:
-        """Why the run ended early and how far it came; empty where it did not."""
-        if self._budget is None or not self._budget.stopped:
-            return ""
-        done, pending = sum(one.n for one in results), sum(one.pending for one in results)
-        unjudged = sum(one.not_judged for one in results)
-        judged = f", {done - unjudged:,} of them judged" if unjudged else ""
-        return f"stopped at {self._budget.stopped}: {done:,} of {done + pending:,} samples{judged}"
-
-    def _spent(self) -> str:
-        """What the whole run has spent, in words; empty where it has no budget."""
-        if self._budget is None or not self._budget.limits:
-            return ""
-        tokens, dollars = self._budget.spent(fresh=True)
-        cost = f", {shown_dollars(dollars)}" if any(self.prices.values()) else ""
-        return f"{tokens:,} tokens{cost} and {self._budget.seconds():.1f} s in all sessions of the run"
+    @property
+    def _stopped(self) -> str:
+        return self._budget.stopped if self._budget is not None else ""
 
     def _judge(self, records: Mapping[str, list[SampleRecord]], *, quiet: bool) -> list[str]:
-        """Have the responses judged. A judge that breaks down is reported; scores that need no judge are kept."""
+        """Have the responses judged. A judge that breaks down is reported; the scores that need no judge stay."""
         if self.judging is None:
             return []
         try:

@@ -63,14 +63,13 @@ class LedgerFile:
         self._thread.start()
 
     def close(self) -> None:
-        """The last write of this process."""
+        """The last write of this process. Where the disk is full, the amounts of the last beat stay."""
         self._stopped.set()
         self._thread.join()
         self._ended = True
-        try:
+        with contextlib.suppress(RunError):
             self._write()
-        finally:
-            os.close(self._descriptor)
+        os.close(self._descriptor)
 
     def write(self, own: Spending, *, at_once: bool) -> None:
         self._own = own
@@ -129,7 +128,8 @@ class LedgerFile:
             text = json_text(entry_dict(self.entry()))
             content = f"{zlib.crc32(text.encode()):08x} {text}\n".encode()
             try:
-                os.pwrite(self._descriptor, content.ljust(_BYTES), 0)
+                os.lseek(self._descriptor, 0, os.SEEK_SET)
+                os.write(self._descriptor, content.ljust(_BYTES))
             except OSError as error:
                 raise RunError(f"cannot write to {self._folder}: {error.strerror or error}") from error
 

@@ -56,7 +56,6 @@ class TaskPlan:
     def warnings(self) -> list[str]:
         """What a reader of the score must know: another rendering, another split, an option that does not apply."""
         lines = list(self.task_warnings)
-        lines += self.sampled_part()
         if self.requested != self.task.name:
             lines.insert(0, f"{self.task.name} runs instead of {self.requested}, which this model cannot serve")
         if self.candidates and self.candidates[0].settings.n_shots and not self.task.takes_shots:
@@ -66,7 +65,7 @@ class TaskPlan:
             if unused:
                 apply = "does not apply" if len(unused) == 1 else "do not apply"
                 lines.append(f"this task generates no text, so {' and '.join(unused)} {apply}")
-        return lines + sandbox_warnings(self.task) + self.without_effect()
+        return [*lines, *self.sampled_part(), *sandbox_warnings(self.task), *self.without_effect()]
 
     def sampled_part(self) -> list[str]:
         """Which part of the data runs."""

@@ -78,11 +78,14 @@ def summarize(
     )
 
 
-def stopped_warning(result: TaskResult, stopped: str) -> str:
-    """What a reader of the scores of a run must know that stopped at `stopped`."""
-    done = f"{result.n:,} of {result.n + result.pending:,} samples are done"
-    judged = f", {result.n - result.not_judged:,} of them judged" if result.not_judged else ""
-    return f"the run stopped at {stopped}: {done}{judged}"
+def stopped_text(limit: str, results: Sequence[TaskResult]) -> str:
+    """At which limit a run stopped and how far it came; empty where it did not."""
+    if not limit:
+        return ""
+    done, pending = sum(one.n for one in results), sum(one.pending for one in results)
+    not_judged = sum(one.not_judged for one in results)
+    judged = f", {done - not_judged:,} of them judged" if not_judged else ""
+    return f"stopped at {limit}: {done:,} of {done + pending:,} samples{judged}"
 
 
 def _estimates(

@@ -14,7 +14,7 @@ from mill.runs.benchmark_means import summarize_benchmarks, with_sequence
 from mill.runs.control import ControlRun, add_controls
 from mill.runs.judging import JudgeRunner, judgement_warnings
 from mill.runs.plan import TaskPlan
-from mill.runs.results import stopped_warning, summarize
+from mill.runs.results import stopped_text, summarize
 from mill.runs.samples import SampleRecord, ScoredSample, from_state
 from mill.runs.sampling import SampleGroup
 from mill.runs.schema import BenchmarkResult, TaskResult
@@ -70,13 +70,12 @@ class RunScores:
                 result.metrics = with_sequence(result.metrics, result.decision, result.n)
 
     def _summarize(self, plan: TaskPlan, scored: list[ScoredSample]) -> TaskResult:
-        stopped = self.stopped
         how: dict[str, Any] = {"n_shots": plan.n_shots, "total": plan.total, "data_hash": plan.data_hash}
         how["sampled"] = plan.sampled
-        result = summarize(plan.task, scored, **how, partial=bool(stopped), judged=self.judging is not None)
+        result = summarize(plan.task, scored, **how, partial=bool(self.stopped), judged=self.judging is not None)
         result.warnings = plan.warnings() + self._judge_warnings(plan.task, scored)
         if result.pending or result.not_judged:
-            result.warnings.append(stopped_warning(result, stopped))
+            result.warnings.append(f"the run {stopped_text(self.stopped, [result])}")
         return result
 
     def _judge_warnings(self, task: Task, scored: Sequence[ScoredSample]) -> list[str]:

@@ -194,6 +194,7 @@ def test_every_field_survives_json() -> None:
         "é", -1.5, True, "cat", ranking, tokens, "late", "stop", 3, 4, 5, 0.25, 0.125, 2,
         reasoning="hm",
         reasoning_tokens=1,
+        cached_tokens=2,
         tool_calls=(ToolCall.parse("add", '{"a": 1}', "call1"), ToolCall.parse("add", '{"a": ')),
         tool_results=(ToolResult("add", "1", id="call1"), ToolResult("add", "no JSON", MALFORMED)),
         distribution="default/file.npy",

@@ -544,12 +544,15 @@ def test_gen_kwargs_that_do_not_apply_are_reported(mill: Mill) -> None:
         assert f"toy_choice: this task generates no text, so {named}\n" in out
 
 
+FIRST_ROWS = "first 2 rows, not a random sample (--sample draws one)"
+
+
 def test_a_check_does_not_warn_of_decoding_options_that_it_adds_itself(mill: Mill, tmp_path: Path) -> None:
     models = ("toy[path=a]", "toy[path=b]")
     code, _, _ = mill("compare", *models, "--tasks", "toy_choice", "--task_paths", TOY, "--limit", "2", "--no_report")
     results = list((tmp_path / "results").glob("*/*/results.json"))
     assert code == 0 and len(results) == 2
-    assert [json.loads(file.read_text())["tasks"]["toy_choice"]["warnings"] for file in results] == [[], []]
+    assert [json.loads(file.read_text())["tasks"]["toy_choice"]["warnings"] for file in results] == [[FIRST_ROWS]] * 2
 
 
 def test_repeats_of_a_greedy_answer_are_warned_of_once_and_beside_the_score(mill: Mill, tmp_path: Path) -> None:
@@ -557,7 +560,8 @@ def test_repeats_of_a_greedy_answer_are_warned_of_once_and_beside_the_score(mill
     message = "decoding is greedy, so all 3 repeats give the same response"
     assert code == 0 and err.count(message) == 1 and f"toy_gen: {message}" in out
     (results,) = (tmp_path / "out").glob("*/*/results.json")
-    assert message in json.loads(results.read_text())["tasks"]["toy_gen"]["warnings"][0]
+    first, greedy = json.loads(results.read_text())["tasks"]["toy_gen"]["warnings"]
+    assert first == FIRST_ROWS and message in greedy
     _, out, err = toy(mill, "--limit", "2", "--repeats", "3", "--gen_kwargs", "temperature=1")
     assert "greedy" not in out + err
 

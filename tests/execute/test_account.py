@@ -70,7 +70,7 @@ def test_half_of_what_is_left_is_given_to_a_model_at_once() -> None:
 def test_a_model_behind_a_gate_gets_all_that_fits() -> None:
     account, ledger = make_account(BudgetLimits(tokens=850))
     requests = [question(number) for number in range(100)]
-    assert account.fitting(requests, gated=True) == 40 and "a" not in ledger.table
+    assert account.fitting(requests, gated=True) == 40 and not ledger.table["a"].planned
 
 
 def test_the_gate_admits_what_fits_and_one_request_in_any_case() -> None:
@@ -164,7 +164,12 @@ def test_time_limits_how_much_a_model_gets_at_once() -> None:
     account._answering_s = 8.0  # a second for each
     ledger.elapsed = 40.0
     assert account.fitting(requests, gated=False) == 30, "half of the 60 seconds that are left"
+    long_answers = [question(number, tokens=199) for number in range(100)]
+    assert account.fitting(long_answers, gated=False) == 3, "of 210 tokens instead of 21"
     assert account.fitting(requests, gated=True) == 100
+    account.budget.limits = BudgetLimits(seconds=10_000)
+    assert account.fitting(requests, gated=False) == 60, "no more than a minute at once"
+    account.budget.limits = BudgetLimits(seconds=100)
     ledger.elapsed = 100.0
     assert account.fitting(requests, gated=True) == 0 and account.budget.stopped == "the budget of 1m40s"
 

@@ -87,7 +87,7 @@ NOT_TEXT = {
 
 @pytest.mark.parametrize("name", NOT_TEXT)
 def test_a_quoted_number_or_boolean_is_a_text_and_refused_with_the_type(tmp_path: Path, name: str) -> None:
-    value = "true" if NOT_TEXT[name].is_flag else "1"
+    value = "true" if NOT_TEXT[name].is_flag else "0.1" if name in ("alpha", "precision") else "1"
     assert read(tmp_path, f"{name}: {value}\n") == {name: yaml.safe_load(value)}
     message = f"must be .*(number|true or false).*, not the text '{value}'"
     with pytest.raises(MillError, match=f"{name} in .*run.yaml {message}"):

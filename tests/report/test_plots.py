@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
+from mill.api.budget import Price
 from mill.cli.main import run
 from mill.metrics.paired import rate
-from mill.report.plot_data import CostPlot, PlottedScore, Price, ScorePlot, plot_data
+from mill.report.plot_data import CostPlot, PlottedScore, ScorePlot, plot_data
 from mill.runs.recorded_run import read_runs
 from tests.fixed_answers import FixedChoices, run_answers, run_right
 
@@ -171,10 +172,11 @@ def test_one_run_without_choices(tmp_path: Path, capsys: pytest.CaptureFixture[s
     [
         (["--format", "pdf"], "'pdf' is none of svg, png"),
         (["--format", ""], "'' is none of"),
-        (["--price", "0.15"], "in=0.15,out=0.60"),
-        (["--price", "in=x,out=1"], "in=0.15,out=0.60"),
-        (["--price", "in=nan,out=1"], "in=0.15,out=0.60"),
-        (["--price", "in=-1,out=1"], "in=0.15,out=0.60"),
+        (["--price", "0.15"], "--price '0.15'"),
+        (["--price", "in=1"], "in=0.15,out=0.60"),
+        (["--price", "in=x,out=1"], "in=x is no price"),
+        (["--price", "in=nan,out=1"], "in=nan is no price"),
+        (["--price", "in=-1,out=1"], "in=-1 is no price"),
         (["--task", "none"], "no task or benchmark"),
         (["--model", "none"], "no run with scores of a model that contains 'none'"),
         (["--out", "/proc/none"], "cannot write"),

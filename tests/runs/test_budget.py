@@ -60,7 +60,7 @@ def test_a_run_stops_at_its_budget_and_continues_with_a_larger_one(mill: Mill, o
     assert "spent: 60 tokens" in printed
     result = scores(out)["tasks"]["toy_gen"]
     assert (result["n"], result["pending"], result["total"], result["errors"]) == (12, 18, 30, 0)
-    assert result["warnings"] == ["the run stopped at the budget of 60 tokens: 12 of 30 samples are done"]
+    assert result["warnings"] == ["the run stopped at the budget of 60 tokens: 12 of 30 samples"]
     assert result["metrics"]["exact_match"]["n"] == 12
     assert [session["ended"] for session in sessions(out)] == ["stopped"]
     # The first samples are done, as with --limit 12.
@@ -435,3 +435,17 @@ def test_a_budget_of_a_python_call(out: Path, toy_here: Path) -> None:
     found = package.evaluate("toy[path=toy]", "toy_gen", output_dir=out, max_tokens_total="50")
     assert found.outcome.stopped == "stopped at the budget of 50 tokens: 10 of 30 samples"
     assert not found.outcome.complete and len(computed(toy_here)) == 10
+
+
+def test_a_transformers_model_stops_at_its_budget(mill: Mill, tiny_model: Path, out: Path) -> None:
+    model = f"hf[path={tiny_model},dtype=float32]"
+    code, *_ = mill(model, "toy_gen,toy_choice", "--max_tokens_total", "400")
+    assert code == 4
+    responses = recorded(out).values()
+    counted = sum(one["prompt_tokens"] + one["output_tokens"] for one in responses)
+    largest = max(one["prompt_tokens"] + one["output_tokens"] for one in responses)
+    assert counted == spent(out) and 400 <= counted < 400 + largest
+    before = recorded(out)
+    assert mill(model, "toy_gen,toy_choice", "--max_tokens_total", "400")[0] == 4 and recorded(out) == before
+    assert mill(model, "toy_gen,toy_choice", "--max_tokens_total", "1M")[0] == 0
+    assert len(recorded(out)) == 30 * 4

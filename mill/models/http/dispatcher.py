@@ -63,7 +63,10 @@ class RequestDispatcher:
                 raise
             except ServerGone as gone:
                 self._held.clear()  # the outage may be the cause: these requests are sent again
-                self._server.wait_for_server(gone)
+                try:
+                    self._server.wait_for_server(gone)
+                except BudgetReached:
+                    return
                 outages = 0 if completed else outages + 1
                 if outages > MAX_OUTAGES:
                     outages, crashing = 1, crashing + 1

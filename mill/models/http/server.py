@@ -272,6 +272,8 @@ class ServerModel(MillModel):
             except (Failure, UnknownName) as error:
                 if isinstance(error, UnknownName):
                     warn(f"{self.base_url} is back, but does not have the model yet: {error}")
+                if self.gate is not None and self.gate.closed():
+                    raise BudgetReached("the budget was used up while the server was away") from error
                 if time.monotonic() >= deadline:
                     raise ServerGone(f"{gone}; it did not come back in {self.outage_patience_s:.0f} s ({error})") from error
             time.sleep(POLL_S)

@@ -116,3 +116,19 @@ def test_a_missing_key_is_reported_before_any_call(monkeypatch: pytest.MonkeyPat
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with pytest.raises(ModelError, match="gpt-4o needs a key: set OPENAI_API_KEY, or pass api_key="):
         open_model("litellm[model=gpt-4o]").ready()
+
+
+def test_prices_are_those_of_litellm_and_unknown_where_it_has_none() -> None:
+    import litellm
+
+    from mill.models.litellm import LiteLLMModel
+
+    known = litellm.model_cost["gpt-4o-mini"]
+    price = LiteLLMModel("openai/gpt-4o-mini", api_key="k").price()
+    assert price is not None
+    assert price.prompt == pytest.approx(1e6 * known["input_cost_per_token"])
+    assert price.output == pytest.approx(1e6 * known["output_cost_per_token"])
+    assert price.cached == pytest.approx(1e6 * known["cache_read_input_token_cost"])
+    assert LiteLLMModel("openai/none-of-theirs", api_key="k").price() is None
+    other_server = LiteLLMModel("openai/gpt-4o-mini", api_key="k", api_base="http://127.0.0.1:9/v1")
+    assert other_server.price() is None, "what another server charges is not known"
