@@ -14,7 +14,9 @@ from mill.metrics.distributions import t_quantile
 from mill.metrics.estimate import Estimate, exact_interval
 from mill.metrics.paired import Z95, mean_of
 
-_FEW = 10  # successes or failures below which Wilson's interval is too short
+# Measured over all shares of populations of 30 to 10,042 items: with these, at least 93.5 % of intervals contain the share.
+_FEW = 20  # ones or zeros below which Wilson's interval is too short
+_SHORT = 50  # possible shares in an interval below which its ends must be possible shares
 _LEAST_DF = 10  # degrees of freedom below which the coefficient of a control variate is noise
 Limits = tuple[float, float]
 UNLIMITED: Limits = (-math.inf, math.inf)
@@ -46,6 +48,7 @@ class _Moments:
     variance: float
     df: float
     n: int
+    size: int
     unit_variance: float
     """The variance of the error if values had a variance of 1 in all strata; 0 where all items were sampled."""
 
@@ -177,7 +180,7 @@ def _moments(strata: Sequence[Stratum], counts: Sequence[float] | None = None) -
     variance = math.fsum(variances)
     below = math.fsum(one**2 / df for one, df in zip(variances, dfs, strict=True))
     n = round(math.fsum(counts or [len(stratum.values) for stratum in strata]))
-    return _Moments(value, variance, variance**2 / below if below else max(1.0, n - 1), n, unit)
+    return _Moments(value, variance, variance**2 / below if below else max(1.0, n - 1), n, total, unit)
 
 
 def _free(strata: Sequence[Stratum]) -> int:
@@ -240,10 +243,13 @@ def _proportion_interval(moments: _Moments) -> tuple[float, float]:
     effective = value * (1 - value) / moments.variance if moments.variance and 0 < value < 1 else 1 / moments.unit_variance
     effective *= (t_quantile(max(1.0, moments.n - 1)) / t_quantile(max(1.0, moments.df))) ** 2
     low, high = _wilson(value, effective)
-    if effective * min(value, 1 - value) < _FEW:
+    few = effective * min(value, 1 - value) < _FEW
+    if few:
         exact = exact_interval(value * effective, effective)
         low, high = min(low, exact[0]), max(high, exact[1])
-    return low, high
+    if few or (high - low) * moments.size < _SHORT:
+        low, high = math.floor(low * moments.size) / moments.size, math.ceil(high * moments.size) / moments.size
+    return low, min(1.0, high)
 
 
 def _wilson(value: float, n: float) -> tuple[float, float]:

@@ -37,7 +37,7 @@ class Decider:
         _check(bound, direction, population, alpha, limits, binary)
         self._bound, self._direction, self._size, self._alpha = bound, direction, population, alpha
         self._limits, self._binary = limits, binary
-        self._blocks: list[Sequence[float]] = []
+        self._blocks: list[tuple[float, ...]] = []
         self._sum, self._n = 0.0, 0
         self._decision: bool | None = None
         self._interval = limits
@@ -91,7 +91,7 @@ class Decider:
                 raise DataError(f"a sequential test of values {allowed} got {value!r}")
         if self._n + len(values) > self._size:
             raise DataError(f"a sequential test of {self._size} samples got {self._n + len(values)} values")
-        self._blocks.append(values)
+        self._blocks.append(tuple(values))
         self._sum += math.fsum(values)
         self._n += len(values)
         scaled = [self._scaled(float(value)) for value in values]
