@@ -85,10 +85,8 @@ def stratified_difference(strata: Sequence[Stratum], *, limits: Limits = UNLIMIT
     known = math.fsum(stratum.size * (stratum.control_mean or 0.0) for stratum in strata) / total
     rest = _moments([replace(stratum, values=_residuals(stratum, slope)) for stratum in strata])
     assert rest is not None  # a slope needs several values
-    free = _free(strata)
-    rest = replace(
-        rest, variance=rest.variance * free / (free - 1), df=max(1.0, rest.df - 1)
-    )  # the slope was fitted to them
+    free = _free(strata)  # of which the slope, fitted to the same values, takes one
+    rest = replace(rest, variance=rest.variance * free / (free - 1), df=max(1.0, rest.df - 1))
     controls = [slope * control for stratum in strata for control in stratum.controls]
     padded = _padded(rest, (limits[0] - max(controls), limits[1] - min(controls)))
     value = min(max(rest.value + slope * known, limits[0]), limits[1])
@@ -97,8 +95,8 @@ def stratified_difference(strata: Sequence[Stratum], *, limits: Limits = UNLIMIT
 
 
 def planned_size(size: int, half_width: float, spread: float = 0.5) -> int:
-    """The smallest simple random sample whose 95 % interval is at most ± half_width wide, where values have this standard
-    deviation; 0.5 is the largest that values between 0 and 1 can have."""
+    """The smallest simple random sample whose 95 % interval is at most ± half_width, where values have this standard
+    deviation; 0.5 is the largest that values between 0 and 1 can have. Strata and a control variate only shorten it."""
     return _smallest(2, size, lambda n: _wilson_half(spread**2, (n - 1) / (1 - n / size)) <= half_width)
 
 
@@ -162,14 +160,14 @@ def _merge(first: Stratum, second: Stratum) -> Stratum:
 def _moments(strata: Sequence[Stratum], counts: Sequence[float] | None = None) -> _Moments | None:
     """None where the sample is too small for a variance; `counts` are sizes of a larger sample with the same spread."""
     total = sum(stratum.size for stratum in strata)
-    value, variances, dfs, unit = 0.0, [], [], 0.0
+    total_value, variances, dfs, unit = 0.0, [], [], 0.0
     for index, stratum in enumerate(strata):
         sampled, weight = len(stratum.values), stratum.size / total
         count = sampled if counts is None else counts[index]
         if not stratum.complete and sampled < 2:
             return None
         one = mean_of(stratum.values)
-        value += weight * one.value
+        total_value += stratum.size * one.value
         factor = 0.0 if stratum.complete else weight**2 * max(0.0, 1 / count - 1 / stratum.size)
         unit += factor
         if factor and one.stderr:
@@ -180,7 +178,8 @@ def _moments(strata: Sequence[Stratum], counts: Sequence[float] | None = None) -
     variance = math.fsum(variances)
     below = math.fsum(one**2 / df for one, df in zip(variances, dfs, strict=True))
     n = round(math.fsum(counts or [len(stratum.values) for stratum in strata]))
-    return _Moments(value, variance, variance**2 / below if below else max(1.0, n - 1), n, total, unit)
+    df = variance**2 / below if below else max(1.0, n - 1)
+    return _Moments(total_value / total, variance, df, n, total, unit)
 
 
 def _free(strata: Sequence[Stratum]) -> int:

@@ -241,12 +241,14 @@ def test_what_no_value_can_change_is_decided() -> None:
             assert decider.decision is expected
 
 
-def test_a_wrong_decision_is_corrected_by_the_last_value() -> None:
-    decider = Decider(0.5, ">", 100, binary=True)
+@pytest.mark.parametrize("binary", [True, False])
+def test_a_wrong_decision_is_corrected_once_that_is_certain(binary: bool) -> None:
+    """30 ones and 50 zeros of 100: 0.5 can be reached, but not exceeded."""
+    decider = Decider(0.5, ">", 100, binary=binary)
     decider.update([1.0] * 30)
     assert decider.decision is True
-    decider.update([0.0] * 69)
-    assert decider.decision is True  # it stays, although 0.5 is out of reach
+    decider.update([0.0] * 49)
+    assert decider.decision is True
     decider.update([0.0])
     assert decider.decision is False
 
