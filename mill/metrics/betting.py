@@ -16,7 +16,7 @@ from collections.abc import Iterable
 _NORMAL = (-1.645, -1.036, -0.674, -0.385, -0.126, 0.126, 0.385, 0.674, 1.036, 1.645)
 _SPREAD = 0.8  # of the logarithms of shares
 _ROUNDING = 1e-9  # relative to the sum of the population
-_HALVINGS = 16  # of the range that has the bound of the mean: to 1/65536 of it
+_PRECISION = 1e-5  # of a bound of the mean
 
 
 def shares(size: int) -> tuple[float, ...]:
@@ -72,7 +72,7 @@ class Bets:
             return top + math.log(math.fsum(math.exp(one - top) for one in logs) / len(logs)) >= math.log(threshold)
 
         low, high = max(self._bound, self._sum / self._size), self._sum / n
-        for _ in range(_HALVINGS if low < high else 0):
+        while high - low > _PRECISION:
             middle = (low + high) / 2
             low, high = (middle, high) if refuted(middle) else (low, middle)
         self._bound = low

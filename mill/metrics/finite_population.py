@@ -14,7 +14,9 @@ from mill.metrics.distributions import t_quantile
 from mill.metrics.estimate import Estimate, exact_interval
 from mill.metrics.paired import Z95, mean_of
 
-_FEW = 10  # successes or failures below which Wilson's interval is too short
+# Measured over all shares of populations of 30 to 10,042 items: with these, at least 93.5 % of intervals contain the share.
+_FEW = 20  # ones or zeros below which Wilson's interval is too short
+_SHORT = 50  # possible shares in an interval below which its ends must be possible shares
 _LEAST_DF = 10  # degrees of freedom below which the coefficient of a control variate is noise
 Limits = tuple[float, float]
 UNLIMITED: Limits = (-math.inf, math.inf)
@@ -46,6 +48,7 @@ class Moments:
     variance: float
     df: float
     n: int
+    size: int
     unit_variance: float
     """The variance of the error if values had a variance of 1 in all strata; 0 where all items were sampled."""
 
@@ -86,7 +89,7 @@ def stratified_difference(
     limits = UNIT if _is_binary(strata, limits) else limits
     total = sum(stratum.size for stratum in strata)
     known = math.fsum(stratum.size * (stratum.control_mean or 0.0) for stratum in strata) / total
-    if fitted:
+    if fitted:  # the slope, fitted to the same values, takes one degree of freedom
         free = _free(strata)
         rest = replace(rest, variance=rest.variance * free / (free - 1), df=max(1.0, rest.df - 1))
     controls = [slope * control for stratum in strata for control in stratum.controls]
@@ -97,8 +100,8 @@ def stratified_difference(
 
 
 def planned_size(size: int, half_width: float, spread: float = 0.5) -> int:
-    """The smallest simple random sample whose 95 % interval is at most ± half_width wide, where values have this standard
-    deviation; 0.5 is the largest that values between 0 and 1 can have."""
+    """The smallest simple random sample whose 95 % interval is at most ± half_width, where values have this standard
+    deviation; 0.5 is the largest that values between 0 and 1 can have. Strata and a control variate only shorten it."""
     return _smallest(2, size, lambda n: _wilson_half(spread**2, (n - 1) / (1 - n / size)) <= half_width)
 
 
@@ -139,28 +142,28 @@ def _merge(first: Stratum, second: Stratum) -> Stratum:
     return Stratum([*first.values, *second.values], size, [*first.controls, *second.controls], known)
 
 
-def _moments(strata: Sequence[Stratum], counts: Sequence[float] | None = None) -> Moments | None:
-    """None where the sample is too small for a variance; `counts` are sizes of a larger sample with the same spread."""
+def _moments(strata: Sequence[Stratum]) -> Moments | None:
+    """None where the sample is too small for a variance."""
     total = sum(stratum.size for stratum in strata)
-    value, variances, dfs, unit = 0.0, [], [], 0.0
-    for index, stratum in enumerate(strata):
+    total_value, variances, dfs, unit = 0.0, [], [], 0.0
+    for stratum in strata:
         sampled, weight = len(stratum.values), stratum.size / total
-        count = sampled if counts is None else counts[index]
         if not stratum.complete and sampled < 2:
             return None
         one = mean_of(stratum.values)
-        value += weight * one.value
-        factor = 0.0 if stratum.complete else weight**2 * max(0.0, 1 / count - 1 / stratum.size)
+        total_value += stratum.size * one.value
+        factor = 0.0 if stratum.complete else weight**2 * (1 / sampled - 1 / stratum.size)
         unit += factor
         if factor and one.stderr:
             variances.append(factor * one.stderr**2 * sampled)
-            dfs.append(count - 1)
+            dfs.append(sampled - 1)
     if not strata:
         return None
     variance = math.fsum(variances)
     below = math.fsum(one**2 / df for one, df in zip(variances, dfs, strict=True))
-    n = round(math.fsum(counts or [len(stratum.values) for stratum in strata]))
-    return Moments(value, variance, variance**2 / below if below else max(1.0, n - 1), n, unit)
+    n = sum(len(stratum.values) for stratum in strata)
+    df = variance**2 / below if below else max(1.0, n - 1)
+    return Moments(total_value / total, variance, df, n, total, unit)
 
 
 def _free(strata: Sequence[Stratum]) -> int:
@@ -224,10 +227,13 @@ def _proportion_interval(moments: Moments) -> tuple[float, float]:
     effective = value * (1 - value) / moments.variance if moments.variance and 0 < value < 1 else 1 / moments.unit_variance
     effective *= (t_quantile(max(1.0, moments.n - 1)) / t_quantile(max(1.0, moments.df))) ** 2
     low, high = _wilson(value, effective)
-    if effective * min(value, 1 - value) < _FEW:
+    few = effective * min(value, 1 - value) < _FEW
+    if few:
         exact = exact_interval(value * effective, effective)
         low, high = min(low, exact[0]), max(high, exact[1])
-    return low, high
+    if few or (high - low) * moments.size < _SHORT:
+        low, high = math.floor(low * moments.size) / moments.size, math.ceil(high * moments.size) / moments.size
+    return low, min(1.0, high)
 
 
 def _wilson(value: float, n: float) -> tuple[float, float]:

@@ -60,7 +60,8 @@ def pool_samples(parts: Sequence[SampledPart], weights: Sequence[float], *, cont
     variance = math.fsum(variances)
     df = variance**2 / below if below else max(1.0, n - len(known))
     unit = math.fsum(share**2 * part.unit_variance for share, part in pairs)
-    return _estimate(Moments(value, variance, df, n, unit), known, controlled=controlled)
+    size = sum(part.size for part in known)
+    return _estimate(Moments(value, variance, df, n, size, unit), known, controlled=controlled)
 
 
 def pool_random(parts: Sequence[SampledPart]) -> Estimate:
@@ -75,7 +76,7 @@ def pool_random(parts: Sequence[SampledPart]) -> Estimate:
     within = math.fsum((part.estimate.n - 1) * part.spread for part in known)
     between = math.fsum(part.estimate.n * (part.estimate.value - value) ** 2 for part in known)
     unit = max(0.0, 1 / n - 1 / size)
-    return _estimate(Moments(value, unit * (within + between) / (n - 1), n - 1, n, unit), known)
+    return _estimate(Moments(value, unit * (within + between) / (n - 1), n - 1, n, size, unit), known)
 
 
 def _estimate(moments: Moments, parts: Sequence[SampledPart], *, controlled: bool = False) -> Estimate:

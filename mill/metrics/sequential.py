@@ -37,7 +37,7 @@ class Decider:
         _check(bound, direction, population, alpha, limits, binary)
         self._bound, self._direction, self._size, self._alpha = bound, direction, population, alpha
         self._limits, self._binary = limits, binary
-        self._blocks: list[Sequence[float]] = []
+        self._blocks: list[tuple[float, ...]] = []
         self._sum, self._n = 0.0, 0
         self._decision: bool | None = None
         self._interval = limits
@@ -56,15 +56,13 @@ class Decider:
     @property
     def value(self) -> float:
         """The mean of the values so far."""
-        if self._n < self._size:
-            return self._sum / self._n if self._n else math.nan
-        return math.fsum(chain.from_iterable(self._blocks)) / self._n
+        return self._total() / self._n if self._n else math.nan
 
     @property
     def decision(self) -> bool | None:
-        """Whether the claim is true of the whole population; None while that is open. It is exact, and may change once, when
-        the last value is known; until then a decision stays."""
-        return self._certain() if self._n == self._size else self._decision
+        """Whether the claim is true of the whole population; None while that is open. A decision stays, unless it was one of
+        the wrong ones and the values so far make that certain. With the last value it is exact."""
+        return self._decision
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -91,15 +89,16 @@ class Decider:
                 raise DataError(f"a sequential test of values {allowed} got {value!r}")
         if self._n + len(values) > self._size:
             raise DataError(f"a sequential test of {self._size} samples got {self._n + len(values)} values")
-        self._blocks.append(values)
+        self._blocks.append(tuple(values))
         self._sum += math.fsum(values)
         self._n += len(values)
         scaled = [self._scaled(float(value)) for value in values]
         self._above.update(scaled)
         self._below.update([1 - value for value in scaled])
-        if self._decision is None:
-            self._decision = self._certain()
-        if self._decision is None:
+        certain = self._certain()
+        if certain is not None:
+            self._decision = certain
+        elif self._decision is None:
             self._decision = self._tested()
 
     def _tested(self) -> bool | None:
@@ -110,9 +109,13 @@ class Decider:
 
     def _certain(self) -> bool | None:
         """The decision that any values of the samples that are left would give."""
-        total = math.fsum(chain.from_iterable(self._blocks)) if self._n == self._size else self._sum
-        ends = {self._holds((total + (self._size - self._n) * limit) / self._size) for limit in self._limits}
+        total, left = self._total(), self._size - self._n
+        ends = {self._holds((total + left * limit) / self._size) for limit in self._limits}
         return ends.pop() if len(ends) == 1 else None
+
+    def _total(self) -> float:
+        """The sum of all values so far; free of rounding errors once all are there."""
+        return self._sum if self._n < self._size else math.fsum(chain.from_iterable(self._blocks))
 
     def _holds(self, mean: float) -> bool:
         return "=" in self._direction if mean == self._bound else (mean > self._bound) == self._is_upper

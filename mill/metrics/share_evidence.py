@@ -9,7 +9,7 @@ that is centred at the candidate and cut off below it: unlike a prior of all sha
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from mill.metrics.distributions import beta_cdf
 
@@ -25,10 +25,13 @@ class ShareEvidence:
         self._ones = self._n = 0
         self._bound = 0.0
 
-    def update(self, values: Iterable[float]) -> None:
-        for value in values:
-            self._ones += value == 1.0
-            self._n += 1
+    def update(self, values: Sequence[float]) -> None:
+        ones = sum(value == 1.0 for value in values)
+        self.add(ones, len(values) - ones)
+
+    def add(self, ones: int, zeros: int) -> None:
+        self._ones += ones
+        self._n += ones + zeros
 
     @property
     def capital(self) -> float:

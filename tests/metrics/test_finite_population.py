@@ -36,15 +36,26 @@ def test_value_and_error_by_hand() -> None:
 
 
 def test_one_stratum_of_zeros_and_ones_has_wilsons_interval() -> None:
-    """A sample of 51 out of 102 has half the variance: 50 / (1 - 0.5) = 100 values drawn with replacement."""
-    found = stratified_mean([Stratum([1.0] * 17 + [0.0] * 34, 102)])
-    assert ends(found) == pytest.approx(proportion_confint(100 / 3, 100, method="wilson"))
+    """A sample of 501 out of 1,002 has half the variance: 500 / (1 - 0.5) = 1,000 values drawn with replacement."""
+    found = stratified_mean([Stratum([1.0] * 167 + [0.0] * 334, 1002)])
+    assert ends(found) == pytest.approx(proportion_confint(1000 / 3, 1000, method="wilson"))
 
 
-def test_few_ones_have_the_longer_of_two_intervals() -> None:
+def test_few_ones_have_the_longer_of_two_intervals_between_possible_shares() -> None:
+    """100 effective values, 3.9 of them ones. The shares of 102 items are multiples of 1/102."""
     found = stratified_mean([Stratum([1.0] * 2 + [0.0] * 49, 102)])
     wilson, exact = (proportion_confint(200 / 51, 100, method=method) for method in ("wilson", "beta"))
-    assert ends(found) == pytest.approx((min(wilson[0], exact[0]), max(wilson[1], exact[1])))
+    low, high = min(wilson[0], exact[0]), max(wilson[1], exact[1])
+    assert ends(found) == pytest.approx((math.floor(102 * low) / 102, math.ceil(102 * high) / 102))
+
+
+@pytest.mark.parametrize(("size", "n"), [(60, 20), (60, 55), (400, 100)])
+def test_every_share_of_a_population_is_in_its_interval_in_about_95_of_100_samples(size: int, n: int) -> None:
+    """Without a simulation: the interval of every count, weighted by its hypergeometric probability."""
+    found = np.array([ends(stratified_mean([Stratum([1.0] * ones + [0.0] * (n - ones), size)])) for ones in range(n + 1)])
+    for ones in range(size + 1):
+        inside = (found[:, 0] <= ones / size + 1e-12) & (ones / size - 1e-12 <= found[:, 1])
+        assert stats.hypergeom(size, ones, n).pmf(np.arange(n + 1))[inside].sum() > 0.935
 
 
 def test_other_values_have_students_interval_with_satterthwaites_degrees_of_freedom() -> None:
@@ -65,9 +76,10 @@ def test_limits_add_a_value_at_either_end() -> None:
 
 @pytest.mark.parametrize("value", [0.0, 1.0])
 def test_equal_zeros_or_ones_do_not_collapse(value: float) -> None:
-    """The effective size is 1 / (0.75² (1/30 - 1/300) + 0.25² (1/10 - 1/100)), about 44."""
+    """The effective size is 1 / (0.75² (1/30 - 1/300) + 0.25² (1/10 - 1/100)), about 44.
+    1 - 0.025 ** (1 / 44) is 31.9 of 400 items."""
     low, high = ends(stratified_mean([Stratum([value] * 30, 300), Stratum([value] * 10, 100)]))
-    assert high - low == pytest.approx(1 - 0.025 ** (0.016875 + 0.005625))
+    assert high - low == pytest.approx(32 / 400)
     assert (low if value == 0.0 else high) == value
 
 
@@ -157,13 +169,13 @@ def coverage(truth: float, drawn: list[list[Stratum]], interval: Callable[[list[
     ids=["many small strata", "most of two strata", "one stratum"],
 )
 def test_the_interval_contains_the_mean_in_95_of_100_samples(sizes: list[int], counts: list[int]) -> None:
-    truth, drawn = draws(7, sizes, counts, 800)
-    assert coverage(truth, drawn, stratified_mean) == pytest.approx(0.95, abs=0.02)
-    assert coverage(truth, drawn, lambda strata: stratified_difference(strata)[0]) == pytest.approx(0.955, abs=0.02)
+    truth, drawn = draws(7, sizes, counts, 500)
+    assert coverage(truth, drawn, stratified_mean) == pytest.approx(0.95, abs=0.025)
+    assert coverage(truth, drawn, lambda strata: stratified_difference(strata)[0]) == pytest.approx(0.955, abs=0.025)
 
 
 def test_an_interval_without_the_correction_would_fail_that_test() -> None:
-    truth, drawn = draws(7, [300, 200], [180, 120], 800)
+    truth, drawn = draws(7, [300, 200], [180, 120], 500)
     assert coverage(truth, drawn, lambda strata: mean([[v] for one in strata for v in one.values])) > 0.99
 
 
