@@ -12,7 +12,7 @@ from mill.runs.outcome import Outcome
 from mill.runs.schema import BenchmarkResult, TaskResult, failed_samples
 
 COLUMNS = ("task", "shots", "metric", "value", "stderr", "95 % interval", "n", "failed")
-SHARED = 3  # tasks that have the same warning, for one line
+SHARED = 2  # tasks that have the same warning, for one line
 MOST_NAMED = 5  # samples in a line
 NUMBERS = ("shots", "value", "stderr", "95 % interval", "n", "failed")
 

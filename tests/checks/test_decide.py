@@ -1,0 +1,135 @@
+"""`--decide` of compare and eval: the check that it writes, and what gates and reports make of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from mill.api.errors import RunError
+from mill.api.task import RenderSettings
+from mill.checks.compare import compare
+from mill.checks.gate import BROKEN, INCONCLUSIVE, KEPT, judge, parse_rules
+from mill.checks.result import Check, read_check
+from mill.checks.subjects import CheckConfig, labelled, open_subjects
+from mill.cli.main import run as run_command
+from mill.models.spec.parse import make_spec
+from mill.report.html import write_report
+from mill.runs.claims import read_claim
+from mill.runs.sampling import SampleChoice
+from mill.tasks.load import load_files, select
+from tests.toy_exam import SIZES, is_right
+
+EXAM = str(Path(__file__).parent.parent / "toy_exam.py")
+
+
+def mill(*arguments: str) -> int:
+    return run_command(list(arguments))
+
+
+def compared(tmp_path: Path, claim: str, *, b: str = "exam[name=b,accuracy=0.55,changed=0.1]", alpha: float = 0.05) -> Check:
+    load_files((EXAM,))
+    specs = [make_spec("exam[name=a,accuracy=0.65]"), make_spec(b)]
+    samples = SampleChoice(decide=read_claim(claim, alpha))
+    config = CheckConfig(select(["toy_exam"]), RenderSettings(), tmp_path, quiet=True, samples=samples)
+    return compare("compare", open_subjects(labelled(specs, ["a", "b"]), config), config, forced_tokens=0)
+
+
+def drop(b: float, changed: float) -> float:
+    """The difference on all questions, counted by hand."""
+    pairs = [(task, index) for task, size in SIZES.items() for index in range(size)]
+    lost = [is_right(*one, 0.65, 0.0, "a") - is_right(*one, b, changed, "b") for one in pairs]
+    return sum(lost) / len(lost)
+
+
+def test_a_drop_is_decided_on_the_same_random_samples_of_both(tmp_path: Path) -> None:
+    check = compared(tmp_path, "acc_drop>0.02")
+    (variant,) = check.variants
+    decision = variant.decision
+    assert decision is not None and decision.outcome == "true" and drop(0.55, 0.1) > 0.02
+    assert decision.n == variant.counts["samples"] == len(variant.rows) < 1500
+    assert decision.total == 3000
+    interval = variant.metrics["acc_drop"]
+    assert (interval.low, interval.high) == (decision.looks[-1].low, decision.looks[-1].high)
+    assert interval.low is not None and interval.high is not None and interval.low < drop(0.55, 0.1) < interval.high
+    assert variant.verdict.startswith("acc_drop>0.02 is true, decided after")
+
+
+def test_equal_models_do_not_lose_two_points(tmp_path: Path) -> None:
+    (variant,) = compared(tmp_path, "acc_drop>0.02", b="exam[name=b,accuracy=0.65,changed=0.05]").variants
+    assert variant.decision is not None and variant.decision.outcome == "false"
+
+
+def test_the_check_is_read_back_with_its_decision(tmp_path: Path) -> None:
+    check = compared(tmp_path, "acc_drop>0.02")
+    file = check.save(tmp_path)
+    assert read_check(file).variants[0].decision == check.variants[0].decision
+    data = json.loads(file.read_text())
+    data["variants"][0]["decision"]["outcome"] = "perhaps"
+    file.write_text(json.dumps(data))
+    with pytest.raises(RunError, match="decision"):
+        read_check(file)
+
+
+@pytest.mark.parametrize(
+    ("options", "status"),
+    [
+        ({"fail_on": "acc_drop>0.02"}, BROKEN),
+        ({"require": "acc_drop<0.02"}, BROKEN),
+        ({"require": "acc_drop>0.02"}, KEPT),
+        ({"fail_on": "acc_drop<0.02"}, KEPT),
+    ],
+)
+def test_a_rule_with_the_same_bound_follows_the_decision(tmp_path: Path, options: dict[str, Any], status: str) -> None:
+    check = compared(tmp_path, "acc_drop>0.02")
+    rules = parse_rules(options.get("fail_on"), options.get("require"))
+    assert [outcome.status for outcome in judge(check, rules)] == [status]
+
+
+def test_a_rule_on_an_undecided_claim_is_inconclusive(tmp_path: Path) -> None:
+    exact = drop(0.55, 0.1)
+    check = compared(tmp_path, f"acc_drop>{exact!r}")
+    assert check.variants[0].decision is not None and check.variants[0].decision.outcome == "undecided"
+    assert [one.status for one in judge(check, parse_rules(f"acc_drop>{exact!r}"))] == [INCONCLUSIVE]
+
+
+@pytest.mark.parametrize("claim", ["acc>0.5", "flip_rate>0.1", "acc_drop>1", "acc_drop>-2"])
+def test_other_claims_about_two_models_are_refused(tmp_path: Path, claim: str, capsys: pytest.CaptureFixture[str]) -> None:
+    models = ("exam[name=a]", "exam[name=b]")
+    assert mill("compare", *models, "--tasks", "toy_exam", "--task_paths", EXAM, "--decide", claim) == 2
+    assert "--decide" in capsys.readouterr().err
+
+
+def test_eval_writes_a_check_that_gate_and_report_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = str(tmp_path / "out")
+    run = ("eval", "exam[name=a,accuracy=0.65]", "toy_exam", "--task_paths", EXAM, "--output_dir", out, "--quiet")
+    assert mill(*run, "--decide", "acc>0.55") == 0
+    printed = capsys.readouterr().out
+    assert "toy_exam: acc>0.55 is true, decided after" in printed
+    junit = tmp_path / "gate.xml"
+    assert mill("gate", out, "--require", "acc>0.55", "--junit", str(junit)) == 0
+    assert mill("gate", out, "--fail_on", "acc>0.55") == 3
+    suite = ElementTree.parse(junit).getroot()
+    assert "acc>0.55 is true, decided after" in (suite.findtext(".//system-out") or "")
+    (file,) = (tmp_path / "out" / "checks").glob("decide-*/check.json")
+    page = write_report([read_check(file)], tmp_path / "report.html").read_text()
+    assert "acc&gt;0.55: true" in page and "polyline" in page and "mean so far" in page
+
+
+def test_an_undecided_claim_has_its_own_exit_code(tmp_path: Path) -> None:
+    load_files((EXAM,))
+    exact = sum(is_right("toy_exam_art", index, 0.65, 0.0, "a") for index in range(300)) / 300
+    run = (
+        "eval",
+        "exam[name=a,accuracy=0.65]",
+        "toy_exam_art",
+        "--task_paths",
+        EXAM,
+        "--output_dir",
+        str(tmp_path),
+        "--quiet",
+    )
+    assert mill(*run, "--decide", f"acc>{exact!r}") == 5
