@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,8 @@ def is_right(subject: str, index: int, accuracy: float, changed: float, name: st
 
 @register_model("exam")
 class ExamModel(MillModel):
-    """Right on a share `accuracy` of the questions. Every computed request is a line in the file EXAM_LOG."""
+    """Right on a share `accuracy` of the questions. Every computed request is a line in the file EXAM_LOG and takes
+    EXAM_DELAY seconds. Each EXAM_FAILS-th question fails."""
 
     def __init__(self, name: str = "exam", accuracy: float = 0.65, changed: float = 0.0, batch_size: int = 64):
         self.name, self.accuracy, self.changed, self.batch_size = name, accuracy, changed, batch_size
@@ -50,6 +52,7 @@ class ExamModel(MillModel):
 
     def _one(self, request: Request) -> Response:
         subject, number = request.text.split()
+        time.sleep(float(os.environ.get("EXAM_DELAY", 0)))
         if log := os.environ.get("EXAM_LOG"):
             with _LOG, Path(log).open("a") as handle:
                 handle.write(f"{self.name} {request.text}\n")

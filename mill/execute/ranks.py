@@ -117,15 +117,15 @@ class Ranks:
     def send(self, lines: Iterable[str]) -> None:
         """Send lines to rank 0, a megabyte at a time: the next when the last one was read."""
         for number, text in enumerate(_chunks(lines)):
-            name = f"sent/{self.rank}/{number}"
+            name = f"{self._transfer(self.rank)}/{number}"
             self._set(name, text)
             self._until(lambda name=name: not self._check([name]))  # type: ignore[misc]
-        self._set(f"sent/{self.rank}/end", "1")
+        self._set(f"{self._transfer(self.rank)}/end", "1")
 
     def receive(self, other: int) -> Iterable[str]:
-        number, end = 0, f"sent/{other}/end"
+        number, end = 0, f"{self._transfer(other)}/end"
         while True:
-            name = f"sent/{other}/{number}"
+            name = f"{self._transfer(other)}/{number}"
             self._until(lambda name=name: self._check([name]) or self._check([end]))  # type: ignore[misc]
             if not self._check([name]):
                 return
@@ -133,6 +133,10 @@ class Ranks:
             self._call(lambda name=name: self._store.delete_key(f"{self._prefix}/{name}"))  # type: ignore[misc]
             yield from text.split("\n")
             number += 1
+
+    def _transfer(self, rank: int) -> str:
+        """The name of what a rank sends after the last exchange: each part of a run has a transfer of its own."""
+        return f"sent/{self._exchanges}/{rank}"
 
     def _wait(self, names: Sequence[str]) -> None:
         self._until(lambda: self._check(names))
