@@ -5,6 +5,7 @@ from __future__ import annotations
 from mill.api.budget import shown_dollars, shown_seconds, shown_tokens
 from mill.api.printing import echo
 from mill.api.request import Request
+from mill.report.scores import by_task
 from mill.report.tables import print_table
 from mill.runs.estimate import RunEstimate, estimate, reach
 from mill.runs.evaluate import Run
@@ -39,12 +40,19 @@ def print_plan(run: Run) -> None:
     expected = estimate(run, list(left.values()), None if unknown else totals[3], samples)
     for line in [_estimate_line(run, expected), *_budget_lines(run, expected)]:
         echo(line)
-    for plan in run.plans:
-        for line in plan.warnings()[: -len(plan.without_effect()) or None]:  # those were logged
-            echo(f"{plan.requested}: {line}")
+    if run.stages is not None:
+        for order in run.stages.orders:
+            echo(f"{order.group.name}: {order.used:,} samples first, up to {order.total:,} if they are needed")
+    for line in by_task({plan.requested: _not_logged(plan) for plan in run.plans}):
+        echo(line)
     paths = run.model.planned_paths()
     if paths:
         echo("batching: " + ", ".join(f"{stage} {path}" for stage, path in paths.items()))
+
+
+def _not_logged(plan: TaskPlan) -> list[str]:
+    """The warnings of a plan without those that were logged already."""
+    return plan.warnings()[: -len(plan.without_effect()) or None]
 
 
 def _unanswered(plan: TaskPlan, todo: dict[str, Request]) -> int:
@@ -63,6 +71,7 @@ def _estimate_line(run: Run, expected: RunEstimate) -> str:
     seconds = "time unknown" if expected.seconds is None else f"about {shown_seconds(max(1, round(expected.seconds)))}"
     source = f" (rates of {rates.requests:,} requests in {rates.run})" if rates is not None else ""
     first = ", of dialogs the first round alone" if any(plan.task.multi_round for plan in run.plans) else ""
+    first += ", of the first part of the samples" if run.stages is not None else ""
     judge = ", without the judge" if run.judging is not None else ""
     return f"estimate for {run.model.model_name}: {prompt} and {output}, {cost}, {seconds}{source}{first}{judge}"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from mill.metrics.estimate import NOTHING, Estimate
 from mill.report.tables import console, dash, number, print_table
@@ -76,14 +76,20 @@ def result_warnings(
     tasks: Sequence[TaskResult], benchmarks: Sequence[BenchmarkResult], *, failures: bool = True
 ) -> list[str]:
     """What several tasks share is one line. `failures` is whether failed samples are listed."""
-    shared = Counter(line for task in tasks for line in dict.fromkeys(task.warnings))
-    common = {line: count for line, count in shared.items() if count >= SHARED}
-    lines = [f"{count} tasks: {line}" for line, count in common.items()]
-    lines += [f"{task.task}: {line}" for task in tasks for line in warnings(task, failures) if line not in common]
+    lines = by_task({task.task: warnings(task, failures) for task in tasks}, {task.task: task.warnings for task in tasks})
     lines += [f"{mean.benchmark}: no value of {', '.join(mean.missing)}" for mean in benchmarks if mean.missing]
     results: list[BenchmarkResult | TaskResult] = [*benchmarks, *tasks]
     decided = {one.decision.of: one.decision for one in results if one.decision is not None}
     return lines + [f"{name}: {describe_decision(decision)}" for name, decision in decided.items()]
+
+
+def by_task(lines: Mapping[str, Sequence[str]], shareable: Mapping[str, Sequence[str]] | None = None) -> list[str]:
+    """The lines of each task, after its name; those that several tasks have once. `shareable` are the lines that may be."""
+    known = lines if shareable is None else shareable
+    shared = Counter(line for some in known.values() for line in dict.fromkeys(some))
+    common = {line: count for line, count in shared.items() if count >= SHARED}
+    found = [f"{count} tasks: {line}" for line, count in common.items()]
+    return found + [f"{name}: {line}" for name, some in lines.items() for line in some if line not in common]
 
 
 def model_warnings(outcome: Outcome) -> list[str]:

@@ -18,9 +18,12 @@ TASKS = "odd_text,odd:choice?x,odd_document,odd_dialog,odd_agent"
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
 
 
-def mill(*words: str, python: str = sys.executable, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [python, "-m", "mill", *words]
-    return subprocess.run(command, env={**ENVIRONMENT, **environment}, capture_output=True, text=True, timeout=300)
+def mill(
+    *words: str, python: str = sys.executable, cwd: Path | None = None, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a command; MLflow without a server writes its files below the working folder."""
+    command, environ = [python, "-m", "mill", *words], {**ENVIRONMENT, **environment}
+    return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=300, cwd=cwd)
 
 
 def evaluate(output_dir: Path, tasks: str = TASKS, *words: str, python: str = sys.executable) -> ExportedRun:
