@@ -97,7 +97,8 @@ def add_decision(variant: Variant, decision: Decision) -> None:
     """Put the decision into a variant, with the confidence sequence as the interval of what was decided."""
     variant.decision = decision
     variant.metrics = with_sequence(variant.metrics, decision, variant.counts["samples"])
-    variant.verdict = f"{describe_decision(decision)}; {variant.verdict}"
+    variant.p_values.pop(decision.metric, None)  # that of a fixed number of samples
+    variant.verdict = describe_decision(decision)
 
 
 def decision_checks(outcome: Outcome, model: str, backend: str) -> list[Check]:

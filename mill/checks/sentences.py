@@ -22,8 +22,8 @@ def explain(check: Check, variant: Variant) -> list[str]:
         return _load(check, variant)
     if check.command == "determinism":
         return _repeats(variant)
-    if check.command == "decide":
-        return _failures(variant)
+    if variant.decision is not None:  # the verdict has it, without tests for a fixed number of samples
+        return [*_failures(variant), *_answers(variant), *_texts(variant)]
     sentences = [*_failures(variant), *_accuracy(variant), *_score(variant), *_answers(variant), *_texts(variant)]
     return [*sentences, *_distributions(variant), *_reach(check, variant)]
 

@@ -133,10 +133,12 @@ def evaluate(options: EvalOptions) -> int:
     if options.dry_run:
         for run in runs if rank() == 0 else ():
             print_plan(run)
+        if reuse is not None and reuse.planned is not None and rank() == 0:
+            print_plan(reuse.planned)
         return 0
     try:
         if reuse is not None:
-            reuse.give(runs, lambda run: _outcome(run, options, len(runs)))
+            reuse.give(runs, lambda run: _shown(_outcome(run, options, len(runs))))
         codes = {_execute(run, options, number) for number, run in enumerate(runs)}
     except KeyboardInterrupt:
         raise interrupted("the same command without --fresh" if options.fresh else "the same command") from None
@@ -172,6 +174,12 @@ def _execute(run: Run, options: EvalOptions, number: int) -> int:
     if outcome.stopped or not outcome.complete:
         return STOPPED if outcome.stopped else FAILED
     return 0 if decided or options.decide is None else UNDECIDED
+
+
+def _shown(outcome: Outcome | None) -> Outcome | None:
+    if outcome is not None:
+        print_outcome(outcome)
+    return outcome
 
 
 def _outcome(run: Run, options: EvalOptions, number: int) -> Outcome | None:

@@ -36,7 +36,7 @@ class Bets:
         self._capitals = [1.0] * len(self._shares)
         self._values: list[float] = []
         self._sum = 0.0
-        self._bound = 0.0
+        self._bounds: dict[float, float] = {}
 
     def update(self, values: Iterable[float]) -> None:
         for value in values:
@@ -54,7 +54,7 @@ class Bets:
         return math.fsum(self._capitals) / len(self._capitals)
 
     def lower_bound(self, threshold: float) -> float:
-        """A mean that is refuted, with all below it, at this capital. It never falls from one call to the next."""
+        """A mean that is refuted, with all below it, at this capital. With the same threshold it never falls."""
         if not self._values:
             return 0.0
         import numpy as np
@@ -71,9 +71,9 @@ class Bets:
             top = max(logs)
             return top + math.log(math.fsum(math.exp(one - top) for one in logs) / len(logs)) >= math.log(threshold)
 
-        low, high = max(self._bound, self._sum / self._size), self._sum / n
+        low, high = max(self._bounds.get(threshold, 0.0), self._sum / self._size), self._sum / n
         while high - low > _PRECISION:
             middle = (low + high) / 2
             low, high = (middle, high) if refuted(middle) else (low, middle)
-        self._bound = low
+        self._bounds[threshold] = low
         return low

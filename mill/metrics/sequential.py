@@ -12,6 +12,7 @@ from itertools import chain
 
 from mill.api.errors import DataError, SpecError
 from mill.metrics.betting import Bets
+from mill.metrics.estimate import TAIL
 from mill.metrics.share_evidence import ShareEvidence
 
 DIRECTIONS = (">", ">=", "<", "<=")
@@ -66,19 +67,27 @@ class Decider:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Contains the mean of the population at this and all other times with a probability of at least 1 - alpha.
+        """Contains the mean of the population at this and all other times with a probability of at least 95 %.
 
-        Once the bound is outside of it there is a decision; that may come earlier, since each direction is tested alone.
+        At an alpha of 5 % there is a decision once the bound is outside of it; that may come earlier, since each direction
+        is tested alone.
         """
         if self._n == self._size:
             return self.value, self.value
-        threshold = 2 / self._alpha
-        low = self._unscaled(self._above.lower_bound(threshold))
-        high = self._unscaled(1 - self._below.lower_bound(threshold))
+        low = self._unscaled(self._above.lower_bound(1 / TAIL))
+        high = self._unscaled(1 - self._below.lower_bound(1 / TAIL))
         low, high = max(low, self._interval[0]), min(high, self._interval[1])
-        if low <= high:  # otherwise this is one of the cases that alpha allows
+        if low <= high:  # otherwise this is one of the other 5 %
             self._interval = low, high
         return self._interval
+
+    @property
+    def one_sided(self) -> tuple[float, float]:
+        """The mean is at least the first, and it is at most the second, each with a probability of at least 1 - alpha."""
+        if self._n == self._size:
+            return self.value, self.value
+        low, high = (evidence.lower_bound(1 / self._alpha) for evidence in (self._above, self._below))
+        return self._unscaled(low), self._unscaled(1 - high)
 
     def update(self, values: Sequence[float]) -> None:
         """The next values in the random order; the claim is tested once they are all there."""

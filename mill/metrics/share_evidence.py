@@ -23,7 +23,7 @@ class ShareEvidence:
         self._size = size
         self._candidate = candidate
         self._ones = self._n = 0
-        self._bound = 0.0
+        self._bounds: dict[float, float] = {}
 
     def update(self, values: Sequence[float]) -> None:
         ones = sum(value == 1.0 for value in values)
@@ -40,14 +40,14 @@ class ShareEvidence:
         return math.exp(evidence) if evidence < 700 else math.inf
 
     def lower_bound(self, threshold: float) -> float:
-        """The smallest share that is not refuted at this evidence. It never falls from one call to the next."""
+        """The smallest share that is not refuted at this evidence. With the same threshold it never falls."""
         if self._n:
             low, high = self._ones, max(self._ones, self._most_likely)
             while low < high:
                 middle = (low + high) // 2
                 low, high = (middle + 1, high) if self._log_evidence(middle) >= math.log(threshold) else (low, middle)
-            self._bound = max(self._bound, low / self._size)
-        return self._bound
+            self._bounds[threshold] = max(self._bounds.get(threshold, 0.0), low / self._size)
+        return self._bounds.get(threshold, 0.0)
 
     @property
     def _most_likely(self) -> int:

@@ -209,6 +209,8 @@ class RunOptions(msgspec.Struct, kw_only=True, frozen=True):
 
     def __post_init__(self) -> None:
         refuse_unused_image(self.sandbox, self.sandbox_image)
+        if self.alpha != ALPHA and self.decide is None:
+            raise SpecError("--alpha has no effect without --decide")
 
     @property
     def decoding(self) -> dict[str, Any]:

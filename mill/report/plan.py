@@ -85,7 +85,8 @@ def _budget_lines(run: Run, expected: RunEstimate) -> list[str]:
     amounts += [shown_dollars(limits.cost)] if limits.cost is not None else []
     amounts += [shown_seconds(limits.seconds)] if limits.seconds is not None else []
     share = reach(run, expected)
-    far = "would be enough" if share >= 1 else f"would reach about {int(share * expected.samples):,}"
+    enough = "would be enough" if run.stages is None else "would be enough for the first part"
+    far = enough if share >= 1 else f"would reach about {int(share * expected.samples):,}"
     which = "" if share >= 1 else f" of the {expected.samples:,} samples that are left"
     unknown = "" if limits.seconds is None or expected.seconds is not None else "; its time is not known"
     return [f"the budget of {' and '.join(amounts)} {far}{which}{unknown}"]

@@ -39,6 +39,8 @@ def _summarize_benchmark(benchmark: Benchmark, lookup: Mapping[str, TaskResult |
         unjudged={name: count for name in names if (count := sum(leaf.unjudged.get(name, 0) for leaf in leaves))},
         control=_pooled_control(benchmark, lookup, leaves, names),
     )
+    if any(leaf.pending and not leaf.n for leaf in leaves) and not _one_sample(leaves):
+        result.metrics = {}  # the run stopped before some of its tasks
     decision = leaves[0].decision
     if decision is not None and decision.of == benchmark.name and all(leaf.decision == decision for leaf in leaves):
         result.decision = decision
@@ -49,9 +51,10 @@ def _summarize_benchmark(benchmark: Benchmark, lookup: Mapping[str, TaskResult |
 
 def with_sequence(metrics: Mapping[str, Estimate], decision: Decision, n: int) -> dict[str, Estimate]:
     """With the confidence sequence as the interval of the metric that was decided, where the run stopped then: an interval
-    for a fixed number of samples does not account for the looks."""
+    for a fixed number of samples does not account for the looks. Not where samples failed, which count as wrong in the
+    sequence and have no value."""
     found = dict(metrics)
-    if n == decision.n < decision.total and decision.looks and decision.metric in found:
+    if not decision.failed and n == decision.n < decision.total and decision.looks and decision.metric in found:
         last = decision.looks[-1]
         found[decision.metric] = replace(found[decision.metric], low=float(last.low), high=float(last.high))
     return found
@@ -127,9 +130,14 @@ def _pooled_samples(benchmark: Benchmark, lookup: Mapping[str, TaskResult | Benc
     """The mean over all data of the tasks, of which random samples ran: of each task, or of all of them together."""
     leaves = _leaves(benchmark, lookup)
     parts = [SampledPart(leaf.metrics[metric], leaf.total) for leaf in leaves]
-    if any(leaf.sampled is not None and leaf.sampled.method == "sequential" for leaf in leaves):
+    if _one_sample(leaves):
         return pool_random(parts)
     return pool_samples(parts, _weights(benchmark, lookup))
+
+
+def _one_sample(leaves: Sequence[TaskResult]) -> bool:
+    """Whether the samples of the tasks are one random sample of all of them together."""
+    return any(leaf.sampled is not None and leaf.sampled.method == "sequential" for leaf in leaves)
 
 
 def _weights(benchmark: Benchmark, lookup: Mapping[str, TaskResult | Benchmark]) -> list[float]:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from mill.api.errors import SpecError
 
 ALPHA = 0.05
-_CLAIM = re.compile(r"\s*([A-Za-z][\w@.-]*?)\s*(>=|<=|>|<)\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*")
+_NUMBER = r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]{1,2})?"
+_CLAIM = re.compile(rf"\s*([A-Za-z][\w@.-]{{0,99}}?)\s*(>=|<=|>|<)\s*({_NUMBER})\s*")
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,5 @@ def read_claim(text: str | None, alpha: float = ALPHA) -> Claim | None:
         return None
     match = _CLAIM.fullmatch(text)
     if match is None:
-        raise SpecError(
-            f"--decide {text[:60]!r}: give METRIC then > >= < or <= then NUMBER, such as acc>0.6 or acc_drop>0.01"
-        )
+        raise SpecError(f"{text[:60]!r} is no claim: give METRIC then > >= < or <= then NUMBER, such as acc>0.6")
     return Claim(match[1], match[2], float(match[3]), alpha)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mill.api.errors import RunError, SpecError
+from mill.api.warnings import warn
 from mill.metrics.finite_population import Stratum, stratified_difference, stratified_mean
 from mill.runs.folder import MANIFEST, RunFolder
 from mill.runs.plan import TaskPlan
@@ -15,6 +16,8 @@ from mill.runs.samples import ScoredSample, read_rows
 from mill.runs.sampling import SampleGroup, is_random
 from mill.runs.schema import Control, TaskEntry, TaskResult
 from mill.runs.shared import read_entries
+
+LARGEST = 1e100  # a value of a sample that is larger, or NaN, is none
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,9 @@ class ControlRun:
             if len(self.scores[name]) < plan.total:
                 known = len(self.scores[name])
                 raise SpecError(f"--reuse: the run of {self.model} has {known} of {plan.total} samples of {name}, not all")
+            if missing := sum(not values for values in self.scores[name].values()):
+                of = f"{missing} of {plan.total} samples of {name}"
+                warn(f"--reuse: the run of {self.model} has no score of {of}, which count as 0: the gain is smaller")
 
     def values(self, plan: TaskPlan, metric: str) -> ControlValues:
         scores = self.scores[plan.task.name]
@@ -69,7 +75,7 @@ def _numbers(values: Mapping[str, Sequence[object]]) -> dict[str, float]:
     """The mean over the repeats of each metric that has numbers."""
     found = {}
     for metric, repeats in values.items():
-        numbers = [float(value) for value in repeats if isinstance(value, (int, float)) and math.isfinite(value)]
+        numbers = [float(value) for value in repeats if isinstance(value, (int, float)) and abs(value) <= LARGEST]
         if numbers and len(numbers) == len(repeats):
             found[metric] = math.fsum(numbers) / len(numbers)
     return found

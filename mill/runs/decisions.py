@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from mill.api.errors import RunError
 from mill.api.task import Value
@@ -61,7 +62,7 @@ class DecisionStages(Stages):
         test.decider.update(numbers)
         low, high = test.decider.interval
         test.looks.append(Look(test.decider.n, test.decider.value, low, high))
-        decided = test.decider.decision is not None
+        decided = test.decider.decision is not None or test.failed == test.decider.n
         return 0 if decided else min(order.total - order.used, next_block(order.used))
 
     def _decider(self, order: GroupOrder, values: Sequence[float]) -> Decider:
@@ -79,44 +80,39 @@ class DecisionStages(Stages):
 
 
 def decision_of(name: str, claim: Claim, test: GroupTest, total: int) -> Decision:
-    """The outcome of a test. One that needed all samples is undecided: their mean is known, but the test found nothing."""
-    n = test.decider.n if test.decider is not None else 0
-    answer = test.decider.decision if test.decider is not None and n < total else None
+    """The outcome of a test. One that needed all samples is undecided: their mean is known, but the test found nothing. So
+    is one of which every sample failed."""
+    decider = test.decider
+    n = decider.n if decider is not None else 0
+    answer = decider.decision if decider is not None and test.failed < n < total else None
+    reached = None
+    if decider is not None and answer is not None:
+        reached = decider.one_sided[0 if answer == claim.compare.startswith(">") else 1]
+    outcome: Literal["true", "false", "undecided"] = "undecided" if answer is None else "true" if answer else "false"
     return Decision(
-        name,
-        claim.metric,
-        claim.compare,
-        claim.bound,
-        claim.alpha,
-        "undecided" if answer is None else "true" if answer else "false",
-        n,
-        total,
-        test.failed,
-        test.looks,
+        name, claim.metric, claim.compare, claim.bound, claim.alpha, outcome, n, total, test.failed, reached, test.looks
     )
 
 
 def describe_decision(decision: Decision) -> str:
-    """A decision in one sentence."""
+    """A decision in plain words."""
     failed = f"; {decision.failed} failed samples count as wrong" if decision.failed else ""
     last = decision.looks[-1] if decision.looks else None
     share = f"{decision.n:,} of {decision.total:,} samples"
     if last is None:
-        return f"{decision.claim} is undecided: no sample was answered"
+        return f"{decision.claim} is undecided: the first {min(FIRST_BLOCK, decision.total)} samples are not complete"
     if decision.outcome == "undecided":
-        whole = decision.n >= decision.total
-        found = (
-            f"it is {float(last.value):.4g} on the whole test set"
-            if whole
-            else f"{float(last.low):.4g} to {float(last.high):.4g}"
-        )
-        return f"{decision.claim} is undecided after {share}: {found}{failed}"
-    interval = f"{float(last.low):.4g} to {float(last.high):.4g}"
+        if decision.n < decision.total:
+            found = f"{decision.metric} is between {float(last.low):.4g} and {float(last.high):.4g}"
+            return f"{decision.claim} is undecided after {share}: {found}{failed}"
+        value = f"{decision.metric} is {float(last.value):.4g} on the whole test set"
+        near = f"too near to {decision.bound:g} for a test to show it"
+        return f"{decision.claim} is undecided after all {decision.total:,} samples: {value}, {near}{failed}"
+    above = (decision.outcome == "true") == decision.compare.startswith(">")
+    side = f"{decision.metric} is {'at least' if above else 'at most'} {float(decision.reached or 0.0):.4g}"
     saved = round(100 * (1 - decision.n / decision.total))
-    return (
-        f"{decision.claim} is {decision.outcome}, decided after {share} ({saved} % did not run): the error rate is "
-        f"at most {decision.alpha:g} with any number of looks; {decision.metric} is in {interval} (two-sided){failed}"
-    )
+    wrong = f"such a decision is wrong in at most {100 * decision.alpha:g} % of cases"
+    return f"{decision.claim} is {decision.outcome}: {side}. Decided after {share}, {saved} % did not run; {wrong}{failed}"
 
 
 def metric_value(scored: ScoredSample, metric: str) -> float | None:

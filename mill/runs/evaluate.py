@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 
 from mill.api.budget import BudgetLimits, Prices
@@ -195,7 +196,9 @@ class Run:
 
     @property
     def states(self) -> list[SampleState]:
-        return [state for plan in self.plans for state in plan.states]
+        """Those of a random sample are in the order of the draw, so that a budget ends with a smaller random sample."""
+        states = [(plan.positions.get(state.sample.id, 0), state) for plan in self.plans for state in plan.states]
+        return [state for _, state in sorted(states, key=itemgetter(0))]
 
     def _lock(self) -> AbstractContextManager[None]:
         return advisory_lock(self.folder, [plan.task.name for plan in self.plans])

@@ -45,6 +45,8 @@ class TaskPlan:
     """How the states were chosen, where they are not all of the data."""
     rows: Mapping[str, int] = field(default_factory=dict)
     """The index of each sample in the data, by its id."""
+    positions: dict[str, int] = field(default_factory=dict)
+    """Of a random sample: the position of each sample, by its id, in the order in which those of its group are drawn."""
     pool: Sequence[SampleState] = ()
     """All samples of which a run takes some after others; `states` are those that it took."""
 
@@ -242,19 +244,21 @@ def _load(task: Task, settings: RenderSettings) -> list[Sample]:
 
 def _chosen(
     selection: Selection, data: Sequence[tuple[str, Task, Sequence[Sample]]], choice: SampleChoice, seed: int
-) -> dict[str, list[int]]:
-    """The samples of each task that may run, by the name that the user gave and their indices in the data."""
+) -> dict[str, dict[int, int]]:
+    """The samples of each task that may run, by the name that the user gave: their indices in the data with their positions
+    in the order in which they run."""
     if choice.sample is None:
-        return {name: [*range(resolve_count(choice.limit, len(samples)))] for name, _, samples in data}
-    chosen: dict[str, list[int]] = {name: [] for name, _, _ in data}
+        counts = {name: resolve_count(choice.limit, len(samples)) for name, _, samples in data}
+        return {name: {index: index for index in range(count)} for name, count in counts.items()}
+    chosen: dict[str, dict[int, int]] = {name: {} for name, _, _ in data}
     for group in groups_of(selection):
         members = {name: (task, samples) for name, task, samples in data if name in group.tasks}
         sizes = [len(samples) for _, samples in members.values()]
         count = resolve_count(choice.sample, sum(sizes))
         refuse_too_few(count, sizes, group.name, f"sample {choice.sample:g}")
-        for name, index in stratified_order(members, seed)[:count]:
-            chosen[name].append(index)
-    return {name: sorted(indices) for name, indices in chosen.items()}
+        for position, (name, index) in enumerate(stratified_order(members, seed)[:count]):
+            chosen[name][index] = position
+    return chosen
 
 
 def _plan(
@@ -263,9 +267,9 @@ def _plan(
     samples: Sequence[Sample],
     settings: RenderSettings,
     choice: SampleChoice,
-    indices: Sequence[int],
+    positions: Mapping[int, int],
 ) -> TaskPlan:
-    chosen = [samples[index] for index in indices]
+    chosen = [samples[index] for index in sorted(positions)]
     if choice.sample_ids:
         chosen = [sample for sample in chosen if str(sample.id) in choice.sample_ids]
     hooks.call(task, "prepare()", lambda: task.prepare(chosen, settings))
@@ -273,18 +277,12 @@ def _plan(
     for sample in chosen:
         hooks.check_sample(task, sample)
     data_hash = hooks.call(task, "a row of samples()", lambda: hash_docs([sample.doc for sample in samples]))
-    rows = {sample.id: index for index, sample in enumerate(samples)} if choice.staged else {}
-    return TaskPlan(
-        requested,
-        task,
-        [] if choice.staged else states,
-        len(samples),
-        data_hash,
-        hooks.read_warnings(task),
-        choice.data(task, samples, settings.seed or 0),
-        rows,
-        states if choice.staged else (),
-    )
+    sampled = choice.data(task, samples, settings.seed or 0)
+    plan = TaskPlan(requested, task, states, len(samples), data_hash, hooks.read_warnings(task), sampled)
+    if choice.staged:
+        return replace(plan, states=[], pool=states, rows={sample.id: index for index, sample in enumerate(samples)})
+    drawn = {samples[index].id: position for index, position in positions.items()} if choice.sample is not None else {}
+    return replace(plan, positions=drawn)
 
 
 def hash_docs(docs: Sequence[Mapping[str, Any]]) -> str:

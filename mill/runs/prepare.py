@@ -130,6 +130,8 @@ def plan_run(
 def _stages(run: Run, samples: SampleChoice) -> Stages:
     """Refuses tasks that have no mean to decide about."""
     claim = samples.decide
+    if claim is not None and not 0 <= claim.bound <= 1:
+        raise SpecError(f"--decide {claim.text}: the metrics of tasks that can be decided are between 0 and 1")
     for plan in run.plans:
         refuse_metric(plan.task, claim.metric if claim is not None else None)
     orders = make_orders(run.groups, run.plans, run.settings.seed or 0, stratified=claim is None)

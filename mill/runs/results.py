@@ -41,12 +41,11 @@ def summarize(
     judged: bool = False,
 ) -> TaskResult:
     """The result of a task. `sampled` says which samples these are; the intervals of a random sample are about all data. Of
-    a `partial` run, which stopped at its budget, samples that were not reached do not count, and the others are no random
-    sample."""
+    a `partial` run, which stopped at its budget, samples that were not reached do not count."""
     planned = len(scored)
     if partial:
         scored = [one for one in scored if one.error != NOT_ANSWERED]
-    if len(scored) < planned or planned >= total:
+    if len(scored) >= total:
         sampled = None
     good = [one for one in scored if one.error is None]
     failures: list[FailedSample] = [
@@ -196,10 +195,11 @@ def write_results(folder: RunFolder, results: Mapping[str, TaskResult], benchmar
     """
     earlier = read_entries(folder, RESULTS, "tasks", TaskResult)
     written = [result for result in results.values() if not _larger(earlier.get(result.task), result)]
-    for result in written:  # a decision stays beside the scores of the samples that ran later
+    for result in results.values():
         before = earlier.get(result.task)
-        if result.decision is None and before is not None and _same_data(before, result):
-            result.decision = before.decision
+        if before is not None and result not in written and result.decision is not None:
+            written.append(replace(before, decision=result.decision))  # it stays beside the scores of more samples
+    written = [_with_decision(result, earlier.get(result.task)) for result in written]
     publish(folder, RESULTS, {"tasks": {one.task: Entry(one.to_dict(), weight=one.n) for one in written}} if written else {})
     changed = {one.task for one in written if one.task not in earlier or earlier[one.task].to_dict() != one.to_dict()}
     for _ in range(_ATTEMPTS):  # another process may write a task's result at the same time
@@ -207,7 +207,13 @@ def write_results(folder: RunFolder, results: Mapping[str, TaskResult], benchmar
         if not means:
             break
         publish(folder, RESULTS, {"benchmarks": means})
-    return {result.task for result in written}
+    return {result.task for result in results.values() if not _larger(earlier.get(result.task), result)}
+
+
+def _with_decision(result: TaskResult, earlier: TaskResult | None) -> TaskResult:
+    """A decision stays beside the scores of samples that ran later."""
+    known = earlier is not None and _same_data(earlier, result) and earlier.decision is not None
+    return replace(result, decision=earlier.decision) if result.decision is None and known and earlier else result
 
 
 def changed_data(folder: RunFolder, data_hashes: Mapping[str, str]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,8 +16,8 @@ from mill.runs.control import ControlRun, add_controls
 from mill.runs.judging import JudgeRunner, judgement_warnings
 from mill.runs.plan import TaskPlan
 from mill.runs.results import stopped_text, summarize
-from mill.runs.samples import SampleRecord, ScoredSample, from_state
-from mill.runs.sampling import SampleGroup
+from mill.runs.samples import NOT_ANSWERED, SampleRecord, ScoredSample, from_state
+from mill.runs.sampling import SampleGroup, is_random
 from mill.runs.schema import BenchmarkResult, TaskResult
 from mill.runs.scoring import score_samples
 from mill.runs.stages import Stages
@@ -49,7 +50,11 @@ class RunScores:
         return [scored[state.task.name, state.sample.id] for state in states]
 
     def results(self, scored: Mapping[str, list[ScoredSample]]) -> tuple[dict[str, TaskResult], list[BenchmarkResult]]:
-        results = {plan.requested: self._summarize(plan, scored[plan.task.name]) for plan in self.plans}
+        drawn = {name for group in self.groups if self._is_prefix(group, scored) for name in group.tasks}
+        results = {
+            plan.requested: self._summarize(plan, scored[plan.task.name], random=plan.requested in drawn)
+            for plan in self.plans
+        }
         if self.control is not None:
             add_controls(self.control, self.groups, self.plans, scored, results)
         self._add_decisions(results)
@@ -69,9 +74,22 @@ class RunScores:
             if result.decision is not None and result.decision.of == result.task:
                 result.metrics = with_sequence(result.metrics, result.decision, result.n)
 
-    def _summarize(self, plan: TaskPlan, scored: list[ScoredSample]) -> TaskResult:
+    def _is_prefix(self, group: SampleGroup, scored: Mapping[str, Sequence[ScoredSample]]) -> bool:
+        """Whether the samples that ran before a budget ended are the first ones of the random order: what is left out of the
+        middle, as when several processes stopped, does not make a random sample."""
+        done, left = -1, math.inf
+        for plan in self.plans:
+            for one in scored[plan.task.name] if plan.requested in group.tasks else ():
+                position = plan.positions.get(one.record.sample.id, 0)
+                if one.error == NOT_ANSWERED:
+                    left = min(left, position)
+                else:
+                    done = max(done, position)
+        return done < left
+
+    def _summarize(self, plan: TaskPlan, scored: list[ScoredSample], *, random: bool) -> TaskResult:
         how: dict[str, Any] = {"n_shots": plan.n_shots, "total": plan.total, "data_hash": plan.data_hash}
-        how["sampled"] = plan.sampled
+        how["sampled"] = plan.sampled if random or plan.sampled is None or not is_random(plan.sampled) else None
         result = summarize(plan.task, scored, **how, partial=bool(self.stopped), judged=self.judging is not None)
         result.warnings = plan.warnings() + self._judge_warnings(plan.task, scored)
         if result.pending or result.not_judged:

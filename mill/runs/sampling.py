@@ -47,6 +47,8 @@ class SampleChoice:
         if self.sample_ids and given and given[0] != "limit":
             raise SpecError(f"--sample_ids and --{given[0]} both choose the samples: give one of them")
 
+        if self.reuse and self.decide is not None:
+            raise SpecError("--reuse is for --sample and --precision, not for --decide")
         if self.reuse and self.sample is None and self.precision is None:
             raise SpecError(
                 "--reuse makes the estimate of a random sample more precise: give --sample or --precision as well"
@@ -142,10 +144,10 @@ def is_random(data: SampledData) -> bool:
 
 
 def replaces(data: SampledData | None, earlier: SampledData | None) -> bool:
-    """Whether a result over some samples replaces one over more of them, but not all: where the samples were chosen
-    otherwise. Named ones never do. Results of earlier versions are those of first rows."""
+    """Whether a result over some samples replaces one over more of them, but not all: a random sample replaces first rows.
+    Results of earlier versions are those of first rows."""
     new, old = data or SampledData("first"), earlier or SampledData("first")
-    return new.method != "named" and (new.method, new.seed) != (old.method, old.seed)
+    return is_random(new) and not is_random(old)
 
 
 def describe_choice(data: SampledData, n: int, total: int) -> str:

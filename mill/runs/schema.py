@@ -57,6 +57,8 @@ class Decision:
     total: int
     failed: int = 0
     """Samples that failed; they count as wrong."""
+    reached: Number | None = None
+    """What the metric is at least, or at most, on the side of the bound that was decided."""
     looks: list[Look] = field(default_factory=list)
 
     @property

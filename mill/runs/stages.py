@@ -117,10 +117,11 @@ class PrecisionStages(Stages):
         if order.used == order.total:
             return f"all {order.total:,} samples were needed for ±{self.half_width:g}"
         half, saved = self._reached.get(order.group.name), round(100 * (1 - order.used / order.total))
-        share = f"{order.used:,} of {order.total:,} samples"
         if half is None or half > self.half_width:
-            return f"±{self.half_width:g} was not reached with {share}: the run ended before"
-        return f"±{half:.2g} with {share}, {saved} % of them saved (±{self.half_width:g} was to be reached)"
+            done = sum(not state.open_requests() for _, state in order.order[: order.used])
+            return f"±{self.half_width:g} is not reached: {done:,} of {order.used:,} samples that it may need are done"
+        share = f"{order.used:,} of {order.total:,} samples"
+        return f"±{half:.2g} with {share}, {saved} % did not run (±{self.half_width:g} was to be reached)"
 
 
 def make_orders(
@@ -131,7 +132,10 @@ def make_orders(
     orders = []
     for group in groups:
         members = {name: (by_name[name].task, [state.sample for state in by_name[name].pool]) for name in group.tasks}
-        orders.append(GroupOrder(group, [(by_name[name], by_name[name].pool[index]) for name, index in draw(members, seed)]))
+        order = [(by_name[name], by_name[name].pool[index]) for name, index in draw(members, seed)]
+        for position, (plan, state) in enumerate(order):
+            plan.positions[state.sample.id] = position
+        orders.append(GroupOrder(group, order))
     return orders
 
 

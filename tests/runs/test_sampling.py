@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
+from mill.api.budget import BudgetLimits
 from mill.api.errors import RunError, SpecError
 from mill.api.task import RenderSettings
 from mill.runs.claims import Claim, read_claim
 from mill.runs.evaluate import Run
 from mill.runs.folder import RunFolder
 from mill.runs.outcome import Outcome
-from mill.runs.prepare import prepare
+from mill.runs.prepare import prepare, set_budget
 from mill.runs.rescore import score_again
 from mill.runs.reuse import open_reuse
 from mill.runs.sampling import SampleChoice, SampleGroup, groups_of, random_order, stratified_order
@@ -154,12 +155,75 @@ def test_a_smaller_sample_does_not_replace_a_larger_one_or_the_whole(tmp_path: P
     large = run(tmp_path, "toy_exam_art", sample=100)
     run(tmp_path, "toy_exam_art", sample=50)
     assert large.folder.results().tasks["toy_exam_art"].n == 100
-    run(tmp_path, "toy_exam_art", limit=20)  # chosen otherwise: the newest one counts
+    run(tmp_path, "toy_exam_art", limit=20)
+    assert large.folder.results().tasks["toy_exam_art"].n == 100
+    decided = run(tmp_path, "toy_exam_art", decide=Claim("acc", ">", 0.99)).tasks[0]
     stored = large.folder.results().tasks["toy_exam_art"]
-    assert (stored.n, stored.sampled.method if stored.sampled else "") == (20, "first")
+    assert decided.n == 200 == stored.n and stored.decision == decided.decision
+    run(tmp_path, "toy_exam_art", sample=250)
+    stored = large.folder.results().tasks["toy_exam_art"]
+    assert stored.n == 250 and stored.decision == decided.decision  # it stays beside the scores of more samples
     run(tmp_path, "toy_exam_art")
     run(tmp_path, "toy_exam_art", sample=100)
     assert large.folder.results().tasks["toy_exam_art"].n == 300
+
+
+def test_a_random_sample_replaces_first_rows(tmp_path: Path) -> None:
+    outcome = run(tmp_path, "toy_exam_art", limit=200)
+    run(tmp_path, "toy_exam_art", sample=100)
+    stored = outcome.folder.results().tasks["toy_exam_art"]
+    assert stored.n == 100 and stored.sampled is not None and stored.sampled.method == "random"
+
+
+def budgeted(tmp_path: Path, tokens: int, **given: Any) -> Outcome:
+    """Each request takes four tokens."""
+    planned = plan(tmp_path, **given)
+    set_budget(planned, BudgetLimits(tokens=tokens))
+    return planned.execute(quiet=True)
+
+
+def test_a_budget_ends_with_a_smaller_random_sample(tmp_path: Path) -> None:
+    outcome = budgeted(tmp_path, 1200, sample=600)
+    done = {(task, str(one.record.sample.id)) for task, some in outcome.scored.items() for one in some if one.error is None}
+    smaller = run(tmp_path / "other", sample=len(done))
+    assert outcome.stopped and done == ids(smaller) and 250 < len(done) <= 300
+    assert mean(outcome).metrics == mean(smaller).metrics
+    assert {task.n + task.pending for task in outcome.tasks} == {task.n * 2 for task in outcome.tasks} or outcome.tasks
+
+
+def test_a_budget_that_ends_a_decision_leaves_it_undecided_and_the_score_random(tmp_path: Path) -> None:
+    outcome = budgeted(tmp_path, 500, decide=Claim("acc", ">", 0.6))
+    found = mean(outcome)
+    assert found.decision.outcome == "undecided" and found.decision.looks == []
+    assert sum(task.n for task in outcome.tasks) == 125 == found.metrics["acc"].n
+    assert all(task.n > 5 for task in outcome.tasks)
+
+
+def test_a_benchmark_whose_tasks_were_not_reached_has_no_mean(tmp_path: Path) -> None:
+    outcome = budgeted(tmp_path, 500)
+    assert [task.n for task in outcome.tasks] == [125, 0, 0]
+    assert mean(outcome).metrics == {}
+
+
+def test_a_decision_on_failures_alone_is_undecided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EXAM_FAILS", "1")
+    outcome = run(tmp_path, "toy_exam_art", decide=Claim("acc", "<", 0.5))
+    decision = outcome.tasks[0].decision
+    assert decision is not None and (decision.outcome, decision.n, decision.failed) == ("undecided", 200, 200)
+
+
+@pytest.mark.parametrize("bound", [1.5, -0.1, 60.0])
+def test_a_claim_that_no_score_can_decide_is_refused(tmp_path: Path, bound: float) -> None:
+    with pytest.raises(SpecError, match="between 0 and 1"):
+        plan(tmp_path, decide=Claim("acc", ">", bound))
+
+
+def test_a_small_alpha_decides_later_and_the_interval_stays_one_of_95_percent(tmp_path: Path) -> None:
+    strict = mean(run(tmp_path / "a", decide=Claim("acc", ">", 0.5, alpha=0.001)))
+    plain = mean(run(tmp_path / "b", decide=Claim("acc", ">", 0.5)))
+    assert strict.decision.n > plain.decision.n
+    assert strict.decision.looks[0] == plain.decision.looks[0]
+    assert 0.5 < strict.decision.reached < strict.metrics["acc"].low
 
 
 def test_named_samples_never_replace_more(tmp_path: Path) -> None:
@@ -181,7 +245,7 @@ def test_the_precision_is_reached_with_a_planned_sample(tmp_path: Path) -> None:
     found = mean(outcome).metrics["acc"]
     assert (found.high - found.low) / 2 <= 0.03
     assert 700 <= len(ids(outcome)) <= 800  # 1.96² · 0.25 / 0.03² = 1067 of infinitely many, 786 of 3,000
-    assert "74 % of them saved" in outcome.precision["toy_exam"]
+    assert "74 % did not run" in outcome.precision["toy_exam"]
     assert {task.n for task in outcome.folder.results().tasks.values()} == {task.n for task in outcome.tasks}
 
 
@@ -230,10 +294,11 @@ def test_a_claim_at_the_very_value_is_undecided_after_all_samples(tmp_path: Path
 
 
 def test_failed_samples_count_as_wrong_in_a_decision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Half of the answers fail: above 0.3 of those that are there, and below of all."""
+    """Half of the answers fail: the score of the others is above the bound, and that of all below."""
     monkeypatch.setenv("EXAM_FAILS", "2")
     result = run(tmp_path, "toy_exam_law", decide=Claim("acc", "<", 0.45)).tasks[0]
-    assert result.metrics["acc"].value > 0.55
+    found = result.metrics["acc"]
+    assert found.low is not None and found.high is not None and 0.55 < found.low < found.value < found.high
     assert result.decision is not None and result.decision.outcome == "true"
     assert result.decision.failed == pytest.approx(result.decision.n / 2, rel=0.2)
     assert result.decision.looks[-1].value == pytest.approx((0.65 + LIFTS["toy_exam_law"]) / 2, abs=0.07)
@@ -256,7 +321,7 @@ def test_a_claim_about_an_unknown_metric_is_refused_before_anything_runs(tmp_pat
 
 @pytest.mark.parametrize("text", ["acc", "acc>", ">0.5", "acc=0.5", "acc>x", "acc>0.5,acc<0.9", "acc>nan", ""])
 def test_a_claim_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(SpecError, match="give METRIC then"):
+    with pytest.raises(SpecError, match="is no claim: give METRIC then"):
         read_claim(text)
 
 
