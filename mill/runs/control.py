@@ -115,6 +115,8 @@ def _add(
         plan.requested: _strata(control, metric, plan, scored[plan.task.name], results[plan.requested]) for plan in plans
     }
     known = {name: one for name, one in strata.items() if one}
+    if not known:
+        return
     together = [stratum for some in known.values() for stratum in some]
     whole, slope = stratified_difference(together, limits=limits_of(plans[0].task, metric, together))
     for plan in plans:
@@ -140,7 +142,8 @@ def _strata(
     try:
         strata = strata_of(metric, good, plan.total, sizes, control.values(plan, metric))
     except KeyError as missing:
-        raise RunError(f"--reuse: the run of {control.model} has no sample {missing} of {plan.task.name}") from None
+        what = f"no sample or category {missing} of {plan.task.name}"
+        raise RunError(f"--reuse: the run of {control.model} has {what}: it has other data") from None
     if not strata or not math.isclose(stratified_mean(strata).value, result.metrics[metric].value, rel_tol=1e-9):
         return None
     return strata

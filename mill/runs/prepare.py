@@ -132,6 +132,10 @@ def _stages(run: Run, samples: SampleChoice) -> Stages:
     claim = samples.decide
     if claim is not None and not 0 <= claim.bound <= 1:
         raise SpecError(f"--decide {claim.text}: the metrics of tasks that can be decided are between 0 and 1")
+    for benchmark in run.benchmarks if claim is not None else ():
+        if not benchmark.weighted and any(group.name == benchmark.name for group in run.groups):
+            equal = f"{benchmark.name} gives its tasks equal weights"
+            raise SpecError(f"--decide: {equal}, and a claim is about the mean over samples: decide about one of its tasks")
     for plan in run.plans:
         refuse_metric(plan.task, claim.metric if claim is not None else None)
     orders = make_orders(run.groups, run.plans, run.settings.seed or 0, stratified=claim is None)

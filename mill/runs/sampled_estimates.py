@@ -83,4 +83,6 @@ class ControlValues:
 
     def mean(self, category: str | None) -> float:
         chosen = [value for name, value in self.values.items() if category is None or self.categories[name] == category]
+        if not chosen:
+            raise KeyError(category)
         return math.fsum(chosen) / len(chosen)

@@ -10,6 +10,7 @@ import hashlib
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from mill.api.errors import SpecError
@@ -21,6 +22,7 @@ from mill.tasks.load import Selection
 
 T = TypeVar("T")
 
+SMALLEST = 5  # samples of a category, on average, for which it is a stratum
 LEAST = 2  # samples of each task of a random sample: one alone shows no variance
 
 
@@ -163,10 +165,11 @@ def describe_choice(data: SampledData, n: int, total: int) -> str:
 
 
 def _by_category(task: Task, samples: Sequence[Sample]) -> dict[str, list[int]]:
+    """The samples of each category; those of all together, where categories are so small that they are no strata."""
     found: dict[str, list[int]] = {}
     for index, sample in enumerate(samples):
-        found.setdefault(str(hooks.attempt(lambda sample=sample: task.category(sample)) or ""), []).append(index)  # type: ignore[misc]
-    return found
+        found.setdefault(str(hooks.attempt(partial(task.category, sample)) or ""), []).append(index)
+    return found if len(found) * SMALLEST <= len(samples) else {"": [*range(len(samples))]}
 
 
 def _in_step(strata: Mapping[str, Sequence[T]], offset: Callable[[str], float]) -> list[T]:
