@@ -10,11 +10,13 @@ from typing import Any
 
 from mill.api.errors import UnknownName
 from mill.checks.score_difference import PairedRuns, ValueCache
+from mill.metrics.differences import unpaired_difference
 from mill.metrics.directions import direction
 from mill.metrics.estimate import Estimate
 from mill.metrics.paired import holm
 from mill.report.collect import run_rows
 from mill.report.listing import Listing
+from mill.report.plain_means import is_random_sample, with_plain_means
 from mill.report.tables import dash, number
 from mill.runs.recorded_run import RecordedRun
 
@@ -27,7 +29,8 @@ LEVEL = 0.05
 DATA = ("stderr", "low", "high", "n", "best")
 NOTE = (
     "Marked: the best score, and every one that is not significantly worse (two-sided at 5 %, corrected by Holm's method; "
-    "paired where the runs have the same samples, else the z-test). Nothing is marked where the better direction is unknown."
+    "paired where the runs have the same samples, or one has a random sample of them, else the z-test). "
+    "Nothing is marked where the better direction is unknown."
 )
 
 Key = tuple[str, ...]
@@ -144,10 +147,19 @@ def not_worse(scores: Sequence[Score], cache: ValueCache) -> list[bool]:
 
 
 def _p_value(best: Score, other: Score, cache: ValueCache) -> float:
-    """1 where nothing can be tested, such as a score of one sample."""
-    pair = PairedRuns(best.run, other.run, cache)
-    found = pair.difference(best.result, best.names["metric"], same_samples=True) if best.run is not other.run else None
-    return 1.0 if found is None or math.isnan(found.difference.p) else found.difference.p
+    """1 where nothing can be tested, such as a score of one sample, and where the other is better over the samples that both
+    have. Samples that one run lacks are left out only where they were left out at random."""
+    if best.run is other.run:
+        return 1.0
+    name, metric = best.result, best.names["metric"]
+    pair = PairedRuns(with_plain_means(best.run, cache, name), with_plain_means(other.run, cache, name), cache)
+    random = is_random_sample(best.run, name) or is_random_sample(other.run, name)
+    found = pair.difference(name, metric, same_samples=not random)
+    if found is None or math.isnan(found.difference.p):
+        return 1.0
+    if found.pairs and direction(metric) * found.difference.estimate.value > 0:
+        return 1.0
+    return found.difference.p if found.pairs else unpaired_difference(best.estimate, other.estimate).p
 
 
 def pivot_listing(table: Pivot, columns: Sequence[str], uncertainty: str = STDERR) -> Listing:
