@@ -256,8 +256,8 @@ def test_a_choice_task_in_a_pivot_by_benchmark(tmp_path: Path) -> None:
 
 
 def test_the_best_is_found_over_the_samples_that_both_runs_have(tmp_path: Path) -> None:
-    """Two points are not significant for two independent samples of 3,000 and 1,500, but over pairs: b is worse on about 30 of the
-    samples and better on none."""
+    """Two points are not significant for independent samples of 3,000 and 1,500, but over pairs: b is worse on about 30 of
+    the samples and better on none."""
     runs = [
         run_exam(tmp_path / "a", "name=a,accuracy=0.65"),
         run_exam(tmp_path / "b", "name=b,accuracy=0.63", "--sample", 1500),
