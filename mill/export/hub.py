@@ -113,10 +113,13 @@ def model_card(model: str, runs: Sequence[ExportedRun]) -> str:
 
 
 def _table(runs: Sequence[ExportedRun]) -> str:
-    """The scores of all runs; `n` are samples with a score, of the total where that is larger."""
+    """The scores of all runs; `n` are samples with a score, of the total where that is larger. Means over some of a
+    benchmark's tasks are left out: beside those of other models they would be compared with means over all."""
     lines = [f"| {' | '.join(_COLUMNS)} |", f"| {' | '.join('---:' if name in _NUMBERS else '---' for name in _COLUMNS)} |"]
     for run in runs:
         for row in run.score_rows():
+            if row["control"] or row["mean_of"]:
+                continue
             n = f"{row['n']} of {row['total']}" if row["n"] < row["total"] else str(row["n"])
             interval = "-" if row["low"] is None else f"{number(row['low'])} to {number(row['high'])}"
             task = row["task"] or f"{row['benchmark']} (mean)"

@@ -16,6 +16,7 @@ from mill.metrics.estimate import Estimate
 from mill.metrics.paired import holm
 from mill.report.collect import run_rows
 from mill.report.listing import Listing
+from mill.report.partial import mean_name
 from mill.report.plain_means import is_random_sample, with_plain_means
 from mill.report.tables import dash, number
 from mill.runs.recorded_run import RecordedRun
@@ -82,7 +83,7 @@ def scores_of(runs: Sequence[RecordedRun], rows: Iterable[Mapping[str, Any]] | N
             "model": run.label,
             "settings": run.settings,
             "benchmark": row["benchmark"],
-            "task": row["task"] or f"{row['benchmark']} (mean)",
+            "task": row["task"] or mean_name(row["benchmark"], row["mean_of"]),
             "n_shots": str(row["n_shots"]),
             "metric": row["metric"],
         }
@@ -155,11 +156,10 @@ def _p_value(best: Score, other: Score, cache: ValueCache) -> float:
     pair = PairedRuns(with_plain_means(best.run, cache, name), with_plain_means(other.run, cache, name), cache)
     random = is_random_sample(best.run, name) or is_random_sample(other.run, name)
     found = pair.difference(name, metric, same_samples=not random)
-    if found is None or math.isnan(found.difference.p):
-        return 1.0
-    if found.pairs and direction(metric) * found.difference.estimate.value > 0:
-        return 1.0
-    return found.difference.p if found.pairs else unpaired_difference(best.estimate, other.estimate).p
+    if found is None or not found.pairs:
+        p = unpaired_difference(best.estimate, other.estimate).p
+        return 1.0 if math.isnan(p) else p
+    return 1.0 if direction(metric) * found.difference.estimate.value > 0 else found.difference.p
 
 
 def pivot_listing(table: Pivot, columns: Sequence[str], uncertainty: str = STDERR) -> Listing:

@@ -29,7 +29,7 @@ def decided(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_run_of_a_decision_has_its_own_section(decided: Path) -> None:
     check, run = find_sections(decided)
     assert isinstance(check, CheckSection) and isinstance(run, RunSection)
-    assert check.check.command == "decide" and list(run.results.tasks)[0] == "toy_exam_law"
+    assert check.check.command == "decide" and next(iter(run.results.tasks)) == "toy_exam_law"
     page = report_page([check, run])
     assert "No sample changed." not in page
     assert page.count('class="band c0"') == page.count('class="line dashed c1"') == 2
