@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from mill.api.storage import utf8, write_atomically
+from mill.api.storage import short_name, utf8, write_atomically
 from mill.api.task import TaskType
 from mill.api.warnings import warn
 from mill.export.run import ExportedRun, clean, is_number, lower_is_better, mean_of, result_name
@@ -43,8 +43,8 @@ def write_lm_eval(runs: Sequence[ExportedRun], folder: Path, *, samples: bool = 
 
 
 def sanitized(model: str) -> str:
-    """A name in a path, as lm-eval writes it."""
-    return re.sub(r"[\"<>:/|\\?*\[\]]+", "__", model) or "_"
+    """A name in a path, as lm-eval writes it; a long one is cut."""
+    return short_name(re.sub(r"[\"<>:/|\\?*\[\]]+", "__", model) or "_")
 
 
 def task_names(run: ExportedRun) -> dict[str, str]:

@@ -9,7 +9,7 @@ from typing import Any
 from mill.metrics.estimate import Estimate
 from mill.report.listing import Listing
 from mill.report.partial import decision_text, mean_name, mean_of_tasks, sampled_text
-from mill.report.tables import number
+from mill.report.tables import number, shown_name
 from mill.runs.folder import RunFolder
 from mill.runs.recorded_run import RecordedRun, read_runs
 from mill.runs.schema import BenchmarkResult, TaskResult, failed_samples
@@ -101,4 +101,4 @@ def cells(row: dict[str, Any], columns: tuple[str, ...]) -> list[str]:
 
 
 def _text(value: Any) -> str:
-    return "-" if value is None else str(value)
+    return "-" if value is None else shown_name(str(value))

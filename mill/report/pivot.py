@@ -18,7 +18,7 @@ from mill.report.collect import run_rows
 from mill.report.listing import Listing
 from mill.report.partial import mean_name
 from mill.report.plain_means import is_random_sample, with_plain_means
-from mill.report.tables import dash, number
+from mill.report.tables import dash, number, shown_name
 from mill.runs.recorded_run import RecordedRun
 
 INDEX = ("model", "settings", "benchmark", "task", "n_shots", "metric")
@@ -170,7 +170,7 @@ def pivot_listing(table: Pivot, columns: Sequence[str], uncertainty: str = STDER
         entry: dict[str, Any] = dict(zip(table.keys, row, strict=True))
         if entry.get("n_shots", "").isdecimal():
             entry["n_shots"] = int(entry["n_shots"])
-        line = list(row)
+        line = list(map(shown_name, row))
         for index, (column, head) in enumerate(zip(table.columns, heads, strict=True), len(table.keys)):
             score = table.cells.get((row, column))
             entry |= _data(head, score, (row, column) in table.best)
@@ -179,13 +179,13 @@ def pivot_listing(table: Pivot, columns: Sequence[str], uncertainty: str = STDER
         data.append(entry)
         cells.append(line)
     names = [name for head in heads for name in (head, *(f"{head} {suffix}" for suffix in DATA))]
-    shown = [*table.keys, *heads]
+    names_shown = list(map(shown_name, heads))
     return Listing(
         data,
         [*table.keys, *names],
-        shown,
+        [*table.keys, *names_shown],
         cells,
-        numbers=("n_shots", *heads),
+        numbers=("n_shots", *names_shown),
         repeated=len(table.keys),
         bold=bold,
         notes=[NOTE] if table.marked else [],

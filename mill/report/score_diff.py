@@ -19,7 +19,7 @@ from mill.metrics.paired import holm
 from mill.report.diff_warnings import run_warnings, task_warnings
 from mill.report.listing import Listing
 from mill.report.plain_means import with_plain_means
-from mill.report.tables import dash, number
+from mill.report.tables import dash, number, shown_name
 from mill.runs.recorded_run import RecordedRun, read_runs
 
 COLUMNS = (
@@ -114,7 +114,7 @@ def _read(path: Path) -> list[RecordedRun]:
 
 
 def _described(run: RecordedRun) -> str:
-    return f"{run.label} ({run.settings}), {run.path}"
+    return f"{shown_name(run.label)} ({run.settings}), {run.path}"
 
 
 def _pair_runs(
@@ -184,7 +184,7 @@ def sentence(found: ScoreDiff) -> str:
         (BETTER, "significantly better on"),
         (DIFFERENT, "different on"),
     ):
-        names = [f"{row.name} {row.metric}" for row in found.rows if row.change == change]
+        names = [f"{shown_name(row.name)} {shown_name(row.metric)}" for row in found.rows if row.change == change]
         if names:
             more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
             parts.append(f"{words} {len(names)} ({', '.join(names[:MOST_NAMED])}{more})")
@@ -206,7 +206,7 @@ def diff_listing(found: ScoreDiff) -> Listing:
     shown = [*(["run"] if several else []), "task", *(["n_shots"] if shots else []), "metric", *NUMBERS, "change"]
     cells = [_cells(row, several=several, shots=shots) for row in found.rows]
     only = [
-        f"Only in {side}: {', '.join(names[:20])}{', ...' if len(names) > 20 else ''}."
+        f"Only in {side}: {', '.join(map(shown_name, names[:20]))}{', ...' if len(names) > 20 else ''}."
         for side, names in zip("AB", found.only, strict=True)
         if names
     ]
@@ -260,7 +260,7 @@ def _cells(row: DiffRow, *, several: bool, shots: bool) -> list[str]:
     names += [*(["" if row.n_shots is None else str(row.n_shots)] if shots else []), row.metric]
     tested = [_p(row.found.difference.p), _p(row.p_corrected)]
     pairs = str(row.found.pairs) if row.found.pairs else "unpaired"
-    return [*names, *map(number, row.shown), signed, interval, *tested, pairs, row.change]
+    return [*map(shown_name, names), *map(number, row.shown), signed, interval, *tested, pairs, row.change]
 
 
 def _to(low: float) -> str:
