@@ -10,7 +10,7 @@ from typing import Any
 from mill.api.printing import echo_data, one_line, printable
 
 PLAIN_WIDTH = 1_000_000  # columns without a terminal: no name or number is wrapped or cut
-LONGEST_SHOWN = 120  # characters of a name
+LONGEST_SHOWN = 200  # characters of a name
 _NARROWEST = 8  # characters of a text column
 _HEAD = 18  # characters of the head of a number column, before it is folded
 
