@@ -12,6 +12,7 @@ from mill.api.storage import utf8
 
 # C0 and C1 controls but tab and newline, DEL, marks that change the text direction, and lone surrogates.
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+LONGEST_MESSAGE = 2000  # characters
 _BLANKS = re.compile(r"\s+")
 
 
@@ -23,6 +24,12 @@ def printable(text: str) -> str:
 def one_line(text: str) -> str:
     """`printable` text in a single line."""
     return printable(_BLANKS.sub(" ", text).strip())
+
+
+def message_line(text: str) -> str:
+    """`one_line` for messages; a long one, such as one that names what is much too long, is cut."""
+    line = one_line(text)
+    return line if len(line) <= LONGEST_MESSAGE else f"{line[:LONGEST_MESSAGE]} [...]"
 
 
 def echo(text: str, *, err: bool = False) -> None:

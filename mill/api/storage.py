@@ -4,6 +4,7 @@ file is written whole or not at all."""
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import re
@@ -18,6 +19,8 @@ from typing import IO, Any
 from mill.api.errors import MillError, RunError
 from mill.api.response import encode_float
 from mill.api.secrets import scrub
+
+LONGEST_NAME = 100  # bytes of a name in a file name
 
 MOST_BYTES = 1 << 30  # of one file that is read as a whole
 MOST_LINE = 1 << 28  # bytes of one line of a file that is read by lines
@@ -165,6 +168,14 @@ def unique_name() -> str:
 def slug(text: str) -> str:
     """A name that is safe as a file name anywhere."""
     return re.sub(r"[^A-Za-z0-9._=-]+", "_", text).strip("._") or "_"
+
+
+def short_name(name: str) -> str:
+    """A part of a file name: a long one is cut, with a digest of the whole, so that no two become one."""
+    encoded = utf8(name)
+    if len(encoded) <= LONGEST_NAME:
+        return name
+    return f"{encoded[:LONGEST_NAME].decode(errors='ignore')}-{hashlib.blake2b(encoded, digest_size=4).hexdigest()}"
 
 
 def cache_folder() -> Path:

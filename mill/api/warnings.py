@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 
-from mill.api.printing import one_line
+from mill.api.printing import message_line
 from mill.api.secrets import scrub
 
 logger = logging.getLogger("mill")
@@ -18,7 +18,7 @@ _reported: set[str] = set()
 
 def warn(text: str) -> None:
     """Log a warning as one printable line, once for each text."""
-    text = one_line(scrub(text))
+    text = message_line(scrub(text))
     if text not in _reported:
         _reported.add(text)
         logger.warning("%s", text)

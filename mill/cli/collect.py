@@ -17,6 +17,7 @@ from mill.report.collect import listing, run_rows
 from mill.report.listing import ENDINGS, FORMATS, PARQUET, TABLE, form_of, write_or_print
 from mill.report.pivot import INDEX, STDERR, UNCERTAINTIES, pivot, pivot_listing, read_columns, scores_of
 from mill.report.tables import print_table
+from mill.runs.folder import find_runs
 from mill.runs.recorded_run import read_runs
 from mill.schedule.cells import Cell, read_cells, unscheduled
 from mill.schedule.jobs import active_jobs
@@ -76,6 +77,9 @@ def command(
         raise SpecError("--format parquet writes a file: give --out FILE.parquet")
     named = read_columns(columns) if columns is not None else ()
     runs = read_runs(folder)
+    if not runs and find_runs(folder):
+        echo(f"none of the runs under {folder} can be read", err=True)
+        return 1
     rows = [row for row in run_rows(runs) if model in row["model"] and (task in row["task"] or task in row["benchmark"])]
     if not rows and not out and form == TABLE:
         filters = [f"--{name} {text}" for name, text in (("model", model), ("task", task)) if text]

@@ -17,7 +17,7 @@ import click
 
 from mill import __version__
 from mill.api.errors import MillError, UnknownName, nearest
-from mill.api.printing import echo, echo_data
+from mill.api.printing import echo, echo_data, message_line
 from mill.api.secrets import hide, redact_text
 from mill.api.warnings import logger
 from mill.cli.hide_keys import restart_without_keys
@@ -212,5 +212,5 @@ def _fail(message: str, code: int, debug: bool) -> int:
     from mill.api.ranks import rank
 
     where = f" (rank {rank()})" if rank() else ""
-    echo(f"mill{where}: {redact_text(message)}", err=True)
+    echo(message_line(f"mill{where}: {redact_text(message)}"), err=True)
     return code

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 from uuid import UUID
 
-from mill.api.storage import json_text, slug, utf8, write_atomically
+from mill.api.storage import json_text, short_name, slug, utf8, write_atomically
 from mill.api.warnings import warn
 from mill.export.hub import dataset_of
 from mill.export.run import ExportedRun, clean, finite, flatten, lower_is_better, mean_of
@@ -189,7 +189,7 @@ def _model(name: str) -> tuple[str, str]:
 
 def _component(name: str) -> str:
     """A part of a path that every file system takes."""
-    safe = re.sub(r"[^\w.=-]+", "_", clean(name)).strip(". ") or "_"
+    safe = short_name(re.sub(r"[^\w.=-]+", "_", clean(name)).strip(". ") or "_")
     return f"_{safe}" if _RESERVED.fullmatch(safe) else safe
 
 

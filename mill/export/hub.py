@@ -13,11 +13,13 @@ from typing import Any
 import yaml
 
 from mill.api.errors import MillError, MissingPackage
-from mill.api.storage import slug, write_atomically
+from mill.api.storage import short_name, slug, write_atomically
 from mill.api.task import TaskType
 from mill.api.warnings import warn
 from mill.export.run import ExportedRun, clean
+from mill.report.about import manifest_about
 from mill.report.escape import escape
+from mill.report.partial import sampled_text
 from mill.report.tables import number
 from mill.runs.schema import TaskResult
 from mill.tasks.data import Dataset
@@ -35,9 +37,9 @@ def write_hub(runs: Sequence[ExportedRun], folder: Path, *, samples: bool = True
         by_model.setdefault(run.model, []).append(run)
     files = []
     for model, own in by_model.items():
-        inner = folder / slug(model) if len(by_model) > 1 else folder
+        inner = folder / short_name(slug(model)) if len(by_model) > 1 else folder
         for name, entries in eval_results(own).items():
-            files.append(inner / ".eval_results" / f"{slug(name)}.yaml")
+            files.append(inner / ".eval_results" / f"{short_name(slug(name))}.yaml")
             text = yaml.safe_dump(entries, sort_keys=False, allow_unicode=True)
             write_atomically(files[-1], text, root=folder)
         files.append(inner / README)
@@ -95,7 +97,23 @@ def _notes(run: ExportedRun, result: TaskResult, metric: str) -> str:
     stderr = f", standard error {number(estimate.stderr)}" if estimate.stderr is not None else ""
     failed = f", {result.failed} failed" if result.failed else ""
     mill = f"mill {run.versions['mill']}" if "mill" in run.versions else "mill"
-    return f"{clean(result.task)}: {clean(metric)}, {result.n_shots}-shot, {part}{failed}{stderr}, {run.backend}, {mill}"
+    measured = f"{clean(result.task)}: {clean(metric)}, {result.n_shots}-shot, {part}{failed}{stderr}, {run.backend}, {mill}"
+    return "; ".join([measured, *_parts(result), *_arguments(run)])
+
+
+def _parts(result: TaskResult) -> list[str]:
+    """Why the value is not over all data."""
+    sampled = sampled_text([result])
+    pending = f"stopped at a budget: {result.pending} samples did not run" if result.pending else ""
+    unjudged = f"stopped at a budget: {result.not_judged} samples were not judged" if result.not_judged else ""
+    return [text for text in (sampled, pending, unjudged) if text]
+
+
+def _arguments(run: ExportedRun) -> list[str]:
+    """What distinguishes runs of one model: dtype, quantization and other arguments, and settings."""
+    model = {**run.manifest["model"], "arguments": run.arguments}
+    about = dict(manifest_about({**run.manifest, "model": model, "settings": run.settings}))
+    return [f"{name} {clean(about[name])}" for name in ("dtype", "arguments", "settings") if name in about]
 
 
 def model_card(model: str, runs: Sequence[ExportedRun]) -> str:
@@ -113,10 +131,13 @@ def model_card(model: str, runs: Sequence[ExportedRun]) -> str:
 
 
 def _table(runs: Sequence[ExportedRun]) -> str:
-    """The scores of all runs; `n` are samples with a score, of the total where that is larger."""
+    """The scores of all runs; `n` are samples with a score, of the total where that is larger. Means over some of a
+    benchmark's tasks are left out: beside those of other models they would be compared with means over all."""
     lines = [f"| {' | '.join(_COLUMNS)} |", f"| {' | '.join('---:' if name in _NUMBERS else '---' for name in _COLUMNS)} |"]
     for run in runs:
         for row in run.score_rows():
+            if row["control"] or row["mean_of"]:
+                continue
             n = f"{row['n']} of {row['total']}" if row["n"] < row["total"] else str(row["n"])
             interval = "-" if row["low"] is None else f"{number(row['low'])} to {number(row['high'])}"
             task = row["task"] or f"{row['benchmark']} (mean)"

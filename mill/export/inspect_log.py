@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mill.api.errors import MissingPackage
-from mill.api.storage import read_bytes, slug, utf8, write_atomically
+from mill.api.storage import read_bytes, short_name, slug, utf8, write_atomically
 from mill.export.inspect_sample import inspect_samples, model_name
 from mill.export.run import FAILED, FINISHED, ExportedRun, clean
 from mill.runs.schema import TaskResult
@@ -29,7 +29,8 @@ def write_inspect(runs: Sequence[ExportedRun], folder: Path, *, samples: bool = 
     files = []
     for run in runs:
         for task in run.tasks:
-            file = folder / f"{run.started:%Y-%m-%dT%H-%M-%S}-00-00_{slug(task).replace('_', '-')}_{task_id(run, task)}.eval"
+            name = short_name(slug(task)).replace("_", "-")
+            file = folder / f"{run.started:%Y-%m-%dT%H-%M-%S}-00-00_{name}_{task_id(run, task)}.eval"
             with tempfile.TemporaryDirectory() as draft:  # inspect_ai writes to a path alone
                 write_eval_log(eval_log(run, task, samples=samples), str(Path(draft) / file.name), format="eval")
                 write_atomically(file, read_bytes(Path(draft) / file.name), root=folder)

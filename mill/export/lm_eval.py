@@ -10,9 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from mill.api.storage import utf8, write_atomically
+from mill.api.storage import short_name, utf8, write_atomically
 from mill.api.task import TaskType
-from mill.export.run import ExportedRun, is_number, lower_is_better, mean_of, result_name
+from mill.api.warnings import warn
+from mill.export.run import ExportedRun, clean, is_number, lower_is_better, mean_of, result_name
 from mill.export.sample import ExportedSample, read_sample
 from mill.metrics.estimate import Estimate
 from mill.runs.schema import BenchmarkResult, TaskResult
@@ -42,8 +43,8 @@ def write_lm_eval(runs: Sequence[ExportedRun], folder: Path, *, samples: bool = 
 
 
 def sanitized(model: str) -> str:
-    """A name in a path, as lm-eval writes it."""
-    return re.sub(r"[\"<>:/|\\?*\[\]]+", "__", model) or "_"
+    """A name in a path, as lm-eval writes it; a long one is cut."""
+    return short_name(re.sub(r"[\"<>:/|\\?*\[\]]+", "__", model) or "_")
 
 
 def task_names(run: ExportedRun) -> dict[str, str]:
@@ -66,8 +67,9 @@ def file_date(run: ExportedRun) -> str:
 def results(run: ExportedRun, names: Mapping[str, str]) -> dict[str, Any]:
     """What lm-eval's evaluator returns, as far as a run has it."""
     tasks = {names[name]: task for name, task in run.results.tasks.items()}
-    groups = {names[name]: group for name, group in run.results.benchmarks.items()}
-    entries = {names[result_name(one)]: _entry(names[result_name(one)], one) for one in run.scored}
+    scored = complete_means(run)
+    groups = {names[one.benchmark]: one for one in scored if isinstance(one, BenchmarkResult)}
+    entries = {names[result_name(one)]: _entry(names[result_name(one)], one) for one in scored}
     settings = run.settings
     return {
         "results": entries,
@@ -89,7 +91,7 @@ def results(run: ExportedRun, names: Mapping[str, str]) -> dict[str, Any]:
         "n-shot": {name: task.n_shots for name, task in tasks.items()},
         "higher_is_better": {
             names[result_name(one)]: {metric.partition(",")[0]: not lower_is_better(metric) for metric in one.metrics}
-            for one in run.scored
+            for one in scored
         },
         "n-samples": {name: {"original": task.total, "effective": task.n} for name, task in tasks.items()},
         "config": {
@@ -114,6 +116,14 @@ def results(run: ExportedRun, names: Mapping[str, str]) -> dict[str, Any]:
         "lm_eval_version": run.versions.get("lm-eval"),
         "mill_version": run.versions.get("mill"),
     }
+
+
+def complete_means(run: ExportedRun) -> list[TaskResult | BenchmarkResult]:
+    """The results but for means over some of a benchmark's tasks: a group is the mean of all."""
+    partial = [one.benchmark for one in run.results.benchmarks.values() if one.missing]
+    if partial:
+        warn(f"left out, since tasks have no value: the means of {', '.join(map(clean, partial))}")
+    return [one for one in run.scored if isinstance(one, TaskResult) or not one.missing]
 
 
 def _entry(name: str, result: TaskResult | BenchmarkResult) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import IO, Any
 from mill.api.storage import json_text, write_atomically
 from mill.export.run import ExportedRun, clean, is_number, mean_of
 from mill.report.collect import COLUMNS, NUMBERS
+from mill.report.partial import decision_text, sampled_text
 
 BATCH = 5_000  # rows in memory
 _COUNTS = ("n_shots", "n", "failed", "total")
@@ -56,6 +57,8 @@ def run_row(run: ExportedRun) -> dict[str, Any]:
         "prompt_tokens": sum(session.prompt_tokens for session in run.sessions),
         "output_tokens": sum(session.output_tokens for session in run.sessions),
         "judge": run.judge or None,
+        "sampled": clean(sampled_text(run.results.tasks.values())) or None,
+        "decision": clean(decision_text([*run.results.benchmarks.values(), *run.results.tasks.values()])) or None,
         "versions": json_text(run.versions),
     }
 
@@ -126,7 +129,7 @@ _RUNS = {
     **dict.fromkeys(("started", "ended"), "timestamp"),
     "seconds": "double",
     **dict.fromkeys(("samples", "failed", "unanswered", "prompt_tokens", "output_tokens"), "int64"),
-    **dict.fromkeys(("judge", "versions"), "string"),
+    **dict.fromkeys(("judge", "sampled", "decision", "versions"), "string"),
 }
 _SCORES = {
     "run": "string",

@@ -12,6 +12,8 @@ from typing import Protocol
 
 from mill.api.storage import json_text, utf8
 from mill.export.run import ExportedRun, clean, flatten, result_name
+from mill.metrics.estimate import Estimate
+from mill.report.partial import decision_text, mean_name, mean_of_tasks, sampled_text
 
 RUNNING = "running"
 _MOST_TASKS = 20  # in the tag of a run
@@ -96,21 +98,34 @@ def _tags(run: ExportedRun, not_finite: Mapping[str, float]) -> dict[str, str]:
         "mill.folder": "/".join(run.folder.path.absolute().parts[-2:]),
         "mill.command": run.command,
         "mill.warnings": "; ".join(warnings),
+        "mill.sampled": sampled_text(run.results.tasks.values()),
+        "mill.decision": decision_text([*run.results.benchmarks.values(), *run.results.tasks.values()]),
+        "mill.control": ", ".join(dict.fromkeys(one.control.model for one in run.scored if one.control is not None)),
+        "mill.partial_means": ", ".join(
+            mean_name(mean.benchmark, mean_of_tasks(mean)) for mean in run.results.benchmarks.values() if mean.missing
+        ),
         "mill.not_finite": ", ".join(f"{name} = {value}" for name, value in not_finite.items()),
         **{f"mill.version.{name}": version for name, version in run.versions.items()},
     }
     return {clean(name): clean(value) for name, value in tags.items() if value}
 
 
+def _estimate(key: str, estimate: Estimate) -> dict[str, float]:
+    parts = {"": estimate.value, "_stderr": estimate.stderr, "_low": estimate.low, "_high": estimate.high}
+    return {f"{key}{part}": float(value) for part, value in parts.items() if value is not None}
+
+
 def _metrics(run: ExportedRun) -> dict[str, float]:
-    """`task/metric` with its standard error and interval, and the counts of samples, of tasks and benchmarks."""
+    """`task/metric` with its standard error and interval, the same with the help of another model, and the counts of
+    samples, of tasks and benchmarks. The mean of some of a benchmark's tasks has another name than that of all."""
     metrics: dict[str, float] = {}
     for result in run.scored:
-        name = clean(result_name(result))
+        of = mean_of_tasks(result).replace(" ", "_")
+        name = clean(result_name(result)) + (f"_mean_of_{of}" if of else "")
         for metric, estimate in result.metrics.items():
-            key = f"{name}/{clean(metric)}"
-            parts = {"": estimate.value, "_stderr": estimate.stderr, "_low": estimate.low, "_high": estimate.high}
-            metrics |= {f"{key}{part}": float(value) for part, value in parts.items() if value is not None}
+            metrics |= _estimate(f"{name}/{clean(metric)}", estimate)
+        for metric, estimate in result.control.metrics.items() if result.control is not None else ():
+            metrics |= _estimate(f"{name}/{clean(metric)}_with_control", estimate)
         metrics |= {f"{name}/samples": float(result.n), f"{name}/total": float(result.total)}
     for task, count in run.counts.items():
         metrics[f"{clean(task)}/failed"] = float(count.failed)

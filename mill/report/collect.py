@@ -8,14 +8,15 @@ from typing import Any
 
 from mill.metrics.estimate import Estimate
 from mill.report.listing import Listing
-from mill.report.tables import number
+from mill.report.partial import decision_text, mean_name, mean_of_tasks, sampled_text
+from mill.report.tables import number, shown_name
 from mill.runs.folder import RunFolder
 from mill.runs.recorded_run import RecordedRun, read_runs
 from mill.runs.schema import BenchmarkResult, TaskResult, failed_samples
 
 COLUMNS = (
     "model", "model_args", "settings", "benchmark", "task", "task_type", "n_shots", "metric", "value", "stderr", "low",
-    "high", "n", "failed", "total", "run",
+    "high", "n", "failed", "total", "run", "control", "mean_of", "sampled", "decision",
 )  # fmt: skip
 TABLE_COLUMNS = ("model", "task", "n_shots", "metric", "value", "stderr", "n", "failed")
 NUMBERS = ("n_shots", "value", "stderr", "low", "high", "n", "failed", "total")
@@ -26,6 +27,9 @@ def collect(output_dir: Path) -> list[dict[str, Any]]:
 
     `n` samples were scored and `failed` have no score, of `total` in the data. `model_args` has the arguments that
     distinguish runs of models with the same name; it is empty where the name is enough.
+
+    An estimate that another model's scores make more precise is a row of its own, `acc (with MODEL)`, with that model as
+    `control`. `mean_of` is `1 of 3` where a benchmark's mean lacks tasks. `sampled` and `decision` are in words.
     """
     return run_rows(read_runs(output_dir))
 
@@ -44,28 +48,31 @@ def score_rows(
 ) -> list[dict[str, Any]]:
     """The rows of one run, with all `COLUMNS`; `model` is the model's name."""
     base = {"model": model, "model_args": "", "settings": folder.path.name, "run": str(folder.path)}
-    means, rows = list(benchmarks), list[dict[str, Any]]()
-    for task in tasks:
+    means, known, rows = list(benchmarks), list(tasks), list[dict[str, Any]]()
+    for task in known:
         owner = min((mean for mean in means if task.task in mean.tasks), key=lambda mean: len(mean.tasks), default=None)
         benchmark = owner.benchmark if owner else task.task
         names = {"benchmark": benchmark, "task": task.task, "task_type": task.task_type, "n_shots": task.n_shots}
-        rows += _rows({**base, **names}, task)
+        rows += _rows({**base, **names, "sampled": sampled_text([task])}, task)
     for mean in means:
-        rows += _rows({**base, "benchmark": mean.benchmark, "task": "", "task_type": "", "n_shots": ""}, mean)
+        sampled = sampled_text(task for task in known if task.task in mean.tasks)
+        names = {"benchmark": mean.benchmark, "task": "", "task_type": "", "n_shots": "", "sampled": sampled}
+        rows += _rows({**base, **names}, mean)
     return [{column: row[column] for column in COLUMNS} for row in rows]
 
 
 def _rows(names: Mapping[str, Any], result: TaskResult | BenchmarkResult) -> list[dict[str, Any]]:
-    return [
-        {
-            **names,
-            "failed": failed_samples(result, metric),
-            "total": result.total,
-            "metric": metric,
-            **_estimate_columns(value),
-        }
-        for metric, value in result.metrics.items()
-    ]
+    """A row for each metric, and for each that another model helps to."""
+    shared = {**names, "total": result.total, "mean_of": mean_of_tasks(result), "decision": decision_text([result])}
+    rows = []
+    for metric, value in result.metrics.items():
+        row = {**shared, "failed": failed_samples(result, metric), "metric": metric, "control": ""}
+        rows.append({**row, **_estimate_columns(value)})
+        if result.control is not None and metric in result.control.metrics:
+            model = result.control.model
+            helped = {"metric": f"{metric} (with {model})", "control": model}
+            rows.append({**row, **helped, **_estimate_columns(result.control.metrics[metric])})
+    return rows
 
 
 def _estimate_columns(estimate: Estimate) -> dict[str, float | int | None]:
@@ -88,10 +95,10 @@ def listing(rows: list[dict[str, Any]]) -> Listing:
 
 def cells(row: dict[str, Any], columns: tuple[str, ...]) -> list[str]:
     """A row as text; a benchmark's mean has the benchmark's name, `n` of a limited run shows the total as well."""
-    texts = {**row, "task": row["task"] or f"{row['benchmark']} (mean)"}
+    texts = {**row, "task": row["task"] or mean_name(row["benchmark"], row["mean_of"])}
     texts["n"] = str(row["n"]) if row["n"] == row["total"] else f"{row['n']}/{row['total']}"
     return [number(value) if isinstance(value := texts[column], float) else _text(value) for column in columns]
 
 
 def _text(value: Any) -> str:
-    return "-" if value is None else str(value)
+    return "-" if value is None else shown_name(str(value))

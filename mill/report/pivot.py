@@ -10,12 +10,15 @@ from typing import Any
 
 from mill.api.errors import UnknownName
 from mill.checks.score_difference import PairedRuns, ValueCache
+from mill.metrics.differences import unpaired_difference
 from mill.metrics.directions import direction
 from mill.metrics.estimate import Estimate
 from mill.metrics.paired import holm
 from mill.report.collect import run_rows
 from mill.report.listing import Listing
-from mill.report.tables import dash, number
+from mill.report.partial import mean_name
+from mill.report.plain_means import is_random_sample, with_plain_means
+from mill.report.tables import dash, number, shown_name
 from mill.runs.recorded_run import RecordedRun
 
 INDEX = ("model", "settings", "benchmark", "task", "n_shots", "metric")
@@ -27,7 +30,8 @@ LEVEL = 0.05
 DATA = ("stderr", "low", "high", "n", "best")
 NOTE = (
     "Marked: the best score, and every one that is not significantly worse (two-sided at 5 %, corrected by Holm's method; "
-    "paired where the runs have the same samples, else the z-test). Nothing is marked where the better direction is unknown."
+    "paired where the runs have the same samples, or one has a random sample of them, else the z-test). "
+    "Nothing is marked where the better direction is unknown."
 )
 
 Key = tuple[str, ...]
@@ -79,7 +83,7 @@ def scores_of(runs: Sequence[RecordedRun], rows: Iterable[Mapping[str, Any]] | N
             "model": run.label,
             "settings": run.settings,
             "benchmark": row["benchmark"],
-            "task": row["task"] or f"{row['benchmark']} (mean)",
+            "task": row["task"] or mean_name(row["benchmark"], row["mean_of"]),
             "n_shots": str(row["n_shots"]),
             "metric": row["metric"],
         }
@@ -144,10 +148,18 @@ def not_worse(scores: Sequence[Score], cache: ValueCache) -> list[bool]:
 
 
 def _p_value(best: Score, other: Score, cache: ValueCache) -> float:
-    """1 where nothing can be tested, such as a score of one sample."""
-    pair = PairedRuns(best.run, other.run, cache)
-    found = pair.difference(best.result, best.names["metric"], same_samples=True) if best.run is not other.run else None
-    return 1.0 if found is None or math.isnan(found.difference.p) else found.difference.p
+    """1 where nothing can be tested, such as a score of one sample, and where the other is better over the samples that both
+    have. Samples that one run lacks are left out only where they were left out at random."""
+    if best.run is other.run:
+        return 1.0
+    name, metric = best.result, best.names["metric"]
+    pair = PairedRuns(with_plain_means(best.run, cache, name), with_plain_means(other.run, cache, name), cache)
+    random = is_random_sample(best.run, name) or is_random_sample(other.run, name)
+    found = pair.difference(name, metric, same_samples=not random)
+    if found is None or not found.pairs:
+        p = unpaired_difference(best.estimate, other.estimate).p
+        return 1.0 if math.isnan(p) else p
+    return 1.0 if direction(metric) * found.difference.estimate.value > 0 else found.difference.p
 
 
 def pivot_listing(table: Pivot, columns: Sequence[str], uncertainty: str = STDERR) -> Listing:
@@ -158,7 +170,7 @@ def pivot_listing(table: Pivot, columns: Sequence[str], uncertainty: str = STDER
         entry: dict[str, Any] = dict(zip(table.keys, row, strict=True))
         if entry.get("n_shots", "").isdecimal():
             entry["n_shots"] = int(entry["n_shots"])
-        line = list(row)
+        line = list(map(shown_name, row))
         for index, (column, head) in enumerate(zip(table.columns, heads, strict=True), len(table.keys)):
             score = table.cells.get((row, column))
             entry |= _data(head, score, (row, column) in table.best)
@@ -167,13 +179,13 @@ def pivot_listing(table: Pivot, columns: Sequence[str], uncertainty: str = STDER
         data.append(entry)
         cells.append(line)
     names = [name for head in heads for name in (head, *(f"{head} {suffix}" for suffix in DATA))]
-    shown = [*table.keys, *heads]
+    names_shown = list(map(shown_name, heads))
     return Listing(
         data,
         [*table.keys, *names],
-        shown,
+        [*table.keys, *names_shown],
         cells,
-        numbers=("n_shots", *heads),
+        numbers=("n_shots", *names_shown),
         repeated=len(table.keys),
         bold=bold,
         notes=[NOTE] if table.marked else [],

@@ -12,6 +12,7 @@ from pathlib import Path
 from mill.api.budget import Price, TokenUsage
 from mill.metrics.calibration import Calibration, calibration
 from mill.metrics.estimate import Estimate
+from mill.report.partial import mean_of_tasks
 from mill.runs.recorded_run import RecordedRun
 
 SAMPLES = 1_000  # dollars are for so many samples
@@ -108,7 +109,7 @@ def plot_data(runs: Sequence[RecordedRun], task: str = "", price: Price | None =
     usages: dict[tuple[Path, str], _Usage] = {}
     for name in _names(runs, task):
         with_scores = [(number, run) for number, run in enumerate(runs) if run.result(name) is not None]
-        labels = run_labels([run for _, run in with_scores])
+        labels = _with_partial(name, run_labels([run for _, run in with_scores]), with_scores)
         data.scores += _score_plots(name, with_scores, labels)
         read = {number: _usage(run, name, usages) for number, run in with_scores}
         data.costs += _cost_plots(name, with_scores, labels, read, price)
@@ -125,6 +126,16 @@ def run_labels(runs: Sequence[RecordedRun]) -> dict[Path, str]:
     """The model's name, with its settings where several runs have it."""
     counts = Counter(run.label for run in runs)
     return {run.path: run.label if counts[run.label] == 1 else f"{run.label}, {run.settings}" for run in runs}
+
+
+def _with_partial(name: str, labels: Mapping[Path, str], runs: Sequence[tuple[int, RecordedRun]]) -> dict[Path, str]:
+    """The labels, with a note where a benchmark's mean lacks tasks."""
+    found = {}
+    for _, run in runs:
+        result = run.result(name)
+        of = mean_of_tasks(result) if result is not None else ""
+        found[run.path] = f"{labels[run.path]} (mean of {of})" if of else labels[run.path]
+    return found
 
 
 def _names(runs: Sequence[RecordedRun], task: str) -> list[str]:
@@ -145,8 +156,14 @@ def _metrics(name: str, runs: Sequence[tuple[int, RecordedRun]]) -> list[str]:
 def _score_plots(name: str, runs: Sequence[tuple[int, RecordedRun]], labels: Mapping[Path, str]) -> list[ScorePlot]:
     plots = []
     for metric in _metrics(name, runs):
-        known = [(number, run, run.estimate(name, metric)) for number, run in runs]
-        scores = [PlottedScore(labels[run.path], one, number) for number, run, one in known if one is not None and one.n]
+        scores = []
+        for number, run in runs:
+            one, control = run.estimate(name, metric), getattr(run.result(name), "control", None)
+            if one is not None and one.n:
+                scores.append(PlottedScore(labels[run.path], one, number))
+            if control is not None and metric in control.metrics:
+                label = f"{labels[run.path]}, with {control.model}"
+                scores.append(PlottedScore(label, control.metrics[metric], number))
         plots += [ScorePlot(name, metric, scores)] if scores else []
     return plots
 

@@ -12,12 +12,14 @@ from typing import Any
 from mill.api.errors import RunError
 from mill.checks.glossary import counted
 from mill.checks.score_difference import PairedRuns, ScoreDifference, ValueCache
+from mill.metrics.differences import unpaired_difference
 from mill.metrics.directions import direction
 from mill.metrics.estimate import Estimate
 from mill.metrics.paired import holm
 from mill.report.diff_warnings import run_warnings, task_warnings
 from mill.report.listing import Listing
-from mill.report.tables import dash, number
+from mill.report.plain_means import with_plain_means
+from mill.report.tables import dash, number, shown_name
 from mill.runs.recorded_run import RecordedRun, read_runs
 
 COLUMNS = (
@@ -28,6 +30,7 @@ NUMBERS = ("A", "B", "B - A", "95 % interval", "p", "p (Holm)", "pairs")
 LEVEL = 0.05
 BETTER, WORSE, DIFFERENT, SAME = "better", "worse", "different", ""
 MOST_NAMED = 5
+OVER_SHARED = "A and B are over the samples that both runs have; the scores of all samples are in the CSV and JSON."
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,17 @@ class DiffRow:
     found: ScoreDifference
     p_corrected: float
     paths: tuple[str, str]
+
+    @property
+    def shown(self) -> tuple[float, float]:
+        """What is compared: the scores over pairs, else the recorded ones."""
+        return self.found.values or (self.a.value, self.b.value)
+
+    @property
+    def over_shared(self) -> bool:
+        """Whether the scores over pairs are not the recorded ones."""
+        recorded = (self.a.value, self.b.value)
+        return any(number(one) != number(other) for one, other in zip(self.shown, recorded, strict=True))
 
     @property
     def change(self) -> str:
@@ -78,7 +92,7 @@ def diff_scores(first: Path, second: Path) -> ScoreDiff:
         )
     found, cache, several = ScoreDiff(), ValueCache(), len(pairs) > 1
     for a, b in pairs:
-        _add(found, PairedRuns(a, b, cache), _run_name(a, b) if several else "")
+        _add(found, a, b, cache, _run_name(a, b) if several else "")
     for side, runs in zip(found.only, alone, strict=True):
         side += [f"{run.label} ({run.settings}): {', '.join(run.results.tasks)}" for run in runs]
     if not found.rows:
@@ -100,7 +114,7 @@ def _read(path: Path) -> list[RecordedRun]:
 
 
 def _described(run: RecordedRun) -> str:
-    return f"{run.label} ({run.settings}), {run.path}"
+    return f"{shown_name(run.label)} ({run.settings}), {run.path}"
 
 
 def _pair_runs(
@@ -124,24 +138,25 @@ def _run_name(a: RecordedRun, b: RecordedRun) -> str:
     return f"{a.label if a.label == b.label else f'{a.label} / {b.label}'} ({a.settings})"
 
 
-def _add(found: ScoreDiff, pair: PairedRuns, run: str) -> None:
+def _add(found: ScoreDiff, first: RecordedRun, second: RecordedRun, cache: ValueCache, run: str) -> None:
     """The rows of two runs, with warnings."""
+    pair = PairedRuns(with_plain_means(first, cache), with_plain_means(second, cache), cache)
     prefix = f"{run}: " if run else ""
-    found.warnings += [f"{prefix}{line}" for line in run_warnings(pair.first, pair.second)]
-    for name, metric in _names(pair.first):
-        a, b = pair.first.estimate(name, metric), pair.second.estimate(name, metric)
+    found.warnings += [f"{prefix}{line}" for line in run_warnings(first, second)]
+    for name, metric in _names(first):
+        a, b = first.estimate(name, metric), second.estimate(name, metric)
         if a is None or b is None:
             found.only[0].append(f"{prefix}{name} {metric}")
             continue
         difference = pair.difference(name, metric)
-        assert difference is not None
-        task = pair.first.results.tasks.get(name)
-        paths = (str(pair.first.path), str(pair.second.path))
+        if difference is None or not difference.pairs:
+            difference = ScoreDifference(unpaired_difference(a, b))
+        task, paths = first.results.tasks.get(name), (str(first.path), str(second.path))
         row = DiffRow(run, name, metric, task.n_shots if task else None, a, b, difference, math.nan, paths)
         if row.name not in {known.name for known in found.rows if known.run == run}:
             found.warnings += [f"{prefix}{line}" for line in task_warnings(pair, name)]
         found.rows.append(row)
-    missing = [(name, metric) for name, metric in _names(pair.second) if pair.first.estimate(name, metric) is None]
+    missing = [(name, metric) for name, metric in _names(second) if first.estimate(name, metric) is None]
     found.only[1].extend(f"{prefix}{name} {metric}" for name, metric in missing)
 
 
@@ -169,7 +184,7 @@ def sentence(found: ScoreDiff) -> str:
         (BETTER, "significantly better on"),
         (DIFFERENT, "different on"),
     ):
-        names = [f"{row.name} {row.metric}" for row in found.rows if row.change == change]
+        names = [f"{shown_name(row.name)} {shown_name(row.metric)}" for row in found.rows if row.change == change]
         if names:
             more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
             parts.append(f"{words} {len(names)} ({', '.join(names[:MOST_NAMED])}{more})")
@@ -191,11 +206,13 @@ def diff_listing(found: ScoreDiff) -> Listing:
     shown = [*(["run"] if several else []), "task", *(["n_shots"] if shots else []), "metric", *NUMBERS, "change"]
     cells = [_cells(row, several=several, shots=shots) for row in found.rows]
     only = [
-        f"Only in {side}: {', '.join(names[:20])}{', ...' if len(names) > 20 else ''}."
+        f"Only in {side}: {', '.join(map(shown_name, names[:20]))}{', ...' if len(names) > 20 else ''}."
         for side, names in zip("AB", found.only, strict=True)
         if names
     ]
     notes = [f"{side}: {name}" for side, name in zip("AB", found.names, strict=True)]
+    if any(row.over_shared for row in found.rows):
+        notes.append(OVER_SHARED)
     bold = {(number_of_row, shown.index("B - A")) for number_of_row, row in enumerate(found.rows) if row.change}
     return Listing(
         data,
@@ -243,7 +260,7 @@ def _cells(row: DiffRow, *, several: bool, shots: bool) -> list[str]:
     names += [*(["" if row.n_shots is None else str(row.n_shots)] if shots else []), row.metric]
     tested = [_p(row.found.difference.p), _p(row.p_corrected)]
     pairs = str(row.found.pairs) if row.found.pairs else "unpaired"
-    return [*names, number(row.a.value), number(row.b.value), signed, interval, *tested, pairs, row.change]
+    return [*map(shown_name, names), *map(number, row.shown), signed, interval, *tested, pairs, row.change]
 
 
 def _to(low: float) -> str:

@@ -13,6 +13,8 @@ from mill.report.about import About, check_about
 from mill.report.runs import RunSection, read_run
 from mill.runs.folder import MANIFEST, RunFolder, find_runs
 
+DECIDE = "decide"  # the command of checks that are about one run
+
 
 @dataclass(frozen=True)
 class CheckSection:
@@ -30,8 +32,9 @@ def check_section(check: Check, file: Path | None = None) -> CheckSection:
 
 
 def find_sections(path: Path) -> list[Section]:
-    """The check or run at a path, or all below it: the checks, oldest first, then the runs. Runs that one of these checks
-    compares are left out: they are in its section. A damaged run is reported and left out."""
+    """The check or run at a path, or all below it: the checks, oldest first, then the runs. A damaged run is reported and
+    left out. So are runs that one of these checks compares, which are in its section; that of a decision has no scores and
+    samples, so that its run stays."""
     if path.is_file() or (path / FILE).exists():
         return [_read_check(path)]
     if (path / MANIFEST).exists():
@@ -40,7 +43,7 @@ def find_sections(path: Path) -> list[Section]:
         raise RunError(f"{path} does not exist")
     files = sorted(path.rglob(FILE), key=lambda file: (file.lstat().st_mtime, file))
     checks = [check for file in files if (check := _check_or_warn(file)) is not None]
-    compared = {run for section in checks for run in _runs_of(section.check)}
+    compared = {run for section in checks if section.check.command != DECIDE for run in _runs_of(section.check)}
     below = [RunFolder(manifest.parent, path) for manifest in sorted(path.glob(f"*/{MANIFEST}"))] + find_runs(path)
     runs = [run for folder in below if _name(folder.path) not in compared and (run := _read_or_warn(folder)) is not None]
     if not checks and not runs:

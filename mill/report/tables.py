@@ -10,6 +10,7 @@ from typing import Any
 from mill.api.printing import echo_data, one_line, printable
 
 PLAIN_WIDTH = 1_000_000  # columns without a terminal: no name or number is wrapped or cut
+LONGEST_SHOWN = 200  # characters of a name
 _NARROWEST = 8  # characters of a text column
 _HEAD = 18  # characters of the head of a number column, before it is folded
 
@@ -173,6 +174,14 @@ def number(value: float | None, digits: int = 4) -> str:
     if abs(value) >= 1e6:
         return f"{value:.3e}"
     return f"{value:.{digits}f}" if abs(value) < 1000 else f"{value:,.1f}"
+
+
+def shown_name(text: str) -> str:
+    """A name in a table; a long one is cut in the middle, since names differ at the end. Data formats have all of it."""
+    if len(text) <= LONGEST_SHOWN:
+        return text
+    tail = LONGEST_SHOWN // 3
+    return f"{text[: LONGEST_SHOWN - tail - 3]}...{text[-tail:]}"
 
 
 def dash() -> str:

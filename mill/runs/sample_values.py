@@ -31,6 +31,7 @@ class SampleValues:
     request_key: str
     prompt_hash: str
     values: dict[str, Number]
+    category: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +105,7 @@ def _values(head: SampleLineHead, task: str) -> SampleValues:
         request_key=head.keys[0][0] if head.keys and head.keys[0] else "",
         prompt_hash=_digest(bytes(head.prompt)),
         values={name: value for name, value in numbers.items() if value is not None},
+        category=head.category or "",
     )
 
 

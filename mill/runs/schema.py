@@ -5,14 +5,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, TypedDict
+from typing import Annotated, Any, Literal, TypedDict
+
+from msgspec import Meta
 
 from mill.api.budget import TokenUsage
 from mill.api.errors import RunError
 from mill.api.response import encode_float
-from mill.api.validate import Number
 from mill.execute.executor import Tally
 from mill.metrics.estimate import Estimate
+
+_LARGEST = 1e300  # neither infinity nor so near to it that sums and differences are infinite
+Finite = Annotated[float, Meta(ge=-_LARGEST, le=_LARGEST)]
+Count = Annotated[int, Meta(ge=0)]
 
 
 @dataclass
@@ -28,7 +33,7 @@ class SampledData:
 
     method: Literal["first", "named", "random", "sequential"]
     seed: int = 0
-    strata: dict[str, int] = field(default_factory=dict)
+    strata: dict[str, Count] = field(default_factory=dict)
     """The number of samples in the data of each category."""
 
 
@@ -36,10 +41,10 @@ class SampledData:
 class Look:
     """The state of a sequential test after a block of samples: the mean so far and its confidence sequence."""
 
-    n: int
-    value: Number
-    low: Number
-    high: Number
+    n: Count
+    value: Finite | Literal["NaN"]
+    low: Finite
+    high: Finite
 
 
 @dataclass
@@ -49,13 +54,13 @@ class Decision:
     of: str
     """The task or benchmark."""
     metric: str
-    compare: str
-    bound: float
-    alpha: float
+    compare: Annotated[str, Meta(pattern="^(>|>=|<|<=)$")]
+    bound: Finite
+    alpha: Annotated[float, Meta(gt=0, lt=1)]
     outcome: Literal["true", "false", "undecided"]
-    n: int
-    total: int
-    failed: int = 0
+    n: Count
+    total: Annotated[int, Meta(ge=1)]
+    failed: Count = 0
     """Samples that failed; they count as wrong."""
     reached: Number | None = None
     """What the metric is at least, or at most, on the side of the bound that was decided."""

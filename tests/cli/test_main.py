@@ -272,7 +272,7 @@ def test_collect_gives_the_long_table_in_four_forms(mill: Mill, tmp_path: Path) 
         "low",
         "high",
     ]
-    assert list(frame.columns) == [*wanted, "n", "failed", "total", "run"]
+    assert list(frame.columns) == [*wanted, "n", "failed", "total", "run", "control", "mean_of", "sampled", "decision"]
     assert sorted(frame["benchmark"]) == ["toy_all", "toy_all", "toy_all", "toy_choice"]
     rows = json.loads(mill("collect", "--output_dir", "out", "--format", "json")[1])
     assert [row["value"] for row in rows] == pytest.approx(list(frame["value"]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -91,3 +92,21 @@ def test_an_old_huggingface_hub_is_refused(odd_run: ExportedRun, tmp_path: Path,
     monkeypatch.setitem(sys.modules, "huggingface_hub", ModuleType("huggingface_hub"))
     with pytest.raises(MillError, match=r'huggingface_hub>=1\.4: pip install -e "\.\[hub\]"'):
         write_hub([odd_run], tmp_path)
+
+
+def test_entries_of_one_model_say_how_they_differ(run: ExportedRun, tmp_path: Path) -> None:
+    """Two dtypes, of which one run stopped at its budget after a random part of the data."""
+    other = tmp_path / "other" / "odd-12345678" / "default"
+    shutil.copytree(run.folder.path, other)
+    manifest, scores = (json.loads((other / name).read_text()) for name in ("manifest.json", "results.json"))
+    manifest["id"], manifest["model"]["identity"] = "other", {"dtype": "bfloat16"}
+    manifest["model"]["arguments"] = {"path": "org/odd", "quantization": "int4"}
+    scores["tasks"]["gsm8k"] |= {"pending": 2, "total": 9, "sampled": {"method": "random", "seed": 1, "strata": {}}}
+    (other / "manifest.json").write_text(json.dumps(manifest))
+    (other / "results.json").write_text(json.dumps(scores))
+    write_hub([run, only_run(tmp_path / "other")], tmp_path / "card")
+    first, second = yaml.safe_load((tmp_path / "card" / ".eval_results" / "gsm8k.yaml").read_text())
+    assert second["notes"].partition("; ")[2] == (
+        "random 4 of 9, seed 1; stopped at a budget: 2 samples did not run; dtype bfloat16; arguments quantization=int4"
+    )
+    assert "bfloat16" not in first["notes"] and "budget" not in first["notes"]

@@ -13,6 +13,7 @@ import pytest
 from mill.cli.main import run
 from mill.report.pivot import Pivot, pivot, scores_of
 from mill.runs.recorded_run import read_runs
+from tests.exam_runs import run_exam
 from tests.fixed_answers import FixedChoices, FixedTask, FixedText, run_answers, run_right
 
 HOSTILE = r"</text><script>window.hacked=1</script> $\$ 100% a_b & {x} ~^ | **b** `c` \input{/etc/passwd} -- [2cm] *"
@@ -252,3 +253,14 @@ def test_a_choice_task_in_a_pivot_by_benchmark(tmp_path: Path) -> None:
     run_answers(tmp_path, "a", FixedChoices("pick", 6), [(-0.1, -2.0)] * 6)
     table = table_of(tmp_path, "benchmark")
     assert list(table.columns) == [("pick",)] and list(table.rows) == [("acc",)]
+
+
+def test_the_best_is_found_over_the_samples_that_both_runs_have(tmp_path: Path) -> None:
+    """Two points are not significant for independent samples of 3,000 and 1,500, but over pairs: b is worse on about 30 of
+    the samples and better on none."""
+    runs = [
+        run_exam(tmp_path / "a", "name=a,accuracy=0.65"),
+        run_exam(tmp_path / "b", "name=b,accuracy=0.63", "--sample", 1500),
+    ]
+    table = pivot(scores_of([run for folder in runs for run in read_runs(folder)]), ["model"])
+    assert {column[0] for row, column in table.best if row[0] == "toy_exam (mean)"} == {"a"}

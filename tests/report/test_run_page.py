@@ -47,7 +47,10 @@ def test_scores_charts_failures_and_samples(open_report: Any, folder: RunFolder)
     mean = section.results.benchmarks["toy_all"].metrics["exact_match"]
     interval = f"({mean.low:.4f} to {mean.high:.4f})"
     assert texts(page, "figure >> nth=0 >> circle title")[0].endswith(f": {mean.value:.4f} {interval}")
-    assert texts(page, ".warnings li") == ["toy_gen: 1 of 10 samples failed (3): ValueError: cannot read toy_gen 3"]
+    assert texts(page, ".warnings li") == [
+        "3 tasks: first 10 rows, not a random sample (--sample draws one)",
+        "toy_gen: 1 of 10 samples failed (3): ValueError: cannot read toy_gen 3",
+    ]
     assert page.locator(".about").inner_text().startswith("model a · path a · backend toy")
     first = page.locator(".sample").first
     first.locator("summary").click()

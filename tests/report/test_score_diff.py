@@ -14,6 +14,7 @@ import pytest
 
 from mill.cli.main import run
 from mill.report.score_diff import diff_scores, sentence
+from tests.exam_runs import run_exam
 from tests.fixed_answers import FixedTask, FixedText, run_answers, run_right
 
 stats = pytest.importorskip("scipy.stats")
@@ -217,3 +218,34 @@ def test_bad_input_gets_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[s
         assert run(["diff-scores", *map(str, argv)]) == 2
         err = capsys.readouterr().err
         assert message in err and err.count("\n") == 1, argv
+
+
+def test_a_random_sample_is_paired_with_the_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The same model, so that no sample differs; the recorded scores do, since one is of other samples."""
+    full = run_exam(tmp_path / "full", "name=a,accuracy=0.65")
+    part = run_exam(tmp_path / "part", "name=a,accuracy=0.65", "--sample", 300)
+    rows = {row["task"]: row for row in json.loads(printed(capsys, full, part, "--format", "json")[0])}
+    assert {name: (row["difference"], row["p"], row["pairs"]) for name, row in rows.items()} == {
+        "toy_exam_law": (0, 1, 200),
+        "toy_exam_math": (0, 1, 70),
+        "toy_exam_art": (0, 1, 30),
+        "toy_exam": (0, 1, 300),
+    }
+    assert rows["toy_exam"]["value_a"] == pytest.approx(1852 / 3000) != rows["toy_exam"]["value_b"]
+    assert rows["toy_exam"]["paired_a"] == rows["toy_exam"]["paired_b"] == pytest.approx(188 / 300)
+    out, _ = printed(capsys, full, part)
+    assert next(line for line in out.splitlines() if line.startswith("toy_exam ")).split()[2:5] == [
+        "0.6267",
+        "0.6267",
+        "0.0000",
+    ]
+    assert "A and B are over the samples that both runs have" in out
+
+
+def test_two_stratified_samples_are_paired(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Model b knows what a does not where the difficulty is from 0.5 to 0.65, and is worse on no sample."""
+    a = run_exam(tmp_path / "a", "name=a,accuracy=0.5", "--sample", 300)
+    b = run_exam(tmp_path / "b", "name=b,accuracy=0.65", "--sample", 300)
+    (row,) = (row for row in json.loads(printed(capsys, a, b, "--format", "json")[0]) if row["task"] == "toy_exam")
+    assert (row["pairs"], row["change"]) == (300, "better")
+    assert row["difference"] == pytest.approx(row["paired_b"] - row["paired_a"], abs=1e-12)

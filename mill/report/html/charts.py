@@ -43,6 +43,10 @@ class Series:
     name: str
     points: Sequence[Point]
     colour: int = 0
+    band: bool = False
+    """Whether the intervals are an area around the line, not a bar at each point."""
+    dashed: bool = False
+    """A line without dots."""
 
 
 @dataclass
@@ -91,22 +95,29 @@ def nice_ticks(first: float, last: float, most: int = 6) -> list[float]:
 
 
 def line_chart(title: str, x: Axis, y: Axis, series: Sequence[Series]) -> Html:
-    """Lines with dots and error bars; several series have a legend."""
+    """Lines with dots, and error bars or a band; several series have a legend."""
     x.span, y.span = (LEFT, WIDTH - RIGHT), (HEIGHT - BOTTOM, TOP)
     parts = _grid(x, y)
     for line in series:
         colour = _colour(line.colour)
         points = [point for point in line.points if math.isfinite(point.x) and math.isfinite(point.y)]
         if len(points) > 1:
-            path = " ".join(f"{x.at(point.x):.1f},{y.at(point.y):.1f}" for point in points)
-            parts.append(tag("polyline", class_=f"line {colour}", points=path))
-        for point in points:
+            if line.band:
+                ends = [(point.x, point.top) for point in points] + [(point.x, point.bottom) for point in reversed(points)]
+                parts.append(tag("polygon", class_=f"band {colour}", points=_path(x, y, ends)))
+            path = _path(x, y, [(point.x, point.y) for point in points])
+            parts.append(tag("polyline", class_=f"line {'dashed ' if line.dashed else ''}{colour}", points=path))
+        for point in () if line.dashed else points:
             px, py = x.at(point.x), y.at(point.y)
-            if point.low is not None and point.high is not None:
+            if point.low is not None and point.high is not None and not (line.band and len(points) > 1):
                 parts.append(_error_bar(colour, (px, y.at(point.low)), (px, y.at(point.high))))
             parts.append(_dot(colour, px, py, point.tooltip))
         parts += _names(x, y, [point for point in points if point.name])
     return _drawing(title, parts, [(line.name, line.colour) for line in series] if len(series) > 1 else [])
+
+
+def _path(x: Axis, y: Axis, points: Sequence[tuple[float, float]]) -> str:
+    return " ".join(f"{x.at(px):.1f},{y.at(py):.1f}" for px, py in points)
 
 
 def _names(x: Axis, y: Axis, points: Sequence[Point]) -> list[Html]:

@@ -22,7 +22,7 @@ from mill.report.html.samples import sample_list
 from mill.report.html.tag import Html, joined, tag
 from mill.report.index import IndexRow, heading, index_rows
 from mill.report.runs import RunSection
-from mill.report.sections import CheckSection, Section, check_section
+from mill.report.sections import DECIDE, CheckSection, Section, check_section
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{}'; base-uri 'none'; form-action 'none'"
 
@@ -126,7 +126,7 @@ def _check_body(check: Check) -> list[Html]:
         _table(check),
         tag("ul", warnings, [tag("li", warning) for warning in check.warnings], class_="warnings"),
         tag("div", charts(check), class_="charts"),
-        sample_list(check),
+        *([sample_list(check)] if check.command != DECIDE else []),
     ]
 
 

@@ -20,15 +20,13 @@ def sequence_chart(decision: Decision) -> list[Html]:
     x = Axis("samples", 0.0, float(max(look.n for look in looks)))
     margin = 0.05 * (max(values) - min(values)) or 0.05
     y = Axis(title(name), min(values) - margin, max(values) + margin)
-
-    def line(label: str, read: str, colour: int) -> Series:
-        return Series(
-            label, [Point(look.n, float(getattr(look, read)), tooltip=_tooltip(name, look)) for look in looks], colour
-        )
-
-    bound = [Point(x.first, decision.bound), Point(x.last, decision.bound, tooltip=decision.claim)]
-    series = [line("mean so far", "value", 0), line("lower end", "low", 1), line("upper end", "high", 2)]
-    return [line_chart(f"{decision.claim}: {decision.outcome}", x, y, [*series, Series("bound", bound, 3)])]
+    means = [Point(look.n, float(look.value), look.low, look.high, tooltip=_tooltip(name, look)) for look in looks]
+    bound = [Point(x.first, decision.bound), Point(x.last, decision.bound)]
+    series = [
+        Series("mean so far, with its confidence sequence", means, 0, band=True),
+        Series(f"bound of {decision.claim}", bound, 1, dashed=True),
+    ]
+    return [line_chart(f"{decision.claim}: {decision.outcome}", x, y, series)]
 
 
 def _tooltip(name: str, look: Look) -> str:

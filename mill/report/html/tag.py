@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 
-_VOID = {"meta", "input", "circle", "line", "polyline"}
+_VOID = {"meta", "input", "circle", "line", "polyline", "polygon"}
 
 
 class Html(str):

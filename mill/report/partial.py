@@ -1,0 +1,38 @@
+"""In few words, what a score is over where that is not all data of all tasks, and what was decided on it: for columns, tags
+and notes that a reader filters by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mill.runs.sampling import is_random
+from mill.runs.schema import BenchmarkResult, TaskResult
+
+
+def sampled_text(tasks: Iterable[TaskResult]) -> str:
+    """`random 300 of 3000, seed 0`, over all tasks with the same method and seed together; empty where all samples ran."""
+    counts: dict[tuple[str, str], tuple[int, int]] = {}
+    for task in tasks:
+        if task.sampled is not None:
+            key = task.sampled.method, f", seed {task.sampled.seed}" if is_random(task.sampled) else ""
+            n, total = counts.get(key, (0, 0))
+            counts[key] = n + task.n, total + task.total
+    return "; ".join(f"{method} {n} of {total}{seed}" for (method, seed), (n, total) in counts.items())
+
+
+def decision_text(results: Iterable[TaskResult | BenchmarkResult]) -> str:
+    """`toy_exam: acc>0.6 is true`; empty where nothing was decided."""
+    decisions = [one.decision for one in results if one.decision is not None]
+    return "; ".join(dict.fromkeys(f"{one.of}: {one.claim} is {one.outcome}" for one in decisions))
+
+
+def mean_of_tasks(result: TaskResult | BenchmarkResult) -> str:
+    """`1 of 3` for a benchmark's mean over some of its tasks, since the others have no value; else empty."""
+    if isinstance(result, TaskResult) or not result.missing:
+        return ""
+    return f"{len(result.tasks) - len(result.missing)} of {len(result.tasks)}"
+
+
+def mean_name(benchmark: str, of: str) -> str:
+    """The name of a benchmark's mean in tables; `of` is that of `mean_of_tasks`."""
+    return f"{benchmark} (mean of {of})" if of else f"{benchmark} (mean)"
