@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Protocol
 
@@ -121,6 +121,9 @@ class CallGate(Protocol):
 
     def lose(self, request: Request) -> None:
         """A request in flight was abandoned: it counts as if it had used all tokens that it may use."""
+
+    def start(self, requests: Sequence[Request]) -> None:
+        """A model that does not ask for each request computes these from now on: they count, also if it never answers."""
 
     def closed(self) -> bool:
         """Whether the budget is used up."""

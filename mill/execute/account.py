@@ -14,7 +14,7 @@ from mill.api.errors import MillError
 from mill.api.request import Request
 from mill.api.response import Response
 from mill.api.warnings import warn
-from mill.execute.budget import ROUNDING, RunBudget
+from mill.execute.budget import ROUNDING, Amounts, RunBudget
 
 TOKENS_PER_CHARACTER = 0.25  # until there are responses
 FIRST_WINDOW = 8  # requests, while nothing is known about their tokens or their time
@@ -31,7 +31,9 @@ class Account:
         self.budget, self.name, self._count_tokens = budget, name, count_tokens
         self._in_flight: dict[str, TokenUsage] = {}
         self._planned: dict[str, TokenUsage] = {}
-        """The sizes of requests that were sent or given to the model, as they were estimated, by key."""
+        self._started: dict[str, TokenUsage] = {}
+        """The sizes of requests that were sent, given to the model, or are being computed by it, as they were estimated, by
+        key."""
         self._characters = self._tokens = 0
         self._answered_size, self._answering_s = 0, 0.0
         self._counted = self._waited = False
@@ -94,7 +96,8 @@ class Account:
 
     @contextmanager
     def window(self, requests: Sequence[Request]) -> Iterator[None]:
-        """While the model has these requests. Those that were not sent in the end are released."""
+        """While the model has these requests. Those that were not sent in the end are released; what was being computed
+        when the work was interrupted is lost, and counts."""
         started = time.monotonic()
         try:
             yield
@@ -103,6 +106,9 @@ class Account:
             with self.budget.lock:
                 self._planned.clear()
                 self.budget.own.planned.pop(self.name, None)
+                lost = sum(self._started.values(), NO_TOKENS)
+                self._started.clear()
+                self._move(lost, self.budget.own.in_flight, self.budget.own.spent)
                 for request in requests:
                     if request.key in self._in_flight:
                         self._taken(request)
@@ -113,10 +119,11 @@ class Account:
         """Count the response of a model without a gate."""
         with self.budget.lock:
             self.learn(request, response)
-            size = self._planned.pop(request.key, None)
-            planned = self.budget.own.planned
-            if size is not None and self.name in planned:
-                planned[self.name] -= size
+            if request.key in self._planned:  # the model does not say what it computes: it may be computing all of them
+                self._start(list(self._planned))
+            size = self._started.pop(request.key, None)
+            if size is not None:
+                self.budget.own.in_flight[self.name] -= size
                 self._answered_size += size.total
             self._spend(self._usage(request, response, size))
 
@@ -127,6 +134,21 @@ class Account:
                 return False
             self._planned = sizes
             return True
+
+    def start(self, requests: Sequence[Request]) -> None:
+        with self.budget.lock:
+            self._start([request.key for request in requests])
+            self.budget.publish()
+
+    def _start(self, keys: Sequence[str]) -> None:
+        sizes = {key: self._planned.pop(key) for key in keys if key in self._planned}
+        self._started |= sizes
+        self._move(sum(sizes.values(), NO_TOKENS), self.budget.own.planned, self.budget.own.in_flight)
+
+    def _move(self, usage: TokenUsage, source: Amounts, target: Amounts) -> None:
+        if usage.total:
+            source[self.name] -= usage
+            target[self.name] = target.get(self.name, NO_TOKENS) + usage
 
     # For the client of a server (CallGate).
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -61,10 +62,35 @@ def test_half_of_what_is_left_is_given_to_a_model_at_once() -> None:
     assert account.fitting(requests, gated=False) == 20
     assert ledger.table["a"].planned[MODEL] == TokenUsage(20 * 11, 20 * 10)
     with account.window(requests[:20]):
+        account.start(requests[:15])
         for request in requests[:15]:
             account.charge(request, ANSWER)
         assert ledger.table["a"].planned[MODEL] == TokenUsage(5 * 11, 5 * 10)
     assert ledger.table["a"].planned == {} and ledger.table["a"].spent[MODEL] == TokenUsage(150, 75)
+
+
+def test_what_a_model_computes_is_in_flight_and_lost_where_it_is_interrupted() -> None:
+    account, ledger = make_account(BudgetLimits(tokens=850))
+    requests = [question(number) for number in range(20)]
+    assert account.fitting(requests, gated=False) == 20
+    with pytest.raises(KeyboardInterrupt), account.window(requests):
+        account.start(requests[:4])
+        assert ledger.table["a"].in_flight[MODEL] == TokenUsage(4 * 11, 4 * 10)
+        assert ledger.table["a"].planned[MODEL] == TokenUsage(16 * 11, 16 * 10)
+        account.charge(requests[0], ANSWER)
+        raise KeyboardInterrupt
+    # One response, and three requests with their longest answers; the sixteen others were not begun.
+    assert ledger.table["a"].spent[MODEL] == TokenUsage(10 + 3 * 11, 5 + 3 * 10)
+    assert not ledger.table["a"].planned and ledger.table["a"].in_flight[MODEL] == TokenUsage()
+
+
+def test_a_model_that_does_not_say_what_it_computes_may_compute_all() -> None:
+    account, ledger = make_account(BudgetLimits(tokens=850))
+    requests = [question(number) for number in range(20)]
+    account.fitting(requests, gated=False)
+    with account.window(requests):
+        account.charge(requests[0], ANSWER)
+        assert ledger.table["a"].in_flight[MODEL] == TokenUsage(19 * 11, 19 * 10)
 
 
 def test_a_model_behind_a_gate_gets_all_that_fits() -> None:
@@ -208,6 +234,9 @@ class ClosingGate:
 
     def closed(self) -> bool:
         return self.over
+
+    def start(self, requests: Sequence[Request]) -> None:
+        """Nothing to count."""
 
 
 def test_a_pool_that_closes_awaits_what_its_workers_have() -> None:
