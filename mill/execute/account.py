@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from mill.api.budget import NO_TOKENS, BudgetReached, TokenUsage, most_output
+from mill.api.budget import MOST_TOKENS, NO_TOKENS, BudgetReached, TokenUsage, most_output
 from mill.api.errors import MillError
 from mill.api.request import Request
 from mill.api.response import Response
@@ -249,7 +249,8 @@ class Account:
         if prompt is None or output is None:
             size = size or self.size(request)
             prompt, output = size.prompt if prompt is None else prompt, size.output if output is None else output
-        return TokenUsage(prompt, output, response.cached_tokens or 0, response.reasoning_tokens or 0)
+        counts = (prompt, output, response.cached_tokens or 0, response.reasoning_tokens or 0)
+        return TokenUsage(*(min(count, MOST_TOKENS) for count in counts))
 
 
 def _length(request: Request) -> int:

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, TypedDict
+from typing import Annotated, Any, Literal, TypedDict
+
+from msgspec import Meta
 
 from mill.api.budget import TokenUsage
 from mill.api.errors import RunError
@@ -315,9 +317,9 @@ class LedgerEntry:
     host: str
     machine: str
     pid: int
-    beat: int
-    started: float
-    seconds: float
+    beat: Annotated[int, Meta(ge=0)]
+    started: Annotated[float, Meta(ge=0, le=1e11)]
+    seconds: Annotated[float, Meta(ge=0, le=1e10)]
     ended: bool
     spent: dict[str, TokenUsage]
     in_flight: dict[str, TokenUsage]

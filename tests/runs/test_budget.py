@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import time
+import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from mill.api.task import RenderSettings, Sample, Task, TaskType, Value
 from mill.cli.main import run
 from mill.runs.folder import RunFolder
 from mill.runs.ledger import spent_so_far
+from tests.launching import TESTS
 from tests.outcomes import only, recorded, samples, scores, sessions
 from tests.runs.faults import TOY, computed
 from tests.servers import FaultServer, status
@@ -167,11 +170,47 @@ def test_a_damaged_ledger_is_refused(mill: Mill, out: Path) -> None:
     assert code != 0 and f"{ledger} is damaged" in err and "Traceback" not in err
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("prompt", "-1000000"),
+        ("prompt", "1" + 400 * "0"),
+        ("output", "1e300"),
+        ("cached", "-1"),
+        ("seconds", "-Infinity"),
+        ("seconds", "NaN"),
+        ("seconds", "-5.0"),
+        ("seconds", "1" + 400 * "0"),
+        ("started", "1e300"),
+        ("beat", "-1"),
+    ],
+)
+def test_a_ledger_with_impossible_numbers_is_refused(mill: Mill, out: Path, field: str, value: str) -> None:
+    assert mill("toy[path=toy]", "toy_gen", "--limit", "2")[0] == 0
+    (ledger,) = out.glob("*/*/spending/*.ledger")
+    content = ledger.read_text().strip().partition(" ")[2]
+    changed = re.sub(rf'"{field}": [0-9.]+', f'"{field}": {value}', content, count=1)
+    assert changed != content
+    ledger.write_text(f"{zlib.crc32(changed.encode()):08x} {changed}\n")
+    code, _, err = mill("toy[path=toy]", "toy_gen", "--max_tokens_total", "100")
+    (line,) = err.splitlines()
+    assert code == 1 and f"{ledger} is not valid: " in line and field in line and "move it away" in line
+
+
 def test_a_stopped_run_is_scored_again_as_it_was(mill: Mill, out: Path, capsys: pytest.CaptureFixture[str]) -> None:
     mill("toy[path=toy]", "toy_gen,toy_choice", "--max_tokens_total", "60")
     before = scores(out)
     run(["score", str(only(out, "manifest.json").parent), "--task_paths", str(TOY)])
     assert scores(out) == before
+
+
+def test_a_model_whose_scores_are_reused_stops_at_its_budget(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    exam, tasks = "exam[name=a]", ["toy_exam_art", "--task_paths", str(TESTS / "toy_exam.py")]
+    options = ["--sample", "40", "--reuse", "exam[name=b]", "--max_tokens_total", "80"]
+    code = run(["eval", exam, *tasks, "--output_dir", str(out), "--quiet", *options])
+    err = capsys.readouterr().err
+    assert code == 4, err
+    assert "--reuse: the run of b stopped at the budget of 80 tokens: 20 of 300 samples; it must have all samples" in err
 
 
 # Money.
@@ -199,9 +238,15 @@ def test_a_limit_in_dollars_needs_a_price(mill: Mill, out: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--max_tokens_total", "20X"), "--max_tokens_total must be a number of tokens of at least 1"),
-        (("--max_tokens_total", "0"), "--max_tokens_total must be a number of tokens of at least 1"),
+        (("--max_tokens_total", "20X"), "--max_tokens_total must be a number of tokens from 1 to 10^15, such as"),
+        (("--max_tokens_total", "0"), "--max_tokens_total must be a number of tokens from 1 to 10^15, such as"),
         (("--max_tokens_total", "1.5"), "--max_tokens_total must be a number of tokens"),
+        (("--max_tokens_total", "99999999999999999999B"), "--max_tokens_total must be a number of tokens from 1 to 10^15"),
+        (("--max_time", "1e10"), "--max_time must be a time above 0, up to 10^9 seconds"),
+        (("--max_time", "99999999999h"), "--max_time must be a time above 0, up to 10^9 seconds"),
+        (("--max_time", "9" * 400), "--max_time must be a time above 0, up to 10^9 seconds"),
+        (("--max_tokens_total", "9" * 400 + "B"), "--max_tokens_total must be a number of tokens from 1 to 10^15"),
+        (("--max_cost", "1000000001"), "--max_cost must be an amount of dollars above 0, up to 10^9"),
         (("--max_time", "2x"), "--max_time must be a time above 0"),
         (("--max_time", "30m2h"), "--max_time must be a time above 0"),
         (("--max_time", "0"), "--max_time must be a time above 0"),
