@@ -110,6 +110,9 @@ class CallGate(Protocol):
     def admit(self, request: Request) -> bool:
         """Whether a request may be sent now; it then counts as in flight."""
 
+    def may_send(self, request: Request) -> bool:
+        """Whether a request is sent now: not while the first response, which shows how the server counts, is awaited."""
+
     def begin(self, request: Request) -> None:
         """A request is sent, unless it was admitted before; raises BudgetReached where the budget is used up."""
 
@@ -125,11 +128,17 @@ class CallGate(Protocol):
     def release(self, request: Request) -> None:
         """A request in flight is not sent again, and its calls so far are counted."""
 
+    def patience_s(self) -> float:
+        """How long requests in flight are still awaited; 0 or less where the time of the run, and some more, is over."""
+
+    def abandon(self, request: Request) -> None:
+        """A request in flight is not awaited any longer, because the time of the run is over: it is lost."""
+
     def lose(self, request: Request) -> None:
         """A request in flight was abandoned: it counts as if it had used all tokens that it may use."""
 
     def start(self, requests: Sequence[Request]) -> None:
-        """A model that does not ask for each request computes these from now on: they count, also if it never answers."""
+        """A model that sends nothing through this gate computes these from now on: they count, also if it never answers."""
 
     def closed(self) -> bool:
         """Whether the budget is used up."""

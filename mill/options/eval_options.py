@@ -167,7 +167,9 @@ class EvalOptions(RunOptions, kw_only=True, frozen=True):
         Meta(
             description="Budget of the whole run in dollars, by --price or LiteLLM's prices.",
             examples=[15],
-            extra=hints(from_text=read_dollars, metavar="DOLLARS", expected="an amount of dollars above 0, up to 10^9, such as 15"),
+            extra=hints(
+                from_text=read_dollars, metavar="DOLLARS", expected="an amount of dollars above 0, up to 10^9, such as 15"
+            ),
         ),
     ] = None
     max_time: Annotated[
@@ -175,7 +177,11 @@ class EvalOptions(RunOptions, kw_only=True, frozen=True):
         Meta(
             description="Budget of the whole run: wall time of all sessions (2h, 90m, 1h30m, or seconds).",
             examples=["2h"],
-            extra=hints(from_text=read_seconds, metavar="TIME", expected="a time above 0, up to 10^9 seconds, such as 2h, 1h30m, 90s or 90"),
+            extra=hints(
+                from_text=read_seconds,
+                metavar="TIME",
+                expected="a time above 0, up to 10^9 seconds, such as 2h, 1h30m, 90s or 90",
+            ),
         ),
     ] = None
     price: Annotated[

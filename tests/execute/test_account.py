@@ -18,6 +18,7 @@ from mill.execute import account as account_module
 from mill.execute.account import Account
 from mill.execute.budget import MODEL, OtherSpending, RunBudget, Spending, summed
 from mill.execute.pool import Pool
+from mill.execute.prompt_lengths import PromptLengths
 from tests.execute.test_pool import WorkerFactory, make_requests, read_all
 
 
@@ -114,6 +115,52 @@ def test_the_gate_admits_what_fits_and_one_request_in_any_case() -> None:
     assert account.closed() and not account.admit(question(4))
     with pytest.raises(BudgetReached):
         account.begin(question(4))
+
+
+def test_the_first_request_is_alone_and_shows_how_the_server_counts() -> None:
+    account, ledger = make_account(BudgetLimits(tokens=1000))
+    requests = [question(number) for number in range(3)]
+    assert all(account.admit(request) for request in requests)
+    assert [account.may_send(request) for request in requests] == [True, False, False]
+    account.settle(requests[0], Response(error="away"))
+    assert [account.may_send(request) for request in requests[1:]] == [True, False], "an error shows nothing"
+    account.settle(requests[1], replace(ANSWER, prompt_tokens=800))
+    assert account.may_send(requests[2])
+    account.release(requests[2])
+    # The error counts its prompt of 11, and 800 + 5 are spent: 184 are left, and a request may need 801 + 10.
+    assert account.size(requests[2]) == TokenUsage(801, 10)
+    assert account.admit(requests[2]), "nothing else is in flight"
+    assert not account.admit(question(4))
+    assert ledger.table["a"].spent[MODEL].total == 816
+
+
+def test_prompts_are_estimated_from_those_that_were_counted() -> None:
+    counted = PromptLengths()
+    assert not counted and counted.most(400) == counted.mean(400) == 100
+    counted.add(250, 1000)
+    counted.add(250, 1000)
+    assert counted.most(400) == 100
+    counted.add(30, 10)  # a chat template: 530 tokens of 2010 characters, and 3 for each character
+    assert counted.mean(2010) == 530
+    assert counted.most(10) == 30, "3 for each character"
+    assert counted.most(2010) == 530 + 28, "that prompt is 27.4 above the mean"
+
+
+def test_a_prompt_of_no_tokens_is_estimated() -> None:
+    account, ledger = make_account(BudgetLimits(tokens=1000))
+    account.charge(question(1), Response(text="a" * 40, prompt_tokens=0, output_tokens=0))
+    assert ledger.table["a"].spent[MODEL] == TokenUsage(11, 11)
+    account.charge(question(2), Response(text="", prompt_tokens=10, output_tokens=0))
+    assert ledger.table["a"].spent[MODEL] == TokenUsage(21, 11), "an empty answer has no tokens"
+
+
+def test_the_time_of_requests_in_flight_ends_some_time_after_that_of_the_run() -> None:
+    account, ledger = make_account(BudgetLimits(seconds=5))
+    ledger.elapsed = 4.0
+    assert account.patience_s() == 1 + 5
+    account.budget.limits = BudgetLimits(seconds=1000)
+    assert account.patience_s() == 996 + 30
+    assert make_account(BudgetLimits(tokens=5))[0].patience_s() == float("inf")
 
 
 def test_a_retry_counts_the_prompt_and_is_refused_where_there_is_no_room() -> None:

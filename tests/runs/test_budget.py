@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 import time
 import zlib
 from collections.abc import Callable, Sequence
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from mill.api import warnings
 from mill.api.judge import Judge
 from mill.api.model import MillModel, ModelCapabilities
 from mill.api.registry import register_model, register_task
@@ -38,6 +40,7 @@ def out(tmp_path: Path) -> Path:
 @pytest.fixture
 def mill(out: Path, toy_here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Mill:
     monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(warnings, "_reported", set())
 
     def call(model: str, tasks: str, *options: str) -> tuple[int, str, str]:
         toy_here.write_text("")
@@ -454,6 +457,67 @@ def test_time_stops_a_server_between_requests(mill: Mill, out: Path) -> None:
         code, printed, _ = mill(spec, "toy_gen", "--max_time", "1s")
         assert code == 4 and time.monotonic() - started < 5 and "stopped at the budget of 1s" in printed
         assert 4 <= scores(out)["tasks"]["toy_gen"]["n"] <= 12
+
+
+def test_a_server_that_counts_more_than_is_estimated_stays_within_the_budget(mill: Mill, out: Path) -> None:
+    """With 250 times as many tokens as estimated: the first request is alone, and shows it."""
+    sent: list[str] = []
+    at_once: list[int] = []
+    answered: list[str] = []
+
+    def answer(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
+        if is_probe(body):
+            return chat()
+        sent.append(path)
+        at_once.append(len(sent) - len(answered))
+        time.sleep(0.05)
+        answered.append(path)
+        return chat(prompt=1000)
+
+    with FaultServer(answer) as server:
+        spec = f"openai-compat[model=m,base_url={server.url},chat=true,concurrency=32]"
+        code, *_ = mill(spec, "toy_gen", "--max_tokens_total", "5000")
+        assert (code, len(sent), spent(out)) == (4, 5, 5 * 1004), "4,016 are spent after four, and the last one is alone"
+        assert at_once[0] == 1 and max(at_once) > 1
+
+
+def test_counts_of_zero_are_none(mill: Mill, out: Path) -> None:
+    sent: list[str] = []
+
+    def answer(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
+        if not is_probe(body):
+            sent.append(path)
+        return chat(prompt=0, output=0)
+
+    with FaultServer(answer) as server:
+        spec = f"openai-compat[model=m,base_url={server.url},chat=true,concurrency=4]"
+        code, _, err = mill(spec, "toy_gen", "--max_tokens_total", "50")
+    # A prompt of 9 or 10 characters is estimated as 4 tokens, and the answer of 3 characters as 2.
+    assert code == 4 and 8 <= len(sent) <= 10 and 50 <= spent(out) <= 60
+    assert err.count("say that their prompts have 0 tokens") == 1
+
+
+def test_a_server_that_stalls_is_abandoned_after_the_time(mill: Mill, out: Path) -> None:
+    ended = threading.Event()
+
+    def answer(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
+        if is_probe(body):
+            return chat()
+        if "toy_gen 0" in json.dumps(body):
+            return chat()
+        ended.wait(60)
+        return chat()
+
+    with FaultServer(answer) as server:
+        spec = f"openai-compat[model=m,base_url={server.url},chat=true,concurrency=4]"
+        started = time.monotonic()
+        code, printed, err = mill(spec, "toy_gen", "--max_time", "1s")
+        taken = time.monotonic() - started
+        ended.set()
+    assert code == 4 and 2 <= taken < 10 and "stopped at the budget of 1s" in printed
+    assert err.count("the time of 1s is over: requests without a response 1 s later are abandoned") == 1
+    assert spent(out) > 4 * 8, "what was abandoned counts with the longest answers"
+    assert scores(out)["tasks"]["toy_gen"]["errors"] == 0
 
 
 # Dry runs.
