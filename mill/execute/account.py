@@ -174,7 +174,7 @@ class Account:
     def may_send(self, request: Request) -> bool:
         with self.budget.lock:
             limits = self.budget.limits
-            if self._known or self._prompts or (limits.tokens is None and limits.cost is None):
+            if self._known or (limits.tokens is None and limits.cost is None):
                 return True
             self._first = self._first or request.key
             return self._first == request.key
@@ -262,6 +262,7 @@ class Account:
         """Take a response into account for the estimates; it costs nothing."""
         prompt = self._prompt_tokens(request, response)
         if self.budget.limits and prompt is not None:
+            self._known = True
             self._prompts.add(prompt, max(1, prompt_length(request)))
 
     def _prompt_tokens(self, request: Request, response: Response) -> int | None:
