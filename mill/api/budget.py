@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Protocol
+from typing import Annotated, Protocol
+
+from msgspec import Meta
 
 from mill.api.errors import MillError
 from mill.api.request import GENERATE, MULTI_ROUND, Request
 from mill.api.response import Response
 
 MILLION = 1_000_000
+MOST_TOKENS = 10**9  # of one prompt or answer: a larger count is taken as this
+
+TokenSum = Annotated[int, Meta(ge=0, le=10**18)]
 
 
 class BudgetReached(MillError):
-    """A call that was not sent, because the budget is used up. Its request has no response and stays open."""
+    """The budget is used up: a call was not sent, whose request has no response and stays open, or a run that another one
+    needs is not complete."""
 
     exit_code = 4
 
@@ -24,10 +30,10 @@ class TokenUsage:
     """Tokens. `cached` are those of the prompt that the server read from its cache, `reasoning` those of the output that
     are reasoning. It does not change; it is not frozen because every response makes some, and that takes longer."""
 
-    prompt: int = 0
-    output: int = 0
-    cached: int = 0
-    reasoning: int = 0
+    prompt: TokenSum = 0
+    output: TokenSum = 0
+    cached: TokenSum = 0
+    reasoning: TokenSum = 0
 
     @property
     def total(self) -> int:
@@ -104,6 +110,9 @@ class CallGate(Protocol):
     def admit(self, request: Request) -> bool:
         """Whether a request may be sent now; it then counts as in flight."""
 
+    def may_send(self, request: Request) -> bool:
+        """Whether a request is sent now: not while the first response, which shows how the server counts, is awaited."""
+
     def begin(self, request: Request) -> None:
         """A request is sent, unless it was admitted before; raises BudgetReached where the budget is used up."""
 
@@ -119,8 +128,17 @@ class CallGate(Protocol):
     def release(self, request: Request) -> None:
         """A request in flight is not sent again, and its calls so far are counted."""
 
+    def patience_s(self) -> float:
+        """How long requests in flight are still awaited; 0 or less where the time of the run, and some more, is over."""
+
+    def abandon(self, request: Request) -> None:
+        """A request in flight is not awaited any longer, because the time of the run is over: it is lost."""
+
     def lose(self, request: Request) -> None:
         """A request in flight was abandoned: it counts as if it had used all tokens that it may use."""
+
+    def start(self, requests: Sequence[Request]) -> None:
+        """A model that sends nothing through this gate computes these from now on: they count, also if it never answers."""
 
     def closed(self) -> bool:
         """Whether the budget is used up."""
@@ -128,7 +146,7 @@ class CallGate(Protocol):
 
 def most_output(request: Request) -> int:
     """The most tokens that an answer may have; 0 for requests that generate no text."""
-    return int(request.options.get("max_gen_toks", 0)) if request.kind in (GENERATE, MULTI_ROUND) else 0
+    return min(int(request.options.get("max_gen_toks", 0)), MOST_TOKENS) if request.kind in (GENERATE, MULTI_ROUND) else 0
 
 
 _SUFFIXES = ((10**9, "B"), (10**6, "M"), (10**3, "k"))

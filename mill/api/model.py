@@ -81,6 +81,8 @@ class MillModel(ABC):
 
     gate: CallGate | None = None
     """Admits or refuses each request before it is sent, where the run has a budget and `uses_gate` is true."""
+    on_batch: Callable[[Sequence[Request]], None] | None = None
+    """Called with the requests of each batch before it is computed, where the run has a budget and no gate is used."""
 
     def __new__(cls, *arguments: Any, **named: Any) -> Any:
         """Keeps the arguments, which identify a model that is made in Python."""
@@ -230,6 +232,7 @@ class MillModel(ABC):
         A backend that overrides a public method, such as `generate_until`, is called through it.
         """
         if getattr(type(self), kind) is not getattr(MillModel, kind):
+            self._starts(requests)
             yield from zip(requests, self._overridden(kind, requests), strict=True)
             return
         yield from self._tracked(kind, requests)
@@ -257,14 +260,23 @@ class MillModel(ABC):
             yield request, response
 
     def _stream(self, kind: str, requests: Sequence[Request]) -> Iterator[Completed]:
-        """A backend that does more than batch its requests overrides this."""
+        """A backend that does more than batch its requests overrides this. It computes them by `_stream_units`, or says
+        which it computes next by `_starts`."""
         for options, group in _by_options(requests):
             units = [Unit([request], self.request_cost(request)) for request in group]
             yield from self._stream_units(units, self._hook(kind, options), self._limits(kind))
 
     def _stream_units(self, units: Sequence[Unit], hook: Hook, limits: BatchLimits) -> Iterator[Completed]:
+        def started(batch: list[Unit]) -> Sequence[Sequence[Response]]:
+            self._starts([request for unit in batch for request in unit.requests])
+            return hook(batch)
+
         healthy = self.canary is not None
-        return run_batches(units, hook, limits=limits, free_memory=self._free_memory, healthy=healthy)
+        return run_batches(units, started, limits=limits, free_memory=self._free_memory, healthy=healthy)
+
+    def _starts(self, requests: Sequence[Request]) -> None:
+        if self.on_batch is not None:
+            self.on_batch(requests)
 
     # The public methods, one a kind: responses in the order of the requests, with a progress bar.
 

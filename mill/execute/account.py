@@ -9,14 +9,15 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from mill.api.budget import NO_TOKENS, BudgetReached, TokenUsage, most_output
+from mill.api.budget import MOST_TOKENS, NO_TOKENS, BudgetReached, TokenUsage, most_output, shown_seconds
 from mill.api.errors import MillError
 from mill.api.request import Request
 from mill.api.response import Response
 from mill.api.warnings import warn
-from mill.execute.budget import ROUNDING, RunBudget
+from mill.execute.budget import ROUNDING, Amounts, RunBudget
+from mill.execute.prompt_lengths import PromptLengths, prompt_length
 
-TOKENS_PER_CHARACTER = 0.25  # until there are responses
+GRACE_S = 30.0  # for responses at the end of a run's time; no more than this time itself
 FIRST_WINDOW = 8  # requests, while nothing is known about their tokens or their time
 PART = 0.5  # of what is left, that is given at once to a model without a gate
 WINDOW_S = 60.0  # of computing at once, where time is limited
@@ -31,8 +32,13 @@ class Account:
         self.budget, self.name, self._count_tokens = budget, name, count_tokens
         self._in_flight: dict[str, TokenUsage] = {}
         self._planned: dict[str, TokenUsage] = {}
-        """The sizes of requests that were sent or given to the model, as they were estimated, by key."""
-        self._characters = self._tokens = 0
+        self._started: dict[str, TokenUsage] = {}
+        """The sizes of requests that were sent, given to the model, or are being computed by it, as they were estimated, by
+        key."""
+        self._prompts = PromptLengths()
+        self._first: str | None = None
+        """The key of the request whose response is awaited before any other is sent."""
+        self._known = False
         self._answered_size, self._answering_s = 0, 0.0
         self._counted = self._waited = False
 
@@ -83,7 +89,7 @@ class Account:
         """Whether a limit applies to what is not known yet: how many tokens the prompts have, or how long they take."""
         limits = self.budget.limits
         counts = limits.tokens is not None or limits.cost is not None
-        return (counts and not self._characters) or (limits.seconds is not None and not self._answering_s)
+        return (counts and not self._prompts) or (limits.seconds is not None and not self._answering_s)
 
     def _most_tokens(self) -> float:
         """The tokens, as estimated, that the model computes in half of the time that is left, or in a minute: how long
@@ -94,7 +100,8 @@ class Account:
 
     @contextmanager
     def window(self, requests: Sequence[Request]) -> Iterator[None]:
-        """While the model has these requests. Those that were not sent in the end are released."""
+        """While the model has these requests. Those that were not sent in the end are released; what was being computed
+        when the work was interrupted is lost, and counts."""
         started = time.monotonic()
         try:
             yield
@@ -103,6 +110,9 @@ class Account:
             with self.budget.lock:
                 self._planned.clear()
                 self.budget.own.planned.pop(self.name, None)
+                lost = sum(self._started.values(), NO_TOKENS)
+                self._started.clear()
+                self._move(lost, self.budget.own.in_flight, self.budget.own.spent)
                 for request in requests:
                     if request.key in self._in_flight:
                         self._taken(request)
@@ -113,10 +123,11 @@ class Account:
         """Count the response of a model without a gate."""
         with self.budget.lock:
             self.learn(request, response)
-            size = self._planned.pop(request.key, None)
-            planned = self.budget.own.planned
-            if size is not None and self.name in planned:
-                planned[self.name] -= size
+            if request.key in self._planned:  # the model does not say what it computes: it may be computing all of them
+                self._start(list(self._planned))
+            size = self._started.pop(request.key, None)
+            if size is not None:
+                self.budget.own.in_flight[self.name] -= size
                 self._answered_size += size.total
             self._spend(self._usage(request, response, size))
 
@@ -127,6 +138,21 @@ class Account:
                 return False
             self._planned = sizes
             return True
+
+    def start(self, requests: Sequence[Request]) -> None:
+        with self.budget.lock:
+            self._start([request.key for request in requests])
+            self.budget.publish()
+
+    def _start(self, keys: Sequence[str]) -> None:
+        sizes = {key: self._planned.pop(key) for key in keys if key in self._planned}
+        self._started |= sizes
+        self._move(sum(sizes.values(), NO_TOKENS), self.budget.own.planned, self.budget.own.in_flight)
+
+    def _move(self, usage: TokenUsage, source: Amounts, target: Amounts) -> None:
+        if usage.total:
+            source[self.name] -= usage
+            target[self.name] = target.get(self.name, NO_TOKENS) + usage
 
     # For the client of a server (CallGate).
 
@@ -144,6 +170,27 @@ class Account:
                 return False
             self._in_flight[request.key] = size
             return True
+
+    def may_send(self, request: Request) -> bool:
+        with self.budget.lock:
+            limits = self.budget.limits
+            if self._known or (limits.tokens is None and limits.cost is None):
+                return True
+            self._first = self._first or request.key
+            return self._first == request.key
+
+    def patience_s(self) -> float:
+        return self.budget.seconds_left() + self._grace_s
+
+    @property
+    def _grace_s(self) -> float:
+        return min(GRACE_S, self.budget.limits.seconds or 0.0)
+
+    def abandon(self, request: Request) -> None:
+        with self.budget.lock:
+            limit = shown_seconds(self.budget.limits.seconds or 0.0)
+            warn(f"the time of {limit} is over: requests without a response {self._grace_s:g} s later are abandoned")
+            self.lose(request)
 
     def begin(self, request: Request) -> None:
         if request.key not in self._in_flight and not self.admit(request):
@@ -164,6 +211,7 @@ class Account:
     def settle(self, request: Request, response: Response) -> None:
         with self.budget.lock:
             self.learn(request, response)
+            self._known = self._known or not response.failed
             self._spend(self._usage(request, response, self._taken(request)))
 
     def release(self, request: Request) -> None:
@@ -177,6 +225,8 @@ class Account:
 
     def _taken(self, request: Request) -> TokenUsage:
         """The size of a request that is no longer in flight. Two workers may send the same canary: it is in flight once."""
+        if self._first == request.key:
+            self._first = None
         size = self._in_flight.pop(request.key, None)
         if size is None:
             return self.size(request)
@@ -191,13 +241,11 @@ class Account:
     # Estimates.
 
     def size(self, request: Request) -> TokenUsage:
-        """The estimated prompt, and the most that an answer may have; of a scored text its estimated tokens."""
-        scored = self._estimate(len(request.continuation)) if request.continuation else 0
-        return TokenUsage(self._estimate(_length(request)), max(scored, most_output(request)))
-
-    def _estimate(self, characters: int) -> int:
-        share = self._tokens / self._characters if self._characters else TOKENS_PER_CHARACTER
-        return 1 + math.ceil(characters * share)
+        """The estimated prompt, and the most that an answer may have; of a scored text its estimated tokens. Rather too much
+        than too little."""
+        scored = 1 + self._prompts.most(len(request.continuation)) if request.continuation else 0
+        prompt = min(1 + self._prompts.most(prompt_length(request)), MOST_TOKENS)
+        return TokenUsage(prompt, min(max(scored, most_output(request)), MOST_TOKENS))
 
     def _calibrate(self, requests: Sequence[Request]) -> None:
         """Count the tokens of some requests, where the model has its tokenizer here."""
@@ -208,28 +256,33 @@ class Account:
         some = requests[:_COUNTED]
         tokens = self._count_tokens(some)
         if tokens is not None:
-            self._tokens += tokens
-            self._characters += sum(_length(request) + len(request.continuation) for request in some)
+            self._prompts.add(tokens, sum(prompt_length(request) + len(request.continuation) for request in some))
 
     def learn(self, request: Request, response: Response) -> None:
         """Take a response into account for the estimates; it costs nothing."""
-        if self.budget.limits and response.prompt_tokens is not None:
-            self._tokens += response.prompt_tokens
-            self._characters += max(1, _length(request))
+        prompt = self._prompt_tokens(request, response)
+        if self.budget.limits and prompt is not None:
+            self._known = True
+            self._prompts.add(prompt, max(1, prompt_length(request)))
+
+    def _prompt_tokens(self, request: Request, response: Response) -> int | None:
+        """As the response says. No prompt has 0 tokens: a server that says so does not count."""
+        if response.prompt_tokens == 0 and prompt_length(request):
+            if self.budget.limits:
+                warn("responses say that their prompts have 0 tokens: for the budget, tokens are estimated")
+            return None
+        return response.prompt_tokens
 
     def _usage(self, request: Request, response: Response, size: TokenUsage | None) -> TokenUsage:
         """What a response used: as it says, else as estimated. An error counts its prompt."""
-        prompt, output = response.prompt_tokens, response.output_tokens
+        prompt, output = self._prompt_tokens(request, response), response.output_tokens
+        text = (response.text or "") + (response.reasoning or "")
         if output is None and response.failed:
             output = 0
-        elif output is None and most_output(request):
-            output = self._estimate(len(response.text or "") + len(response.reasoning or ""))
+        elif most_output(request) and (output is None or (output == 0 and prompt is None and text)):
+            output = 1 + self._prompts.mean(len(text))
         if prompt is None or output is None:
             size = size or self.size(request)
             prompt, output = size.prompt if prompt is None else prompt, size.output if output is None else output
-        return TokenUsage(prompt, output, response.cached_tokens or 0, response.reasoning_tokens or 0)
-
-
-def _length(request: Request) -> int:
-    """The length of a prompt in characters, with the tools that it describes."""
-    return len(request.text) + sum(len(str(tool.to_dict())) for tool in request.tools)
+        counts = (prompt, output, response.cached_tokens or 0, response.reasoning_tokens or 0)
+        return TokenUsage(*(min(count, MOST_TOKENS) for count in counts))

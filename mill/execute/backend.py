@@ -56,6 +56,7 @@ class LocalBackend:
     def set_gate(self, gate: CallGate | None) -> None:
         self.uses_gate = gate is not None and self.model.uses_gate
         self.model.gate = gate if self.uses_gate else None
+        self.model.on_batch = None if gate is None or self.uses_gate else gate.start
 
     def load(self) -> None:
         try:

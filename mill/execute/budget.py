@@ -34,8 +34,9 @@ Amounts = dict[str, TokenUsage]
 
 @dataclass
 class Spending:
-    """What one process has spent, what it has in flight, and what it has given to a model without a gate. Of a process that
-    was killed, requests in flight count as if they had used all they may, and what was given to a model does not."""
+    """What one process has spent, what it has in flight, and what it has given to a model without a gate that does not
+    compute it yet. Of a process that was killed, requests in flight count as if they had used all they may; what its model
+    had not begun does not count."""
 
     spent: Amounts = field(default_factory=dict)
     in_flight: Amounts = field(default_factory=dict)

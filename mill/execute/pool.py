@@ -210,6 +210,8 @@ class Pool:
         assert slot.worker is not None
         slot.state = WorkerState.BUSY
         try:
+            if self.gate is not None and not self.uses_gate:
+                self.gate.start(chunk)
             for responses in slot.worker.stream(kind, chunk):
                 pairs = [(left.pop(key), response) for key, response in responses if key in left]
                 if self.canary is None:

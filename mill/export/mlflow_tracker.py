@@ -15,7 +15,7 @@ from urllib.parse import unquote
 from mill.api.errors import MissingPackage
 from mill.api.secrets import remember, split_password
 from mill.api.storage import utf8
-from mill.export.run import FAILED, FINISHED, INTERRUPTED, UNFINISHED
+from mill.export.run import FAILED, FINISHED, INTERRUPTED, STOPPED, UNFINISHED
 from mill.export.target import ExportError
 from mill.export.tracker import RUNNING, TrackedRun
 
@@ -23,7 +23,14 @@ T = TypeVar("T")
 
 _MOST_METRICS, _MOST_PARAMS, _MOST_TAGS = 1000, 100, 100  # in one call
 _LONGEST_NAME, _LONGEST_PARAM, _LONGEST_TAG = 250, 6000, 8000
-_STATUS = {FINISHED: "FINISHED", INTERRUPTED: "KILLED", FAILED: "FAILED", UNFINISHED: "KILLED", RUNNING: "RUNNING"}
+_STATUS = {
+    FINISHED: "FINISHED",
+    STOPPED: "KILLED",
+    INTERRUPTED: "KILLED",
+    FAILED: "FAILED",
+    UNFINISHED: "KILLED",
+    RUNNING: "RUNNING",
+}
 # A server that is gone is reported within seconds, unless the user wants to wait for it.
 _DEFAULTS = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",

@@ -28,7 +28,8 @@ from mill.runs.samples import read_rows
 from mill.runs.schema import BenchmarkResult, Manifest, Results, SessionEntry, TaskResult
 
 UNANSWERED = "not answered"  # the error of a sample whose requests have no response yet
-FINISHED, INTERRUPTED, FAILED, UNFINISHED = "finished", "interrupted", "failed", "unfinished"
+FINISHED, STOPPED, INTERRUPTED = "finished", "stopped", "interrupted"
+FAILED, UNFINISHED = "failed", "unfinished"
 _LOWER_IS_BETTER = re.compile(r"(?:^|_)(?:perplexity|bits_per_byte|[wct]er|brier|loss|error|mae|r?mse)(?:_|,|$)")
 
 
@@ -122,11 +123,13 @@ class ExportedRun:
 
     @property
     def status(self) -> str:
-        """`finished` where every task has a score; else how the last session ended."""
+        """`finished` where every task has a score of all its samples, `stopped` where the budget of the run left some out;
+        else how the last session ended."""
         if self.manifest["tasks"] and all(name in self.results.tasks for name in self.manifest["tasks"]):
-            return FINISHED
+            left_out = any(result.pending or result.not_judged for result in self.results.tasks.values())
+            return STOPPED if left_out else FINISHED
         last = self.sessions[-1].ended if self.sessions else UNFINISHED
-        return last if last in (INTERRUPTED, FAILED) else UNFINISHED
+        return last if last in (STOPPED, INTERRUPTED, FAILED) else UNFINISHED
 
     @property
     def command(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +11,7 @@ from mill.api.budget import Price
 from mill.api.errors import SpecError
 from mill.options.text import parse_pairs
 
-_NUMBER = r"[0-9]+(?:\.[0-9]*)?|\.[0-9]+"
+_NUMBER = r"(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][0-9]+)?"
 _TOKENS = re.compile(rf"({_NUMBER})\s*([kKmMbB]?)")
 _PARTS = re.compile(rf"({_NUMBER})\s*([hms])\s*")
 _DOLLARS = re.compile(rf"\$?\s*({_NUMBER})")
@@ -26,7 +27,7 @@ def read_tokens(text: str) -> int:
     if found is None:
         raise ValueError(text)
     count = float(found[1]) * _MULTIPLES[found[2].lower()]
-    if count != int(count):
+    if not math.isfinite(count) or count != int(count):
         raise ValueError(text)
     return int(count)
 

@@ -158,7 +158,7 @@ class EvalOptions(RunOptions, kw_only=True, frozen=True):
             "At a budget the run stops with exit code 4, and a larger one continues it.",
             examples=["20M"],
             extra=hints(
-                from_text=read_tokens, metavar="TOKENS", expected="a number of tokens of at least 1, such as 20M or 500k"
+                from_text=read_tokens, metavar="TOKENS", expected="a number of tokens from 1 to 10^15, such as 20M or 500k"
             ),
         ),
     ] = None
@@ -167,7 +167,9 @@ class EvalOptions(RunOptions, kw_only=True, frozen=True):
         Meta(
             description="Budget of the whole run in dollars, by --price or LiteLLM's prices.",
             examples=[15],
-            extra=hints(from_text=read_dollars, metavar="DOLLARS", expected="an amount of dollars above 0, such as 15"),
+            extra=hints(
+                from_text=read_dollars, metavar="DOLLARS", expected="an amount of dollars above 0, up to 10^9, such as 15"
+            ),
         ),
     ] = None
     max_time: Annotated[
@@ -175,7 +177,11 @@ class EvalOptions(RunOptions, kw_only=True, frozen=True):
         Meta(
             description="Budget of the whole run: wall time of all sessions (2h, 90m, 1h30m, or seconds).",
             examples=["2h"],
-            extra=hints(from_text=read_seconds, metavar="TIME", expected="a time above 0, such as 2h, 1h30m, 90s or 90"),
+            extra=hints(
+                from_text=read_seconds,
+                metavar="TIME",
+                expected="a time above 0, up to 10^9 seconds, such as 2h, 1h30m, 90s or 90",
+            ),
         ),
     ] = None
     price: Annotated[

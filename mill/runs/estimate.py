@@ -10,8 +10,8 @@ from mill.api.budget import TokenUsage, most_output
 from mill.api.errors import RunError
 from mill.api.request import Request
 from mill.api.validate import convert
-from mill.execute.account import TOKENS_PER_CHARACTER
 from mill.execute.budget import MODEL
+from mill.execute.prompt_lengths import TOKENS_PER_CHARACTER
 from mill.runs.evaluate import Run
 from mill.runs.folder import MANIFEST, RunFolder
 from mill.runs.ledger import spent_so_far

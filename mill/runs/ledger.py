@@ -32,6 +32,7 @@ FOLDER, SUFFIX = "spending", ".ledger"
 BEAT_S = 0.5
 SILENCE_S = 30.0  # without a beat, before a process that may be alive counts as killed
 _BYTES = 2048
+_REMEDY = "move it away, and what that process has spent is not counted"
 _ATTEMPTS = 20  # to read a file between two writes
 
 Interval = tuple[float, float]
@@ -236,9 +237,12 @@ def _read_entry(file: Path) -> LedgerEntry:
         text = read_bytes(file).decode("utf-8", "replace").strip()
         checksum, _, content = text.partition(" ")
         if checksum == f"{zlib.crc32(content.encode()):08x}":
-            return convert(parse_json(content, file, RunError), LedgerEntry, file, RunError)
+            try:
+                return convert(parse_json(content, file, RunError), LedgerEntry, file, RunError)
+            except RunError as error:
+                raise RunError(f"{error}: {_REMEDY}") from error
         time.sleep(0.001)
-    raise RunError(f"{file} is damaged: move it away, and what that process has spent is not counted")
+    raise RunError(f"{file} is damaged: {_REMEDY}")
 
 
 def _covered(intervals: Iterable[Interval]) -> float:

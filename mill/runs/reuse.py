@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mill.api.errors import RunError
+from mill.api.budget import BudgetReached
 from mill.runs.control import ControlRun, executed_control, recorded_control
 from mill.runs.evaluate import Run
 from mill.runs.folder import MANIFEST, RunFolder
@@ -28,7 +28,10 @@ class Reuse:
             if outcome is None:  # another rank than the first, which decides and scores alone
                 return
             if outcome.stopped:
-                raise RunError(f"--reuse: {outcome.model} {outcome.stopped}; it must have all samples")
+                raise BudgetReached(
+                    f"--reuse: the run of {outcome.model} {outcome.stopped}; it must have all samples, and the other models "
+                    "were not run; the same command with a larger budget continues"
+                )
             control = executed_control(outcome.model, outcome.scored, self.planned.plans)
         assert control is not None
         for run in runs:

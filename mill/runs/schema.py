@@ -322,9 +322,9 @@ class LedgerEntry:
     host: str
     machine: str
     pid: int
-    beat: int
-    started: float
-    seconds: float
+    beat: Annotated[int, Meta(ge=0)]
+    started: Annotated[float, Meta(ge=0, le=1e11)]
+    seconds: Annotated[float, Meta(ge=0, le=1e10)]
     ended: bool
     spent: dict[str, TokenUsage]
     in_flight: dict[str, TokenUsage]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +18,7 @@ from mill.execute import account as account_module
 from mill.execute.account import Account
 from mill.execute.budget import MODEL, OtherSpending, RunBudget, Spending, summed
 from mill.execute.pool import Pool
+from mill.execute.prompt_lengths import PromptLengths
 from tests.execute.test_pool import WorkerFactory, make_requests, read_all
 
 
@@ -61,10 +63,35 @@ def test_half_of_what_is_left_is_given_to_a_model_at_once() -> None:
     assert account.fitting(requests, gated=False) == 20
     assert ledger.table["a"].planned[MODEL] == TokenUsage(20 * 11, 20 * 10)
     with account.window(requests[:20]):
+        account.start(requests[:15])
         for request in requests[:15]:
             account.charge(request, ANSWER)
         assert ledger.table["a"].planned[MODEL] == TokenUsage(5 * 11, 5 * 10)
     assert ledger.table["a"].planned == {} and ledger.table["a"].spent[MODEL] == TokenUsage(150, 75)
+
+
+def test_what_a_model_computes_is_in_flight_and_lost_where_it_is_interrupted() -> None:
+    account, ledger = make_account(BudgetLimits(tokens=850))
+    requests = [question(number) for number in range(20)]
+    assert account.fitting(requests, gated=False) == 20
+    with pytest.raises(KeyboardInterrupt), account.window(requests):
+        account.start(requests[:4])
+        assert ledger.table["a"].in_flight[MODEL] == TokenUsage(4 * 11, 4 * 10)
+        assert ledger.table["a"].planned[MODEL] == TokenUsage(16 * 11, 16 * 10)
+        account.charge(requests[0], ANSWER)
+        raise KeyboardInterrupt
+    # One response, and three requests with their longest answers; the sixteen others were not begun.
+    assert ledger.table["a"].spent[MODEL] == TokenUsage(10 + 3 * 11, 5 + 3 * 10)
+    assert not ledger.table["a"].planned and ledger.table["a"].in_flight[MODEL] == TokenUsage()
+
+
+def test_a_model_that_does_not_say_what_it_computes_may_compute_all() -> None:
+    account, ledger = make_account(BudgetLimits(tokens=850))
+    requests = [question(number) for number in range(20)]
+    account.fitting(requests, gated=False)
+    with account.window(requests):
+        account.charge(requests[0], ANSWER)
+        assert ledger.table["a"].in_flight[MODEL] == TokenUsage(19 * 11, 19 * 10)
 
 
 def test_a_model_behind_a_gate_gets_all_that_fits() -> None:
@@ -88,6 +115,52 @@ def test_the_gate_admits_what_fits_and_one_request_in_any_case() -> None:
     assert account.closed() and not account.admit(question(4))
     with pytest.raises(BudgetReached):
         account.begin(question(4))
+
+
+def test_the_first_request_is_alone_and_shows_how_the_server_counts() -> None:
+    account, ledger = make_account(BudgetLimits(tokens=1000))
+    requests = [question(number) for number in range(3)]
+    assert all(account.admit(request) for request in requests)
+    assert [account.may_send(request) for request in requests] == [True, False, False]
+    account.settle(requests[0], Response(error="away"))
+    assert [account.may_send(request) for request in requests[1:]] == [True, False], "an error shows nothing"
+    account.settle(requests[1], replace(ANSWER, prompt_tokens=800))
+    assert account.may_send(requests[2])
+    account.release(requests[2])
+    # The error counts its prompt of 11, and 800 + 5 are spent: 184 are left, and a request may need 801 + 10.
+    assert account.size(requests[2]) == TokenUsage(801, 10)
+    assert account.admit(requests[2]), "nothing else is in flight"
+    assert not account.admit(question(4))
+    assert ledger.table["a"].spent[MODEL].total == 816
+
+
+def test_prompts_are_estimated_from_those_that_were_counted() -> None:
+    counted = PromptLengths()
+    assert not counted and counted.most(400) == counted.mean(400) == 100
+    counted.add(250, 1000)
+    counted.add(250, 1000)
+    assert counted.most(400) == 100
+    counted.add(30, 10)  # a chat template: 530 tokens of 2010 characters, and 3 for each character
+    assert counted.mean(2010) == 530
+    assert counted.most(10) == 30, "3 for each character"
+    assert counted.most(2010) == 530 + 28, "that prompt is 27.4 above the mean"
+
+
+def test_a_prompt_of_no_tokens_is_estimated() -> None:
+    account, ledger = make_account(BudgetLimits(tokens=1000))
+    account.charge(question(1), Response(text="a" * 40, prompt_tokens=0, output_tokens=0))
+    assert ledger.table["a"].spent[MODEL] == TokenUsage(11, 11)
+    account.charge(question(2), Response(text="", prompt_tokens=10, output_tokens=0))
+    assert ledger.table["a"].spent[MODEL] == TokenUsage(21, 11), "an empty answer has no tokens"
+
+
+def test_the_time_of_requests_in_flight_ends_some_time_after_that_of_the_run() -> None:
+    account, ledger = make_account(BudgetLimits(seconds=5))
+    ledger.elapsed = 4.0
+    assert account.patience_s() == 1 + 5
+    account.budget.limits = BudgetLimits(seconds=1000)
+    assert account.patience_s() == 996 + 30
+    assert make_account(BudgetLimits(tokens=5))[0].patience_s() == float("inf")
 
 
 def test_a_retry_counts_the_prompt_and_is_refused_where_there_is_no_room() -> None:
@@ -208,6 +281,9 @@ class ClosingGate:
 
     def closed(self) -> bool:
         return self.over
+
+    def start(self, requests: Sequence[Request]) -> None:
+        """Nothing to count."""
 
 
 def test_a_pool_that_closes_awaits_what_its_workers_have() -> None:

@@ -27,11 +27,11 @@ def mill(
 
 
 def evaluate(output_dir: Path, tasks: str = TASKS, *words: str, python: str = sys.executable) -> ExportedRun:
-    """The run of a model with a key in its spec. Some samples fail, so that the exit code is 1."""
+    """The run of a model with a key in its spec. Some samples fail, so that the exit code is 1; it is 4 at a budget."""
     spec = f"odd[path=org/odd,api_key={KEY}]"
     options = ["--task_paths", str(ODD), "--output_dir", str(output_dir), "--quiet", *words]
     done = mill("eval", spec, tasks, *options, python=python)
-    assert done.returncode in (0, 1), done.stderr
+    assert done.returncode in (0, 1, 4), done.stderr
     return only_run(output_dir)
 
 

@@ -82,6 +82,13 @@ def test_an_unfinished_run_has_unanswered_samples_and_no_scores(tmp_path: Path) 
     assert (unfinished.counts["odd_text"].failed, unfinished.counts["odd_text"].n) == (0, 2)
 
 
+def test_a_run_that_stopped_at_its_budget_is_not_finished(tmp_path: Path) -> None:
+    stopped = evaluate(tmp_path, "odd_text", "--max_tokens_total", "1")
+    assert stopped.status == "stopped" and tracked(stopped).status == "stopped"
+    assert tracked(stopped).tags["mill.status"] == "stopped"
+    assert evaluate(tmp_path, "odd_text").status == "finished"
+
+
 def test_no_key_is_exported(odd_run: ExportedRun) -> None:
     entry = tracked(odd_run)
     shown = json.dumps([entry.params, entry.tags, odd_run.command])

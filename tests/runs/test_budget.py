@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
+import threading
 import time
+import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mill.api import warnings
 from mill.api.judge import Judge
 from mill.api.model import MillModel, ModelCapabilities
 from mill.api.registry import register_model, register_task
@@ -19,6 +23,7 @@ from mill.api.task import RenderSettings, Sample, Task, TaskType, Value
 from mill.cli.main import run
 from mill.runs.folder import RunFolder
 from mill.runs.ledger import spent_so_far
+from tests.launching import TESTS
 from tests.outcomes import only, recorded, samples, scores, sessions
 from tests.runs.faults import TOY, computed
 from tests.servers import FaultServer, status
@@ -35,6 +40,7 @@ def out(tmp_path: Path) -> Path:
 @pytest.fixture
 def mill(out: Path, toy_here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Mill:
     monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(warnings, "_reported", set())
 
     def call(model: str, tasks: str, *options: str) -> tuple[int, str, str]:
         toy_here.write_text("")
@@ -167,11 +173,47 @@ def test_a_damaged_ledger_is_refused(mill: Mill, out: Path) -> None:
     assert code != 0 and f"{ledger} is damaged" in err and "Traceback" not in err
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("prompt", "-1000000"),
+        ("prompt", "1" + 400 * "0"),
+        ("output", "1e300"),
+        ("cached", "-1"),
+        ("seconds", "-Infinity"),
+        ("seconds", "NaN"),
+        ("seconds", "-5.0"),
+        ("seconds", "1" + 400 * "0"),
+        ("started", "1e300"),
+        ("beat", "-1"),
+    ],
+)
+def test_a_ledger_with_impossible_numbers_is_refused(mill: Mill, out: Path, field: str, value: str) -> None:
+    assert mill("toy[path=toy]", "toy_gen", "--limit", "2")[0] == 0
+    (ledger,) = out.glob("*/*/spending/*.ledger")
+    content = ledger.read_text().strip().partition(" ")[2]
+    changed = re.sub(rf'"{field}": [0-9.]+', f'"{field}": {value}', content, count=1)
+    assert changed != content
+    ledger.write_text(f"{zlib.crc32(changed.encode()):08x} {changed}\n")
+    code, _, err = mill("toy[path=toy]", "toy_gen", "--max_tokens_total", "100")
+    (line,) = err.splitlines()
+    assert code == 1 and f"{ledger} is not valid: " in line and field in line and "move it away" in line
+
+
 def test_a_stopped_run_is_scored_again_as_it_was(mill: Mill, out: Path, capsys: pytest.CaptureFixture[str]) -> None:
     mill("toy[path=toy]", "toy_gen,toy_choice", "--max_tokens_total", "60")
     before = scores(out)
     run(["score", str(only(out, "manifest.json").parent), "--task_paths", str(TOY)])
     assert scores(out) == before
+
+
+def test_a_model_whose_scores_are_reused_stops_at_its_budget(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    exam, tasks = "exam[name=a]", ["toy_exam_art", "--task_paths", str(TESTS / "toy_exam.py")]
+    options = ["--sample", "40", "--reuse", "exam[name=b]", "--max_tokens_total", "80"]
+    code = run(["eval", exam, *tasks, "--output_dir", str(out), "--quiet", *options])
+    err = capsys.readouterr().err
+    assert code == 4, err
+    assert "--reuse: the run of b stopped at the budget of 80 tokens: 20 of 300 samples; it must have all samples" in err
 
 
 # Money.
@@ -199,9 +241,15 @@ def test_a_limit_in_dollars_needs_a_price(mill: Mill, out: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--max_tokens_total", "20X"), "--max_tokens_total must be a number of tokens of at least 1"),
-        (("--max_tokens_total", "0"), "--max_tokens_total must be a number of tokens of at least 1"),
+        (("--max_tokens_total", "20X"), "--max_tokens_total must be a number of tokens from 1 to 10^15, such as"),
+        (("--max_tokens_total", "0"), "--max_tokens_total must be a number of tokens from 1 to 10^15, such as"),
         (("--max_tokens_total", "1.5"), "--max_tokens_total must be a number of tokens"),
+        (("--max_tokens_total", "99999999999999999999B"), "--max_tokens_total must be a number of tokens from 1 to 10^15"),
+        (("--max_time", "1e10"), "--max_time must be a time above 0, up to 10^9 seconds"),
+        (("--max_time", "99999999999h"), "--max_time must be a time above 0, up to 10^9 seconds"),
+        (("--max_time", "9" * 400), "--max_time must be a time above 0, up to 10^9 seconds"),
+        (("--max_tokens_total", "9" * 400 + "B"), "--max_tokens_total must be a number of tokens from 1 to 10^15"),
+        (("--max_cost", "1000000001"), "--max_cost must be an amount of dollars above 0, up to 10^9"),
         (("--max_time", "2x"), "--max_time must be a time above 0"),
         (("--max_time", "30m2h"), "--max_time must be a time above 0"),
         (("--max_time", "0"), "--max_time must be a time above 0"),
@@ -409,6 +457,67 @@ def test_time_stops_a_server_between_requests(mill: Mill, out: Path) -> None:
         code, printed, _ = mill(spec, "toy_gen", "--max_time", "1s")
         assert code == 4 and time.monotonic() - started < 5 and "stopped at the budget of 1s" in printed
         assert 4 <= scores(out)["tasks"]["toy_gen"]["n"] <= 12
+
+
+def test_a_server_that_counts_more_than_is_estimated_stays_within_the_budget(mill: Mill, out: Path) -> None:
+    """With 250 times as many tokens as estimated: the first request is alone, and shows it."""
+    sent: list[str] = []
+    at_once: list[int] = []
+    answered: list[str] = []
+
+    def answer(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
+        if is_probe(body):
+            return chat()
+        sent.append(path)
+        at_once.append(len(sent) - len(answered))
+        time.sleep(0.05)
+        answered.append(path)
+        return chat(prompt=1000)
+
+    with FaultServer(answer) as server:
+        spec = f"openai-compat[model=m,base_url={server.url},chat=true,concurrency=32]"
+        code, *_ = mill(spec, "toy_gen", "--max_tokens_total", "5000")
+        assert (code, len(sent), spent(out)) == (4, 5, 5 * 1004), "4,016 are spent after four, and the last one is alone"
+        assert at_once[0] == 1 and max(at_once) > 1
+
+
+def test_counts_of_zero_are_none(mill: Mill, out: Path) -> None:
+    sent: list[str] = []
+
+    def answer(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
+        if not is_probe(body):
+            sent.append(path)
+        return chat(prompt=0, output=0)
+
+    with FaultServer(answer) as server:
+        spec = f"openai-compat[model=m,base_url={server.url},chat=true,concurrency=4]"
+        code, _, err = mill(spec, "toy_gen", "--max_tokens_total", "50")
+    # A prompt of 9 or 10 characters is estimated as 4 tokens, and the answer of 3 characters as 2.
+    assert code == 4 and 8 <= len(sent) <= 10 and 50 <= spent(out) <= 60
+    assert err.count("say that their prompts have 0 tokens") == 1
+
+
+def test_a_server_that_stalls_is_abandoned_after_the_time(mill: Mill, out: Path) -> None:
+    ended = threading.Event()
+
+    def answer(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
+        if is_probe(body):
+            return chat()
+        if "toy_gen 0" in json.dumps(body):
+            return chat()
+        ended.wait(60)
+        return chat()
+
+    with FaultServer(answer) as server:
+        spec = f"openai-compat[model=m,base_url={server.url},chat=true,concurrency=4]"
+        started = time.monotonic()
+        code, printed, err = mill(spec, "toy_gen", "--max_time", "1s")
+        taken = time.monotonic() - started
+        ended.set()
+    assert code == 4 and 2 <= taken < 10 and "stopped at the budget of 1s" in printed
+    assert err.count("the time of 1s is over: requests without a response 1 s later are abandoned") == 1
+    assert spent(out) > 4 * 8, "what was abandoned counts with the longest answers"
+    assert scores(out)["tasks"]["toy_gen"]["errors"] == 0
 
 
 # Dry runs.

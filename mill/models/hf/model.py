@@ -67,6 +67,7 @@ class TransformersModel(TransformersCheckpoint):
         fitting, pairs, too_long = self._fitting_pairs(requests)
         yield from too_long
         left: list[Row] = []
+        self._starts(fitting)
         rows, healthy = shared_rows(fitting, pairs), self.canary is not None
         self.token_count = count = TokenCount()
         for row, outcome in self.prefix_engine.score(rows, batch_size=self.batch_size, healthy=healthy, count=count):

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import copy
 import os
 import time
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 from mill.api.batching import Completed, as_response, describe
-from mill.api.budget import BudgetReached
+from mill.api.budget import BudgetReached, CallGate
 from mill.api.errors import CannotServe, MillError, ModelError, ServerGone, UnknownName
 from mill.api.message import Message
 from mill.api.model import MillModel
@@ -37,6 +38,8 @@ KEY_VARIABLES = ("MILL_API_KEY", "OPENAI_API_KEY")
 POLL_S = 0.5
 BUSY_S = 30.0  # how long the first probe of a server that answers 429 is retried, without --wait
 MAX_CONCURRENCY = 1024
+FIRST_RESPONSE_POLL_S = 0.02
+LONGEST_WAIT_S = 3600.0  # before the time that is left is read again
 
 Send = Callable[[Request], Awaitable[Response]]
 
@@ -240,8 +243,9 @@ class ServerModel(MillModel):
         if gate is None:
             return await response_to(request, send)
         gate.begin(request)
+        await _until_known(gate, request)
         try:
-            response = await response_to(request, send, lambda: gate.retry(request))
+            response = await _in_time(gate, request, response_to(request, send, lambda: gate.retry(request)))
         except BudgetReached:
             gate.release(request)
             raise
@@ -277,6 +281,37 @@ class ServerModel(MillModel):
                 if time.monotonic() >= deadline:
                     raise ServerGone(f"{gone}; it did not come back in {self.outage_patience_s:.0f} s ({error})") from error
             time.sleep(POLL_S)
+
+
+async def _until_known(gate: CallGate, request: Request) -> None:
+    """Wait while nothing is known about how the server counts; the request is then admitted again, with what is known."""
+    if gate.may_send(request):
+        return
+    try:
+        while not gate.may_send(request):
+            await asyncio.sleep(FIRST_RESPONSE_POLL_S)
+            if gate.closed():
+                raise BudgetReached("the budget was used up by the first request")
+    finally:
+        gate.release(request)
+    gate.begin(request)
+
+
+async def _in_time(gate: CallGate, request: Request, answer: Coroutine[Any, Any, Response]) -> Response:
+    """The response, unless the time of the run is over: it is then awaited a little longer, and abandoned."""
+    task = asyncio.ensure_future(answer)
+    try:
+        while not task.done():
+            patience = gate.patience_s()
+            if patience <= 0:
+                gate.abandon(request)
+                raise BudgetReached("no response before the time of the run was over")
+            await asyncio.wait({task}, timeout=min(patience, LONGEST_WAIT_S))
+        return task.result()
+    finally:
+        if not task.done():
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
 
 def _has_tools(request: Request) -> bool:
