@@ -62,7 +62,7 @@ class Decision:
     total: Annotated[int, Meta(ge=1)]
     failed: Count = 0
     """Samples that failed; they count as wrong."""
-    reached: Number | None = None
+    reached: Finite | None = None
     """What the metric is at least, or at most, on the side of the bound that was decided."""
     looks: list[Look] = field(default_factory=list)
 
