@@ -466,7 +466,7 @@ def test_forgetting_goes_with_no_other_action(mill: Mill, check: Mill, submitted
 def test_the_check_takes_no_options_that_it_would_ignore(check: Mill, mill: Mill, options: tuple[str, str]) -> None:
     Path("out").mkdir()
     code, _, err = check(*options)
-    assert code == 2 and "leave out --out and --format" in err
+    assert code == 2 and "leave out --out, --format and --columns" in err
 
 
 def test_a_file_of_an_unknown_format_is_refused(mill: Mill, capsys: pytest.CaptureFixture[str]) -> None:

@@ -343,7 +343,10 @@ def test_a_plain_task_name_selects_the_supervised_task_with_a_warning(
     spec = f"timm[path=test_vit,num_classes=10,checkpoint={checkpoints['test_vit']}]"
     outcome = plan(spec, "cifar10", tmp_path / "out", limit=4).execute(quiet=True)
     assert outcome.tasks[0].task == "cifar10_supervised"
-    assert outcome.tasks[0].warnings == ["cifar10_supervised runs instead of cifar10, which this model cannot serve"]
+    assert outcome.tasks[0].warnings == [
+        "cifar10_supervised runs instead of cifar10, which this model cannot serve",
+        "first 4 rows, not a random sample (--sample draws one)",
+    ]
 
 
 # Arguments, name and identity

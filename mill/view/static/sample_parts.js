@@ -16,9 +16,9 @@ const messagesOf = (prompt) => {
 };
 
 const Content = ({ content, media }) => (typeof content === "string" ? html`<${Text} text=${content} label="message" />`
-  : (content || []).map((part) => (part.type === "text" ? html`<${Text} text=${part.text} label="message" />` : html`<p class="tag">${part.type} ${visible(part[part.type])}</p>`)));
+  : (Array.isArray(content) ? content : []).map((part) => (part.type === "text" ? html`<${Text} text=${part.text} label="message" />` : html`<p class="tag">${part.type} ${visible(part[part.type])}</p>`)));
 
-const ToolCalls = ({ calls, results = [] }) => (calls || []).map((call, number_) => {
+const ToolCalls = ({ calls, results = [] }) => (Array.isArray(calls) ? calls : []).map((call, number_) => {
   const { name, arguments: given } = call.function || call;
   const result = results[number_];
   return html`<div class="tool"><h5>call of ${visible(name)}</h5><${Text} text=${given} label="arguments" />
@@ -49,8 +49,8 @@ export const Prompt = ({ sample, repeat = 0 }) => {
 
 // Choices with their log-probabilities; a longer bar is a larger share of the probability of all choices.
 export const Choices = ({ sample, other }) => {
-  if (!sample.choices?.length) return null;
-  const scores = sample.choice_logprobs || [];
+  if (!Array.isArray(sample.choices) || !sample.choices.length) return null;
+  const scores = Array.isArray(sample.choice_logprobs) ? sample.choice_logprobs : [];
   const top = Math.max(...scores.filter((score) => typeof score === "number"));
   const total = scores.reduce((sum, score) => sum + (typeof score === "number" ? Math.exp(score - top) : 0), 0);
   return html`<table class="choices"><caption class="hidden">Choices</caption><thead><tr><th scope="col">Choice</th><th scope="col" class="number">Log-probability</th><th scope="col"><span class="hidden">Share</span></th></tr></thead>
@@ -60,7 +60,7 @@ export const Choices = ({ sample, other }) => {
     <td class="number">${number(scores[at])}</td><td><${Bar} share=${typeof scores[at] === "number" ? Math.exp(scores[at] - top) / total : 0} kind=${choice === sample.target ? "good" : ""} /></td></tr>`)}</tbody></table>`;
 };
 
-const valueText = (values) => (values || []).map((value) => (Array.isArray(value) ? value.map(number).join(" / ") : number(value))).join(", ");
+const valueText = (values) => (Array.isArray(values) ? values : []).map((value) => (Array.isArray(value) ? value.map(number).join(" / ") : number(value))).join(", ");
 
 export const Values = ({ sample }) => html`<table class="facts-table"><caption class="hidden">Values</caption><tbody>
   ${Object.entries(sample.values || {}).map(([name, values]) => html`<tr><th scope="row">${visible(words(name))}</th><td>${valueText(values)}</td></tr>`)}
