@@ -17,7 +17,7 @@ from mill.runs.evaluate import OpenRun, Run
 from mill.runs.outcome import Outcome
 from mill.runs.samples import ScoredSample
 from mill.runs.sampling import SampleGroup
-from mill.runs.schema import BenchmarkResult, Decision, Look, TaskResult
+from mill.runs.schema import BenchmarkResult, Decision, TaskResult
 from mill.runs.stages import GroupOrder, make_orders
 
 DROPS = ("acc_drop", "score_drop")  # the claims about two models
@@ -49,8 +49,7 @@ def answer_until_decided(
     with contextlib.ExitStack() as stack:
         opened = [stack.enter_context(run.opened(quiet=config.quiet)) for run in runs]
         while blocks[0] and _answer_block(opened, blocks, test):
-            decided = test.decider is not None and test.decider.decision is not None
-            blocks = [order.take(0 if decided else next_block(order.used)) for order in orders]
+            blocks = [order.take(0 if test.over else next_block(order.used)) for order in orders]
         outcomes = [one.finish() for one in opened]
     completed = [CompletedRun(*parts) for parts in zip(subjects, runs, outcomes, strict=True)]
     return completed, decision_of(", ".join(config.tasks), claim, test, total)
@@ -64,11 +63,8 @@ def _answer_block(opened: Sequence[OpenRun], blocks: Sequence[Sequence[SampleSta
         return False
     sides = [one.run.scores.score_states(block) for one, block in zip(opened, blocks, strict=True)]
     values = [[_value(scored) for scored in side] for side in sides]
-    test.failed += sum(a is None or b is None for a, b in zip(*values, strict=True))
-    assert test.decider is not None
-    test.decider.update([(a or 0.0) - (b or 0.0) for a, b in zip(*values, strict=True)])
-    low, high = test.decider.interval
-    test.looks.append(Look(test.decider.n, test.decider.value, low, high))
+    pairs = list(zip(*values, strict=True))
+    test.add([(a or 0.0) - (b or 0.0) for a, b in pairs], sum(a is None or b is None for a, b in pairs))
     return True
 
 

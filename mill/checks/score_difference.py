@@ -18,6 +18,7 @@ from mill.metrics.differences import (
     unpaired_difference,
 )
 from mill.metrics.estimate import Estimate, pool
+from mill.metrics.finite_population import Stratum, stratified_mean
 from mill.metrics.paired import mean_of
 from mill.runs.recorded_run import RecordedRun
 from mill.runs.sample_values import Number, SampleValues
@@ -108,8 +109,9 @@ class PairedRuns:
 
     def _recorded_as(self, run: RecordedRun, task: str, metric: str) -> str | None:
         """How the recorded score comes from the values of its samples; None where it does in none of the known ways."""
-        values = [sample.values[metric] for sample in self._cache.values(run, task) if metric in sample.values]
-        return _aggregation(values, run.estimate(task, metric))
+        samples = [sample for sample in self._cache.values(run, task) if metric in sample.values]
+        found = _aggregation([sample.values[metric] for sample in samples], run.estimate(task, metric))
+        return MEAN if found is None and _is_stratified(run, task, metric, samples) else found
 
     def _benchmark(self, name: str, metric: str, *, same_samples: bool) -> ScoreDifference | None:
         """The mean of its tasks' differences, where both runs have the same tasks and a plain or weighted mean of them."""
@@ -147,12 +149,34 @@ def _aggregation(values: Sequence[Number], recorded: Estimate | None) -> str | N
     return next((name for name, of in RATIOS.items() if _equal(of([[one] for one in ratios]).value, recorded.value)), None)
 
 
+def _is_stratified(run: RecordedRun, task: str, metric: str, samples: Sequence[SampleValues]) -> bool:
+    """Whether the recorded score is the mean of a random sample with its categories weighted by their sizes. Over pairs of
+    samples it is compared by plain means."""
+    result, recorded = run.results.tasks.get(task), run.estimate(task, metric)
+    if result is None or recorded is None or not run.is_random_sample(task) or result.sampled is None:
+        return False
+    groups: dict[str, list[float]] = {category: [] for category in result.sampled.strata}
+    for sample in samples:
+        value = sample.values[metric]
+        if not isinstance(value, float) or sample.category not in groups:
+            return False
+        groups[sample.category].append(value)
+    strata = [Stratum(values, result.sampled.strata[category]) for category, values in groups.items()]
+    return bool(samples) and _equal(stratified_mean(strata).value, recorded.value)
+
+
 def _is_weighted(run: RecordedRun, name: str, metric: str, tasks: Sequence[str]) -> bool | None:
-    """Whether the mean of a benchmark weights its tasks by their samples; None where it is neither that nor plain."""
+    """Whether the mean of a benchmark weights its tasks by their samples, or by their sizes where random samples ran; None
+    where it is neither that nor plain."""
     recorded, parts = run.estimate(name, metric), [run.estimate(task, metric) for task in tasks]
     known = [part for part in parts if part is not None and part.n]
     if recorded is None or len(known) < len(tasks):
         return None
+    if run.is_random_sample(name):
+        sizes = [run.results.tasks[task].total for task in tasks]
+        by_size = math.fsum(size * part.value for size, part in zip(sizes, known, strict=True)) / sum(sizes)
+        if _equal(by_size, recorded.value):
+            return True
     return next((how for how in (True, False) if _equal(pool(known, weighted=how).value, recorded.value)), None)
 
 

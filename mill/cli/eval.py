@@ -14,8 +14,6 @@ from mill.api.ranks import rank, world_size
 from mill.api.registry import tasks
 from mill.api.secrets import redact_text
 from mill.api.warnings import warn
-from mill.checks.decide import decision_checks
-from mill.checks.gate import GateInconclusive
 from mill.cli.interrupt import interrupted
 from mill.cli.options import argument, given_options, option, options
 from mill.cli.values import FilePath
@@ -61,7 +59,7 @@ SHOWN_LAST = (
     "base_url", "no_remote_code", "confirm_run_unsafe_code", "sandbox", "sandbox_image", "wait", "judge",
     "executor", "workers", "address", "gpus_per_worker", "log_to", "quiet",
 )  # fmt: skip
-FAILED, STOPPED, UNDECIDED = 1, BudgetReached.exit_code, GateInconclusive.exit_code
+FAILED, STOPPED, UNDECIDED = 1, BudgetReached.exit_code, 5
 CONFIG_HELP = (
     "A run file in YAML: MODELS, TASKS and any option of this page by its name (models: [...], tasks: [...], limit: 100). "
     "The command line wins over the file. `mill schema run` prints its JSON schema, with every key."
@@ -167,13 +165,20 @@ def _execute(run: Run, options: EvalOptions, number: int) -> int:
     if outcome is None:
         return 0
     print_outcome(outcome)
-    decided = True
-    for check in decision_checks(outcome, run.model.model_name, run.spec.backend):
-        echo(f"written: {check.save(Path(options.output_dir))}")
-        decided = decided and all(one.decision and one.decision.outcome != "undecided" for one in check.variants)
+    decided = options.decide is None or _write_decisions(run, outcome, Path(options.output_dir))
     if outcome.stopped or not outcome.complete:
         return STOPPED if outcome.stopped else FAILED
-    return 0 if decided or options.decide is None else UNDECIDED
+    return 0 if decided else UNDECIDED
+
+
+def _write_decisions(run: Run, outcome: Outcome, output_dir: Path) -> bool:
+    """Write a check for each decision; False where a claim is undecided."""
+    from mill.checks.decide import decision_checks
+
+    checks = decision_checks(outcome, run.model.model_name, run.spec.backend)
+    for check in checks:
+        echo(f"written: {check.save(output_dir)}")
+    return all(one.decision and one.decision.outcome != "undecided" for check in checks for one in check.variants)
 
 
 def _shown(outcome: Outcome | None) -> Outcome | None:

@@ -17,7 +17,6 @@ from mill.metrics.paired import holm
 from mill.report.collect import run_rows
 from mill.report.listing import Listing
 from mill.report.partial import mean_name
-from mill.report.plain_means import is_random_sample, with_plain_means
 from mill.report.tables import dash, number, shown_name
 from mill.runs.recorded_run import RecordedRun
 
@@ -153,13 +152,12 @@ def _p_value(best: Score, other: Score, cache: ValueCache) -> float:
     if best.run is other.run:
         return 1.0
     name, metric = best.result, best.names["metric"]
-    pair = PairedRuns(with_plain_means(best.run, cache, name), with_plain_means(other.run, cache, name), cache)
-    random = is_random_sample(best.run, name) or is_random_sample(other.run, name)
+    pair = PairedRuns(best.run, other.run, cache)
+    random = best.run.is_random_sample(name) or other.run.is_random_sample(name)
     found = pair.difference(name, metric, same_samples=not random)
-    if found is None or not found.pairs:
-        p = unpaired_difference(best.estimate, other.estimate).p
-        return 1.0 if math.isnan(p) else p
-    return 1.0 if direction(metric) * found.difference.estimate.value > 0 else found.difference.p
+    difference = unpaired_difference(best.estimate, other.estimate) if found is None else found.difference
+    better = found is not None and found.pairs and direction(metric) * difference.estimate.value > 0
+    return 1.0 if better or math.isnan(difference.p) else difference.p
 
 
 def pivot_listing(table: Pivot, columns: Sequence[str], uncertainty: str = STDERR) -> Listing:

@@ -12,13 +12,11 @@ from typing import Any
 from mill.api.errors import RunError
 from mill.checks.glossary import counted
 from mill.checks.score_difference import PairedRuns, ScoreDifference, ValueCache
-from mill.metrics.differences import unpaired_difference
 from mill.metrics.directions import direction
 from mill.metrics.estimate import Estimate
 from mill.metrics.paired import holm
 from mill.report.diff_warnings import run_warnings, task_warnings
 from mill.report.listing import Listing
-from mill.report.plain_means import with_plain_means
 from mill.report.tables import dash, number, shown_name
 from mill.runs.recorded_run import RecordedRun, read_runs
 
@@ -140,7 +138,7 @@ def _run_name(a: RecordedRun, b: RecordedRun) -> str:
 
 def _add(found: ScoreDiff, first: RecordedRun, second: RecordedRun, cache: ValueCache, run: str) -> None:
     """The rows of two runs, with warnings."""
-    pair = PairedRuns(with_plain_means(first, cache), with_plain_means(second, cache), cache)
+    pair = PairedRuns(first, second, cache)
     prefix = f"{run}: " if run else ""
     found.warnings += [f"{prefix}{line}" for line in run_warnings(first, second)]
     for name, metric in _names(first):
@@ -149,8 +147,7 @@ def _add(found: ScoreDiff, first: RecordedRun, second: RecordedRun, cache: Value
             found.only[0].append(f"{prefix}{name} {metric}")
             continue
         difference = pair.difference(name, metric)
-        if difference is None or not difference.pairs:
-            difference = ScoreDifference(unpaired_difference(a, b))
+        assert difference is not None
         task, paths = first.results.tasks.get(name), (str(first.path), str(second.path))
         row = DiffRow(run, name, metric, task.n_shots if task else None, a, b, difference, math.nan, paths)
         if row.name not in {known.name for known in found.rows if known.run == run}:

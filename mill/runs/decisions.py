@@ -30,6 +30,19 @@ class GroupTest:
     looks: list[Look] = field(default_factory=list)
     block: list[SampleState] = field(default_factory=list)
 
+    def add(self, values: Sequence[float], failed: int) -> None:
+        """The values of a block, of which some stand for samples that failed."""
+        assert self.decider is not None
+        self.failed += failed
+        self.decider.update(values)
+        low, high = self.decider.interval
+        self.looks.append(Look(self.decider.n, self.decider.value, low, high))
+
+    @property
+    def over(self) -> bool:
+        """Whether the claim is decided, or every sample failed."""
+        return self.decider is not None and (self.decider.decision is not None or self.failed == self.decider.n)
+
 
 class DecisionStages(Stages):
     """Samples in a uniformly random order until a claim about the mean of a metric is decided. A failed sample counts as the
@@ -55,15 +68,11 @@ class DecisionStages(Stages):
         if not test.block or any(state.open_requests() for state in test.block):
             return 0  # a part that is not complete is not tested: it has what happened to finish first
         values = [metric_value(one, self.claim.metric) for one in scores(test.block)]
-        test.failed += sum(value is None for value in values)
         numbers = [0.0 if value is None else value for value in values]
         if test.decider is None:
             test.decider = self._decider(order, numbers)
-        test.decider.update(numbers)
-        low, high = test.decider.interval
-        test.looks.append(Look(test.decider.n, test.decider.value, low, high))
-        decided = test.decider.decision is not None or test.failed == test.decider.n
-        return 0 if decided else min(order.total - order.used, next_block(order.used))
+        test.add(numbers, values.count(None))
+        return 0 if test.over else min(order.total - order.used, next_block(order.used))
 
     def _decider(self, order: GroupOrder, values: Sequence[float]) -> Decider:
         claim, binary = self.claim, all(value in (0.0, 1.0) for value in values)

@@ -13,6 +13,7 @@ from mill.metrics.estimate import Estimate
 from mill.runs.folder import MANIFEST, RunFolder, find_runs
 from mill.runs.model_labels import distinguishing_arguments
 from mill.runs.sample_values import SampleUsage, SampleValues, read_usage, read_values
+from mill.runs.sampling import is_random
 from mill.runs.schema import BenchmarkResult, Results, TaskResult
 
 T = TypeVar("T")
@@ -56,6 +57,11 @@ class RecordedRun:
         """A task itself, or those of a benchmark."""
         found = self.result(name)
         return list(found.tasks) if isinstance(found, BenchmarkResult) else [name]
+
+    def is_random_sample(self, name: str) -> bool:
+        """Whether a random sample ran of a task, or of one of a benchmark's tasks."""
+        found = (self.results.tasks.get(task) for task in self.tasks_of(name))
+        return any(task is not None and task.sampled is not None and is_random(task.sampled) for task in found)
 
     def values(self, task: str) -> list[SampleValues]:
         """Those of a task's samples; none, with a warning, where their file is damaged."""
