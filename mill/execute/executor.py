@@ -15,6 +15,7 @@ from mill.api.errors import MillError
 from mill.api.progress import Progress
 from mill.api.request import MULTI_ROUND, Request
 from mill.api.response import Response
+from mill.api.timing import RECORDING, phase
 from mill.execute.account import Account
 from mill.execute.backend import ExecutorBackend
 from mill.execute.budget import DIALOGS
@@ -164,9 +165,10 @@ class Executor:
             raise
 
     def _record(self, request: Request, response: Response, responses: dict[str, Response]) -> None:
-        if self.account is not None and not self.backend.uses_gate:
-            self.account.charge(request, response)  # first: a process killed in between computes it again
-        responses[request.key] = self.store.put(request, response)
+        with phase(RECORDING):
+            if self.account is not None and not self.backend.uses_gate:
+                self.account.charge(request, response)  # first: a process killed in between computes it again
+            responses[request.key] = self.store.put(request, response)
         self.tally.computed += 1
         self.tally.failed += response.failed
         self.tally.prompt_tokens += response.prompt_tokens or 0

@@ -14,6 +14,7 @@ from mill.api.errors import MillError, RunError
 from mill.api.model import MillModel
 from mill.api.request import Request
 from mill.api.task import Benchmark, RenderSettings
+from mill.api.timing import SCORING, WRITING, add_seconds, phase, take_seconds
 from mill.api.warnings import warn
 from mill.execute.account import Account
 from mill.execute.backend import LocalBackend
@@ -94,6 +95,8 @@ class Run:
     groups: Sequence[SampleGroup] = ()
     control: ControlRun | None = None
     """Another model's scores of all samples."""
+    seconds_before: dict[str, float] = field(default_factory=dict)
+    """How long each phase before the first request took."""
     _budget: RunBudget | None = field(default=None, repr=False)
     on_start: Callable[[Executor], None] | None = None
     """Called once, when the manifest is written and before the first request."""
@@ -264,13 +267,16 @@ class Run:
             self._write_plan()  # with the samples of all parts
         records = {plan.task.name: [from_state(state, self._sent(state)) for state in plan.states] for plan in self.plans}
         breakdown = self._judge(records, quiet=quiet)
-        scores = self.scores
-        scored = {plan.task.name: scores.scored(plan.task, records[plan.task.name]) for plan in self.plans}
-        results, means = scores.results(scored)
-        for name in write_results(self.folder, results, self.benchmarks):
-            write_samples(self.folder, self.model.model_name, name, scored[name])
-        store_unnamed(self.folder, (one for state in self.states for one in prompt_requests(state)[-1].media))
-        self._refuse_removed()
+        with phase(SCORING):
+            scores = self.scores
+            scored = {plan.task.name: scores.scored(plan.task, records[plan.task.name]) for plan in self.plans}
+            results, means = scores.results(scored)
+        with phase(WRITING):
+            for name in write_results(self.folder, results, self.benchmarks):
+                write_samples(self.folder, self.model.model_name, name, scored[name])
+            store_unnamed(self.folder, (one for state in self.states for one in prompt_requests(state)[-1].media))
+            self._refuse_removed()
+            session.write_timing(self.folder, add_seconds(self.seconds_before, take_seconds()))
         return Outcome(
             self.model.model_name,
             self.folder,
@@ -318,7 +324,8 @@ class Run:
             judge=self.judging.label if self.judging is not None else "",
             sandbox=sandbox_label([plan.task for plan in self.plans]),
         )
-        for plan in self.plans:
-            if plan.task.name not in covered:
-                unanswered = (score_sample(plan.task, from_state(state)) for state in plan.states)
-                write_samples(self.folder, self.model.model_name, plan.task.name, unanswered)
+        with phase(WRITING):
+            for plan in self.plans:
+                if plan.task.name not in covered:
+                    unanswered = (score_sample(plan.task, from_state(state)) for state in plan.states)
+                    write_samples(self.folder, self.model.model_name, plan.task.name, unanswered)

@@ -97,6 +97,7 @@ class Session:
     def __init__(self, name: str = "") -> None:
         self.name = name or unique_name()
         self._started, self._began = time.time(), time.monotonic()
+        self._entry: dict[str, Any] = {}
 
     @property
     def seconds(self) -> float:
@@ -107,7 +108,7 @@ class Session:
     ) -> None:
         """Add the session to the manifest; `ended` is finished, stopped (at its budget), interrupted or failed."""
         known = read_entries(folder, MANIFEST, "sessions", SessionEntry)
-        entry = {
+        self._entry = {
             "id": self.name,
             "order": 1 + max((session.order for session in known.values()), default=0),
             "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._started)),
@@ -120,7 +121,12 @@ class Session:
             "warnings": list(warnings),
             "paths": dict(paths),
         }
-        publish(folder, MANIFEST, {"sessions": {entry["id"]: Entry(entry)}})
+        publish(folder, MANIFEST, {"sessions": {self.name: Entry(self._entry)}})
+
+    def write_timing(self, folder: RunFolder, seconds: Mapping[str, float]) -> None:
+        """Add the seconds of each phase, once the scores are written."""
+        self._entry["timing"] = {name: round(value, 3) for name, value in seconds.items()}
+        publish(folder, MANIFEST, {"sessions": {self.name: Entry(self._entry)}})
 
 
 def _working_folder() -> str:

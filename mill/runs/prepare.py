@@ -11,6 +11,7 @@ from mill.api.errors import RunError, SpecError
 from mill.api.model import MillModel, identity_of
 from mill.api.storage import refuse_links
 from mill.api.task import RenderSettings
+from mill.api.timing import HASHING, PLANNING, phase, take_seconds
 from mill.api.validate import convert
 from mill.execute.budget import JUDGE, MODEL
 from mill.execute.choose import ExecutorChoice, check_servers
@@ -116,7 +117,8 @@ def plan_run(
     if judging is None:
         refuse_without_judge(selection.tasks)
     chosen = samples or SampleChoice(limit=limit)
-    plans = plan_tasks(model, selection, settings, chosen)
+    with phase(PLANNING):
+        plans = plan_tasks(model, selection, settings, chosen)
     run = record_run(spec, model, settings, output_dir=output_dir, fresh=fresh, condition=condition, judging=judging)
     run.plans, run.benchmarks, run.groups = plans, selection.benchmarks, groups_of(selection)
     if chosen.staged and in_stages:
@@ -124,6 +126,7 @@ def plan_run(
         run.stages.take(run.stages.start())
     if judging is not None:
         check_prompts(plans)
+    run.seconds_before = take_seconds()
     return run
 
 
@@ -156,7 +159,8 @@ def record_run(
     judging: JudgeRunner | None = None,
 ) -> Run:
     """A run without tasks, with the folder where its responses are recorded."""
-    identity = identity_of(model)
+    with phase(HASHING):
+        identity = identity_of(model)
     shown = {**manifest.shown_settings(settings), **({"condition": condition} if condition else {})}
     shown |= {"judge": judging.label} if judging is not None else {}
     folder = newest_generation(run_folder(output_dir, model.model_name, identity, shown), fresh=fresh)

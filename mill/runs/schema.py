@@ -94,6 +94,8 @@ class SessionEntry(Tally):
     ended: str = "-"
     seconds: float = 0.0
     paths: dict[str, str] = field(default_factory=dict)
+    timing: dict[str, float] = field(default_factory=dict)
+    """Seconds by phase."""
 
 
 @dataclass

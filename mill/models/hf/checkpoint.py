@@ -10,6 +10,7 @@ from mill.api.errors import SpecError, UnknownName
 from mill.api.message import MEDIA_KINDS
 from mill.api.model import ModelCapabilities
 from mill.api.ranks import world_size
+from mill.api.timing import LOADING, phase
 from mill.api.warnings import warn
 from mill.models import memory
 from mill.models.device import choose_device, cpu_has_bfloat16
@@ -142,15 +143,16 @@ class TransformersCheckpoint(MediaModel):
     def model(self) -> Any:
         """The loaded transformers model."""
         if self._model is None:
-            self._model = loading.load_weights(
-                self.source,
-                self.config,
-                multimodal=self.multimodal,
-                dtype=self.dtype,
-                device_map="cpu" if self.lock_step else self.device_map,
-                attn_implementation=self.attn_implementation,
-                trust_remote_code=self.trust_remote_code,
-            )
+            with phase(LOADING):
+                self._model = loading.load_weights(
+                    self.source,
+                    self.config,
+                    multimodal=self.multimodal,
+                    dtype=self.dtype,
+                    device_map="cpu" if self.lock_step else self.device_map,
+                    attn_implementation=self.attn_implementation,
+                    trust_remote_code=self.trust_remote_code,
+                )
             if self.lock_step:
                 self._passes = sharding.shard(self._model)
             self._eos_ids = decoding.take_eos_ids(self._model, self.tokens.tokenizer)

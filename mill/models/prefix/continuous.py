@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from mill.api.response import Response
+from mill.api.timing import DECODING, FORWARD, phase
 from mill.models.prefix.graphs import StepGraphs
 from mill.models.prefix.pack import SegmentCache
 from mill.models.prefix.packed_attention import attending
@@ -88,10 +89,12 @@ class ContinuousDecoder:
                 free = count - len(active)
                 if waiting and free and (free >= max(1, count // REFILL) or not active):
                     new = [waiting.popleft() for _ in range(min(free, len(waiting)))]
-                    self._fill(new, len(active), slots)
+                    with phase(FORWARD):
+                        self._fill(new, len(active), slots)
                     active += new
-                logits = self._step(active, slots, graphs)
-                for slot in reversed(self._sample(active, logits)):
+                with phase(DECODING):
+                    complete = self._sample(active, self._step(active, slots, graphs))
+                for slot in reversed(complete):
                     done = active[slot]
                     yield done.prompt, self._finish(done)
                     last = active.pop()

@@ -13,6 +13,7 @@ from mill.api.batching import GIVE_UP_AFTER, describe, is_out_of_memory
 from mill.api.errors import MillError, ModelBroken
 from mill.api.progress import TokenCount
 from mill.api.response import Response
+from mill.api.timing import PROBING, phase
 from mill.api.warnings import warn
 from mill.models import memory
 from mill.models.prefix.continuous import ContinuousDecoder
@@ -35,7 +36,8 @@ class PrefixEngine:
         self.free_memory = free_memory
         self.disabled = disabled
         if not disabled:
-            self._disable(sharing_obstacle(model))
+            with phase(PROBING):
+                self._disable(sharing_obstacle(model))
 
     def _disable(self, reason: str) -> None:
         self.disabled = reason

@@ -11,6 +11,7 @@ from mill.api.batching import GIVE_UP_AFTER, describe, is_out_of_memory
 from mill.api.errors import MillError, ModelBroken
 from mill.api.progress import TokenCount
 from mill.api.response import Response
+from mill.api.timing import FORWARD, TOKENIZING, phase
 from mill.api.warnings import warn
 from mill.models.prefix.pack import SegmentCache, Unsupported
 from mill.models.prefix.packed_attention import Pack, attending
@@ -121,7 +122,9 @@ class PrefixScorer:
                 fitting.append(row)
             else:
                 yield row, too_long(window)
-        yield from self._run(_Work(fitting))
+        with phase(TOKENIZING):
+            work = _Work(fitting)
+        yield from self._run(work)
 
     def _run(self, work: _Work) -> Iterator[tuple[Row, list[Response] | NotShared]]:
         cache: SegmentCache = {}
@@ -168,7 +171,8 @@ class PrefixScorer:
         starts = [pack.bounds[segment][0] for segment in segments for _ in work.targets.get(segment, ())]
         positions = [start + target.offset for start, target in zip(starts, targets, strict=True)]
         try:
-            scores, greedy = forward(self.model, pack, positions, [target.token for target in targets])
+            with phase(FORWARD):
+                scores, greedy = forward(self.model, pack, positions, [target.token for target in targets])
         except (MillError, Unsupported):
             raise
         except Exception as error:

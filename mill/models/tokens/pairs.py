@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True)
 class TokenPair:
-    """Token ids of context and continuation, the length of the context, and how many tokens were truncated on the left."""
+    """Token ids of context and continuation, the length of the context, and how many tokens were truncated on the left.
 
-    ids: list[int]
+    Pairs with an equal context may have its first tokens as the same object, `head`.
+    """
+
+    tail: list[int]
     n_context: int
     truncated: int
+    head: list[int] = field(default_factory=list)
+
+    @property
+    def ids(self) -> list[int]:
+        return self.head + self.tail
+
+    @property
+    def input_key(self) -> tuple[Any, ...]:
+        """Equal for pairs whose inputs, all tokens but the last, have the same head and are equal."""
+        return id(self.head) if self.head else 0, *self.tail[:-1]
 
     @property
     def fits(self) -> bool:
@@ -20,20 +34,25 @@ class TokenPair:
 
     @property
     def continuation(self) -> list[int]:
-        return self.ids[self.n_context :]
+        start = self.n_context - len(self.head)
+        return self.tail[start:] if start >= 0 else self.ids[self.n_context :]
 
 
-def make_pair(whole: list[int], n_context: int, *, window: int, prefix: int | None) -> TokenPair:
-    """A pair from the ids of the whole text. An empty context is `prefix` (BOS or EOS) alone, never doubled.
+def make_pair(
+    tail: list[int], n_context: int, *, window: int, prefix: int | None, head: list[int] | None = None
+) -> TokenPair:
+    """A pair from the ids of the whole text, `head` and `tail`. An empty context is `prefix` (BOS or EOS), never doubled.
 
     The model's input, all tokens but the last, is truncated on the left to `window` tokens.
     """
+    head = head or []
     if n_context == 0:
-        n_context, whole = 1, with_prefix(whole, prefix)
+        n_context, tail = 1, with_prefix(tail, prefix)
+    length = len(head) + len(tail)
     # A continuation that is merged into the context's last token is still scored, with that token.
-    n_context = max(1, min(n_context, len(whole) - 1))
-    cut = max(0, len(whole) - 1 - window)
-    return TokenPair(whole[cut:], n_context - cut, cut)
+    n_context = max(1, min(n_context, length - 1))
+    cut = max(0, length - 1 - window)
+    return TokenPair((head + tail)[cut:], n_context - cut, cut) if cut else TokenPair(tail, n_context, 0, head)
 
 
 def with_prefix(ids: list[int], prefix: int | None) -> list[int]:

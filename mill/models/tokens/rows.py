@@ -33,8 +33,9 @@ def shared_rows(requests: Sequence[Request], pairs: Sequence[TokenPair]) -> list
     """Rows of requests; those with equal inputs share one: the choices A, B, C, D of a question are one input."""
     rows: dict[tuple[int, ...], Row] = {}
     for request, pair in zip(requests, pairs, strict=True):
-        ids = pair.ids[:-1]
-        row = rows.setdefault(tuple(ids), Row(ids, [], []))
+        row = rows.get(pair.input_key)
+        if row is None:
+            row = rows[pair.input_key] = Row(pair.ids[:-1], [], [])
         row.spans.append(Span(pair.n_context - 1, pair.continuation, pair.truncated))
         row.requests.append(request)
     return list(rows.values())

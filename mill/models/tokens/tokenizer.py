@@ -10,6 +10,7 @@ from mill.api.batching import Unit, describe
 from mill.api.errors import ModelError
 from mill.api.message import Context, Message
 from mill.api.request import Request
+from mill.api.timing import TOKENIZING, phase
 from mill.models.tokens.chat_template import (
     TemplateFailed,
     takes_tools,
@@ -19,6 +20,7 @@ from mill.models.tokens.chat_template import (
     wanted,
 )
 from mill.models.tokens.pairs import TokenPair, make_pair, move_spaces, with_prefix
+from mill.models.tokens.pieces import Pieces
 from mill.models.tokens.prompted_tools import describe_tools
 from mill.models.tokens.reasoning import opens_reasoning
 from mill.models.tokens.rows import Row, Span
@@ -61,6 +63,7 @@ class Tokens:
         self.bos: int | None = tokenizer.bos_token_id
         self.prefix: int | None = self.bos if self.bos is not None else tokenizer.eos_token_id
         self.adds_bos = self._detect_bos(model_type) if add_bos is None else add_bos
+        self._pieces = Pieces(tokenizer, self._encode)
 
     def _detect_bos(self, model_type: str) -> bool:
         """Whether the tokenizer starts texts with BOS. Gemma needs it, also where its files do not say so."""
@@ -74,9 +77,13 @@ class Tokens:
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of each text, each distinct text tokenized once; BOS in front unless the text has it."""
         distinct = list(dict.fromkeys(texts))
-        encoded = self.tokenizer(distinct, add_special_tokens=False)["input_ids"] if distinct else []
+        encoded = self._pieces.encode(distinct)
         ids_by_text = {text: self._with_bos(ids) for text, ids in zip(distinct, encoded, strict=True)}
         return [ids_by_text[text] for text in texts]
+
+    def _encode(self, texts: list[str]) -> list[list[int]]:
+        ids: list[list[int]] = self.tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else []
+        return ids
 
     def _with_bos(self, ids: list[int]) -> list[int]:
         return with_prefix(ids, self.bos) if self.adds_bos else ids
@@ -130,13 +137,17 @@ class Tokens:
 
     def pairs(self, requests: Sequence[Request]) -> list[TokenPair]:
         """Contexts and continuations tokenized as one text, so that tokens at the boundary are those of real text."""
-        texts = [move_spaces(self.rendered(request), request.continuation) for request in requests]
-        contexts = self.encode_all([context for context, _ in texts])
-        wholes = self.encode_all([context + continuation for context, continuation in texts])
-        return [
-            make_pair(whole, len(context) if text else 0, window=self.window, prefix=self.prefix)
-            for (text, _), context, whole in zip(texts, contexts, wholes, strict=True)
-        ]
+        with phase(TOKENIZING):
+            texts = [move_spaces(self.rendered(request), request.continuation) for request in requests]
+            heads: dict[int, list[int]] = {}  # with BOS; equal ones are one object
+            pairs = []
+            for (context, _), one in zip(texts, self._pieces.encode_pairs(texts), strict=True):
+                head = heads.setdefault(id(one.head), self._with_bos(one.head)) if one.head else one.head
+                tail = one.tail if one.head else self._with_bos(one.tail)
+                added = len(head) + len(tail) - len(one.head) - len(one.tail)
+                n_context = one.n_context + added if context else 0
+                pairs.append(make_pair(tail, n_context, window=self.window, prefix=self.prefix, head=head))
+            return pairs
 
     def windows(self, request: Request) -> list[Row]:
         """A document as rows, one for each rolling window. Without BOS and EOS the first token is not scored."""
@@ -146,10 +157,11 @@ class Tokens:
 
     def prompts(self, requests: Iterable[Request]) -> list[Prompt]:
         """Generation prompts, truncated on the left so that prompt and answer fit the window."""
-        requests = list(requests)
-        texts = [self.rendered(request) for request in requests]
-        encoded = self.encode_all(texts)
-        return [self._prompt(*prompt) for prompt in zip(requests, texts, encoded, strict=True)]
+        with phase(TOKENIZING):
+            requests = list(requests)
+            texts = [self.rendered(request) for request in requests]
+            encoded = self.encode_all(texts)
+            return [self._prompt(*prompt) for prompt in zip(requests, texts, encoded, strict=True)]
 
     def _prompt(self, request: Request, text: str, ids: list[int]) -> Prompt:
         max_new = int(request.options["max_gen_toks"])

@@ -1,0 +1,139 @@
+"""Tokenizing texts in pieces, so that what many prompts share, such as their examples, is tokenized once.
+
+A text is cut after a newline where a letter or digit follows. Tokenizers put a boundary there: no token of theirs contains
+both sides. Each piece is tokenized with the first character that follows it, since the token of a newline may depend on
+what follows, and that character's token is dropped. Whether this gives the tokens of the whole text is not assumed but
+tested: on the vocabulary, and on some texts of every list. A tokenizer that fails tokenizes whole texts from then on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import chain, pairwise
+from typing import Any
+
+Encode = Callable[[list[str]], list[list[int]]]
+Piece = tuple[str, str]
+"""A part of a text, and the character that follows it; empty at the end of the text."""
+
+PROBED = 16  # texts of a list that are tokenized both ways
+
+
+@dataclass(frozen=True)
+class ScoredText:
+    """A context and its continuation as one text: the tokens of `head` and `tail`. Equal heads are one object. The context
+    ends after `n_context` tokens."""
+
+    head: list[int]
+    tail: list[int]
+    n_context: int
+
+
+_PARAGRAPH = re.compile(r"(?<=\n\n)(?=[A-Za-z0-9])")
+_LINE = re.compile(r"(?<=\n)(?=[A-Za-z0-9])")
+_CROSSING = re.compile(r"[\nĊ][A-Za-z0-9]")  # Ċ is the newline of byte-level vocabularies
+
+
+class Pieces:
+    """Token ids of texts by those of their pieces. `encode` tokenizes whole texts."""
+
+    def __init__(self, tokenizer: Any, encode: Encode) -> None:
+        self._encode = encode
+        self.usable = can_cut(tokenizer)
+        self._following: dict[str, int | None] = {"": None}
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """The token ids of distinct texts."""
+        if not self.usable or len(texts) < 2:
+            return self._encode(list(texts))
+        cut = [pieces_of(text) for text in texts]
+        known = self._tokenize(list(dict.fromkeys(chain.from_iterable(cut))))
+        if known is not None:
+            found = [list(chain.from_iterable(map(known.__getitem__, pieces))) for pieces in cut]
+            step = max(1, len(texts) // PROBED)
+            if found[::step] == self._encode(list(texts[::step])):
+                return found
+        self.usable = False
+        return self._encode(list(texts))
+
+    def encode_pairs(self, pairs: Sequence[tuple[str, str]]) -> list[ScoredText]:
+        """Contexts with their continuations. The tokens before a context's last line do not depend on the continuation."""
+        if self.usable:
+            found = self._pairs_in_pieces(pairs)
+            step = max(1, len(pairs) // PROBED)
+            if found is not None and found[::step] == self._whole_pairs(pairs[::step], found[::step]):
+                return found
+            self.usable = False
+        return self._whole_pairs(pairs)
+
+    def _pairs_in_pieces(self, pairs: Sequence[tuple[str, str]]) -> list[ScoredText] | None:
+        parts = {context: split_tail(context) for context, _ in pairs}
+        cut = {(head, tail[0]): pieces_of(head, tail[0]) for head, tail in parts.values() if head}
+        tails = dict.fromkeys((tail, "") for _, tail in parts.values())
+        tails |= dict.fromkeys((parts[context][1] + continuation, "") for context, continuation in pairs)
+        known = self._tokenize(list(dict.fromkeys(chain(chain.from_iterable(cut.values()), tails))))
+        if known is None:
+            return None
+        heads = {head: list(chain.from_iterable(map(known.__getitem__, pieces))) for head, pieces in cut.items()}
+        found, nothing = [], list[int]()
+        for context, continuation in pairs:
+            before, line = parts[context]
+            head = heads[before, line[0]] if before else nothing
+            found.append(ScoredText(head, known[line + continuation, ""], len(head) + len(known[line, ""])))
+        return found
+
+    def _whole_pairs(self, pairs: Sequence[tuple[str, str]], like: Sequence[ScoredText] = ()) -> list[ScoredText]:
+        """Each text tokenized as a whole; split as `like`, where that is given."""
+        texts = list(dict.fromkeys(chain.from_iterable((context, context + after) for context, after in pairs)))
+        known = dict(zip(texts, self._encode(texts), strict=True))
+        heads = [len(one.head) for one in like] or [0] * len(pairs)
+        return [
+            ScoredText(known[context + after][:head], known[context + after][head:], len(known[context]))
+            for (context, after), head in zip(pairs, heads, strict=True)
+        ]
+
+    def _tokenize(self, pieces: list[Piece]) -> dict[Piece, list[int]] | None:
+        """The token ids of each piece; None where a piece does not end with the token of the character after it."""
+        self._learn({following for _, following in pieces})
+        known = {}
+        for piece, ids in zip(pieces, self._encode([text + following for text, following in pieces]), strict=True):
+            expected = self._following[piece[1]]
+            if piece[1] and (not ids or expected is None or ids.pop() != expected):
+                return None
+            known[piece] = ids
+        return known
+
+    def _learn(self, characters: set[str]) -> None:
+        """The token of each character after a newline."""
+        new = sorted(characters - self._following.keys())
+        for character, ids in zip(new, self._encode([f"a\n{character}" for character in new]) if new else [], strict=True):
+            self._following[character] = ids[-1] if ids else None
+
+
+def pieces_of(text: str, following: str = "") -> list[Piece]:
+    """Paragraphs, or lines of a text that has one paragraph. `following` is the character after the text."""
+    parts = _PARAGRAPH.split(text)
+    if len(parts) == 1:
+        parts = _LINE.split(text)
+    return [*((part, after[0]) for part, after in pairwise(parts)), (parts[-1], following)]
+
+
+def split_tail(text: str) -> tuple[str, str]:
+    """A text before and after its last cut, the part after it at most a line."""
+    last = 0
+    for found in _LINE.finditer(text, max(0, text.rfind("\n"))):
+        last = found.start()
+    return text[:last], text[last:]
+
+
+def can_cut(tokenizer: Any) -> bool:
+    """Whether no token has a newline followed by a letter or digit, and no added token takes the space before it."""
+    try:
+        vocabulary = tokenizer.get_vocab()
+        added = getattr(tokenizer, "added_tokens_decoder", {}).values()
+        takes_space = any(token.lstrip and token.content[:1].isalnum() for token in added)
+    except Exception:  # a tokenizer may be third-party code
+        return False
+    return not takes_space and not any(_CROSSING.search(token) for token in vocabulary if isinstance(token, str))
