@@ -13,7 +13,7 @@ import msgspec
 from mill.api.constructor import Unidentified
 from mill.api.errors import SpecError, import_pandas
 from mill.api.model import MillModel
-from mill.api.task import RenderSettings, Task
+from mill.api.task import Task
 from mill.api.warnings import warn
 from mill.checks.compare import compare as make_check
 from mill.checks.result import Check
@@ -171,22 +171,7 @@ def compare(
     apply_switches(msgspec.structs.asdict(given))
     load_files(tuple(given.task_paths))
     selection = _selection(tasks) if tasks is not None else Selection(select_suites(given.prompts or ["numerics"]), ())
-    settings = RenderSettings(
-        n_shots=given.n_shots,
-        seed=given.seed,
-        gen_kwargs={"logprobs": TOP_LOGPROBS, **given.decoding},
-        system_prompt=given.system_prompt,
-    )
-    config = CheckConfig(
-        selection,
-        settings,
-        Path(given.output_dir),
-        given.limit,
-        given.quiet,
-        wait=given.wait,
-        fresh=given.fresh,
-        chat=given.chat,
-    )
+    config = given.config(selection, top_logprobs=TOP_LOGPROBS)
     specs = [_spec_of(model) if isinstance(model, MillModel) else _parsed(model, given.base_url) for model in models]
     named = labelled(specs, labels or [None] * len(models))
     subjects = [_subject(label, spec, model, config) for (label, spec), model in zip(named, models, strict=True)]

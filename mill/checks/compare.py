@@ -29,6 +29,7 @@ from mill.checks.result import Check, Variant
 from mill.checks.subjects import CheckConfig, CompletedRun, Subject, execute, with_template
 from mill.checks.verdict import verdict
 from mill.checks.warnings import answer_warnings, truncation_warnings
+from mill.metrics.finite_population import corrected
 from mill.metrics.paired import largest, mean_of, percentile, rate
 from mill.runs.folder import RunFolder
 from mill.runs.manifest import shown_settings
@@ -79,6 +80,8 @@ def compare(command: str, subjects: Sequence[Subject], config: CheckConfig, *, f
         variant.warnings += candidate.warnings()
         if decision is not None:
             add_decision(variant, decision)
+        elif config.samples is not None:
+            _correct(variant, sum(plan.total for plan in runs[0].plans))
         variants.append(_with_model(variant, candidate))
     warnings = [
         f"{plan.task.name}: {warning}"
@@ -91,6 +94,13 @@ def compare(command: str, subjects: Sequence[Subject], config: CheckConfig, *, f
     check.baseline_model, check.baseline_backend = subjects[0].model.model_name, subjects[0].spec.backend
     check.baseline_run = str(runs[0].folder.path)
     return check
+
+
+def _correct(variant: Variant, total: int) -> None:
+    """Intervals about all samples, of which a random part was compared. Those over tokens of texts stay as they are."""
+    over_samples = {name for name, one in variant.metrics.items() if one.n <= total} - {*FORCED, "unscored_rate"}
+    variant.metrics = {name: corrected(one, total) if name in over_samples else one for name, one in variant.metrics.items()}
+    variant.verdict = verdict(variant)
 
 
 def _ignored_metrics(task: Task, run: CompletedRun) -> list[str]:

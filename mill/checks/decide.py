@@ -12,7 +12,7 @@ from mill.execute.sample_state import SampleState
 from mill.metrics.sequential import Decider
 from mill.runs.benchmark_means import with_sequence
 from mill.runs.claims import Claim
-from mill.runs.decisions import FIRST_BLOCK, GroupTest, decision_of, describe_decision, metric_value, next_block
+from mill.runs.decisions import DROPS, FIRST_BLOCK, GroupTest, decision_of, describe_decision, metric_value, next_block
 from mill.runs.evaluate import OpenRun, Run
 from mill.runs.outcome import Outcome
 from mill.runs.samples import ScoredSample
@@ -20,7 +20,6 @@ from mill.runs.sampling import SampleGroup
 from mill.runs.schema import BenchmarkResult, Decision, TaskResult
 from mill.runs.stages import GroupOrder, make_orders
 
-DROPS = ("acc_drop", "score_drop")  # the claims about two models
 COMMAND = "decide"
 
 
@@ -92,9 +91,10 @@ def _refuse_different(orders: Sequence[GroupOrder]) -> None:
 def add_decision(variant: Variant, decision: Decision) -> None:
     """Put the decision into a variant, with the confidence sequence as the interval of what was decided."""
     variant.decision = decision
-    variant.metrics = with_sequence(variant.metrics, decision, variant.counts["samples"])
+    variant.metrics = with_sequence(variant.metrics, decision, stopped=decision.n < decision.total)
     variant.p_values.pop(decision.metric, None)  # that of a fixed number of samples
     variant.verdict = describe_decision(decision)
+    variant.warnings.append(f"only the interval of {decision.metric} accounts for when the run stopped")
 
 
 def decision_checks(outcome: Outcome, model: str, backend: str) -> list[Check]:

@@ -18,6 +18,7 @@ from mill.checks.glossary import FORMER_NAMES, MEASURED, METRICS, counted, forma
 from mill.checks.measurements import FORCED
 from mill.checks.result import Check, Variant
 from mill.metrics.estimate import Estimate
+from mill.runs.claims import ALPHA
 from mill.runs.decisions import describe_decision
 from mill.runs.schema import Decision
 
@@ -109,6 +110,8 @@ class Rule:
     def _decided(self, decision: Decision) -> tuple[str, str]:
         """By the sequential test of the same bound."""
         text = describe_decision(decision)
+        if decision.alpha > ALPHA and decision.outcome != "undecided":
+            return INCONCLUSIVE, f"{text}: a rule needs a decision at --alpha {ALPHA:g}"
         if decision.outcome == "undecided":
             return INCONCLUSIVE, text
         above = (decision.outcome == "true") == decision.compare.startswith(">")
@@ -224,9 +227,26 @@ def applicable(check: Check, rules: Sequence[Rule]) -> list[Rule]:
 
 def judge_all(checks: Sequence[Check], rules: Sequence[Rule]) -> list[tuple[Check, list[RuleOutcome]]]:
     """Every check with the rules for its kind. A rule for none of them is applied to all, which breaks it."""
-    chosen = [applicable(check, rules) for check in checks]
+    chosen = [[rule for rule in applicable(check, rules) if not _decided_elsewhere(rule, check, checks)] for check in checks]
     unused = [rule for rule in rules if not any(rule in applied for applied in chosen)]
     return [(check, judge(check, [*applied, *unused])) for check, applied in zip(checks, chosen, strict=True)]
+
+
+def _decided_elsewhere(rule: Rule, check: Check, checks: Sequence[Check]) -> bool:
+    """Whether a check is about another claim, and the rule's own was tested on the same model and tasks: samples that were
+    enough for the one may be too few for the other."""
+    return not _tests(rule, check) and any(_tests(rule, other) and _same_subjects(check, other) for other in checks)
+
+
+def _tests(rule: Rule, check: Check) -> bool:
+    decisions = [variant.decision for variant in check.variants if variant.decision is not None]
+    return any((one.metric, one.bound) == (rule.metric, rule.bound) for one in decisions)
+
+
+def _same_subjects(one: Check, other: Check) -> bool:
+    decided = all(variant.decision is not None for variant in one.variants)
+    runs = [[(variant.label, variant.run) for variant in check.variants] for check in (one, other)]
+    return decided and one.tasks == other.tasks and runs[0] == runs[1]
 
 
 def check_names(rules: Sequence[Rule]) -> None:

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from mill.checks.glossary import counted, format_interval, format_value, title
 from mill.checks.result import Variant
 from mill.metrics.estimate import Estimate
-from mill.metrics.paired import Z95, mcnemar, rate_difference
+from mill.metrics.paired import rate_difference
+from mill.metrics.power import needed_samples
 
 UNCHANGED, WORSE, BETTER, DIFFERENT, UNDECIDED = "unchanged", "worse", "better", "different", "inconclusive"
 SIGNIFICANT = 0.05
@@ -148,11 +149,8 @@ def _needed(name: str, variant: Variant, margin: float, level: float) -> str:
 
 
 def _needed_to_differ(worse: int, better: int, n: int, level: float) -> int:
-    """The size at which McNemar's test finds the change; the normal approximation is where the search starts."""
-    needed = max(n, math.floor(Z95**2 * (worse + better) * n / (worse - better) ** 2))
-    while mcnemar(round(worse / n * needed), round(better / n * needed)) >= level:
-        needed = _next_size(needed)
-    return needed
+    """The size at which McNemar's test finds such a change four times out of five."""
+    return max(n, needed_samples(abs(worse - better) / n, min(worse, better) / n, level))
 
 
 def _needed_to_agree(worse: int, better: int, n: int, margin: float) -> int:

@@ -12,9 +12,6 @@ import click
 
 from mill.api.errors import SpecError
 from mill.api.printing import echo
-from mill.api.request import generation_options
-from mill.api.task import RenderSettings
-from mill.checks.decide import refuse_claim
 from mill.checks.gate import Rule, check_names, conclude, judge, parse_rules
 from mill.checks.result import Check
 from mill.checks.subjects import TOP_LOGPROBS, CheckConfig
@@ -22,8 +19,6 @@ from mill.cli.interrupt import interrupted
 from mill.cli.options import Decorator, given_options, option, options, with_options
 from mill.options.checks import CheckOptions
 from mill.options.eval_options import merge
-from mill.runs.claims import read_claim
-from mill.runs.sampling import SampleChoice
 from mill.tasks.from_files import expand_task_files
 from mill.tasks.load import Selection, load_builtin, load_files, select
 from mill.tasks.suite import select_suites
@@ -91,38 +86,8 @@ def read_options(
     load_files(tuple(options.task_paths))
     rules = parse_rules(options.fail_on, options.require)
     check_names(rules)
-    gen_kwargs = options.decoding
-    if top_logprobs:
-        gen_kwargs.setdefault("logprobs", top_logprobs)
-    generation_options(**gen_kwargs)
-    settings = RenderSettings(
-        n_shots=options.n_shots,
-        seed=options.seed,
-        gen_kwargs=gen_kwargs,
-        system_prompt=options.system_prompt,
-        **options.reasoning,
-    )
-    config = CheckConfig(
-        selection=select_prompts(options.prompts, options.tasks, default_prompts),
-        settings=settings,
-        output_dir=Path(options.output_dir),
-        limit=options.limit,
-        samples=_samples(options),
-        quiet=options.quiet,
-        wait=options.wait,
-        fresh=options.fresh,
-        chat=options.chat,
-    )
-    return PreparedCheck(config, rules, options)
-
-
-def _samples(options: CheckOptions) -> SampleChoice | None:
-    claim = read_claim(options.decide, options.alpha)
-    if claim is not None:
-        refuse_claim(claim)
-    if options.sample is None and claim is None:
-        return None
-    return SampleChoice(limit=options.limit, sample=options.sample, decide=claim)
+    selection = select_prompts(options.prompts, options.tasks, default_prompts)
+    return PreparedCheck(options.config(selection, top_logprobs=top_logprobs), rules, options)
 
 
 def select_prompts(prompts: list[str] | None, tasks: list[str] | None, default: str) -> Selection:

@@ -244,8 +244,8 @@ class Account:
         """The estimated prompt, and the most that an answer may have; of a scored text its estimated tokens. Rather too much
         than too little."""
         scored = 1 + self._prompts.most(len(request.continuation)) if request.continuation else 0
-        prompt = min(1 + self._prompts.most(prompt_length(request)), MOST_TOKENS)
-        return TokenUsage(prompt, min(max(scored, most_output(request)), MOST_TOKENS))
+        prompt = 1 + self._prompts.most(prompt_length(request)) + scored
+        return TokenUsage(min(prompt, MOST_TOKENS), min(most_output(request), MOST_TOKENS))
 
     def _calibrate(self, requests: Sequence[Request]) -> None:
         """Count the tokens of some requests, where the model has its tokenizer here."""
@@ -274,15 +274,21 @@ class Account:
         return response.prompt_tokens
 
     def _usage(self, request: Request, response: Response, size: TokenUsage | None) -> TokenUsage:
-        """What a response used: as it says, else as estimated. An error counts its prompt."""
+        """What a response used: as it says, else as estimated. An error counts its prompt; a scored text is input."""
         prompt, output = self._prompt_tokens(request, response), response.output_tokens
         text = (response.text or "") + (response.reasoning or "")
         if output is None and response.failed:
             output = 0
-        elif most_output(request) and (output is None or (output == 0 and prompt is None and text)):
+        elif most_output(request) and (output is None or (output == 0 and text)):
+            if output == 0 and self.budget.limits:
+                warn("responses say that their texts have 0 tokens: for the budget, tokens are estimated")
             output = 1 + self._prompts.mean(len(text))
         if prompt is None or output is None:
             size = size or self.size(request)
             prompt, output = size.prompt if prompt is None else prompt, size.output if output is None else output
-        counts = (prompt, output, response.cached_tokens or 0, response.reasoning_tokens or 0)
-        return TokenUsage(*(min(count, MOST_TOKENS) for count in counts))
+        if request.continuation:
+            prompt, output = prompt + output, 0
+        prompt, output = min(prompt, MOST_TOKENS), min(output, MOST_TOKENS)
+        return TokenUsage(
+            prompt, output, min(response.cached_tokens or 0, prompt), min(response.reasoning_tokens or 0, output)
+        )

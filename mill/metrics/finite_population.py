@@ -99,6 +99,17 @@ def stratified_difference(
     return Estimate(value, math.sqrt(rest.variance), low, high, rest.n), slope
 
 
+def corrected(estimate: Estimate, population: int) -> Estimate:
+    """An estimate over a random part of a population, for the population: its interval is narrower, and a point where all
+    of it is known."""
+    if estimate.low is None or estimate.high is None or not 0 < estimate.n <= population:
+        return estimate
+    factor = math.sqrt((population - estimate.n) / max(1, population - 1))
+    low, high = (estimate.value + factor * (limit - estimate.value) for limit in (estimate.low, estimate.high))
+    stderr = None if estimate.stderr is None else factor * estimate.stderr
+    return replace(estimate, stderr=stderr, low=low, high=high)
+
+
 def planned_size(size: int, half_width: float, spread: float = 0.5) -> int:
     """The smallest simple random sample whose 95 % interval is at most ± half_width, where values have this standard
     deviation; 0.5 is the largest that values between 0 and 1 can have. Strata and a control variate only shorten it."""

@@ -22,7 +22,7 @@ def sampled_text(tasks: Iterable[TaskResult]) -> str:
 
 def decision_text(results: Iterable[TaskResult | BenchmarkResult]) -> str:
     """`toy_exam: acc>0.6 is true`; empty where nothing was decided."""
-    decisions = [one.decision for one in results if one.decision is not None]
+    decisions = [one for result in results for one in (result.decision, *result.other_decisions) if one is not None]
     return "; ".join(dict.fromkeys(f"{one.of}: {one.claim} is {one.outcome}" for one in decisions))
 
 

@@ -44,19 +44,27 @@ def _summarize_benchmark(benchmark: Benchmark, lookup: Mapping[str, TaskResult |
     decision = leaves[0].decision
     if decision is not None and decision.of == benchmark.name and all(leaf.decision == decision for leaf in leaves):
         result.decision = decision
-        result.metrics = with_sequence(result.metrics, decision, result.n)
+        result.metrics = with_sequence(result.metrics, decision, stopped=all(map(stopped_by_test, leaves)))
         result.missing = []  # the mean is over the samples of all tasks together
+    shared = [one for one in leaves[0].other_decisions if all(one in leaf.other_decisions for leaf in leaves)]
+    result.other_decisions = [one for one in shared if one.of == benchmark.name]
     return result
 
 
-def with_sequence(metrics: Mapping[str, Estimate], decision: Decision, n: int) -> dict[str, Estimate]:
-    """With the confidence sequence as the interval of the metric that was decided, where the run stopped then: an interval
-    for a fixed number of samples does not account for the looks. Not where samples failed, which count as wrong in the
-    sequence and have no value."""
+def stopped_by_test(result: TaskResult) -> bool:
+    """Whether a test after each block of samples, or a budget between two of them, ended the run before all were done."""
+    return result.sampled is not None and result.sampled.method == "sequential" and result.n < result.total
+
+
+def with_sequence(metrics: Mapping[str, Estimate], decision: Decision, *, stopped: bool) -> dict[str, Estimate]:
+    """With the confidence sequence as the interval of the metric that was decided, where the run `stopped` early: one for a
+    fixed number of samples does not account for the looks. Where samples failed, which count as wrong in the sequence
+    and have no value, there is no interval."""
     found = dict(metrics)
-    if not decision.failed and n == decision.n < decision.total and decision.looks and decision.metric in found:
+    if stopped and decision.looks and decision.metric in found:
         last = decision.looks[-1]
-        found[decision.metric] = replace(found[decision.metric], low=float(last.low), high=float(last.high))
+        low, high = (None, None) if decision.failed else (float(last.low), float(last.high))
+        found[decision.metric] = replace(found[decision.metric], low=low, high=high)
     return found
 
 

@@ -137,10 +137,13 @@ def _strata(
     """None where the metric is no mean of numbers: it has no control."""
     sampled = result.sampled
     assert sampled is not None
+    failed = sum(one.error is not None for one in scored)
+    if failed:  # the other model's mean is over all samples, and would have to be over those that can be answered
+        warn(f"--reuse: {failed} samples of {plan.task.name} failed, so the scores of {control.model} are not used for it")
+        return None
     sizes = sampled.strata if len(sampled.strata) > 1 and sampled.method == "random" else {}
-    good = [one for one in scored if one.error is None]
     try:
-        strata = strata_of(metric, good, plan.total, sizes, control.values(plan, metric))
+        strata = strata_of(metric, scored, plan.total, sizes, control.values(plan, metric))
     except KeyError as missing:
         what = f"no sample or category {missing} of {plan.task.name}"
         raise RunError(f"--reuse: the run of {control.model} has {what}: it has other data") from None

@@ -19,6 +19,7 @@ from mill.runs.stages import Estimates, GroupOrder, Scores, Stages
 FIRST_BLOCK = 200  # samples before the first look
 LEAST_BLOCK = 100
 GROWTH = 4  # a block is at least the samples so far divided by this
+DROPS = ("acc_drop", "score_drop")  # the claims about two models
 
 
 @dataclass
@@ -90,10 +91,12 @@ class DecisionStages(Stages):
 
 def decision_of(name: str, claim: Claim, test: GroupTest, total: int) -> Decision:
     """The outcome of a test. One that needed all samples is undecided: their mean is known, but the test found nothing. So
-    is one of which every sample failed."""
+    is one of which every sample failed, and a low score that failed samples, which count as wrong, may explain."""
     decider = test.decider
     n = decider.n if decider is not None else 0
     answer = decider.decision if decider is not None and test.failed < n < total else None
+    if answer and test.failed and claim.compare.startswith("<") and claim.metric not in DROPS:
+        answer = None
     reached = None
     if decider is not None and answer is not None:
         reached = decider.one_sided[0 if answer == claim.compare.startswith(">") else 1]
@@ -111,17 +114,21 @@ def describe_decision(decision: Decision) -> str:
     if last is None:
         return f"{decision.claim} is undecided: the first {min(FIRST_BLOCK, decision.total)} samples are not complete"
     if decision.outcome == "undecided":
+        if decision.failed and float(last.high) < decision.bound:
+            retry = "failed samples count as wrong and may be why: the same command runs them again"
+            score = f"{decision.metric} is at most {float(last.high):.4g}"
+            return f"{decision.claim} is undecided after {share}: {score}, but {decision.failed} {retry}"
         if decision.n < decision.total:
             found = f"{decision.metric} is between {float(last.low):.4g} and {float(last.high):.4g}"
             return f"{decision.claim} is undecided after {share}: {found}{failed}"
-        value = f"{decision.metric} is {float(last.value):.4g} on the whole test set"
-        near = f"too near to {decision.bound:g} for a test to show it"
-        return f"{decision.claim} is undecided after all {decision.total:,} samples: {value}, {near}{failed}"
+        value = f"{decision.metric} is {float(last.value):.4g} on all {decision.total:,} samples"
+        return f"{decision.claim} is undecided: {value}, and no part of them was enough for a test to show more{failed}"
     above = (decision.outcome == "true") == decision.compare.startswith(">")
     side = f"{decision.metric} is {'at least' if above else 'at most'} {float(decision.reached or 0.0):.4g}"
     saved = round(100 * (1 - decision.n / decision.total))
     wrong = f"such a decision is wrong in at most {100 * decision.alpha:g} % of cases"
-    return f"{decision.claim} is {decision.outcome}: {side}. Decided after {share}, {saved} % did not run; {wrong}{failed}"
+    needed = f"Decided after {share}, the other {saved} % were not needed"
+    return f"{decision.claim} is {decision.outcome}: {side}. {needed}; {wrong}{failed}"
 
 
 def metric_value(scored: ScoredSample, metric: str) -> float | None:

@@ -198,8 +198,8 @@ def write_results(folder: RunFolder, results: Mapping[str, TaskResult], benchmar
     for result in results.values():
         before = earlier.get(result.task)
         if before is not None and result not in written and result.decision is not None:
-            written.append(replace(before, decision=result.decision))  # it stays beside the scores of more samples
-    written = [_with_decision(result, earlier.get(result.task)) for result in written]
+            written.append(_with_decisions(before, result))  # they stay beside the scores of more samples
+    written = [_with_decisions(result, earlier.get(result.task)) for result in written]
     publish(folder, RESULTS, {"tasks": {one.task: Entry(one.to_dict(), weight=one.n) for one in written}} if written else {})
     changed = {one.task for one in written if one.task not in earlier or earlier[one.task].to_dict() != one.to_dict()}
     for _ in range(_ATTEMPTS):  # another process may write a task's result at the same time
@@ -210,10 +210,15 @@ def write_results(folder: RunFolder, results: Mapping[str, TaskResult], benchmar
     return {result.task for result in results.values() if not _larger(earlier.get(result.task), result)}
 
 
-def _with_decision(result: TaskResult, earlier: TaskResult | None) -> TaskResult:
-    """A decision stays beside the scores of samples that ran later."""
-    known = earlier is not None and _same_data(earlier, result) and earlier.decision is not None
-    return replace(result, decision=earlier.decision) if result.decision is None and known and earlier else result
+def _with_decisions(result: TaskResult, other: TaskResult | None) -> TaskResult:
+    """A result with the decisions of another one of the same data, as far as they are about other claims."""
+    if other is None or not _same_data(other, result):
+        return result
+    decisions = {one.claim: one for one in (other.decision, *other.other_decisions) if one is not None}
+    own = result.decision or other.decision
+    decisions |= {one.claim: one for one in result.other_decisions}
+    rest = [one for one in decisions.values() if own is None or one.claim != own.claim]
+    return replace(result, decision=own, other_decisions=rest)
 
 
 def changed_data(folder: RunFolder, data_hashes: Mapping[str, str]) -> list[str]:

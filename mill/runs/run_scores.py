@@ -11,7 +11,7 @@ from mill.api.task import Benchmark, RenderSettings, Task
 from mill.execute.sample_state import SampleState
 from mill.metrics.estimate import Estimate
 from mill.metrics.repeats import RepeatMetric
-from mill.runs.benchmark_means import summarize_benchmarks, with_sequence
+from mill.runs.benchmark_means import stopped_by_test, summarize_benchmarks, with_sequence
 from mill.runs.control import ControlRun, add_controls
 from mill.runs.judging import JudgeRunner, judgement_warnings
 from mill.runs.plan import TaskPlan
@@ -72,7 +72,7 @@ class RunScores:
         for name, result in results.items():
             result.decision = decisions.get(groups[name])
             if result.decision is not None and result.decision.of == result.task:
-                result.metrics = with_sequence(result.metrics, result.decision, result.n)
+                result.metrics = with_sequence(result.metrics, result.decision, stopped=stopped_by_test(result))
 
     def _is_prefix(self, group: SampleGroup, scored: Mapping[str, Sequence[ScoredSample]]) -> bool:
         """Whether the samples that ran before a budget ended are the first ones of the random order: what is left out of the

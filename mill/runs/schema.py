@@ -56,7 +56,7 @@ class Decision:
     metric: str
     compare: Annotated[str, Meta(pattern="^(>|>=|<|<=)$")]
     bound: Finite
-    alpha: Annotated[float, Meta(gt=0, lt=1)]
+    alpha: Annotated[float, Meta(gt=0, le=0.5)]
     outcome: Literal["true", "false", "undecided"]
     n: Count
     total: Annotated[int, Meta(ge=1)]
@@ -65,6 +65,26 @@ class Decision:
     reached: Finite | None = None
     """What the metric is at least, or at most, on the side of the bound that was decided."""
     looks: list[Look] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Refuse what no test gives, such as a file that was changed by hand."""
+        wrong = [
+            name
+            for name, right in {
+                "n": self.n <= self.total and self.n == (self.looks[-1].n if self.looks else self.n),
+                "failed": self.failed <= self.n,
+                "outcome": self.outcome == "undecided" or (bool(self.looks) and self.reached is not None),
+                "reached": self.reached is None or self._is_reached(self.reached),
+            }.items()
+            if not right
+        ]
+        if wrong:
+            raise ValueError(f"{wrong[0]} contradicts the other fields of the decision {self.claim}")
+
+    def _is_reached(self, reached: float) -> bool:
+        """Whether it is on the side of the bound that was decided."""
+        above = (self.outcome == "true") == self.compare.startswith(">")
+        return reached >= self.bound if above else reached <= self.bound
 
     @property
     def claim(self) -> str:
@@ -181,6 +201,8 @@ class TaskResult:
     """Which samples ran, where not all did."""
     decision: Decision | None = None
     """Of the task, or of the benchmark that it is part of."""
+    other_decisions: list[Decision] = field(default_factory=list)
+    """About other claims, by other commands."""
     control: Control | None = None
     """The metrics with the help of another model's scores of all samples."""
 
@@ -212,6 +234,7 @@ class BenchmarkResult:
     unjudged: dict[str, int] = field(default_factory=dict)
     """The sums of its tasks."""
     decision: Decision | None = None
+    other_decisions: list[Decision] = field(default_factory=list)
     control: Control | None = None
 
     def to_dict(self) -> dict[str, Any]:
@@ -228,7 +251,7 @@ def failed_samples(result: TaskResult | BenchmarkResult, metric: str) -> int:
 
 _OPTIONAL = (
     "categories", "unjudged", "truncated_reasoning", "max_rounds_reached", "pending", "not_judged", "sampled",
-    "decision", "control",
+    "decision", "other_decisions", "control",
 )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -16,6 +17,7 @@ from mill.checks.gate import BROKEN, INCONCLUSIVE, KEPT, judge, parse_rules
 from mill.checks.result import Check, read_check
 from mill.checks.subjects import CheckConfig, labelled, open_subjects
 from mill.cli.main import run as run_command
+from mill.frames import compare as compare_models
 from mill.models.spec.parse import make_spec
 from mill.report.html import write_report
 from mill.runs.claims import read_claim
@@ -134,3 +136,39 @@ def test_an_undecided_claim_has_its_own_exit_code(tmp_path: Path) -> None:
         "--quiet",
     )
     assert mill(*run, "--decide", f"acc>{exact!r}") == 5
+
+
+def test_a_second_claim_does_not_change_the_rule_on_the_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """After 200 samples "acc>0.3" is decided, which are too few to show "acc>0.6"."""
+    model = ["eval", "exam[name=a,accuracy=0.65]", "toy_exam", "--quiet", "--output_dir", str(tmp_path)]
+    assert mill(*model, "--decide", "acc>0.6") == 0
+    assert mill(*model, "--decide", "acc>0.3") == 0
+    assert mill("gate", str(tmp_path), "--require", "acc>0.6") == 0
+    assert mill("gate", str(tmp_path), "--require", "acc>0.61") == 5
+
+
+def test_a_decision_that_is_often_wrong_shows_nothing(tmp_path: Path) -> None:
+    check = compared(tmp_path, "acc_drop>0.03", alpha=0.4)
+    (outcome,) = judge(check, parse_rules(None, "acc_drop>0.03"))
+    assert outcome.status == INCONCLUSIVE and "--alpha 0.05" in outcome.reason
+
+
+def test_python_compares_random_samples_and_decides(tmp_path: Path) -> None:
+    models = ("exam[name=a,accuracy=0.65]", "exam[name=b,accuracy=0.55,changed=0.1]")
+    part = compare_models(*models, tasks="toy_exam", sample=300, output_dir=str(tmp_path))
+    assert len(part.samples) == 300
+    decided = compare_models(*models, tasks="toy_exam", decide="acc_drop>0.01", output_dir=str(tmp_path))
+    decision = decided.check.variants[0].decision
+    assert decision is not None and decision.outcome == "true" and len(decided.samples) == decision.n < 3000
+
+
+def test_intervals_of_a_random_sample_are_about_the_test_set(tmp_path: Path) -> None:
+    """2,850 of 3,000 samples: sqrt(150 / 2999) of the width of an interval about an infinite population."""
+    models = ("exam[name=a,accuracy=0.65]", "exam[name=b,accuracy=0.55,changed=0.1]")
+    found = compare_models(*models, tasks="toy_exam", sample=0.95, output_dir=str(tmp_path))
+    (variant,) = found.check.variants
+    estimate, worse, better = variant.metrics["acc_drop"], variant.counts["regressions"], variant.counts["improvements"]
+    assert estimate.low is not None and estimate.high is not None
+    plain = 2 * 1.96 * math.sqrt((worse + better - (worse - better) ** 2 / 2850) / 2850**2)
+    assert estimate.low <= drop(0.55, 0.1) <= estimate.high
+    assert estimate.high - estimate.low == pytest.approx(plain * math.sqrt(150 / 2999), rel=0.05)

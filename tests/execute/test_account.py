@@ -258,11 +258,25 @@ def test_dollars_of_requests_in_flight_are_the_most_they_may_be() -> None:
 def test_scored_texts_count_their_context_and_continuation() -> None:
     account, ledger = make_account(BudgetLimits(tokens=1000))
     request = Request(LOGLIKELIHOOD, "c" * 40, " yes" * 2)
-    assert account.size(request) == TokenUsage(11, 3)
+    assert account.size(request) == TokenUsage(14, 0)  # the model reads both
     account.charge(request, Response(score=-1.0))
-    assert ledger.table["a"].spent[MODEL] == TokenUsage(11, 3)
+    assert ledger.table["a"].spent[MODEL] == TokenUsage(14, 0)
     account.charge(request, Response(score=-1.0, prompt_tokens=9, output_tokens=1))
-    assert ledger.table["a"].spent[MODEL] == TokenUsage(20, 4)
+    assert ledger.table["a"].spent[MODEL] == TokenUsage(24, 0)
+
+
+def test_a_text_of_0_tokens_is_estimated() -> None:
+    account, ledger = make_account(BudgetLimits(tokens=1000))
+    account.charge(question(0), Response(text="a" * 400, prompt_tokens=10, output_tokens=0))
+    assert ledger.table["a"].spent[MODEL] == TokenUsage(10, 101)
+    account.charge(question(1), Response(text="", prompt_tokens=10, output_tokens=0))
+    assert ledger.table["a"].spent[MODEL] == TokenUsage(20, 101)
+
+
+def test_parts_of_a_count_are_at_most_the_whole() -> None:
+    account, ledger = make_account(BudgetLimits(cost=1), price=Price(prompt=1, output=1, cached=0, reasoning=0))
+    account.charge(question(0), replace(ANSWER, cached_tokens=10**9, reasoning_tokens=10**9))
+    assert ledger.table["a"].spent[MODEL] == TokenUsage(10, 5, 10, 5)
 
 
 def test_without_limits_everything_is_counted_and_nothing_estimated() -> None:

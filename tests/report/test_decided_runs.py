@@ -38,7 +38,7 @@ def test_the_run_of_a_decision_has_its_own_section(decided: Path) -> None:
 def test_the_ends_of_the_sequence_are_one_area() -> None:
     """Its corners are the upper ends from left to right, then the lower ends from right to left."""
     looks = [Look(100, 0.7, 0.5, 0.9), Look(200, 0.6, 0.5, 0.7)]
-    (chart,) = sequence_chart(Decision("exam", "acc", ">", 0.4, 0.05, "true", 200, 1000, looks=looks))
+    (chart,) = sequence_chart(Decision("exam", "acc", ">", 0.4, 0.05, "true", 200, 1000, reached=0.5, looks=looks))
     (points,) = (part.split('"')[0] for part in chart.split('class="band c0" points="')[1:])
     corners = [tuple(map(float, corner.split(","))) for corner in points.split()]
     middle = (LEFT + WIDTH - RIGHT) / 2
@@ -53,7 +53,12 @@ def test_the_ends_of_the_sequence_are_one_area() -> None:
         ({"total": 0}, "total"),
         ({"n": -1}, "n"),
         ({"alpha": 0.0}, "alpha"),
-        ({"alpha": 1.0}, "alpha"),
+        ({"alpha": 0.9}, "alpha"),
+        ({"n": 5}, "n contradicts the other fields"),
+        ({"total": 10}, "n contradicts the other fields"),
+        ({"failed": 5000}, "failed contradicts the other fields"),
+        ({"bound": 0.99}, "reached contradicts the other fields"),
+        ({"looks": []}, "outcome contradicts the other fields"),
         ({"bound": float("inf")}, "bound"),
         ({"compare": "=="}, "compare"),
         ({"looks": [{"n": 200, "value": 0.6, "low": 0.5, "high": float("inf")}]}, "looks[0].high"),
@@ -73,5 +78,6 @@ def test_an_impossible_decision_is_left_out(
     results["benchmarks"]["toy_exam"]["decision"] |= change
     file.write_text(json.dumps(results))
     assert mill(["report", str(folder), "--output", str(tmp_path / "report.html")]) == 0
-    assert f"benchmarks.toy_exam.decision.{field}" in capsys.readouterr().err.replace("[...]", ".toy_exam")
+    printed = capsys.readouterr().err.replace("[...]", ".toy_exam").replace("decision: ", "decision.")
+    assert f"benchmarks.toy_exam.decision.{field}" in printed
     assert "a on toy_exam" in (tmp_path / "report.html").read_text()

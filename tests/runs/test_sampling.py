@@ -14,10 +14,12 @@ from mill.api.budget import BudgetLimits
 from mill.api.errors import RunError, SpecError
 from mill.api.task import RenderSettings
 from mill.runs.claims import Claim, read_claim
+from mill.runs.decisions import describe_decision
 from mill.runs.evaluate import Run
 from mill.runs.folder import RunFolder
 from mill.runs.outcome import Outcome
 from mill.runs.prepare import prepare, set_budget
+from mill.runs.recorded_run import read_runs
 from mill.runs.rescore import score_again
 from mill.runs.reuse import open_reuse
 from mill.runs.sampling import SampleChoice, SampleGroup, groups_of, random_order, stratified_order
@@ -296,12 +298,28 @@ def test_a_claim_at_the_very_value_is_undecided_after_all_samples(tmp_path: Path
 def test_failed_samples_count_as_wrong_in_a_decision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Half of the answers fail: the score of the others is above the bound, and that of all below."""
     monkeypatch.setenv("EXAM_FAILS", "2")
-    result = run(tmp_path, "toy_exam_law", decide=Claim("acc", "<", 0.45)).tasks[0]
+    result = run(tmp_path, "toy_exam_law", decide=Claim("acc", ">", 0.45)).tasks[0]
     found = result.metrics["acc"]
-    assert found.low is not None and found.high is not None and 0.55 < found.low < found.value < found.high
-    assert result.decision is not None and result.decision.outcome == "true"
+    assert found.value > 0.55 and found.low is None and found.high is None  # the sequence is about all of them
+    assert result.decision is not None and result.decision.outcome == "false"
     assert result.decision.failed == pytest.approx(result.decision.n / 2, rel=0.2)
     assert result.decision.looks[-1].value == pytest.approx((0.65 + LIFTS["toy_exam_law"]) / 2, abs=0.07)
+
+
+def test_failed_samples_do_not_show_that_a_score_is_low(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EXAM_FAILS", "2")
+    decision = run(tmp_path, "toy_exam_law", decide=Claim("acc", "<", 0.45)).tasks[0].decision
+    assert decision is not None and decision.outcome == "undecided"
+    assert "failed samples count as wrong and may be why" in describe_decision(decision)
+
+
+def test_a_decision_stays_when_another_claim_is_decided(tmp_path: Path) -> None:
+    first = mean(run(tmp_path, decide=Claim("acc", ">", 0.6)))
+    run(tmp_path, decide=Claim("acc", ">", 0.3))
+    stored = next(iter(read_runs(tmp_path / "out"))).results.benchmarks["toy_exam"]
+    assert first.decision is not None and stored.decision == first.decision
+    assert [one.claim for one in stored.other_decisions] == ["acc>0.3"]
+    assert stored.metrics["acc"] == first.metrics["acc"]
 
 
 def test_blocks_do_not_depend_on_what_is_recorded(tmp_path: Path) -> None:
@@ -430,3 +448,16 @@ def test_tasks_not_drawn_yet_do_not_fail_a_decision(tmp_path: Path) -> None:
     assert outcome.complete and mean(outcome).decision.n == 200
     assert sum(task.n for task in outcome.tasks) == 200
     assert all(isinstance(task, TaskResult) for task in outcome.tasks)
+
+
+def test_a_control_is_not_used_where_samples_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both models fail on the same samples: the other one's mean over all samples is not that over the answered ones."""
+    monkeypatch.setenv("EXAM_FAILS", "10")
+    planned = plan(tmp_path, sample=300, reuse=True)
+    other = lambda name: plan(tmp_path, model=name)  # noqa: E731
+    open_reuse("exam[name=b,accuracy=0.62,changed=0.1]", [planned], other).give(
+        [planned], lambda one: one.execute(quiet=True)
+    )
+    outcome = planned.execute(quiet=True)
+    assert mean(outcome).control is None and all(task.control is None for task in outcome.tasks)
+    assert mean(outcome).metrics["acc"].value == pytest.approx(truth(), abs=0.08)
