@@ -83,9 +83,11 @@ class PairedRuns:
             paired = self._benchmark(name, metric, same_samples=same_samples)
         else:
             paired = self._task(name, metric, same_samples=same_samples)
-        if paired is not None and not math.isnan(paired.difference.p):
-            return paired
-        return ScoreDifference(unpaired_difference(estimates[0], estimates[1]))
+        unpaired = ScoreDifference(unpaired_difference(estimates[0], estimates[1]))
+        if paired is None or math.isnan(paired.difference.p):
+            return unpaired
+        drawn = all(run.is_random_sample(name) for run in (self.first, self.second))
+        return unpaired if drawn and _is_narrower(unpaired, paired) else paired
 
     def _task(self, task: str, metric: str, *, same_samples: bool) -> ScoreDifference | None:
         """None where no pairs have values, or where those are not what the recorded score is the mean of."""
@@ -135,6 +137,12 @@ class PairedRuns:
             for side in (0, 1)
         )
         return ScoreDifference(pooled, n, (first, second))
+
+
+def _is_narrower(one: ScoreDifference, other: ScoreDifference) -> bool:
+    """Whether a difference is known more precisely: two random samples may have few samples in common."""
+    first, second = one.difference.estimate.stderr, other.difference.estimate.stderr
+    return first is not None and second is not None and first < second
 
 
 def _aggregation(values: Sequence[Number], recorded: Estimate | None) -> str | None:

@@ -53,7 +53,7 @@ class EvalOptions(RunOptions, kw_only=True, frozen=True):
         Annotated[float, Meta(gt=0, lt=0.5)] | None,
         Meta(
             description="The smallest random sample whose 95 % interval of the first metric is at most this much to either "
-            "side: 0.02. It is extended where the data need more.",
+            "side for any score: 0.02. It is extended where the data need more.",
             examples=[0.02],
             extra=hints(expected="a number above 0 and below 0.5"),
         ),
