@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from json.encoder import encode_basestring
 from typing import Any
 
 from mill.api.errors import SpecError, UnknownName
@@ -87,13 +88,15 @@ class Request:
 
     @cached_property
     def content_hash(self) -> str:
-        """The same for equal content in any process, on any machine."""
-        parts: list[Any] = [self.kind, self.context, self.continuation, dict(self.options)]
-        parts.append([self.labels.digest] if self.labels else [])
+        """The same for equal content in any process, on any machine: the digest of its parts as a JSON list."""
+        digest = _context_digest(self.kind, self.context)
+        parts: list[Any] = [dict(self.options), [self.labels.digest] if self.labels else []]
         if self.tools:
             parts.append([tool.to_dict() for tool in self.tools])
-        text = _encode(parts)
-        return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+        rest = _encode(parts) if self.options or self.labels or self.tools else "[{}, []]"
+        digest.update(f", {encode_basestring(self.continuation)}, {rest[1:]}".encode("utf-8", "surrogatepass"))
+        found: str = digest.hexdigest()
+        return found
 
     @property
     def key(self) -> str:
@@ -219,3 +222,17 @@ def _plain(value: Any) -> Any:
 
 
 _encode = json.JSONEncoder(sort_keys=True, ensure_ascii=False, default=_plain).encode
+
+
+_last_context: tuple[str, Context, Any] | None = None
+
+
+def _context_digest(kind: str, context: Context) -> Any:
+    """The digest of the first two parts. The choices of a question have one context, which is digested once."""
+    global _last_context
+    last = _last_context
+    if last is None or last[0] != kind or last[1] is not context:
+        start = _encode([kind, context])[:-1]
+        last = kind, context, hashlib.blake2b(start.encode("utf-8", "surrogatepass"), digest_size=16)
+        _last_context = last
+    return last[2].copy()

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
+import msgspec
+
 from mill.api.batching import ANSWER_FIELD
 from mill.api.errors import MillError, RunError
 from mill.api.storage import open_regular, read_lines
@@ -96,7 +98,7 @@ class Index:
         try:
             handle = self._handle(name)
             handle.seek(offset)
-            content = parse_json(handle.readline(), "the line", RunError)
+            content = _parse(handle.readline())
             return checked(content["response"] if isinstance(content, dict) else content, ResponseEntry, "the response")
         except (OSError, KeyError, MillError) as error:
             raise damaged(self.folder / name, f"at byte {offset}", error) from error
@@ -146,6 +148,14 @@ class Index:
         if not failed and (field is None or getattr(parsed.response, field) is None):
             return None
         return parsed.key, parsed.deterministic, failed
+
+
+def _parse(line: bytes) -> Any:
+    """A line as JSON. What msgspec refuses, such as lone surrogates, Python may read."""
+    try:
+        return msgspec.json.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return parse_json(line, "the line", RunError)
 
 
 _NEEDED = {kind.encode(): field.encode() for kind, field in ANSWER_FIELD.items()}

@@ -289,5 +289,8 @@ def hash_docs(docs: Sequence[Mapping[str, Any]]) -> str:
     """A digest of the evaluated rows, in order."""
     digest = hashlib.blake2b(digest_size=16)
     for doc in docs:
-        digest.update(json.dumps(doc, sort_keys=True, default=repr).encode("utf-8", "surrogatepass"))
+        digest.update(_encode_doc(doc).encode("utf-8", "surrogatepass"))
     return digest.hexdigest()
+
+
+_encode_doc = json.JSONEncoder(sort_keys=True, default=repr).encode

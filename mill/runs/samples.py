@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -9,6 +10,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
+
+import msgspec
 
 from mill.api.batching import describe
 from mill.api.errors import RunError
@@ -28,6 +31,7 @@ from mill.tasks import hooks
 _SHOWN = ("prompts", "messages", "tools", "added_tools", "media", "max_rounds_reached")  # for people who read the sample
 NOT_ANSWERED = "not answered"  # the error of a sample whose run has not reached it
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_encode = msgspec.json.Encoder().encode
 
 
 @dataclass(frozen=True)
@@ -223,15 +227,33 @@ def write_lines(folder: RunFolder, task: str, lines: Iterable[str]) -> None:
 
     def fill(handle: IO[bytes]) -> None:
         for line in lines:
-            handle.write(utf8(f"{scrub(line)}\n"))
+            handle.write(utf8(scrub(line)))
+            handle.write(b"\n")
 
     write_atomically(folder.samples_file(task), fill, root=folder.root)
 
 
 def row_line(data: Mapping[str, Any]) -> str:
     """A row as JSON. Lone surrogates are written out and the line is marked: DuckDB reads no line with their escapes."""
+    with contextlib.suppress(UnicodeEncodeError, OverflowError, RecursionError):
+        if is_plain(data):
+            return _encode(data).decode()  # a tenth of the time of json.dumps
     text = json_text(data)
-    return json_text({**_mapped(data, _escape), "escaped": True}) if _SURROGATE.search(text) else text
+    if not _SURROGATE.search(text):
+        return text
+    return json_text({**_mapped(data, _escape), "escaped": True})
+
+
+def is_plain(data: Any) -> bool:
+    """Whether data have only the types of JSON, and finite numbers."""
+    kind = type(data)
+    if kind is str or kind is bool or kind is int or data is None:
+        return True
+    if kind is float:
+        return math.isfinite(data)
+    if kind is dict:
+        return all(type(key) is str for key in data) and all(map(is_plain, data.values()))
+    return (kind is list or kind is tuple) and all(map(is_plain, data))
 
 
 def read_samples(file: Path) -> list[SampleRecord]:

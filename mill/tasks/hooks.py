@@ -163,7 +163,8 @@ def _check_decoding(task: Task, where: str, request: Request) -> None:
     if not isinstance(options, Mapping) or not all(isinstance(name, str) for name in options):
         _refuse(task, f"the options of a request {where} are {_shown(options)}, not a mapping with names")
     try:
-        json.dumps(dict(options))
+        if options:
+            json.dumps(dict(options))
     except (TypeError, ValueError, RecursionError) as error:
         _refuse(task, f"the options of a request {where} cannot be written as JSON: {describe(error)}")
     missing = [name for name in _NEEDED if name not in options] if request.kind in (GENERATE, MULTI_ROUND) else []
@@ -191,6 +192,8 @@ def _wrong_context(context: object) -> str:
 
 def _check_json(task: Task, what: str, value: Any) -> None:
     """Check that a value can be written as JSON, with str() for other types."""
+    if type(value) in (str, int, type(None)):
+        return
     call(task, f"{what}, written as JSON,", lambda: json.dumps(value, default=str))
 
 
