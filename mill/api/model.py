@@ -123,6 +123,9 @@ class MillModel(ABC):
 
     # What the executor needs of a model.
 
+    def start_hashing(self) -> None:  # noqa: B027
+        """Begin to compute what `identity` needs, if that takes long: tasks are planned meanwhile."""
+
     def identity(self) -> dict[str, Any]:
         """Everything that would change the model's answers; equal identities share results.
 

@@ -65,6 +65,7 @@ def prepare(
         resolved = Spec(resolved.backend, {**resolved.arguments, "exact": True})
     addresses = addresses_of(resolved)
     model = open_model(at_address(resolved, addresses[0]) if addresses else resolved, batch_size=batch_size)
+    model.start_hashing()
     model.ready(wait)
     check_servers(resolved, model, wait)
     judging = open_judge(judge, selection, output_dir, wait=wait) if judge is not None else None

@@ -6,6 +6,7 @@ import gc
 from functools import cached_property
 from typing import Any
 
+from mill.api.background import Background
 from mill.api.errors import SpecError, UnknownName
 from mill.api.message import MEDIA_KINDS
 from mill.api.model import ModelCapabilities
@@ -74,16 +75,24 @@ class TransformersCheckpoint(MediaModel):
         self._passes: sharding.ShardedPasses | None = None
         self._empty_passes = 0
         self._paths = PathLog()
+        self._hashing: Background[str] | None = None
 
     @property
     def model_name(self) -> str:
         return self.source.name
 
+    def start_hashing(self) -> None:
+        if self.source.local:
+            self._hashing = Background(self._fingerprint)
+
+    def _fingerprint(self) -> str:
+        return self.source.fingerprint(trust_remote_code=self.trust_remote_code)
+
     def identity(self) -> dict[str, Any]:
         """Weights by content, and the settings that change the logits; batch size and device do not."""
         return {
             "backend": "hf",
-            "weights": self.source.fingerprint(trust_remote_code=self.trust_remote_code),
+            "weights": self._hashing.result() if self._hashing is not None else self._fingerprint(),
             "dtype": self.dtype,
             "max_context_length": self.max_context_length,
             "attn_implementation": self.attn_implementation,
@@ -111,7 +120,7 @@ class TransformersCheckpoint(MediaModel):
     @cached_property
     def capabilities(self) -> ModelCapabilities:  # type: ignore[override]
         return ModelCapabilities(
-            self._modalities(lambda: self.config),
+            self._modalities(),
             max_context_length=self.max_context_length,
             supports_logprobs=True,
             supports_chat_template=True,

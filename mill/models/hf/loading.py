@@ -13,6 +13,7 @@ from typing import Any
 
 from mill.api.batching import describe
 from mill.api.errors import ModelError
+from mill.api.validate import read_file
 from mill.api.warnings import warn
 from mill.compat import gguf
 from mill.models.device import choose_device, cpu_has_bfloat16
@@ -129,9 +130,15 @@ def load_processor(source: Source, *, trust_remote_code: bool) -> Any:
     return _load(AutoProcessor, source, "processor", trust_remote_code=trust_remote_code)
 
 
-def has_towers(config: Any) -> bool:
-    """Whether a config has a vision or audio tower beside the language model."""
-    return any(getattr(config, f"{part}_config", None) is not None for part in ("vision", "audio", "thinker"))
+def has_towers(source: Source, *, trust_remote_code: bool) -> bool:
+    """Whether a model has a vision or audio tower beside the language model. The config of a local folder is read as it is:
+    importing transformers takes seconds, which a run whose responses are all known does not need."""
+    names = [f"{part}_config" for part in ("vision", "audio", "thinker")]
+    if source.local:
+        config = read_file(Path(source.path) / "config.json", dict[str, Any], ModelError)
+        return any(config.get(name) is not None for name in names)
+    loaded = load_config(source, trust_remote_code=trust_remote_code)
+    return any(getattr(loaded, name, None) is not None for name in names)
 
 
 def load_weights(

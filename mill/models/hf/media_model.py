@@ -54,9 +54,10 @@ class MediaModel(TokenModel):
     def multimodal(self) -> bool:
         return self.capabilities.modalities != {"text"}
 
-    def _modalities(self, config: Callable[[], Any]) -> set[str]:
+    def _modalities(self) -> set[str]:
         """The modalities from the spec; without them what the processor takes."""
-        if self.modalities is TEXT_ONLY and not self.source.gguf and loading.has_towers(config()):
+        given = self.modalities is not TEXT_ONLY or self.source.gguf
+        if not given and loading.has_towers(self.source, trust_remote_code=self.trust_remote_code):
             return multimodal.read_modalities(self.processor)
         return set(self.modalities)
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
+from mill.api.background import Background
 from mill.api.errors import MillError
 from mill.api.storage import cache_folder, write_json
 from mill.api.validate import read_file
 
 _CACHE = "fingerprints.json"
+_BLOCK = 1 << 22  # bytes read at a time; larger ones let other threads run while they are digested
 _SUFFIXES = {
     ".safetensors",
     ".bin",
@@ -29,24 +33,34 @@ _SUFFIXES = {
 
 def file_digest(path: Path) -> str:
     """The SHA-256 of a file."""
-    stat = path.stat()
-    key = f"{path.resolve()}|{stat.st_size}|{stat.st_mtime_ns}"
-    cache = _read_cache()
-    if key in cache:
-        return cache[key]
-    with path.open("rb") as handle:
-        digest = hashlib.file_digest(handle, "sha256").hexdigest() if hasattr(hashlib, "file_digest") else _sha256(handle)
-    _write_cache({**_read_cache(), key: digest})
-    return digest
+    return _digests([path])[path]
 
 
 def folder_digest(folder: Path) -> str:
     """One digest over the names and contents of a folder's model files; other files are ignored."""
-    digest = hashlib.sha256()
-    for path in sorted(folder.iterdir()):
-        if path.is_file() and path.suffix in _SUFFIXES and not path.name.startswith("."):
-            digest.update(f"{path.name} {file_digest(path)}\n".encode())
+    paths = [path for path in sorted(folder.iterdir()) if path.is_file() and path.suffix in _SUFFIXES]
+    digests, digest = _digests([path for path in paths if not path.name.startswith(".")]), hashlib.sha256()
+    for path, content in digests.items():
+        digest.update(f"{path.name} {content}\n".encode())
     return digest.hexdigest()
+
+
+def _digests(paths: Sequence[Path]) -> dict[Path, str]:
+    """The SHA-256 of each file. Those that are not known are read at the same time: shards of weights take long."""
+    cache = _read_cache()
+    keys = {path: _cache_key(path) for path in paths}
+    unknown = [path for path, key in keys.items() if key not in cache]
+    started = {keys[path]: Background(partial(_sha256, path)) for path in unknown}
+    found = {key: digest.result() for key, digest in started.items()}
+    if found:
+        _write_cache({**_read_cache(), **found})
+    cache |= found
+    return {path: cache[key] for path, key in keys.items()}
+
+
+def _cache_key(path: Path) -> str:
+    stat = path.stat()
+    return f"{path.resolve()}|{stat.st_size}|{stat.st_mtime_ns}"
 
 
 def weights_size(folder: Path) -> int | None:
@@ -74,8 +88,9 @@ def _write_cache(cache: dict[str, str]) -> None:
         write_json(folder / _CACHE, cache, root=folder)
 
 
-def _sha256(handle: object) -> str:
-    digest = hashlib.sha256()
-    while block := handle.read(1 << 20):  # type: ignore[attr-defined]
-        digest.update(block)
+def _sha256(path: Path) -> str:
+    digest, block = hashlib.sha256(), bytearray(_BLOCK)
+    with path.open("rb", buffering=0) as handle:
+        while count := handle.readinto(block):
+            digest.update(memoryview(block)[:count])
     return digest.hexdigest()

@@ -91,7 +91,7 @@ class VLLMModel(MediaModel):
 
     @cached_property
     def capabilities(self) -> ModelCapabilities:  # type: ignore[override]
-        modalities = self._modalities(lambda: loading.load_config(self.source, trust_remote_code=self.trust_remote_code))
+        modalities = self._modalities()
         window = self.engine["max_model_len"]
         return ModelCapabilities(
             modalities,

@@ -1,0 +1,33 @@
+"""Work in a daemon thread whose result is needed later, such as a digest of weights while the tasks are planned."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Background(Generic[T]):
+    """Calls a function at once, in a thread that does not outlive the process."""
+
+    def __init__(self, function: Callable[[], T]) -> None:
+        self._function = function
+        self._result: T | None = None
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._result = self._function()
+        except BaseException as error:
+            self._error = error
+
+    def result(self) -> T:
+        """What the function returned, as soon as it has; raises what it raised."""
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+        return self._result  # type: ignore[return-value]
