@@ -1,7 +1,7 @@
 """Whole commands on a GPU, from the shell's prompt and back: where the seconds go, and how far that is from the floor.
 
     MILL_DATA=... python benchmarks/end_to_end_gpu.py --tokenizer FOLDER [--layers 32] [--only mmlu,again,dry_run,gsm8k]
-        [--folder end-to-end] [--json figures.json]
+        [--folder end-to-end] [--json out.json]
 
 Makes an 8B-shaped Llama of random bfloat16 weights (vocabulary 128,256) with the tokenizer of FOLDER, saved as shards of
 5 GB as models on the hub are. Each command runs in a new process; the first one finds nothing: no digest of the weights, no

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from mill.models.prefix import varlen
-from mill.models.prefix.fused_norms import fused_norms
+from mill.models.prefix.fused_layers import fused_layers
 from mill.models.prefix.pack import AttentionPlan, PackLayout, Unsupported
 from mill.models.prefix.partial_attention import Partial, merge, partial_attention
 
@@ -49,7 +49,7 @@ def attending(model: Any, plan: AttentionPlan) -> Iterator[None]:
     _active.plan = plan
     plan.calls = 0
     try:
-        with fused_norms(model):
+        with fused_layers(model):
             yield
     finally:
         _active.plan = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +18,7 @@ from mill.models.prefix.pack import SegmentCache, Unsupported
 from mill.models.prefix.packed_attention import Pack, attending
 from mill.models.prefix.trie import Segment, Trie, make_trie
 from mill.models.tokens.rows import Row, span_response
-from mill.models.tokens.scores import token_scores
+from mill.models.tokens.scores import TokenScores, on_device, token_scores
 
 OUT_OF_MEMORY = "out of memory"
 
@@ -48,6 +49,16 @@ class _Target:
     token: int
     row: int
     span: int
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """A forward pass, which may be running, or the `problem` with its segments."""
+
+    segments: Sequence[Segment]
+    targets: Sequence[_Target] = ()
+    scores: TokenScores | None = None
+    problem: NotShared | Response | None = None
 
 
 class _Work:
@@ -112,6 +123,7 @@ class PrefixScorer:
         self.model, self.budget, self._free_memory = model, budget, free_memory
         self.count = count if count is not None else TokenCount()
         self._failures, self._healthy = 0, healthy
+        self._since = 0.0
 
     def run(self, rows: Sequence[Row]) -> Iterator[tuple[Row, list[Response] | NotShared]]:
         """Every row with the responses of its spans, as soon as its path is computed."""
@@ -130,39 +142,35 @@ class PrefixScorer:
         cache: SegmentCache = {}
         dropped: dict[Segment | None, NotShared | Response] = {}  # segments that were not computed, and why
         done = singles = 0
+        waiting: deque[_Pass] = deque()
+        ahead = int(self.model.device.type == "cuda")  # CUDA computes a pass while the next one is prepared
         self.count.planned += work.trie.tokens
+        self._since = time.perf_counter()
         while done < len(work.trie.segments):
-            pack, started = work.take(done, self.budget), time.perf_counter()
+            pack = work.take(done, self.budget)
             if singles or pack[0].parent in dropped:
                 pack = pack[:1]
             path = work.path_to(done + len(pack))
-            problem = dropped.get(pack[0].parent) or self._compute(pack, work, cache, path)
-            if problem is not None and len(pack) > 1:
-                if isinstance(problem, NotShared):
+            problem = dropped.get(pack[0].parent)
+            one = _Pass(pack, problem=problem) if problem is not None else self._launch(pack, work, cache, path)
+            if one.problem is not None and len(pack) > 1:
+                if isinstance(one.problem, NotShared):
                     self.budget = self.budget.half()
                 else:
                     singles = len(pack)
                 continue
             done, singles = done + len(pack), max(0, singles - len(pack))
             cache = {segment: layers for segment, layers in cache.items() if segment in path}
-            finished = work.finished(pack)
-            seconds = (time.perf_counter() - started) / max(1, sum(len(work.rows[index].requests) for index in finished))
-            if problem is not None:
-                dropped[pack[0]] = problem
-            for index in finished:
-                yield work.rows[index], self._outcome(work, index, problem, seconds)
+            if one.problem is not None:
+                dropped[pack[0]] = one.problem
+            waiting.append(one)
+            while len(waiting) > ahead:
+                yield from self._finish(waiting.popleft(), work)
+        for one in waiting:
+            yield from self._finish(one, work)
 
-    def _outcome(
-        self, work: _Work, index: int, problem: NotShared | Response | None, seconds: float
-    ) -> list[Response] | NotShared:
-        if isinstance(problem, Response):
-            return [problem] * len(work.rows[index].spans)
-        return problem or work.responses(index, seconds)
-
-    def _compute(
-        self, segments: Sequence[Segment], work: _Work, cache: SegmentCache, path: set[Segment]
-    ) -> NotShared | Response | None:
-        """One forward pass, whose scores are added to the sums of their rows; what went wrong, or None."""
+    def _launch(self, segments: Sequence[Segment], work: _Work, cache: SegmentCache, path: set[Segment]) -> _Pass:
+        """One forward pass, on CUDA as far as it can be started without waiting for it."""
         to_cache = [segment for segment in segments if segment in path]
         for segment in to_cache:
             cache.pop(segment, None)  # of a pass that failed half-way
@@ -172,16 +180,40 @@ class PrefixScorer:
         positions = [start + target.offset for start, target in zip(starts, targets, strict=True)]
         try:
             with phase(FORWARD):
-                scores, greedy = forward(self.model, pack, positions, [target.token for target in targets])
+                scores = forward(self.model, pack, positions, [target.token for target in targets])
         except (MillError, Unsupported):
             raise
         except Exception as error:
             error.__traceback__ = None  # which references the failed pass's tensors
-            return self._problem(error, single=len(segments) == 1)
-        self.count.computed += sum(len(segment.tokens) for segment in segments)
-        self._healthy = True
-        work.add(targets, scores, greedy)
-        return None
+            return _Pass(segments, problem=self._problem(error, single=len(segments) == 1))
+        return _Pass(segments, targets, scores)
+
+    def _finish(self, one: _Pass, work: _Work) -> Iterator[tuple[Row, list[Response] | NotShared]]:
+        """Wait for a pass, add its scores to the sums of their rows, and yield the rows that are complete."""
+        problem = one.problem
+        if one.scores is not None:
+            try:
+                with phase(FORWARD):
+                    scores, greedy = one.scores.lists()
+            except Exception as error:  # what CUDA reports late
+                problem = self._problem(error, single=True)
+            else:
+                self.count.computed += sum(len(segment.tokens) for segment in one.segments)
+                self._healthy = True
+                work.add(one.targets, scores, greedy)
+        finished = work.finished(one.segments)
+        now = time.perf_counter()
+        seconds = (now - self._since) / max(1, sum(len(work.rows[index].requests) for index in finished))
+        self._since = now
+        for index in finished:
+            yield work.rows[index], self._outcome(work, index, problem, seconds)
+
+    def _outcome(
+        self, work: _Work, index: int, problem: NotShared | Response | None, seconds: float
+    ) -> list[Response] | NotShared:
+        if isinstance(problem, Response):
+            return [problem] * len(work.rows[index].spans)
+        return problem or work.responses(index, seconds)
 
     def _problem(self, error: Exception, *, single: bool) -> NotShared | Response:
         if is_out_of_memory(error):
@@ -194,18 +226,18 @@ class PrefixScorer:
         return Response(error=describe(error))
 
 
-def forward(model: Any, pack: Pack, positions: Sequence[int], tokens: Sequence[int]) -> tuple[list[float], list[bool]]:
-    """Log-probabilities of tokens predicted at these positions of a pack, and whether each is the argmax there."""
+def forward(model: Any, pack: Pack, positions: Sequence[int], tokens: Sequence[int]) -> TokenScores:
+    """Log-probabilities of tokens predicted at these positions of a pack, and whether each is the argmax there. On CUDA the
+    pass may still be running."""
     import torch
 
-    device = model.device
     distinct = sorted(set(positions)) or [0]
     row = {position: number for number, position in enumerate(distinct)}
     with torch.inference_mode(), attending(model, pack):
         logits = model(
-            input_ids=torch.tensor([pack.ids], device=device),
-            position_ids=torch.tensor([pack.positions], device=device),
-            logits_to_keep=torch.tensor(distinct, device=device),
+            input_ids=on_device(torch.tensor([pack.ids]), model.device),
+            position_ids=on_device(torch.tensor([pack.positions]), model.device),
+            logits_to_keep=on_device(torch.tensor(distinct), model.device),
             use_cache=False,
         ).logits[0]
         return token_scores(logits, torch.tensor([row[position] for position in positions]), torch.tensor(list(tokens)))

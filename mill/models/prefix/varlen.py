@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mill.compat.torch import cuda_flash_attention, has_cuda_flash_attention
+from mill.models.prefix import fused_kernels
 from mill.models.prefix.pack import PackLayout
 from mill.models.prefix.partial_attention import Partial, merge
 
@@ -39,8 +40,16 @@ def varlen_attention(pack: PackLayout, q: torch.Tensor, k: torch.Tensor, v: torc
         bounds_q = _bounds(pack, f"q{level}", [seen.end - seen.start for seen in ranges], q.device)
         bounds_k = _bounds(pack, f"k{level}", [pair[0].shape[1] for pair in ancestors], q.device)
         below = slice(ranges[0].start, ranges[-1].end)
-        merge(whole, _flash(queries[below], seen_keys, seen_values, bounds_q, bounds_k, scale, causal=False), below)
+        _merge(whole, _flash(queries[below], seen_keys, seen_values, bounds_q, bounds_k, scale, causal=False), below)
     return whole.out
+
+
+def _merge(whole: Partial, part: Partial, tokens: slice) -> None:
+    if fused_kernels.available():
+        out, other = whole.out.transpose(0, 1), part.out.transpose(0, 1)  # as the kernel gave them: contiguous
+        fused_kernels.merge_parts(out, whole.lse, other, part.lse, tokens.start)
+    else:
+        merge(whole, part, tokens)
 
 
 def _flash(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mill.models.tokens.rows import Row
@@ -11,6 +12,27 @@ if TYPE_CHECKING:
     import torch
 
 LOGIT_BLOCK = 1 << 26  # logits that are turned into log-probabilities at a time
+
+
+@dataclass(frozen=True)
+class TokenScores:
+    """The log-probabilities of tokens, and whether each is the argmax at its position, on the model's device."""
+
+    scores: list[torch.Tensor]
+    greedy: list[torch.Tensor]
+
+    def lists(self) -> tuple[list[float], list[bool]]:
+        """As Python's numbers; waits for the device."""
+        import torch
+
+        if not self.scores:
+            return [], []
+        return torch.cat(self.scores).double().tolist(), torch.cat(self.greedy).tolist()
+
+
+def on_device(values: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """The copy to CUDA waits for nothing that was launched before: its source is pinned memory."""
+    return values.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else values.to(device)
 
 
 def span_scores(logits: torch.Tensor, rows: Sequence[Row], first: int) -> list[list[tuple[float, bool]]]:
@@ -24,27 +46,23 @@ def span_scores(logits: torch.Tensor, rows: Sequence[Row], first: int) -> list[l
             start = number * positions + span.start - first
             targets += [(start + offset, token) for offset, token in enumerate(span.tokens)]
     indices, tokens = (torch.tensor(column) for column in zip(*targets, strict=True))
-    return _sum_spans(rows, *token_scores(logits.flatten(0, 1), indices, tokens))
+    return _sum_spans(rows, *token_scores(logits.flatten(0, 1), indices, tokens).lists())
 
 
-def token_scores(logits: torch.Tensor, indices: torch.Tensor, tokens: torch.Tensor) -> tuple[list[float], list[bool]]:
-    """The log-probability of each token at its index of the logits, and whether it is the argmax, a block at a time."""
-    import torch
-
-    indices, tokens = indices.to(logits.device), tokens.to(logits.device)
+def token_scores(logits: torch.Tensor, indices: torch.Tensor, tokens: torch.Tensor) -> TokenScores:
+    """The log-probability of each token at its index of the logits, and whether it is the argmax, a block at a time.
+    `indices` and `tokens` are on the CPU."""
     scores, greedy = [], []
     block = max(1, LOGIT_BLOCK // logits.shape[-1])
     for start in range(0, len(indices), block):
         # Choices of one token share an index, whose log-softmax is computed once.
-        rows, inverse = indices[start : start + block].unique(return_inverse=True)
-        chosen = logits[rows].float()
-        token = tokens[start : start + block]
+        distinct, inverse = indices[start : start + block].unique(return_inverse=True)
+        chosen = logits[on_device(distinct, logits.device)].float()
+        inverse, token = (on_device(one, logits.device) for one in (inverse, tokens[start : start + block]))
         # The operation of transformers' loss, so that scores agree with it to the last digit.
-        scores.append(chosen.log_softmax(dim=1)[inverse, token].double().cpu())
-        greedy.append((chosen[inverse, token] >= chosen.amax(dim=1)[inverse]).cpu())
-    if not scores:
-        return [], []
-    return torch.cat(scores).tolist(), torch.cat(greedy).tolist()
+        scores.append(chosen.log_softmax(dim=1)[inverse, token])
+        greedy.append(chosen[inverse, token] >= chosen.amax(dim=1)[inverse])
+    return TokenScores(scores, greedy)
 
 
 def _sum_spans(rows: Sequence[Row], scores: list[float], greedy: list[bool]) -> list[list[tuple[float, bool]]]:

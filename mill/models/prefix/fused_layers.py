@@ -1,0 +1,133 @@
+"""Parts of transformers' layers by one kernel each, inside a context: rotary embeddings and gated MLPs on CUDA.
+
+Nothing is assumed of a model's code. A part is replaced only where a probe gives the same values both ways.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+from mill.models.prefix import fused_kernels
+from mill.models.prefix.fused_norms import TOLERANCE, fused_norms
+
+if TYPE_CHECKING:
+    import torch
+
+ROTATION = "apply_rotary_pos_emb"  # a function of each architecture's module
+
+
+@contextmanager
+def fused_layers(model: Any) -> Iterator[None]:
+    """Inside this context norms, rotations and gated MLPs of the model are one kernel each, where they can be."""
+    parts: list[tuple[Any, str, Any]] | None = model.__dict__.get("_mill_fused")
+    if parts is None:
+        parts = model.__dict__["_mill_fused"] = _find(model)
+    with ExitStack() as stack:
+        stack.enter_context(fused_norms(model))
+        for owner, name, replacement in parts:
+            before = owner.__dict__.get(name)
+            setattr(owner, name, replacement)
+            stack.callback(_restore, owner, name, before)
+        yield
+
+
+def _restore(owner: Any, name: str, before: Any) -> None:
+    if before is None:
+        delattr(owner, name)
+    else:
+        setattr(owner, name, before)
+
+
+def _find(model: Any) -> list[tuple[Any, str, Any]]:
+    """(owner, attribute, replacement) of each part."""
+    first = next(model.parameters(), None)
+    if first is None or not first.is_cuda or first.element_size() != 2 or not fused_kernels.available():
+        return []
+    found: list[tuple[Any, str, Any]] = []
+    classes: dict[type, bool] = {}
+    for module in model.modules():
+        if _is_gated(module) and "forward" not in module.__dict__:
+            same = classes.get(type(module))
+            if same is None:
+                same = classes[type(module)] = _same_mlp(module)
+            if same:
+                found.append((module, "forward", _GatedMLP(module)))
+    names = {type(module).__module__ for module in model.modules() if type(module).__name__.endswith("Attention")}
+    for name in sorted(names):
+        source = sys.modules.get(name)
+        rotation = getattr(source, ROTATION, None)
+        if rotation is not None and _same_rotation(rotation, first):
+            found.append((source, ROTATION, _Rotation(rotation)))
+    return found
+
+
+def _is_gated(module: Any) -> bool:
+    parts = [getattr(module, name, None) for name in ("gate_proj", "up_proj", "down_proj", "act_fn")]
+    return all(map(callable, parts)) and type(parts[3]).__name__ in ("SiLU", "SiLUActivation")
+
+
+class _GatedMLP:
+    """Called in place of an MLP's forward."""
+
+    def __init__(self, mlp: Any) -> None:
+        self.gate, self.up, self.down = mlp.gate_proj, mlp.up_proj, mlp.down_proj
+
+    def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.down(fused_kernels.gated(self.gate(hidden), self.up(hidden)))
+        return out
+
+
+class _Rotation:
+    """Called in place of an architecture's function; what it does not expect goes to that."""
+
+    def __init__(self, original: Callable[..., Any]) -> None:
+        self.original = original
+
+    def __call__(self, q: Any, k: Any, cos: Any, sin: Any, *more: Any, **options: Any) -> Any:
+        if more or options or not all(_is_plain(one, cos, sin) for one in (q, k)):
+            return self.original(q, k, cos, sin, *more, **options)
+        cos, sin = cos.contiguous(), sin.contiguous()
+        return fused_kernels.rotated(q, cos, sin), fused_kernels.rotated(k, cos, sin)
+
+
+def _is_plain(x: Any, cos: Any, sin: Any) -> bool:
+    size = x.shape[-1]
+    shapes = x.dim() == 4 and x.shape[0] == 1 and cos.shape == sin.shape == (1, x.shape[2], size)
+    return bool(shapes and x.is_cuda and x.stride(3) == 1 and size % 2 == 0 and x.element_size() == 2)
+
+
+def _same_mlp(mlp: Any) -> bool:
+    import torch
+
+    try:
+        weight = mlp.up_proj.weight
+        with torch.inference_mode():
+            hidden = torch.randn(1, 3, weight.shape[1], device=weight.device, dtype=weight.dtype)
+            return _close(_GatedMLP(mlp)(hidden), mlp(hidden))
+    except Exception:  # another kind of layer, such as a quantized one
+        return False
+
+
+def _same_rotation(rotation: Any, like: torch.Tensor) -> bool:
+    import torch
+
+    try:
+        with torch.inference_mode():
+            q, k, cos, sin = (
+                torch.randn(shape, device=like.device, dtype=like.dtype)
+                for shape in ((1, 5, 4, 64), (1, 5, 2, 64), (1, 5, 64), (1, 5, 64))
+            )
+            q, k = q.transpose(1, 2), k.transpose(1, 2)
+            found, expected = _Rotation(rotation)(q, k, cos, sin), rotation(q, k, cos, sin)
+            return all(_close(one, other) for one, other in zip(found, expected, strict=True))
+    except Exception:  # other arguments
+        return False
+
+
+def _close(one: torch.Tensor, other: torch.Tensor) -> bool:
+    import torch
+
+    return one.shape == other.shape and bool(torch.allclose(one, other, atol=TOLERANCE, rtol=TOLERANCE))

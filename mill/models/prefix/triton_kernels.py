@@ -1,0 +1,83 @@
+"""The kernels of fused_kernels.py in Triton's language. Values are computed in float32 and rounded once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def merge(
+    out: Any,
+    lse: Any,
+    part: Any,
+    part_lse: Any,
+    start: Any,
+    rows: Any,
+    heads: Any,
+    tokens: Any,
+    part_tokens: Any,
+    size: Any,
+    ROWS: tl.constexpr,
+    SIZE: tl.constexpr,
+) -> None:
+    """A row is a head of a token."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    column = tl.arange(0, SIZE)
+    token, head = row // heads, row % heads
+    known = row < rows
+    cells = known[:, None] & (column < size)[None, :]
+    at, at_part = head * tokens + start + token, head * part_tokens + token
+    old = tl.load(lse + at, mask=known, other=0.0)
+    new = tl.load(part_lse + at_part, mask=known, other=0.0)
+    largest = tl.maximum(old, new)
+    total = largest + tl.log(tl.exp(old - largest) + tl.exp(new - largest))
+    places = (row + start * heads)[:, None] * size + column[None, :]
+    first = tl.load(out + places, mask=cells, other=0.0).to(tl.float32)
+    second = tl.load(part + row[:, None] * size + column[None, :], mask=cells, other=0.0).to(tl.float32)
+    mixed = first * tl.exp(old - total)[:, None] + second * tl.exp(new - total)[:, None]
+    tl.store(out + places, mixed.to(out.dtype.element_ty), mask=cells)
+    tl.store(lse + at, total, mask=known)
+
+
+@triton.jit
+def rotate(
+    x: Any,
+    cos: Any,
+    sin: Any,
+    out: Any,
+    rows: Any,
+    heads: Any,
+    by_head: Any,
+    by_token: Any,
+    half: Any,
+    ROWS: tl.constexpr,
+    HALF: tl.constexpr,
+) -> None:
+    """A row is a head of a token; its two halves are one complex number for each column."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    column = tl.arange(0, HALF)
+    token, head = row // heads, row % heads
+    cells = (row < rows)[:, None] & (column < half)[None, :]
+    source = (token * by_token + head * by_head)[:, None] + column[None, :]
+    angle = (token * 2 * half)[:, None] + column[None, :]
+    first = tl.load(x + source, mask=cells, other=0.0).to(tl.float32)
+    second = tl.load(x + source + half, mask=cells, other=0.0).to(tl.float32)
+    cos1 = tl.load(cos + angle, mask=cells, other=0.0).to(tl.float32)
+    cos2 = tl.load(cos + angle + half, mask=cells, other=0.0).to(tl.float32)
+    sin1 = tl.load(sin + angle, mask=cells, other=0.0).to(tl.float32)
+    sin2 = tl.load(sin + angle + half, mask=cells, other=0.0).to(tl.float32)
+    target = (row * 2 * half)[:, None] + column[None, :]
+    tl.store(out + target, (first * cos1 - second * sin1).to(out.dtype.element_ty), mask=cells)
+    tl.store(out + target + half, (second * cos2 + first * sin2).to(out.dtype.element_ty), mask=cells)
+
+
+@triton.jit
+def gate(gates: Any, ups: Any, out: Any, count: Any, SIZE: tl.constexpr) -> None:
+    place = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
+    known = place < count
+    value = tl.load(gates + place, mask=known, other=0.0).to(tl.float32)
+    factor = tl.load(ups + place, mask=known, other=0.0).to(tl.float32)
+    tl.store(out + place, (value * tl.sigmoid(value) * factor).to(out.dtype.element_ty), mask=known)
