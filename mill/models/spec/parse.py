@@ -258,7 +258,8 @@ def _parse_arguments(inner: str, whole: str) -> dict[str, str]:
     for part in split_list(inner):
         key, equals, value = (piece.strip() for piece in part.partition("="))
         if not equals or not _KEY.fullmatch(key):
-            raise SpecError(f"{redact_malformed(part)!r} in {spec} is not key=value")
+            shown = redact_address(part) if "***" in spec else part  # it may be the end of a password with a comma
+            raise SpecError(f"{shown!r} in {spec} is not key=value")
         key = key.replace("-", "_")
         if key in arguments:
             raise SpecError(f"{key!r} is given twice in {spec}")
