@@ -1,4 +1,4 @@
-"""Standard output that reports in one line why it cannot be written to, whoever writes: mill, click or rich."""
+"""Standard output that reports in one line why it cannot be written to, also where click or rich writes."""
 
 from __future__ import annotations
 
