@@ -19,8 +19,13 @@ _NAME = (
 )
 _SHORTEST = 6  # anything shorter would also be taken out of harmless words
 _WHOLE = re.compile(_NAME, re.IGNORECASE)
-# Before the host: name:password, or a token alone.
-_IN_ADDRESS = re.compile(r"(://(?:[^/@\s:\[\]?#]*:)?)([^/@\s\[\]?#]+)(?=@)")
+# Before the host: name:password, or a token alone. A password may have an @ that should have been %40.
+_IN_ADDRESS = re.compile(r"(://(?:[^/@\s:\[\]?#]*:)?)([^/@\s\[\]?#]+(?:@[^/@\s\[\]?#,]+)*)(?=@)")
+# The same where the address is malformed: http:/me:..., http//me:..., or a password with a slash. In prose, up to a space.
+_SCHEME = r"\bhttps?(?:://|:/(?!/)|//|:(?!/))"
+_IN_MALFORMED = re.compile(rf"({_SCHEME}[^\s:/@\"'<>,\[\]]*:)[^\s\"'<>,\[\]]+(?=@)", re.IGNORECASE)
+_MALFORMED = re.compile(rf"({_SCHEME}(?:[^:/@]*:)?).*(?=@)", re.IGNORECASE | re.DOTALL)
+_AFTER_PATH = re.compile(r"([?&;#](?:[\w.-]+=)?)[^&;#]*")
 # After the path: ?api_key=..., &token=..., &sig=...
 _QUERY_NAME = rf"(?:{_NAME}|[\w.-]*(?:key|token|secret|sig|signature|passw(?:or)?d|auth|credential))"
 _IN_QUERY = re.compile(rf"([?&;]{_QUERY_NAME}=)([^&;#\s\[\]\"',<>]+)", re.IGNORECASE)
@@ -31,6 +36,10 @@ _IN_TEXT = re.compile(rf"((?:^|\s|--){_NAME}\s*=\s*)({_QUOTED}|[^,\]\s]+)", re.I
 _ARGUMENT = rf"([\[,]\s*{_NAME}\s*=\s*)(?=[^,\]\s])"
 _IN_BRACKETS = re.compile(rf"{_ARGUMENT}({_START}[^,\]\n]*)", re.IGNORECASE)
 _IN_SPEC = re.compile(rf"{_ARGUMENT}({_START}[^,\]]*(?:\](?!\s*(?:,|$))[^,\]]*)*)", re.IGNORECASE)
+# In a mapping, as Python and JSON write it.
+_IN_MAPPING = re.compile(
+    rf"((?:\"{_NAME}\"|'{_NAME}')\s*:\s*)({_QUOTED}|\{{(?:[^{{}}]|\{{[^{{}}]*\}})*\}}|\[[^\]]*\]|[^,}}\]\s]+)", re.IGNORECASE
+)
 _OPTION = re.compile(rf"--{_NAME}=", re.IGNORECASE)
 _AFTER_SCHEME = re.compile(r"\b(?:bearer|basic|token)\s+([^\s\"'{}]+)", re.IGNORECASE)
 
@@ -67,9 +76,12 @@ def split_password(address: str) -> tuple[str, str | None]:
     Either may be the name of an environment variable: `http://me:$PASSWORD@host`, `http://$TOKEN@host`.
     """
     if "?" in address or "#" in address:
-        raise SpecError(f"{redact_text(address)}: an address ends with its path; a key is given as api_key=...")
-    found = re.match(r"(\w+://)([^/@\s]*)@(.*)", address, re.DOTALL)
+        raise SpecError(f"{redact_address(address)}: an address ends with its path; a key is given as api_key=...")
+    found = re.match(r"(\w+://)(?:([^/\s]*)@)?(.*)", address, re.DOTALL)  # up to the last @, as in URLs of browsers
     if found is None:
+        return address, None
+    address = found.group(1).lower() + found.group(3)
+    if found.group(2) is None:
         return address, None
     login = _from_environment(found.group(2))
     name, colon, password = login.partition(":")
@@ -78,7 +90,7 @@ def split_password(address: str) -> tuple[str, str | None]:
     else:
         password = _from_environment(password) if password.startswith("$") else unquote(password)
     remember(password if colon and password else unquote(name))
-    return found.group(1) + found.group(3), f"{unquote(name)}:{password}"
+    return address, f"{unquote(name)}:{password}"
 
 
 def _from_environment(text: str) -> str:
@@ -93,6 +105,11 @@ def is_variable(value: str) -> bool:
 def variables_in(address: str) -> list[str]:
     """The environment variable that stands for the password or the token in an address, if one does."""
     return re.findall(r"://(?:[^/@\s:]*:)?\$(\w+)@", address)
+
+
+def looks_like_url(text: str) -> bool:
+    """Whether a text starts as an address does, also where a colon or a slash is missing: `http:/host`, `http//host`."""
+    return re.match(_SCHEME, text, re.IGNORECASE) is not None
 
 
 def is_secret(name: str) -> bool:
@@ -118,13 +135,28 @@ def redact_addresses(text: str) -> str:
     return _IN_QUERY.sub(r"\1***", _IN_ADDRESS.sub(r"\1***", text))
 
 
+def redact_address(text: str) -> str:
+    """An address that may be malformed, or be none: nothing up to the last @ is shown but a name before a colon, and no
+    values of a query or a fragment."""
+    text = scrub(text)
+    if "@" in text and not _MALFORMED.search(text):  # it has no scheme
+        text = f"***{text[text.rindex('@') :]}"
+    return _AFTER_PATH.sub(r"\1***", redact_malformed(text))
+
+
+def redact_malformed(text: str) -> str:
+    """A spec that cannot be parsed: from the scheme of an address in it, everything up to the last @ may be a password."""
+    return _MALFORMED.sub(r"\1***", redact_spec(text))
+
+
 def redact_text(text: str) -> str:
     """A message without secrets: known ones, and values of names that look like one.
 
     `key=value` and `key=...` are examples and stay.
     """
-
-    return redact_addresses(_IN_TEXT.sub(_stars, _IN_BRACKETS.sub(_stars, scrub(text))))
+    for pattern in (_IN_BRACKETS, _IN_TEXT, _IN_MAPPING):
+        text = pattern.sub(_stars, scrub(text))
+    return redact_addresses(_IN_MALFORMED.sub(r"\1***", text))
 
 
 def redact_spec(text: str) -> str:

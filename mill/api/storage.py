@@ -45,11 +45,11 @@ def open_regular(file: Path, error: type[MillError] = RunError) -> IO[bytes]:
     return os.fdopen(descriptor, "rb")
 
 
-def read_bytes(file: Path, error: type[MillError] = RunError) -> bytes:
-    """The content of a regular file; raises FileNotFoundError where there is none."""
+def read_bytes(file: Path, error: type[MillError] = RunError, *, most: int = MOST_BYTES) -> bytes:
+    """The content of a regular file of `most` bytes; raises FileNotFoundError where there is none."""
     with open_regular(file, error) as handle:
-        if os.fstat(handle.fileno()).st_size > MOST_BYTES:
-            raise error(f"{file} is larger than {MOST_BYTES >> 30} GiB")
+        if os.fstat(handle.fileno()).st_size > most:
+            raise error(f"{file} is larger than {most >> 20:,} MiB")
         try:
             return handle.read()
         except OSError as cause:

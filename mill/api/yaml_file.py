@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections import Counter
 from pathlib import Path
@@ -25,10 +26,22 @@ def read_yaml(path: str, what: str) -> dict[Any, Any] | None:
     except RecursionError as error:
         raise SpecError(f"the {what} {path} is nested too deep") from error
     except yaml.YAMLError as error:
-        raise SpecError(f"the {what} {path} is not YAML: {' '.join(str(error).split())}") from error
+        raise SpecError(f"the {what} {path} is not YAML: {_problem(error)}") from None  # a traceback would quote the line
     if content is not None and not isinstance(content, dict):
         raise SpecError(f"the {what} {path} is not a mapping of names to values")
     return content
+
+
+def _problem(error: Any) -> str:
+    """What is wrong, and where. The parser's own message quotes the line, which may have a key."""
+    mark = getattr(error, "problem_mark", None)
+    if mark is None:
+        return " ".join(str(error).split())
+    problem = re.sub(r" '(?!<)[^']{3,}'", "", f"{error.problem or error.context}")  # a name, such as that of an alias
+    where = f"{problem} (line {mark.line + 1}, column {mark.column + 1})"
+    if not error.problem or not error.context or error.context_mark is None:
+        return where
+    return f"{where} {error.context} (line {error.context_mark.line + 1}, column {error.context_mark.column + 1})"
 
 
 def _construct(text: str) -> Any:
@@ -42,7 +55,10 @@ def _construct(text: str) -> Any:
             return None
         if _expanded_size(node, {}) > _MAX_NODES:
             raise ValueError(f"its aliases expand to more than {_MAX_NODES:,} values")
-        return loader.construct_document(node)
+        try:
+            return loader.construct_document(node)
+        except (ValueError, LookupError, TypeError, AttributeError):
+            raise ValueError("a value does not fit its tag, such as !!int, or is no date that exists") from None  # no quote
     finally:
         loader.dispose()
 

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import gc
 import importlib
-import io
 import logging
 import os
 import re
-import signal
 import sys
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import click
@@ -22,6 +19,8 @@ from mill.api.printing import echo, echo_data, message_line
 from mill.api.secrets import hide, redact_text
 from mill.api.warnings import logger
 from mill.cli.hide_keys import restart_without_keys
+from mill.cli.interrupts import interrupt_on_sigterm
+from mill.cli.output import OutputError, discard_output, open_output
 
 COMMANDS = {
     "eval": ("mill.cli.eval", "Run benchmarks on models."),
@@ -115,17 +114,9 @@ def cli(ctx: click.Context, output_dir: str | None, debug: bool) -> None:
 
 def main(argv: list[str] | None = None) -> None:
     """The entry point of `mill` and `infer-check`. SIGTERM, which schedulers send, ends a command as Ctrl-C does."""
-    terminated: list[int] = []
-
-    def terminate(number: int, frame: FrameType | None) -> None:
-        terminated.append(number)
-        signal.default_int_handler(number, frame)
-
     gc.set_threshold(100_000, 20, 100)  # samples and requests live until the end: looking for garbage finds none
-    signal.signal(signal.SIGTERM, terminate)
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a terminal may not support every character of a model's output
+    terminated = interrupt_on_sigterm()
+    open_output()
     if argv is None and hide(sys.argv[1:])[1]:
         restart_without_keys(_flags(sys.argv[1:]))
     code = run(sys.argv[1:] if argv is None else argv)
@@ -152,6 +143,8 @@ def run(argv: list[str]) -> int:
         code: Any = cli.main(args=argv, prog_name="mill", standalone_mode=False)
         return code if isinstance(code, int) else 0
     except MillError as error:
+        if isinstance(error, OutputError):
+            discard_output()
         return _fail(str(error), error.exit_code, debug)
     except click.NoSuchOption as error:
         return _fail(_option_message(error), 2, debug)
@@ -160,7 +153,7 @@ def run(argv: list[str]) -> int:
     except (KeyboardInterrupt, click.Abort):
         return _fail("interrupted", INTERRUPTED, debug)
     except (ClosedPipe, BrokenPipeError):
-        sys.stdout = Path(os.devnull).open("w")  # the reader closed the pipe; flushing at exit must not fail
+        discard_output()
         return 0
     except (Exception, SystemExit) as error:  # exit() of a library is no success of ours
         from mill.api.batching import describe

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from urllib.parse import unquote
 
 from mill.api.errors import MissingPackage
-from mill.api.secrets import remember, split_password
+from mill.api.secrets import looks_like_url, remember, split_password
 from mill.api.storage import utf8
 from mill.export.run import FAILED, FINISHED, INTERRUPTED, STOPPED, UNFINISHED
 from mill.export.target import ExportError
@@ -125,8 +125,8 @@ class MlflowTracker:
 def without_login(uri: str) -> str:
     """The address of a server without name and password, which MLflow takes from the environment. The address of a
     database has its password inside; it is removed from every message."""
-    if not uri.startswith(("http://", "https://")):
-        for login in re.findall(r"://[^/@\s]*:([^/@\s]+)@", uri):
+    if not looks_like_url(uri):
+        for login in re.findall(r"://[^/@\s:]*:(.+)@", uri):
             remember(login)
             remember(unquote(login))
         return uri

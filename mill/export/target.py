@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mill.api.batching import describe
 from mill.api.errors import MillError, SpecError, UnknownName
-from mill.api.secrets import redact_text, reveal
+from mill.api.secrets import looks_like_url, redact_address, redact_text, reveal
+from mill.models.spec.arguments import check_address
 
 MLFLOW, WANDB, TRACKIO = "mlflow", "wandb", "trackio"
 TRACKERS = (MLFLOW, WANDB, TRACKIO)
@@ -42,8 +44,20 @@ def parse_target(text: str) -> Target:
     if name not in (*TRACKERS, *FILES):
         raise UnknownName("target", name, (*TRACKERS, *FILES), hint=f"targets are {', '.join((*TRACKERS, *FILES))}")
     if address and name not in TRACKERS:
-        raise SpecError(f"{text}: {name} is a file format; --out names its folder")
+        raise SpecError(f"{redact_address(text)}: {name} is a file format; --out names its folder")
+    if name in TRACKERS:
+        _check_tracker(name, address)
     return Target(name, address)
+
+
+def _check_tracker(name: str, address: str) -> None:
+    """Refuse an address that a tracker would repeat in its messages, with the password, or take for a project's name."""
+    if name == MLFLOW and looks_like_url(address):
+        return check_address(address, name)
+    login = re.match(r".*:.*@" if name != MLFLOW else r"(?!file:)[^/@:]*:(?!//).*@", address, re.DOTALL)
+    if login:
+        wanted = "http://host:port or the URI of a database" if name == MLFLOW else "the name of a project, not an address"
+        raise SpecError(f"{name}={redact_address(address)}: give {wanted}")
 
 
 def parse_trackers(texts: Sequence[str]) -> list[Target]:

@@ -9,6 +9,7 @@ import re
 import reprlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import msgspec
 from msgspec import inspect
 
 from mill.api.errors import MillError, SpecError, UnknownName
+from mill.api.secrets import is_secret, redact_text
 
 
 @dataclass(frozen=True)
@@ -187,13 +189,24 @@ def read_all(
 
 
 def shown(value: Any) -> str:
-    """A value in a message: short, and also built in short time where a value is huge."""
+    """A value in a message: short, without secrets, and also built in short time where a value is huge."""
     text = _REPR.repr(value)
     return text if len(text) <= 60 else f"{text[:60]}..."
 
 
+class _SafeRepr(reprlib.Repr):
+    """Shows no values of names that look like those of secrets."""
+
+    def repr_dict(self, x: dict[Any, Any], level: int) -> str:
+        first = islice(x.items(), self.maxdict + 1)  # one more, so that the dots are shown
+        return super().repr_dict({name: "***" if is_secret(str(name)) else value for name, value in first}, level)
+
+    def repr_str(self, x: str, level: int) -> str:
+        return super().repr_str(redact_text(x[: self.maxstring * 10]), level)
+
+
 _NUMBER = re.compile(r"[-+]?([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][-+]?[0-9]+)?")
-_REPR = reprlib.Repr()
+_REPR = _SafeRepr()
 _REPR.maxlevel, _REPR.maxstring, _REPR.maxlong, _REPR.maxother = 3, 200, 200, 200
 _REPR.maxlist = _REPR.maxtuple = _REPR.maxset = _REPR.maxfrozenset = _REPR.maxdict = 20
 

@@ -26,6 +26,10 @@ def console(*, stderr: bool = False) -> Any:
             texts = (printable(" ".join(item.splitlines())) if isinstance(item, str) else item for item in objects)
             super().print(*texts, **{**options, "markup": False})
 
+        def on_broken_pipe(self) -> None:
+            """Rich would end the process."""
+            raise BrokenPipeError
+
     stream = sys.stderr if stderr else sys.stdout
     return PlainConsole(stderr=stderr, width=None if stream.isatty() else PLAIN_WIDTH, highlight=False, emoji=False)
 

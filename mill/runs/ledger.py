@@ -32,6 +32,7 @@ FOLDER, SUFFIX = "spending", ".ledger"
 BEAT_S = 0.5
 SILENCE_S = 30.0  # without a beat, before a process that may be alive counts as killed
 _BYTES = 2048
+_MOST_BYTES = 16 << 20
 _REMEDY = "move it away, and what that process has spent is not counted"
 _ATTEMPTS = 20  # to read a file between two writes
 
@@ -234,7 +235,10 @@ class _LedgerReader:
 
 def _read_entry(file: Path) -> LedgerEntry:
     for _ in range(_ATTEMPTS):
-        text = read_bytes(file).decode("utf-8", "replace").strip()
+        try:
+            text = read_bytes(file, most=_MOST_BYTES).decode("utf-8", "replace").strip()
+        except RunError as error:
+            raise RunError(f"{error}: {_REMEDY}") from error
         checksum, _, content = text.partition(" ")
         if checksum == f"{zlib.crc32(content.encode()):08x}":
             try:

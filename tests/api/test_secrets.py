@@ -9,6 +9,7 @@ from mill.api.secrets import (
     hide,
     is_secret,
     redact,
+    redact_address,
     redact_command,
     redact_spec,
     redact_text,
@@ -56,6 +57,7 @@ ADDRESSES = [
     "http://host/v1?sig=sk-12345#part",
     "http://host/v1?subscription-key=sk-12345",
     "http://a:8000,http://sk-12345@b:8000",
+    "HTTP://me:sk-12345@sk-12345@host",
 ]
 
 
@@ -74,7 +76,7 @@ def test_an_address_is_printed_and_stored_without_its_secret(address: str) -> No
 def test_a_secret_in_an_address_argument_moves_to_the_environment(address: str) -> None:
     arguments, hidden = hide(["mill", "eval", f"openai-compat[base_url={address},model=m]", "gsm8k", "--base_url", address])
     assert "sk-12345" not in " ".join(arguments)
-    assert {value.rstrip(":") for value in hidden.values()} == {"sk-12345"}
+    assert {part for value in hidden.values() for part in value.rstrip(":").split("@")} == {"sk-12345"}
 
 
 @pytest.mark.parametrize(
@@ -88,6 +90,7 @@ def test_an_address_without_a_secret_is_unchanged(address: str) -> None:
     ("address", "login"),
     [
         ("http://me:pass%40word@host/v1", "me:pass@word"),
+        ("HTTP://me:pass@word@host/v1", "me:pass@word"),
         ("http://sk-12345@host/v1", "sk-12345:"),
         ("http://$SOME_TOKEN@host/v1", "sk-12345:"),
         ("http://me:$SOME_TOKEN@host/v1", "me:sk-12345"),
@@ -104,6 +107,28 @@ def test_a_query_in_an_address_is_refused_without_printing_its_key() -> None:
     with pytest.raises(SpecError, match=r"\?api_key=\*\*\*: an address ends with its path") as raised:
         split_password("http://host/v1?api_key=sk-12345")
     assert "sk-12345" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("http://host:8000/v1", "http://host:8000/v1"),
+        ("http://me:pa/ss@host:8000/v1", "http://me:***@host:8000/v1"),
+        ("http:/me:p@ss word@host", "http:/me:***@host"),
+        ("HTTPS//me:pass@host", "HTTPS//me:***@host"),
+        ("http://to/ken@host", "http://***@host"),
+        ("me:pass@host?token=pass", "***@host?token=***"),
+        ("http://host/v1?model=m&pass#pass", "http://host/v1?model=***&***#***"),
+    ],
+)
+def test_a_refused_address_is_shown_without_what_may_be_secret(address: str, shown: str) -> None:
+    assert redact_address(address) == shown
+
+
+def test_values_in_mappings_are_redacted_by_name() -> None:
+    text = """{'api_key': 'a b', "headers": {"X": "a"}, 'token': ['a'], 'secret': 5, 'max_tokens': 7, 'x': 'y'}"""
+    shown = """{'api_key': ***, "headers": ***, 'token': ***, 'secret': ***, 'max_tokens': 7, 'x': 'y'}"""
+    assert redact_text(text) == shown and redact_text(shown) == shown
 
 
 def test_reveal_restores_hidden_secrets(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -691,10 +691,85 @@ def test_a_wrong_argument_is_refused_with_what_works(mill: Mill, tmp_path: Path)
         assert code == 2 and err.startswith(f"mill: {message}") and len(err.splitlines()) == 1
 
 
-def test_a_reader_that_closes_the_pipe_is_no_error() -> None:
+READING = ["ls", "tasks"], ["ls", "--help"], ["collect", "--format", "html"], ["collect"]
+WRITING = ["eval", "toy[path=toy]", "toy_gen", "--task_paths", TOY, "--limit", "2", "--quiet"]
+
+
+@pytest.fixture
+def scored(tmp_path: Path) -> Callable[..., tuple[int, str]]:
+    """Run a command in a process of its own, in a folder with a result: (exit code, standard error)."""
+
+    def call(argv: list[str], **streams: Any) -> tuple[int, str]:
+        variables = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
+        command = [sys.executable, "-m", "mill", *argv]
+        options: dict[str, Any] = {"cwd": tmp_path, "env": variables, "stderr": subprocess.PIPE, "text": True, **streams}
+        done = subprocess.run(command, **options)
+        return done.returncode, done.stderr
+
+    assert call(WRITING, stdout=subprocess.DEVNULL)[0] == 0
+    return call
+
+
+@pytest.mark.parametrize("argv", [*READING, WRITING])
+def test_a_reader_that_closes_the_pipe_is_no_error(scored: Callable[..., tuple[int, str]], argv: list[str]) -> None:
     """The pipe has no reader when mill writes."""
     reader, writer = os.pipe()
     os.close(reader)
-    done = subprocess.run([sys.executable, "-m", "mill", "ls", "tasks"], stdout=writer, stderr=subprocess.PIPE, text=True)
-    os.close(writer)
-    assert (done.returncode, done.stderr) == (0, "")
+    try:
+        assert scored(argv, stdout=writer) == (0, "")
+    finally:
+        os.close(writer)
+
+
+@pytest.mark.parametrize("argv", [*READING, WRITING])
+def test_a_full_disk_below_standard_output_is_one_line(scored: Callable[..., tuple[int, str]], argv: list[str]) -> None:
+    with Path("/dev/full").open("w") as full:
+        assert scored(argv, stdout=full) == (1, "mill: cannot write to standard output: No space left on device\n")
+
+
+def test_a_closed_standard_output_gets_nothing(scored: Callable[..., tuple[int, str]]) -> None:
+    for argv in READING:
+        assert scored(argv, preexec_fn=lambda: os.close(1)) == (0, "")
+
+
+IN_DEL = """
+import os, signal, time
+from mill.api.registry import register_model
+from tests.toy import ToyModel
+
+class Dying:
+    def __del__(self):
+        os.kill(os.getpid(), signal.NAME)
+        for _ in range(1000):  # the handler runs between two instructions
+            pass
+        open("deleted", "a").write("x")
+
+@register_model("dying")
+class DyingModel(ToyModel):
+    calls = 0
+
+    def _note(self, request):
+        self.calls += 1
+        if self.calls == 5:
+            Dying()
+        time.sleep(0.02)
+        return 1
+"""
+
+
+@pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGINT", 130)])
+def test_a_signal_inside_a_destructor_ends_the_run(tmp_path: Path, name: str, code: int) -> None:
+    """Python discards what a handler raises there."""
+    (tmp_path / "dying.py").write_text(IN_DEL.replace("NAME", name))
+    argv = ["eval", "dying[path=a,batch_size=1]", "toy_gen", "--task_paths", "dying.py", "--output_dir", "out", "--quiet"]
+    done = subprocess.run(
+        [sys.executable, "-m", "mill", *argv],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "TOY_N": "200"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == code and "all completed requests are recorded" in done.stderr, done.stderr
+    assert "Exception ignored" not in done.stderr and not (tmp_path / "deleted").exists()
+    (record,) = (tmp_path / "out").glob("*/*/record/*.jsonl")
+    assert 4 <= len(record.read_text().splitlines()) < 100  # of 200

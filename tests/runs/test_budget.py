@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import threading
 import time
@@ -171,6 +172,18 @@ def test_a_damaged_ledger_is_refused(mill: Mill, out: Path) -> None:
     ledger.write_bytes(ledger.read_bytes().replace(b'"output": 4', b'"output": 5'))
     code, _, err = mill("toy[path=toy]", "toy_gen", "--max_tokens_total", "100")
     assert code != 0 and f"{ledger} is damaged" in err and "Traceback" not in err
+
+
+def test_a_huge_ledger_is_refused_unread(mill: Mill, out: Path) -> None:
+    assert mill("toy[path=toy]", "toy_gen", "--limit", "2")[0] == 0
+    (ledger,) = out.glob("*/*/spending/*.ledger")
+    os.truncate(ledger, 300 << 20)
+    started = time.monotonic()
+    code, _, err = mill("toy[path=toy]", "toy_gen", "--max_tokens_total", "100")
+    (line,) = err.splitlines()
+    assert code == 1 and f"{ledger} is larger than 16 MiB: move it away" in line and time.monotonic() - started < 3
+    os.truncate(ledger, 2048)
+    assert mill("toy[path=toy]", "toy_gen", "--max_tokens_total", "100")[0] == 4
 
 
 @pytest.mark.parametrize(

@@ -185,6 +185,90 @@ def test_an_error_in_a_run_file_is_reported_without_its_key(mill: Mill, spec: st
     assert code == 2 and not leaks(output)
 
 
+MALFORMED = [
+    "me:{key}@127.0.0.1:9/v1",
+    "{key}@127.0.0.1:9/v1",
+    "htp://me:{key}@127.0.0.1:9/v1",
+    "http:me:{key}@127.0.0.1:9/v1",
+    "http:/me:{key}@127.0.0.1:9/v1",
+    "http//me:{key}@127.0.0.1:9/v1",
+    "http://me:pa/{key}@127.0.0.1:9/v1",
+    "http://me:1234/{key}@127.0.0.1:9/v1",
+    "http://me:x#{key}@127.0.0.1:9/v1",
+    "http://me:x?{key}@127.0.0.1:9/v1",
+    "http://me:{key} x@127.0.0.1:9/v1",
+    "http://me:pa,{key}@127.0.0.1:9/v1",
+    "http://me:\x1b[31m{key}@127.0.0.1:9/v1",
+    "http://me:a]{key}@127.0.0.1:9/v1",
+    "http://me:{key}@p@127.0.0.1:9/v1",
+    "http://127.0.0.1:9/v1#{key}",
+    "http://127.0.0.1:9/v1?{key}",
+]
+
+
+@pytest.mark.parametrize("debug", [(), ("--debug",)])
+@pytest.mark.parametrize("address", MALFORMED)
+def test_a_malformed_address_is_refused_without_its_password(mill: Mill, address: str, debug: tuple[str, ...]) -> None:
+    address, options = address.format(key=KEY), ("toy_gen", "--limit", "1", "--task_paths", TOY)
+    output = [
+        mill(*debug, "eval", "m", *options, "--base_url", address),
+        mill(*debug, "eval", f"openai-compat[model=m,base_url={address}]", *options),
+    ]
+    if address.startswith("http") and "," not in address:  # else it is the name of a model, or of two
+        output.append(mill(*debug, "eval", address, *options))
+    assert [code for code, _ in output] == [2] * len(output) and not [text for _, text in output if leaks(text)]
+
+
+def test_a_short_part_of_a_password_is_not_printed_either(mill: Mill) -> None:
+    for debug in ((), ("--debug",)):
+        _, output = mill(*debug, "eval", "m", "toy_gen", "--task_paths", TOY, "--base_url", "http://me:pqz/x@127.0.0.1:9")
+        assert "base_url=http://me:***@127.0.0.1:9: not a valid URL" in output and "%2F for /" in output
+        assert "pqz" not in output
+
+
+RUN_FILES = [
+    "models: [{{api_key: {key}}}]\ntasks: [toy_gen]\n",
+    "models: [m]\ntasks: [toy_gen]\nreuse: {{api_key: {key}}}\nsample: 5\n",
+    "models: [m]\njudge: [{{api_key: {key}}}]\n",
+    "models: [m]\nlimit: {{a: {{headers: {{b: {key}}}}}}}\n",
+    "models: [m]\ngen_kwargs: {{temperature: {{api_key: {key}}}}}\n",
+    "models: {{url: 'http://me:pa/{key}@host'}}\n",
+    "limit: http://me:{key}@host\n",
+    "models: [m\napi_key: {key}\n",
+    "api_key: {key}: x\n",
+    "api_key: '{key}\n",
+    "api_key: *{key}\n",
+    "api_key: !{key} x\n",
+    "api_key: !!int {key}\n",
+    "api_key: !!bool {key}\n",
+]
+
+
+@pytest.mark.parametrize("debug", [(), ("--debug",)])
+@pytest.mark.parametrize("content", RUN_FILES)
+def test_a_refused_run_file_is_reported_without_its_key(mill: Mill, content: str, debug: tuple[str, ...]) -> None:
+    Path("run.yaml").write_text(content.format(key=KEY))
+    code, output = mill(*debug, "eval", "--config", "run.yaml")
+    assert code == 2 and "mill: " in output and "run.yaml" in output and not leaks(output)
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "mlflow:http://me:pa/{key}@127.0.0.1:9",
+        "mlflow:me:{key}@127.0.0.1:9",
+        "mlflow:http:/me:{key}@127.0.0.1:9",
+        "trackio:me:{key}@x",
+        "wandb:http://me:{key}@x",
+        "parquet:me:{key}@x",
+    ],
+)
+def test_a_refused_target_is_reported_without_its_password(mill: Mill, tmp_path: Path, target: str) -> None:
+    assert mill("eval", "toy[path=a]", "toy_gen", "--task_paths", TOY, "--limit", "1")[0] == 0
+    code, output = mill("export", "results", "--to", target.format(key=KEY))
+    assert code == 2 and output.startswith("mill: ") and "***" in output and not leaks(output)
+
+
 # In a separate process
 
 
@@ -271,12 +355,13 @@ def test_a_refused_spec_is_reported_without_its_key(argument: str) -> None:
     assert not leaks(str(raised.value))
 
 
-def test_a_token_in_an_address_is_removed_from_the_command_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize("token", [KEY, f"{KEY}@sign"])
+def test_a_token_in_an_address_is_removed_from_the_command_line(tmp_path: Path, token: str) -> None:
     with FaultServer(slow) as server:
-        spec = f"{server.url.replace('http://', f'http://{KEY}@')}[model=m,chat=true]"
+        spec = f"{server.url.replace('http://', f'HTTP://{token}@')}[model=m,chat=true]"
         options = ("--task_paths", TOY, "--output_dir", str(tmp_path / "out"), "--limit", "4")
         code, output, seen = run_watched("eval", spec, "toy_gen", *options)
-        login = base64.b64encode(f"{KEY}:".encode()).decode()
+        login = base64.b64encode(f"{token}:".encode()).decode()
         assert {headers["Authorization"] for headers in server.headers[-4:]} == {f"Basic {login}"}
     assert code == 1 and seen == [] and not leaks(output) and leaking_files(tmp_path) == []
 
@@ -356,11 +441,11 @@ def test_a_redirect_does_not_forward_the_key(mill: Mill, monkeypatch: pytest.Mon
         assert other.headers == []
 
 
-@pytest.mark.parametrize(("name", "key"), [("a newline", f"{KEY}\n"), ("signs", "p%40ss")])
+@pytest.mark.parametrize(("name", "key"), [("a newline", f"{KEY}\n"), ("signs", "p%40ss"), ("signs", "p@ss")])
 def test_keys_are_normalized_before_they_are_sent(
     mill: Mill, monkeypatch: pytest.MonkeyPatch, echo: FaultServer, name: str, key: str
 ) -> None:
-    """A trailing newline is removed, and percent escapes of an address are decoded."""
+    """A trailing newline is removed, and percent escapes of an address are decoded. The last @ ends a password."""
     address = echo.url
     if name == "signs":
         address = address.replace("://", f"://me:{key}@")

@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from mill.api.errors import SpecError
-from mill.api.secrets import redact_text
+from mill.api.secrets import redact_address
 
 
 def check_seconds(name: str, value: Any) -> None:
@@ -49,19 +49,20 @@ def check_key(key: Any, where: str) -> str | None:
     return key or None
 
 
-def check_address(base_url: Any) -> None:
-    check_text("base_url", base_url)
-    shown = redact_text(base_url)
-    if not base_url.startswith(("http://", "https://")):
-        raise SpecError(f"base_url={shown}: a URL starts with http:// or https://")
-    if "," in base_url:
-        raise SpecError(f"base_url={shown}: several addresses are supported by mill eval only")
-    if any(ord(char) <= 32 or ord(char) == 127 for char in base_url):
-        raise SpecError(f"base_url={shown!r}: a URL has no spaces and no control characters")
+def check_address(address: Any, name: str = "base_url") -> None:
+    check_text(name, address)
+    shown = redact_address(address)
+    if not address.lower().startswith(("http://", "https://")):
+        raise SpecError(f"{name}={shown}: a URL starts with http:// or https://")
+    if "," in address:
+        raise SpecError(f"{name}={shown}: several addresses are supported by mill eval only")
+    if any(ord(char) <= 32 or ord(char) == 127 for char in address):
+        raise SpecError(f"{name}={shown!r}: a URL has no spaces and no control characters")
     try:
-        url = urlsplit(base_url)
+        url = urlsplit(address)
         valid = url.hostname and (url.port is None or url.port > 0)
-    except ValueError as error:
-        raise SpecError(f"base_url={shown}: {error}") from error
+    except ValueError:
+        hint = "; in a password write %2F for /, %3F for ?, %23 for # and %40 for @" if "@" in address else ""
+        raise SpecError(f"{name}={shown}: not a valid URL; write http://host:port{hint}") from None  # ValueError quotes it
     if not valid:
-        raise SpecError(f"base_url={shown}: no host; write http://host:port")
+        raise SpecError(f"{name}={shown}: no host; write http://host:port")

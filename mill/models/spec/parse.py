@@ -29,7 +29,7 @@ from typing import Any
 
 from mill.api.errors import SpecError, UnknownName
 from mill.api.registry import models
-from mill.api.secrets import is_secret, is_variable, redact_spec, remember
+from mill.api.secrets import is_secret, is_variable, looks_like_url, redact_address, redact_malformed, remember
 from mill.api.warnings import warn
 from mill.models.spec.configs import packaged_configs, packaged_path
 
@@ -123,7 +123,7 @@ def parse_spec(text: str) -> Spec:
     backend, implied = _backend_of(head)
     twice = sorted(set(implied) & set(arguments))
     if twice:
-        raise SpecError(f"{text!r} gives {', '.join(twice)} twice: before the brackets and inside them")
+        raise SpecError(f"{redact_malformed(text)!r} gives {', '.join(twice)} twice: before the brackets and inside them")
     return Spec(backend, {**implied, **arguments})
 
 
@@ -147,7 +147,7 @@ def make_spec(model: str, *, backend: str = "", base_url: str = "", if_served: b
     if argument is None:
         if not spec.backend:
             raise SpecError(f"base_url is an argument of a config: write {spec.config}[base_url=...]")
-        raise SpecError(f"base_url {redact_spec(base_url)}: the backend {spec.backend} talks to no server")
+        raise SpecError(f"base_url {redact_address(base_url)}: the backend {spec.backend} talks to no server")
     return Spec(spec.backend, {**spec.arguments, argument: base_url})
 
 
@@ -164,7 +164,7 @@ def _on_backend(model: str, head: str, arguments: Mapping[str, str], backend: st
     named = _named(name, head)
     twice = sorted(({*named} & {*arguments, *more}) | ({*arguments} & {*more}))
     if twice:
-        raise SpecError(f"{model!r} on {backend!r} gives {', '.join(twice)} twice")
+        raise SpecError(f"{redact_malformed(model)!r} on {redact_malformed(backend)!r} gives {', '.join(twice)} twice")
     return Spec(name, {**named, **arguments, **more})
 
 
@@ -172,10 +172,12 @@ def _same_backend(spec: Spec, model: str, backend: str) -> Spec:
     """A model that names its backend, which must be the separately named one."""
     name, more = _split_brackets(backend.strip())
     if spec.backend != name:
-        raise SpecError(f"{model!r} names the backend {spec.backend or 'of a config file'}, and --backend {name}")
+        raise SpecError(
+            f"{redact_malformed(model)!r} names the backend {spec.backend or 'of a config file'}, and --backend {name}"
+        )
     twice = sorted({*spec.arguments} & {*more})
     if twice:
-        raise SpecError(f"{model!r} on {backend!r} gives {', '.join(twice)} twice")
+        raise SpecError(f"{redact_malformed(model)!r} on {redact_malformed(backend)!r} gives {', '.join(twice)} twice")
     return Spec(name, {**spec.arguments, **more})
 
 
@@ -197,7 +199,7 @@ def _is_name(head: str) -> bool:
 
 def _backend_of(head: str) -> tuple[str, dict[str, str]]:
     """The backend that a head implies, if it is not a registered name, and the implied arguments."""
-    if head.startswith(("http://", "https://")):
+    if looks_like_url(head):
         return "openai-compat", {"base_url": head}
     prefix, colon, rest = head.partition(":")
     if colon and (prefix in PREFIXES or prefix in models):
@@ -243,20 +245,21 @@ def _split_brackets(text: str) -> tuple[str, dict[str, str]]:
     head, bracket, rest = text.partition("[")
     if not bracket:
         if "]" in text:
-            raise SpecError(f"{redact_spec(text)!r} closes a bracket that was never opened")
+            raise SpecError(f"{redact_malformed(text)!r} closes a bracket that was never opened")
         return text, {}
     if not rest.endswith("]"):
-        raise SpecError(f"{redact_spec(text)!r} does not close its bracket; write name[key=value,key=value]")
+        raise SpecError(f"{redact_malformed(text)!r} does not close its bracket; write name[key=value,key=value]")
     return head.strip(), _parse_arguments(rest[:-1], text)
 
 
 def _parse_arguments(inner: str, whole: str) -> dict[str, str]:
     arguments: dict[str, str] = {}
-    spec = repr(redact_spec(whole))
+    spec = repr(redact_malformed(whole))
     for part in split_list(inner):
         key, equals, value = (piece.strip() for piece in part.partition("="))
         if not equals or not _KEY.fullmatch(key):
-            raise SpecError(f"{redact_spec(part)!r} in {spec} is not key=value")
+            shown = redact_address(part) if "***" in spec else part  # it may be the end of a password with a comma
+            raise SpecError(f"{shown!r} in {spec} is not key=value")
         key = key.replace("-", "_")
         if key in arguments:
             raise SpecError(f"{key!r} is given twice in {spec}")
@@ -266,7 +269,7 @@ def _parse_arguments(inner: str, whole: str) -> dict[str, str]:
             remember(value)
             arguments[key] = _secret(key, _unquote(value, "***", spec))
         else:
-            arguments[key] = _unquote(value, value, spec)
+            arguments[key] = _unquote(value, redact_malformed(value), spec)
     return arguments
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 
+_ESCAPES = {code: f"\\x{code:x}" for code in range(0x7F, 0xA0)}
 _VOID = {"meta", "input", "circle", "line", "polyline", "polygon"}
 
 
@@ -32,14 +33,15 @@ def joined(*content: str | Iterable[str]) -> Html:
 
 
 def _visible(text: str) -> str:
-    """Control characters as symbols (␀, ␘): browsers drop them, and some end the text."""
+    """Control characters as symbols (␀, ␘), and as escapes (\\x9b) where there is none: browsers drop them, some end the
+    text, and a terminal that shows the page would obey them."""
     return text if text.isprintable() else "".join(map(_symbol, text))
 
 
 def _symbol(char: str) -> str:
     if char in "\u202d\u202e":  # they reverse the rest of a line
         return "\u2426"
-    return chr(0x2400 + ord(char)) if ord(char) < 32 and char not in "\n\t" else char
+    return chr(0x2400 + ord(char)) if ord(char) < 32 and char not in "\n\t" else _ESCAPES.get(ord(char), char)
 
 
 def _attribute(key: str, value: str | float | bool) -> str:
