@@ -34,11 +34,11 @@ def merge(
     new = tl.load(part_lse + at_part, mask=known, other=0.0)
     largest = tl.maximum(old, new)
     total = largest + tl.log(tl.exp(old - largest) + tl.exp(new - largest))
-    places = (row + start * heads)[:, None] * size + column[None, :]
-    first = tl.load(out + places, mask=cells, other=0.0).to(tl.float32)
+    cells_at = (row + start * heads)[:, None] * size + column[None, :]
+    first = tl.load(out + cells_at, mask=cells, other=0.0).to(tl.float32)
     second = tl.load(part + row[:, None] * size + column[None, :], mask=cells, other=0.0).to(tl.float32)
     mixed = first * tl.exp(old - total)[:, None] + second * tl.exp(new - total)[:, None]
-    tl.store(out + places, mixed.to(out.dtype.element_ty), mask=cells)
+    tl.store(out + cells_at, mixed.to(out.dtype.element_ty), mask=cells)
     tl.store(lse + at, total, mask=known)
 
 
@@ -76,8 +76,8 @@ def rotate(
 
 @triton.jit
 def gate(gates: Any, ups: Any, out: Any, count: Any, SIZE: tl.constexpr) -> None:
-    place = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
-    known = place < count
-    value = tl.load(gates + place, mask=known, other=0.0).to(tl.float32)
-    factor = tl.load(ups + place, mask=known, other=0.0).to(tl.float32)
-    tl.store(out + place, (value * tl.sigmoid(value) * factor).to(out.dtype.element_ty), mask=known)
+    index = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
+    known = index < count
+    value = tl.load(gates + index, mask=known, other=0.0).to(tl.float32)
+    factor = tl.load(ups + index, mask=known, other=0.0).to(tl.float32)
+    tl.store(out + index, (value * tl.sigmoid(value) * factor).to(out.dtype.element_ty), mask=known)
