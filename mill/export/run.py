@@ -24,6 +24,7 @@ from mill.api.validate import convert
 from mill.api.warnings import warn
 from mill.report.collect import score_rows
 from mill.runs.folder import MANIFEST, RunFolder, find_runs
+from mill.runs.ledger import spent_so_far
 from mill.runs.samples import read_rows
 from mill.runs.schema import BenchmarkResult, Manifest, Results, SessionEntry, TaskResult
 
@@ -35,9 +36,10 @@ _LOWER_IS_BETTER = re.compile(r"(?:^|_)(?:perplexity|bits_per_byte|[wct]er|brier
 
 @dataclass
 class SampleCount:
-    """The samples of a task: `failed` have an error, `unanswered` no response yet. `responses` counts all requests."""
+    """The samples of a task: those that are `done`, of which `failed` have an error, and those `unanswered` as yet.
+    `responses` counts all requests."""
 
-    n: int = 0
+    done: int = 0
     failed: int = 0
     unanswered: int = 0
     responses: int = 0
@@ -46,9 +48,14 @@ class SampleCount:
     metrics: dict[str, None] = field(default_factory=dict)
     """The names of the metrics that samples have values of."""
 
+    @property
+    def planned(self) -> int:
+        return self.done + self.unanswered
+
     def add(self, row: Mapping[str, Any]) -> None:
-        self.n += 1
-        self.unanswered += row.get("error") == UNANSWERED
+        pending = row.get("error") == UNANSWERED
+        self.done += not pending
+        self.unanswered += pending
         self.failed += row.get("error") not in (None, UNANSWERED)
         self.responses += sum(map(len, row["responses"]))
         self.decimal_ids = self.decimal_ids and is_decimal(row["id"])
@@ -117,9 +124,13 @@ class ExportedRun:
         ends = [_time(session.started).timestamp() + max(0.0, session.seconds) for session in self.sessions]
         return datetime.fromtimestamp(min(max(ends, default=0.0), _LATEST), timezone.utc)
 
-    @property
+    @cached_property
     def seconds(self) -> float:
-        return sum(max(0.0, session.seconds) for session in self.sessions)
+        """The time in which processes worked on the run, in all sessions, also those that were killed."""
+        try:
+            return spent_so_far(self.folder)[1]
+        except RunError:  # a damaged file of one process: the manifest has the sessions that ended
+            return sum(max(0.0, session.seconds) for session in self.sessions)
 
     @property
     def status(self) -> str:

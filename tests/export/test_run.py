@@ -16,7 +16,7 @@ from tests.export.made_runs import KEY, evaluate, only_run
 
 
 def test_samples_are_counted(odd_run: ExportedRun) -> None:
-    counts = {task: (count.n, count.failed, count.unanswered, count.responses) for task, count in odd_run.counts.items()}
+    counts = {task: (count.done, count.failed, count.unanswered, count.responses) for task, count in odd_run.counts.items()}
     assert counts == {
         "odd_text": (4, 1, 0, 4),
         "odd:choice,x": (4, 0, 0, 12),
@@ -29,11 +29,11 @@ def test_samples_are_counted(odd_run: ExportedRun) -> None:
 
 def test_a_moved_run_is_the_same_and_an_extended_one_too(tmp_path: Path) -> None:
     first = evaluate(tmp_path / "a", "odd_text", "--limit", "2")
-    assert first.counts["odd_text"].n == 2  # read now, before the run is extended
+    assert first.counts["odd_text"].done == 2  # read now, before the run is extended
     shutil.copytree(tmp_path / "a", tmp_path / "b" / "elsewhere")
     assert only_run(tmp_path / "b" / "elsewhere").uid == first.uid
     extended = evaluate(tmp_path / "a", "odd_text")
-    assert (extended.uid, extended.counts["odd_text"].n) == (first.uid, 4)
+    assert (extended.uid, extended.counts["odd_text"].done) == (first.uid, 4)
     assert tracked(extended).step == 4 and tracked(first).state != tracked(extended).state
 
 
@@ -79,7 +79,7 @@ def test_an_unfinished_run_has_unanswered_samples_and_no_scores(tmp_path: Path) 
     unfinished = only_run(tmp_path)
     assert unfinished.status == "unfinished"
     assert tracked(unfinished).metrics["run/unanswered"] == 1
-    assert (unfinished.counts["odd_text"].failed, unfinished.counts["odd_text"].n) == (0, 2)
+    assert (unfinished.counts["odd_text"].failed, unfinished.counts["odd_text"].done) == (0, 1)
 
 
 def test_a_run_that_stopped_at_its_budget_is_not_finished(tmp_path: Path) -> None:
