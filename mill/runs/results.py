@@ -18,8 +18,9 @@ from mill.metrics.paired import inside
 from mill.runs.benchmark_means import summarize_benchmarks
 from mill.runs.folder import MANIFEST, RESULTS, RunFolder
 from mill.runs.judging import judge_failures
+from mill.runs.sample_status import NOT_ANSWERED
 from mill.runs.sampled_estimates import OWN, of_sample
-from mill.runs.samples import NOT_ANSWERED, ScoredSample, metrics_of
+from mill.runs.samples import ScoredSample, metrics_of
 from mill.runs.sampling import is_random, replaces
 from mill.runs.schema import BenchmarkResult, FailedSample, SampledData, TaskEntry, TaskResult
 from mill.runs.shared import Entry, publish, read_entries

@@ -16,7 +16,8 @@ from mill.runs.control import ControlRun, add_controls
 from mill.runs.judging import JudgeRunner, judgement_warnings
 from mill.runs.plan import TaskPlan
 from mill.runs.results import stopped_text, summarize
-from mill.runs.samples import NOT_ANSWERED, SampleRecord, ScoredSample, from_state
+from mill.runs.sample_status import NOT_ANSWERED
+from mill.runs.samples import SampleRecord, ScoredSample, from_state
 from mill.runs.sampling import SampleGroup, is_random
 from mill.runs.schema import BenchmarkResult, SampledData, TaskResult
 from mill.runs.scoring import score_samples

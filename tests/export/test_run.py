@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from pathlib import Path
 
@@ -87,6 +88,20 @@ def test_a_run_that_stopped_at_its_budget_is_not_finished(tmp_path: Path) -> Non
     assert stopped.status == "stopped" and tracked(stopped).status == "stopped"
     assert tracked(stopped).tags["mill.status"] == "stopped"
     assert evaluate(tmp_path, "odd_text").status == "finished"
+
+
+def test_the_command_can_be_copied_into_a_shell(tmp_path: Path) -> None:
+    options = ["--limit", "1", "--system_prompt", "a > b; it's"]
+    run = evaluate(tmp_path, "odd_text", *options)
+    words = shlex.split(run.command)
+    assert words[:2] == ["mill", "eval"] and words[-4:] == options and "'a > b; it'\"'\"'s'" in run.command
+    assert tracked(run).tags["mill.command"] == run.command
+    file = run.folder.path / "manifest.json"
+    manifest = json.loads(file.read_text())
+    for earlier in ("/opt/mill/__main__.py eval 'a' exam --decide acc>0.6", "/x/bin/mill eval 'a' exam --decide acc>0.6"):
+        manifest["sessions"][0]["command"] = earlier  # not quoted, as earlier versions wrote it
+        file.write_text(json.dumps(manifest))
+        assert shlex.split(only_run(tmp_path).command) == ["mill", "eval", "'a'", "exam", "--decide", "acc>0.6"]
 
 
 def test_no_key_is_exported(odd_run: ExportedRun) -> None:

@@ -25,7 +25,7 @@ from mill.runs.outcome import Outcome
 from mill.runs.prepare import prepare, set_budget
 from mill.runs.rescore import score_again
 from mill.runs.reuse import open_reuse
-from mill.runs.samples import NOT_ANSWERED
+from mill.runs.sample_status import NOT_ANSWERED
 from mill.runs.sampling import SampleChoice, SampleGroup, groups_of, random_order, stratified_order
 from mill.runs.schema import TaskResult
 from mill.tasks.load import load_files, make_task, select
