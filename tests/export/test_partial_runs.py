@@ -16,7 +16,10 @@ from mill.export.parquet import write_parquet
 from mill.export.run import ExportedRun
 from mill.export.tracker import tracked
 from mill.report.collect import cells, collect, shown_columns
+from mill.report.html.runs import run_body
 from mill.report.plot_data import plot_data
+from mill.report.runs import read_run
+from mill.report.tables import number
 from mill.runs.folder import RunFolder
 from mill.runs.recorded_run import read_runs
 from tests.exam_runs import run_exam
@@ -73,6 +76,26 @@ def test_a_plot_has_the_estimate_beside_the_score(helped: Path) -> None:
     (plot,) = plot_data(read_runs(helped)).scores
     assert [score.label for score in plot.scores] == ["b", "b, with a"]
     assert plot.scores[1].estimate.value == control_of(helped)["value"]
+
+
+def test_the_page_of_a_run_has_the_estimate_and_says_which_to_quote(helped: Path) -> None:
+    section = read_run(RunFolder(helped))
+    page = "".join(run_body(section))
+    known = control_of(helped)
+    assert f"- with a: {number(known['value'])} ({number(known['low'])} to {number(known['high'])})" in page
+    assert page.count("<title>- with a: ") == 4  # the benchmark and three tasks
+    assert section.warnings[-1] == (
+        'rows "with a": the number to quote. It estimates the same score as the row above it, and also uses '
+        "a's scores on all samples: its interval is narrower"
+    )
+
+
+def test_a_model_that_does_not_help_is_not_said_to(helped: Path) -> None:
+    section = read_run(RunFolder(helped))
+    mean = section.benchmarks[0]
+    assert mean.control is not None
+    mean.control.metrics["acc"] = mean.metrics["acc"]
+    assert section.warnings[-1].endswith("also uses a's scores on all samples")
 
 
 def test_a_decision_is_a_tag_and_a_column(tmp_path: Path) -> None:
