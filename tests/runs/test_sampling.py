@@ -231,8 +231,9 @@ def test_a_limit_that_a_budget_cuts_says_how_many_rows_ran(tmp_path: Path) -> No
 
 def test_samples_with_gaps_are_neither_random_nor_first_rows(tmp_path: Path) -> None:
     """As where several processes stopped at one budget."""
-    for name in ("sample", "limit"):
-        planned = plan(tmp_path / name, "toy_exam_art", **{name: 100})
+    chosen: list[dict[str, Any]] = [{"sample": 100}, {"limit": 100}]
+    for given in chosen:
+        planned = plan(tmp_path / next(iter(given)), "toy_exam_art", **given)
         planned.execute(quiet=True)
         scored = planned.scores.score_states(planned.states)
         gap = replace(scored[3], record=replace(scored[3].record, responses=[[]]), values={}, error=NOT_ANSWERED)
